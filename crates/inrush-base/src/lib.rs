@@ -1,1 +1,44 @@
 //! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, the text scanner.
+//!
+//! Does not know: tensors.
+
+mod caps;
+mod dtype;
+mod error;
+mod scalar;
+pub mod text;
+
+pub use caps::{Caps, DeviceKind, Isa};
+pub use dtype::{DType, DTypeClass, promote};
+pub use error::{Error, ErrorKind, Result};
+pub use scalar::Scalar;
+
+/// Declares a typed index into an arena: `Copy`, four bytes, printed as `prefix` + number.
+#[macro_export]
+macro_rules! id_type {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// Position in its arena.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+            /// The id of position `i`; arenas stay far below 2^32 entries.
+            pub fn from_index(i: usize) -> Self {
+                Self(i as u32)
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}

@@ -1,0 +1,122 @@
+//! The error that every library crate returns: what is wrong, whose fault it is, and where.
+
+use std::fmt;
+
+/// Whose fault an error is; decides the exit code and what the user is told to do.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The user's file, graph or tensors (exit code 2).
+    Input,
+    /// Something valid that inrush does not do yet (exit code 2).
+    Unsupported,
+    /// The machine: compiler, driver, cache, disk (exit code 3).
+    Machine,
+    /// inrush itself: a broken invariant that a verifier found (exit code 4).
+    Internal,
+}
+
+/// An error with its place: file, graph node and operator, Python source line, pipeline stage. Each is optional.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    file: Option<String>,
+    node: Option<String>,
+    op: Option<String>,
+    line: Option<String>,
+    stage: Option<&'static str>,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            file: None,
+            node: None,
+            op: None,
+            line: None,
+            stage: None,
+        }))
+    }
+    pub fn input(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Input, message)
+    }
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+    pub fn machine(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Machine, message)
+    }
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+    /// The message alone, without its place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+    pub fn stage(&self) -> Option<&'static str> {
+        self.0.stage
+    }
+
+    /// Sets the file unless an inner call already did: the innermost place wins.
+    pub fn in_file(mut self, file: impl Into<String>) -> Self {
+        self.0.file.get_or_insert_with(|| file.into());
+        self
+    }
+    pub fn at_node(mut self, node: impl Into<String>) -> Self {
+        self.0.node.get_or_insert_with(|| node.into());
+        self
+    }
+    pub fn in_op(mut self, op: impl Into<String>) -> Self {
+        self.0.op.get_or_insert_with(|| op.into());
+        self
+    }
+    pub fn at_line(mut self, line: impl Into<String>) -> Self {
+        self.0.line.get_or_insert_with(|| line.into());
+        self
+    }
+    pub fn in_stage(mut self, stage: &'static str) -> Self {
+        self.0.stage.get_or_insert(stage);
+        self
+    }
+    /// Puts `what: ` before the message.
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &*self.0;
+        if let Some(file) = &e.file {
+            write!(f, "{file}: ")?;
+        }
+        if let Some(stage) = e.stage {
+            write!(f, "{stage}: ")?;
+        }
+        match (&e.node, &e.op) {
+            (Some(n), Some(o)) => write!(f, "node `{n}` ({o}): ")?,
+            (Some(n), None) => write!(f, "node `{n}`: ")?,
+            (None, Some(o)) => write!(f, "{o}: ")?,
+            (None, None) => {}
+        }
+        f.write_str(&e.message)?;
+        if let Some(line) = &e.line {
+            write!(f, "\n  at {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
