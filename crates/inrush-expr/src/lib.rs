@@ -1,0 +1,271 @@
+//! Symbolic integers: tensor sizes, strides, loop indices.
+//!
+//! An [`Expr`] is a handle into an [`Exprs`] arena. Every expression is interned and canonical, so equal handles mean equal
+//! expressions and most equalities are decided by comparing two numbers. Division and modulo are floor division and its
+//! remainder, as in Python. Arithmetic that would overflow `i64` poisons nothing: constructors saturate to an opaque
+//! product that only fails when it is evaluated.
+//!
+//! Does not know: loops.
+
+mod eval;
+mod order;
+mod range;
+mod simplify;
+mod subst;
+mod text;
+
+use inrush_base::id_type;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+
+pub use range::Range;
+
+id_type!(
+    /// An interned expression.
+    Expr,
+    "e"
+);
+id_type!(
+    /// A symbol: an input size, a value read from data, or a loop index.
+    Sym,
+    "sym"
+);
+
+/// The shape of an expression. Sums hold no sums and at most one constant; products hold no constants and no sums.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Node {
+    Const(i64),
+    Sym(Sym),
+    /// `base + sum(coefficient * term)`, terms in canonical order, coefficients non-zero. Never a bare constant or term.
+    Sum {
+        base: i64,
+        terms: SmallVec<[(i64, Expr); 4]>,
+    },
+    /// Product of two or more factors in canonical order, repeated for powers.
+    Product(SmallVec<[Expr; 2]>),
+    FloorDiv(Expr, Expr),
+    Mod(Expr, Expr),
+    Min(Expr, Expr),
+    Max(Expr, Expr),
+}
+
+/// What a symbol stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SymKind {
+    /// A size of an input tensor or an integer input.
+    Size,
+    /// An integer read from data at run time.
+    Unbacked,
+    /// A loop index running over `0..extent`.
+    Index { extent: Expr },
+}
+
+/// A symbol's name, kind and constant bounds (both inclusive; `i64::MAX` when there is no upper bound).
+#[derive(Clone, Debug)]
+pub struct SymInfo {
+    pub name: String,
+    pub kind: SymKind,
+    pub lower: i64,
+    pub upper: i64,
+    /// A typical value, for cost estimates only; never for correctness.
+    pub hint: Option<i64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: Vec<Node>,
+    ranges: Vec<Range>,
+    lookup: FxHashMap<Node, Expr>,
+    syms: Vec<SymInfo>,
+    by_name: FxHashMap<String, Sym>,
+    indices: FxHashMap<(u32, Expr), Sym>,
+}
+
+/// The arena of expressions and symbols. Methods take `&self`; the arena grows inside.
+#[derive(Default)]
+pub struct Exprs {
+    inner: RefCell<Inner>,
+}
+
+impl Exprs {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The node behind a handle, cloned (nodes are small).
+    pub fn node(&self, e: Expr) -> Node {
+        self.inner.borrow().nodes[e.index()].clone()
+    }
+
+    fn with_node<T>(&self, e: Expr, f: impl FnOnce(&Node) -> T) -> T {
+        f(&self.inner.borrow().nodes[e.index()])
+    }
+
+    /// Interns a node that is already canonical.
+    fn intern(&self, node: Node) -> Expr {
+        if let Some(&e) = self.inner.borrow().lookup.get(&node) {
+            return e;
+        }
+        let range = self.range_of_node(&node);
+        let mut inner = self.inner.borrow_mut();
+        let e = Expr::from_index(inner.nodes.len());
+        inner.nodes.push(node.clone());
+        inner.ranges.push(range);
+        inner.lookup.insert(node, e);
+        e
+    }
+
+    pub fn int(&self, v: i64) -> Expr {
+        self.intern(Node::Const(v))
+    }
+
+    pub fn sym_expr(&self, s: Sym) -> Expr {
+        self.intern(Node::Sym(s))
+    }
+
+    /// The constant value, if it is one.
+    pub fn as_int(&self, e: Expr) -> Option<i64> {
+        self.with_node(e, |n| match n {
+            Node::Const(v) => Some(*v),
+            _ => None,
+        })
+    }
+
+    pub fn is_int(&self, e: Expr, v: i64) -> bool {
+        self.as_int(e) == Some(v)
+    }
+
+    /// The symbol, if the expression is nothing else.
+    pub fn as_sym(&self, e: Expr) -> Option<Sym> {
+        self.with_node(e, |n| match n {
+            Node::Sym(s) => Some(*s),
+            _ => None,
+        })
+    }
+
+    /// Declares a size symbol with inclusive bounds. A name declared before keeps its symbol; its bounds become the new ones
+    /// for expressions built from now on.
+    pub fn size_sym(&self, name: &str, lower: i64, upper: i64) -> Sym {
+        self.declare(name, SymKind::Size, lower, upper)
+    }
+
+    /// Declares an integer that is read from data at run time.
+    pub fn unbacked_sym(&self, name: &str, lower: i64, upper: i64) -> Sym {
+        self.declare(name, SymKind::Unbacked, lower, upper)
+    }
+
+    fn declare(&self, name: &str, kind: SymKind, lower: i64, upper: i64) -> Sym {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(&s) = inner.by_name.get(name) {
+            let info = &mut inner.syms[s.index()];
+            (info.kind, info.lower, info.upper) = (kind, lower, upper);
+            return s;
+        }
+        let s = Sym::from_index(inner.syms.len());
+        inner.syms.push(SymInfo {
+            name: name.into(),
+            kind,
+            lower,
+            upper,
+            hint: None,
+        });
+        inner.by_name.insert(name.into(), s);
+        s
+    }
+
+    /// The loop index of position `position` with the given extent: one symbol for each pair, named `i{position}` and told
+    /// apart by extent. Its range is `0..extent`.
+    pub fn index_sym(&self, position: u32, extent: Expr) -> Sym {
+        if let Some(&s) = self.inner.borrow().indices.get(&(position, extent)) {
+            return s;
+        }
+        let upper = self.range(extent).hi.saturating_sub(1).max(0);
+        let mut inner = self.inner.borrow_mut();
+        let s = Sym::from_index(inner.syms.len());
+        inner.syms.push(SymInfo {
+            name: format!("i{position}"),
+            kind: SymKind::Index { extent },
+            lower: 0,
+            upper,
+            hint: None,
+        });
+        inner.indices.insert((position, extent), s);
+        s
+    }
+
+    /// [`Exprs::index_sym`] as an expression.
+    pub fn index(&self, position: u32, extent: Expr) -> Expr {
+        self.sym_expr(self.index_sym(position, extent))
+    }
+
+    pub fn sym_info(&self, s: Sym) -> SymInfo {
+        self.inner.borrow().syms[s.index()].clone()
+    }
+
+    pub fn sym_by_name(&self, name: &str) -> Option<Sym> {
+        self.inner.borrow().by_name.get(name).copied()
+    }
+
+    pub fn set_hint(&self, s: Sym, hint: i64) {
+        self.inner.borrow_mut().syms[s.index()].hint = Some(hint);
+    }
+
+    /// Size and unbacked symbols in order of declaration (loop indices left out).
+    pub fn symbols(&self) -> Vec<Sym> {
+        let inner = self.inner.borrow();
+        (0..inner.syms.len())
+            .map(Sym::from_index)
+            .filter(|s| !matches!(inner.syms[s.index()].kind, SymKind::Index { .. }))
+            .collect()
+    }
+
+    pub fn is_index(&self, s: Sym) -> bool {
+        matches!(
+            self.inner.borrow().syms[s.index()].kind,
+            SymKind::Index { .. }
+        )
+    }
+
+    // Shorthands over many operands.
+
+    pub fn sum(&self, items: impl IntoIterator<Item = Expr>) -> Expr {
+        items.into_iter().fold(self.int(0), |a, b| self.add(a, b))
+    }
+
+    pub fn product(&self, items: impl IntoIterator<Item = Expr>) -> Expr {
+        items.into_iter().fold(self.int(1), |a, b| self.mul(a, b))
+    }
+
+    /// Row-major strides of `sizes`; a zero size counts as one, as in ATen.
+    pub fn contiguous_strides(&self, sizes: &[Expr]) -> Vec<Expr> {
+        let mut strides = vec![self.int(1); sizes.len()];
+        for d in (0..sizes.len().saturating_sub(1)).rev() {
+            let step = self.max(sizes[d + 1], self.int(1));
+            strides[d] = self.mul(strides[d + 1], step);
+        }
+        strides
+    }
+}
+
+impl Clone for Exprs {
+    fn clone(&self) -> Self {
+        let i = self.inner.borrow();
+        Exprs {
+            inner: RefCell::new(Inner {
+                nodes: i.nodes.clone(),
+                ranges: i.ranges.clone(),
+                lookup: i.lookup.clone(),
+                syms: i.syms.clone(),
+                by_name: i.by_name.clone(),
+                indices: i.indices.clone(),
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Exprs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Exprs({} nodes)", self.inner.borrow().nodes.len())
+    }
+}
