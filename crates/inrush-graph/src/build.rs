@@ -1,0 +1,87 @@
+//! Small queries and constructors over a graph.
+
+use crate::*;
+use inrush_base::{Error, Result};
+
+impl Graph {
+    pub fn value(&self, v: ValueId) -> &Value {
+        &self.values[v.index()]
+    }
+
+    /// The tensor type of `v`, or an error that names the value.
+    pub fn tensor(&self, v: ValueId) -> Result<&TensorType> {
+        match &self.value(v).ty {
+            Type::Tensor(t) => Ok(t),
+            other => Err(Error::input(format!(
+                "`{}` is not a tensor but {other:?}",
+                self.value(v).name
+            ))),
+        }
+    }
+
+    /// Adds a value; its name is made unique by a numeric suffix where it is taken.
+    pub fn add_value(&mut self, name: &str, ty: Type) -> ValueId {
+        let id = ValueId::from_index(self.values.len());
+        self.values.push(Value {
+            name: name.to_string(),
+            ty,
+        });
+        id
+    }
+
+    /// The Python line of a node, for errors and reports.
+    pub fn line_of(&self, node: &Node) -> Option<&str> {
+        node.line
+            .and_then(|l| self.lines.get(l.index()))
+            .map(String::as_str)
+    }
+
+    /// Puts the node's place on an error.
+    pub fn locate(&self, node: &Node, e: Error) -> Error {
+        let name = node
+            .outs
+            .first()
+            .map(|v| self.value(*v).name.clone())
+            .unwrap_or_default();
+        let e = e.in_op(&node.op).at_node(name);
+        match self.line_of(node) {
+            Some(l) => e.at_line(l),
+            None => e,
+        }
+    }
+}
+
+impl TensorType {
+    /// A row-major tensor.
+    pub fn contiguous(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> TensorType {
+        let strides = exprs.contiguous_strides(&sizes);
+        TensorType {
+            dtype,
+            sizes,
+            strides,
+        }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self, exprs: &Exprs) -> Expr {
+        exprs.product(self.sizes.iter().copied())
+    }
+}
+
+impl Node {
+    /// Values that the node reads, in argument order.
+    pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.args.iter().flat_map(|a| {
+            let list: Vec<ValueId> = match a {
+                Arg::Value(v) => vec![*v],
+                Arg::Values(vs) => vs.iter().flatten().copied().collect(),
+                _ => Vec::new(),
+            };
+            list
+        })
+    }
+}

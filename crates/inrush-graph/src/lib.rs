@@ -1,0 +1,177 @@
+//! The tensor graph: single-assignment operator calls whose values carry dtype, sizes, strides.
+//!
+//! Does not know: any ATen operator. An operator here is a name with arguments; what it means is said by the rows of
+//! `inrush-aten`.
+
+mod build;
+
+use inrush_base::{DType, Scalar, id_type};
+use inrush_expr::{Expr, Exprs};
+
+id_type!(
+    /// A value: an input or a result of a node.
+    ValueId,
+    "%"
+);
+id_type!(
+    /// A node's position in [`Graph::nodes`].
+    NodeId,
+    "n"
+);
+id_type!(
+    /// A Python source line, index into [`Graph::lines`].
+    LineId,
+    "line"
+);
+
+/// A whole graph. Nodes stand in execution order; each value is defined before it is used.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub name: String,
+    pub exprs: Exprs,
+    pub values: Vec<Value>,
+    pub inputs: Vec<Input>,
+    pub nodes: Vec<Node>,
+    pub outputs: Vec<Output>,
+    /// Relations between input sizes that must hold at a call, beyond what the input types say.
+    pub guards: Vec<Guard>,
+    /// Python source lines (`model.py:12 in forward`), referred to by nodes.
+    pub lines: Vec<String>,
+    /// Python's nesting of inputs and outputs (`torch.export`'s tree specs), kept for the surfaces that need it.
+    pub in_tree: Option<String>,
+    pub out_tree: Option<String>,
+}
+
+/// A value's name (from the exporter; unique) and type.
+#[derive(Clone, Debug)]
+pub struct Value {
+    pub name: String,
+    pub ty: Type,
+}
+
+/// Type of a value.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Type {
+    Tensor(TensorType),
+    /// A symbolic integer; its value is the expression.
+    Int(Expr),
+    /// A float or bool scalar computed in the graph (runtime asserts, `.item()`).
+    Float,
+    Bool,
+    /// An output that an operator declares but does not produce here.
+    None,
+}
+
+/// Metadata of a tensor: sizes and strides in elements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorType {
+    pub dtype: DType,
+    pub sizes: Vec<Expr>,
+    pub strides: Vec<Expr>,
+}
+
+/// An input of the graph, in call order: parameters, buffers, constants, then the user's inputs.
+#[derive(Clone, Debug)]
+pub struct Input {
+    pub value: ValueId,
+    pub kind: InputKind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum InputKind {
+    /// The user's input of this position (tensors and symbolic integers; in flattened order).
+    User {
+        index: usize,
+    },
+    /// Weights by fully qualified name: where their bytes are is the importer's knowledge.
+    Parameter {
+        name: String,
+    },
+    Buffer {
+        name: String,
+        persistent: bool,
+    },
+    Constant {
+        name: String,
+    },
+}
+
+/// One output, in call order.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub value: OutputValue,
+    pub kind: OutputKind,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum OutputValue {
+    Value(ValueId),
+    Scalar(Scalar),
+    None,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutputKind {
+    /// The user's output of this position.
+    User { index: usize },
+    /// The new contents of the input (buffer, parameter or user input) at this position in [`Graph::inputs`].
+    Mutation { input: usize },
+}
+
+/// A call of an operator.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// `aten.add.Tensor`, `sym.floordiv`.
+    pub op: String,
+    /// Arguments in schema order, defaults filled in, once the importer has bound them.
+    pub args: Vec<Arg>,
+    pub outs: Vec<ValueId>,
+    pub line: Option<LineId>,
+}
+
+/// An argument of a call.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Arg {
+    None,
+    Value(ValueId),
+    /// A tensor list; `None` entries are allowed (as in `aten.index.Tensor`).
+    Values(Vec<Option<ValueId>>),
+    /// An integer, possibly symbolic.
+    Int(Expr),
+    Ints(Vec<Expr>),
+    Float(f64),
+    Floats(Vec<f64>),
+    Bool(bool),
+    Bools(Vec<bool>),
+    Str(String),
+    DType(DType),
+    MemoryFormat(MemoryFormat),
+    /// A device, layout or other thing that has no meaning for compilation; kept as text.
+    Other(String),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum MemoryFormat {
+    Contiguous,
+    ChannelsLast,
+    ChannelsLast3d,
+    Preserve,
+}
+
+/// A relation between sizes, checked at each call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Guard {
+    pub relation: Relation,
+    pub left: Expr,
+    pub right: Expr,
+    /// Where the condition comes from, for the message.
+    pub why: String,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Relation {
+    Eq,
+    Ne,
+    Le,
+    Lt,
+}

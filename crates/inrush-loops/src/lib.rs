@@ -1,0 +1,252 @@
+//! Loop IR: what a graph means once every operator is a loop nest over scalar operations, or a template.
+//!
+//! Bodies are data: a [`Body`] is an arena of a few kinds of statements. Dependencies, ranges, dtypes, cost, printing and
+//! interpretation are plain functions over it.
+//!
+//! Accesses use *logical coordinates*, one expression per dimension of the buffer; how a buffer lies in memory
+//! ([`Buffer::layout`]) is decided after lowering and applied when kernels are formed. So a view is a substitution of
+//! coordinates, inlining a producer is a substitution of its axes, and a change of memory format touches no body.
+//!
+//! Does not know: the graph, devices.
+
+pub mod scalar;
+
+use inrush_base::{DType, Scalar, id_type};
+use inrush_expr::{Expr, Exprs, Sym};
+pub use scalar::ScalarOp;
+use smallvec::SmallVec;
+
+id_type!(
+    /// A buffer.
+    BufId,
+    "b"
+);
+id_type!(
+    /// A statement of one body: the value that it defines.
+    StmtId,
+    "v"
+);
+id_type!(
+    /// Where a body comes from: an operator of the source graph.
+    OriginId,
+    "o"
+);
+
+/// A program of loop nests in execution order.
+#[derive(Clone, Debug, Default)]
+pub struct Loops {
+    pub name: String,
+    pub exprs: Exprs,
+    pub buffers: Vec<Buffer>,
+    /// Nodes in an order in which every buffer is written before it is read.
+    pub nodes: Vec<Node>,
+    pub outputs: Vec<Output>,
+    pub origins: Vec<Origin>,
+    /// Number of the user's inputs (tensors and integers), in call order.
+    pub num_inputs: usize,
+}
+
+/// The operator that a body was lowered from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// `aten.softmax.int`.
+    pub op: String,
+    /// Name of the value in the graph.
+    pub name: String,
+    /// Python source line.
+    pub line: Option<String>,
+}
+
+/// A buffer: a tensor in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    pub name: String,
+    pub dtype: DType,
+    /// Logical sizes; coordinates of accesses run below them.
+    pub sizes: Vec<Expr>,
+    /// Strides in elements; `None` while the compiler is free to choose.
+    pub layout: Option<Layout>,
+    pub kind: BufferKind,
+}
+
+/// Position of the element at coordinates `c`: `offset + sum(c[d] * strides[d])`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    pub strides: Vec<Expr>,
+    pub offset: Expr,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BufferKind {
+    /// The user's input of this position.
+    Input { index: usize },
+    /// A weight, buffer or constant tensor of the model, by fully qualified name.
+    Weight { name: String },
+    /// Written by a node, lives within the call.
+    Temp,
+    /// Another buffer's storage seen through this buffer's own sizes and layout (which must be set).
+    Alias { of: BufId },
+}
+
+/// One output of the program.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Output {
+    /// A new tensor: the buffer, which must have a layout.
+    Tensor {
+        buffer: BufId,
+    },
+    /// The new contents of `input` are those of `buffer` (same sizes).
+    Mutation {
+        input: BufId,
+        buffer: BufId,
+    },
+    Int(Expr),
+    Scalar(Scalar),
+    None,
+}
+
+/// A unit of work.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Node {
+    Body(Body),
+    Contraction(Contraction),
+}
+
+/// One loop nest. `axes[..outer]` are parallel axes, `axes[outer..]` reduction axes.
+///
+/// A statement that depends on a reduction axis is evaluated for every point of the nest; a statement that depends on a
+/// [`Stmt::Reduce`] only is evaluated once for each point of the outer axes. Each body stores into one buffer or more.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Body {
+    pub axes: Vec<Axis>,
+    pub outer: usize,
+    pub stmts: Vec<Stmt>,
+    pub origins: Vec<OriginId>,
+}
+
+/// An axis: its index symbol (made by [`Exprs::index_sym`]) and how far it runs.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Axis {
+    pub sym: Sym,
+    pub size: Expr,
+}
+
+/// Coordinates of an access, one per dimension of the buffer.
+pub type Coords = SmallVec<[Expr; 4]>;
+
+/// A statement; its id is its position. Operands come before it.
+///
+/// Values have *compute* dtypes ([`DType::compute`]): a load of `f16` gives `f32`, a store into `f16` rounds.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stmt {
+    /// A constant of the given compute dtype.
+    Const { value: Scalar, dtype: DType },
+    /// The value of an index expression.
+    Index { expr: Expr, dtype: DType },
+    /// Reads `buf` at `coords`. With a mask (a bool value), lanes where it is false give `fill` and read nothing.
+    Load {
+        buf: BufId,
+        coords: Coords,
+        mask: Option<StmtId>,
+        fill: Scalar,
+    },
+    /// A row of the scalar-operation table applied to operands of one dtype (which see [`ScalarOp`]).
+    Op {
+        op: ScalarOp,
+        args: SmallVec<[StmtId; 3]>,
+        dtype: DType,
+    },
+    /// Conversion to `to` with ATen's meaning (float to int truncates, to bool is `!= 0`, to a narrow float rounds and
+    /// stays an `f32` value). The result's dtype is `to.compute()`.
+    Cast { arg: StmtId, to: DType },
+    /// The bits of `arg` (which has storage dtype `from`) read as `to`, of equal size.
+    Bitcast { arg: StmtId, from: DType, to: DType },
+    /// Makes an integer value usable in coordinates as `sym` (an index symbol with extent `size`). Negative values wrap by
+    /// `size` when `wrap`; when `check`, a value out of range is a run-time error, unless the mask is false there.
+    Indirect {
+        value: StmtId,
+        sym: Sym,
+        size: Expr,
+        wrap: bool,
+        check: bool,
+        mask: Option<StmtId>,
+    },
+    /// Reduces `value` over all reduction axes of the body, in row-major order where order matters.
+    Reduce {
+        op: ReduceOp,
+        value: StmtId,
+        dtype: DType,
+    },
+    /// Running reduction along the last reduction axis; a value for every point.
+    Scan {
+        op: ReduceOp,
+        value: StmtId,
+        dtype: DType,
+    },
+    /// The value of the contraction at this point; only in its epilogue.
+    Acc { dtype: DType },
+    /// Writes `value` at `coords`. With a mask, only where it is true.
+    Store {
+        buf: BufId,
+        coords: Coords,
+        value: StmtId,
+        mode: StoreMode,
+        mask: Option<StmtId>,
+    },
+}
+
+/// Kinds of reduction. The neutral element is what an empty reduction gives (none for the extremes of an empty set: the
+/// importer has refused those).
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum ReduceOp {
+    Sum,
+    Prod,
+    /// Extremes; NaN wins.
+    Max,
+    Min,
+    Any,
+    All,
+    XorSum,
+    /// Index (`i64`, row-major over the reduction axes) of the first extreme; NaN counts as the extreme.
+    ArgMax,
+    ArgMin,
+}
+
+/// How a store combines with what is there. The combining kinds are atomic where iterations may collide.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum StoreMode {
+    Set,
+    Add,
+    Mul,
+    Max,
+    Min,
+}
+
+/// A tensor contraction: `out[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n])`.
+///
+/// Matrix products and convolutions alike: a convolution has several `m` axes (image, output row, output column) and
+/// several `k` axes (kernel row, kernel column, channel), with affine coordinates in `a`. Inputs outside the buffer are
+/// never read: padding is a body before it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Contraction {
+    pub batch: Vec<Axis>,
+    pub m: Vec<Axis>,
+    pub n: Vec<Axis>,
+    pub k: Vec<Axis>,
+    /// Coordinates over batch, m and k axes.
+    pub a: Access,
+    /// Coordinates over batch, k and n axes.
+    pub b: Access,
+    /// dtype in which products are summed (`f32` for halves).
+    pub dtype: DType,
+    /// A body without reduction axes over batch, m, n axes in this order, in which [`Stmt::Acc`] stands for the sum.
+    /// It does the store(s).
+    pub epilogue: Body,
+}
+
+/// A read of a buffer at coordinates.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub buf: BufId,
+    pub coords: Coords,
+}

@@ -1,0 +1,162 @@
+//! The scalar operations: one row each.
+//!
+//! Operands of an operation have one compute dtype (the *operand dtype*) except where the row says otherwise; the lowering
+//! inserts casts. A language spells the core and one naming rule for math functions.
+
+use inrush_base::DType;
+
+macro_rules! scalar_ops {
+    ($($(#[$doc:meta])* $name:ident $text:literal $arity:literal $result:ident $class:ident;)*) => {
+        /// A scalar operation.
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum ScalarOp { $($(#[$doc])* $name,)* }
+
+        const ROWS: &[Row] = &[$(Row { op: ScalarOp::$name, text: $text, arity: $arity, result: ResultRule::$result, class: OpClass::$class },)*];
+    };
+}
+
+/// dtype of the result.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ResultRule {
+    /// That of the operands.
+    Same,
+    /// `bool`.
+    Bool,
+    /// That of the second operand: `where(cond, a, b)`.
+    Second,
+}
+
+/// How costly an operation is and who spells it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OpClass {
+    /// One or a few instructions that every language spells.
+    Core,
+    /// A function of the C math library of this text name; tens of instructions.
+    Math,
+}
+
+struct Row {
+    op: ScalarOp,
+    text: &'static str,
+    arity: usize,
+    result: ResultRule,
+    class: OpClass,
+}
+
+scalar_ops! {
+    // Arithmetic. Integers wrap.
+    Add "add" 2 Same Core;
+    Sub "sub" 2 Same Core;
+    Mul "mul" 2 Same Core;
+    /// Floats only: true division.
+    Div "div" 2 Same Core;
+    /// `a * b + c`; may be fused (floats).
+    Fma "fma" 3 Same Core;
+    Neg "neg" 1 Same Core;
+    Abs "abs" 1 Same Core;
+    /// Integers: quotient toward minus infinity. A zero divisor gives 0 for a masked lane and is otherwise an error of the
+    /// input (ATen raises; kernels give 0).
+    FloorDiv "floordiv" 2 Same Core;
+    /// Integers: quotient toward zero.
+    TruncDiv "truncdiv" 2 Same Core;
+    /// Remainder with the sign of the divisor (Python's `%`); floats and integers.
+    Remainder "remainder" 2 Same Core;
+    /// Remainder with the sign of the dividend (C's `fmod`); floats and integers.
+    Fmod "fmod" 2 Same Math;
+    /// Extremes in which NaN wins.
+    Maximum "maximum" 2 Same Core;
+    Minimum "minimum" 2 Same Core;
+    /// 1 / x.
+    Reciprocal "reciprocal" 1 Same Core;
+    Sqrt "sqrt" 1 Same Core;
+    Rsqrt "rsqrt" 1 Same Core;
+    /// -1, 0 or 1; NaN stays NaN.
+    Sign "sign" 1 Same Core;
+    Copysign "copysign" 2 Same Core;
+    // Rounding (floats). `Round` is to nearest, ties to even.
+    Floor "floor" 1 Same Core;
+    Ceil "ceil" 1 Same Core;
+    Trunc "trunc" 1 Same Core;
+    Round "round" 1 Same Core;
+    // Comparison.
+    Eq "eq" 2 Bool Core;
+    Ne "ne" 2 Bool Core;
+    Lt "lt" 2 Bool Core;
+    Le "le" 2 Bool Core;
+    Gt "gt" 2 Bool Core;
+    Ge "ge" 2 Bool Core;
+    IsNan "isnan" 1 Bool Core;
+    IsInf "isinf" 1 Bool Core;
+    Signbit "signbit" 1 Bool Core;
+    // Bits (integers; bool for the first four is logical).
+    And "and" 2 Same Core;
+    Or "or" 2 Same Core;
+    Xor "xor" 2 Same Core;
+    /// Bitwise complement; of a bool its negation.
+    Not "not" 1 Same Core;
+    /// Shift counts outside `0..bits` give 0 (left) or the sign (right).
+    Shl "shl" 2 Same Core;
+    /// Arithmetic for signed dtypes.
+    Shr "shr" 2 Same Core;
+    /// `where(cond, a, b)`: the first operand is bool, the others share the result's dtype.
+    Where "where" 3 Second Core;
+    // Math functions of floats.
+    Exp "exp" 1 Same Math;
+    Exp2 "exp2" 1 Same Math;
+    Expm1 "expm1" 1 Same Math;
+    Log "log" 1 Same Math;
+    Log2 "log2" 1 Same Math;
+    Log10 "log10" 1 Same Math;
+    Log1p "log1p" 1 Same Math;
+    Sin "sin" 1 Same Math;
+    Cos "cos" 1 Same Math;
+    Tan "tan" 1 Same Math;
+    Asin "asin" 1 Same Math;
+    Acos "acos" 1 Same Math;
+    Atan "atan" 1 Same Math;
+    Atan2 "atan2" 2 Same Math;
+    Sinh "sinh" 1 Same Math;
+    Cosh "cosh" 1 Same Math;
+    Tanh "tanh" 1 Same Math;
+    Asinh "asinh" 1 Same Math;
+    Acosh "acosh" 1 Same Math;
+    Atanh "atanh" 1 Same Math;
+    Erf "erf" 1 Same Math;
+    Erfc "erfc" 1 Same Math;
+    Lgamma "lgamma" 1 Same Math;
+    Pow "pow" 2 Same Math;
+    Hypot "hypot" 2 Same Math;
+    Nextafter "nextafter" 2 Same Math;
+}
+
+impl ScalarOp {
+    fn row(self) -> &'static Row {
+        let row = &ROWS[self as usize];
+        debug_assert!(row.op == self);
+        row
+    }
+    /// Every operation, in table order.
+    pub fn all() -> impl Iterator<Item = ScalarOp> {
+        ROWS.iter().map(|r| r.op)
+    }
+    /// Name in text forms; for [`OpClass::Math`] also the C library's name of the `double` function.
+    pub fn text(self) -> &'static str {
+        self.row().text
+    }
+    pub fn parse(text: &str) -> Option<ScalarOp> {
+        ROWS.iter().find(|r| r.text == text).map(|r| r.op)
+    }
+    pub fn arity(self) -> usize {
+        self.row().arity
+    }
+    pub fn class(self) -> OpClass {
+        self.row().class
+    }
+    /// dtype of the result for operands of dtype `operand` (of the second operand for [`ScalarOp::Where`]).
+    pub fn result(self, operand: DType) -> DType {
+        match self.row().result {
+            ResultRule::Bool => DType::Bool,
+            ResultRule::Same | ResultRule::Second => operand,
+        }
+    }
+}
