@@ -9,10 +9,12 @@
 //!
 //! Does not know: the graph, devices.
 
+mod query;
 pub mod scalar;
 
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs, Sym};
+pub use query::{Cost, Level, MATH_OPS};
 pub use scalar::ScalarOp;
 use smallvec::SmallVec;
 
@@ -115,7 +117,8 @@ pub enum Node {
 /// One loop nest. `axes[..outer]` are parallel axes, `axes[outer..]` reduction axes.
 ///
 /// A statement that depends on a reduction axis is evaluated for every point of the nest; a statement that depends on a
-/// [`Stmt::Reduce`] only is evaluated once for each point of the outer axes. Each body stores into one buffer or more.
+/// [`Stmt::Reduce`] only is evaluated once for each point of the outer axes ([`Body::levels`]). A statement that needs both
+/// would need a second pass over the reduction: that is a second body. Each body stores into one buffer or more.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Body {
     pub axes: Vec<Axis>,
@@ -150,7 +153,8 @@ pub enum Stmt {
         mask: Option<StmtId>,
         fill: Scalar,
     },
-    /// A row of the scalar-operation table applied to operands of one dtype (which see [`ScalarOp`]).
+    /// A row of the scalar-operation table. `dtype` is that of the operands ([`ScalarOp::Where`]: of the second and third);
+    /// the value's is [`ScalarOp::result`] of it, so a comparison of floats has `f32` here and gives `bool`.
     Op {
         op: ScalarOp,
         args: SmallVec<[StmtId; 3]>,
@@ -171,7 +175,8 @@ pub enum Stmt {
         check: bool,
         mask: Option<StmtId>,
     },
-    /// Reduces `value` over all reduction axes of the body, in row-major order where order matters.
+    /// Reduces `value` over all reduction axes of the body, in row-major order where order matters. `dtype` is that of the
+    /// result: `i64` for the arg kinds, that of `value` otherwise.
     Reduce {
         op: ReduceOp,
         value: StmtId,

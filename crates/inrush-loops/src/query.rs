@@ -1,0 +1,412 @@
+//! Plain functions over bodies that every later stage asks: operands, dtypes, levels, reads and writes, cost.
+
+use crate::*;
+use inrush_expr::SymKind;
+use rustc_hash::FxHashMap;
+
+/// How often a statement of a body is evaluated.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// Once for each point of the outer axes: depends on no reduction axis, or on a reduction's result.
+    Outer,
+    /// For each point of the whole nest.
+    Point,
+}
+
+/// A rough cost for decisions of the scheduler, at the hints of the symbols. Never for correctness.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Cost {
+    /// Bytes of distinct elements read, each buffer counted once for each access pattern.
+    pub read_bytes: i64,
+    pub written_bytes: i64,
+    /// Scalar operations, a math function counted as [`MATH_OPS`].
+    pub ops: i64,
+}
+
+/// What one math function weighs in [`Cost::ops`].
+pub const MATH_OPS: i64 = 16;
+
+impl Cost {
+    pub fn bytes(&self) -> i64 {
+        self.read_bytes.saturating_add(self.written_bytes)
+    }
+    fn add(&mut self, o: Cost) {
+        self.read_bytes = self.read_bytes.saturating_add(o.read_bytes);
+        self.written_bytes = self.written_bytes.saturating_add(o.written_bytes);
+        self.ops = self.ops.saturating_add(o.ops);
+    }
+}
+
+impl Stmt {
+    /// Statements whose values this one uses, masks included.
+    pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
+        let mut out = SmallVec::new();
+        self.clone().map_operands(|s| {
+            out.push(s);
+            s
+        });
+        out
+    }
+
+    /// Replaces each operand by `f` of it.
+    pub fn map_operands(&mut self, mut f: impl FnMut(StmtId) -> StmtId) {
+        let mask_of = |mask: &mut Option<StmtId>, f: &mut dyn FnMut(StmtId) -> StmtId| {
+            if let Some(m) = mask {
+                *m = f(*m);
+            }
+        };
+        match self {
+            Stmt::Const { .. } | Stmt::Index { .. } | Stmt::Acc { .. } => {}
+            Stmt::Load { mask, .. } => mask_of(mask, &mut f),
+            Stmt::Op { args, .. } => args.iter_mut().for_each(|a| *a = f(*a)),
+            Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => *arg = f(*arg),
+            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => *value = f(*value),
+            Stmt::Indirect { value, mask, .. } | Stmt::Store { value, mask, .. } => {
+                *value = f(*value);
+                mask_of(mask, &mut f);
+            }
+        }
+    }
+
+    /// Index expressions of the statement: coordinates, the value of [`Stmt::Index`].
+    pub fn exprs(&self) -> &[Expr] {
+        match self {
+            Stmt::Index { expr, .. } => std::slice::from_ref(expr),
+            Stmt::Load { coords, .. } | Stmt::Store { coords, .. } => coords,
+            _ => &[],
+        }
+    }
+
+    /// [`Stmt::exprs`], to be rewritten.
+    pub fn exprs_mut(&mut self) -> &mut [Expr] {
+        match self {
+            Stmt::Index { expr, .. } => std::slice::from_mut(expr),
+            Stmt::Load { coords, .. } | Stmt::Store { coords, .. } => coords,
+            _ => &mut [],
+        }
+    }
+
+    pub fn mask(&self) -> Option<StmtId> {
+        match self {
+            Stmt::Load { mask, .. } | Stmt::Store { mask, .. } | Stmt::Indirect { mask, .. } => {
+                *mask
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the statement has a value that others may use as an operand.
+    pub fn has_value(&self) -> bool {
+        !matches!(self, Stmt::Store { .. } | Stmt::Indirect { .. })
+    }
+}
+
+impl ReduceOp {
+    pub const ALL: [ReduceOp; 9] = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::Any,
+        ReduceOp::All,
+        ReduceOp::XorSum,
+        ReduceOp::ArgMax,
+        ReduceOp::ArgMin,
+    ];
+
+    /// Name in text forms.
+    pub fn text(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::Any => "any",
+            ReduceOp::All => "all",
+            ReduceOp::XorSum => "xor_sum",
+            ReduceOp::ArgMax => "argmax",
+            ReduceOp::ArgMin => "argmin",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<ReduceOp> {
+        Self::ALL.into_iter().find(|r| r.text() == text)
+    }
+
+    /// Gives an index (`i64`) rather than a value.
+    pub fn is_arg(self) -> bool {
+        matches!(self, ReduceOp::ArgMax | ReduceOp::ArgMin)
+    }
+}
+
+impl StoreMode {
+    pub const ALL: [StoreMode; 5] = [
+        StoreMode::Set,
+        StoreMode::Add,
+        StoreMode::Mul,
+        StoreMode::Max,
+        StoreMode::Min,
+    ];
+
+    /// Name in text forms.
+    pub fn text(self) -> &'static str {
+        match self {
+            StoreMode::Set => "set",
+            StoreMode::Add => "add",
+            StoreMode::Mul => "mul",
+            StoreMode::Max => "max",
+            StoreMode::Min => "min",
+        }
+    }
+}
+
+impl Body {
+    pub fn stmt(&self, s: StmtId) -> &Stmt {
+        &self.stmts[s.index()]
+    }
+
+    /// Statement ids in order.
+    pub fn ids(&self) -> impl Iterator<Item = StmtId> + use<> {
+        (0..self.stmts.len()).map(StmtId::from_index)
+    }
+
+    pub fn outer_axes(&self) -> &[Axis] {
+        &self.axes[..self.outer]
+    }
+
+    pub fn reduction_axes(&self) -> &[Axis] {
+        &self.axes[self.outer..]
+    }
+
+    /// dtype of every statement's value. A store has that of its value, an [`Stmt::Indirect`] has `i64`.
+    pub fn dtypes(&self, loops: &Loops) -> Vec<DType> {
+        let mut out: Vec<DType> = Vec::with_capacity(self.stmts.len());
+        for stmt in &self.stmts {
+            out.push(match stmt {
+                Stmt::Const { dtype, .. }
+                | Stmt::Index { dtype, .. }
+                | Stmt::Acc { dtype }
+                | Stmt::Reduce { dtype, .. }
+                | Stmt::Scan { dtype, .. } => *dtype,
+                Stmt::Load { buf, .. } => loops.buffer(*buf).dtype.compute(),
+                Stmt::Op { op, dtype, .. } => op.result(*dtype),
+                Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
+                Stmt::Indirect { .. } => DType::I64,
+                Stmt::Store { value, .. } => out[value.index()],
+            });
+        }
+        out
+    }
+
+    /// How often each statement is evaluated.
+    pub fn levels(&self, exprs: &Exprs) -> Vec<Level> {
+        let mut of_sym: FxHashMap<Sym, Level> = self
+            .reduction_axes()
+            .iter()
+            .map(|a| (a.sym, Level::Point))
+            .collect();
+        let mut out: Vec<Level> = Vec::with_capacity(self.stmts.len());
+        for stmt in &self.stmts {
+            let level = match stmt {
+                Stmt::Reduce { .. } => Level::Outer,
+                Stmt::Scan { .. } => Level::Point,
+                _ => {
+                    let mut level = Level::Outer;
+                    if !of_sym.is_empty() {
+                        for e in stmt.exprs() {
+                            for s in exprs.free_syms(*e) {
+                                level = level.max(*of_sym.get(&s).unwrap_or(&Level::Outer));
+                            }
+                        }
+                        for o in stmt.operands() {
+                            level = level.max(out[o.index()]);
+                        }
+                    }
+                    level
+                }
+            };
+            if let Stmt::Indirect { sym, .. } = stmt {
+                of_sym.insert(*sym, level);
+            }
+            out.push(level);
+        }
+        out
+    }
+
+    /// Whether `s` is evaluated for each point of the reduction axes. For many statements ask [`Body::levels`] once.
+    pub fn depends_on_reduction(&self, exprs: &Exprs, s: StmtId) -> bool {
+        self.levels(exprs)[s.index()] == Level::Point
+    }
+
+    /// Buffers that the body reads, each once, in order of first read. Not what a combining store reads.
+    pub fn reads(&self) -> Vec<BufId> {
+        unique(self.stmts.iter().filter_map(|s| match s {
+            Stmt::Load { buf, .. } => Some(*buf),
+            _ => None,
+        }))
+    }
+
+    /// Buffers that the body writes, each once, in order of first write.
+    pub fn writes(&self) -> Vec<BufId> {
+        unique(self.stmts.iter().filter_map(|s| match s {
+            Stmt::Store { buf, .. } => Some(*buf),
+            _ => None,
+        }))
+    }
+
+    /// Whether the body has reduction axes.
+    pub fn is_reduction(&self) -> bool {
+        self.outer < self.axes.len()
+    }
+
+    /// The statement that defines the index symbol `sym`, if it is not an axis.
+    pub fn indirect(&self, sym: Sym) -> Option<StmtId> {
+        self.ids()
+            .find(|s| matches!(self.stmt(*s), Stmt::Indirect { sym: t, .. } if *t == sym))
+    }
+
+    /// Rough cost of the whole body.
+    pub fn cost(&self, loops: &Loops) -> Cost {
+        let ex = &loops.exprs;
+        let points = |axes: &[Axis]| hint_product(ex, axes.iter().map(|a| a.size));
+        let (outer, all) = (points(self.outer_axes()), points(&self.axes));
+        let levels = self.levels(ex);
+        let mut cost = Cost::default();
+        for (stmt, level) in self.stmts.iter().zip(levels) {
+            let times = match (stmt, level) {
+                (Stmt::Reduce { .. }, _) | (_, Level::Point) => all,
+                (_, Level::Outer) => outer,
+            };
+            match stmt {
+                Stmt::Op { op, .. } => {
+                    let weight = match op.class() {
+                        scalar::OpClass::Core => 1,
+                        scalar::OpClass::Math => MATH_OPS,
+                    };
+                    cost.ops = cost.ops.saturating_add(times.saturating_mul(weight));
+                }
+                Stmt::Reduce { .. } | Stmt::Scan { .. } => {
+                    cost.ops = cost.ops.saturating_add(times)
+                }
+                Stmt::Load { buf, coords, .. } => {
+                    cost.read_bytes = cost
+                        .read_bytes
+                        .saturating_add(loops.access_bytes(*buf, coords, times))
+                }
+                Stmt::Store { buf, coords, .. } => {
+                    cost.written_bytes = cost
+                        .written_bytes
+                        .saturating_add(loops.access_bytes(*buf, coords, times))
+                }
+                _ => {}
+            }
+        }
+        cost
+    }
+}
+
+impl Contraction {
+    /// Axes in the order batch, m, n, k.
+    pub fn axes(&self) -> impl Iterator<Item = &Axis> {
+        (self.batch.iter())
+            .chain(&self.m)
+            .chain(&self.n)
+            .chain(&self.k)
+    }
+}
+
+impl Node {
+    /// The body, or the contraction's epilogue.
+    pub fn body(&self) -> &Body {
+        match self {
+            Node::Body(b) => b,
+            Node::Contraction(c) => &c.epilogue,
+        }
+    }
+
+    pub fn body_mut(&mut self) -> &mut Body {
+        match self {
+            Node::Body(b) => b,
+            Node::Contraction(c) => &mut c.epilogue,
+        }
+    }
+
+    /// Buffers that the node reads, each once.
+    pub fn reads(&self) -> Vec<BufId> {
+        match self {
+            Node::Body(b) => b.reads(),
+            Node::Contraction(c) => {
+                unique([c.a.buf, c.b.buf].into_iter().chain(c.epilogue.reads()))
+            }
+        }
+    }
+
+    /// Buffers that the node writes, each once.
+    pub fn writes(&self) -> Vec<BufId> {
+        self.body().writes()
+    }
+
+    pub fn cost(&self, loops: &Loops) -> Cost {
+        let mut cost = self.body().cost(loops);
+        if let Node::Contraction(c) = self {
+            let points = hint_product(&loops.exprs, c.axes().map(|a| a.size));
+            cost.add(Cost {
+                read_bytes: loops
+                    .access_bytes(c.a.buf, &c.a.coords, points)
+                    .saturating_add(loops.access_bytes(c.b.buf, &c.b.coords, points)),
+                written_bytes: 0,
+                ops: points.saturating_mul(2),
+            });
+        }
+        cost
+    }
+}
+
+impl Loops {
+    pub fn buffer(&self, b: BufId) -> &Buffer {
+        &self.buffers[b.index()]
+    }
+
+    /// The buffer whose storage `b` shares: itself unless it is an alias.
+    pub fn storage(&self, mut b: BufId) -> BufId {
+        // An alias refers to an earlier buffer (the verifier says so), so this ends.
+        while let BufferKind::Alias { of } = self.buffer(b).kind {
+            b = of;
+        }
+        b
+    }
+
+    /// Bytes of distinct elements that an access touches at the hints: the extents of the indices that occur in it,
+    /// at most the whole buffer and at most one element for each evaluation.
+    fn access_bytes(&self, buf: BufId, coords: &[Expr], times: i64) -> i64 {
+        let buffer = self.buffer(buf);
+        let mut syms = Vec::new();
+        for c in coords {
+            self.exprs.collect_syms(*c, &mut syms);
+        }
+        let extents = syms
+            .iter()
+            .filter_map(|s| match self.exprs.sym_info(*s).kind {
+                SymKind::Index { extent } => Some(extent),
+                _ => None,
+            });
+        let touched = hint_product(&self.exprs, extents)
+            .min(hint_product(&self.exprs, buffer.sizes.iter().copied()))
+            .min(times);
+        touched.saturating_mul(buffer.dtype.size() as i64)
+    }
+}
+
+fn hint_product(exprs: &Exprs, sizes: impl Iterator<Item = Expr>) -> i64 {
+    sizes.fold(1i64, |a, e| a.saturating_mul(exprs.hint(e).max(0)))
+}
+
+fn unique(items: impl Iterator<Item = BufId>) -> Vec<BufId> {
+    let mut out = Vec::new();
+    for b in items {
+        if !out.contains(&b) {
+            out.push(b);
+        }
+    }
+    out
+}
