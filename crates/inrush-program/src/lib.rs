@@ -1,0 +1,269 @@
+//! The program that an executor runs: buffers with their places, steps in order, guards, size arithmetic. All of it is data.
+//!
+//! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a number of units.
+
+mod size;
+mod text;
+mod verify;
+
+use inrush_base::Scalar;
+use serde::{Deserialize, Serialize};
+
+pub use size::{Size, SizeId, evaluate};
+
+/// A position in [`Program::buffers`].
+pub type BufferId = u32;
+
+/// Everything that an executor needs besides code and weights.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Program {
+    pub name: String,
+    /// Integers that a call brings along: sizes of its inputs and integer inputs.
+    pub symbols: Vec<Symbol>,
+    /// Size arithmetic, evaluated once a call in order; a [`SizeId`] names a line. Lines refer to earlier ones.
+    pub sizes: Vec<Size>,
+    pub inputs: Vec<Input>,
+    pub guards: Vec<Guard>,
+    pub buffers: Vec<Buffer>,
+    /// Bytes of the arena that holds the temporaries of a call.
+    pub arena_bytes: SizeId,
+    /// Kernels by position; steps refer to them.
+    pub kernels: Vec<Kernel>,
+    /// Steps that run once when the model is loaded (they read weights only) and again after a change of weights.
+    pub load_steps: Vec<Step>,
+    pub steps: Vec<Step>,
+    pub outputs: Vec<Output>,
+    /// Operators that are called instead of compiled, with the reason.
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// A symbolic integer of a call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Symbol {
+    pub name: String,
+    /// Inclusive bounds that a call's value must keep.
+    pub lower: i64,
+    pub upper: i64,
+    /// Where the value is read.
+    pub source: SymbolSource,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SymbolSource {
+    /// Solved from size `dim` of input `input`, which is `factor * symbol + offset`.
+    Dim { input: u32, dim: u32, factor: i64, offset: i64 },
+    /// The integer input itself.
+    Int { input: u32 },
+}
+
+/// The user's input of one position.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Input {
+    pub name: String,
+    pub ty: InputType,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum InputType {
+    /// A tensor. Kernels read it with these strides; an executor copies a tensor that lies otherwise.
+    Tensor { dtype: Dt, sizes: Vec<SizeId>, strides: Vec<SizeId> },
+    Int { value: SizeId },
+    /// An input that nothing depends on must still equal the value that the model was exported with.
+    Constant { value: Num },
+}
+
+/// A relation between sizes that must hold at a call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Guard {
+    pub relation: Relation,
+    pub left: SizeId,
+    pub right: SizeId,
+    /// What the relation is, in the user's terms.
+    pub why: String,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Relation {
+    Eq,
+    Ne,
+    Le,
+    Lt,
+}
+
+/// A tensor in memory.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub dtype: Dt,
+    pub place: Place,
+    /// Bytes from the first to the last element, both included.
+    pub bytes: SizeId,
+}
+
+/// Where a buffer lives.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Place {
+    /// The user's input of this position.
+    Input { input: u32 },
+    /// A tensor of the model.
+    Weight(Weight),
+    /// Computed by the load steps, kept with the weights.
+    Persistent,
+    /// In the arena of a call.
+    Arena { offset: SizeId },
+    /// The output of this position, allocated for the caller.
+    Output { output: u32 },
+    /// Another buffer's storage, `offset` bytes in.
+    Alias { of: BufferId, offset: SizeId },
+}
+
+/// A tensor of the model by its fully qualified name, as it lies in its storage.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Weight {
+    pub name: String,
+    pub sizes: Vec<i64>,
+    pub strides: Vec<i64>,
+}
+
+/// A compiled function.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Kernel {
+    /// The symbol in the shared object.
+    pub symbol: String,
+    /// Operators fused in it, for reports: `add_gelu_mul`.
+    pub title: String,
+    /// Messages of its run-time checks; the function returns a position + 1.
+    pub checks: Vec<String>,
+}
+
+/// One step of a call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Step {
+    Launch(Launch),
+    Contract(Contract),
+    /// Copies a buffer over another of the same size in bytes (the end of a mutation).
+    Copy { from: BufferId, to: BufferId },
+}
+
+/// A kernel over a range of units.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Launch {
+    pub kernel: u32,
+    pub buffers: Vec<BufferId>,
+    /// Symbol values that the kernel takes.
+    pub sizes: Vec<SizeId>,
+    /// Units of work; zero means nothing to do.
+    pub units: SizeId,
+    /// Estimated work of one unit, in bytes moved or their equivalent.
+    pub unit_cost: SizeId,
+    /// Bytes of scratch that each thread passes as a last buffer; zero for none.
+    pub scratch_bytes: SizeId,
+    /// Must run on one thread: its stores may collide.
+    pub serial: bool,
+    /// Names of the operators in it.
+    pub origins: Vec<String>,
+}
+
+/// A matrix product or convolution. Strides are in elements; `a` and `b` start at `a_offset`, `b_offset` elements.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Contract {
+    pub a: BufferId,
+    pub b: BufferId,
+    pub a_offset: SizeId,
+    pub b_offset: SizeId,
+    pub batch: Vec<BatchLevel>,
+    pub m: Vec<Level>,
+    pub n: Vec<Level>,
+    pub k: Vec<KLevel>,
+    /// Type of the products' sum: `f32` or `f64`.
+    pub acc: Dt,
+    /// Kernel that takes tiles of the sum and stores them.
+    pub epilogue: u32,
+    pub buffers: Vec<BufferId>,
+    pub sizes: Vec<SizeId>,
+    pub origins: Vec<String>,
+}
+
+/// An axis that only `a` (for `m`) or only `b` (for `n`) follows; outermost first.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Level {
+    pub size: SizeId,
+    pub stride: SizeId,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BatchLevel {
+    pub size: SizeId,
+    pub a_stride: SizeId,
+    pub b_stride: SizeId,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KLevel {
+    pub size: SizeId,
+    pub a_stride: SizeId,
+    pub b_stride: SizeId,
+}
+
+/// What a call gives back at one position.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Output {
+    Tensor { buffer: BufferId, dtype: Dt, sizes: Vec<SizeId>, strides: Vec<SizeId> },
+    Int { value: SizeId },
+    Scalar { value: Num },
+    None,
+}
+
+/// An operator that is called instead of compiled.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Fallback {
+    pub op: String,
+    pub reason: String,
+}
+
+/// A dtype by its short name, so that a stored program reads well.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Dt(pub inrush_base::DType);
+
+impl Serialize for Dt {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.0.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Dt {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+        inrush_base::DType::parse(&name)
+            .map(Dt)
+            .ok_or_else(|| serde::de::Error::custom(format!("unknown dtype `{name}`")))
+    }
+}
+
+/// A number; floats are kept by bits so that infinities and NaN survive every encoding.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Num {
+    Bool(bool),
+    Int(i64),
+    FloatBits(u64),
+}
+
+impl From<Scalar> for Num {
+    fn from(s: Scalar) -> Num {
+        match s {
+            Scalar::Bool(b) => Num::Bool(b),
+            Scalar::Int(i) => Num::Int(i),
+            Scalar::Float(f) => Num::FloatBits(f.to_bits()),
+        }
+    }
+}
+
+impl From<Num> for Scalar {
+    fn from(n: Num) -> Scalar {
+        match n {
+            Num::Bool(b) => Scalar::Bool(b),
+            Num::Int(i) => Scalar::Int(i),
+            Num::FloatBits(b) => Scalar::Float(f64::from_bits(b)),
+        }
+    }
+}
