@@ -51,7 +51,12 @@ pub struct Symbol {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SymbolSource {
     /// Solved from size `dim` of input `input`, which is `factor * symbol + offset`.
-    Dim { input: u32, dim: u32, factor: i64, offset: i64 },
+    Dim {
+        input: u32,
+        dim: u32,
+        factor: i64,
+        offset: i64,
+    },
     /// The integer input itself.
     Int { input: u32 },
 }
@@ -66,10 +71,18 @@ pub struct Input {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InputType {
     /// A tensor. Kernels read it with these strides; an executor copies a tensor that lies otherwise.
-    Tensor { dtype: Dt, sizes: Vec<SizeId>, strides: Vec<SizeId> },
-    Int { value: SizeId },
+    Tensor {
+        dtype: Dt,
+        sizes: Vec<SizeId>,
+        strides: Vec<SizeId>,
+    },
+    Int {
+        value: SizeId,
+    },
     /// An input that nothing depends on must still equal the value that the model was exported with.
-    Constant { value: Num },
+    Constant {
+        value: Num,
+    },
 }
 
 /// A relation between sizes that must hold at a call.
@@ -142,7 +155,10 @@ pub enum Step {
     Launch(Launch),
     Contract(Contract),
     /// Copies a buffer over another of the same size in bytes (the end of a mutation).
-    Copy { from: BufferId, to: BufferId },
+    Copy {
+        from: BufferId,
+        to: BufferId,
+    },
 }
 
 /// A kernel over a range of units.
@@ -208,9 +224,18 @@ pub struct KLevel {
 /// What a call gives back at one position.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Output {
-    Tensor { buffer: BufferId, dtype: Dt, sizes: Vec<SizeId>, strides: Vec<SizeId> },
-    Int { value: SizeId },
-    Scalar { value: Num },
+    Tensor {
+        buffer: BufferId,
+        dtype: Dt,
+        sizes: Vec<SizeId>,
+        strides: Vec<SizeId>,
+    },
+    Int {
+        value: SizeId,
+    },
+    Scalar {
+        value: Num,
+    },
     None,
 }
 

@@ -63,5 +63,9 @@ pub fn evaluate(lines: &[Size], symbols: &[i64], out: &mut Vec<i64>) -> Result<(
 
 fn floor_div(a: i64, b: i64) -> Option<i64> {
     let q = a.checked_div(b)?;
-    Some(if a % b != 0 && ((a < 0) != (b < 0)) { q - 1 } else { q })
+    Some(if a % b != 0 && ((a < 0) != (b < 0)) {
+        q - 1
+    } else {
+        q
+    })
 }

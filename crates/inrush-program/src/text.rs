@@ -6,7 +6,9 @@ use std::fmt;
 impl Program {
     /// A size as an expression over symbols.
     pub fn show_size(&self, id: SizeId) -> String {
-        let bin = |a: SizeId, op: &str, b: SizeId| format!("({} {op} {})", self.show_size(a), self.show_size(b));
+        let bin = |a: SizeId, op: &str, b: SizeId| {
+            format!("({} {op} {})", self.show_size(a), self.show_size(b))
+        };
         match self.sizes[id.0 as usize] {
             Size::Const(v) => v.to_string(),
             Size::Sym(s) => self.symbols[s as usize].name.clone(),
@@ -25,7 +27,10 @@ impl Program {
     }
 
     fn show_buffers(&self, ids: &[BufferId]) -> String {
-        let parts: Vec<&str> = ids.iter().map(|b| self.buffers[*b as usize].name.as_str()).collect();
+        let parts: Vec<&str> = ids
+            .iter()
+            .map(|b| self.buffers[*b as usize].name.as_str())
+            .collect();
         parts.join(", ")
     }
 
@@ -47,22 +52,23 @@ impl Program {
             }
             Step::Contract(c) => {
                 let level = |l: &[Level]| {
-                    let v: Vec<String> =
-                        l.iter().map(|l| format!("{}:{}", self.show_size(l.size), self.show_size(l.stride))).collect();
+                    let v: Vec<String> = l
+                        .iter()
+                        .map(|l| format!("{}:{}", self.show_size(l.size), self.show_size(l.stride)))
+                        .collect();
                     v.join(" ")
                 };
-                let k: Vec<String> = c
-                    .k
-                    .iter()
-                    .map(|l| {
-                        format!(
-                            "{}:{}:{}",
-                            self.show_size(l.size),
-                            self.show_size(l.a_stride),
-                            self.show_size(l.b_stride)
-                        )
-                    })
-                    .collect();
+                let k: Vec<String> =
+                    c.k.iter()
+                        .map(|l| {
+                            format!(
+                                "{}:{}:{}",
+                                self.show_size(l.size),
+                                self.show_size(l.a_stride),
+                                self.show_size(l.b_stride)
+                            )
+                        })
+                        .collect();
                 let batch: Vec<String> = c
                     .batch
                     .iter()
@@ -92,7 +98,12 @@ impl Program {
                     e.title
                 )
             }
-            Step::Copy { from, to } => writeln!(f, "  copy {} -> {}", self.show_buffers(&[*from]), self.show_buffers(&[*to])),
+            Step::Copy { from, to } => writeln!(
+                f,
+                "  copy {} -> {}",
+                self.show_buffers(&[*from]),
+                self.show_buffers(&[*to])
+            ),
         }
     }
 }
@@ -101,11 +112,19 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {}", self.name)?;
         for s in &self.symbols {
-            writeln!(f, "symbol {} in {}..={} from {:?}", s.name, s.lower, s.upper, s.source)?;
+            writeln!(
+                f,
+                "symbol {} in {}..={} from {:?}",
+                s.name, s.lower, s.upper, s.source
+            )?;
         }
         for i in &self.inputs {
             match &i.ty {
-                InputType::Tensor { dtype, sizes, strides } => writeln!(
+                InputType::Tensor {
+                    dtype,
+                    sizes,
+                    strides,
+                } => writeln!(
                     f,
                     "input {}: {}{} strides {}",
                     i.name,
@@ -113,36 +132,65 @@ impl fmt::Display for Program {
                     self.show_sizes(sizes),
                     self.show_sizes(strides)
                 )?,
-                InputType::Int { value } => writeln!(f, "input {}: int {}", i.name, self.show_size(*value))?,
-                InputType::Constant { value } => writeln!(f, "input {}: constant {}", i.name, Scalar::from(*value))?,
+                InputType::Int { value } => {
+                    writeln!(f, "input {}: int {}", i.name, self.show_size(*value))?
+                }
+                InputType::Constant { value } => {
+                    writeln!(f, "input {}: constant {}", i.name, Scalar::from(*value))?
+                }
             }
         }
         for g in &self.guards {
-            writeln!(f, "guard {} {:?} {}", self.show_size(g.left), g.relation, self.show_size(g.right))?;
+            writeln!(
+                f,
+                "guard {} {:?} {}",
+                self.show_size(g.left),
+                g.relation,
+                self.show_size(g.right)
+            )?;
         }
         for b in &self.buffers {
             let place = match &b.place {
                 Place::Input { input } => format!("input {input}"),
-                Place::Weight(w) => format!("weight {} {:?} strides {:?}", w.name, w.sizes, w.strides),
+                Place::Weight(w) => {
+                    format!("weight {} {:?} strides {:?}", w.name, w.sizes, w.strides)
+                }
                 Place::Persistent => "persistent".into(),
                 Place::Arena { offset } => format!("arena at {}", self.show_size(*offset)),
                 Place::Output { output } => format!("output {output}"),
                 Place::Alias { of, offset } => {
-                    format!("alias of {} at {}", self.buffers[*of as usize].name, self.show_size(*offset))
+                    format!(
+                        "alias of {} at {}",
+                        self.buffers[*of as usize].name,
+                        self.show_size(*offset)
+                    )
                 }
             };
-            writeln!(f, "buffer {}: {} {} bytes, {place}", b.name, b.dtype.0, self.show_size(b.bytes))?;
+            writeln!(
+                f,
+                "buffer {}: {} {} bytes, {place}",
+                b.name,
+                b.dtype.0,
+                self.show_size(b.bytes)
+            )?;
         }
         writeln!(f, "arena {} bytes", self.show_size(self.arena_bytes))?;
         if !self.load_steps.is_empty() {
             writeln!(f, "load:")?;
-            self.load_steps.iter().try_for_each(|s| self.write_step(f, s))?;
+            self.load_steps
+                .iter()
+                .try_for_each(|s| self.write_step(f, s))?;
         }
         writeln!(f, "run:")?;
         self.steps.iter().try_for_each(|s| self.write_step(f, s))?;
         for (i, o) in self.outputs.iter().enumerate() {
             match o {
-                Output::Tensor { buffer, dtype, sizes, strides } => writeln!(
+                Output::Tensor {
+                    buffer,
+                    dtype,
+                    sizes,
+                    strides,
+                } => writeln!(
                     f,
                     "output {i}: {} {}{} strides {}",
                     self.buffers[*buffer as usize].name,

@@ -53,9 +53,10 @@ impl Program {
         }
         for (at, b) in self.buffers.iter().enumerate() {
             let ok = match &b.place {
-                Place::Input { input } => {
-                    self.inputs.get(*input as usize).is_some_and(|i| matches!(i.ty, InputType::Tensor { .. }))
-                }
+                Place::Input { input } => self
+                    .inputs
+                    .get(*input as usize)
+                    .is_some_and(|i| matches!(i.ty, InputType::Tensor { .. })),
                 Place::Weight(w) => w.sizes.len() == w.strides.len(),
                 Place::Persistent => true,
                 Place::Arena { offset } => size(offset),
@@ -82,9 +83,16 @@ impl Program {
                         && c.sizes.iter().all(size)
                         && size(&c.a_offset)
                         && size(&c.b_offset)
-                        && c.batch.iter().all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
-                        && c.k.iter().all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
-                        && c.m.iter().chain(&c.n).all(|l| size(&l.size) && size(&l.stride))
+                        && c.batch
+                            .iter()
+                            .all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
+                        && c.k
+                            .iter()
+                            .all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
+                        && c.m
+                            .iter()
+                            .chain(&c.n)
+                            .all(|l| size(&l.size) && size(&l.stride))
                 }
                 Step::Copy { from, to } => buffer(from) && buffer(to),
             };
@@ -94,8 +102,15 @@ impl Program {
         }
         for (at, o) in self.outputs.iter().enumerate() {
             let ok = match o {
-                Output::Tensor { buffer: b, sizes, strides, .. } => {
-                    buffer(b) && sizes.len() == strides.len() && sizes.iter().chain(strides).all(size)
+                Output::Tensor {
+                    buffer: b,
+                    sizes,
+                    strides,
+                    ..
+                } => {
+                    buffer(b)
+                        && sizes.len() == strides.len()
+                        && sizes.iter().chain(strides).all(size)
                 }
                 Output::Int { value } => size(value),
                 Output::Scalar { .. } | Output::None => true,

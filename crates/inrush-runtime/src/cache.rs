@@ -1,0 +1,154 @@
+//! The build cache: a directory of files named by the hash of what they were built from.
+//!
+//! Entries are written under a temporary name and renamed, checked by digest when read, and rebuilt when damaged. A lock
+//! file for each key makes two processes that want one entry build it once.
+
+use inrush_base::{Error, Result};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A cache directory.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// What `inrush cache` and `inrush doctor` report.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    pub entries: usize,
+    pub bytes: u64,
+}
+
+impl Cache {
+    /// `$INRUSH_CACHE_DIR`, else `$XDG_CACHE_HOME/inrush`, else `~/.cache/inrush`, else a folder in the temporary directory.
+    pub fn default_dir() -> PathBuf {
+        let env = |name: &str| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        env("INRUSH_CACHE_DIR")
+            .or_else(|| env("XDG_CACHE_HOME").map(|d| d.join("inrush")))
+            .or_else(|| env("HOME").map(|d| d.join(".cache").join("inrush")))
+            .unwrap_or_else(|| std::env::temp_dir().join("inrush-cache"))
+    }
+
+    pub fn open_default() -> Cache {
+        Cache::at(Self::default_dir())
+    }
+
+    pub fn at(dir: PathBuf) -> Cache {
+        Cache { dir }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn entry(&self, key: &str, ext: &str) -> PathBuf {
+        self.dir
+            .join(&key[..2])
+            .join(format!("{}.{ext}", &key[2..]))
+    }
+
+    fn fail(&self, what: &str, path: &Path, e: io::Error) -> Error {
+        Error::machine(format!(
+            "cannot {what} `{}` in the build cache: {e} (set INRUSH_CACHE_DIR to a writable directory)",
+            path.display()
+        ))
+    }
+
+    /// The file of `key`, and whether it was there. `build` makes it inside a fresh directory and returns its path.
+    pub fn get_or_build(
+        &self,
+        key: &str,
+        ext: &str,
+        build: impl FnOnce(&Path) -> Result<PathBuf>,
+    ) -> Result<(PathBuf, bool)> {
+        let path = self.entry(key, ext);
+        if self.is_sound(&path) {
+            return Ok((path, true));
+        }
+        let parent = path
+            .parent()
+            .expect("entries lie in a folder")
+            .to_path_buf();
+        fs::create_dir_all(&parent).map_err(|e| self.fail("create", &parent, e))?;
+        let lock_path = path.with_extension("lock");
+        let lock = File::create(&lock_path).map_err(|e| self.fail("create", &lock_path, e))?;
+        // A file system without locks only costs a second build.
+        let locked = lock.lock().is_ok();
+        if locked && self.is_sound(&path) {
+            return Ok((path, true));
+        }
+        let work = tempfile::Builder::new()
+            .prefix("build-")
+            .tempdir_in(&self.dir)
+            .map_err(|e| self.fail("create a folder in", &self.dir, e))?;
+        let built = build(work.path())?;
+        let digest = digest(&built).map_err(|e| self.fail("read", &built, e))?;
+        let sum = work.path().join("sum");
+        fs::write(&sum, digest.to_hex().as_bytes()).map_err(|e| self.fail("write", &sum, e))?;
+        // The sum goes first: an entry without a matching sum is damaged, never trusted.
+        let sum_path = path.with_extension("sum");
+        fs::rename(&sum, &sum_path).map_err(|e| self.fail("write", &sum_path, e))?;
+        fs::rename(&built, &path).map_err(|e| self.fail("write", &path, e))?;
+        let _ = fs::remove_file(&lock_path);
+        Ok((path, false))
+    }
+
+    /// The entry exists and its digest is what was written beside it.
+    fn is_sound(&self, path: &Path) -> bool {
+        let Ok(sum) = fs::read(path.with_extension("sum")) else {
+            return false;
+        };
+        digest(path).is_ok_and(|d| d.to_hex().as_bytes() == sum.as_slice())
+    }
+
+    /// Counts entries; a missing directory is an empty cache.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for file in self.files() {
+            usage.entries += (file.extension().is_some_and(|e| e != "sum" && e != "lock")) as usize;
+            usage.bytes += file.metadata().map_or(0, |m| m.len());
+        }
+        usage
+    }
+
+    /// Removes every entry; files that are not the cache's own stay.
+    pub fn clear(&self) -> Result<Usage> {
+        let usage = self.usage();
+        for file in self.files() {
+            fs::remove_file(&file).map_err(|e| self.fail("remove", &file, e))?;
+        }
+        Ok(usage)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let list = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|e| e.path())
+                .collect()
+        };
+        let mut files: Vec<PathBuf> = list(&self.dir)
+            .into_iter()
+            .filter(|d| d.is_dir() && d.file_name().is_some_and(|n| n.len() == 2))
+            .flat_map(|d| list(&d))
+            .filter(|f| {
+                f.extension()
+                    .is_some_and(|e| e == "so" || e == "sum" || e == "lock")
+            })
+            .collect();
+        files.sort();
+        files
+    }
+}
+
+fn digest(path: &Path) -> io::Result<blake3::Hash> {
+    Ok(blake3::hash(&fs::read(path)?))
+}

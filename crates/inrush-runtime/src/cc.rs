@@ -1,0 +1,275 @@
+//! Builds C source into one shared object with the machine's C compiler, in parallel pieces, cached by content.
+
+use crate::cache::Cache;
+use inrush_base::{Error, Isa, Result};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+/// A C compiler that was found on this machine.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    pub path: PathBuf,
+    /// Tells one compiler from another in cache keys: path, size and time of the executable.
+    identity: String,
+}
+
+/// What decides the machine code besides the source.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub isa: Isa,
+    /// Link glibc's vector math library.
+    pub vector_math: bool,
+}
+
+/// The result of a build.
+#[derive(Clone, Debug)]
+pub struct Built {
+    pub path: PathBuf,
+    /// Whether the object came from the cache.
+    pub cached: bool,
+}
+
+impl Compiler {
+    /// The compiler that `$CC` names, else the first of `cc`, `gcc`, `clang` in `$PATH`.
+    ///
+    /// # Errors
+    /// A machine error that says what to install.
+    pub fn find() -> Result<Compiler> {
+        if let Some(cc) = std::env::var_os("CC").filter(|v| !v.is_empty()) {
+            return locate(&cc).ok_or_else(|| {
+                Error::machine(format!(
+                    "the C compiler that $CC names, `{}`, was not found",
+                    cc.to_string_lossy()
+                ))
+            });
+        }
+        ["cc", "gcc", "clang"].iter().find_map(|n| locate(&OsString::from(n))).ok_or_else(|| {
+            Error::machine(
+                "no C compiler found: install gcc or clang (for example the package `gcc`), or set $CC to one",
+            )
+        })
+    }
+
+    /// First line of `--version`.
+    pub fn version(&self) -> Result<String> {
+        let out = Command::new(&self.path)
+            .arg("--version")
+            .output()
+            .map_err(|e| Error::machine(format!("cannot run `{}`: {e}", self.path.display())))?;
+        Ok(String::from_utf8_lossy(&out.stdout)
+            .lines()
+            .next()
+            .unwrap_or("unknown")
+            .to_string())
+    }
+
+    /// Builds `pieces` (each a translation unit) into one shared object, or finds it in the cache.
+    ///
+    /// # Errors
+    /// A machine error with the compiler's own message when it fails or cannot be started, or when the cache directory
+    /// cannot be written.
+    pub fn build(&self, pieces: &[String], target: &Target, cache: &Cache) -> Result<Built> {
+        let flags = compile_flags(target.isa);
+        let mut hash = blake3::Hasher::new();
+        let mut field = |bytes: &[u8]| {
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        field(b"inrush-c-1");
+        field(self.identity.as_bytes());
+        flags.iter().for_each(|f| field(f.as_bytes()));
+        field(&[target.vector_math as u8]);
+        pieces.iter().for_each(|p| field(p.as_bytes()));
+        let key = hash.finalize().to_hex().to_string();
+
+        let (path, cached) =
+            cache.get_or_build(&key, "so", |dir| self.build_in(dir, pieces, &flags, target))?;
+        Ok(Built { path, cached })
+    }
+
+    /// Compiles every piece at once (one process each), then links.
+    fn build_in(
+        &self,
+        dir: &Path,
+        pieces: &[String],
+        flags: &[&str],
+        target: &Target,
+    ) -> Result<PathBuf> {
+        let out = dir.join("kernels.so");
+        let mut objects = Vec::with_capacity(pieces.len());
+        let mut children = Vec::with_capacity(pieces.len());
+        for (i, piece) in pieces.iter().enumerate() {
+            let object = dir.join(format!("piece{i}.o"));
+            let mut cmd = Command::new(&self.path);
+            cmd.args(flags)
+                .args(["-c", "-x", "c", "-", "-o"])
+                .arg(&object);
+            objects.push(object);
+            children.push(self.start(cmd, piece)?);
+        }
+        for child in children {
+            self.finish(child)?;
+        }
+        let mut cmd = Command::new(&self.path);
+        cmd.args(["-shared", "-Wl,--as-needed", "-o"])
+            .arg(&out)
+            .args(&objects);
+        if target.vector_math {
+            cmd.arg("-lmvec");
+        }
+        cmd.arg("-lm");
+        let child = self.start(cmd, "")?;
+        self.finish(child)?;
+        Ok(out)
+    }
+
+    fn start(&self, mut cmd: Command, input: &str) -> Result<std::process::Child> {
+        let mut child = cmd
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| {
+                Error::machine(format!(
+                    "cannot start the C compiler `{}`: {e}",
+                    self.path.display()
+                ))
+            })?;
+        let mut stdin = child.stdin.take().expect("piped");
+        // A compiler that dies early closes the pipe; its exit status tells the story.
+        let _ = stdin.write_all(input.as_bytes());
+        Ok(child)
+    }
+
+    fn finish(&self, child: std::process::Child) -> Result<()> {
+        let out = child.wait_with_output().map_err(|e| {
+            Error::machine(format!(
+                "lost the C compiler `{}`: {e}",
+                self.path.display()
+            ))
+        })?;
+        if out.status.success() {
+            return Ok(());
+        }
+        let message = String::from_utf8_lossy(&out.stderr);
+        let shown: Vec<&str> = message.lines().take(12).collect();
+        Err(Error::machine(format!(
+            "the C compiler `{}` failed ({}):\n{}",
+            self.path.display(),
+            out.status,
+            shown.join("\n")
+        )))
+    }
+}
+
+/// Flags that every piece is compiled with. Strict floating point except that a product and a sum may fuse.
+fn compile_flags(isa: Isa) -> Vec<&'static str> {
+    let mut flags = vec![
+        "-O2",
+        "-std=gnu11",
+        "-fPIC",
+        "-fwrapv",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=fast",
+        "-fno-strict-aliasing",
+        "-fno-stack-protector",
+        "-fno-asynchronous-unwind-tables",
+        "-w",
+        "-pipe",
+    ];
+    match isa {
+        Isa::Scalar | Isa::Neon => {}
+        Isa::Avx2 => flags.extend([
+            "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt",
+        ]),
+        Isa::Avx512 => flags.extend([
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512cd",
+            "-mavx512dq",
+            "-mavx512vl",
+            "-mfma",
+            "-mf16c",
+            "-mbmi",
+            "-mbmi2",
+            "-mlzcnt",
+            "-mpopcnt",
+            "-mprefer-vector-width=512",
+        ]),
+    }
+    flags
+}
+
+/// The executable that `name` means: a path, or a name looked up in `$PATH`.
+fn locate(name: &OsString) -> Option<Compiler> {
+    let candidates: Vec<PathBuf> = if Path::new(name).components().count() > 1 {
+        vec![PathBuf::from(name)]
+    } else {
+        std::env::split_paths(&std::env::var_os("PATH")?)
+            .map(|d| d.join(name))
+            .collect()
+    };
+    candidates.into_iter().find_map(|path| {
+        let real = path.canonicalize().ok()?;
+        let meta = real.metadata().ok().filter(|m| m.is_file())?;
+        let modified = meta
+            .modified()
+            .ok()
+            .and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok())
+            .map_or(0, |d| d.as_secs());
+        let identity = format!("{} {} {modified}", real.display(), meta.len());
+        Some(Compiler { path, identity })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_once_and_repairs_a_damaged_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().to_path_buf());
+        let cc = Compiler::find().unwrap();
+        let target = Target {
+            isa: Isa::Scalar,
+            vector_math: false,
+        };
+        let source = [
+            "int answer(void) { return 42; }".to_string(),
+            "int other(void) { return 7; }".to_string(),
+        ];
+        let first = cc.build(&source, &target, &cache).unwrap();
+        assert!(!first.cached);
+        assert!(cc.build(&source, &target, &cache).unwrap().cached);
+        std::fs::write(&first.path, b"not an object").unwrap();
+        let again = cc.build(&source, &target, &cache).unwrap();
+        assert!(!again.cached);
+        // SAFETY: the object was just built from the source above.
+        unsafe {
+            let lib = libloading::Library::new(&again.path).unwrap();
+            let f: libloading::Symbol<unsafe extern "C" fn() -> i32> = lib.get(b"answer").unwrap();
+            assert_eq!(f(), 42);
+        }
+    }
+
+    #[test]
+    fn a_failing_compiler_is_a_machine_error_with_its_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().to_path_buf());
+        let cc = Compiler::find().unwrap();
+        let target = Target {
+            isa: Isa::Scalar,
+            vector_math: false,
+        };
+        let e = cc
+            .build(&["int f( {".to_string()], &target, &cache)
+            .unwrap_err();
+        assert_eq!(e.kind(), inrush_base::ErrorKind::Machine);
+        assert!(e.to_string().contains("error"), "{e}");
+    }
+}

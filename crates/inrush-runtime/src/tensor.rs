@@ -1,0 +1,262 @@
+//! Tensors at the runtime's border: what a caller passes in and gets back.
+
+use inrush_base::{DType, Error, Result, Scalar};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::Arc;
+
+/// Alignment of every allocation, in bytes: a cache line and the widest vector.
+pub const ALIGN: usize = 64;
+
+/// An owned, aligned block of bytes.
+pub struct Storage {
+    ptr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a block of bytes without interior references; access is through `&`/`&mut` like a `Vec<u8>`.
+unsafe impl Send for Storage {}
+unsafe impl Sync for Storage {}
+
+impl Storage {
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), ALIGN).expect("sizes are checked before allocation")
+    }
+
+    /// A block with unspecified contents (initialised memory from the allocator is not promised: write before reading).
+    pub fn uninit(len: usize) -> Storage {
+        // SAFETY: the layout has non-zero size.
+        let ptr = unsafe { alloc(Self::layout(len)) };
+        if ptr.is_null() {
+            handle_alloc_error(Self::layout(len));
+        }
+        Storage { ptr, len }
+    }
+
+    pub fn zeroed(len: usize) -> Storage {
+        // SAFETY: the layout has non-zero size.
+        let ptr = unsafe { alloc_zeroed(Self::layout(len)) };
+        if ptr.is_null() {
+            handle_alloc_error(Self::layout(len));
+        }
+        Storage { ptr, len }
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Storage {
+        let s = Storage::uninit(bytes.len());
+        // SAFETY: `s` is a fresh block of that length.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), s.ptr, bytes.len()) };
+        s
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the block is `len` bytes; kernels have written what is read.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.ptr, Self::layout(self.len)) }
+    }
+}
+
+/// A tensor: shared storage seen through sizes and strides (in elements) from `offset` (in elements).
+#[derive(Clone)]
+pub struct Tensor {
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub offset: usize,
+    pub storage: Arc<Storage>,
+}
+
+/// An input or output of a call.
+#[derive(Clone)]
+pub enum Value {
+    Tensor(Tensor),
+    Int(i64),
+    Scalar(Scalar),
+    None,
+}
+
+/// Row-major strides; a zero size counts as one.
+pub fn contiguous_strides(sizes: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; sizes.len()];
+    for d in (0..sizes.len().saturating_sub(1)).rev() {
+        strides[d] = strides[d + 1] * sizes[d + 1].max(1);
+    }
+    strides
+}
+
+/// Elements from the first to the last one that a tensor of these sizes and non-negative strides touches; `None` on overflow.
+pub fn extent(sizes: &[i64], strides: &[i64]) -> Option<usize> {
+    if sizes.contains(&0) {
+        return Some(0);
+    }
+    let mut last = 0i64;
+    for (s, t) in sizes.iter().zip(strides) {
+        last = last.checked_add((s - 1).checked_mul(*t)?)?;
+    }
+    usize::try_from(last.checked_add(1)?).ok()
+}
+
+impl Tensor {
+    /// A row-major tensor from its bytes.
+    ///
+    /// # Errors
+    /// When the bytes are not what dtype and sizes ask for.
+    pub fn from_bytes(dtype: DType, sizes: Vec<i64>, bytes: &[u8]) -> Result<Tensor> {
+        let numel = sizes
+            .iter()
+            .try_fold(1i64, |a, s| if *s < 0 { None } else { a.checked_mul(*s) })
+            .and_then(|n| usize::try_from(n).ok())
+            .and_then(|n| n.checked_mul(dtype.size()));
+        if numel != Some(bytes.len()) {
+            return Err(Error::input(format!(
+                "a {dtype} tensor of sizes {sizes:?} does not have {} bytes",
+                bytes.len()
+            )));
+        }
+        let strides = contiguous_strides(&sizes);
+        Ok(Tensor {
+            dtype,
+            sizes,
+            strides,
+            offset: 0,
+            storage: Arc::new(Storage::from_bytes(bytes)),
+        })
+    }
+
+    /// A zero-filled tensor of the given strides.
+    pub fn zeros(dtype: DType, sizes: Vec<i64>, strides: Vec<i64>) -> Result<Tensor> {
+        let bytes = extent(&sizes, &strides)
+            .and_then(|n| n.checked_mul(dtype.size()))
+            .ok_or_else(|| Error::input(format!("a tensor of sizes {sizes:?} is too large")))?;
+        Ok(Tensor {
+            dtype,
+            sizes,
+            strides,
+            offset: 0,
+            storage: Arc::new(Storage::zeroed(bytes)),
+        })
+    }
+
+    pub fn numel(&self) -> usize {
+        self.sizes.iter().product::<i64>() as usize
+    }
+
+    /// Address of the element at coordinates zero.
+    pub fn data(&self) -> *mut u8 {
+        // SAFETY: the offset lies inside the storage (checked when the tensor was made).
+        unsafe { self.storage.as_ptr().add(self.offset * self.dtype.size()) }
+    }
+
+    /// Strides agree with `strides` wherever they matter (sizes above one, no empty dimension).
+    pub fn lies_as(&self, strides: &[i64]) -> bool {
+        self.sizes.contains(&0)
+            || self
+                .sizes
+                .iter()
+                .zip(self.strides.iter().zip(strides))
+                .all(|(s, (a, b))| *s == 1 || a == b)
+    }
+
+    /// The elements in row-major order as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let size = self.dtype.size();
+        let n = self.numel();
+        let mut out = vec![0u8; n * size];
+        if n == 0 {
+            return out;
+        }
+        if self.lies_as(&contiguous_strides(&self.sizes)) {
+            // SAFETY: a row-major tensor holds `n` elements from its first.
+            unsafe { std::ptr::copy_nonoverlapping(self.data(), out.as_mut_ptr(), n * size) };
+            return out;
+        }
+        // SAFETY: `out` holds `n` elements; strides stay inside the storage.
+        unsafe {
+            copy_strided(
+                self.data(),
+                &self.strides,
+                out.as_mut_ptr(),
+                &contiguous_strides(&self.sizes),
+                &self.sizes,
+                size,
+            )
+        };
+        out
+    }
+
+    /// The same elements lying with other strides.
+    pub fn with_strides(&self, strides: &[i64]) -> Result<Tensor> {
+        let out = Tensor::zeros(self.dtype, self.sizes.clone(), strides.to_vec())?;
+        if self.numel() > 0 {
+            // SAFETY: both tensors hold every coordinate.
+            unsafe {
+                copy_strided(
+                    self.data(),
+                    &self.strides,
+                    out.data(),
+                    strides,
+                    &self.sizes,
+                    self.dtype.size(),
+                )
+            };
+        }
+        Ok(out)
+    }
+}
+
+/// Copies a strided block of elements of `size` bytes.
+///
+/// # Safety
+/// Every coordinate below `sizes` is inside both blocks.
+pub unsafe fn copy_strided(
+    from: *const u8,
+    from_strides: &[i64],
+    to: *mut u8,
+    to_strides: &[i64],
+    sizes: &[i64],
+    size: usize,
+) {
+    let rank = sizes.len();
+    let mut at = vec![0i64; rank];
+    loop {
+        let pos =
+            |strides: &[i64]| at.iter().zip(strides).map(|(a, s)| a * s).sum::<i64>() * size as i64;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                from.offset(pos(from_strides) as isize),
+                to.offset(pos(to_strides) as isize),
+                size,
+            )
+        };
+        let mut d = rank;
+        loop {
+            if d == 0 {
+                return;
+            }
+            d -= 1;
+            at[d] += 1;
+            if at[d] < sizes[d] {
+                break;
+            }
+            at[d] = 0;
+        }
+    }
+}
