@@ -1,0 +1,14 @@
+//! The scheduler: from loops, one per operator, to a plan: fused kernels in order, with layouts and memory.
+//!
+//! Every stage is a function of its input, [`Options`] and [`inrush_base::Caps`]; decisions read numbers, never a device's name.
+//! Every fusion that was considered and refused is a [`Refusal`].
+//!
+//! Does not know: languages; devices other than by `Caps`.
+
+mod options;
+mod plan;
+mod refusal;
+
+pub use options::Options;
+pub use plan::{Group, Memory, Place, Plan, Step};
+pub use refusal::{Reason, Refusal};

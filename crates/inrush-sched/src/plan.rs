@@ -1,0 +1,131 @@
+//! What the scheduler gives: kernels in order, and where every buffer lives.
+
+use inrush_expr::Expr;
+use inrush_loops::{Axis, Body, BufId, Contraction, Loops, OriginId};
+
+use crate::Refusal;
+
+/// A scheduled program.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Buffers, outputs, origins and expressions. Every buffer has a layout; `nodes` is empty, the steps took them.
+    ///
+    /// An output that is a mutation names its input twice: a step stores the new contents into it.
+    pub loops: Loops,
+    /// What a call does, in order.
+    pub steps: Vec<Step>,
+    /// What runs once when weights are loaded: it reads weights only, and writes buffers of [`Place::Load`].
+    pub load_steps: Vec<Step>,
+    pub memory: Memory,
+    /// Fusions that were considered and refused.
+    pub refusals: Vec<Refusal>,
+}
+
+/// One launch.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    Kernel(Group),
+    /// A matrix product or convolution with its fused epilogue.
+    Contraction(Contraction),
+}
+
+/// A fused kernel: for each point of `axes`, the bodies run in order, each over its own remaining axes.
+///
+/// - `axes` are parallel and lead the axis list of every body, with the same symbols: `body.axes[..axes.len()] == axes`, and
+///   `body.outer >= axes.len()`. A pure pointwise kernel has no axes beyond them.
+/// - A body reads of what an earlier body of the group wrote only what it wrote at the same point of `axes`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Group {
+    pub axes: Vec<Axis>,
+    pub bodies: Vec<Body>,
+    /// Buffers that live within one point of `axes` and never reach memory. Their sizes and coordinates span one point only
+    /// (no coordinate holds a group axis): rank 0 is a value, rank 1 a row of scratch, both row-major. An earlier body of the
+    /// group writes them before a later one reads them.
+    pub locals: Vec<BufId>,
+}
+
+/// Where buffers live.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Memory {
+    /// One per buffer of [`Plan::loops`].
+    pub places: Vec<Place>,
+    /// Size of the arena of one call. `None` only while the plan is being made.
+    pub arena_bytes: Option<Expr>,
+    /// Size of the arena that the load steps fill, kept as long as the weights.
+    pub load_bytes: Option<Expr>,
+}
+
+/// The storage of one buffer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// No step uses it.
+    #[default]
+    Unused,
+    /// The user's input of this position.
+    Input(usize),
+    /// A weight, by the name in the buffer's kind.
+    Weight,
+    /// An allocation of its own, given to the user as the output of this position (the first, if several name it).
+    Output(usize),
+    /// In the call's arena. Buffers whose lives do not overlap share bytes; with `in_place_of`, the one step that
+    /// writes this buffer reads that one for the last time, element by element.
+    Arena {
+        offset: Expr,
+        bytes: Expr,
+        in_place_of: Option<BufId>,
+    },
+    /// In the arena of what is computed at load.
+    Load { offset: Expr, bytes: Expr },
+    /// Scratch of one kernel: see [`Group::locals`].
+    Local,
+    /// The storage of another buffer.
+    Alias(BufId),
+}
+
+impl Group {
+    /// Operators that the kernel came from, each once, in order.
+    pub fn origins(&self) -> Vec<OriginId> {
+        let mut out = Vec::new();
+        for o in self.bodies.iter().flat_map(|b| &b.origins) {
+            if !out.contains(o) {
+                out.push(*o);
+            }
+        }
+        out
+    }
+}
+
+impl Step {
+    /// The bodies of the step; of a contraction its epilogue.
+    pub fn bodies(&self) -> &[Body] {
+        match self {
+            Step::Kernel(g) => &g.bodies,
+            Step::Contraction(c) => std::slice::from_ref(&c.epilogue),
+        }
+    }
+
+    /// Buffers read, each once; what the step itself wrote before is included.
+    pub fn reads(&self) -> Vec<BufId> {
+        let mut out: Vec<BufId> = Vec::new();
+        if let Step::Contraction(c) = self {
+            out.extend([c.a.buf, c.b.buf]);
+        }
+        out.extend(self.bodies().iter().flat_map(|b| b.reads()));
+        unique(out)
+    }
+
+    /// Buffers written, each once.
+    pub fn writes(&self) -> Vec<BufId> {
+        unique(self.bodies().iter().flat_map(|b| b.writes()).collect())
+    }
+}
+
+fn unique(items: Vec<BufId>) -> Vec<BufId> {
+    let mut out: Vec<BufId> = Vec::with_capacity(items.len());
+    for b in items {
+        if !out.contains(&b) {
+            out.push(b);
+        }
+    }
+    out
+}

@@ -1,0 +1,56 @@
+//! Reasons for not fusing, kept as data.
+
+use inrush_loops::OriginId;
+use std::fmt;
+
+/// A fusion that was considered and refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The operator whose result would have stayed out of memory.
+    pub producer: Option<OriginId>,
+    pub consumer: Option<OriginId>,
+    pub reason: Reason,
+}
+
+macro_rules! reasons {
+    ($($name:ident $text:literal $why:literal;)*) => {
+        /// Why a fusion was refused.
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Reason { $(#[doc = $why] $name,)* }
+        impl Reason {
+            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+            /// Name in text forms.
+            pub fn text(self) -> &'static str {
+                match self { $(Reason::$name => $text,)* }
+            }
+            /// A sentence for people.
+            pub fn why(self) -> &'static str {
+                match self { $(Reason::$name => $why,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    NotSameDomain "not_same_domain" "The two run over different iteration domains.";
+    ReadsOtherPoints "reads_other_points" "The consumer reads the producer's result at other points than the one it is at.";
+    WouldCycle "would_cycle" "Another kernel lies between the two.";
+    TooManyStatements "too_many_statements" "The fused kernel would hold too many statements.";
+    TooManyBuffers "too_many_buffers" "The fused kernel would touch too many buffers.";
+    RepeatsWork "repeats_work" "The consumer would compute the producer's values several times.";
+    SeveralReaders "several_readers" "The result is expensive and has several readers.";
+    IsReduction "is_reduction" "A reduction's result is needed whole before its reader starts.";
+    IsContraction "is_contraction" "A contraction reads its operands from memory.";
+    ReductionOfContraction "reduction_of_contraction" "A reduction does not run inside a contraction's tiles.";
+    NotAffineInLanes "not_affine_in_lanes" "An access of the epilogue has no unit or zero stride along the columns.";
+    Overwritten "overwritten" "A buffer that the producer reads, or writes, is overwritten by another kernel.";
+    IsOutput "is_output" "The result is an output and is stored by its own kernel.";
+    ScratchTooLarge "scratch_too_large" "What one outer point would keep does not fit the caches.";
+    TooFewPoints "too_few_points" "Fused, the kernel would have too few outer points for the threads.";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
