@@ -115,6 +115,39 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// A name as [`show_name`] writes it.
+    pub fn name(&mut self) -> Result<String> {
+        match self.peek()? {
+            Token::Str(_) => self.string(),
+            _ => self.ident(),
+        }
+    }
+
+    /// `[a, b, c]` (possibly empty), each element read by `item`.
+    pub fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        self.expect("[")?;
+        let mut out = Vec::new();
+        if self.eat("]")? {
+            return Ok(out);
+        }
+        loop {
+            out.push(item(self)?);
+            if self.eat("]")? {
+                return Ok(out);
+            }
+            self.expect(",")?;
+        }
+    }
+
+    /// An identifier `prefix` + number, such as `b12`.
+    pub fn id(&mut self, prefix: &str) -> Result<usize> {
+        let word = self.ident()?;
+        word.strip_prefix(prefix)
+            .and_then(|n| n.parse::<u32>().ok())
+            .map(|n| n as usize)
+            .ok_or_else(|| self.error(format!("expected `{prefix}` and a number, found `{word}`")))
+    }
+
     /// An integer with an optional minus sign.
     pub fn int(&mut self) -> Result<i64> {
         let negative = self.eat("-")?;
@@ -277,6 +310,14 @@ impl<'a> Scanner<'a> {
         }
         Err(self.error("a string that does not end on its line"))
     }
+}
+
+/// `text` as it stands where [`Scanner::name`] reads it: bare if it scans as an identifier, quoted otherwise.
+pub fn show_name(text: &str) -> String {
+    let bare = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && !text.ends_with('.')
+        && (text.bytes()).all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
+    if bare { text.to_string() } else { quote(text) }
 }
 
 /// `text` as the scanner reads a string back.

@@ -7,6 +7,7 @@
 //!
 //! Does not know: loops.
 
+mod decl;
 mod eval;
 mod order;
 mod range;

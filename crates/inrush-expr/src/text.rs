@@ -11,8 +11,13 @@ const MAX_DEPTH: usize = 200;
 impl Exprs {
     /// The text of `e`.
     pub fn show(&self, e: Expr) -> String {
+        self.show_with(e, &|s| self.sym_info(s).name)
+    }
+
+    /// The text of `e` with symbols named by the caller (two loop indices may bear one name).
+    pub fn show_with(&self, e: Expr, name: &dyn Fn(Sym) -> String) -> String {
         let mut out = String::new();
-        self.write(e, 0, &mut out);
+        self.write(e, 0, name, &mut out);
         out
     }
 
@@ -23,11 +28,11 @@ impl Exprs {
     }
 
     /// Levels: 0 sum, 1 product, 2 atom.
-    fn write(&self, e: Expr, level: u8, out: &mut String) {
+    fn write(&self, e: Expr, level: u8, name: &dyn Fn(Sym) -> String, out: &mut String) {
         match self.node(e) {
             Node::Const(v) if v < 0 && level > 0 => _ = write!(out, "({v})"),
             Node::Const(v) => _ = write!(out, "{v}"),
-            Node::Sym(s) => out.push_str(&self.sym_info(s).name),
+            Node::Sym(s) => out.push_str(&name(s)),
             Node::Sum { base, terms } => {
                 // A lone scaled term needs parentheses only where an atom is wanted.
                 let alone = terms.len() == 1 && base == 0;
@@ -48,7 +53,7 @@ impl Exprs {
                     if k != 1 {
                         _ = write!(out, "{k}*");
                     }
-                    self.write(*t, if k == 1 { 1 } else { 2 }, out);
+                    self.write(*t, if k == 1 { 1 } else { 2 }, name, out);
                 }
                 match base {
                     0 => {}
@@ -67,32 +72,46 @@ impl Exprs {
                     if k > 0 {
                         out.push('*');
                     }
-                    self.write(*t, 2, out);
+                    self.write(*t, 2, name, out);
                 }
                 if level > 1 {
                     out.push(')');
                 }
             }
-            Node::FloorDiv(a, b) => self.write_infix(a, " // ", b, out),
-            Node::Mod(a, b) => self.write_infix(a, " % ", b, out),
-            Node::Min(a, b) => self.write_call("min", a, b, out),
-            Node::Max(a, b) => self.write_call("max", a, b, out),
+            Node::FloorDiv(a, b) => self.write_infix(a, " // ", b, name, out),
+            Node::Mod(a, b) => self.write_infix(a, " % ", b, name, out),
+            Node::Min(a, b) => self.write_call("min", a, b, name, out),
+            Node::Max(a, b) => self.write_call("max", a, b, name, out),
         }
     }
 
-    fn write_infix(&self, a: Expr, op: &str, b: Expr, out: &mut String) {
+    fn write_infix(
+        &self,
+        a: Expr,
+        op: &str,
+        b: Expr,
+        name: &dyn Fn(Sym) -> String,
+        out: &mut String,
+    ) {
         out.push('(');
-        self.write(a, 2, out);
+        self.write(a, 2, name, out);
         out.push_str(op);
-        self.write(b, 2, out);
+        self.write(b, 2, name, out);
         out.push(')');
     }
 
-    fn write_call(&self, name: &str, a: Expr, b: Expr, out: &mut String) {
-        _ = write!(out, "{name}(");
-        self.write(a, 0, out);
+    fn write_call(
+        &self,
+        f: &str,
+        a: Expr,
+        b: Expr,
+        name: &dyn Fn(Sym) -> String,
+        out: &mut String,
+    ) {
+        _ = write!(out, "{f}(");
+        self.write(a, 0, name, out);
         out.push_str(", ");
-        self.write(b, 0, out);
+        self.write(b, 0, name, out);
         out.push(')');
     }
 

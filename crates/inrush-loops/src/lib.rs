@@ -11,6 +11,8 @@
 
 mod query;
 pub mod scalar;
+pub mod text;
+pub mod verify;
 
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs, Sym};

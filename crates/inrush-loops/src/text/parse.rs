@@ -1,0 +1,465 @@
+//! Text to loops. References are checked here (a name that is not there cannot be read); rules are the verifier's.
+
+use crate::*;
+use inrush_base::Result;
+use inrush_base::text::{Scanner, Token};
+
+/// Reads a program as [`Loops::print`] writes it. The result is well-formed but not verified.
+pub fn parse(text: &str) -> Result<Loops> {
+    let mut p = Parser {
+        s: Scanner::new(text),
+        out: Loops::default(),
+    };
+    p.program()?;
+    Ok(p.out)
+}
+
+struct Parser<'a> {
+    s: Scanner<'a>,
+    out: Loops,
+}
+
+/// Index symbols of one body by name.
+type Scope = Vec<(String, Sym)>;
+
+impl Parser<'_> {
+    fn program(&mut self) -> Result<()> {
+        self.s.skip_newlines()?;
+        self.s.expect_word("loops")?;
+        self.out.name = self.s.name()?;
+        if self.s.eat_word("inputs")? {
+            self.out.num_inputs = self.size()?;
+        }
+        self.s.end_of_line()?;
+        loop {
+            self.s.skip_newlines()?;
+            if self.s.at_end()? {
+                return Ok(());
+            }
+            if self.out.exprs.parse_decl(&mut self.s)? {
+                continue;
+            }
+            if self.s.eat_word("origin")? {
+                self.origin()?;
+            } else if self.s.eat_word("body")? {
+                self.body()?;
+            } else if self.s.eat_word("contraction")? {
+                self.contraction()?;
+            } else if self.s.eat_word("output")? {
+                self.output()?;
+            } else {
+                self.buffer()?;
+            }
+        }
+    }
+
+    fn size(&mut self) -> Result<usize> {
+        let v = self.s.int()?;
+        usize::try_from(v).map_err(|_| self.s.error("expected a count"))
+    }
+
+    /// A reference or declaration `prefix` + number that must be `count` (declaration) or below it (reference).
+    fn declared(&mut self, prefix: &str, count: usize) -> Result<()> {
+        let k = self.s.id(prefix)?;
+        if k == count {
+            return Ok(());
+        }
+        let found = format!("expected `{prefix}{count}`, found `{prefix}{k}`");
+        Err(self.s.error(found))
+    }
+
+    fn reference(&mut self, prefix: &str, count: usize) -> Result<usize> {
+        let k = self.s.id(prefix)?;
+        if k < count {
+            return Ok(k);
+        }
+        Err(self.s.error(format!("`{prefix}{k}` is not defined")))
+    }
+
+    fn buf(&mut self) -> Result<BufId> {
+        let count = self.out.buffers.len();
+        Ok(BufId::from_index(self.reference("b", count)?))
+    }
+
+    fn dtype(&mut self) -> Result<DType> {
+        let word = self.s.ident()?;
+        DType::parse(&word).ok_or_else(|| self.s.error(format!("unknown dtype `{word}`")))
+    }
+
+    fn expr(&mut self, scope: &Scope) -> Result<Expr> {
+        expr(&self.out.exprs, &mut self.s, scope)
+    }
+
+    fn exprs(&mut self, scope: &Scope) -> Result<Vec<Expr>> {
+        let exprs = &self.out.exprs;
+        self.s.list(|s| expr(exprs, s, scope))
+    }
+
+    fn origin(&mut self) -> Result<()> {
+        self.declared("o", self.out.origins.len())?;
+        self.s.expect(":")?;
+        let (op, name) = (self.s.name()?, self.s.name()?);
+        let line = match self.s.eat_word("at")? {
+            true => Some(self.s.string()?),
+            false => None,
+        };
+        self.s.end_of_line()?;
+        self.out.origins.push(Origin { op, name, line });
+        Ok(())
+    }
+
+    fn buffer(&mut self) -> Result<()> {
+        self.declared("b", self.out.buffers.len())?;
+        let name = self.s.name()?;
+        self.s.expect(":")?;
+        let dtype = self.dtype()?;
+        let none = Scope::new();
+        let sizes = self.exprs(&none)?;
+        let layout = match self.s.eat_word("layout")? {
+            true => Some(Layout {
+                strides: self.exprs(&none)?,
+                offset: match self.s.eat_word("offset")? {
+                    true => self.expr(&none)?,
+                    false => self.out.exprs.int(0),
+                },
+            }),
+            false => None,
+        };
+        self.s.expect("=")?;
+        let kind = match self.s.ident()?.as_str() {
+            "input" => BufferKind::Input {
+                index: self.size()?,
+            },
+            "weight" => BufferKind::Weight {
+                name: self.s.name()?,
+            },
+            "temp" => BufferKind::Temp,
+            "alias" => BufferKind::Alias { of: self.buf()? },
+            _ => {
+                return Err(self
+                    .s
+                    .error("expected `input`, `weight`, `temp` or `alias`"));
+            }
+        };
+        self.s.end_of_line()?;
+        self.out.buffers.push(Buffer {
+            name,
+            dtype,
+            sizes,
+            layout,
+            kind,
+        });
+        Ok(())
+    }
+
+    fn output(&mut self) -> Result<()> {
+        let out = if self.s.eat_word("int")? {
+            Output::Int(self.expr(&Scope::new())?)
+        } else if self.s.eat_word("scalar")? {
+            Output::Scalar(self.s.scalar()?)
+        } else if self.s.eat_word("none")? {
+            Output::None
+        } else {
+            let first = self.buf()?;
+            match self.s.eat("=")? {
+                true => Output::Mutation {
+                    input: first,
+                    buffer: self.buf()?,
+                },
+                false => Output::Tensor { buffer: first },
+            }
+        };
+        self.s.end_of_line()?;
+        self.out.outputs.push(out);
+        Ok(())
+    }
+
+    /// `i3` or `i3.1` with an extent: the symbol of position 3 and that extent.
+    fn index(&mut self, scope: &mut Scope) -> Result<Axis> {
+        let name = self.s.ident()?;
+        let position = name
+            .strip_prefix('i')
+            .and_then(|n| n.split('.').next())
+            .and_then(|n| n.parse::<u32>().ok());
+        let Some(position) = position else {
+            return Err(self
+                .s
+                .error(format!("`{name}` is not an index such as `i0`")));
+        };
+        if scope.iter().any(|(n, _)| *n == name) {
+            return Err(self.s.error(format!("the index `{name}` is defined twice")));
+        }
+        self.s.expect(":")?;
+        let size = self.expr(&Scope::new())?;
+        let sym = self.out.exprs.index_sym(position, size);
+        scope.push((name, sym));
+        Ok(Axis { sym, size })
+    }
+
+    fn axes(&mut self, scope: &mut Scope) -> Result<Vec<Axis>> {
+        self.s.expect("[")?;
+        let mut out = Vec::new();
+        if self.s.eat("]")? {
+            return Ok(out);
+        }
+        loop {
+            out.push(self.index(scope)?);
+            if self.s.eat("]")? {
+                return Ok(out);
+            }
+            self.s.expect(",")?;
+        }
+    }
+
+    fn from(&mut self) -> Result<Vec<OriginId>> {
+        let mut out = Vec::new();
+        if self.s.eat_word("from")? {
+            while matches!(self.s.peek()?, Token::Ident(_)) {
+                let k = self.reference("o", self.out.origins.len())?;
+                out.push(OriginId::from_index(k));
+            }
+        }
+        Ok(out)
+    }
+
+    fn body(&mut self) -> Result<()> {
+        let mut scope = Scope::new();
+        let mut body = Body {
+            axes: self.axes(&mut scope)?,
+            ..Body::default()
+        };
+        body.outer = body.axes.len();
+        if self.s.eat_word("reduce")? {
+            body.axes.extend(self.axes(&mut scope)?);
+        }
+        body.origins = self.from()?;
+        self.s.expect("{")?;
+        self.s.end_of_line()?;
+        self.stmts(&mut body, &mut scope)?;
+        self.out.nodes.push(Node::Body(body));
+        Ok(())
+    }
+
+    fn contraction(&mut self) -> Result<()> {
+        let dtype = self.dtype()?;
+        let mut scope = Scope::new();
+        let mut part = |p: &mut Self, word| {
+            p.s.expect_word(word)?;
+            p.axes(&mut scope)
+        };
+        let (batch, m) = (part(self, "batch")?, part(self, "m")?);
+        let (n, k) = (part(self, "n")?, part(self, "k")?);
+        let axes: Vec<Axis> = batch.iter().chain(&m).chain(&n).copied().collect();
+        let mut epilogue = Body {
+            outer: axes.len(),
+            axes,
+            origins: self.from()?,
+            stmts: Vec::new(),
+        };
+        self.s.expect("{")?;
+        self.s.end_of_line()?;
+        let access = |p: &mut Self, word| {
+            p.s.skip_newlines()?;
+            p.s.expect_word(word)?;
+            p.s.expect("=")?;
+            let (buf, coords) = p.access(&scope)?;
+            p.s.end_of_line()?;
+            Ok(Access { buf, coords })
+        };
+        let (a, b) = (access(self, "a")?, access(self, "b")?);
+        self.stmts(&mut epilogue, &mut scope)?;
+        self.out.nodes.push(Node::Contraction(Contraction {
+            batch,
+            m,
+            n,
+            k,
+            a,
+            b,
+            dtype,
+            epilogue,
+        }));
+        Ok(())
+    }
+
+    fn access(&mut self, scope: &Scope) -> Result<(BufId, Coords)> {
+        let buf = self.buf()?;
+        Ok((buf, self.exprs(scope)?.into()))
+    }
+
+    fn stmts(&mut self, body: &mut Body, scope: &mut Scope) -> Result<()> {
+        let mut dtypes: Vec<DType> = Vec::new();
+        loop {
+            self.s.skip_newlines()?;
+            if self.s.eat("}")? {
+                return self.s.end_of_line();
+            }
+            let (stmt, dtype) = self.stmt(&dtypes, scope)?;
+            self.s.end_of_line()?;
+            body.stmts.push(stmt);
+            dtypes.push(dtype);
+        }
+    }
+
+    fn value(&mut self, dtypes: &[DType]) -> Result<StmtId> {
+        Ok(StmtId::from_index(self.reference("v", dtypes.len())?))
+    }
+
+    fn guard(&mut self, dtypes: &[DType]) -> Result<Option<StmtId>> {
+        match self.s.eat_word("if")? {
+            true => Ok(Some(self.value(dtypes)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// A statement and the dtype of its value.
+    fn stmt(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
+        match self.s.peek()? {
+            Token::Ident(w) if w == "store" || w.starts_with("store.") => self.store(dtypes, scope),
+            Token::Ident(w) if w.starts_with('i') => self.indirect(dtypes, scope),
+            _ => {
+                self.declared("v", dtypes.len())?;
+                self.s.expect(":")?;
+                let dtype = self.dtype()?;
+                self.s.expect("=")?;
+                let stmt = self.defining(dtype, dtypes, scope)?;
+                Ok((stmt, dtype))
+            }
+        }
+    }
+
+    fn store(&mut self, dtypes: &[DType], scope: &Scope) -> Result<(Stmt, DType)> {
+        let word = self.s.ident()?;
+        let text = word.strip_prefix("store.").unwrap_or("set");
+        let Some(mode) = StoreMode::ALL.into_iter().find(|m| m.text() == text) else {
+            return Err(self.s.error(format!("unknown store mode `{text}`")));
+        };
+        let (buf, coords) = self.access(scope)?;
+        self.s.expect("=")?;
+        let value = self.value(dtypes)?;
+        let mask = self.guard(dtypes)?;
+        let stmt = Stmt::Store {
+            buf,
+            coords,
+            value,
+            mode,
+            mask,
+        };
+        Ok((stmt, dtypes[value.index()]))
+    }
+
+    fn indirect(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
+        let Axis { sym, size } = self.index(scope)?;
+        self.s.expect("=")?;
+        self.s.expect_word("indirect")?;
+        let stmt = Stmt::Indirect {
+            value: self.value(dtypes)?,
+            sym,
+            size,
+            wrap: self.s.eat_word("wrap")?,
+            check: self.s.eat_word("check")?,
+            mask: self.guard(dtypes)?,
+        };
+        Ok((stmt, DType::I64))
+    }
+
+    /// The right side of `v3: dtype = ...`.
+    fn defining(&mut self, dtype: DType, dtypes: &[DType], scope: &Scope) -> Result<Stmt> {
+        let word = self.s.ident()?;
+        let stmt = match word.as_str() {
+            "const" => Stmt::Const {
+                value: self.s.scalar()?,
+                dtype,
+            },
+            "index" => Stmt::Index {
+                expr: self.expr(scope)?,
+                dtype,
+            },
+            "acc" => Stmt::Acc { dtype },
+            "load" => self.load(dtypes, scope)?,
+            "cast" => {
+                let arg = self.value(dtypes)?;
+                self.s.expect_word("to")?;
+                let to = self.dtype()?;
+                Stmt::Cast { arg, to }
+            }
+            "bitcast" => {
+                let arg = self.value(dtypes)?;
+                self.s.expect_word("from")?;
+                let from = self.dtype()?;
+                self.s.expect_word("to")?;
+                let to = self.dtype()?;
+                Stmt::Bitcast { arg, from, to }
+            }
+            _ => self.op_or_reduction(&word, dtype, dtypes)?,
+        };
+        // The type on the left is what the right side gives.
+        let gives = match &stmt {
+            Stmt::Load { buf, .. } => self.out.buffer(*buf).dtype.compute(),
+            Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
+            Stmt::Op { op, dtype, .. } => op.result(*dtype),
+            _ => dtype,
+        };
+        if gives != dtype {
+            return Err(self
+                .s
+                .error(format!("`{word}` gives {gives} here, not {dtype}")));
+        }
+        Ok(stmt)
+    }
+
+    fn load(&mut self, dtypes: &[DType], scope: &Scope) -> Result<Stmt> {
+        let (buf, coords) = self.access(scope)?;
+        let mask = self.guard(dtypes)?;
+        let fill = match mask {
+            Some(_) => {
+                self.s.expect_word("else")?;
+                self.s.scalar()?
+            }
+            // Unused; this is what an unmasked load reads back as.
+            None => Scalar::Int(0).convert(self.out.buffer(buf).dtype),
+        };
+        Ok(Stmt::Load {
+            buf,
+            coords,
+            mask,
+            fill,
+        })
+    }
+
+    fn op_or_reduction(&mut self, word: &str, dtype: DType, dtypes: &[DType]) -> Result<Stmt> {
+        if let Some(op) = word.strip_prefix("reduce.").and_then(ReduceOp::parse) {
+            let value = self.value(dtypes)?;
+            return Ok(Stmt::Reduce { op, value, dtype });
+        }
+        if let Some(op) = word.strip_prefix("scan.").and_then(ReduceOp::parse) {
+            let value = self.value(dtypes)?;
+            return Ok(Stmt::Scan { op, value, dtype });
+        }
+        let Some(op) = ScalarOp::parse(word) else {
+            return Err(self.s.error(format!("unknown operation `{word}`")));
+        };
+        let mut args: SmallVec<[StmtId; 3]> = SmallVec::new();
+        loop {
+            args.push(self.value(dtypes)?);
+            if !self.s.eat(",")? {
+                break;
+            }
+        }
+        // The operands' dtype where the result does not tell it.
+        let dtype = match op.result(DType::F32) {
+            DType::Bool => dtypes[args[0].index()],
+            _ => dtype,
+        };
+        Ok(Stmt::Op { op, args, dtype })
+    }
+}
+
+fn expr(exprs: &Exprs, s: &mut Scanner, scope: &Scope) -> Result<Expr> {
+    exprs.parse(s, &|name| {
+        scope
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, s)| *s)
+            .or_else(|| exprs.sym_by_name(name))
+    })
+}

@@ -1,0 +1,298 @@
+//! The verifier of loops: what must hold at this level, each breach with its place.
+
+mod body;
+mod bounds;
+mod ops;
+
+pub use bounds::Unproven;
+
+use crate::text::Place;
+use crate::*;
+use inrush_base::{Error, Result};
+
+/// A broken rule and the line of the text form that it stands on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    pub place: Place,
+    pub message: String,
+}
+
+/// Checks every rule of the level. The error shows the program with a caret under each offending line.
+pub fn verify(p: &Loops) -> Result<()> {
+    let problems = problems(p);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let summary = match problems.len() {
+        1 => problems[0].message.clone(),
+        n => format!("{} (and {} more)", problems[0].message, n - 1),
+    };
+    Err(Error::internal(format!(
+        "the loops of `{}` break a rule: {summary}\n{}",
+        p.name,
+        report(p, &problems)
+    )))
+}
+
+/// The program with each problem under its line. Broken references cannot be printed: then only the problems.
+pub fn report(p: &Loops, problems: &[Problem]) -> String {
+    if reference_problems(p).is_empty() {
+        let notes: Vec<(Place, String)> = problems
+            .iter()
+            .map(|x| (x.place, x.message.clone()))
+            .collect();
+        p.print_with_notes(&notes)
+    } else {
+        problems
+            .iter()
+            .map(|x| format!("{:?}: {}\n", x.place, x.message))
+            .collect()
+    }
+}
+
+/// Accesses that range analysis does not prove to be in bounds and that no mask guards. Not errors: lowering is allowed to
+/// know more than ranges do, but each such access deserves a look.
+pub fn unproven(p: &Loops) -> Vec<Unproven> {
+    bounds::unproven(p)
+}
+
+/// Every broken rule, in program order.
+pub fn problems(p: &Loops) -> Vec<Problem> {
+    // References first: the other checks follow them.
+    let mut out = reference_problems(p);
+    if !out.is_empty() {
+        return out;
+    }
+    buffers(p, &mut out);
+    let mut written: Vec<bool> = p
+        .buffers
+        .iter()
+        .map(|b| matches!(b.kind, BufferKind::Input { .. } | BufferKind::Weight { .. }))
+        .collect();
+    for (k, node) in p.nodes.iter().enumerate() {
+        let mut check = body::Check::new(p, k, node, &mut out);
+        check.run();
+        order(p, k, node, &mut written, &mut out);
+    }
+    outputs(p, &written, &mut out);
+    out
+}
+
+fn problem(out: &mut Vec<Problem>, place: Place, message: impl Into<String>) {
+    out.push(Problem {
+        place,
+        message: message.into(),
+    });
+}
+
+/// Ids that refer to nothing.
+fn reference_problems(p: &Loops) -> Vec<Problem> {
+    let mut out = Vec::new();
+    let nbufs = p.buffers.len();
+    let bad_buf = |b: BufId| b.index() >= nbufs;
+    for (k, b) in p.buffers.iter().enumerate() {
+        if let BufferKind::Alias { of } = b.kind
+            && of.index() >= k
+        {
+            let place = Place::Buffer(BufId::from_index(k));
+            problem(
+                &mut out,
+                place,
+                format!("an alias of {of}, which is not an earlier buffer"),
+            );
+        }
+    }
+    for (k, n) in p.nodes.iter().enumerate() {
+        let body = n.body();
+        if body.outer > body.axes.len() {
+            problem(&mut out, Place::Node(k), "more outer axes than axes");
+        }
+        for o in &body.origins {
+            if o.index() >= p.origins.len() {
+                problem(&mut out, Place::Node(k), format!("no origin {o}"));
+            }
+        }
+        if let Node::Contraction(c) = n {
+            for b in [c.a.buf, c.b.buf] {
+                if bad_buf(b) {
+                    problem(&mut out, Place::Node(k), format!("no buffer {b}"));
+                }
+            }
+        }
+        for s in body.ids() {
+            let place = Place::Stmt(k, s);
+            for o in body.stmt(s).operands() {
+                if o >= s {
+                    problem(
+                        &mut out,
+                        place,
+                        format!("{s} uses {o}, which does not come before it"),
+                    );
+                }
+            }
+            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = body.stmt(s)
+                && bad_buf(*buf)
+            {
+                problem(&mut out, place, format!("no buffer {buf}"));
+            }
+        }
+    }
+    for (k, o) in p.outputs.iter().enumerate() {
+        let bufs = match o {
+            Output::Tensor { buffer } => vec![*buffer],
+            Output::Mutation { input, buffer } => vec![*input, *buffer],
+            _ => vec![],
+        };
+        for b in bufs.into_iter().filter(|b| bad_buf(*b)) {
+            problem(&mut out, Place::Output(k), format!("no buffer {b}"));
+        }
+    }
+    out
+}
+
+fn buffers(p: &Loops, out: &mut Vec<Problem>) {
+    let has_index = |e: &Expr| p.exprs.free_syms(*e).iter().any(|s| p.exprs.is_index(*s));
+    for (k, b) in p.buffers.iter().enumerate() {
+        let place = Place::Buffer(BufId::from_index(k));
+        if b.sizes.iter().any(|e| p.exprs.range(*e).hi < 0) {
+            problem(out, place, "a size is negative");
+        }
+        if b.sizes.iter().any(has_index) {
+            problem(out, place, "a size depends on a loop index");
+        }
+        if let Some(l) = &b.layout {
+            if l.strides.len() != b.sizes.len() {
+                let (s, r) = (l.strides.len(), b.sizes.len());
+                problem(
+                    out,
+                    place,
+                    format!("the layout has {s} strides for {r} dimensions"),
+                );
+            }
+            if l.strides.iter().chain([&l.offset]).any(has_index) {
+                problem(out, place, "the layout depends on a loop index");
+            }
+        }
+        match &b.kind {
+            BufferKind::Input { index } if *index >= p.num_inputs => {
+                let n = p.num_inputs;
+                problem(
+                    out,
+                    place,
+                    format!("input {index} of a program with {n} inputs"),
+                );
+            }
+            BufferKind::Alias { of } => alias(p, place, b, p.buffer(*of), out),
+            _ => {}
+        }
+    }
+}
+
+/// An alias must lie within its storage; what ranges cannot tell passes.
+fn alias(p: &Loops, place: Place, b: &Buffer, of: &Buffer, out: &mut Vec<Problem>) {
+    let ex = &p.exprs;
+    let (Some(layout), Some(_)) = (&b.layout, &of.layout) else {
+        problem(
+            out,
+            place,
+            "an alias and the buffer that it is of must have layouts",
+        );
+        return;
+    };
+    if b.dtype.size() != of.dtype.size() {
+        problem(
+            out,
+            place,
+            format!("an alias of {} seen as {}", of.dtype, b.dtype),
+        );
+    }
+    let last = |l: &Layout, sizes: &[Expr]| {
+        let steps = (l.strides.iter().zip(sizes))
+            .map(|(s, n)| ex.mul(*s, ex.max(ex.sub(*n, ex.int(1)), ex.int(0))));
+        ex.add(l.offset, ex.sum(steps))
+    };
+    if let Some(theirs) = &of.layout
+        && layout.strides.len() == b.sizes.len()
+        && theirs.strides.len() == of.sizes.len()
+        && ex.prove_lt(last(theirs, &of.sizes), last(layout, &b.sizes))
+    {
+        problem(out, place, "the alias reaches beyond its buffer");
+    }
+}
+
+/// Each temporary is written before it is read; inputs and weights are never written; no node reads what it writes.
+fn order(p: &Loops, k: usize, node: &Node, written: &mut [bool], out: &mut Vec<Problem>) {
+    let body = node.body();
+    let writes: Vec<BufId> = node.writes().into_iter().map(|b| p.storage(b)).collect();
+    let read = |b: BufId, place: Place, out: &mut Vec<Problem>| {
+        let storage = p.storage(b);
+        if writes.contains(&storage) {
+            problem(
+                out,
+                place,
+                format!("{b} is read by the node that writes it"),
+            );
+        } else if !written[storage.index()] {
+            problem(out, place, format!("{b} is read before it is written"));
+        }
+    };
+    if let Node::Contraction(c) = node {
+        read(c.a.buf, Place::Node(k), out);
+        read(c.b.buf, Place::Node(k), out);
+    }
+    for s in body.ids() {
+        let place = Place::Stmt(k, s);
+        match body.stmt(s) {
+            Stmt::Load { buf, .. } => read(*buf, place, out),
+            Stmt::Store { buf, mode, .. } => {
+                let storage = p.storage(*buf);
+                if !matches!(p.buffer(storage).kind, BufferKind::Temp) {
+                    problem(out, place, format!("{buf} is not a temporary"));
+                } else if *mode != StoreMode::Set && !written[storage.index()] {
+                    problem(
+                        out,
+                        place,
+                        format!("{buf} is combined with before it is written"),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    for b in writes {
+        written[b.index()] = true;
+    }
+    if node.writes().is_empty() {
+        problem(out, Place::Node(k), "the node stores nothing");
+    }
+}
+
+fn outputs(p: &Loops, written: &[bool], out: &mut Vec<Problem>) {
+    for (k, o) in p.outputs.iter().enumerate() {
+        let place = Place::Output(k);
+        let mut need = |b: BufId| {
+            if !written[p.storage(b).index()] {
+                problem(out, place, format!("{b} is never written"));
+            }
+        };
+        match o {
+            Output::Tensor { buffer } => {
+                need(*buffer);
+                if p.buffer(*buffer).layout.is_none() {
+                    problem(out, place, format!("the output {buffer} has no layout"));
+                }
+            }
+            Output::Mutation { input, buffer } => {
+                need(*buffer);
+                let (i, b) = (p.buffer(*input), p.buffer(*buffer));
+                if matches!(i.kind, BufferKind::Temp | BufferKind::Alias { .. }) {
+                    problem(out, place, format!("{input} is not an input"));
+                }
+                if i.sizes != b.sizes || i.dtype != b.dtype {
+                    problem(out, place, format!("{buffer} has not the type of {input}"));
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Rules of one node: scopes, dtypes, levels, stores.
+
+use super::{Problem, ops, problem};
+use crate::text::Place;
+use crate::*;
+use rustc_hash::FxHashSet;
+
+pub(super) struct Check<'a> {
+    p: &'a Loops,
+    at: usize,
+    node: &'a Node,
+    body: &'a Body,
+    dtypes: Vec<DType>,
+    levels: Vec<Level>,
+    /// Depends on the result of a reduction of this body.
+    late: Vec<bool>,
+    /// Index symbols in scope so far.
+    scope: FxHashSet<Sym>,
+    /// Those of `scope` that depend on a reduction's result.
+    late_syms: FxHashSet<Sym>,
+    out: &'a mut Vec<Problem>,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn new(p: &'a Loops, at: usize, node: &'a Node, out: &'a mut Vec<Problem>) -> Self {
+        let body = node.body();
+        Check {
+            p,
+            at,
+            node,
+            body,
+            dtypes: body.dtypes(p),
+            levels: body.levels(&p.exprs),
+            late: Vec::with_capacity(body.stmts.len()),
+            scope: FxHashSet::default(),
+            late_syms: FxHashSet::default(),
+            out,
+        }
+    }
+
+    fn say(&mut self, s: StmtId, message: impl Into<String>) {
+        problem(self.out, Place::Stmt(self.at, s), message);
+    }
+
+    fn say_node(&mut self, message: impl Into<String>) {
+        problem(self.out, Place::Node(self.at), message);
+    }
+
+    pub(super) fn run(&mut self) {
+        self.axes();
+        if let Node::Contraction(c) = self.node {
+            self.contraction(c);
+        }
+        let body = self.body;
+        for s in body.ids() {
+            self.stmt(s);
+        }
+    }
+
+    fn axes(&mut self) {
+        for a in &self.body.axes {
+            if !self.scope.insert(a.sym) {
+                let name = self.p.exprs.sym_info(a.sym).name;
+                self.say_node(format!("two axes have the index {name}"));
+            }
+            if has_index(self.p, a.size) {
+                self.say_node("an extent depends on a loop index");
+            }
+        }
+    }
+
+    fn contraction(&mut self, c: &Contraction) {
+        let want: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.n)).copied().collect();
+        if c.epilogue.axes != want || c.epilogue.outer != want.len() {
+            self.say_node("the epilogue's axes are not batch, m, n");
+        }
+        let mut all: Vec<Sym> = c.axes().map(|a| a.sym).collect();
+        all.sort();
+        all.dedup();
+        if all.len() != c.axes().count() {
+            self.say_node("two axes of the contraction are one index");
+        }
+        for (name, x, others) in [("a", &c.a, &c.m), ("b", &c.b, &c.n)] {
+            let buffer = self.p.buffer(x.buf);
+            if x.coords.len() != buffer.sizes.len() {
+                self.say_node(format!("operand {name} has not one coordinate a dimension"));
+            }
+            let allowed: Vec<Sym> = (c.batch.iter().chain(others).chain(&c.k))
+                .map(|a| a.sym)
+                .collect();
+            for e in &x.coords {
+                let mut syms = self.p.exprs.free_syms(*e);
+                syms.retain(|s| self.p.exprs.is_index(*s));
+                if !syms.iter().all(|s| allowed.contains(s)) {
+                    self.say_node(format!("operand {name} uses an index that is not its own"));
+                } else if self.p.exprs.affine(*e, &syms).is_none() {
+                    self.say_node(format!("a coordinate of operand {name} is not affine"));
+                }
+            }
+            let d = buffer.dtype.compute();
+            let sums = c.dtype == c.dtype.compute()
+                && c.dtype.class() == d.class()
+                && c.dtype.size() >= d.size()
+                && (d.is_float() || d.is_int());
+            if !sums {
+                let (from, to) = (buffer.dtype, c.dtype);
+                self.say_node(format!("products of {from} are not summed in {to}"));
+            }
+        }
+        if self.p.buffer(c.a.buf).dtype != self.p.buffer(c.b.buf).dtype {
+            self.say_node("the operands differ in dtype");
+        }
+    }
+
+    fn stmt(&mut self, s: StmtId) {
+        let stmt = self.body.stmt(s);
+        for o in stmt.operands() {
+            if !self.body.stmt(o).has_value() {
+                self.say(s, format!("{o} has no value"));
+            }
+        }
+        if let Some(m) = stmt.mask()
+            && self.dtypes[m.index()] != DType::Bool
+        {
+            self.say(s, format!("the mask {m} is not bool"));
+        }
+        let mut late = stmt.operands().iter().any(|o| self.late[o.index()]);
+        for e in stmt.exprs() {
+            for sym in self.p.exprs.free_syms(*e) {
+                late |= self.late_syms.contains(&sym);
+                if self.p.exprs.is_index(sym) && !self.scope.contains(&sym) {
+                    let name = self.p.exprs.sym_info(sym).name;
+                    self.say(s, format!("the index {name} is not in scope"));
+                }
+            }
+        }
+        let point = self.levels[s.index()] == Level::Point;
+        if late && (point || matches!(stmt, Stmt::Reduce { .. })) {
+            self.say(
+                s,
+                "needs a second pass: it uses a reduction's result inside the reduction",
+            );
+        }
+        self.late.push(late || matches!(stmt, Stmt::Reduce { .. }));
+        self.typed(s, stmt);
+        if let Stmt::Indirect { sym, size, .. } = stmt {
+            if has_index(self.p, *size) {
+                self.say(s, "the size depends on a loop index");
+            }
+            if !self.scope.insert(*sym) {
+                let name = self.p.exprs.sym_info(*sym).name;
+                self.say(s, format!("the index {name} is defined twice"));
+            }
+            if late {
+                self.late_syms.insert(*sym);
+            }
+        }
+    }
+
+    /// Types and shapes of one statement.
+    fn typed(&mut self, s: StmtId, stmt: &Stmt) {
+        match stmt {
+            Stmt::Const { value, dtype } => {
+                if *dtype != dtype.compute() {
+                    self.say(s, format!("{dtype} is not a compute dtype"));
+                } else if value.convert(*dtype) != *value {
+                    self.say(s, format!("{value} is not a constant of {dtype}"));
+                }
+            }
+            Stmt::Index { dtype, .. } => {
+                if *dtype != dtype.compute() || !(dtype.is_int() || dtype.is_float()) {
+                    self.say(s, format!("an index cannot be a {dtype}"));
+                }
+            }
+            Stmt::Load {
+                buf,
+                coords,
+                fill,
+                mask,
+            } => {
+                self.coords(s, *buf, coords);
+                let d = self.p.buffer(*buf).dtype.compute();
+                if mask.is_some() && fill.convert(d) != *fill {
+                    self.say(s, format!("{fill} is not a value of {d}"));
+                }
+            }
+            Stmt::Op { op, args, dtype } => self.op(s, *op, args, *dtype),
+            Stmt::Cast { .. } => {}
+            Stmt::Bitcast { arg, from, to } => {
+                if from.size() != to.size() {
+                    self.say(s, format!("{from} and {to} differ in size"));
+                }
+                self.operand(s, *arg, from.compute());
+            }
+            Stmt::Indirect { value, .. } => {
+                let d = self.dtypes[value.index()];
+                if !d.is_int() {
+                    self.say(s, format!("an index cannot be a {d}"));
+                }
+            }
+            Stmt::Reduce { op, value, dtype } | Stmt::Scan { op, value, dtype } => {
+                if !self.body.is_reduction() {
+                    self.say(s, "the body has no reduction axes");
+                }
+                let d = self.dtypes[value.index()];
+                match ops::reduced(*op, d) {
+                    Err(why) => self.say(s, format!("{}: {d} {why}", op.text())),
+                    Ok(r) if r != *dtype => self.say(s, format!("gives {r}, not {dtype}")),
+                    Ok(_) => {}
+                }
+            }
+            Stmt::Acc { dtype } => match self.node {
+                Node::Contraction(c) if c.dtype == *dtype => {}
+                Node::Contraction(c) => {
+                    self.say(s, format!("the contraction sums in {}", c.dtype));
+                }
+                Node::Body(_) => self.say(s, "only the epilogue of a contraction has a sum"),
+            },
+            Stmt::Store {
+                buf,
+                coords,
+                value,
+                mode,
+                mask,
+            } => {
+                self.coords(s, *buf, coords);
+                self.operand(s, *value, self.p.buffer(*buf).dtype.compute());
+                if *mode == StoreMode::Set {
+                    self.stored_once(s, coords, *mask);
+                }
+            }
+        }
+    }
+
+    fn operand(&mut self, s: StmtId, o: StmtId, want: DType) {
+        let d = self.dtypes[o.index()];
+        if d != want {
+            self.say(s, format!("{o} is {d}, expected {want}"));
+        }
+    }
+
+    fn op(&mut self, s: StmtId, op: ScalarOp, args: &[StmtId], dtype: DType) {
+        if args.len() != op.arity() {
+            let (n, want) = (args.len(), op.arity());
+            self.say(s, format!("{} takes {want} operands, not {n}", op.text()));
+            return;
+        }
+        if let Some(why) = ops::refuses(op, dtype) {
+            self.say(s, format!("{}: {dtype} {why}", op.text()));
+        }
+        for (k, a) in args.iter().enumerate() {
+            let want = match (op, k) {
+                (ScalarOp::Where, 0) => DType::Bool,
+                _ => dtype,
+            };
+            self.operand(s, *a, want);
+        }
+    }
+
+    fn coords(&mut self, s: StmtId, buf: BufId, coords: &[Expr]) {
+        let rank = self.p.buffer(buf).sizes.len();
+        if coords.len() != rank {
+            let n = coords.len();
+            self.say(
+                s,
+                format!("{n} coordinates for the {rank} dimensions of {buf}"),
+            );
+        }
+    }
+
+    /// A plain store must not be reached twice for one element: each axis that it runs over must show in the coordinates.
+    /// Data-dependent and masked stores are the lowering's responsibility.
+    fn stored_once(&mut self, s: StmtId, coords: &[Expr], mask: Option<StmtId>) {
+        let ex = &self.p.exprs;
+        let mut syms = Vec::new();
+        coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
+        if mask.is_some() || syms.iter().any(|y| self.body.indirect(*y).is_some()) {
+            return;
+        }
+        let axes = match self.levels[s.index()] {
+            Level::Point => &self.body.axes[..],
+            Level::Outer => self.body.outer_axes(),
+        };
+        let missing: Vec<String> = axes
+            .iter()
+            .filter(|a| !syms.contains(&a.sym) && ex.range(a.size).hi > 1)
+            .map(|a| ex.sym_info(a.sym).name)
+            .collect();
+        for name in missing {
+            self.say(s, format!("every {name} stores into the same place"));
+        }
+    }
+}
+
+fn has_index(p: &Loops, e: Expr) -> bool {
+    p.exprs.free_syms(e).iter().any(|s| p.exprs.is_index(*s))
+}
