@@ -20,7 +20,8 @@ const PUNCT: &[&str] = &[
     "%", "<", ">", "@", "|", "&", "?", ";", "/", "!", "#", "$", "^",
 ];
 
-/// Reads a text form token by token. Comments run from `;;` to the end of the line. Newlines are tokens.
+/// Reads a text form token by token; a clone is a place to go back to. Comments run from `;;` to the end of the line. Newlines are tokens.
+#[derive(Clone)]
 pub struct Scanner<'a> {
     text: &'a str,
     pos: usize,

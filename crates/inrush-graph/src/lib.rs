@@ -4,6 +4,8 @@
 //! `inrush-aten`.
 
 mod build;
+pub mod text;
+pub mod verify;
 
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs};
