@@ -85,3 +85,26 @@ impl Node {
         })
     }
 }
+
+macro_rules! arg_from {
+    ($($from:ty => $variant:ident),*) => {
+        $(impl From<$from> for Arg {
+            fn from(v: $from) -> Arg {
+                Arg::$variant(v)
+            }
+        })*
+    };
+}
+arg_from!(ValueId => Value, Expr => Int, Vec<Expr> => Ints, f64 => Float, bool => Bool, String => Str, DType => DType);
+
+impl From<Option<ValueId>> for Arg {
+    fn from(v: Option<ValueId>) -> Arg {
+        v.map_or(Arg::None, Arg::Value)
+    }
+}
+
+impl From<Vec<ValueId>> for Arg {
+    fn from(v: Vec<ValueId>) -> Arg {
+        Arg::Values(v.into_iter().map(Some).collect())
+    }
+}

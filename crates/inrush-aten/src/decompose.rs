@@ -1,0 +1,264 @@
+//! Stage decompose: operators that are defined by others are replaced by calls of those.
+
+use crate::call::Args;
+use crate::{Route, bind, lookup, meta};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_graph::{Arg, Graph, LineId, Node, OutputValue, TensorType, Type, Value, ValueId};
+
+/// Decompositions call each other; deeper nesting than this is a cycle between rows.
+const MAX_DEPTH: usize = 32;
+
+/// Replaces every node whose row decomposes.
+pub fn decompose(mut graph: Graph) -> Result<Graph> {
+    let nodes = std::mem::take(&mut graph.nodes);
+    let mut out = Vec::with_capacity(nodes.len());
+    // What each value became.
+    let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
+    for mut node in nodes {
+        for arg in &mut node.args {
+            rename(arg, &now);
+        }
+        let op = lookup(&node.op).ok_or_else(|| {
+            graph.locate(&node, Error::unsupported("no row describes this operator"))
+        })?;
+        let Route::Decompose(f) = op.row.route else {
+            out.push(node);
+            continue;
+        };
+        let prefix = node
+            .outs
+            .first()
+            .map_or(String::new(), |v| graph.value(*v).name.clone());
+        let mut builder = Builder {
+            exprs: &graph.exprs,
+            values: &mut graph.values,
+            nodes: &mut out,
+            line: node.line,
+            prefix,
+            count: 0,
+            depth: 0,
+        };
+        let first_new = builder.values.len();
+        let args = Args {
+            exprs: builder.exprs,
+            op,
+            args: &node.args,
+        };
+        let result = f(&mut builder, &args);
+        let outs = result.map_err(|e| graph.locate(&node, e))?;
+        if outs.len() < node.outs.len() {
+            let e = Error::internal(format!(
+                "decomposition gives {} results, {} are wanted",
+                outs.len(),
+                node.outs.len()
+            ));
+            return Err(graph.locate(&node, e));
+        }
+        for (old, new) in node.outs.iter().zip(outs) {
+            adopt(&mut graph, &node, *old, new, first_new)?;
+            now[old.index()] = new;
+        }
+        now.extend((now.len()..graph.values.len()).map(ValueId::from_index));
+    }
+    graph.nodes = out;
+    let mut outputs = std::mem::take(&mut graph.outputs);
+    for output in &mut outputs {
+        if let OutputValue::Value(v) = &mut output.value {
+            let (old, new) = (*v, now[v.index()]);
+            // An output keeps its declared strides, which a value that existed before may not have.
+            *v = if graph.value(old).ty == graph.value(new).ty {
+                new
+            } else {
+                graph.nodes.push(Node {
+                    op: "aten.alias.default".into(),
+                    args: vec![Arg::Value(new)],
+                    outs: vec![old],
+                    line: None,
+                });
+                old
+            };
+        }
+    }
+    graph.outputs = outputs;
+    Ok(graph)
+}
+
+/// Puts the name and type of `old` on `new` when the decomposition made it; what was there before keeps its own.
+fn adopt(
+    graph: &mut Graph,
+    node: &Node,
+    old: ValueId,
+    new: ValueId,
+    first_new: usize,
+) -> Result<()> {
+    let (want, got) = (graph.value(old).ty.clone(), graph.value(new).ty.clone());
+    if let (Type::Tensor(w), Type::Tensor(g)) = (&want, &got) {
+        if w.dtype != g.dtype || w.rank() != g.rank() {
+            let show = |t: &TensorType| format!("{}{}", t.dtype, graph.exprs.show_list(&t.sizes));
+            let e = Error::internal(format!(
+                "decomposition gives {}, the graph says {}",
+                show(g),
+                show(w)
+            ));
+            return Err(graph.locate(node, e));
+        }
+        if new.index() >= first_new {
+            let name = graph.value(old).name.clone();
+            let inner = std::mem::replace(
+                &mut graph.values[new.index()],
+                Value {
+                    name,
+                    ty: want.clone(),
+                },
+            );
+            // The old value has no definition any more unless an output asks for it; names stay unique.
+            graph.values[old.index()].name = inner.name;
+        }
+    }
+    Ok(())
+}
+
+fn rename(arg: &mut Arg, now: &[ValueId]) {
+    match arg {
+        Arg::Value(v) => *v = now[v.index()],
+        Arg::Values(vs) => vs.iter_mut().flatten().for_each(|v| *v = now[v.index()]),
+        _ => {}
+    }
+}
+
+/// Adds calls to a graph. A call of an operator that decomposes is decomposed on the spot.
+pub struct Builder<'g> {
+    pub exprs: &'g Exprs,
+    values: &'g mut Vec<Value>,
+    nodes: &'g mut Vec<Node>,
+    line: Option<LineId>,
+    prefix: String,
+    count: usize,
+    depth: usize,
+}
+
+impl Builder<'_> {
+    /// Calls `op` for its only result. Arguments stand in schema order; trailing defaults may be left out.
+    pub fn call(&mut self, op: &str, args: &[Arg]) -> Result<ValueId> {
+        let outs = self.call_multi(op, args)?;
+        outs.first()
+            .copied()
+            .ok_or_else(|| Error::internal(format!("{op} gives no result")))
+    }
+
+    /// Calls `op` for all its results.
+    pub fn call_multi(&mut self, op: &str, args: &[Arg]) -> Result<Vec<ValueId>> {
+        let entry =
+            lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
+        let bound = bind::complete(self.exprs, entry.schema(), args).map_err(|e| e.context(op))?;
+        let bound_args = Args {
+            exprs: self.exprs,
+            op: entry,
+            args: &bound,
+        };
+        if let Route::Decompose(f) = entry.row.route {
+            if self.depth == MAX_DEPTH {
+                return Err(Error::internal(format!("{op} decomposes into itself")));
+            }
+            self.depth += 1;
+            let outs = f(self, &bound_args).map_err(|e| e.context(op));
+            self.depth -= 1;
+            return outs;
+        }
+        let types = meta::infer(bound_args, self.values)
+            .ok_or_else(|| Error::internal(format!("{op} has no meta rule")))?
+            .map_err(|e| e.context(op))?;
+        let outs: Vec<ValueId> = types
+            .into_iter()
+            .map(|ty| {
+                self.count += 1;
+                let id = ValueId::from_index(self.values.len());
+                self.values.push(Value {
+                    name: format!("{}.{}", self.prefix, self.count),
+                    ty,
+                });
+                id
+            })
+            .collect();
+        self.nodes.push(Node {
+            op: op.to_string(),
+            args: bound,
+            outs: outs.clone(),
+            line: self.line,
+        });
+        Ok(outs)
+    }
+
+    /// The type of a tensor.
+    pub fn tensor(&self, v: ValueId) -> Result<TensorType> {
+        match &self.values[v.index()].ty {
+            Type::Tensor(t) => Ok(t.clone()),
+            other => Err(Error::input(format!(
+                "`{}` is not a tensor but {other:?}",
+                self.values[v.index()].name
+            ))),
+        }
+    }
+
+    pub fn sizes(&self, v: ValueId) -> Result<Vec<Expr>> {
+        self.tensor(v).map(|t| t.sizes)
+    }
+
+    pub fn dtype(&self, v: ValueId) -> Result<DType> {
+        self.tensor(v).map(|t| t.dtype)
+    }
+
+    pub fn rank(&self, v: ValueId) -> Result<usize> {
+        self.tensor(v).map(|t| t.rank())
+    }
+
+    pub fn int(&self, v: i64) -> Arg {
+        Arg::Int(self.exprs.int(v))
+    }
+
+    pub fn ints(&self, v: &[i64]) -> Arg {
+        Arg::Ints(v.iter().map(|i| self.exprs.int(*i)).collect())
+    }
+
+    pub fn scalar(&self, s: Scalar) -> Arg {
+        match s {
+            Scalar::Bool(b) => Arg::Bool(b),
+            Scalar::Int(i) => Arg::Int(self.exprs.int(i)),
+            Scalar::Float(f) => Arg::Float(f),
+        }
+    }
+
+    /// `v` as `dtype`; `v` itself when it is that already.
+    pub fn cast(&mut self, v: ValueId, dtype: DType) -> Result<ValueId> {
+        if self.dtype(v)? == dtype {
+            return Ok(v);
+        }
+        self.call("aten.to.dtype", &[v.into(), dtype.into()])
+    }
+
+    /// `v` in the dtype that halves are computed in.
+    pub fn widen(&mut self, v: ValueId) -> Result<ValueId> {
+        let dtype = self.dtype(v)?.compute();
+        self.cast(v, dtype)
+    }
+}
+
+/// Types that a decomposing operator gives, found by decomposing it in a scratch copy.
+pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Type>> {
+    let mut values = graph.values.clone();
+    let mut builder = Builder {
+        exprs: &graph.exprs,
+        values: &mut values,
+        nodes: &mut Vec::new(),
+        line: None,
+        prefix: "scratch".into(),
+        count: 0,
+        depth: 0,
+    };
+    let outs = builder.call_multi(op, args)?;
+    Ok(outs
+        .into_iter()
+        .map(|v| values[v.index()].ty.clone())
+        .collect())
+}

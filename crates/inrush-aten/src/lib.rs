@@ -1,0 +1,106 @@
+//! What ATen operators mean: one [`Row`] each, grouped in family files, and the stages that read them.
+//!
+//! A row says how an operator is called (`schema`), what it returns (`meta`) and how it becomes loops (`route`); its
+//! `example` is its test. The stages [`normalize`], [`decompose`] and [`lower`] know no operator by name beyond what the
+//! rows say, except for the few that are about the graph itself (in-place writes, asserts).
+//!
+//! Does not know: scheduling, languages.
+
+pub mod bind;
+pub mod call;
+pub mod decompose;
+pub mod example;
+pub mod lower;
+pub mod meta;
+pub mod rows;
+pub mod schema;
+pub mod view;
+
+pub use bind::{NamedArg, bind};
+pub use call::{Args, Call, Operand};
+pub use decompose::{Builder, decompose};
+pub use lower::body::BodyBuilder;
+pub use lower::{Lower, Pw, Tensor, lower};
+pub use rows::{lookup, rows};
+pub use schema::Schema;
+pub use view::View;
+
+use inrush_base::Result;
+use inrush_graph::{Type, ValueId};
+use inrush_loops::StmtId;
+use std::sync::OnceLock;
+
+/// An operator.
+pub struct Row {
+    /// `aten.add.Tensor`.
+    pub name: &'static str,
+    /// Parameters and results as PyTorch writes them: `(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
+    pub schema: &'static str,
+    pub meta: Meta,
+    pub route: Route,
+    /// A call on typed tensors, `(f32[2,3], f32[3], alpha=2)`; see [`example`].
+    pub example: &'static str,
+}
+
+/// Types of the results.
+#[derive(Copy, Clone)]
+pub enum Meta {
+    /// What the route says: promotion and broadcast of a [`Route::Pointwise`], sizes of a [`Route::View`].
+    Route,
+    Fn(fn(&Call) -> Result<Vec<Type>>),
+}
+
+/// How an operator becomes loops.
+#[derive(Copy, Clone)]
+pub enum Route {
+    /// A scalar function of broadcast operands.
+    Pointwise(Pointwise),
+    /// The same elements at other coordinates: makes no loop.
+    View(fn(&Call) -> Result<Vec<View>>),
+    /// Calls of other operators; disappears in stage `decompose`.
+    Decompose(fn(&mut Builder, &Args) -> Result<Vec<ValueId>>),
+    /// Bodies of its own.
+    Lower(for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>),
+}
+
+/// A scalar function and what it is applied to.
+#[derive(Copy, Clone)]
+pub struct Pointwise {
+    /// Parameters that are operands, tensors or numbers; they promote together. Those that are `None` in a call are left
+    /// out of what `function` is given.
+    pub operands: &'static [&'static str],
+    pub promo: Promo,
+    pub function: PointwiseFn,
+}
+
+/// The value of one element. Operands come as values of the compute dtype.
+pub type PointwiseFn = fn(&mut Pw, &[StmtId]) -> Result<StmtId>;
+
+/// dtype in which a pointwise operator computes, and dtype of what it returns.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Promo {
+    /// Both are the common dtype of the operands.
+    Common,
+    /// Both are the common dtype, or the default float if that is no float.
+    Float,
+    /// Both are the first operand's dtype.
+    First,
+    /// Computes in the common dtype, returns bool.
+    Compare,
+    /// Operands are made bool, and so is the result.
+    Logical,
+}
+
+/// A row with its parsed schema.
+pub struct Op {
+    pub row: &'static Row,
+    schema: OnceLock<Schema>,
+}
+
+impl Op {
+    /// The parsed schema; parsed at first use. Rows are checked by a test, so that the parse cannot fail here.
+    pub fn schema(&self) -> &Schema {
+        self.schema
+            .get_or_init(|| Schema::parse(self.row.schema).unwrap_or_default())
+    }
+}

@@ -1,0 +1,254 @@
+//! Builds one loop body statement by statement, keeping the dtype of every value.
+
+use crate::Tensor;
+use crate::view::index;
+use inrush_base::{DType, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::{Axis, Body, BufId, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
+use smallvec::SmallVec;
+
+/// A body in the making. Outer axes are fixed at the start; reduction axes are added with [`BodyBuilder::reduce_axes`].
+pub struct BodyBuilder<'g> {
+    pub exprs: &'g Exprs,
+    body: Body,
+    dtypes: Vec<DType>,
+}
+
+impl<'g> BodyBuilder<'g> {
+    /// A body over parallel axes of these sizes.
+    pub fn new(exprs: &'g Exprs, sizes: &[Expr]) -> Self {
+        let axes: Vec<Axis> = sizes
+            .iter()
+            .enumerate()
+            .map(|(d, size)| Axis {
+                sym: exprs.index_sym(d as u32, *size),
+                size: *size,
+            })
+            .collect();
+        BodyBuilder {
+            exprs,
+            body: Body {
+                outer: axes.len(),
+                axes,
+                ..Body::default()
+            },
+            dtypes: Vec::new(),
+        }
+    }
+
+    /// Adds reduction axes; they follow the axes that are there.
+    pub fn reduce_axes(&mut self, sizes: &[Expr]) -> Vec<Expr> {
+        let first = self.body.axes.len();
+        for (k, size) in sizes.iter().enumerate() {
+            self.body.axes.push(Axis {
+                sym: self.exprs.index_sym((first + k) as u32, *size),
+                size: *size,
+            });
+        }
+        (first..first + sizes.len())
+            .map(|p| self.index(p))
+            .collect()
+    }
+
+    /// The index of the axis at `position`; 0 for an axis of size 1.
+    pub fn index(&self, position: usize) -> Expr {
+        index(self.exprs, position, self.body.axes[position].size)
+    }
+
+    /// Indices of the outer axes.
+    pub fn outer(&self) -> Vec<Expr> {
+        (0..self.body.outer).map(|p| self.index(p)).collect()
+    }
+
+    pub fn dtype(&self, v: StmtId) -> DType {
+        self.dtypes[v.index()]
+    }
+
+    fn push(&mut self, stmt: Stmt, dtype: DType) -> StmtId {
+        let id = StmtId::from_index(self.body.stmts.len());
+        self.body.stmts.push(stmt);
+        self.dtypes.push(dtype);
+        id
+    }
+
+    pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
+        let dtype = dtype.compute();
+        let value = value.convert(dtype);
+        self.push(Stmt::Const { value, dtype }, dtype)
+    }
+
+    pub fn float(&mut self, value: f64, dtype: DType) -> StmtId {
+        self.constant(Scalar::Float(value), dtype)
+    }
+
+    /// The value of an index expression as `i64`.
+    pub fn index_value(&mut self, expr: Expr) -> StmtId {
+        let dtype = DType::I64;
+        self.push(Stmt::Index { expr, dtype }, dtype)
+    }
+
+    /// Reads `t` at the given index of each of its dimensions.
+    pub fn load(&mut self, t: &Tensor, at: &[Expr]) -> StmtId {
+        let coords = t.at(self.exprs, at);
+        self.load_coords(t.buf, t.dtype, coords, None, Scalar::Int(0))
+    }
+
+    /// Reads `t` where `mask` is true and gives `fill` elsewhere.
+    pub fn load_masked(&mut self, t: &Tensor, at: &[Expr], mask: StmtId, fill: Scalar) -> StmtId {
+        let coords = t.at(self.exprs, at);
+        self.load_coords(t.buf, t.dtype, coords, Some(mask), fill)
+    }
+
+    /// Reads `t` broadcast over the outer axes: its last dimension meets the last outer axis.
+    pub fn load_broadcast(&mut self, t: &Tensor) -> StmtId {
+        let outer = self.outer();
+        let at = broadcast_index(self.exprs, t, &outer);
+        self.load(t, &at)
+    }
+
+    fn load_coords(
+        &mut self,
+        buf: BufId,
+        dtype: DType,
+        coords: Coords,
+        mask: Option<StmtId>,
+        fill: Scalar,
+    ) -> StmtId {
+        let dtype = dtype.compute();
+        let fill = fill.convert(dtype);
+        self.push(
+            Stmt::Load {
+                buf,
+                coords,
+                mask,
+                fill,
+            },
+            dtype,
+        )
+    }
+
+    pub fn op(&mut self, op: ScalarOp, args: &[StmtId]) -> StmtId {
+        let operand = args.get((op == ScalarOp::Where) as usize);
+        let dtype = op.result(operand.map_or(DType::F32, |a| self.dtype(*a)));
+        let args = SmallVec::from_slice(args);
+        self.push(Stmt::Op { op, args, dtype }, dtype)
+    }
+
+    /// `v` converted to `to` (rounded when `to` is a narrow float); `v` itself when nothing changes.
+    pub fn cast(&mut self, v: StmtId, to: DType) -> StmtId {
+        if self.dtype(v) == to {
+            return v;
+        }
+        self.push(Stmt::Cast { arg: v, to }, to.compute())
+    }
+
+    /// `v` as a value that a buffer of dtype `to` can store, without a rounding that the store does itself.
+    pub fn cast_for_store(&mut self, v: StmtId, to: DType) -> StmtId {
+        self.cast(v, to.compute())
+    }
+
+    pub fn bitcast(&mut self, arg: StmtId, from: DType, to: DType) -> StmtId {
+        self.push(Stmt::Bitcast { arg, from, to }, to.compute())
+    }
+
+    pub fn select(&mut self, cond: StmtId, a: StmtId, b: StmtId) -> StmtId {
+        self.op(ScalarOp::Where, &[cond, a, b])
+    }
+
+    /// An integer value as an index below `size`. The result stands in coordinates.
+    pub fn indirect(
+        &mut self,
+        value: StmtId,
+        size: Expr,
+        wrap: bool,
+        check: bool,
+        mask: Option<StmtId>,
+    ) -> Expr {
+        let taken = self
+            .body
+            .stmts
+            .iter()
+            .filter(|s| matches!(s, Stmt::Indirect { .. }))
+            .count();
+        // Positions from 1000 on are kept for indirect indices; no body has that many axes.
+        let sym = self.exprs.index_sym(1000 + taken as u32, size);
+        self.push(
+            Stmt::Indirect {
+                value,
+                sym,
+                size,
+                wrap,
+                check,
+                mask,
+            },
+            DType::I64,
+        );
+        self.exprs.sym_expr(sym)
+    }
+
+    pub fn reduce(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        let dtype = match op {
+            ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
+            ReduceOp::Any | ReduceOp::All => DType::Bool,
+            _ => self.dtype(value),
+        };
+        self.push(Stmt::Reduce { op, value, dtype }, dtype)
+    }
+
+    /// Running reduction along the last reduction axis.
+    pub fn scan(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        let dtype = self.dtype(value);
+        self.push(Stmt::Scan { op, value, dtype }, dtype)
+    }
+
+    /// The accumulator of a contraction; only in an epilogue.
+    pub fn acc(&mut self, dtype: DType) -> StmtId {
+        self.push(Stmt::Acc { dtype }, dtype)
+    }
+
+    pub fn store(&mut self, buf: BufId, coords: &[Expr], value: StmtId) {
+        self.store_with(buf, coords, value, StoreMode::Set, None);
+    }
+
+    pub fn store_with(
+        &mut self,
+        buf: BufId,
+        coords: &[Expr],
+        value: StmtId,
+        mode: StoreMode,
+        mask: Option<StmtId>,
+    ) {
+        let dtype = self.dtype(value);
+        let coords = SmallVec::from_slice(coords);
+        self.push(
+            Stmt::Store {
+                buf,
+                coords,
+                value,
+                mode,
+                mask,
+            },
+            dtype,
+        );
+    }
+
+    pub fn finish(self) -> Body {
+        self.body
+    }
+}
+
+/// For each dimension of `t` the outer index that it meets when it is broadcast.
+pub fn broadcast_index(exprs: &Exprs, t: &Tensor, outer: &[Expr]) -> Vec<Expr> {
+    let lead = outer.len().saturating_sub(t.sizes.len());
+    t.sizes
+        .iter()
+        .enumerate()
+        .map(|(d, s)| {
+            if exprs.is_int(*s, 1) {
+                exprs.int(0)
+            } else {
+                outer[lead + d]
+            }
+        })
+        .collect()
+}

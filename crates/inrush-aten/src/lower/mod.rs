@@ -1,0 +1,313 @@
+//! Stage lower: every operator becomes loop bodies over buffers.
+//!
+//! A tensor is a buffer seen through coordinates, so views cost nothing. A pointwise operator is one body that stores into
+//! a fresh buffer; joining bodies is the scheduler's work.
+
+pub mod body;
+mod outputs;
+mod pointwise;
+
+pub use pointwise::Pw;
+
+use crate::view::{View, index};
+use crate::{Call, Route, call::Args, lookup};
+use body::BodyBuilder;
+use inrush_base::{DType, Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_graph::{Graph, InputKind, TensorType, Type, ValueId};
+use inrush_loops::{
+    Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
+};
+use rustc_hash::FxHashMap;
+
+/// A tensor during lowering: `buf` read at `coords`, which are expressions over the tensor's own indices
+/// ([`index`] of each dimension).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tensor {
+    pub buf: BufId,
+    pub dtype: DType,
+    pub sizes: Vec<Expr>,
+    pub coords: Coords,
+}
+
+impl Tensor {
+    /// All of a buffer.
+    pub fn whole(exprs: &Exprs, buf: BufId, dtype: DType, sizes: &[Expr]) -> Tensor {
+        Tensor {
+            buf,
+            dtype,
+            sizes: sizes.to_vec(),
+            coords: crate::view::indices(exprs, sizes).into(),
+        }
+    }
+
+    /// Coordinates in the buffer of the element at `at`, one expression per dimension.
+    pub fn at(&self, exprs: &Exprs, at: &[Expr]) -> Coords {
+        let map: FxHashMap<Sym, Expr> = self
+            .sizes
+            .iter()
+            .zip(at)
+            .enumerate()
+            .map(|(d, (size, e))| (exprs.index_sym(d as u32, *size), *e))
+            .collect();
+        exprs.subst_all(&self.coords, &map).into()
+    }
+
+    /// This tensor through a view.
+    pub fn view(&self, exprs: &Exprs, view: &View) -> Tensor {
+        Tensor {
+            buf: self.buf,
+            dtype: self.dtype,
+            sizes: view.sizes.clone(),
+            coords: self.at(exprs, &view.map),
+        }
+    }
+
+    /// Whether this is all of its buffer, in order.
+    pub fn is_whole(&self, exprs: &Exprs) -> bool {
+        self.coords.len() == self.sizes.len()
+            && self
+                .coords
+                .iter()
+                .enumerate()
+                .all(|(d, c)| *c == index(exprs, d, self.sizes[d]))
+    }
+}
+
+/// State of the stage: the loops so far and what each value of the graph became.
+pub struct Lower<'g> {
+    pub graph: &'g Graph,
+    pub exprs: &'g Exprs,
+    pub loops: Loops,
+    tensors: Vec<Option<Tensor>>,
+    /// Name of the value being made, and its origin.
+    name: String,
+    origin: OriginId,
+    made: usize,
+}
+
+/// Lowers a graph in which every operator has a route other than decomposition.
+pub fn lower(graph: Graph) -> Result<Loops> {
+    let mut lw = Lower {
+        graph: &graph,
+        exprs: &graph.exprs,
+        loops: Loops {
+            name: graph.name.clone(),
+            ..Loops::default()
+        },
+        tensors: vec![None; graph.values.len()],
+        name: String::new(),
+        origin: OriginId(0),
+        made: 0,
+    };
+    lw.inputs()?;
+    for node in &graph.nodes {
+        lw.node(node).map_err(|e| graph.locate(node, e))?;
+    }
+    lw.outputs()?;
+    let mut loops = lw.loops;
+    loops.exprs = graph.exprs;
+    Ok(loops)
+}
+
+impl<'g> Lower<'g> {
+    fn inputs(&mut self) -> Result<()> {
+        for input in &self.graph.inputs {
+            if let InputKind::User { index } = input.kind {
+                self.loops.num_inputs = self.loops.num_inputs.max(index + 1);
+            }
+            let Type::Tensor(t) = &self.graph.value(input.value).ty else {
+                continue;
+            };
+            let kind = match &input.kind {
+                InputKind::User { index } => BufferKind::Input { index: *index },
+                InputKind::Parameter { name }
+                | InputKind::Buffer { name, .. }
+                | InputKind::Constant { name } => BufferKind::Weight { name: name.clone() },
+            };
+            let name = self.graph.value(input.value).name.clone();
+            let buf = self.add_buffer(Buffer {
+                name,
+                dtype: t.dtype,
+                sizes: t.sizes.clone(),
+                layout: Some(self.layout_of(t)),
+                kind,
+            });
+            self.tensors[input.value.index()] =
+                Some(Tensor::whole(self.exprs, buf, t.dtype, &t.sizes));
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: &'g inrush_graph::Node) -> Result<()> {
+        let op =
+            lookup(&node.op).ok_or_else(|| Error::unsupported("no row describes this operator"))?;
+        let args = Args {
+            exprs: self.exprs,
+            op,
+            args: &node.args,
+        };
+        let call = Call::new(args, &self.graph.values, &node.outs);
+        self.name = node
+            .outs
+            .first()
+            .map_or(String::new(), |v| self.graph.value(*v).name.clone());
+        self.made = 0;
+        self.origin = OriginId::from_index(self.loops.origins.len());
+        self.loops.origins.push(Origin {
+            op: node.op.clone(),
+            name: self.name.clone(),
+            line: self.graph.line_of(node).map(str::to_string),
+        });
+        let outs = match op.row.route {
+            Route::Pointwise(p) => vec![self.pointwise(&call, &p)?],
+            Route::View(f) => {
+                let source = self.tensor(match node.args.first() {
+                    Some(inrush_graph::Arg::Value(v)) => *v,
+                    _ => return Err(Error::input("the first argument must be a tensor")),
+                })?;
+                f(&call)?
+                    .iter()
+                    .map(|v| source.view(self.exprs, v))
+                    .collect()
+            }
+            Route::Lower(f) => f(self, &call)?,
+            Route::Decompose(_) => {
+                return Err(Error::internal("this operator must be decomposed first"));
+            }
+        };
+        if outs.len() < node.outs.len() {
+            return Err(Error::internal(format!(
+                "lowering gives {} results, {} are wanted",
+                outs.len(),
+                node.outs.len()
+            )));
+        }
+        for (v, t) in node.outs.iter().zip(outs) {
+            let declared = match &self.graph.value(*v).ty {
+                Type::Tensor(d) => d,
+                _ => continue,
+            };
+            self.tensors[v.index()] = Some(self.declare(t, declared)?);
+        }
+        Ok(())
+    }
+
+    /// `t` under the sizes that the graph declares. They are equal to its own, if perhaps in another form.
+    fn declare(&self, t: Tensor, declared: &TensorType) -> Result<Tensor> {
+        if t.dtype != declared.dtype || t.sizes.len() != declared.rank() {
+            return Err(Error::internal(format!(
+                "lowering gives {}{}, the graph says {}{}",
+                t.dtype,
+                self.exprs.show_list(&t.sizes),
+                declared.dtype,
+                self.exprs.show_list(&declared.sizes)
+            )));
+        }
+        if t.sizes == declared.sizes {
+            return Ok(t);
+        }
+        let at = crate::view::indices(self.exprs, &declared.sizes);
+        Ok(Tensor {
+            coords: t.at(self.exprs, &at),
+            sizes: declared.sizes.clone(),
+            ..t
+        })
+    }
+
+    /// What a value of the graph became.
+    pub fn tensor(&self, v: ValueId) -> Result<Tensor> {
+        self.tensors[v.index()].clone().ok_or_else(|| {
+            Error::internal(format!(
+                "value `{}` is read before it is made",
+                self.graph.value(v).name
+            ))
+        })
+    }
+
+    /// A tensor argument of a call.
+    pub fn arg(&self, call: &Call, name: &str) -> Result<Tensor> {
+        self.tensor(call.value(name)?)
+    }
+
+    pub fn opt_arg(&self, call: &Call, name: &str) -> Result<Option<Tensor>> {
+        call.opt_value(name)?.map(|v| self.tensor(v)).transpose()
+    }
+
+    fn layout_of(&self, t: &TensorType) -> Layout {
+        Layout {
+            strides: t.strides.clone(),
+            offset: self.exprs.int(0),
+        }
+    }
+
+    fn add_buffer(&mut self, buffer: Buffer) -> BufId {
+        let id = BufId::from_index(self.loops.buffers.len());
+        self.loops.buffers.push(buffer);
+        id
+    }
+
+    /// A fresh buffer within the call. The first of an operator has the name of its result, later ones a number more.
+    pub fn temp(&mut self, dtype: DType, sizes: &[Expr]) -> Tensor {
+        let name = match self.made {
+            0 => self.name.clone(),
+            k => format!("{}.t{k}", self.name),
+        };
+        self.made += 1;
+        let buf = self.add_buffer(Buffer {
+            name,
+            dtype,
+            sizes: sizes.to_vec(),
+            layout: None,
+            kind: BufferKind::Temp,
+        });
+        Tensor::whole(self.exprs, buf, dtype, sizes)
+    }
+
+    /// A body over parallel axes of these sizes.
+    pub fn body(&self, sizes: &[Expr]) -> BodyBuilder<'g> {
+        BodyBuilder::new(self.exprs, sizes)
+    }
+
+    /// Adds a finished body.
+    pub fn push(&mut self, body: BodyBuilder<'g>) {
+        let body = Body {
+            origins: vec![self.origin],
+            ..body.finish()
+        };
+        self.loops.nodes.push(Node::Body(body));
+    }
+
+    /// Stores `value` for every point of the outer axes into a fresh buffer and adds the body.
+    pub fn store_new(
+        &mut self,
+        mut body: BodyBuilder<'g>,
+        value: inrush_loops::StmtId,
+        dtype: DType,
+        sizes: &[Expr],
+    ) -> Tensor {
+        let out = self.temp(dtype, sizes);
+        let value = body.cast_for_store(value, dtype);
+        let at = body.outer();
+        body.store(out.buf, &at, value);
+        self.push(body);
+        out
+    }
+
+    /// Adds a contraction; its epilogue gets this operator as its origin.
+    pub fn push_contraction(&mut self, mut c: Contraction) {
+        c.epilogue.origins = vec![self.origin];
+        self.loops.nodes.push(Node::Contraction(c));
+    }
+
+    /// `t` as all of a buffer: itself if it is that, else a copy.
+    pub fn materialize(&mut self, t: &Tensor) -> Tensor {
+        if t.is_whole(self.exprs) {
+            return t.clone();
+        }
+        let mut body = self.body(&t.sizes);
+        let at = body.outer();
+        let v = body.load(t, &at);
+        self.store_new(body, v, t.dtype, &t.sizes)
+    }
+}

@@ -1,0 +1,89 @@
+//! Outputs of the graph: each is a buffer of its own with the strides that eager PyTorch gives.
+
+use super::{Lower, Tensor};
+use inrush_base::{Error, Result};
+use inrush_graph::{OutputKind, OutputValue, TensorType, Type};
+use inrush_loops::{BufId, BufferKind, Output};
+
+impl Lower<'_> {
+    pub(super) fn outputs(&mut self) -> Result<()> {
+        let mut taken: Vec<BufId> = Vec::new();
+        for output in &self.graph.outputs {
+            let v = match &output.value {
+                OutputValue::Value(v) => *v,
+                OutputValue::Scalar(s) => {
+                    self.loops.outputs.push(Output::Scalar(*s));
+                    continue;
+                }
+                OutputValue::None => {
+                    self.loops.outputs.push(Output::None);
+                    continue;
+                }
+            };
+            let out = match (&self.graph.value(v).ty, &output.kind) {
+                (Type::Int(e), _) => Output::Int(*e),
+                (Type::None, _) => Output::None,
+                (Type::Tensor(ty), OutputKind::User { .. }) => {
+                    let t = self.tensor(v)?;
+                    self.name = format!("{}.out", self.graph.value(v).name);
+                    self.made = 0;
+                    Output::Tensor {
+                        buffer: self.output_buffer(&t, ty, &mut taken),
+                    }
+                }
+                (Type::Tensor(_), OutputKind::Mutation { input }) => {
+                    let target = self
+                        .graph
+                        .inputs
+                        .get(*input)
+                        .ok_or_else(|| Error::input(format!("no input {input} to mutate")))?;
+                    let target = self.tensor(target.value)?;
+                    let t = self.tensor(v)?;
+                    self.name = format!("{}.new", self.graph.value(v).name);
+                    self.made = 0;
+                    Output::Mutation {
+                        input: target.buf,
+                        buffer: self.own_buffer(&t).buf,
+                    }
+                }
+                (other, _) => {
+                    return Err(Error::unsupported(format!(
+                        "output `{}` of type {other:?}",
+                        self.graph.value(v).name
+                    )));
+                }
+            };
+            self.loops.outputs.push(out);
+        }
+        Ok(())
+    }
+
+    /// The buffer of an output tensor. A buffer that is another output already, or belongs to the caller, is copied.
+    fn output_buffer(&mut self, t: &Tensor, ty: &TensorType, taken: &mut Vec<BufId>) -> BufId {
+        let mut own = self.own_buffer(t);
+        if taken.contains(&own.buf) {
+            own = self.copy(t);
+        }
+        let layout = self.layout_of(ty);
+        self.loops.buffers[own.buf.index()].layout = Some(layout);
+        taken.push(own.buf);
+        own.buf
+    }
+
+    /// `t` as all of a buffer that a node of this program writes.
+    fn own_buffer(&mut self, t: &Tensor) -> Tensor {
+        let temp = matches!(self.loops.buffers[t.buf.index()].kind, BufferKind::Temp);
+        if temp && t.is_whole(self.exprs) {
+            t.clone()
+        } else {
+            self.copy(t)
+        }
+    }
+
+    fn copy(&mut self, t: &Tensor) -> Tensor {
+        let mut body = self.body(&t.sizes);
+        let at = body.outer();
+        let v = body.load(t, &at);
+        self.store_new(body, v, t.dtype, &t.sizes)
+    }
+}

@@ -1,0 +1,183 @@
+//! Views: a result whose elements are those of the source at other coordinates.
+
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+
+/// Sizes of the result, and for each dimension of the source its coordinate as an expression over the result's indices
+/// (`Exprs::index(d, sizes[d])`, see [`index`]).
+#[derive(Clone, PartialEq, Debug)]
+pub struct View {
+    pub sizes: Vec<Expr>,
+    pub map: Vec<Expr>,
+}
+
+/// The index expression of dimension `d`. A dimension of size 1 has one index, 0, so that it never hinders simplification.
+pub fn index(exprs: &Exprs, d: usize, size: Expr) -> Expr {
+    if exprs.is_int(size, 1) {
+        exprs.int(0)
+    } else {
+        exprs.index(d as u32, size)
+    }
+}
+
+/// Index expressions of all dimensions.
+pub fn indices(exprs: &Exprs, sizes: &[Expr]) -> Vec<Expr> {
+    sizes
+        .iter()
+        .enumerate()
+        .map(|(d, s)| index(exprs, d, *s))
+        .collect()
+}
+
+impl View {
+    /// The source itself.
+    pub fn identity(exprs: &Exprs, sizes: &[Expr]) -> View {
+        View {
+            sizes: sizes.to_vec(),
+            map: indices(exprs, sizes),
+        }
+    }
+
+    /// Result dimension `k` is source dimension `order[k]`.
+    pub fn permute(exprs: &Exprs, sizes: &[Expr], order: &[usize]) -> View {
+        let out: Vec<Expr> = order.iter().map(|d| sizes[*d]).collect();
+        let mut map = vec![exprs.int(0); sizes.len()];
+        for (k, d) in order.iter().enumerate() {
+            map[*d] = index(exprs, k, out[k]);
+        }
+        View { sizes: out, map }
+    }
+
+    /// The same elements in row-major order under other sizes; the products of sizes must agree.
+    pub fn reshape(exprs: &Exprs, from: &[Expr], to: &[Expr]) -> View {
+        let mut map = vec![exprs.int(0); from.len()];
+        // Runs of dimensions with equal products are reshaped on their own: most reshapes split or merge a few dimensions,
+        // and small expressions simplify where one expression over all dimensions may not.
+        let (mut i, mut j) = (0, 0);
+        while i < from.len() || j < to.len() {
+            let (i0, j0) = (i, j);
+            let (mut p, mut q) = (exprs.int(1), exprs.int(1));
+            if i < from.len() && j < to.len() {
+                p = exprs.mul(p, from[i]);
+                q = exprs.mul(q, to[j]);
+                i += 1;
+                j += 1;
+                // Grow the side that is smaller by its hint until the products are equal by canonical form.
+                while p != q && (i < from.len() || j < to.len()) {
+                    let grow_from =
+                        j == to.len() || (i < from.len() && exprs.hint(p) <= exprs.hint(q));
+                    if grow_from {
+                        p = exprs.mul(p, from[i]);
+                        i += 1;
+                    } else {
+                        q = exprs.mul(q, to[j]);
+                        j += 1;
+                    }
+                }
+            }
+            if p != q || i == i0 || j == j0 {
+                // What is left: sizes of one, or sizes whose equality the caller vouches for.
+                (i, j) = (from.len(), to.len());
+            }
+            let mut linear = exprs.int(0);
+            for d in j0..j {
+                linear = exprs.add(exprs.mul(linear, to[d]), index(exprs, d, to[d]));
+            }
+            for d in (i0..i).rev() {
+                let outermost = from[i0..d].iter().all(|s| exprs.is_int(*s, 1));
+                map[d] = if exprs.is_int(from[d], 1) {
+                    exprs.int(0)
+                } else if outermost {
+                    linear
+                } else {
+                    exprs.modulo(linear, from[d])
+                };
+                linear = exprs.floordiv(linear, from[d]);
+            }
+        }
+        View {
+            sizes: to.to_vec(),
+            map,
+        }
+    }
+
+    /// Broadcasting to `to`, whose trailing dimensions match or meet a size of 1.
+    pub fn expand(exprs: &Exprs, from: &[Expr], to: &[Expr]) -> Result<View> {
+        let lead = to
+            .len()
+            .checked_sub(from.len())
+            .ok_or_else(|| Error::input("a tensor cannot be expanded to fewer dimensions"))?;
+        let map = from
+            .iter()
+            .enumerate()
+            .map(|(d, s)| {
+                let t = to[lead + d];
+                if exprs.prove_eq(*s, t) {
+                    Ok(index(exprs, lead + d, t))
+                } else if exprs.is_int(*s, 1) {
+                    Ok(exprs.int(0))
+                } else {
+                    Err(Error::input(format!(
+                        "sizes {} do not expand to {}",
+                        exprs.show_list(from),
+                        exprs.show_list(to)
+                    )))
+                }
+            })
+            .collect::<Result<_>>()?;
+        Ok(View {
+            sizes: to.to_vec(),
+            map,
+        })
+    }
+
+    /// Every `step`th index of dimension `d` from `start`, `len` of them.
+    pub fn slice(
+        exprs: &Exprs,
+        sizes: &[Expr],
+        d: usize,
+        start: Expr,
+        len: Expr,
+        step: Expr,
+    ) -> View {
+        let mut out = sizes.to_vec();
+        out[d] = len;
+        let mut map = indices(exprs, &out);
+        map[d] = exprs.add(start, exprs.mul(map[d], step));
+        View { sizes: out, map }
+    }
+
+    /// Index `at` of dimension `d`, which disappears.
+    pub fn select(exprs: &Exprs, sizes: &[Expr], d: usize, at: Expr) -> View {
+        let mut out = sizes.to_vec();
+        out.remove(d);
+        let mut map = indices(exprs, &out);
+        map.insert(d, at);
+        View { sizes: out, map }
+    }
+
+    /// Strides of the result for a source of these strides: those of a true view where the map is affine, row-major ones
+    /// where it is not.
+    pub fn strides(&self, exprs: &Exprs, source: &[Expr]) -> Vec<Expr> {
+        let syms: Vec<Sym> = self
+            .sizes
+            .iter()
+            .enumerate()
+            .map(|(d, s)| exprs.index_sym(d as u32, *s))
+            .collect();
+        let total = exprs.sum(self.map.iter().zip(source).map(|(m, s)| exprs.mul(*m, *s)));
+        let contiguous = exprs.contiguous_strides(&self.sizes);
+        match exprs.affine(total, &syms) {
+            Some((mut strides, _)) => {
+                // The stride of a dimension of size 1 is nobody's business; the row-major one reads best.
+                for (d, s) in strides.iter_mut().enumerate() {
+                    if exprs.is_int(self.sizes[d], 1) {
+                        *s = contiguous[d];
+                    }
+                }
+                strides
+            }
+            None => contiguous,
+        }
+    }
+}
