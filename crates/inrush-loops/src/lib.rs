@@ -9,6 +9,7 @@
 //!
 //! Does not know: the graph, devices.
 
+pub mod eval;
 mod query;
 pub mod scalar;
 pub mod text;
@@ -16,7 +17,7 @@ pub mod verify;
 
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs, Sym};
-pub use query::{Cost, Level, MATH_OPS};
+pub use query::{Cost, Level, MATH_OPS, Phase};
 pub use scalar::ScalarOp;
 use smallvec::SmallVec;
 
@@ -184,7 +185,8 @@ pub enum Stmt {
         value: StmtId,
         dtype: DType,
     },
-    /// Running reduction along the last reduction axis; a value for every point.
+    /// Running reduction along the last reduction axis; a value for every point. The arg kinds give the position along that
+    /// axis, of the last extreme among equals (as ATen's `cummax`).
     Scan {
         op: ReduceOp,
         value: StmtId,

@@ -13,6 +13,17 @@ pub enum Level {
     Point,
 }
 
+/// When a statement of a body with reduction axes is evaluated, within one point of the outer axes.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    /// Before the reduction loop: depends on neither a reduction axis nor a reduction's result.
+    Before,
+    /// For each point of the reduction axes.
+    Inside,
+    /// After the loop: a reduction's result, and what depends on one.
+    After,
+}
+
 /// A rough cost for decisions of the scheduler, at the hints of the symbols. Never for correctness.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Cost {
@@ -200,35 +211,47 @@ impl Body {
 
     /// How often each statement is evaluated.
     pub fn levels(&self, exprs: &Exprs) -> Vec<Level> {
-        let mut of_sym: FxHashMap<Sym, Level> = self
+        let of = |p| match p {
+            Phase::Inside => Level::Point,
+            _ => Level::Outer,
+        };
+        self.phases(exprs).into_iter().map(of).collect()
+    }
+
+    /// When each statement is evaluated. In a body without reduction axes everything is [`Phase::Before`].
+    pub fn phases(&self, exprs: &Exprs) -> Vec<Phase> {
+        if !self.is_reduction() {
+            return vec![Phase::Before; self.stmts.len()];
+        }
+        let mut of_sym: FxHashMap<Sym, Phase> = self
             .reduction_axes()
             .iter()
-            .map(|a| (a.sym, Level::Point))
+            .map(|a| (a.sym, Phase::Inside))
             .collect();
-        let mut out: Vec<Level> = Vec::with_capacity(self.stmts.len());
+        let mut out: Vec<Phase> = Vec::with_capacity(self.stmts.len());
         for stmt in &self.stmts {
-            let level = match stmt {
-                Stmt::Reduce { .. } => Level::Outer,
-                Stmt::Scan { .. } => Level::Point,
+            let phase = match stmt {
+                Stmt::Reduce { .. } => Phase::After,
+                Stmt::Scan { .. } => Phase::Inside,
                 _ => {
-                    let mut level = Level::Outer;
-                    if !of_sym.is_empty() {
-                        for e in stmt.exprs() {
-                            for s in exprs.free_syms(*e) {
-                                level = level.max(*of_sym.get(&s).unwrap_or(&Level::Outer));
-                            }
-                        }
-                        for o in stmt.operands() {
-                            level = level.max(out[o.index()]);
-                        }
+                    let syms = stmt.exprs().iter().flat_map(|e| exprs.free_syms(*e));
+                    let from_syms = syms.filter_map(|s| of_sym.get(&s).copied());
+                    let from_operands = stmt.operands().into_iter().map(|o| out[o.index()]);
+                    let mut phase = Phase::Before;
+                    for p in from_syms.chain(from_operands) {
+                        // Inside wins: a mix of both is what the verifier refuses.
+                        phase = match (phase, p) {
+                            (Phase::Inside, _) | (_, Phase::Inside) => Phase::Inside,
+                            (a, b) => a.max(b),
+                        };
                     }
-                    level
+                    phase
                 }
             };
             if let Stmt::Indirect { sym, .. } = stmt {
-                of_sym.insert(*sym, level);
+                of_sym.insert(*sym, phase);
             }
-            out.push(level);
+            out.push(phase);
         }
         out
     }

@@ -1,0 +1,408 @@
+//! What the scalar operations compute: constant folding and the interpreters share these functions.
+//!
+//! Floats are carried as `f64` and rounded to the operation's dtype after each step. For `f32` that is exact `f32` arithmetic
+//! (a double holds more than twice the digits, so rounding twice changes nothing) and correctly rounded math functions but
+//! for rare ties. Integers wrap.
+
+use crate::{ReduceOp, ScalarOp, StoreMode};
+use inrush_base::{DType, Error, Result, Scalar};
+
+/// The value of `op` for operands of compute dtype `dtype` (for [`ScalarOp::Where`]: of the second and third).
+///
+/// Operands are expected in `dtype`'s representation, as [`Scalar::convert`] gives it, and in the row's number.
+pub fn op(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Result<Scalar> {
+    if args.len() != op.arity() {
+        return Err(Error::internal(format!(
+            "{} takes {} operands, not {}",
+            op.text(),
+            op.arity(),
+            args.len()
+        )));
+    }
+    if op == ScalarOp::Where {
+        return Ok(if args[0].as_bool() { args[1] } else { args[2] });
+    }
+    let value = match dtype {
+        DType::F32 | DType::F64 => {
+            let f: Vec<f64> = args.iter().map(|a| a.as_f64()).collect();
+            float(op, dtype, &f)
+        }
+        DType::Bool => logical(op, args),
+        d if d.is_int() => {
+            let v: Vec<i128> = args.iter().map(|a| wide(*a, d)).collect();
+            integer(op, d, &v)
+        }
+        _ => None,
+    };
+    value.ok_or_else(|| Error::internal(format!("{} is not defined on {dtype}", op.text())))
+}
+
+/// An integer constant of dtype `d` as a number (`u64` constants are held as the `i64` of the same bits).
+fn wide(a: Scalar, d: DType) -> i128 {
+    match d {
+        DType::U64 => a.as_i64() as u64 as i128,
+        _ => a.as_i64() as i128,
+    }
+}
+
+fn wrap(v: i128, d: DType) -> Scalar {
+    Scalar::Int(v as i64).convert(d)
+}
+
+fn round_to(v: f64, d: DType) -> Scalar {
+    Scalar::Float(v).convert(d)
+}
+
+fn float(op: ScalarOp, d: DType, x: &[f64]) -> Option<Scalar> {
+    use ScalarOp::*;
+    let a = x[0];
+    let b = x.get(1).copied().unwrap_or(0.0);
+    let compared = match op {
+        Eq => a == b,
+        Ne => a != b,
+        Lt => a < b,
+        Le => a <= b,
+        Gt => a > b,
+        Ge => a >= b,
+        IsNan => a.is_nan(),
+        IsInf => a.is_infinite(),
+        Signbit => a.is_sign_negative(),
+        _ => {
+            let value = float_value(op, a, b, x, d == DType::F32)?;
+            return Some(round_to(value, d));
+        }
+    };
+    Some(Scalar::Bool(compared))
+}
+
+fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<f64> {
+    use ScalarOp::*;
+    Some(match op {
+        Add => a + b,
+        Sub => a - b,
+        Mul => a * b,
+        Div => a / b,
+        Fma if single => (a as f32).mul_add(b as f32, x[2] as f32) as f64,
+        Fma => a.mul_add(b, x[2]),
+        Neg => -a,
+        Abs => a.abs(),
+        Remainder => {
+            let r = libm::fmod(a, b);
+            if r != 0.0 && ((r < 0.0) != (b < 0.0)) {
+                r + b
+            } else {
+                r
+            }
+        }
+        Fmod => libm::fmod(a, b),
+        Maximum if a.is_nan() || b.is_nan() => f64::NAN,
+        Minimum if a.is_nan() || b.is_nan() => f64::NAN,
+        Maximum => a.max(b),
+        Minimum => a.min(b),
+        Reciprocal => 1.0 / a,
+        Sqrt => a.sqrt(),
+        Rsqrt => 1.0 / a.sqrt(),
+        Sign if a == 0.0 || a.is_nan() => a,
+        Sign => a.signum(),
+        Copysign => a.copysign(b),
+        Floor => a.floor(),
+        Ceil => a.ceil(),
+        Trunc => a.trunc(),
+        Round => a.round_ties_even(),
+        Exp => libm::exp(a),
+        Exp2 => libm::exp2(a),
+        Expm1 => libm::expm1(a),
+        Log => libm::log(a),
+        Log2 => libm::log2(a),
+        Log10 => libm::log10(a),
+        Log1p => libm::log1p(a),
+        Sin => libm::sin(a),
+        Cos => libm::cos(a),
+        Tan => libm::tan(a),
+        Asin => libm::asin(a),
+        Acos => libm::acos(a),
+        Atan => libm::atan(a),
+        Atan2 => libm::atan2(a, b),
+        Sinh => libm::sinh(a),
+        Cosh => libm::cosh(a),
+        Tanh => libm::tanh(a),
+        Asinh => libm::asinh(a),
+        Acosh => libm::acosh(a),
+        Atanh => libm::atanh(a),
+        Erf => libm::erf(a),
+        Erfc => libm::erfc(a),
+        Lgamma => libm::lgamma(a),
+        Pow => libm::pow(a, b),
+        Hypot => libm::hypot(a, b),
+        Nextafter if single => libm::nextafterf(a as f32, b as f32) as f64,
+        Nextafter => libm::nextafter(a, b),
+        _ => return None,
+    })
+}
+
+fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
+    use ScalarOp::*;
+    let a = x[0];
+    let b = x.get(1).copied().unwrap_or(0);
+    let bits = 8 * d.size() as i128;
+    Some(wrap(
+        match op {
+            Eq => return Some(Scalar::Bool(a == b)),
+            Ne => return Some(Scalar::Bool(a != b)),
+            Lt => return Some(Scalar::Bool(a < b)),
+            Le => return Some(Scalar::Bool(a <= b)),
+            Gt => return Some(Scalar::Bool(a > b)),
+            Ge => return Some(Scalar::Bool(a >= b)),
+            Add => a + b,
+            Sub => a - b,
+            Mul => a.wrapping_mul(b),
+            Fma => a.wrapping_mul(b).wrapping_add(x[2]),
+            Neg => -a,
+            Abs => a.abs(),
+            FloorDiv | TruncDiv | Remainder | Fmod if b == 0 => 0,
+            FloorDiv => a.div_euclid(b) - (b < 0 && a.rem_euclid(b) != 0) as i128,
+            TruncDiv => a / b,
+            Remainder => match a % b {
+                r if r != 0 && ((r < 0) != (b < 0)) => r + b,
+                r => r,
+            },
+            Fmod => a % b,
+            Maximum => a.max(b),
+            Minimum => a.min(b),
+            Sign => a.signum(),
+            And => a & b,
+            Or => a | b,
+            Xor => a ^ b,
+            Not => !a,
+            Shl if !(0..bits).contains(&b) => 0,
+            Shl => a << b,
+            Shr if !(0..bits).contains(&b) => -((a < 0) as i128),
+            Shr => a >> b,
+            _ => return None,
+        },
+        d,
+    ))
+}
+
+fn logical(op: ScalarOp, x: &[Scalar]) -> Option<Scalar> {
+    use ScalarOp::*;
+    let a = x[0].as_bool();
+    let b = x.get(1).is_some_and(|b| b.as_bool());
+    Some(Scalar::Bool(match op {
+        And | Minimum => a & b,
+        Or | Maximum => a | b,
+        Xor | Ne => a ^ b,
+        Not => !a,
+        Eq => a == b,
+        Lt => !a & b,
+        Le => !a | b,
+        Gt => a & !b,
+        Ge => a | !b,
+        _ => return None,
+    }))
+}
+
+/// `value` of dtype `from` converted to `to` with ATen's meaning, in the representation of `to`.
+///
+/// A float beyond the integer's range is unspecified in ATen; here it saturates at 64 bits and then wraps.
+pub fn cast(value: Scalar, from: DType, to: DType) -> Scalar {
+    if from == DType::U64 && to.is_float() {
+        return round_to(value.as_i64() as u64 as f64, to);
+    }
+    value.convert(to)
+}
+
+/// The bits of `value` of storage dtype `from` read as `to` of equal size.
+pub fn bitcast(value: Scalar, from: DType, to: DType) -> Result<Scalar> {
+    if from.size() != to.size() {
+        return Err(Error::internal(format!("{from} and {to} differ in size")));
+    }
+    let bits = to_bits(value, from)?;
+    from_bits(bits, to)
+}
+
+/// Little-endian bits of a value of storage dtype `d`, which is rounded or wrapped to it.
+pub fn to_bits(value: Scalar, d: DType) -> Result<u64> {
+    let v = value.convert(d);
+    Ok(match d {
+        DType::Bool => v.as_bool() as u64,
+        DType::F16 => half::f16::from_f64(v.as_f64()).to_bits() as u64,
+        DType::BF16 => half::bf16::from_f64(v.as_f64()).to_bits() as u64,
+        DType::F32 => (v.as_f64() as f32).to_bits() as u64,
+        DType::F64 => v.as_f64().to_bits(),
+        _ if d.is_int() => v.as_i64() as u64 & (u64::MAX >> (64 - 8 * d.size())),
+        _ => return Err(Error::unsupported(format!("values of dtype {d}"))),
+    })
+}
+
+/// The value with these bits ([`to_bits`]).
+pub fn from_bits(bits: u64, d: DType) -> Result<Scalar> {
+    Ok(match d {
+        DType::Bool => Scalar::Bool(bits != 0),
+        DType::F16 => Scalar::Float(half::f16::from_bits(bits as u16).to_f64()),
+        DType::BF16 => Scalar::Float(half::bf16::from_bits(bits as u16).to_f64()),
+        DType::F32 => Scalar::Float(f32::from_bits(bits as u32) as f64),
+        DType::F64 => Scalar::Float(f64::from_bits(bits)),
+        _ if d.is_int() => Scalar::Int(bits as i64).convert(d),
+        _ => return Err(Error::unsupported(format!("values of dtype {d}"))),
+    })
+}
+
+/// What an empty reduction gives. Extremes start from the end of the range (for floats from an infinity).
+pub fn neutral(op: ReduceOp, d: DType) -> Scalar {
+    let limit = |low: bool| match d.int_range() {
+        Some((_, 1)) if d == DType::Bool => Scalar::Bool(!low),
+        Some((lo, hi)) => Scalar::Int(if low { lo as i64 } else { hi as i64 }),
+        None if low => Scalar::Float(f64::NEG_INFINITY),
+        None => Scalar::Float(f64::INFINITY),
+    };
+    match op {
+        ReduceOp::Sum | ReduceOp::XorSum => Scalar::Int(0).convert(d),
+        ReduceOp::Prod => Scalar::Int(1).convert(d),
+        ReduceOp::Any => Scalar::Bool(false),
+        ReduceOp::All => Scalar::Bool(true),
+        ReduceOp::Max => limit(true),
+        ReduceOp::Min => limit(false),
+        ReduceOp::ArgMax | ReduceOp::ArgMin => Scalar::Int(0),
+    }
+}
+
+/// The operation that combines two partial results of a reduction that gives values; `None` for the arg kinds, which
+/// [`beats`] decides.
+pub fn combiner(r: ReduceOp) -> Option<ScalarOp> {
+    Some(match r {
+        ReduceOp::Sum => ScalarOp::Add,
+        ReduceOp::Prod => ScalarOp::Mul,
+        ReduceOp::Max => ScalarOp::Maximum,
+        ReduceOp::Min => ScalarOp::Minimum,
+        ReduceOp::Any => ScalarOp::Or,
+        ReduceOp::All => ScalarOp::And,
+        ReduceOp::XorSum => ScalarOp::Xor,
+        ReduceOp::ArgMax | ReduceOp::ArgMin => return None,
+    })
+}
+
+/// Whether `new` replaces `best` as the extreme of an arg reduction: strictly beyond it, or the first NaN.
+pub fn beats(r: ReduceOp, d: DType, new: Scalar, best: Scalar) -> bool {
+    if d.is_float() {
+        let (n, b) = (new.as_f64(), best.as_f64());
+        return !b.is_nan() && (n.is_nan() || if r == ReduceOp::ArgMax { n > b } else { n < b });
+    }
+    let (n, b) = (wide(new, d), wide(best, d));
+    if r == ReduceOp::ArgMax { n > b } else { n < b }
+}
+
+/// The operation by which a store combines with what is there; `None` for a plain store.
+pub fn store_op(mode: StoreMode) -> Option<ScalarOp> {
+    Some(match mode {
+        StoreMode::Set => return None,
+        StoreMode::Add => ScalarOp::Add,
+        StoreMode::Mul => ScalarOp::Mul,
+        StoreMode::Max => ScalarOp::Maximum,
+        StoreMode::Min => ScalarOp::Minimum,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DType::*;
+    use ScalarOp::*;
+
+    fn i(v: i64) -> Scalar {
+        Scalar::Int(v)
+    }
+    fn f(v: f64) -> Scalar {
+        Scalar::Float(v)
+    }
+
+    #[test]
+    fn integers_wrap_and_divide_as_aten() {
+        for (o, d, a, b, want) in [
+            (Add, I8, 127, 1, -128),
+            (Sub, U8, 0, 1, 255),
+            (Mul, I32, 1 << 20, 1 << 20, 0),
+            (Mul, I64, i64::MAX, 2, -2),
+            (Neg, I64, i64::MIN, 0, i64::MIN),
+            (FloorDiv, I32, -7, 2, -4),
+            (FloorDiv, I32, 7, -2, -4),
+            (FloorDiv, I32, -7, -2, 3),
+            (FloorDiv, I64, i64::MIN, -1, i64::MIN),
+            (FloorDiv, U64, -1, 2, i64::MAX),
+            (TruncDiv, I32, -7, 2, -3),
+            (TruncDiv, I32, 5, 0, 0),
+            (Remainder, I32, -7, 2, 1),
+            (Remainder, I32, 7, -2, -1),
+            (Fmod, I32, -7, 2, -1),
+            (Shl, I32, 1, 31, i32::MIN as i64),
+            (Shl, I32, 1, 32, 0),
+            (Shr, I8, -128, 9, -1),
+            (Shr, U8, 255, -1, 0),
+            (Not, U8, 1, 0, 254),
+            (Maximum, U64, -1, 1, -1),
+        ] {
+            let args = [i(a), i(b)];
+            let got = op(o, d, &args[..o.arity()]).unwrap();
+            assert_eq!(got, i(want), "{} {d} {a} {b}", o.text());
+        }
+    }
+
+    #[test]
+    fn floats_follow_the_table() {
+        let nan = f64::NAN;
+        for (o, a, b, want) in [
+            (Maximum, nan, 1.0, nan),
+            (Minimum, 1.0, nan, nan),
+            (Remainder, -7.5, 2.0, 0.5),
+            (Remainder, 7.5, -2.0, -0.5),
+            (Fmod, -7.5, 2.0, -1.5),
+            (Round, 2.5, 0.0, 2.0),
+            (Round, -0.5, 0.0, -0.0),
+            (Sign, nan, 0.0, nan),
+            (Sign, -0.0, 0.0, -0.0),
+            (Div, 1.0, 3.0, (1.0f32 / 3.0) as f64),
+            (Pow, 0.0, 0.0, 1.0),
+            (Copysign, 3.0, -0.0, -3.0),
+        ] {
+            let args = [f(a), f(b)];
+            let got = op(o, F32, &args[..o.arity()]).unwrap();
+            assert_eq!(got, f(want), "{} {a} {b}", o.text());
+        }
+        assert!(op(FloorDiv, F32, &[f(1.0), f(2.0)]).is_err());
+        assert!(op(Exp, I32, &[i(1)]).is_err());
+        assert!(op(Add, F32, &[f(1.0)]).is_err());
+    }
+
+    #[test]
+    fn every_operation_has_a_value_somewhere() {
+        for o in ScalarOp::all() {
+            let defined = [F32, I64, Bool].into_iter().any(|d| {
+                let args: Vec<Scalar> = (0..o.arity()).map(|_| i(1).convert(d)).collect();
+                op(o, d, &args).is_ok()
+            });
+            assert!(defined, "{}", o.text());
+        }
+    }
+
+    #[test]
+    fn casts_and_bits() {
+        assert_eq!(cast(f(-1.9), F32, I32), i(-1));
+        assert_eq!(cast(f(300.0), F32, U8), i(44));
+        assert_eq!(cast(f(0.5), F32, Bool), Scalar::Bool(true));
+        assert_eq!(cast(i(-1), U64, F64), f(18446744073709551615.0));
+        assert_eq!(cast(f(1.0 + 1.0 / 256.0), F32, BF16), f(1.0));
+        assert_eq!(bitcast(f(1.0), F32, I32).unwrap(), i(0x3f80_0000));
+        assert_eq!(bitcast(i(-1), I8, U8).unwrap(), i(255));
+        assert!(bitcast(i(1), I8, I16).is_err());
+    }
+
+    #[test]
+    fn the_first_extreme_wins_and_nan_is_extreme() {
+        let nan = f(f64::NAN);
+        assert!(beats(ReduceOp::ArgMax, F32, nan, f(1.0)));
+        assert!(!beats(ReduceOp::ArgMax, F32, nan, nan));
+        assert!(!beats(ReduceOp::ArgMax, F32, f(9.0), nan));
+        assert!(!beats(ReduceOp::ArgMin, I64, i(1), i(1)));
+        assert!(beats(ReduceOp::ArgMax, U64, i(-1), i(1)));
+    }
+}
