@@ -1,0 +1,148 @@
+//! Symbols: values bound from input shapes, and index expressions prepared for evaluation at every point of a nest.
+
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Node, Sym};
+use rustc_hash::FxHashMap;
+
+/// Values of the size symbols.
+pub type Symbols = FxHashMap<Sym, i64>;
+
+/// Learns symbols from a declared size list that consists of plain symbols, constants and expressions in known symbols,
+/// and checks the rest against the actual sizes.
+pub fn bind(
+    exprs: &Exprs,
+    declared: &[Expr],
+    actual: &[i64],
+    symbols: &mut Symbols,
+    what: &str,
+) -> Result<()> {
+    if declared.len() != actual.len() {
+        return Err(Error::input(format!(
+            "{what} has {} dimensions, expected {}",
+            actual.len(),
+            declared.len()
+        )));
+    }
+    for (e, v) in declared.iter().zip(actual) {
+        if let Some(s) = exprs.as_sym(*e)
+            && !symbols.contains_key(&s)
+        {
+            let info = exprs.sym_info(s);
+            if *v < info.lower || *v > info.upper {
+                return Err(Error::input(format!(
+                    "{what}: {} is {v}, outside its range",
+                    info.name
+                )));
+            }
+            symbols.insert(s, *v);
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the declared sizes are the actual ones, once all symbols are bound.
+pub fn check(
+    exprs: &Exprs,
+    declared: &[Expr],
+    actual: &[i64],
+    symbols: &Symbols,
+    what: &str,
+) -> Result<()> {
+    let want = sizes(exprs, declared, symbols)?;
+    if want != actual {
+        return Err(Error::input(format!(
+            "{what} has sizes {actual:?}, expected {want:?}"
+        )));
+    }
+    Ok(())
+}
+
+/// Values of `list`.
+pub fn sizes(exprs: &Exprs, list: &[Expr], symbols: &Symbols) -> Result<Vec<i64>> {
+    list.iter().map(|e| size(exprs, *e, symbols)).collect()
+}
+
+/// Value of `e`.
+pub fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
+    exprs.eval(e, &|s| symbols.get(&s).copied())
+}
+
+/// An index expression with sizes put in and loop indices resolved to slots.
+#[derive(Debug)]
+pub enum Index {
+    Const(i64),
+    Slot(usize),
+    Sum(i64, Vec<(i64, Index)>),
+    Product(Vec<Index>),
+    FloorDiv(Box<[Index; 2]>),
+    Mod(Box<[Index; 2]>),
+    Min(Box<[Index; 2]>),
+    Max(Box<[Index; 2]>),
+}
+
+impl Index {
+    /// Prepares `e`; `slot` tells where the value of a loop index is found.
+    pub fn new(
+        exprs: &Exprs,
+        e: Expr,
+        symbols: &Symbols,
+        slot: &dyn Fn(Sym) -> Option<usize>,
+    ) -> Result<Index> {
+        let go = |x: Expr| Index::new(exprs, x, symbols, slot);
+        let pair = |a: Expr, b: Expr| Ok::<_, Error>(Box::new([go(a)?, go(b)?]));
+        Ok(match exprs.node(e) {
+            Node::Const(v) => Index::Const(v),
+            Node::Sym(s) => match (slot(s), symbols.get(&s)) {
+                (Some(k), _) => Index::Slot(k),
+                (None, Some(v)) => Index::Const(*v),
+                (None, None) => {
+                    let name = exprs.sym_info(s).name;
+                    return Err(Error::input(format!("`{name}` has no value")));
+                }
+            },
+            Node::Sum { base, terms } => {
+                let terms: Result<_> = terms.iter().map(|(c, t)| Ok((*c, go(*t)?))).collect();
+                Index::Sum(base, terms?)
+            }
+            Node::Product(f) => Index::Product(f.iter().map(|t| go(*t)).collect::<Result<_>>()?),
+            Node::FloorDiv(a, b) => Index::FloorDiv(pair(a, b)?),
+            Node::Mod(a, b) => Index::Mod(pair(a, b)?),
+            Node::Min(a, b) => Index::Min(pair(a, b)?),
+            Node::Max(a, b) => Index::Max(pair(a, b)?),
+        })
+    }
+
+    /// The value; a division by zero or an overflow is an error.
+    pub fn eval(&self, slots: &[i64]) -> Result<i64> {
+        let overflow = || Error::input("an index does not fit a 64-bit integer");
+        let both = |p: &[Index; 2]| Ok::<_, Error>((p[0].eval(slots)?, p[1].eval(slots)?));
+        match self {
+            Index::Const(v) => Ok(*v),
+            Index::Slot(k) => Ok(slots[*k]),
+            Index::Sum(base, terms) => terms.iter().try_fold(*base, |acc, (c, t)| {
+                let v = t.eval(slots)?.checked_mul(*c).ok_or_else(overflow)?;
+                acc.checked_add(v).ok_or_else(overflow)
+            }),
+            Index::Product(f) => f.iter().try_fold(1i64, |acc, t| {
+                acc.checked_mul(t.eval(slots)?).ok_or_else(overflow)
+            }),
+            Index::FloorDiv(p) => {
+                let (a, b) = both(p)?;
+                floor_div(a, b)
+            }
+            Index::Mod(p) => {
+                let (a, b) = both(p)?;
+                Ok(a - floor_div(a, b)? * b)
+            }
+            Index::Min(p) => both(p).map(|(a, b)| a.min(b)),
+            Index::Max(p) => both(p).map(|(a, b)| a.max(b)),
+        }
+    }
+}
+
+fn floor_div(a: i64, b: i64) -> Result<i64> {
+    let q = a
+        .checked_div(b)
+        .ok_or_else(|| Error::input("an index divides by zero"))?;
+    Ok(q - (a % b != 0 && (a < 0) != (b < 0)) as i64)
+}

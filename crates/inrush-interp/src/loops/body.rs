@@ -1,0 +1,259 @@
+//! One loop nest.
+
+use super::{Run, for_each_point};
+use crate::index::{Index, size, sizes};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Sym;
+use inrush_loops::{Body, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
+
+/// Values of a contraction's sum, by outer point in row-major order.
+pub(super) type Sums<'a> = Option<&'a [Scalar]>;
+
+/// A body prepared for running: expressions compiled, phases known.
+struct Prepared<'b> {
+    body: &'b Body,
+    dtypes: Vec<DType>,
+    phases: Vec<Phase>,
+    /// Compiled expressions of each statement.
+    exprs: Vec<Vec<Index>>,
+    /// Size and slot of each [`Stmt::Indirect`].
+    indirect: Vec<Option<(i64, usize)>>,
+    slots: Vec<i64>,
+    values: Vec<Scalar>,
+    /// Running state of reductions and scans: value (in the wide format when asked) and index of an extreme.
+    state: Vec<Partial>,
+}
+
+#[derive(Copy, Clone)]
+struct Partial {
+    value: Scalar,
+    at: i64,
+    empty: bool,
+}
+
+const EMPTY: Partial = Partial {
+    value: Scalar::Int(0),
+    at: 0,
+    empty: true,
+};
+
+impl Run<'_> {
+    pub(super) fn body(&mut self, body: &Body, sums: Sums) -> Result<()> {
+        let extents: Vec<i64> = body
+            .axes
+            .iter()
+            .map(|a| size(&self.p.exprs, a.size, &self.symbols))
+            .collect::<Result<_>>()?;
+        let mut pre = self.prepare(body)?;
+        let (outer, inner) = extents.split_at(body.outer);
+        let n_inner = inner.len();
+        let mut point = 0usize;
+        for_each_point(outer, |at| {
+            pre.slots[..at.len()].copy_from_slice(at);
+            let sum = sums.and_then(|s| s.get(point)).copied();
+            point += 1;
+            self.phase(&mut pre, Phase::Before, sum)?;
+            if n_inner == 0 {
+                return Ok(());
+            }
+            pre.state.fill(EMPTY);
+            let mut k = 0;
+            for_each_point(inner, |r| {
+                pre.slots[at.len()..at.len() + n_inner].copy_from_slice(r);
+                if r[n_inner - 1] == 0 {
+                    pre.restart_scans();
+                }
+                self.phase(&mut pre, Phase::Inside, sum)?;
+                self.accumulate(&mut pre, k)?;
+                k += 1;
+                Ok(())
+            })?;
+            self.phase(&mut pre, Phase::After, sum)
+        })
+    }
+
+    fn prepare<'b>(&self, body: &'b Body) -> Result<Prepared<'b>> {
+        let exprs = &self.p.exprs;
+        let mut slots: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+        let mut compiled = Vec::new();
+        let mut indirect = Vec::new();
+        for s in body.ids() {
+            let stmt = body.stmt(s);
+            let slot = |y: Sym| slots.iter().position(|t| *t == y);
+            compiled.push(
+                (stmt.exprs().iter())
+                    .map(|e| Index::new(exprs, *e, &self.symbols, &slot))
+                    .collect::<Result<Vec<_>>>()?,
+            );
+            indirect.push(match stmt {
+                Stmt::Indirect { sym, size, .. } => {
+                    let n = sizes(exprs, &[*size], &self.symbols)?[0];
+                    slots.push(*sym);
+                    Some((n, slots.len() - 1))
+                }
+                _ => None,
+            });
+        }
+        Ok(Prepared {
+            body,
+            dtypes: body.dtypes(self.p),
+            phases: body.phases(exprs),
+            exprs: compiled,
+            indirect,
+            slots: vec![0; slots.len()],
+            values: vec![Scalar::Int(0); body.stmts.len()],
+            state: vec![EMPTY; body.stmts.len()],
+        })
+    }
+
+    fn phase(&mut self, pre: &mut Prepared, phase: Phase, sum: Option<Scalar>) -> Result<()> {
+        for k in 0..pre.body.stmts.len() {
+            if pre.phases[k] == phase {
+                self.stmt(pre, k, sum)
+                    .map_err(|e| e.context(StmtId::from_index(k)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stmt(&mut self, pre: &mut Prepared, k: usize, sum: Option<Scalar>) -> Result<()> {
+        let v = |s: StmtId| pre.values[s.index()];
+        let coords = |pre: &Prepared| -> Result<Vec<i64>> {
+            pre.exprs[k].iter().map(|e| e.eval(&pre.slots)).collect()
+        };
+        let body = pre.body;
+        let value = match &body.stmts[k] {
+            Stmt::Const { value, .. } => *value,
+            Stmt::Index { dtype, .. } => {
+                Scalar::Int(pre.exprs[k][0].eval(&pre.slots)?).convert(*dtype)
+            }
+            Stmt::Load {
+                mask: Some(m),
+                fill,
+                ..
+            } if !v(*m).as_bool() => *fill,
+            Stmt::Load { buf, .. } => self.memory.load(buf.index(), &coords(pre)?)?,
+            Stmt::Op { op, args, dtype } => {
+                let args: smallvec::SmallVec<[Scalar; 3]> = args.iter().map(|a| v(*a)).collect();
+                eval::op(*op, *dtype, &args)?
+            }
+            Stmt::Cast { arg, to } => eval::cast(v(*arg), pre.dtypes[arg.index()], *to),
+            Stmt::Bitcast { arg, from, to } => eval::bitcast(v(*arg), *from, *to)?,
+            Stmt::Indirect {
+                value,
+                wrap,
+                check,
+                mask,
+                ..
+            } => {
+                let active = mask.is_none_or(|m| v(m).as_bool());
+                let (n, slot) = pre.indirect[k].expect("prepared with the statement");
+                let mut i = v(*value).as_i64();
+                if *wrap && i < 0 {
+                    i = i.saturating_add(n);
+                }
+                if *check && active && !(0..n).contains(&i) {
+                    return Err(Error::input(format!(
+                        "index {} is out of range for size {n}",
+                        v(*value)
+                    )));
+                }
+                pre.slots[slot] = i;
+                return Ok(());
+            }
+            Stmt::Reduce { op, dtype, .. } => match (op.is_arg(), pre.state[k]) {
+                (true, p) => Scalar::Int(p.at),
+                (false, p) if p.empty => eval::neutral(*op, *dtype),
+                (false, p) => p.value.convert(*dtype),
+            },
+            Stmt::Scan { op, value, dtype } => {
+                let last = body.axes.len() - 1;
+                let (value, d) = (v(*value), pre.dtypes[value.index()]);
+                let next = self.step(*op, d, pre.state[k], value, pre.slots[last], true)?;
+                pre.state[k] = next;
+                match op.is_arg() {
+                    true => Scalar::Int(next.at),
+                    false => next.value.convert(*dtype),
+                }
+            }
+            Stmt::Acc { .. } => {
+                sum.ok_or_else(|| Error::internal("`acc` outside a contraction's epilogue"))?
+            }
+            Stmt::Store { mask: Some(m), .. } if !v(*m).as_bool() => return Ok(()),
+            Stmt::Store {
+                buf, value, mode, ..
+            } => {
+                let at = coords(pre)?;
+                let mut new = v(*value);
+                if let Some(op) = eval::store_op(*mode) {
+                    let old = self.memory.load(buf.index(), &at)?;
+                    new = eval::op(op, pre.dtypes[value.index()], &[old, new])?;
+                }
+                return self.memory.store(buf.index(), &at, new);
+            }
+        };
+        pre.values[k] = value;
+        Ok(())
+    }
+
+    /// Feeds every reduction with the values of this point, whose row-major number over the reduction axes is `point`.
+    fn accumulate(&self, pre: &mut Prepared, point: i64) -> Result<()> {
+        for k in 0..pre.body.stmts.len() {
+            if let Stmt::Reduce { op, value, .. } = &pre.body.stmts[k] {
+                let (v, d) = (pre.values[value.index()], pre.dtypes[value.index()]);
+                pre.state[k] = self.step(*op, d, pre.state[k], v, point, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &self,
+        op: ReduceOp,
+        d: DType,
+        p: Partial,
+        v: Scalar,
+        at: i64,
+        last_wins: bool,
+    ) -> Result<Partial> {
+        if p.empty {
+            return Ok(Partial {
+                value: v,
+                at,
+                empty: false,
+            });
+        }
+        let Some(combine) = eval::combiner(op) else {
+            let better = match last_wins {
+                false => eval::beats(op, d, v, p.value),
+                // Among equals the later one wins: the old value does not beat the new one.
+                true => !eval::beats(op, d, p.value, v),
+            };
+            return Ok(if better {
+                Partial { value: v, at, ..p }
+            } else {
+                p
+            });
+        };
+        let wide = self.options.wide_sums
+            && d == DType::F32
+            && matches!(combine, ScalarOp::Add | ScalarOp::Mul);
+        let d = if wide { DType::F64 } else { d };
+        Ok(Partial {
+            value: eval::op(combine, d, &[p.value, v])?,
+            at,
+            empty: false,
+        })
+    }
+}
+
+impl Prepared<'_> {
+    /// A scan starts anew for each row along the last reduction axis.
+    fn restart_scans(&mut self) {
+        for (k, s) in self.body.stmts.iter().enumerate() {
+            if matches!(s, Stmt::Scan { .. }) {
+                self.state[k] = EMPTY;
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Contractions: the sum of products at every point, then the epilogue.
+
+use super::{Run, for_each_point};
+use crate::index::size;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Sym;
+use inrush_loops::{Access, Axis, Contraction, ScalarOp, eval};
+
+/// An affine access as a position in storage: `base + sum(steps[axis] * index[axis])`.
+struct Linear {
+    buf: usize,
+    base: i64,
+    steps: Vec<i64>,
+}
+
+impl Run<'_> {
+    pub(super) fn contraction(&mut self, c: &Contraction) -> Result<()> {
+        let axes: Vec<Axis> = c.axes().copied().collect();
+        let extents: Vec<i64> = axes
+            .iter()
+            .map(|a| size(&self.p.exprs, a.size, &self.symbols))
+            .collect::<Result<_>>()?;
+        let outer = axes.len() - c.k.len();
+        let empty = extents.contains(&0);
+        let (a, b) = match empty {
+            false => (
+                self.linear(&c.a, &axes, &extents)?,
+                self.linear(&c.b, &axes, &extents)?,
+            ),
+            // No product is formed, so nothing is read.
+            true => (Linear::nothing(&axes), Linear::nothing(&axes)),
+        };
+        let wide = self.options.wide_sums && c.dtype == DType::F32;
+        let d = if wide { DType::F64 } else { c.dtype };
+        let mut sums = Vec::new();
+        for_each_point(&extents[..outer], |at| {
+            let mut acc = Scalar::Int(0).convert(d);
+            let (pa, pb) = (a.at(at), b.at(at));
+            for_each_point(&extents[outer..], |k| {
+                let x = self
+                    .memory
+                    .read_at(a.buf, position(pa + a.inner(outer, k))?)?;
+                let y = self
+                    .memory
+                    .read_at(b.buf, position(pb + b.inner(outer, k))?)?;
+                acc = match d {
+                    // The hot cases spelled out; a fused and a separate rounding are both allowed.
+                    DType::F32 => {
+                        let product = x.as_f64() as f32 * y.as_f64() as f32;
+                        Scalar::Float((acc.as_f64() as f32 + product) as f64)
+                    }
+                    DType::F64 => Scalar::Float(acc.as_f64() + x.as_f64() * y.as_f64()),
+                    _ => {
+                        let product = eval::op(ScalarOp::Mul, d, &[x, y])?;
+                        eval::op(ScalarOp::Add, d, &[acc, product])?
+                    }
+                };
+                Ok(())
+            })?;
+            sums.push(acc.convert(c.dtype));
+            Ok(())
+        })?;
+        self.body(&c.epilogue, Some(&sums))
+    }
+
+    /// Positions of an access, checked at the corners of the iteration space: affine coordinates are extreme there.
+    fn linear(&self, x: &Access, axes: &[Axis], extents: &[i64]) -> Result<Linear> {
+        let exprs = &self.p.exprs;
+        let syms: Vec<Sym> = axes.iter().map(|a| a.sym).collect();
+        let view = &self.memory.views[x.buf.index()];
+        let mut out = Linear {
+            buf: x.buf.index(),
+            base: view.offset,
+            steps: vec![0; axes.len()],
+        };
+        for (d, coord) in x.coords.iter().enumerate() {
+            let (coefs, rest) = exprs.affine(*coord, &syms).ok_or_else(|| {
+                Error::internal(format!("`{}` is not affine", exprs.show(*coord)))
+            })?;
+            let rest = size(exprs, rest, &self.symbols)?;
+            let (mut low, mut high) = (rest, rest);
+            out.base += rest * view.strides[d];
+            for (k, coef) in coefs.iter().enumerate() {
+                let coef = size(exprs, *coef, &self.symbols)?;
+                out.steps[k] += coef * view.strides[d];
+                let end = coef * (extents[k] - 1);
+                low += end.min(0);
+                high += end.max(0);
+            }
+            if low < 0 || high >= view.sizes[d] {
+                return Err(Error::input(format!(
+                    "dimension {d} of {} is read at {low}..={high}, size {}",
+                    x.buf, view.sizes[d]
+                )));
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Linear {
+    fn nothing(axes: &[Axis]) -> Linear {
+        Linear {
+            buf: 0,
+            base: 0,
+            steps: vec![0; axes.len()],
+        }
+    }
+    fn at(&self, outer: &[i64]) -> i64 {
+        self.base
+            + outer
+                .iter()
+                .zip(&self.steps)
+                .map(|(i, s)| i * s)
+                .sum::<i64>()
+    }
+    fn inner(&self, outer: usize, k: &[i64]) -> i64 {
+        k.iter().zip(&self.steps[outer..]).map(|(i, s)| i * s).sum()
+    }
+}
+
+fn position(at: i64) -> Result<usize> {
+    usize::try_from(at).map_err(|_| Error::internal("a negative position"))
+}

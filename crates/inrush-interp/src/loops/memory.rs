@@ -1,0 +1,148 @@
+//! Buffers in memory: each as its layout says (row-major where none is chosen), aliases sharing their buffer's storage.
+
+use crate::index::{Symbols, size, sizes};
+use crate::tensor::{Tensor, numel};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_loops::{BufId, BufferKind, Loops};
+
+/// One buffer's view of a storage.
+pub(super) struct View {
+    pub storage: usize,
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub offset: i64,
+    name: String,
+}
+
+pub(super) struct Memory {
+    pub views: Vec<View>,
+    /// Flat storages, indexed by the buffer that owns them (empty for aliases).
+    storages: Vec<Tensor>,
+}
+
+impl Memory {
+    pub fn new(p: &Loops, symbols: &Symbols) -> Result<Memory> {
+        let mut views = Vec::new();
+        let mut storages = Vec::new();
+        for (k, b) in p.buffers.iter().enumerate() {
+            let dims = sizes(&p.exprs, &b.sizes, symbols)?;
+            let (strides, offset) = match &b.layout {
+                Some(l) => (
+                    sizes(&p.exprs, &l.strides, symbols)?,
+                    size(&p.exprs, l.offset, symbols)?,
+                ),
+                None => (row_major(&dims), 0),
+            };
+            let view = View {
+                storage: p.storage(BufId::from_index(k)).index(),
+                dtype: b.dtype,
+                sizes: dims,
+                strides,
+                offset,
+                name: format!("b{k} ({})", b.name),
+            };
+            let length = match b.kind {
+                BufferKind::Alias { .. } => 0,
+                _ => view.extent()?,
+            };
+            storages.push(Tensor::zeros(b.dtype, &[length])?);
+            views.push(view);
+        }
+        Ok(Memory { views, storages })
+    }
+
+    /// Element at `coords`.
+    pub fn load(&self, buf: usize, coords: &[i64]) -> Result<Scalar> {
+        let v = &self.views[buf];
+        self.read_at(buf, v.position(coords)?)
+    }
+
+    pub fn store(&mut self, buf: usize, coords: &[i64], value: Scalar) -> Result<()> {
+        let at = self.views[buf].position(coords)?;
+        self.write_at(buf, at, value)
+    }
+
+    /// Element at a position of the storage.
+    pub fn read_at(&self, buf: usize, at: usize) -> Result<Scalar> {
+        let v = &self.views[buf];
+        let storage = &self.storages[v.storage];
+        let value = storage.get(at).map_err(|e| e.context(&v.name))?;
+        match storage.dtype == v.dtype {
+            true => Ok(value),
+            false => inrush_loops::eval::bitcast(value, storage.dtype, v.dtype),
+        }
+    }
+
+    fn write_at(&mut self, buf: usize, at: usize, value: Scalar) -> Result<()> {
+        let v = &self.views[buf];
+        let storage = &mut self.storages[v.storage];
+        let value = match storage.dtype == v.dtype {
+            true => value,
+            false => inrush_loops::eval::bitcast(value, v.dtype, storage.dtype)?,
+        };
+        storage.set(at, value).map_err(|e| e.context(&v.name))
+    }
+
+    pub fn write_all(&mut self, buf: usize, t: &Tensor) -> Result<()> {
+        let mut k = 0;
+        super::for_each_point(&t.sizes, |at| {
+            self.store(buf, at, t.get(k)?)?;
+            k += 1;
+            Ok(())
+        })
+    }
+
+    pub fn read_all(&self, buf: usize) -> Result<Tensor> {
+        let v = &self.views[buf];
+        let mut t = Tensor::zeros(v.dtype, &v.sizes)?;
+        let mut k = 0;
+        super::for_each_point(&v.sizes, |at| {
+            t.set(k, self.load(buf, at)?)?;
+            k += 1;
+            Ok(())
+        })?;
+        Ok(t)
+    }
+}
+
+impl View {
+    fn position(&self, coords: &[i64]) -> Result<usize> {
+        let inside = coords.len() == self.sizes.len()
+            && (coords.iter().zip(&self.sizes)).all(|(c, n)| (0..*n).contains(c));
+        if !inside {
+            return Err(Error::input(format!(
+                "index {coords:?} is out of range for {} of sizes {:?}",
+                self.name, self.sizes
+            )));
+        }
+        let steps = coords.iter().zip(&self.strides).map(|(c, s)| c * s);
+        let at = self.offset + steps.sum::<i64>();
+        usize::try_from(at)
+            .map_err(|_| Error::internal(format!("{} lies at a negative position", self.name)))
+    }
+
+    /// Elements of storage that the layout needs.
+    fn extent(&self) -> Result<i64> {
+        if numel(&self.sizes)? == 0 {
+            return Ok(0);
+        }
+        let last = self
+            .sizes
+            .iter()
+            .zip(&self.strides)
+            .try_fold(self.offset, |a, (n, s)| {
+                (n - 1).checked_mul(*s)?.max(0).checked_add(a)
+            });
+        last.and_then(|l| l.checked_add(1))
+            .ok_or_else(|| Error::input(format!("{} is too large", self.name)))
+    }
+}
+
+fn row_major(sizes: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1i64; sizes.len()];
+    for d in (1..sizes.len()).rev() {
+        strides[d - 1] = strides[d].saturating_mul(sizes[d].max(1));
+    }
+    strides
+}

@@ -1,0 +1,157 @@
+//! Tensors of the interpreters: logical, row-major, owned.
+
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_loops::eval;
+
+/// A tensor in row-major order, little-endian elements of its storage dtype.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tensor {
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    pub data: Vec<u8>,
+}
+
+/// An input or output of a program.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    Tensor(Tensor),
+    Scalar(Scalar),
+    None,
+}
+
+/// Elements that a tensor of an interpreter may have: these run one by one, so anything beyond is a mistake.
+const MAX_ELEMENTS: i64 = 1 << 31;
+
+/// Number of elements of `sizes`, refused when negative or beyond what an interpreter can hold.
+pub fn numel(sizes: &[i64]) -> Result<usize> {
+    let mut n = 1i64;
+    for s in sizes {
+        if *s < 0 {
+            return Err(Error::input(format!("a size is negative: {sizes:?}")));
+        }
+        n = n.saturating_mul(*s);
+    }
+    if n > MAX_ELEMENTS && !sizes.contains(&0) {
+        return Err(Error::input(format!(
+            "{sizes:?} is too large for the interpreter"
+        )));
+    }
+    Ok(if sizes.contains(&0) { 0 } else { n as usize })
+}
+
+impl Tensor {
+    pub fn zeros(dtype: DType, sizes: &[i64]) -> Result<Tensor> {
+        Ok(Tensor {
+            dtype,
+            sizes: sizes.to_vec(),
+            data: vec![0; numel(sizes)? * dtype.size()],
+        })
+    }
+
+    /// A tensor of the given elements, each converted to `dtype`.
+    pub fn from_scalars(dtype: DType, sizes: &[i64], values: &[Scalar]) -> Result<Tensor> {
+        let mut t = Tensor::zeros(dtype, sizes)?;
+        if t.numel() != values.len() {
+            return Err(Error::internal(format!(
+                "{} elements for {sizes:?}",
+                values.len()
+            )));
+        }
+        for (k, v) in values.iter().enumerate() {
+            t.set(k, *v)?;
+        }
+        Ok(t)
+    }
+
+    pub fn numel(&self) -> usize {
+        self.data.len() / self.dtype.size()
+    }
+
+    pub fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Element `k` in row-major order.
+    pub fn get(&self, k: usize) -> Result<Scalar> {
+        let size = self.dtype.size();
+        let Some(bytes) = self.data.get(k * size..(k + 1) * size) else {
+            return Err(Error::internal(format!(
+                "element {k} of {:?} is read",
+                self.sizes
+            )));
+        };
+        let mut word = [0u8; 8];
+        if size > 8 {
+            return Err(Error::unsupported(format!(
+                "values of dtype {}",
+                self.dtype
+            )));
+        }
+        word[..size].copy_from_slice(bytes);
+        eval::from_bits(u64::from_le_bytes(word), self.dtype)
+    }
+
+    /// Writes element `k`, rounding or wrapping `v` to the dtype.
+    pub fn set(&mut self, k: usize, v: Scalar) -> Result<()> {
+        let size = self.dtype.size();
+        let bits = eval::to_bits(v, self.dtype)?.to_le_bytes();
+        match self.data.get_mut(k * size..(k + 1) * size) {
+            Some(bytes) => bytes.copy_from_slice(&bits[..size]),
+            None => {
+                return Err(Error::internal(format!(
+                    "element {k} of {:?} is written",
+                    self.sizes
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// All elements.
+    pub fn scalars(&self) -> Result<Vec<Scalar>> {
+        (0..self.numel()).map(|k| self.get(k)).collect()
+    }
+
+    /// Largest error relative to the largest finite magnitude of `want`, element by element; infinite where one is NaN or
+    /// infinite and the other is not the same, or where the types differ.
+    pub fn max_error(&self, want: &Tensor) -> Result<f64> {
+        if self.dtype != want.dtype || self.sizes != want.sizes {
+            return Ok(f64::INFINITY);
+        }
+        let (mut worst, mut norm) = (0f64, 0f64);
+        for k in 0..self.numel() {
+            let (a, b) = (self.get(k)?, want.get(k)?);
+            if !self.dtype.is_float() {
+                if a != b {
+                    return Ok(f64::INFINITY);
+                }
+                continue;
+            }
+            let (a, b) = (a.as_f64(), b.as_f64());
+            if b.is_finite() {
+                norm = norm.max(b.abs());
+            }
+            if a == b || (a.is_nan() && b.is_nan()) {
+                continue;
+            }
+            worst = worst.max((a - b).abs());
+            if !a.is_finite() || !b.is_finite() {
+                return Ok(f64::INFINITY);
+            }
+        }
+        Ok(if worst == 0.0 {
+            0.0
+        } else {
+            worst / norm.max(1e-30)
+        })
+    }
+}
+
+impl Value {
+    pub fn tensor(&self) -> Result<&Tensor> {
+        match self {
+            Value::Tensor(t) => Ok(t),
+            other => Err(Error::input(format!("expected a tensor, got {other:?}"))),
+        }
+    }
+}
