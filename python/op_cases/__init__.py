@@ -1,0 +1,28 @@
+"""The operator cases: one module for each family, `cases(suite)` in each adds its cases. See core.py for what a case is."""
+
+import importlib
+
+FAMILIES = (
+    "pointwise",
+    "integer",
+    "promotion",
+    "reduction",
+    "view",
+    "indexing",
+    "matmul",
+    "conv",
+    "pool",
+    "norm",
+    "attention",
+    "creation",
+    "mutation",
+    "structure",
+    "dynamic",
+)
+
+
+def collect(suite, families=FAMILIES):
+    """Adds the cases of the named families to the suite."""
+    for family in families:
+        suite.family = family
+        importlib.import_module("." + family, __name__).cases(suite)
