@@ -259,7 +259,8 @@ mod tests {
         for row in crate::rows() {
             let result = super::example(row.name)
                 .and_then(|e| crate::decompose(e.graph))
-                .and_then(crate::lower);
+                .and_then(crate::lower)
+                .and_then(|loops| inrush_loops::verify::verify(&loops));
             if let Err(e) = result {
                 failures.push(format!("{}: {e}", row.name));
             }

@@ -129,9 +129,10 @@ impl<'g> BodyBuilder<'g> {
 
     pub fn op(&mut self, op: ScalarOp, args: &[StmtId]) -> StmtId {
         let operand = args.get((op == ScalarOp::Where) as usize);
-        let dtype = op.result(operand.map_or(DType::F32, |a| self.dtype(*a)));
+        // The statement says the operands' dtype.
+        let dtype = operand.map_or(DType::F32, |a| self.dtype(*a));
         let args = SmallVec::from_slice(args);
-        self.push(Stmt::Op { op, args, dtype }, dtype)
+        self.push(Stmt::Op { op, args, dtype }, op.result(dtype))
     }
 
     /// `v` converted to `to` (rounded when `to` is a narrow float); `v` itself when nothing changes.

@@ -4,8 +4,10 @@
 //! a fresh buffer; joining bodies is the scheduler's work.
 
 pub mod body;
+mod form;
 mod outputs;
 mod pointwise;
+pub mod product;
 
 pub use pointwise::Pw;
 

@@ -1,15 +1,24 @@
 //! The operators, one family a file.
 
 mod arith;
+mod convolution;
+mod matmul;
 mod reduce;
 mod shape;
+mod window;
 
 use crate::{Op, Row};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
 /// The families. A new file adds a line here.
-const FAMILIES: &[&[Row]] = &[arith::ROWS, reduce::ROWS, shape::ROWS];
+const FAMILIES: &[&[Row]] = &[
+    arith::ROWS,
+    convolution::ROWS,
+    matmul::ROWS,
+    reduce::ROWS,
+    shape::ROWS,
+];
 
 /// Every row, family by family.
 pub fn rows() -> impl Iterator<Item = &'static Row> {

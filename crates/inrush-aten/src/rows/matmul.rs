@@ -1,0 +1,379 @@
+//! Matrix products of every rank.
+
+use crate::lower::body::broadcast_index;
+use crate::lower::product::{Product, Role, Target};
+use crate::{BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use inrush_base::{Error, Result, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_graph::{Arg, Type, ValueId};
+use inrush_loops::{ScalarOp, StmtId};
+
+/// Sizes of `a @ b`, and those of its leading (batch) dimensions.
+fn matmul_sizes(exprs: &Exprs, a: &[Expr], b: &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)> {
+    let wrong = || {
+        Error::input(format!(
+            "sizes {} and {} do not multiply",
+            exprs.show_list(a),
+            exprs.show_list(b)
+        ))
+    };
+    let (&ka, _) = a.split_last().ok_or_else(wrong)?;
+    let kb = match b {
+        [] => return Err(wrong()),
+        [k] => *k,
+        [.., k, _] => *k,
+    };
+    if exprs.prove_ne(ka, kb) {
+        return Err(wrong());
+    }
+    let lead = |s: &[Expr]| s[..s.len().saturating_sub(2)].to_vec();
+    let lead = meta::broadcast(exprs, &lead(a), &lead(b))?;
+    let mut out = lead.clone();
+    if a.len() > 1 {
+        out.push(a[a.len() - 2]);
+    }
+    if b.len() > 1 {
+        out.push(b[b.len() - 1]);
+    }
+    Ok((out, lead))
+}
+
+/// The names of the two factors, which operators call differently: the first two tensors, or the two after `self`.
+fn factors<'c>(call: &Call<'c>, first: usize) -> (&'c str, &'c str) {
+    let p = &call.op.schema().params;
+    (&p[first].name, &p[first + 1].name)
+}
+
+fn matmul_meta(call: &Call) -> Result<Vec<Type>> {
+    let (a, b) = factors(call, 0);
+    let (a, b) = (call.tensor(a)?, call.tensor(b)?);
+    let (sizes, _) = matmul_sizes(call.exprs, &a.sizes, &b.sizes)?;
+    meta::one(call.exprs, a.dtype, sizes)
+}
+
+/// `a @ b` with the stored value made by `finish`.
+fn product<'g>(
+    lw: &mut Lower<'g>,
+    a: &Tensor,
+    b: &Tensor,
+    finish: impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId>,
+) -> Result<Tensor> {
+    let exprs = lw.exprs;
+    let (sizes, lead) = matmul_sizes(exprs, &a.sizes, &b.sizes)?;
+    let mut p = Product::new(exprs);
+    // Leading dimensions that only the first factor has are more rows of one product.
+    let shared = |t: &Tensor, d: usize| -> Option<Expr> {
+        let rank = t.sizes.len().saturating_sub(2);
+        (d + rank)
+            .checked_sub(lead.len())
+            .map(|k| t.sizes[k])
+            .filter(|s| !exprs.is_int(*s, 1))
+    };
+    let folds = (0..lead.len()).all(|d| shared(b, d).is_none());
+    let role = if folds { Role::M } else { Role::Batch };
+    let mut index: Vec<Expr> = lead.iter().map(|s| p.axis(role, *s)).collect();
+    let of_lead = |t: &Tensor, index: &[Expr]| -> Vec<Expr> {
+        let rank = t.sizes.len().saturating_sub(2);
+        (lead.len() - rank..lead.len())
+            .map(|d| match shared(t, d) {
+                Some(_) => index[d],
+                None => exprs.int(0),
+            })
+            .collect()
+    };
+    let (mut ia, mut ib) = (of_lead(a, &index), of_lead(b, &index));
+    if let [.., m, _] = a.sizes.as_slice() {
+        let i = p.axis(Role::M, *m);
+        ia.push(i);
+        index.push(i);
+    }
+    let k = p.axis(Role::K, a.sizes[a.sizes.len() - 1]);
+    ia.push(k);
+    ib.push(k);
+    if let [.., _, n] = b.sizes.as_slice() {
+        let j = p.axis(Role::N, *n);
+        ib.push(j);
+        index.push(j);
+    }
+    let target = Target {
+        dtype: a.dtype,
+        sizes,
+        index,
+    };
+    p.lower(lw, (a, ia), (b, ib), target, finish)
+}
+
+fn matmul<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (a, b) = factors(call, 0);
+    let (a, b) = (lw.arg(call, a)?, lw.arg(call, b)?);
+    Ok(vec![product(lw, &a, &b, |_, sum, _| Ok(sum))?])
+}
+
+fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
+    match (x, w) {
+        ([lead @ .., kx], [n @ .., kw]) if n.len() < 2 && !exprs.prove_ne(*kx, *kw) => {
+            Ok([lead, n].concat())
+        }
+        _ => Err(Error::input(format!(
+            "input {} does not fit weight {}",
+            exprs.show_list(x),
+            exprs.show_list(w)
+        ))),
+    }
+}
+
+fn linear_meta(call: &Call) -> Result<Vec<Type>> {
+    let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
+    let sizes = linear_sizes(call.exprs, &x.sizes, &w.sizes)?;
+    meta::one(call.exprs, x.dtype, sizes)
+}
+
+/// `x @ w^T + bias`; the weight is read as it lies.
+fn linear<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (x, w) = (lw.arg(call, "input")?, lw.arg(call, "weight")?);
+    let bias = lw.opt_arg(call, "bias")?;
+    let sizes = linear_sizes(lw.exprs, &x.sizes, &w.sizes)?;
+    let out = rows_by_rows(lw, &x, &w, sizes, |body, sum, at| match &bias {
+        Some(t) => add_broadcast(body, sum, t, at, Scalar::Int(1)),
+        None => Ok(sum),
+    })?;
+    Ok(vec![out])
+}
+
+/// `sum over k of x[..., k] * w[..., k]`: every leading dimension of `x` with every leading dimension of `w`.
+fn rows_by_rows<'g>(
+    lw: &mut Lower<'g>,
+    x: &Tensor,
+    w: &Tensor,
+    sizes: Vec<Expr>,
+    finish: impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId>,
+) -> Result<Tensor> {
+    let mut p = Product::new(lw.exprs);
+    let mut lead = |t: &Tensor, role: Role| -> Vec<Expr> {
+        let lead = &t.sizes[..t.sizes.len() - 1];
+        lead.iter().map(|s| p.axis(role, *s)).collect()
+    };
+    let (mut ia, mut ib) = (lead(x, Role::M), lead(w, Role::N));
+    let index = [ia.as_slice(), ib.as_slice()].concat();
+    let k = p.axis(Role::K, x.sizes[x.sizes.len() - 1]);
+    ia.push(k);
+    ib.push(k);
+    let target = Target {
+        dtype: x.dtype,
+        sizes,
+        index,
+    };
+    p.lower(lw, (x, ia), (w, ib), target, finish)
+}
+
+/// `sum + scale * t`, with `t` broadcast to the result.
+fn add_broadcast(
+    body: &mut BodyBuilder,
+    sum: StmtId,
+    t: &Tensor,
+    at: &[Expr],
+    scale: Scalar,
+) -> Result<StmtId> {
+    let dtype = body.dtype(sum);
+    let index = broadcast_index(body.exprs, t, at);
+    let mut v = body.load(t, &index);
+    v = body.cast(v, dtype);
+    if scale.as_f64() != 1.0 {
+        let c = body.constant(scale, dtype);
+        v = body.op(ScalarOp::Mul, &[v, c]);
+    }
+    Ok(body.op(ScalarOp::Add, &[sum, v]))
+}
+
+fn inner_sizes(a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
+    match (a, b) {
+        ([la @ .., _], [lb @ .., _]) => Ok([la, lb].concat()),
+        _ => Err(Error::unsupported(
+            "inner product of a 0-dimensional tensor",
+        )),
+    }
+}
+
+fn inner<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (a, b) = (lw.arg(call, "self")?, lw.arg(call, "other")?);
+    let sizes = inner_sizes(&a.sizes, &b.sizes)?;
+    Ok(vec![rows_by_rows(lw, &a, &b, sizes, |_, sum, _| Ok(sum))?])
+}
+
+fn addmm_meta(call: &Call) -> Result<Vec<Type>> {
+    let (a, b) = factors(call, 1);
+    let (a, b) = (call.tensor(a)?, call.tensor(b)?);
+    let (mut sizes, _) = matmul_sizes(call.exprs, &a.sizes, &b.sizes)?;
+    if call.op.row.name == "aten.addbmm.default" {
+        sizes.remove(0);
+    }
+    meta::one(call.exprs, a.dtype, sizes)
+}
+
+/// `beta * self + alpha * (a @ b)`.
+fn addmm<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (a, b) = factors(call, 1);
+    let (a, b) = (lw.arg(call, a)?, lw.arg(call, b)?);
+    let finish = scaled_sum(lw, call)?;
+    Ok(vec![product(lw, &a, &b, finish)?])
+}
+
+/// `beta * self + alpha * sum`. With `beta` 0 the summand is not read: its NaNs do not count.
+fn scaled_sum<'g>(
+    lw: &Lower<'g>,
+    call: &Call<'g>,
+) -> Result<impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId> + use<'g>> {
+    let added = lw.arg(call, "self")?;
+    let (alpha, beta) = (call.scalar("alpha")?, call.scalar("beta")?);
+    Ok(
+        move |body: &mut BodyBuilder<'g>, mut sum: StmtId, at: &[Expr]| {
+            if alpha.as_f64() != 1.0 {
+                let c = body.constant(alpha, body.dtype(sum));
+                sum = body.op(ScalarOp::Mul, &[sum, c]);
+            }
+            if beta.as_f64() == 0.0 {
+                return Ok(sum);
+            }
+            add_broadcast(body, sum, &added, at, beta)
+        },
+    )
+}
+
+/// `beta * self + alpha * sum over the batch of (a @ b)`.
+fn addbmm<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (a, b) = (lw.arg(call, "batch1")?, lw.arg(call, "batch2")?);
+    let (&[batch, m, k], &[_, _, n]) = (a.sizes.as_slice(), b.sizes.as_slice()) else {
+        return Err(Error::input("batch1 and batch2 must have three dimensions"));
+    };
+    let mut p = Product::new(lw.exprs);
+    let (i, j) = (p.axis(Role::M, m), p.axis(Role::N, n));
+    let (q, r) = (p.axis(Role::K, batch), p.axis(Role::K, k));
+    let finish = scaled_sum(lw, call)?;
+    let target = Target {
+        dtype: a.dtype,
+        sizes: vec![m, n],
+        index: vec![i, j],
+    };
+    Ok(vec![p.lower(
+        lw,
+        (&a, vec![q, i, r]),
+        (&b, vec![q, r, j]),
+        target,
+        finish,
+    )?])
+}
+
+/// `a[i] * b[j]`.
+fn outer(b: &mut Builder, args: &crate::Args) -> Result<Vec<ValueId>> {
+    let (x, y) = (args.value("self")?, args.value("vec2")?);
+    let mut sizes = b.sizes(x)?;
+    sizes.push(b.exprs.int(1));
+    let column = b.call("aten.view.default", &[x.into(), Arg::Ints(sizes)])?;
+    Ok(vec![b.call("aten.mul.Tensor", &[column.into(), y.into()])?])
+}
+
+const fn product_row(name: &'static str, schema: &'static str, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(matmul_meta),
+        route: Route::Lower(matmul),
+        example,
+    }
+}
+
+const fn sum_row(name: &'static str, schema: &'static str, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(addmm_meta),
+        route: Route::Lower(addmm),
+        example,
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    product_row(
+        "aten.mm.default",
+        "(Tensor self, Tensor mat2) -> Tensor",
+        "(f32[3,4], f32[4,5])",
+    ),
+    product_row(
+        "aten.bmm.default",
+        "(Tensor self, Tensor mat2) -> Tensor",
+        "(f32[2,3,4], f32[2,4,5])",
+    ),
+    product_row(
+        "aten.matmul.default",
+        "(Tensor self, Tensor other) -> Tensor",
+        "(f32[2,1,3,4], f32[5,4,2])",
+    ),
+    product_row(
+        "aten.mv.default",
+        "(Tensor self, Tensor vec) -> Tensor",
+        "(f32[3,4], f32[4])",
+    ),
+    product_row(
+        "aten.dot.default",
+        "(Tensor self, Tensor tensor) -> Tensor",
+        "(f32[4], f32[4])",
+    ),
+    product_row(
+        "aten.vdot.default",
+        "(Tensor self, Tensor other) -> Tensor",
+        "(f32[4], f32[4])",
+    ),
+    sum_row(
+        "aten.addmm.default",
+        "(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        "(f32[5], f32[3,4], f32[4,5], beta=0.5, alpha=2.0)",
+    ),
+    sum_row(
+        "aten.baddbmm.default",
+        "(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        "(f32[2,3,5], f32[2,3,4], f32[2,4,5], beta=0.0)",
+    ),
+    sum_row(
+        "aten.addmv.default",
+        "(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        "(f32[3], f32[3,4], f32[4], alpha=0.5)",
+    ),
+    Row {
+        name: "aten.addbmm.default",
+        schema: "(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        meta: Meta::Fn(addmm_meta),
+        route: Route::Lower(addbmm),
+        example: "(f32[3,5], f32[2,3,4], f32[2,4,5])",
+    },
+    Row {
+        name: "aten.linear.default",
+        schema: "(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+        meta: Meta::Fn(linear_meta),
+        route: Route::Lower(linear),
+        example: "(f32[2,3,4], f32[5,4], f32[5])",
+    },
+    Row {
+        name: "aten.inner.default",
+        schema: "(Tensor self, Tensor other) -> Tensor",
+        meta: Meta::Fn(|c| {
+            let (a, b) = (c.tensor("self")?, c.tensor("other")?);
+            meta::one(c.exprs, a.dtype, inner_sizes(&a.sizes, &b.sizes)?)
+        }),
+        route: Route::Lower(inner),
+        example: "(f32[2,3,4], f32[5,4])",
+    },
+    Row {
+        name: "aten.outer.default",
+        schema: "(Tensor self, Tensor vec2) -> Tensor",
+        meta: Meta::Route,
+        route: Route::Decompose(outer),
+        example: "(f32[3], f32[4])",
+    },
+    Row {
+        name: "aten.ger.default",
+        schema: "(Tensor self, Tensor vec2) -> Tensor",
+        meta: Meta::Route,
+        route: Route::Decompose(outer),
+        example: "(f32[3], f32[4])",
+    },
+];
