@@ -1,0 +1,313 @@
+//! Rates of this machine and of the engine on it: multiplication peak, copy bandwidth, dispatch, and the matrix products
+//! and convolutions of common networks at batch 1, beside the crate `gemm`.
+//!
+//! `cargo run --release -p inrush-cpu --example rates [THREADS] [FILTER] [--json]`
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use gemm::Parallelism;
+use inrush_base::{DType, Isa};
+use inrush_cpu::*;
+
+/// Least seconds of one call over about `budget`, at least five calls.
+fn best(budget: Duration, mut f: impl FnMut()) -> f64 {
+    let (begin, mut least, mut calls) = (Instant::now(), f64::INFINITY, 0);
+    while calls < 5 || begin.elapsed() < budget {
+        let t = Instant::now();
+        f();
+        least = least.min(t.elapsed().as_secs_f64());
+        calls += 1;
+    }
+    least
+}
+
+const BUDGET: Duration = Duration::from_millis(120);
+
+fn floats(n: usize) -> Vec<f32> {
+    let mut x = 1u32;
+    (0..n)
+        .map(|_| {
+            x = x.wrapping_mul(1664525).wrapping_add(1013904223);
+            (x >> 9) as f32 / (1 << 23) as f32 - 0.5
+        })
+        .collect()
+}
+
+/// A tile that stays in registers and the first cache: what the multipliers give.
+fn peak(pool: &Pool, isa: Isa) -> f64 {
+    let (m, k, n) = (48 * pool.threads(), 256, 48);
+    let flops = 2.0 * (m * k * n) as f64;
+    flops / product(pool, isa, (1, m, k, n), true, 1) / 1e9
+}
+
+/// Seconds of a product; weights `[n, k]`, packed or taken as they lie. `sets` of weights are used in turn, so that they
+/// come from memory where together they exceed the caches.
+fn product(
+    pool: &Pool,
+    isa: Isa,
+    (batch, m, k, n): (usize, usize, usize, usize),
+    packed: bool,
+    sets: usize,
+) -> f64 {
+    let (a, mut c) = (floats(batch * m * k), vec![0f32; batch * m * n]);
+    let matrices = if packed { 1 } else { batch };
+    let b: Vec<Vec<f32>> = (0..sets).map(|_| floats(matrices * k * n)).collect();
+    let views: Vec<RhsView> = b
+        .iter()
+        .map(|b| RhsView {
+            ptr: b.as_ptr().cast(),
+            dtype: DType::F32,
+            matrices: Affine::linear(matrices, (k * n) as isize),
+            k: Affine::linear(k, 1),
+            cols: Affine::linear(n, k as isize),
+        })
+        .collect();
+    let packs: Vec<PackedB> = if packed {
+        views
+            .iter()
+            .map(|v| unsafe { PackedB::pack(pool, isa, DType::F32, v).unwrap() })
+            .collect()
+    } else {
+        Vec::new()
+    };
+    let lhs = Lhs {
+        ptr: a.as_ptr().cast(),
+        dtype: DType::F32,
+        matrices: Affine::linear(batch, (m * k) as isize),
+        rows: Affine::linear(m, k as isize),
+        taps: &[0],
+        k_step: 1,
+    };
+    let out = Output::Store(StoreView {
+        ptr: c.as_mut_ptr().cast(),
+        dtype: DType::F32,
+        batch: Affine::linear(batch, (m * n) as isize),
+        rows: Affine::linear(m, n as isize),
+        cols: Affine::linear(n, 1),
+    });
+    let gemm = Gemm::plan(
+        GemmShape::new(batch, m, k, n),
+        DType::F32,
+        isa,
+        pool.threads(),
+        packed,
+    )
+    .unwrap();
+    let mut turn = 0;
+    best(BUDGET, || {
+        let rhs = if packed {
+            Rhs::Packed(&packs[turn % sets])
+        } else {
+            Rhs::View(&views[turn % sets])
+        };
+        turn += 1;
+        unsafe { gemm.run(pool, &lhs, rhs, &out).unwrap() }
+    })
+}
+
+/// The same by the crate `gemm`, weights `[n, k]`.
+fn other(threads: usize, (batch, m, k, n): (usize, usize, usize, usize)) -> f64 {
+    let (a, b, mut c) = (
+        floats(batch * m * k),
+        floats(batch * k * n),
+        vec![0f32; batch * m * n],
+    );
+    let parallelism = if threads == 1 {
+        Parallelism::None
+    } else {
+        Parallelism::Rayon(threads)
+    };
+    best(BUDGET, || unsafe {
+        for i in 0..batch {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                c.as_mut_ptr().add(i * m * n),
+                1,
+                n as isize,
+                false,
+                a.as_ptr().add(i * m * k),
+                1,
+                k as isize,
+                b.as_ptr().add(i * n * k),
+                k as isize,
+                1,
+                0.0,
+                1.0,
+                false,
+                false,
+                false,
+                parallelism,
+            )
+        }
+    })
+}
+
+fn convolution(pool: &Pool, isa: Isa, shape: ConvShape) -> f64 {
+    let [_, ih, iw] = shape.input;
+    let input = floats(shape.batch * ih * iw * shape.c_in);
+    let ci = shape.c_in / shape.groups;
+    let [_, kh, kw] = shape.kernel;
+    let filters = floats(shape.c_out * ci * kh * kw);
+    let conv = Conv::plan(shape, DType::F32, isa, pool.threads()).unwrap();
+    let strides = [ci * kh * kw, kh * kw, 0, kw, 1].map(|x| x as isize);
+    let packed = unsafe {
+        conv.pack(pool, filters.as_ptr().cast(), DType::F32, strides)
+            .unwrap()
+    };
+    let [_, oh, ow] = shape.output();
+    let m = shape.batch * oh * ow;
+    let mut c = vec![0f32; m * shape.c_out];
+    let out = Output::Store(StoreView {
+        ptr: c.as_mut_ptr().cast(),
+        dtype: DType::F32,
+        batch: Affine::ONE,
+        rows: Affine::linear(m, shape.c_out as isize),
+        cols: Affine::linear(shape.c_out, 1),
+    });
+    best(BUDGET, || unsafe {
+        conv.run(pool, input.as_ptr().cast(), DType::F32, &packed, &out)
+            .unwrap()
+    })
+}
+
+fn bandwidth(pool: &Pool) -> f64 {
+    let n = 64 << 20;
+    let (src, mut dst) = (floats(n / 4), vec![0f32; n / 4]);
+    let to = dst.as_mut_ptr() as usize;
+    let s = best(BUDGET * 3, || {
+        pool.parallel_for(256, 1, &|range| {
+            let (a, b) = (range.start * (n / 4 / 256), range.end * (n / 4 / 256));
+            unsafe {
+                std::ptr::copy_nonoverlapping(src[a..b].as_ptr(), (to as *mut f32).add(a), b - a)
+            }
+        })
+        .unwrap()
+    });
+    2.0 * n as f64 / s / 1e9
+}
+
+fn main() {
+    let mut threads = None;
+    let mut filter = String::new();
+    for arg in std::env::args().skip(1) {
+        match arg.parse::<usize>() {
+            Ok(n) => threads = Some(n),
+            Err(_) => filter = arg,
+        }
+    }
+    let isa = std::env::var("ISA")
+        .ok()
+        .and_then(|s| Isa::parse(&s))
+        .unwrap_or(detect());
+    let pool = Pool::new(threads).unwrap();
+    let threads = pool.threads();
+    let wanted = |name: &str| name.contains(&filter);
+    println!("{} threads, {}", threads, isa.name());
+    if wanted("machine") {
+        println!("multiply  {:7.1} GFLOP/s", peak(&pool, isa));
+        println!(
+            "copy      {:7.1} GB/s, reads and writes counted",
+            bandwidth(&pool)
+        );
+        let s = best(BUDGET, || {
+            for _ in 0..100 {
+                pool.parallel_for(2 * threads, 1, &|r| {
+                    black_box(r);
+                })
+                .unwrap();
+            }
+        });
+        println!("dispatch  {:7.2} us", s / 100.0 * 1e6);
+    }
+
+    println!("\nproducts: batch m k n                        GFLOP/s  share of gemm's   us");
+    let products: &[(&str, (usize, usize, usize, usize), bool)] = &[
+        ("square", (1, 1024, 1024, 1024), true),
+        ("square_unpacked", (1, 1024, 1024, 1024), false),
+        ("square_512", (1, 512, 512, 512), true),
+        ("distilbert_ffn_in", (1, 128, 768, 3072), true),
+        ("distilbert_ffn_out", (1, 128, 3072, 768), true),
+        ("distilbert_proj", (1, 128, 768, 768), true),
+        ("distilbert_scores", (12, 128, 64, 128), false),
+        ("distilbert_values", (12, 128, 128, 64), false),
+        ("gpt2_qkv", (1, 64, 768, 2304), true),
+        ("gpt2_ffn_in", (1, 64, 768, 3072), true),
+        ("gpt2_ffn_out", (1, 64, 3072, 768), true),
+        ("gpt2_head", (1, 64, 768, 50257), true),
+        ("vit_qkv", (1, 197, 192, 576), true),
+        ("vit_proj", (1, 197, 192, 192), true),
+        ("vit_ffn_in", (1, 197, 192, 768), true),
+        ("vit_ffn_out", (1, 197, 768, 192), true),
+        ("vit_scores", (3, 197, 64, 197), false),
+        ("vit_values", (3, 197, 197, 64), false),
+        ("vit_head", (1, 1, 192, 1000), true),
+        ("llama_q", (1, 128, 512, 512), true),
+        ("llama_kv", (1, 128, 512, 256), true),
+        ("llama_ffn_in", (1, 128, 512, 1376), true),
+        ("llama_ffn_out", (1, 128, 1376, 512), true),
+        ("llama_head", (1, 128, 512, 8000), true),
+        ("resnet_fc", (1, 1, 512, 1000), true),
+        ("linear_1", (1, 1, 1024, 4096), true),
+        ("linear_4", (1, 4, 1024, 4096), true),
+        ("linear_16", (1, 16, 1024, 4096), true),
+        ("vector_unpacked", (1, 1, 1024, 4096), false),
+    ];
+    for &(name, shape, packed) in products.iter().filter(|p| wanted(p.0)) {
+        let (batch, m, k, n) = shape;
+        let flops = 2.0 * (batch * m * k * n) as f64;
+        let s = product(&pool, isa, shape, packed, 1);
+        let o = other(threads, shape);
+        println!(
+            "{name:20} {batch:3} {m:5} {k:5} {n:6}  {:9.1} {:12.2} {:12.1}",
+            flops / s / 1e9,
+            o / s,
+            s * 1e6
+        );
+    }
+
+    println!("\nconvolutions: channels in, out, kernel, step, output   GFLOP/s   us");
+    let convolutions: &[(&str, usize, usize, usize, usize, usize, bool)] = &[
+        ("resnet_stem", 3, 64, 7, 2, 112, false),
+        ("resnet_1", 64, 64, 3, 1, 56, false),
+        ("resnet_2a", 64, 128, 3, 2, 28, false),
+        ("resnet_2down", 64, 128, 1, 2, 28, false),
+        ("resnet_2", 128, 128, 3, 1, 28, false),
+        ("resnet_3a", 128, 256, 3, 2, 14, false),
+        ("resnet_3", 256, 256, 3, 1, 14, false),
+        ("resnet_4a", 256, 512, 3, 2, 7, false),
+        ("resnet_4", 512, 512, 3, 1, 7, false),
+        ("vit_patch", 3, 192, 16, 16, 14, false),
+        ("mobile_stem", 3, 16, 3, 2, 112, false),
+        ("mobile_1x1_a", 16, 72, 1, 1, 56, false),
+        ("mobile_1x1_b", 72, 24, 1, 1, 28, false),
+        ("mobile_1x1_c", 24, 88, 1, 1, 28, false),
+        ("mobile_1x1_d", 96, 40, 1, 1, 14, false),
+        ("mobile_1x1_e", 40, 240, 1, 1, 14, false),
+        ("mobile_1x1_f", 240, 40, 1, 1, 14, false),
+        ("mobile_1x1_g", 96, 576, 1, 1, 7, false),
+        ("mobile_1x1_h", 576, 96, 1, 1, 7, false),
+        ("mobile_dw_a", 16, 16, 3, 2, 56, true),
+        ("mobile_dw_b", 88, 88, 3, 1, 28, true),
+        ("mobile_dw_c", 240, 240, 5, 1, 14, true),
+        ("mobile_dw_d", 576, 576, 5, 1, 7, true),
+    ];
+    for &(name, ci, co, kernel, step, size, depthwise) in
+        convolutions.iter().filter(|c| wanted(c.0))
+    {
+        let input = (size - 1) * step + kernel;
+        let mut shape = ConvShape::new_2d(1, ci, co, [input, input], [kernel, kernel], step);
+        if depthwise {
+            shape.groups = ci;
+        }
+        let flops = 2.0 * (size * size * co * kernel * kernel * ci / shape.groups) as f64;
+        let s = convolution(&pool, isa, shape);
+        println!(
+            "{name:16} {ci:4} {co:4} {kernel:3} {step:3} {size:4} {:18.1} {:10.1}",
+            flops / s / 1e9,
+            s * 1e6
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! How a product is cut: units for the threads, blocks for the caches.
+
+use crate::pack::Columns;
+
+/// One stretch of the sum: `taps` taps from `tap`, of each `k` elements from `k0`, starting at row `row` of the packed
+/// operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub tap: usize,
+    pub taps: usize,
+    pub k0: usize,
+    pub k: usize,
+    pub row: usize,
+}
+
+/// Cuts a sum of `taps` times `k` products into stretches of about `limit`.
+pub(crate) fn stretches(taps: usize, k: usize, limit: usize) -> Vec<Stretch> {
+    let mut out = Vec::new();
+    if taps == 0 || k == 0 {
+        return out;
+    }
+    if k > limit {
+        let parts = k.div_ceil(limit);
+        let step = k.div_ceil(parts).next_multiple_of(4);
+        for tap in 0..taps {
+            for k0 in (0..k).step_by(step) {
+                let row = tap * k + k0;
+                out.push(Stretch {
+                    tap,
+                    taps: 1,
+                    k0,
+                    k: step.min(k - k0),
+                    row,
+                });
+            }
+        }
+        return out;
+    }
+    let parts = (taps * k).div_ceil(limit).min(taps);
+    for part in 0..parts {
+        let (tap, end) = (taps * part / parts, taps * (part + 1) / parts);
+        out.push(Stretch {
+            tap,
+            taps: end - tap,
+            k0: 0,
+            k,
+            row: tap * k,
+        });
+    }
+    out
+}
+
+/// What the cut depends on.
+pub(crate) struct Problem<'a> {
+    pub matrices: usize,
+    pub m: usize,
+    pub k: usize,
+    pub columns: &'a Columns,
+    pub lanes: usize,
+    pub bytes: usize,
+    /// Rows of a full tile.
+    pub tile_rows: usize,
+    pub threads: usize,
+    /// The right operand is packed again by every unit that needs it.
+    pub packs: bool,
+    /// Every block must span all columns.
+    pub whole_rows: bool,
+}
+
+/// The cut. Units are numbered by matrix, then by columns, then by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Parts of the rows, and of the panels.
+    pub row_parts: usize,
+    pub panel_parts: usize,
+    /// Most rows of a block inside a unit.
+    pub block_rows: usize,
+    /// Too little work to share.
+    pub serial: bool,
+}
+
+/// Part `i` of `n` things in `parts` parts of nearly equal size.
+pub(crate) fn part(n: usize, parts: usize, i: usize) -> (usize, usize) {
+    (n * i / parts, n * (i + 1) / parts)
+}
+
+/// Longest stretch of the sum, in bytes of one element column: a panel's stretch leaves half of the first cache free.
+pub(crate) const STRETCH_BYTES: usize = 1280;
+/// A block of the left operand stays in the second cache.
+const LHS_BYTES: usize = 256 << 10;
+/// A block of sums too.
+const SUM_BYTES: usize = 128 << 10;
+/// Cycles; below this a dispatch costs more than it gives.
+const SERIAL: f64 = 8000.0;
+
+/// Picks the cheapest cut by a rough count of cycles.
+pub(crate) fn choose(p: &Problem) -> Cut {
+    let panels = p.columns.panels();
+    let stretch = p.k.min(STRETCH_BYTES / p.bytes).max(1);
+    let block_rows = (LHS_BYTES / (stretch * p.bytes)).max(p.tile_rows);
+    let block_rows = block_rows - block_rows % p.tile_rows;
+    let mut best = Cut {
+        row_parts: 1,
+        panel_parts: 1,
+        block_rows,
+        serial: true,
+    };
+    let mut best_cost = f64::INFINITY;
+    let tiles = p.m.div_ceil(p.tile_rows).max(1);
+    let mut row_parts = 1;
+    while row_parts <= tiles {
+        let rows = p.m.div_ceil(row_parts).max(1);
+        let block = rows.min(block_rows);
+        let mut panel_parts = 1;
+        while panel_parts <= panels.max(1) {
+            let cols = panels.div_ceil(panel_parts) * p.columns.width;
+            let fits = block * cols * p.bytes <= SUM_BYTES || panel_parts == panels;
+            if (fits && !p.whole_rows) || panel_parts == 1 && p.whole_rows {
+                let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts);
+                if cost < best_cost {
+                    best_cost = cost;
+                    best = Cut {
+                        row_parts,
+                        panel_parts,
+                        block_rows,
+                        serial: unit * ((p.matrices * row_parts * panel_parts) as f64) < SERIAL,
+                    };
+                }
+            }
+            panel_parts = next(panel_parts, panels.max(1));
+        }
+        row_parts = next(row_parts, tiles);
+    }
+    if p.whole_rows {
+        let rows = SUM_BYTES / (p.columns.padded() * p.bytes).max(1);
+        best.block_rows = best.block_rows.min(rows.max(p.tile_rows));
+    }
+    best
+}
+
+/// The next count to try: all small ones, then steps of an eighth.
+fn next(n: usize, last: usize) -> usize {
+    if n == last {
+        return n + 1;
+    }
+    (n + (n / 8).max(1)).min(last)
+}
+
+/// Cycles of one unit, and of the whole on all threads.
+fn cost(p: &Problem, rows: usize, cols: usize, parts: usize) -> (f64, f64) {
+    let (rows_f, cols_f, k) = (rows as f64, cols as f64, p.k as f64);
+    let bytes = p.bytes as f64;
+    let multiply = rows_f * cols_f * k / (2.0 * p.lanes as f64);
+    let read_lhs = rows_f * k * bytes / 16.0;
+    let read_rhs = cols_f * k * if p.packs { 2.0 } else { bytes / 10.0 };
+    let unit = multiply + read_lhs + read_rhs + rows_f * cols_f / p.lanes as f64 + 500.0;
+    let units = p.matrices * parts;
+    let waves = units.div_ceil(p.threads.max(1)) as f64;
+    // A quarter of a unit is what threads wait for each other at the end.
+    (unit, unit * (waves + 0.25))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_cover_the_sum_once() {
+        for (taps, k) in [
+            (1, 1),
+            (1, 1000),
+            (9, 64),
+            (3, 192),
+            (49, 3),
+            (2, 700),
+            (0, 5),
+            (4, 0),
+        ] {
+            let cut = stretches(taps, k, 256);
+            let mut row = 0;
+            for s in &cut {
+                assert_eq!(s.row, row);
+                assert_eq!(s.row, s.tap * k + s.k0);
+                assert!(s.taps == 1 || s.k == k);
+                row += s.taps * s.k;
+            }
+            assert_eq!(row, taps * k);
+        }
+    }
+
+    #[test]
+    fn enough_units_for_the_threads() {
+        let columns = Columns {
+            n: 1024,
+            width: 16,
+            last: 0,
+            full: 64,
+        };
+        for threads in [1, 2, 4, 16, 64] {
+            let cut = choose(&Problem {
+                matrices: 1,
+                m: 1024,
+                k: 1024,
+                columns: &columns,
+                lanes: 8,
+                bytes: 4,
+                tile_rows: 6,
+                threads,
+                packs: false,
+                whole_rows: false,
+            });
+            assert!(
+                !cut.serial && cut.row_parts * cut.panel_parts >= threads,
+                "{cut:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Channels-last convolutions in one to three dimensions.
+
+use crate::depthwise::{self, Filters};
+use crate::gemm::{Gemm, GemmShape, Lhs, Rhs};
+use crate::micro::with_element;
+use crate::pack::{PackedB, RhsView};
+use crate::store::Output;
+use crate::{Affine, Pool};
+use inrush_base::{DType, Error, Isa, Result};
+
+/// Sizes of a convolution over an input that holds its zero padding already. Dimensions are depth, height, width; those
+/// that a convolution does not have are 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvShape {
+    pub batch: usize,
+    pub groups: usize,
+    /// Channels of all groups.
+    pub c_in: usize,
+    pub c_out: usize,
+    /// Input sizes, padding included.
+    pub input: [usize; 3],
+    /// Elements between neighbours along batch, depth, height, width; channels are contiguous.
+    pub strides: [isize; 4],
+    pub kernel: [usize; 3],
+    pub step: [usize; 3],
+    pub dilation: [usize; 3],
+}
+
+impl ConvShape {
+    /// A plain two-dimensional convolution over a dense `[batch, height, width, c_in]` input.
+    pub fn new_2d(
+        batch: usize,
+        c_in: usize,
+        c_out: usize,
+        input: [usize; 2],
+        kernel: [usize; 2],
+        step: usize,
+    ) -> Self {
+        let row = (input[1] * c_in) as isize;
+        let image = row * input[0] as isize;
+        ConvShape {
+            batch,
+            groups: 1,
+            c_in,
+            c_out,
+            input: [1, input[0], input[1]],
+            strides: [image, image, row, c_in as isize],
+            kernel: [1, kernel[0], kernel[1]],
+            step: [1, step, step],
+            dilation: [1; 3],
+        }
+    }
+
+    /// Output sizes: depth, height, width.
+    pub fn output(&self) -> [usize; 3] {
+        std::array::from_fn(|d| {
+            let reach = self.dilation[d] * self.kernel[d].saturating_sub(1) + 1;
+            match self.input[d].checked_sub(reach) {
+                Some(room) if self.kernel[d] > 0 => room / self.step[d].max(1) + 1,
+                _ => 0,
+            }
+        })
+    }
+
+    fn depthwise(&self) -> bool {
+        self.groups > 1 && self.groups == self.c_in && self.groups == self.c_out
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.groups == 0 || self.c_in % self.groups != 0 || self.c_out % self.groups != 0 {
+            return Err(Error::input(format!(
+                "{} and {} channels do not divide into {} groups",
+                self.c_in, self.c_out, self.groups
+            )));
+        }
+        if self.step.contains(&0) || self.dilation.contains(&0) || self.kernel.contains(&0) {
+            return Err(Error::input(format!(
+                "a convolution with a zero step, dilation or kernel: {self:?}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Where output lines and taps lie in the input.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    /// Output lines (batch, depth, height) to the input offset of their first pixel.
+    pub lines: Affine,
+    /// Output pixels of a line, and elements between their inputs.
+    pub width: usize,
+    pub step: isize,
+    pub taps: Vec<isize>,
+    pub channels: usize,
+}
+
+/// The plan of a convolution: cheap to make, so that sizes may change between calls. Filters are packed by any plan of the
+/// same channels, groups and kernel, for whatever input sizes.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    shape: ConvShape,
+    isa: Isa,
+    acc: DType,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Product {
+        gemm: Gemm,
+        matrices: Affine,
+        rows: Affine,
+        taps: Vec<isize>,
+    },
+    Depthwise {
+        geometry: Geometry,
+        cut: depthwise::Cut,
+    },
+}
+
+/// Filters laid out for [`Conv::run`].
+pub struct PackedFilters(PackedKind);
+
+enum PackedKind {
+    Product(PackedB),
+    Depthwise(Filters),
+}
+
+impl PackedFilters {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match &self.0 {
+            PackedKind::Product(p) => p.bytes(),
+            PackedKind::Depthwise(f) => f.bytes(),
+        }
+    }
+}
+
+impl Conv {
+    /// Plans a convolution that is summed in `acc` on `threads` threads.
+    pub fn plan(shape: ConvShape, acc: DType, isa: Isa, threads: usize) -> Result<Conv> {
+        shape.check()?;
+        let s = &shape;
+        let [od, oh, ow] = s.output();
+        let [image, plane, row, pixel] = s.strides;
+        let along = |d: usize| s.strides[d + 1] * s.step[d] as isize;
+        // Taps in the order of the packed filters: depth, height, width.
+        let [kd, kh, kw] = s.kernel;
+        let channels = s.c_in / s.groups;
+        // Neighbouring taps of a row are one run of memory where pixels are dense.
+        let merged = s.groups == 1 && (kw == 1 || s.dilation[2] == 1 && pixel == channels as isize);
+        let (kw_taps, k) = if merged {
+            (1, kw * channels)
+        } else {
+            (kw, channels)
+        };
+        let mut taps = Vec::with_capacity(kd * kh * kw_taps);
+        for d in 0..kd {
+            for h in 0..kh {
+                for w in 0..kw_taps {
+                    taps.push(
+                        (d * s.dilation[0]) as isize * plane
+                            + (h * s.dilation[1]) as isize * row
+                            + (w * s.dilation[2]) as isize * pixel,
+                    );
+                }
+            }
+        }
+        let lines = Affine::new(&[(s.batch, image), (od, along(0)), (oh, along(1))])?;
+        let kind = if s.depthwise() {
+            let geometry = Geometry {
+                lines,
+                width: ow,
+                step: along(2),
+                taps,
+                channels: s.c_out,
+            };
+            let cut = depthwise::choose(
+                geometry.lines.len(),
+                ow,
+                s.c_out,
+                geometry.taps.len(),
+                threads,
+            );
+            // The accumulator is checked here, as a product's is.
+            let _ = with_element!(acc, T => size_of::<T>())?;
+            Kind::Depthwise { geometry, cut }
+        } else {
+            let rows = Affine::new(&[
+                (s.batch, image),
+                (od, along(0)),
+                (oh, along(1)),
+                (ow, along(2)),
+            ])?;
+            let gemm = GemmShape {
+                batch: 1,
+                groups: s.groups,
+                m: rows.len(),
+                n: s.c_out / s.groups,
+                taps: taps.len(),
+                k,
+            };
+            Kind::Product {
+                gemm: Gemm::plan(gemm, acc, isa, threads, true)?,
+                matrices: Affine::linear(s.groups, channels as isize),
+                rows,
+                taps,
+            }
+        };
+        Ok(Conv {
+            shape,
+            isa,
+            acc,
+            kind,
+        })
+    }
+
+    /// The sizes planned for.
+    pub fn shape(&self) -> &ConvShape {
+        &self.shape
+    }
+
+    /// Lays out filters `[c_out, c_in / groups, depth, height, width]` of the given strides (in elements).
+    ///
+    /// # Safety
+    /// Every filter element is readable for the length of the call.
+    pub unsafe fn pack(
+        &self,
+        pool: &Pool,
+        ptr: *const u8,
+        dtype: DType,
+        strides: [isize; 5],
+    ) -> Result<PackedFilters> {
+        let s = &self.shape;
+        let [o, i, d, h, w] = strides;
+        let [kd, kh, kw] = s.kernel;
+        let n = s.c_out / s.groups;
+        if s.depthwise() {
+            let view = RhsView {
+                ptr,
+                dtype,
+                matrices: Affine::ONE,
+                k: Affine::new(&[(kd, d), (kh, h), (kw, w)])?,
+                cols: Affine::linear(s.c_out, o),
+            };
+            // SAFETY: the caller's contract.
+            let filters = with_element!(self.acc, T => unsafe { Filters::pack::<T>(&view) })??;
+            return Ok(PackedFilters(PackedKind::Depthwise(filters)));
+        }
+        let view = RhsView {
+            ptr,
+            dtype,
+            matrices: Affine::linear(s.groups, o * n as isize),
+            k: Affine::new(&[(kd, d), (kh, h), (kw, w), (s.c_in / s.groups, i)])?,
+            cols: Affine::linear(n, o),
+        };
+        // SAFETY: the caller's contract.
+        let packed = unsafe { PackedB::pack(pool, self.isa, self.acc, &view)? };
+        Ok(PackedFilters(PackedKind::Product(packed)))
+    }
+
+    /// Convolves `input`, an element pointer of the plan's strides. Results are rows of `batch * depth * height * width`
+    /// output pixels (`m`) and columns of output channels (`n`), in one batch.
+    ///
+    /// # Safety
+    /// Every input element that the shape describes and every place that `out` describes is valid for the length of the
+    /// call; results overlap no input.
+    pub unsafe fn run(
+        &self,
+        pool: &Pool,
+        input: *const u8,
+        dtype: DType,
+        filters: &PackedFilters,
+        out: &Output,
+    ) -> Result<()> {
+        match (&self.kind, &filters.0) {
+            (
+                Kind::Product {
+                    gemm,
+                    matrices,
+                    rows,
+                    taps,
+                },
+                PackedKind::Product(b),
+            ) => {
+                let lhs = Lhs {
+                    ptr: input,
+                    dtype,
+                    matrices: *matrices,
+                    rows: *rows,
+                    taps,
+                    k_step: 1,
+                };
+                // SAFETY: the caller's contract.
+                unsafe { gemm.run(pool, &lhs, Rhs::Packed(b), out) }
+            }
+            (Kind::Depthwise { geometry, cut }, PackedKind::Depthwise(f)) => {
+                // SAFETY: the caller's contract.
+                with_element!(self.acc, T => unsafe {
+                    depthwise::run::<T>(pool, geometry, cut, self.isa, input, dtype, f, out)
+                })?
+            }
+            _ => Err(Error::internal(
+                "filters were packed for another kind of convolution",
+            )),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Which instruction set levels this processor has.
+
+use inrush_base::Isa;
+
+/// The best level that this processor can run.
+pub fn detect() -> Isa {
+    available().pop().unwrap_or(Isa::Scalar)
+}
+
+/// Every level that this processor can run, the plainest first.
+pub fn available() -> Vec<Isa> {
+    let mut levels = vec![Isa::Scalar];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        let v3 = has!("avx2") && has!("fma") && has!("f16c");
+        if v3 {
+            levels.push(Isa::Avx2);
+        }
+        if v3
+            && has!("avx512f")
+            && has!("avx512bw")
+            && has!("avx512cd")
+            && has!("avx512dq")
+            && has!("avx512vl")
+        {
+            levels.push(Isa::Avx512);
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    levels.push(Isa::Neon);
+    levels
+}

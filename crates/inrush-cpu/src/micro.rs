@@ -1,0 +1,293 @@
+//! The inner loop: a tile of at most twelve rows by four vectors of accumulators in registers.
+//!
+//! Rows of the left operand are given by pointers and need not be packed; the right operand is a packed panel. A row's
+//! products are summed over several taps, each a run of `k` contiguous elements at its own offset from the row pointer,
+//! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
+
+use crate::simd::{Element, Portable, Simd};
+use inrush_base::{DType, Isa};
+
+/// What one tile computes: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
+pub(crate) struct Tile<T> {
+    pub rows: *const *const T,
+    pub taps: *const isize,
+    pub ntaps: usize,
+    pub k: usize,
+    pub b: *const T,
+    pub c: *mut T,
+    pub ldc: usize,
+    /// Add to `c` instead of overwriting it.
+    pub accumulate: bool,
+}
+
+/// # Safety
+/// The processor has the level's features; `rows` holds as many pointers as the tile has rows, each good for reading
+/// `k` elements at each tap; `b` holds `ntaps * k` rows of the tile's width; `c` can take the tile.
+pub(crate) type TileFn<T> = unsafe fn(&Tile<T>);
+
+/// Most vectors across a tile, most rows of a tile.
+pub(crate) const MAX_NV: usize = 4;
+pub(crate) const MAX_MR: usize = 12;
+
+/// The tiles of one level and element type.
+pub(crate) struct Kernels<T: 'static> {
+    pub lanes: usize,
+    /// Most rows of a tile that is `i + 1` vectors across.
+    pub rows: [usize; MAX_NV],
+    /// Cycles that a tile of `i + 1` vectors needs, relative to its multiplications.
+    pub cost: [f64; MAX_NV],
+    /// The tile of `i + 1` vectors and `j + 1` rows is `tiles[i][j]`, where it exists.
+    pub tiles: [[Option<TileFn<T>>; MAX_MR]; MAX_NV],
+}
+
+impl<T> Kernels<T> {
+    pub(crate) fn tile(&self, nv: usize, rows: usize) -> TileFn<T> {
+        self.tiles[nv - 1][rows - 1].expect("tile heights come from `rows`")
+    }
+}
+
+/// Accumulator sets that keep the multipliers busy in a tile too small for it: at least eight independent sums.
+const fn sets(mr: usize, nv: usize) -> usize {
+    match mr * nv {
+        1 | 2 => 4,
+        3..8 => 2,
+        _ => 1,
+    }
+}
+
+#[inline(always)]
+#[allow(
+    unsafe_op_in_unsafe_fn,
+    clippy::needless_range_loop,
+    reason = "loops of constant length over register arrays"
+)]
+unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+    const UNROLL: usize = 4;
+    let mut acc = [[[S::zero(); NV]; MR]; SETS];
+    let mut b = t.b;
+    for tap in 0..t.ntaps {
+        let offset = *t.taps.add(tap);
+        let mut a = [std::ptr::null::<S::T>(); MR];
+        for i in 0..MR {
+            a[i] = (*t.rows.add(i)).offset(offset);
+        }
+        // Not a closure: the intrinsics would stay calls inside it.
+        macro_rules! step {
+            ($k:expr, $b:expr, $acc:expr) => {
+                let mut bv = [S::zero(); NV];
+                for j in 0..NV {
+                    bv[j] = S::load($b.add(j * S::LANES));
+                }
+                for i in 0..MR {
+                    let x = S::splat(*a[i].add($k));
+                    for j in 0..NV {
+                        $acc[i][j] = S::fma(x, bv[j], $acc[i][j]);
+                    }
+                }
+            };
+        }
+        let mut k = 0;
+        while k + UNROLL <= t.k {
+            step!(k, b, acc[0]);
+            step!(k + 1, b.add(NV * S::LANES), acc[1 % SETS]);
+            step!(k + 2, b.add(2 * NV * S::LANES), acc[2 % SETS]);
+            step!(k + 3, b.add(3 * NV * S::LANES), acc[3 % SETS]);
+            b = b.add(UNROLL * NV * S::LANES);
+            k += UNROLL;
+        }
+        while k < t.k {
+            step!(k, b, acc[0]);
+            b = b.add(NV * S::LANES);
+            k += 1;
+        }
+    }
+    for i in 0..MR {
+        for j in 0..NV {
+            let mut sum = acc[0][i][j];
+            for s in 1..SETS {
+                sum = S::add(sum, acc[s][i][j]);
+            }
+            let c = t.c.add(i * t.ldc + j * S::LANES);
+            if t.accumulate {
+                sum = S::add(sum, S::load(c));
+            }
+            S::store(c, sum);
+        }
+    }
+}
+
+/// Counts repetitions in [`table`].
+const fn one(_: usize) -> usize {
+    1
+}
+
+macro_rules! table {
+    // Rows of the table from a list of heights: `None` after the last.
+    (@row $f:ident, $s:ty, $nv:literal, [$($mr:literal)*]) => {{
+        #[allow(unused_mut, reason = "a row may be empty")]
+        let mut row: [Option<TileFn<<$s as Simd>::T>>; MAX_MR] = [None; MAX_MR];
+        $( row[$mr - 1] = Some($f::<$s, $nv, $mr, { sets($mr, $nv) }>); )*
+        row
+    }};
+    ($f:ident, $s:ty, $cost:expr, $([$($mr:literal)*])*) => {
+        Kernels {
+            lanes: <$s as Simd>::LANES,
+            rows: [$( 0 $(+ one($mr))* ),*],
+            cost: $cost,
+            tiles: table!(@rows $f, $s, $([$($mr)*])*),
+        }
+    };
+    (@rows $f:ident, $s:ty, [$($a:literal)*] [$($b:literal)*] [$($c:literal)*] [$($d:literal)*]) => {
+        [
+            table!(@row $f, $s, 1, [$($a)*]),
+            table!(@row $f, $s, 2, [$($b)*]),
+            table!(@row $f, $s, 3, [$($c)*]),
+            table!(@row $f, $s, 4, [$($d)*]),
+        ]
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+    // SAFETY: the caller's contract.
+    unsafe { tile::<S, NV, MR, SETS>(t) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+unsafe fn avx512<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+    // SAFETY: the caller's contract.
+    unsafe { tile::<S, NV, MR, SETS>(t) }
+}
+
+unsafe fn plain<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+    // SAFETY: the caller's contract.
+    unsafe { tile::<S, NV, MR, SETS>(t) }
+}
+
+/// Sixteen registers: twelve sums, the panel's vectors, one broadcast.
+#[cfg(target_arch = "x86_64")]
+macro_rules! avx2_table {
+    ($s:ty) => {
+        table!(avx2, $s, [1.15, 1.0, 1.05, 9.0], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6] [1 2 3 4] [])
+    };
+}
+/// Thirty-two registers; more than twelve row pointers would not stay in the general ones.
+#[cfg(target_arch = "x86_64")]
+macro_rules! avx512_table {
+    ($s:ty) => {
+        table!(avx512, $s, [1.2, 1.05, 1.0, 1.02], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8 9 10 11 12]
+               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
+    };
+}
+/// Few registers are assumed, and few variants built, where speed is not expected.
+macro_rules! plain_table {
+    ($s:ty) => {
+        table!(plain, $s, [1.3, 1.0, 9.0, 9.0], [1 2 3 4] [1 2 3 4] [] [])
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! neon_table {
+    ($s:ty) => {
+        table!(plain, $s, [1.3, 1.05, 1.0, 1.0], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8 9 10]
+               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
+    };
+}
+
+/// Element types that have kernels.
+pub(crate) trait Kernel: Element + crate::convert::Target {
+    fn kernels(isa: Isa) -> &'static Kernels<Self>;
+    /// One function for one vector of channels of several pixels; see [`crate::depthwise`].
+    fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<Self>;
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident) => {
+        impl Kernel for $t {
+            fn kernels(isa: Isa) -> &'static Kernels<$t> {
+                static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => {
+                        static K: Kernels<$t> = avx2_table!(crate::simd::$avx2);
+                        &K
+                    }
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static K: Kernels<$t> = avx512_table!(crate::simd::$avx512);
+                        &K
+                    }
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => {
+                        static K: Kernels<$t> = neon_table!(crate::simd::$neon);
+                        &K
+                    }
+                    _ => &PLAIN,
+                }
+            }
+            fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<$t> {
+                use crate::depthwise::*;
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => pixels_avx2::<crate::simd::$avx2>,
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => pixels_avx512::<crate::simd::$avx512>,
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => pixels_plain::<crate::simd::$neon>,
+                    _ => pixels_plain::<Portable<$t>>,
+                }
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32, NeonF32);
+float!(f64, Avx2F64, Avx512F64, NeonF64);
+
+macro_rules! int {
+    ($t:ty) => {
+        impl Kernel for $t {
+            fn kernels(_: Isa) -> &'static Kernels<$t> {
+                static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
+                &PLAIN
+            }
+            fn depthwise(_: Isa) -> crate::depthwise::PixelFn<$t> {
+                crate::depthwise::pixels_plain::<Portable<$t>>
+            }
+        }
+    };
+}
+int!(i32);
+int!(i64);
+
+/// Runs `$body` with `$t` bound to the Rust type that sums are held in for dtype `$dtype`.
+macro_rules! with_element {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            inrush_base::DType::F32 => {
+                type $t = f32;
+                Ok($body)
+            }
+            inrush_base::DType::F64 => {
+                type $t = f64;
+                Ok($body)
+            }
+            inrush_base::DType::I32 => {
+                type $t = i32;
+                Ok($body)
+            }
+            inrush_base::DType::I64 => {
+                type $t = i64;
+                Ok($body)
+            }
+            other => Err(crate::micro::no_kernel(other)),
+        }
+    };
+}
+pub(crate) use with_element;
+
+pub(crate) fn no_kernel(dtype: DType) -> inrush_base::Error {
+    inrush_base::Error::unsupported(format!(
+        "matrix products accumulate in f32, f64, i32 or i64, not {dtype}"
+    ))
+}

@@ -1,0 +1,104 @@
+//! The few vector operations that the kernels are written in, once for each instruction set level.
+//!
+//! Every method is inlined into a kernel that enables the level's features; calling one anywhere else is not sound.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "each body is the one intrinsic that its contract is about"
+)]
+
+use inrush_base::DType;
+
+/// A type in which products are accumulated; integers wrap.
+pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
+    const DTYPE: DType;
+    fn plus(self, b: Self) -> Self;
+    fn times(self, b: Self) -> Self;
+}
+
+macro_rules! element {
+    ($($t:ty, $d:ident, $plus:expr, $times:expr;)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$d;
+            #[inline(always)]
+            fn plus(self, b: Self) -> Self {
+                $plus(self, b)
+            }
+            #[inline(always)]
+            fn times(self, b: Self) -> Self {
+                $times(self, b)
+            }
+        }
+    )*};
+}
+element! {
+    f32, F32, |a: f32, b| a + b, |a: f32, b| a * b;
+    f64, F64, |a: f64, b| a + b, |a: f64, b| a * b;
+    i32, I32, i32::wrapping_add, i32::wrapping_mul;
+    i64, I64, i64::wrapping_add, i64::wrapping_mul;
+}
+
+/// A vector register of one level and element type.
+///
+/// # Safety of every method
+/// The processor has the level's features; pointers are good for `LANES` elements (`n` of them in the `_n` forms).
+pub(crate) trait Simd: 'static {
+    type T: Element;
+    type V: Copy;
+    const LANES: usize;
+    unsafe fn zero() -> Self::V;
+    unsafe fn splat(x: Self::T) -> Self::V;
+    unsafe fn load(p: *const Self::T) -> Self::V;
+    unsafe fn store(p: *mut Self::T, v: Self::V);
+    /// `a * b + c`.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// The first `n < LANES` elements, zeros after them.
+    unsafe fn load_n(p: *const Self::T, n: usize) -> Self::V;
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2F32, Avx2F64, Avx512F32, Avx512F64};
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{NeonF32, NeonF64};
+
+/// Arrays of four: what the compiler makes of them on a machine of which nothing is assumed.
+pub(crate) struct Portable<T>(std::marker::PhantomData<T>);
+
+impl<T: Element> Simd for Portable<T> {
+    type T = T;
+    type V = [T; 4];
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn zero() -> [T; 4] {
+        [T::default(); 4]
+    }
+    #[inline(always)]
+    unsafe fn splat(x: T) -> [T; 4] {
+        [x; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const T) -> [T; 4] {
+        p.cast::<[T; 4]>().read_unaligned()
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut T, v: [T; 4]) {
+        p.cast::<[T; 4]>().write_unaligned(v)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [T; 4], b: [T; 4], c: [T; 4]) -> [T; 4] {
+        // Not the fused operation: without the instruction it is a library call.
+        std::array::from_fn(|i| a[i].times(b[i]).plus(c[i]))
+    }
+    #[inline(always)]
+    unsafe fn add(a: [T; 4], b: [T; 4]) -> [T; 4] {
+        std::array::from_fn(|i| a[i].plus(b[i]))
+    }
+    #[inline(always)]
+    unsafe fn load_n(p: *const T, n: usize) -> [T; 4] {
+        std::array::from_fn(|i| if i < n { p.add(i).read() } else { T::default() })
+    }
+}

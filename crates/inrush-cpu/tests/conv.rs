@@ -1,0 +1,188 @@
+//! Convolutions against a slow loop in double precision.
+
+mod common;
+
+use common::{Rng, close, counting};
+use inrush_base::{DType, ErrorKind, Isa};
+use inrush_cpu::*;
+
+fn run(shape: ConvShape, padding: usize, isa: Isa, threads: usize, rng: &mut Rng) {
+    let what = format!("{shape:?} {} x{threads}", isa.name());
+    let pool = Pool::new(Some(threads)).unwrap();
+    let s = &shape;
+    let [id, ih, iw] = s.input;
+    // `padding` stands for channels that belong to someone else.
+    let pixel = s.c_in + padding;
+    let len = s.batch * id * ih * iw * pixel;
+    // No element after the last one that is read.
+    let input = rng.floats(len.saturating_sub(padding));
+    let [kd, kh, kw] = s.kernel;
+    let ci = s.c_in / s.groups;
+    let filters = rng.floats(s.c_out * ci * kd * kh * kw);
+    let conv = Conv::plan(shape, DType::F32, isa, threads).unwrap();
+    let strides = [ci * kd * kh * kw, kd * kh * kw, kh * kw, kw, 1].map(|x| x as isize);
+    let packed = unsafe {
+        conv.pack(&pool, filters.as_ptr().cast(), DType::F32, strides)
+            .unwrap()
+    };
+    let [od, oh, ow] = s.output();
+    let m = s.batch * od * oh * ow;
+    let mut out = vec![0f32; m * s.c_out];
+    let mut count = vec![0i32; out.len()];
+    let args = [
+        out.as_mut_ptr().cast::<u8>(),
+        count.as_mut_ptr().cast::<u8>(),
+    ];
+    let syms = [m as i64, s.c_out as i64];
+    let output = Output::Epilogue(Epilogue {
+        f: counting,
+        args: args.as_ptr(),
+        syms: syms.as_ptr(),
+    });
+    unsafe {
+        conv.run(&pool, input.as_ptr().cast(), DType::F32, &packed, &output)
+            .unwrap()
+    };
+    let mut want = Vec::with_capacity(out.len());
+    for i in 0..m {
+        let (n, d, h, w) = (i / (od * oh * ow), i / (oh * ow) % od, i / ow % oh, i % ow);
+        for o in 0..s.c_out {
+            let group = o / (s.c_out / s.groups);
+            let mut sum = 0.0;
+            for t in 0..kd * kh * kw {
+                let (td, th, tw) = (t / (kh * kw), t / kw % kh, t % kw);
+                let z = d * s.step[0] + td * s.dilation[0];
+                let y = h * s.step[1] + th * s.dilation[1];
+                let x = w * s.step[2] + tw * s.dilation[2];
+                let at = (((n * id + z) * ih + y) * iw + x) * pixel + group * ci;
+                for c in 0..ci {
+                    sum += input[at + c] as f64 * filters[(o * ci + c) * kd * kh * kw + t] as f64;
+                }
+            }
+            want.push(sum);
+        }
+    }
+    close(&out, &want, ci * kd * kh * kw, &what);
+    assert!(
+        count.iter().all(|&c| c == 1),
+        "{what}: a result was not given exactly once"
+    );
+}
+
+#[test]
+fn random_convolutions() {
+    let mut rng = Rng(21);
+    let levels = available();
+    for round in 0..300 {
+        let mut pick = |of: &[usize]| of[rng.below(of.len())];
+        let groups = pick(&[1, 1, 2, 3, 8, 17, 40]);
+        let (ci, co) = if groups > 3 {
+            (pick(&[1, 1, 2]), pick(&[1, 1, 3]))
+        } else {
+            (pick(&[1, 3, 5, 16]), pick(&[1, 4, 16, 33]))
+        };
+        let kernel = [
+            pick(&[1, 1, 1, 2]),
+            pick(&[1, 2, 3, 5]),
+            pick(&[1, 2, 3, 7]),
+        ];
+        let dilation = [1, pick(&[1, 1, 2]), pick(&[1, 1, 3])];
+        let mut input = [0; 3];
+        for d in 0..3 {
+            input[d] = dilation[d] * (kernel[d] - 1)
+                + 1
+                + pick(&[0, 1, 2, 4, 9]) / if d == 0 { 2 } else { 1 };
+        }
+        let padding = pick(&[0, 0, 0, 5]);
+        let pixel = (groups * ci + padding) as isize;
+        let [_, ih, iw] = input.map(|x| x as isize);
+        let shape = ConvShape {
+            batch: pick(&[1, 1, 2, 0]),
+            groups,
+            c_in: groups * ci,
+            c_out: groups * co,
+            input,
+            strides: [
+                input[0] as isize * ih * iw * pixel,
+                ih * iw * pixel,
+                iw * pixel,
+                pixel,
+            ],
+            kernel,
+            step: [1, pick(&[1, 1, 2]), pick(&[1, 2, 3])],
+            dilation,
+        };
+        run(
+            shape,
+            padding,
+            levels[round % levels.len()],
+            1 + rng.below(4),
+            &mut rng,
+        );
+    }
+}
+
+#[test]
+fn convolutions_of_whole_networks() {
+    let mut rng = Rng(22);
+    for isa in available() {
+        run(
+            ConvShape::new_2d(1, 3, 64, [38, 38], [7, 7], 2),
+            0,
+            isa,
+            2,
+            &mut rng,
+        );
+        run(
+            ConvShape::new_2d(2, 64, 48, [12, 12], [3, 3], 1),
+            0,
+            isa,
+            3,
+            &mut rng,
+        );
+        run(
+            ConvShape::new_2d(1, 96, 24, [14, 14], [1, 1], 2),
+            0,
+            isa,
+            2,
+            &mut rng,
+        );
+        let mut depthwise = ConvShape::new_2d(1, 120, 120, [32, 32], [5, 5], 1);
+        depthwise.groups = 120;
+        run(depthwise, 0, isa, 2, &mut rng);
+    }
+}
+
+#[test]
+fn impossible_convolutions() {
+    let isa = Isa::Scalar;
+    let good = ConvShape::new_2d(1, 4, 4, [5, 5], [3, 3], 1);
+    let refused = |shape| Conv::plan(shape, DType::F32, isa, 1).unwrap_err().kind();
+    assert_eq!(refused(ConvShape { groups: 3, ..good }), ErrorKind::Input);
+    assert_eq!(
+        refused(ConvShape {
+            step: [1, 0, 1],
+            ..good
+        }),
+        ErrorKind::Input
+    );
+    // A kernel larger than its input has no output.
+    assert_eq!(
+        ConvShape {
+            input: [1, 2, 5],
+            ..good
+        }
+        .output(),
+        [1, 0, 3]
+    );
+    run(
+        ConvShape {
+            input: [1, 2, 5],
+            ..good
+        },
+        0,
+        isa,
+        1,
+        &mut Rng(1),
+    );
+}
