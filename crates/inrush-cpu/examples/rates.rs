@@ -224,7 +224,8 @@ fn main() {
     }
 
     println!("\nproducts: batch m k n                        GFLOP/s  share of gemm's   us");
-    let products: &[(&str, (usize, usize, usize, usize), bool)] = &[
+    type Product = (&'static str, (usize, usize, usize, usize), bool);
+    let products: &[Product] = &[
         ("square", (1, 1024, 1024, 1024), true),
         ("square_unpacked", (1, 1024, 1024, 1024), false),
         ("square_512", (1, 512, 512, 512), true),

@@ -67,7 +67,10 @@ impl ConvShape {
     }
 
     fn check(&self) -> Result<()> {
-        if self.groups == 0 || self.c_in % self.groups != 0 || self.c_out % self.groups != 0 {
+        if self.groups == 0
+            || !self.c_in.is_multiple_of(self.groups)
+            || !self.c_out.is_multiple_of(self.groups)
+        {
             return Err(Error::input(format!(
                 "{} and {} channels do not divide into {} groups",
                 self.c_in, self.c_out, self.groups
@@ -105,6 +108,7 @@ pub struct Conv {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one for each plan")]
 enum Kind {
     Product {
         gemm: Gemm,

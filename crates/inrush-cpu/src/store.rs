@@ -45,6 +45,7 @@ pub struct StoreView {
 
 /// What happens with results.
 #[derive(Clone, Copy)]
+#[allow(clippy::large_enum_variant, reason = "one for each call, on the stack")]
 pub enum Output {
     Epilogue(Epilogue),
     Store(StoreView),

@@ -111,11 +111,11 @@ fn run(case: &Case, rng: &mut Rng) {
             for i in 0..s.m {
                 for j in 0..s.n {
                     let mut sum = 0.0;
-                    for t in 0..s.taps {
+                    for (t, tap) in taps.iter().enumerate() {
                         for k in 0..s.k {
                             let at = lhs.matrices.offset(matrix)
                                 + i as isize * row_step
-                                + taps[t]
+                                + tap
                                 + k as isize * k_step;
                             let bt = (rm * depth * s.n) as isize
                                 + (t * s.k + k) as isize * bk
