@@ -1,6 +1,7 @@
 //! Stage decompose: operators that are defined by others are replaced by calls of those.
 
 use crate::call::Args;
+use crate::normalize::{prune, reconcile};
 use crate::{Route, bind, lookup, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -81,6 +82,7 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
         }
     }
     graph.outputs = outputs;
+    prune(&mut graph);
     Ok(graph)
 }
 
@@ -94,15 +96,9 @@ fn adopt(
 ) -> Result<()> {
     let (want, got) = (graph.value(old).ty.clone(), graph.value(new).ty.clone());
     if let (Type::Tensor(w), Type::Tensor(g)) = (&want, &got) {
-        if w.dtype != g.dtype || w.rank() != g.rank() {
-            let show = |t: &TensorType| format!("{}{}", t.dtype, graph.exprs.show_list(&t.sizes));
-            let e = Error::internal(format!(
-                "decomposition gives {}, the graph says {}",
-                show(g),
-                show(w)
-            ));
-            return Err(graph.locate(node, e));
-        }
+        let name = &graph.values[old.index()].name;
+        reconcile(&graph.exprs, &mut graph.guards, w, g, name)
+            .map_err(|e| graph.locate(node, e))?;
         if new.index() >= first_new {
             let name = graph.value(old).name.clone();
             let inner = std::mem::replace(

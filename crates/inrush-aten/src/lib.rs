@@ -12,6 +12,7 @@ pub mod decompose;
 pub mod example;
 pub mod lower;
 pub mod meta;
+pub mod normalize;
 pub mod rows;
 pub mod schema;
 pub mod view;
@@ -21,6 +22,7 @@ pub use call::{Args, Call, Operand};
 pub use decompose::{Builder, decompose};
 pub use lower::body::BodyBuilder;
 pub use lower::{Lower, Pw, Tensor, lower};
+pub use normalize::{normalize, prune};
 pub use rows::{lookup, rows};
 pub use schema::Schema;
 pub use view::View;
@@ -67,7 +69,7 @@ pub enum Route {
 #[derive(Copy, Clone)]
 pub struct Pointwise {
     /// Parameters that are operands, tensors or numbers; they promote together. Those that are `None` in a call are left
-    /// out of what `function` is given.
+    /// out of what `function` is given. A leading `?` marks a condition: it is made bool and promotes nothing.
     pub operands: &'static [&'static str],
     pub promo: Promo,
     pub function: PointwiseFn,
@@ -83,6 +85,8 @@ pub enum Promo {
     Common,
     /// Both are the common dtype, or the default float if that is no float.
     Float,
+    /// As `Float` without a `rounding_mode`, as `Common` with one.
+    Division,
     /// Both are the first operand's dtype.
     First,
     /// Computes in the common dtype, returns bool.

@@ -29,7 +29,7 @@ pub fn tensor(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> Type {
 pub fn promoted(call: &Call, p: &Pointwise) -> Result<(DType, DType)> {
     let mut promotion = Promotion::default();
     let mut first = None;
-    for name in p.operands {
+    for name in p.operands.iter().filter(|n| !n.starts_with('?')) {
         match call.operand(name)? {
             None => continue,
             Some(Operand::Tensor(v)) => match &call.values()[v.index()].ty {
@@ -53,8 +53,9 @@ pub fn promoted(call: &Call, p: &Pointwise) -> Result<(DType, DType)> {
     }
     Ok(match p.promo {
         Promo::Common => (common, common),
-        Promo::Float if common.is_float() => (common, common),
-        Promo::Float => (DType::F32, DType::F32),
+        Promo::Division if call.given("rounding_mode") => (common, common),
+        Promo::Float | Promo::Division if common.is_float() => (common, common),
+        Promo::Float | Promo::Division => (DType::F32, DType::F32),
         Promo::First => first
             .map(|d| (d, d))
             .ok_or_else(|| Error::input("the first operand must be a tensor"))?,
@@ -67,7 +68,7 @@ fn pointwise(call: &Call, p: &Pointwise) -> Result<Vec<Type>> {
     let (_, dtype) = promoted(call, p)?;
     let mut sizes: Vec<Expr> = Vec::new();
     for name in p.operands {
-        if let Some(Operand::Tensor(v)) = call.operand(name)?
+        if let Some(Operand::Tensor(v)) = call.operand(name.trim_start_matches('?'))?
             && let Type::Tensor(t) = &call.values()[v.index()].ty
         {
             sizes = broadcast(call.exprs, &sizes, &t.sizes)?;

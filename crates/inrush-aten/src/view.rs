@@ -181,3 +181,17 @@ impl View {
         }
     }
 }
+
+impl View {
+    /// Whether the view is one of strides over a source of these strides.
+    pub fn is_affine(&self, exprs: &Exprs, source: &[Expr]) -> bool {
+        let syms: Vec<Sym> = self
+            .sizes
+            .iter()
+            .enumerate()
+            .map(|(d, s)| exprs.index_sym(d as u32, *s))
+            .collect();
+        let total = exprs.sum(self.map.iter().zip(source).map(|(m, s)| exprs.mul(*m, *s)));
+        exprs.affine(total, &syms).is_some()
+    }
+}

@@ -150,17 +150,11 @@ impl<'g> Lower<'g> {
             args: &node.args,
         };
         let call = Call::new(args, &self.graph.values, &node.outs);
-        self.name = node
+        let name = node
             .outs
             .first()
             .map_or(String::new(), |v| self.graph.value(*v).name.clone());
-        self.made = 0;
-        self.origin = OriginId::from_index(self.loops.origins.len());
-        self.loops.origins.push(Origin {
-            op: node.op.clone(),
-            name: self.name.clone(),
-            line: self.graph.line_of(node).map(str::to_string),
-        });
+        self.begin(&node.op, name, self.graph.line_of(node).map(str::to_string));
         let outs = match op.row.route {
             Route::Pointwise(p) => vec![self.pointwise(&call, &p)?],
             Route::View(f) => {
@@ -193,6 +187,18 @@ impl<'g> Lower<'g> {
             self.tensors[v.index()] = Some(self.declare(t, declared)?);
         }
         Ok(())
+    }
+
+    /// What is made from here on comes from this operator and is named after this value.
+    fn begin(&mut self, op: &str, name: String, line: Option<String>) {
+        self.origin = OriginId::from_index(self.loops.origins.len());
+        self.loops.origins.push(Origin {
+            op: op.to_string(),
+            name: name.clone(),
+            line,
+        });
+        self.name = name;
+        self.made = 0;
     }
 
     /// `t` under the sizes that the graph declares. They are equal to its own, if perhaps in another form.

@@ -25,8 +25,7 @@ impl Lower<'_> {
                 (Type::None, _) => Output::None,
                 (Type::Tensor(ty), OutputKind::User { .. }) => {
                     let t = self.tensor(v)?;
-                    self.name = format!("{}.out", self.graph.value(v).name);
-                    self.made = 0;
+                    self.begin("output", format!("{}.out", self.graph.value(v).name), None);
                     Output::Tensor {
                         buffer: self.output_buffer(&t, ty, &mut taken),
                     }
@@ -39,8 +38,7 @@ impl Lower<'_> {
                         .ok_or_else(|| Error::input(format!("no input {input} to mutate")))?;
                     let target = self.tensor(target.value)?;
                     let t = self.tensor(v)?;
-                    self.name = format!("{}.new", self.graph.value(v).name);
-                    self.made = 0;
+                    self.begin("output", format!("{}.new", self.graph.value(v).name), None);
                     Output::Mutation {
                         input: target.buf,
                         buffer: self.own_buffer(&t).buf,

@@ -67,6 +67,10 @@ impl<'g> Lower<'g> {
         let mut body = self.body(&sizes);
         let mut operands = Vec::with_capacity(p.operands.len());
         for name in p.operands {
+            let (name, dtype) = match name.strip_prefix('?') {
+                Some(condition) => (condition, DType::Bool),
+                None => (*name, dtype),
+            };
             if let Some(operand) = call.operand(name)? {
                 operands.push(self.operand(&mut body, operand, dtype)?);
             }

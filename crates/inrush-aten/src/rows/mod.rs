@@ -1,8 +1,13 @@
 //! The operators, one family a file.
 
+mod activation;
 mod arith;
+mod cast;
+mod compare;
 mod convolution;
+mod math;
 mod matmul;
+mod pointwise;
 mod reduce;
 mod shape;
 mod window;
@@ -13,8 +18,12 @@ use std::sync::OnceLock;
 
 /// The families. A new file adds a line here.
 const FAMILIES: &[&[Row]] = &[
+    activation::ROWS,
     arith::ROWS,
+    cast::ROWS,
+    compare::ROWS,
     convolution::ROWS,
+    math::ROWS,
     matmul::ROWS,
     reduce::ROWS,
     shape::ROWS,
@@ -27,19 +36,22 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 
 /// The operator called `name` (`aten.add.Tensor`).
 pub fn lookup(name: &str) -> Option<&'static Op> {
-    static TABLE: OnceLock<FxHashMap<&'static str, Op>> = OnceLock::new();
+    static TABLE: OnceLock<FxHashMap<String, Op>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
-        rows()
-            .map(|row| {
-                (
-                    row.name,
-                    Op {
-                        row,
-                        schema: OnceLock::new(),
-                    },
-                )
-            })
-            .collect()
+        let op = |row| Op {
+            row,
+            schema: OnceLock::new(),
+        };
+        let mut table: FxHashMap<String, Op> =
+            rows().map(|row| (row.name.to_string(), op(row))).collect();
+        for row in rows() {
+            let base = row.name.split('.').nth(1).unwrap_or_default();
+            for (alias, _) in pointwise::ALIASES.iter().filter(|(_, of)| *of == base) {
+                let name = row.name.replacen(base, alias, 1);
+                table.entry(name).or_insert_with(|| op(row));
+            }
+        }
+        table
     });
     table.get(name)
 }

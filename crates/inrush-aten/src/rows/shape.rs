@@ -78,10 +78,4 @@ pub const ROWS: &[Row] = &[
         permute,
         "(f32[2,3,4], [2,0,1])",
     ),
-    view(
-        "aten.alias.default",
-        "(Tensor(a) self) -> Tensor(a)",
-        |c| Ok(vec![View::identity(c.exprs, &c.viewed()?.sizes)]),
-        "(f32[2,3])",
-    ),
 ];

@@ -1,0 +1,534 @@
+//! In-place operators become functional ones.
+//!
+//! Each value is a base of its own or a view of another value. A write to a view goes up the chain of views to the base
+//! (a slice by `slice_scatter`, a reshape by a reshape back); other views of that base are made anew when they are read
+//! next. Writes whose base is an input of the graph become its new contents at the end.
+
+use crate::view::View;
+use crate::{Args, Call, Route, bind, lookup, meta};
+use inrush_base::{Error, Result};
+use inrush_graph::{
+    Arg, Graph, LineId, Node, Output, OutputKind, OutputValue, TensorType, Type, Value, ValueId,
+};
+
+pub fn functionalize(graph: &mut Graph) -> Result<()> {
+    let nodes = std::mem::take(&mut graph.nodes);
+    let writes = nodes.iter().any(|n| inplace(n).is_some());
+    let count = graph.values.len();
+    let mut f = Functionalize {
+        nodes: Vec::with_capacity(nodes.len()),
+        same: (0..count).map(ValueId::from_index).collect(),
+        state: vec![State::default(); count],
+        graph,
+        writes,
+        line: None,
+        made: 0,
+    };
+    for node in nodes {
+        let located = node.clone();
+        f.line = node.line;
+        f.node(node).map_err(|e| f.graph.locate(&located, e))?;
+    }
+    f.outputs()
+}
+
+/// The functional operator that an in-place one stands for; `None` for functional ones.
+fn inplace(node: &Node) -> Option<String> {
+    match lookup(&node.op) {
+        Some(_) => None,
+        None => bind::functional_name(&node.op),
+    }
+}
+
+/// Operators whose result is their first argument, if that has the declared dtype.
+fn is_identity(op: &str) -> bool {
+    let name = op.strip_prefix("aten.").unwrap_or(op);
+    let base = name.split('.').next().unwrap_or(name);
+    matches!(
+        base,
+        "alias"
+            | "detach"
+            | "detach_copy"
+            | "lift"
+            | "lift_fresh"
+            | "lift_fresh_copy"
+            | "dropout"
+            | "feature_dropout"
+            | "alpha_dropout"
+            | "native_dropout"
+            | "contiguous"
+            | "clone"
+            | "to"
+            | "_to_copy"
+            | "type_as"
+            | "positive"
+            | "resolve_conj"
+            | "resolve_neg"
+    )
+}
+
+/// What is known of one value of the source graph.
+#[derive(Clone, Default)]
+struct State {
+    /// The view that defines it; `None` for a base.
+    view: Option<ViewOf>,
+    /// The value that holds its contents now; itself until the first write.
+    now: Option<ValueId>,
+    /// For a base the number of writes; for a view that number when `now` was made.
+    version: u32,
+}
+
+#[derive(Clone)]
+struct ViewOf {
+    parent: ValueId,
+    base: ValueId,
+    op: String,
+    args: Vec<Arg>,
+    /// Which result of the operator, and how many there are.
+    out: usize,
+    outs: usize,
+}
+
+struct Functionalize<'g> {
+    graph: &'g mut Graph,
+    nodes: Vec<Node>,
+    /// Values that are others under a new name: results of in-place operators and identities.
+    same: Vec<ValueId>,
+    state: Vec<State>,
+    writes: bool,
+    line: Option<LineId>,
+    made: usize,
+}
+
+impl Functionalize<'_> {
+    fn node(&mut self, mut node: Node) -> Result<()> {
+        let target = inplace(&node);
+        if let Some(functional) = target {
+            return self.write(node, functional);
+        }
+        if let Some(source) = self.identity(&node) {
+            self.same[node.outs[0].index()] = self.same[source.index()];
+            return Ok(());
+        }
+        let parent = node.args.first().and_then(|a| match a {
+            Arg::Value(v) => Some(self.same[v.index()]),
+            _ => None,
+        });
+        for arg in &mut node.args {
+            self.read_arg(arg)?;
+        }
+        if let Some(parent) = parent.filter(|_| self.writes)
+            && self.is_alias(&node)?
+        {
+            let base = self.base(parent);
+            for (k, v) in node.outs.iter().enumerate() {
+                self.state[v.index()] = State {
+                    view: Some(ViewOf {
+                        parent,
+                        base,
+                        op: node.op.clone(),
+                        args: node.args.clone(),
+                        out: k,
+                        outs: node.outs.len(),
+                    }),
+                    now: None,
+                    version: self.state[base.index()].version,
+                };
+            }
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// The value that an identity passes on.
+    fn identity(&self, node: &Node) -> Option<ValueId> {
+        let (Some(Arg::Value(source)), [out]) = (node.args.first(), node.outs.as_slice()) else {
+            return None;
+        };
+        if !is_identity(&node.op) {
+            return None;
+        }
+        let (Type::Tensor(a), Type::Tensor(b)) =
+            (&self.graph.value(*source).ty, &self.graph.value(*out).ty)
+        else {
+            return None;
+        };
+        // Dropout in training draws random numbers; its row refuses that.
+        let training =
+            node.op.contains("dropout") && node.args.get(2).is_none_or(|t| *t != Arg::Bool(false));
+        // A copy is a new base: it is the same value only while nothing is written in place.
+        let copies = self.writes
+            && (node.op.starts_with("aten.clone")
+                || node.op.starts_with("aten._to_copy")
+                || node.op.ends_with("_copy.default")
+                || a.strides != b.strides
+                || node.args.contains(&Arg::Bool(true)));
+        (a.dtype == b.dtype && a.sizes == b.sizes && !training && !copies).then_some(*source)
+    }
+
+    /// Whether the results share memory with the first argument.
+    fn is_alias(&self, node: &Node) -> Result<bool> {
+        let Some(op) = lookup(&node.op) else {
+            return Ok(false);
+        };
+        if !op.schema().returns.iter().any(|r| r.alias.is_some())
+            || !matches!(op.row.route, Route::View(_))
+        {
+            return Ok(false);
+        }
+        let base = node.op.split('.').nth(1).unwrap_or_default();
+        if !matches!(base, "reshape" | "flatten" | "contiguous") {
+            return Ok(true);
+        }
+        // These copy when the strides do not allow a view.
+        let (Some(Arg::Value(source)), Some(out)) = (node.args.first(), node.outs.first()) else {
+            return Ok(false);
+        };
+        let (from, to) = (self.graph.tensor(*source)?, self.graph.tensor(*out)?);
+        let exprs = &self.graph.exprs;
+        if exprs.contiguous_strides(&from.sizes) == from.strides {
+            return Ok(true);
+        }
+        let view = View::reshape(exprs, &from.sizes, &to.sizes);
+        Ok(view.is_affine(exprs, &from.strides))
+    }
+
+    fn base(&self, v: ValueId) -> ValueId {
+        self.state[v.index()].view.as_ref().map_or(v, |w| w.base)
+    }
+
+    /// The value that holds the contents of `v` now; views of a base that was written are made anew.
+    fn read(&mut self, v: ValueId) -> Result<ValueId> {
+        let v = self.same[v.index()];
+        // Ancestors that are out of date, nearest first.
+        let mut stale = Vec::new();
+        let mut at = v;
+        while let Some(w) = &self.state[at.index()].view {
+            if self.state[at.index()].version == self.state[w.base.index()].version {
+                break;
+            }
+            stale.push(at);
+            at = w.parent;
+        }
+        for v in stale.into_iter().rev() {
+            let w = self.state[v.index()]
+                .view
+                .clone()
+                .ok_or_else(|| Error::internal("a view without its operator"))?;
+            let parent = self.state[w.parent.index()].now.unwrap_or(w.parent);
+            let ty = self.graph.value(v).ty.clone();
+            let outs: Vec<ValueId> = (0..w.outs).map(|_| self.value(v, ty.clone())).collect();
+            let now = outs[w.out];
+            let mut args = w.args;
+            args[0] = Arg::Value(parent);
+            // Results that nobody asked for keep their own types.
+            for (k, o) in outs.iter().enumerate() {
+                if k != w.out
+                    && let Some(types) = self.infer(&w.op, &args)?
+                {
+                    self.graph.values[o.index()].ty = types[k].clone();
+                }
+            }
+            self.push(&w.op, args, outs);
+            let version = self.state[w.base.index()].version;
+            let s = &mut self.state[v.index()];
+            (s.now, s.version) = (Some(now), version);
+        }
+        Ok(self.state[v.index()].now.unwrap_or(v))
+    }
+
+    fn read_arg(&mut self, arg: &mut Arg) -> Result<()> {
+        match arg {
+            Arg::Value(v) => *v = self.read(*v)?,
+            Arg::Values(vs) => {
+                for v in vs.iter_mut().flatten() {
+                    *v = self.read(*v)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An in-place call: its functional result becomes the contents of the first argument.
+    fn write(&mut self, mut node: Node, functional: String) -> Result<()> {
+        let Some(Arg::Value(target)) = node.args.first() else {
+            return Err(Error::input("an in-place operator without a tensor"));
+        };
+        let target = self.same[target.index()];
+        for arg in &mut node.args {
+            self.read_arg(arg)?;
+        }
+        let ty = self.graph.tensor(target)?.clone();
+        let new = self.call_as(&functional, node.args, &ty, target)?;
+        for out in &node.outs {
+            self.same[out.index()] = target;
+        }
+        self.assign(target, new)
+    }
+
+    /// Calls `op` and converts its result to the dtype that is written to.
+    fn call_as(
+        &mut self,
+        op: &str,
+        args: Vec<Arg>,
+        ty: &TensorType,
+        like: ValueId,
+    ) -> Result<ValueId> {
+        let mut own = ty.clone();
+        if let Some(Some(Type::Tensor(t))) = self.infer(op, &args)?.map(|t| t.into_iter().next()) {
+            if t.sizes.len() != ty.sizes.len() {
+                return Err(Error::unsupported(
+                    "an in-place operator that changes the shape",
+                ));
+            }
+            own.dtype = t.dtype;
+        }
+        let dtype = own.dtype;
+        let new = self.value(like, Type::Tensor(own));
+        self.push(op, args, vec![new]);
+        if dtype == ty.dtype {
+            return Ok(new);
+        }
+        let cast = self.value(like, Type::Tensor(ty.clone()));
+        let args = self.complete("aten.to.dtype", &[new.into(), ty.dtype.into()])?;
+        self.push("aten.to.dtype", args, vec![cast]);
+        Ok(cast)
+    }
+
+    /// Makes `new` the contents of `v` and, through its views, of its base.
+    fn assign(&mut self, v: ValueId, new: ValueId) -> Result<()> {
+        let (mut at, mut contents) = (v, new);
+        let mut written = Vec::new();
+        while let Some(w) = self.state[at.index()].view.clone() {
+            written.push((at, contents));
+            let parent = self.read(w.parent)?;
+            contents = self.write_back(&w, at, parent, contents)?;
+            at = w.parent;
+        }
+        let version = self.state[at.index()].version + 1;
+        written.push((at, contents));
+        // The views on the way are up to date without being made anew.
+        for (v, now) in written {
+            let s = &mut self.state[v.index()];
+            (s.now, s.version) = (Some(now), version);
+        }
+        Ok(())
+    }
+
+    /// `parent` with what the view shows replaced by `new`.
+    fn write_back(
+        &mut self,
+        w: &ViewOf,
+        view: ValueId,
+        parent: ValueId,
+        new: ValueId,
+    ) -> Result<ValueId> {
+        let pty = self.graph.tensor(w.parent)?.clone();
+        let vty = self.graph.tensor(view)?.clone();
+        let int = |g: &Graph, i: i64| Arg::Int(g.exprs.int(i));
+        let base = w.op.split('.').nth(1).unwrap_or_default();
+        let arg = |k: usize| w.args.get(k).cloned().unwrap_or(Arg::None);
+        let (op, args) = match base {
+            "slice" => (
+                "aten.slice_scatter.default",
+                vec![parent.into(), new.into(), arg(1), arg(2), arg(3), arg(4)],
+            ),
+            "select" => (
+                "aten.select_scatter.default",
+                vec![parent.into(), new.into(), arg(1), arg(2)],
+            ),
+            "unbind" => (
+                "aten.select_scatter.default",
+                vec![
+                    parent.into(),
+                    new.into(),
+                    arg(1),
+                    int(self.graph, w.out as i64),
+                ],
+            ),
+            "diagonal" => (
+                "aten.diagonal_scatter.default",
+                vec![parent.into(), new.into(), arg(1), arg(2), arg(3)],
+            ),
+            "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" | "squeeze"
+            | "unsqueeze" => (
+                "aten.view.default",
+                vec![new.into(), Arg::Ints(pty.sizes.clone())],
+            ),
+            "alias" | "detach" | "contiguous" => return Ok(new),
+            "expand" | "expand_as" | "broadcast_to" if pty.sizes == vty.sizes => return Ok(new),
+            _ => return self.write_back_map(w, parent, new, &pty),
+        };
+        let args = self.complete(op, &args)?;
+        let out = self.value(w.parent, Type::Tensor(pty));
+        self.push(op, args, vec![out]);
+        Ok(out)
+    }
+
+    /// The inverse of a view that its coordinate map tells: a permutation, or one piece of a split.
+    fn write_back_map(
+        &mut self,
+        w: &ViewOf,
+        parent: ValueId,
+        new: ValueId,
+        pty: &TensorType,
+    ) -> Result<ValueId> {
+        let refuse = || {
+            Error::unsupported(format!(
+                "an in-place write through a view made by `{}`",
+                w.op
+            ))
+        };
+        let view = self.view_of(w, parent)?.ok_or_else(refuse)?;
+        let exprs = &self.graph.exprs;
+        let indices = crate::view::indices(exprs, &view.sizes);
+        let (op, args) = if view.sizes.len() == pty.rank() && view.sizes != pty.sizes
+            || view.map != crate::view::indices(exprs, &pty.sizes)
+        {
+            // A permutation: parent dimension d is dimension order[d] of the view.
+            let order: Option<Vec<_>> = (0..pty.rank())
+                .map(|d| {
+                    let k = (0..view.sizes.len()).find(|k| {
+                        exprs.as_int(indices[*k]).is_none() && indices[*k] == view.map[d]
+                    })?;
+                    Some(exprs.int(k as i64))
+                })
+                .collect();
+            match order {
+                Some(order) => ("aten.permute.default", vec![new.into(), Arg::Ints(order)]),
+                None => {
+                    // One dimension is shifted by a constant: a piece of it.
+                    let d = (0..pty.rank())
+                        .find(|d| view.map[*d] != indices[*d])
+                        .filter(|_| view.sizes.len() == pty.rank())
+                        .ok_or_else(refuse)?;
+                    let others = (0..pty.rank()).all(|k| k == d || view.map[k] == indices[k]);
+                    let start = exprs.sub(view.map[d], indices[d]);
+                    if !others || exprs.free_syms(start).iter().any(|s| exprs.is_index(*s)) {
+                        return Err(refuse());
+                    }
+                    let end = exprs.add(start, view.sizes[d]);
+                    (
+                        "aten.slice_scatter.default",
+                        vec![
+                            parent.into(),
+                            new.into(),
+                            Arg::Int(exprs.int(d as i64)),
+                            Arg::Int(start),
+                            Arg::Int(end),
+                        ],
+                    )
+                }
+            }
+        } else {
+            // A piece that starts at 0, or all of it.
+            let d = (0..pty.rank()).find(|d| view.sizes[*d] != pty.sizes[*d]);
+            match d {
+                None => return Ok(new),
+                Some(d) => (
+                    "aten.slice_scatter.default",
+                    vec![
+                        parent.into(),
+                        new.into(),
+                        Arg::Int(exprs.int(d as i64)),
+                        Arg::Int(exprs.int(0)),
+                        Arg::Int(view.sizes[d]),
+                    ],
+                ),
+            }
+        };
+        let args = self.complete(op, &args)?;
+        let out = self.value(w.parent, Type::Tensor(pty.clone()));
+        self.push(op, args, vec![out]);
+        Ok(out)
+    }
+
+    fn view_of(&self, w: &ViewOf, parent: ValueId) -> Result<Option<View>> {
+        let Some(op) = lookup(&w.op) else {
+            return Ok(None);
+        };
+        let Route::View(f) = op.row.route else {
+            return Ok(None);
+        };
+        let mut args = w.args.clone();
+        args[0] = Arg::Value(parent);
+        let call = Call::new(
+            Args {
+                exprs: &self.graph.exprs,
+                op,
+                args: &args,
+            },
+            &self.graph.values,
+            &[],
+        );
+        Ok(f(&call)?.into_iter().nth(w.out))
+    }
+
+    fn infer(&self, op: &str, args: &[Arg]) -> Result<Option<Vec<Type>>> {
+        let entry = lookup(op).ok_or_else(|| {
+            Error::unsupported(format!("no row describes `{op}`, which this writes with"))
+        })?;
+        let args = Args {
+            exprs: &self.graph.exprs,
+            op: entry,
+            args,
+        };
+        meta::infer(args, &self.graph.values).transpose()
+    }
+
+    fn complete(&self, op: &str, args: &[Arg]) -> Result<Vec<Arg>> {
+        let entry =
+            lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
+        bind::complete(&self.graph.exprs, entry.schema(), args)
+    }
+
+    /// A fresh value named after `like`.
+    fn value(&mut self, like: ValueId, ty: Type) -> ValueId {
+        self.made += 1;
+        let name = format!("{}.w{}", self.graph.value(like).name, self.made);
+        let id = ValueId::from_index(self.graph.values.len());
+        self.graph.values.push(Value { name, ty });
+        self.same.push(id);
+        self.state.push(State::default());
+        id
+    }
+
+    fn push(&mut self, op: &str, args: Vec<Arg>, outs: Vec<ValueId>) {
+        self.nodes.push(Node {
+            op: op.to_string(),
+            args,
+            outs,
+            line: self.line,
+        });
+    }
+
+    /// Outputs read the final contents; inputs that were written become outputs of their own.
+    fn outputs(mut self) -> Result<()> {
+        let mut outputs = std::mem::take(&mut self.graph.outputs);
+        for output in &mut outputs {
+            if let OutputValue::Value(v) = &mut output.value {
+                let (old, new) = (*v, self.read(*v)?);
+                *v = new;
+                // An identity that was dropped may have declared other strides than its source has.
+                if self.graph.value(old).ty != self.graph.value(new).ty {
+                    let ty = self.graph.value(old).ty.clone();
+                    let copy = self.value(old, ty);
+                    self.push("aten.alias.default", vec![Arg::Value(new)], vec![copy]);
+                    *v = copy;
+                }
+            }
+        }
+        for (k, input) in self.graph.inputs.iter().enumerate() {
+            if let Some(now) = self.state[input.value.index()].now {
+                outputs.push(Output {
+                    value: OutputValue::Value(now),
+                    kind: OutputKind::Mutation { input: k },
+                });
+            }
+        }
+        self.graph.outputs = outputs;
+        self.graph.nodes = self.nodes;
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Stage normalize: a graph in functional form, with checked metadata and nothing that has no effect.
+//!
+//! - arguments are complete and symbolic integers stand in them as expressions;
+//! - the types that the archive declares agree with what the operators give (what cannot be proved becomes a guard);
+//! - in-place operators are functional ones, writes through views reach their base, and writes to inputs are outputs;
+//! - identities, asserts and dead nodes are gone.
+
+mod asserts;
+mod functionalize;
+mod prune;
+
+pub use prune::prune;
+
+use crate::{Args, bind, meta};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, SymKind};
+use inrush_graph::{Arg, Graph, Guard, Relation, TensorType, Type};
+use std::collections::BTreeSet;
+
+/// Brings a graph as exported into functional form.
+pub fn normalize(mut graph: Graph) -> Result<Graph> {
+    asserts::symbolic(&mut graph)?;
+    complete(&mut graph)?;
+    check_types(&mut graph)?;
+    functionalize::functionalize(&mut graph)?;
+    prune(&mut graph);
+    Ok(graph)
+}
+
+/// Fills in default arguments. All operators without a row are named in one error.
+fn complete(graph: &mut Graph) -> Result<()> {
+    let mut nodes = std::mem::take(&mut graph.nodes);
+    let mut unknown = BTreeSet::new();
+    for node in &mut nodes {
+        let Some(op) = bind::signature(&node.op) else {
+            unknown.insert(match graph.line_of(node) {
+                Some(l) => format!("{} (at {l})", node.op),
+                None => node.op.clone(),
+            });
+            continue;
+        };
+        node.args = bind::complete(&graph.exprs, op.schema(), &node.args)
+            .map_err(|e| graph.locate(node, e))?;
+    }
+    graph.nodes = nodes;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = unknown.into_iter().collect();
+    Err(Error::unsupported(format!(
+        "{} unknown operator(s): {}",
+        list.len(),
+        list.join(", ")
+    )))
+}
+
+/// Compares the declared type of every result with what the operator's meta rule gives.
+fn check_types(graph: &mut Graph) -> Result<()> {
+    let mut guards = std::mem::take(&mut graph.guards);
+    for node in &graph.nodes {
+        let Some(op) = crate::lookup(&node.op) else {
+            continue; // an in-place operator: its result is its first argument
+        };
+        let args = Args {
+            exprs: &graph.exprs,
+            op,
+            args: &node.args,
+        };
+        let Some(inferred) = meta::infer(args, &graph.values) else {
+            continue; // checked where it is decomposed
+        };
+        let inferred = inferred.map_err(|e| graph.locate(node, e))?;
+        if inferred.len() < node.outs.len() {
+            let e = Error::input(format!(
+                "{} results declared, the operator gives {}",
+                node.outs.len(),
+                inferred.len()
+            ));
+            return Err(graph.locate(node, e));
+        }
+        for (v, got) in node.outs.iter().zip(&inferred) {
+            if let (Type::Tensor(declared), Type::Tensor(got)) = (&graph.value(*v).ty, got) {
+                reconcile(
+                    &graph.exprs,
+                    &mut guards,
+                    declared,
+                    got,
+                    &graph.value(*v).name,
+                )
+                .map_err(|e| graph.locate(node, e))?;
+            }
+        }
+    }
+    graph.guards = guards;
+    Ok(())
+}
+
+/// Declared and computed type of a value must agree. Sizes that are equal for some inputs only are left to a guard.
+pub(crate) fn reconcile(
+    exprs: &Exprs,
+    guards: &mut Vec<Guard>,
+    declared: &TensorType,
+    got: &TensorType,
+    name: &str,
+) -> Result<()> {
+    let show = |t: &TensorType| format!("{}{}", t.dtype, exprs.show_list(&t.sizes));
+    let disagree = || {
+        Error::input(format!(
+            "`{name}` is declared {}, but the operator gives {}",
+            show(declared),
+            show(got)
+        ))
+    };
+    if declared.dtype != got.dtype || declared.rank() != got.rank() {
+        return Err(disagree());
+    }
+    for (d, g) in declared.sizes.iter().zip(&got.sizes) {
+        if exprs.prove_eq(*d, *g) {
+            continue;
+        }
+        if exprs.prove_ne(*d, *g) {
+            return Err(disagree());
+        }
+        require(
+            exprs,
+            guards,
+            Relation::Eq,
+            *d,
+            *g,
+            &format!("size of `{name}`"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Adds a guard unless it is there already. Sizes read from data cannot be guarded before the call.
+pub(crate) fn require(
+    exprs: &Exprs,
+    guards: &mut Vec<Guard>,
+    relation: Relation,
+    left: Expr,
+    right: Expr,
+    why: &str,
+) -> Result<()> {
+    for e in [left, right] {
+        for s in exprs.free_syms(e) {
+            let info = exprs.sym_info(s);
+            if info.kind == SymKind::Unbacked {
+                return Err(Error::unsupported(format!(
+                    "a condition on `{}`, which is read from data",
+                    info.name
+                )));
+            }
+        }
+    }
+    let known = guards
+        .iter()
+        .any(|g| g.relation == relation && g.left == left && g.right == right);
+    if !known {
+        guards.push(Guard {
+            relation,
+            left,
+            right,
+            why: why.to_string(),
+        });
+    }
+    Ok(())
+}
+
+/// Replaces values that are symbolic integers by their expressions.
+fn resolve_ints(graph: &Graph, arg: &mut Arg) {
+    let int = |v: &inrush_graph::ValueId| match graph.value(*v).ty {
+        Type::Int(e) => Some(e),
+        _ => None,
+    };
+    match arg {
+        Arg::Value(v) => {
+            if let Some(e) = int(v) {
+                *arg = Arg::Int(e);
+            }
+        }
+        Arg::Values(vs) if !vs.is_empty() => {
+            let ints: Option<Vec<Expr>> = vs.iter().map(|v| v.as_ref().and_then(int)).collect();
+            if let Some(ints) = ints {
+                *arg = Arg::Ints(ints);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,75 @@
+//! Removes nodes whose results nobody reads, and values that nothing defines.
+
+use inrush_graph::{Arg, Graph, OutputValue, Value, ValueId};
+
+/// Dead code removal; values are renumbered in order of definition.
+pub fn prune(graph: &mut Graph) {
+    let mut live = vec![false; graph.values.len()];
+    for output in &graph.outputs {
+        if let OutputValue::Value(v) = output.value {
+            live[v.index()] = true;
+        }
+    }
+    let mut nodes = std::mem::take(&mut graph.nodes);
+    nodes.reverse();
+    nodes.retain(|node| {
+        let used = node.outs.iter().any(|v| live[v.index()]);
+        if used {
+            for v in node.reads() {
+                live[v.index()] = true;
+            }
+        }
+        used
+    });
+    nodes.reverse();
+    graph.nodes = nodes;
+    renumber(graph);
+}
+
+fn renumber(graph: &mut Graph) {
+    let mut new_id = vec![None; graph.values.len()];
+    let mut values: Vec<Value> = Vec::new();
+    let mut old: Vec<Option<Value>> = std::mem::take(&mut graph.values)
+        .into_iter()
+        .map(Some)
+        .collect();
+    let defined = graph
+        .inputs
+        .iter()
+        .map(|i| i.value)
+        .chain(graph.nodes.iter().flat_map(|n| n.outs.iter().copied()))
+        // An output may name a symbolic integer that no node defines any more.
+        .chain(graph.outputs.iter().filter_map(|o| match o.value {
+            OutputValue::Value(v) => Some(v),
+            _ => None,
+        }))
+        .collect::<Vec<ValueId>>();
+    for v in defined {
+        if let Some(value) = old[v.index()].take() {
+            new_id[v.index()] = Some(ValueId::from_index(values.len()));
+            values.push(value);
+        }
+    }
+    graph.values = values;
+    let fix = |v: &mut ValueId| {
+        if let Some(n) = new_id[v.index()] {
+            *v = n;
+        }
+    };
+    graph.inputs.iter_mut().for_each(|i| fix(&mut i.value));
+    for node in &mut graph.nodes {
+        node.outs.iter_mut().for_each(fix);
+        for arg in &mut node.args {
+            match arg {
+                Arg::Value(v) => fix(v),
+                Arg::Values(vs) => vs.iter_mut().flatten().for_each(fix),
+                _ => {}
+            }
+        }
+    }
+    for output in &mut graph.outputs {
+        if let OutputValue::Value(v) = &mut output.value {
+            fix(v);
+        }
+    }
+}

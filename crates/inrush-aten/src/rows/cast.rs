@@ -1,0 +1,224 @@
+//! Conversions between dtypes, and operators that only pass their input on.
+
+use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, View, meta};
+use inrush_base::{DType, Error, Result};
+use inrush_graph::{Arg, ValueId};
+
+/// `self` as the declared dtype.
+fn convert<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let to = call.out(0)?.dtype;
+    if t.dtype == to {
+        return Ok(vec![t]);
+    }
+    let mut body = lw.body(&t.sizes);
+    let at = body.outer();
+    let v = body.load(&t, &at);
+    Ok(vec![lw.store_new(body, v, to, &t.sizes)])
+}
+
+/// Other spellings of a conversion: `dtype` is where each says it.
+fn to_dtype(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let dtype = match args.dtype("dtype")? {
+        Some(d) => d,
+        None => b.dtype(x)?,
+    };
+    Ok(vec![b.cast(x, dtype)?])
+}
+
+fn to_other(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let dtype = b.dtype(args.value("other")?)?;
+    Ok(vec![b.cast(args.value("self")?, dtype)?])
+}
+
+fn identity(c: &Call) -> Result<Vec<View>> {
+    Ok(vec![View::identity(c.exprs, &c.viewed()?.sizes)])
+}
+
+fn dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("input")?;
+    if !args.bool("train")? {
+        return Ok(vec![x]);
+    }
+    match args.float("p")? {
+        0.0 => Ok(vec![x]),
+        1.0 => Ok(vec![
+            b.call("aten.mul.Tensor", &[x.into(), Arg::Float(0.0)])?,
+        ]),
+        _ => Err(Error::unsupported("dropout in training mode")),
+    }
+}
+
+/// The bits of `self` read as another dtype of equal size.
+fn bit_view<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let to = call.out(0)?.dtype;
+    if t.dtype == to {
+        return Ok(vec![t]);
+    }
+    let mut body = lw.body(&t.sizes);
+    let at = body.outer();
+    let v = body.load(&t, &at);
+    let v = body.bitcast(v, t.dtype, to);
+    Ok(vec![lw.store_new(body, v, to, &t.sizes)])
+}
+
+const fn conversion(name: &'static str, schema: &'static str, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::Decompose(to_dtype),
+        example,
+    }
+}
+
+const fn same(name: &'static str, schema: &'static str, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::View(identity),
+        example,
+    }
+}
+
+const fn dropout_row(name: &'static str) -> Row {
+    Row {
+        name,
+        schema: "(Tensor input, float p, bool train) -> Tensor",
+        meta: Meta::Route,
+        route: Route::Decompose(dropout),
+        example: "(f32[2,3], 0.5, false)",
+    }
+}
+
+fn same_size(from: DType, to: DType) -> Result<()> {
+    if from.size() == to.size() {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "a view of {from} as {to}, which has another size"
+    )))
+}
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "aten.to.dtype",
+        schema: "(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+        meta: Meta::Fn(|c| {
+            let t = c.tensor("self")?;
+            let dtype = c.dtype("dtype")?.unwrap_or(t.dtype);
+            meta::one(c.exprs, dtype, t.sizes.clone())
+        }),
+        route: Route::Lower(convert),
+        example: "(f32[3], i64)",
+    },
+    conversion(
+        "aten.to.dtype_layout",
+        "(Tensor(a) self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+        "(i64[3], dtype=f16)",
+    ),
+    conversion(
+        "aten.to.device",
+        "(Tensor(a) self, Device device, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+        "(bool[3], \"cpu\", f32)",
+    ),
+    conversion(
+        "aten._to_copy.default",
+        "(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor",
+        "(f64[3], dtype=f32)",
+    ),
+    conversion(
+        "prims.convert_element_type.default",
+        "(Tensor self, ScalarType dtype) -> Tensor",
+        "(f32[3], u8)",
+    ),
+    Row {
+        name: "aten.to.other",
+        schema: "(Tensor(a) self, Tensor other, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)",
+        meta: Meta::Route,
+        route: Route::Decompose(to_other),
+        example: "(f32[3], i64[])",
+    },
+    Row {
+        name: "aten.type_as.default",
+        schema: "(Tensor self, Tensor other) -> Tensor",
+        meta: Meta::Route,
+        route: Route::Decompose(to_other),
+        example: "(i64[3], f32[2])",
+    },
+    Row {
+        name: "aten.view.dtype",
+        schema: "(Tensor self, ScalarType dtype) -> Tensor",
+        meta: Meta::Fn(|c| {
+            let t = c.tensor("self")?;
+            let dtype = c.dtype("dtype")?.unwrap_or(t.dtype);
+            same_size(t.dtype, dtype)?;
+            meta::one(c.exprs, dtype, t.sizes.clone())
+        }),
+        route: Route::Lower(bit_view),
+        example: "(f32[3], i32)",
+    },
+    same(
+        "aten.clone.default",
+        "(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.contiguous.default",
+        "(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.alias.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.alias_copy.default",
+        "(Tensor self) -> Tensor",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.detach.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.detach_copy.default",
+        "(Tensor self) -> Tensor",
+        "(f32[2,3])",
+    ),
+    same("aten.lift.default", "(Tensor self) -> Tensor", "(f32[2,3])"),
+    same(
+        "aten.lift_fresh.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.lift_fresh_copy.default",
+        "(Tensor self) -> Tensor",
+        "(f32[2,3])",
+    ),
+    same(
+        "aten.positive.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[3])",
+    ),
+    same(
+        "aten.resolve_conj.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[3])",
+    ),
+    same(
+        "aten.resolve_neg.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        "(f32[3])",
+    ),
+    dropout_row("aten.dropout.default"),
+    dropout_row("aten.feature_dropout.default"),
+    dropout_row("aten.alpha_dropout.default"),
+    dropout_row("aten.feature_alpha_dropout.default"),
+];
