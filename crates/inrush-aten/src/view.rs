@@ -48,6 +48,35 @@ impl View {
         View { sizes: out, map }
     }
 
+    /// The position in row-major order of the element at `at`.
+    pub fn ravel(exprs: &Exprs, at: &[Expr], sizes: &[Expr]) -> Expr {
+        at.iter().zip(sizes).fold(exprs.int(0), |linear, (i, s)| {
+            exprs.add(exprs.mul(linear, *s), *i)
+        })
+    }
+
+    /// The coordinates of the element at position `linear` in row-major order.
+    pub fn unravel(exprs: &Exprs, mut linear: Expr, sizes: &[Expr]) -> Vec<Expr> {
+        let mut at = vec![exprs.int(0); sizes.len()];
+        // No element has a position in an empty tensor; dividing by its sizes would mean nothing.
+        if sizes.iter().any(|s| exprs.is_int(*s, 0)) {
+            return at;
+        }
+        for d in (0..sizes.len()).rev() {
+            let outermost = sizes[..d].iter().all(|s| exprs.is_int(*s, 1));
+            if exprs.is_int(sizes[d], 1) {
+                continue;
+            }
+            at[d] = if outermost {
+                linear
+            } else {
+                exprs.modulo(linear, sizes[d])
+            };
+            linear = exprs.floordiv(linear, sizes[d]);
+        }
+        at
+    }
+
     /// The same elements in row-major order under other sizes; the products of sizes must agree.
     pub fn reshape(exprs: &Exprs, from: &[Expr], to: &[Expr]) -> View {
         let mut map = vec![exprs.int(0); from.len()];
@@ -79,20 +108,13 @@ impl View {
                 // What is left: sizes of one, or sizes whose equality the caller vouches for.
                 (i, j) = (from.len(), to.len());
             }
-            let mut linear = exprs.int(0);
-            for d in j0..j {
-                linear = exprs.add(exprs.mul(linear, to[d]), index(exprs, d, to[d]));
-            }
-            for d in (i0..i).rev() {
-                let outermost = from[i0..d].iter().all(|s| exprs.is_int(*s, 1));
-                map[d] = if exprs.is_int(from[d], 1) {
-                    exprs.int(0)
-                } else if outermost {
-                    linear
-                } else {
-                    exprs.modulo(linear, from[d])
-                };
-                linear = exprs.floordiv(linear, from[d]);
+            let inner: Vec<Expr> = (j0..j).map(|d| index(exprs, d, to[d])).collect();
+            let linear = Self::ravel(exprs, &inner, &to[j0..j]);
+            for (k, c) in Self::unravel(exprs, linear, &from[i0..i])
+                .into_iter()
+                .enumerate()
+            {
+                map[i0 + k] = c;
             }
         }
         View {

@@ -2,6 +2,7 @@
 
 mod activation;
 mod arith;
+mod arrange;
 mod cast;
 mod compare;
 mod convolution;
@@ -10,6 +11,7 @@ mod matmul;
 mod pointwise;
 mod reduce;
 mod shape;
+mod slice;
 mod window;
 
 use crate::{Op, Row};
@@ -20,6 +22,7 @@ use std::sync::OnceLock;
 const FAMILIES: &[&[Row]] = &[
     activation::ROWS,
     arith::ROWS,
+    arrange::ROWS,
     cast::ROWS,
     compare::ROWS,
     convolution::ROWS,
@@ -27,6 +30,7 @@ const FAMILIES: &[&[Row]] = &[
     matmul::ROWS,
     reduce::ROWS,
     shape::ROWS,
+    slice::ROWS,
 ];
 
 /// Every row, family by family.
