@@ -41,7 +41,8 @@ impl Exprs {
     }
 }
 
-fn floor_div(a: i64, b: i64) -> Option<i64> {
+/// Floor division; `None` for a zero divisor or a quotient beyond `i64`.
+pub(crate) fn floor_div(a: i64, b: i64) -> Option<i64> {
     let q = a.checked_div(b)?;
     Some(if a % b != 0 && ((a < 0) != (b < 0)) {
         q - 1

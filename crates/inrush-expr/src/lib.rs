@@ -8,11 +8,15 @@
 //! Does not know: loops.
 
 mod decl;
+mod divide;
 mod eval;
+mod extreme;
 mod order;
+mod prove;
 mod range;
-mod simplify;
+mod rules;
 mod subst;
+mod sum;
 mod text;
 
 use inrush_base::id_type;
@@ -20,7 +24,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
+pub(crate) use eval::floor_div;
 pub use range::Range;
+pub use rules::Rule;
 
 id_type!(
     /// An interned expression.
@@ -73,6 +79,16 @@ pub struct SymInfo {
     pub hint: Option<i64>,
 }
 
+/// Constructors whose results are remembered.
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+enum Op {
+    Mul,
+    FloorDiv,
+    Mod,
+    Min,
+    Max,
+}
+
 #[derive(Default)]
 struct Inner {
     nodes: Vec<Node>,
@@ -81,6 +97,9 @@ struct Inner {
     syms: Vec<SymInfo>,
     by_name: FxHashMap<String, Sym>,
     indices: FxHashMap<(u32, Expr), Sym>,
+    memo: FxHashMap<(Op, Expr, Expr), Expr>,
+    /// Number of values beyond `i64` so far.
+    saturated: i64,
 }
 
 /// The arena of expressions and symbols. Methods take `&self`; the arena grows inside.
@@ -117,6 +136,16 @@ impl Exprs {
         e
     }
 
+    /// The result of `make`, computed once for these operands.
+    fn remembered(&self, op: Op, a: Expr, b: Expr, make: impl FnOnce() -> Expr) -> Expr {
+        if let Some(&e) = self.inner.borrow().memo.get(&(op, a, b)) {
+            return e;
+        }
+        let e = make();
+        self.inner.borrow_mut().memo.insert((op, a, b), e);
+        e
+    }
+
     pub fn int(&self, v: i64) -> Expr {
         self.intern(Node::Const(v))
     }
@@ -145,8 +174,8 @@ impl Exprs {
         })
     }
 
-    /// Declares a size symbol with inclusive bounds. A name declared before keeps its symbol; its bounds become the new ones
-    /// for expressions built from now on.
+    /// Declares a size symbol with inclusive bounds. A name declared before keeps its symbol; its bounds become the new ones,
+    /// also in the ranges of expressions that exist (which stay as they were simplified: bounds may tighten, not widen).
     pub fn size_sym(&self, name: &str, lower: i64, upper: i64) -> Sym {
         self.declare(name, SymKind::Size, lower, upper)
     }
@@ -160,7 +189,13 @@ impl Exprs {
         let mut inner = self.inner.borrow_mut();
         if let Some(&s) = inner.by_name.get(name) {
             let info = &mut inner.syms[s.index()];
+            let changed = (info.lower, info.upper) != (lower, upper);
             (info.kind, info.lower, info.upper) = (kind, lower, upper);
+            if changed {
+                inner.memo.clear();
+                drop(inner);
+                self.refresh_ranges();
+            }
             return s;
         }
         let s = Sym::from_index(inner.syms.len());
@@ -181,7 +216,7 @@ impl Exprs {
         if let Some(&s) = self.inner.borrow().indices.get(&(position, extent)) {
             return s;
         }
-        let upper = self.range(extent).hi.saturating_sub(1).max(0);
+        let upper = range::index_upper(self.range(extent));
         let mut inner = self.inner.borrow_mut();
         let s = Sym::from_index(inner.syms.len());
         inner.syms.push(SymInfo {
@@ -260,6 +295,8 @@ impl Clone for Exprs {
                 syms: i.syms.clone(),
                 by_name: i.by_name.clone(),
                 indices: i.indices.clone(),
+                memo: i.memo.clone(),
+                saturated: i.saturated,
             }),
         }
     }

@@ -1,7 +1,7 @@
 //! The canonical order of expressions: by structure and symbol, never by when they were interned, so that text that is
 //! printed and parsed again keeps its order.
 
-use crate::{Expr, Exprs, Node, SymKind};
+use crate::{Expr, Exprs, Inner, Node, SymKind};
 use std::cmp::Ordering;
 
 fn rank(n: &Node) -> u8 {
@@ -23,24 +23,30 @@ impl Exprs {
         if a == b {
             return Ordering::Equal;
         }
-        let (na, nb) = (self.node(a), self.node(b));
-        match (&na, &nb) {
+        self.inner.borrow().compare(a, b)
+    }
+}
+
+impl Inner {
+    fn compare(&self, a: Expr, b: Expr) -> Ordering {
+        if a == b {
+            return Ordering::Equal;
+        }
+        let (na, nb) = (&self.nodes[a.index()], &self.nodes[b.index()]);
+        match (na, nb) {
             (Node::Const(x), Node::Const(y)) => x.cmp(y),
             (Node::Sym(x), Node::Sym(y)) => {
-                let (ix, iy) = (self.sym_info(*x), self.sym_info(*y));
-                let extent = |k: &SymKind| match k {
-                    SymKind::Index { extent } => Some(*extent),
-                    _ => None,
-                };
+                let (ix, iy) = (&self.syms[x.index()], &self.syms[y.index()]);
                 // Sizes before indices; `s2` before `s10`.
-                let key = |name: &str| (name.len(), name.to_string());
-                match (extent(&ix.kind), extent(&iy.kind)) {
-                    (None, Some(_)) => Ordering::Less,
-                    (Some(_), None) => Ordering::Greater,
-                    (None, None) => key(&ix.name).cmp(&key(&iy.name)),
-                    (Some(ex), Some(ey)) => key(&ix.name)
-                        .cmp(&key(&iy.name))
-                        .then_with(|| self.compare(ex, ey)),
+                let by_name =
+                    || (ix.name.len().cmp(&iy.name.len())).then_with(|| ix.name.cmp(&iy.name));
+                match (&ix.kind, &iy.kind) {
+                    (SymKind::Index { extent: x }, SymKind::Index { extent: y }) => {
+                        by_name().then_with(|| self.compare(*x, *y))
+                    }
+                    (SymKind::Index { .. }, _) => Ordering::Greater,
+                    (_, SymKind::Index { .. }) => Ordering::Less,
+                    _ => by_name(),
                 }
             }
             (Node::Product(x), Node::Product(y)) => self.compare_lists(x, y),
@@ -59,7 +65,7 @@ impl Exprs {
                 }
                 tx.len().cmp(&ty.len()).then(x.cmp(y))
             }
-            _ => rank(&na).cmp(&rank(&nb)),
+            _ => rank(na).cmp(&rank(nb)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Value ranges: constant bounds of every expression, and proofs that go through them.
+//! Value ranges: constant bounds of every expression.
 
 use crate::{Expr, Exprs, Node, SymKind};
 
@@ -73,6 +73,14 @@ impl Range {
     }
 }
 
+/// The largest value of an index whose extent has range `r`.
+pub(crate) fn index_upper(r: Range) -> i64 {
+    match r.hi {
+        POS => POS,
+        hi => hi.saturating_sub(1).max(0),
+    }
+}
+
 impl Exprs {
     /// Constant bounds of `e`.
     pub fn range(&self, e: Expr) -> Range {
@@ -93,6 +101,13 @@ impl Exprs {
                     acc.add(r(t).scale(*c))
                 })
             }
+            // A product with constants stands for a value beyond `i64`.
+            Node::Product(f)
+                if f.iter()
+                    .any(|t| matches!(inner.nodes[t.index()], Node::Const(_))) =>
+            {
+                Range::new(NEG, POS)
+            }
             Node::Product(f) => f.iter().fold(Range::new(1, 1), |acc, t| acc.mul(r(t))),
             Node::FloorDiv(a, b) => r(a).floordiv(r(b)),
             Node::Mod(a, b) => {
@@ -109,83 +124,21 @@ impl Exprs {
         }
     }
 
-    /// `e >= 0` for every value of the symbols. `false` means "not proved".
-    pub fn prove_nonneg(&self, e: Expr) -> bool {
-        self.range(e).lo >= 0 || self.lower_bound_nonneg(e)
-    }
-
-    /// Replaces every loop index in a sum by the end of its range that makes the sum smallest, then looks again:
-    /// this is what knows that `n - 1 - i >= 0` for `i` in `0..n` with symbolic `n`.
-    fn lower_bound_nonneg(&self, e: Expr) -> bool {
-        let Node::Sum { terms, .. } = self.node(e) else {
-            return false;
-        };
-        let mut low = e;
-        let mut changed = false;
-        for (c, t) in &terms {
-            let Some((sym, cofactor)) = self.index_factor(*t) else {
-                continue;
-            };
-            let SymKind::Index { extent } = self.sym_info(sym).kind else {
-                continue;
-            };
-            // Smallest at 0 for a positive coefficient (cofactors are sizes, so non-negative), at extent - 1 otherwise.
-            if self.range(cofactor).lo < 0 {
-                return false;
-            }
-            let at = if *c > 0 {
-                self.int(0)
-            } else {
-                self.sub(extent, self.int(1))
-            };
-            let term = self.mul(self.int(*c), *t);
-            let new = self.mul(self.mul(self.int(*c), cofactor), at);
-            low = self.add(self.sub(low, term), new);
-            changed = true;
-        }
-        changed && (self.range(low).lo >= 0)
-    }
-
-    /// `t` as `index symbol * cofactor`, where the cofactor holds no loop index.
-    fn index_factor(&self, t: Expr) -> Option<(crate::Sym, Expr)> {
-        match self.node(t) {
-            Node::Sym(s) if self.is_index(s) => Some((s, self.int(1))),
-            Node::Product(f) => {
-                let mut found = None;
-                let mut rest = self.int(1);
-                for e in f {
-                    match self.as_sym(e) {
-                        Some(s) if self.is_index(s) && found.is_none() => found = Some(s),
-                        _ => rest = self.mul(rest, e),
-                    }
+    /// Recomputes every range after the bounds of a symbol have changed.
+    pub(crate) fn refresh_ranges(&self) {
+        let count = self.inner.borrow().nodes.len();
+        for k in 0..count {
+            // Operands are interned before what is made of them.
+            let node = self.inner.borrow().nodes[k].clone();
+            if let Node::Sym(s) = node {
+                let mut inner = self.inner.borrow_mut();
+                if let SymKind::Index { extent } = inner.syms[s.index()].kind {
+                    inner.syms[s.index()].upper = index_upper(inner.ranges[extent.index()]);
                 }
-                found
-                    .map(|s| (s, rest))
-                    .filter(|(_, r)| !self.free_syms(*r).iter().any(|s| self.is_index(*s)))
             }
-            _ => None,
+            let range = self.range_of_node(&node);
+            self.inner.borrow_mut().ranges[k] = range;
         }
-    }
-
-    /// `a <= b`, proved.
-    pub fn prove_le(&self, a: Expr, b: Expr) -> bool {
-        a == b || self.prove_nonneg(self.sub(b, a))
-    }
-
-    /// `a < b`, proved.
-    pub fn prove_lt(&self, a: Expr, b: Expr) -> bool {
-        self.prove_nonneg(self.sub(self.sub(b, a), self.int(1)))
-    }
-
-    /// `a == b`, proved: canonical forms make this a comparison of handles.
-    pub fn prove_eq(&self, a: Expr, b: Expr) -> bool {
-        a == b || self.is_int(self.sub(a, b), 0)
-    }
-
-    /// `a != b`, proved by ranges.
-    pub fn prove_ne(&self, a: Expr, b: Expr) -> bool {
-        let r = self.range(self.sub(a, b));
-        r.lo > 0 || r.hi < 0 || self.prove_lt(a, b) || self.prove_lt(b, a)
     }
 
     /// A typical value of `e`: symbols at their hints, else at their lower bound or 8192 at most. For cost estimates.
@@ -195,7 +148,7 @@ impl Exprs {
             Some(match (&info.kind, info.hint) {
                 (_, Some(h)) => h,
                 (SymKind::Index { .. }, None) => 0,
-                _ => 32.clamp(info.lower.max(1), info.upper.max(1)),
+                _ => 32.min(info.upper).max(info.lower).max(1),
             })
         })
         .unwrap_or(i64::MAX)

@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 /// Nesting that the parser accepts; text is untrusted.
 const MAX_DEPTH: usize = 200;
+/// Terms that a product may expand to.
+const MAX_TERMS: usize = 1000;
 
 impl Exprs {
     /// The text of `e`.
@@ -145,12 +147,22 @@ impl Exprs {
         &self,
         s: &mut Scanner,
         symbol: &dyn Fn(&str) -> Option<Sym>,
-        depth: usize,
+        mut depth: usize,
     ) -> Result<Expr> {
         let mut acc = self.parse_atom(s, symbol, depth)?;
         loop {
+            // A chain of divisions nests as deep as it is long.
+            depth += 1;
+            if depth > 2 * MAX_DEPTH {
+                return Err(s.error("expression nested too deeply"));
+            }
             if s.eat("*")? {
-                acc = self.mul(acc, self.parse_atom(s, symbol, depth)?);
+                let b = self.parse_atom(s, symbol, depth)?;
+                // Products are expanded.
+                if self.terms(acc).1.len() * self.terms(b).1.len() > MAX_TERMS {
+                    return Err(s.error("product of sums that are too long"));
+                }
+                acc = self.mul(acc, b);
             } else if s.eat("//")? {
                 let b = self.parse_atom(s, symbol, depth)?;
                 acc = self.floordiv(acc, b);
@@ -231,6 +243,29 @@ mod tests {
             ex.divide_exact(ex.mul(s, ex.int(12)), ex.mul(s, ex.int(4))),
             Some(ex.int(3))
         );
+    }
+
+    #[test]
+    fn hostile_text_is_an_error() {
+        let ex = Exprs::new();
+        ex.size_sym("s0", 0, i64::MAX);
+        let symbol = |n: &str| ex.sym_by_name(n);
+        let wide = (0..200).map(|k| format!("s0 // {}", k + 2));
+        let wide = format!("({})", wide.collect::<Vec<_>>().join(" + "));
+        for t in [
+            "(".repeat(100_000),
+            "-".repeat(100_000),
+            format!("s0{}", " % 7 // 3".repeat(100_000)),
+            "min(s0, ".repeat(100_000),
+            format!("{wide} * {wide}"),
+            "s0 +".into(),
+        ] {
+            assert!(
+                ex.parse(&mut Scanner::new(&t), &symbol).is_err(),
+                "{:.40}",
+                t
+            );
+        }
     }
 
     #[test]

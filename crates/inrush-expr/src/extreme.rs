@@ -1,0 +1,64 @@
+//! Minimum and maximum: flat lists in canonical order without operands that cannot win.
+
+use crate::rules::{Rule, fired};
+use crate::{Expr, Exprs, Node, Op};
+
+/// Operands among which dominated ones are looked for; beyond, only equal ones are dropped.
+const MAX_COMPARED: usize = 8;
+
+impl Exprs {
+    pub fn min(&self, a: Expr, b: Expr) -> Expr {
+        self.remembered(Op::Min, a, b, || self.extreme(a, b, true))
+    }
+
+    pub fn max(&self, a: Expr, b: Expr) -> Expr {
+        self.remembered(Op::Max, a, b, || self.extreme(a, b, false))
+    }
+
+    fn extreme(&self, a: Expr, b: Expr, min: bool) -> Expr {
+        if a == b {
+            return a;
+        }
+        // Whether `x` makes `y` superfluous.
+        let wins = |x: Expr, y: Expr| match min {
+            true => self.prove_le(x, y),
+            false => self.prove_le(y, x),
+        };
+        let mut all = Vec::new();
+        self.operands(a, min, &mut all);
+        self.operands(b, min, &mut all);
+        if all.len() > 2 {
+            fired(Rule::MinMaxFlat);
+        }
+        all.sort_by(|x, y| self.compare(*x, *y));
+        all.dedup();
+        if all.len() <= MAX_COMPARED {
+            let mut k = 0;
+            while k < all.len() {
+                if (0..all.len()).any(|j| j != k && wins(all[j], all[k])) {
+                    fired(Rule::MinMaxDrop);
+                    all.remove(k);
+                } else {
+                    k += 1;
+                }
+            }
+        }
+        let first = all[0];
+        all[1..].iter().fold(first, |x, y| {
+            self.intern(match min {
+                true => Node::Min(x, *y),
+                false => Node::Max(x, *y),
+            })
+        })
+    }
+
+    fn operands(&self, e: Expr, min: bool, out: &mut Vec<Expr>) {
+        match (self.node(e), min) {
+            (Node::Min(a, b), true) | (Node::Max(a, b), false) => {
+                self.operands(a, min, out);
+                self.operands(b, min, out);
+            }
+            _ => out.push(e),
+        }
+    }
+}

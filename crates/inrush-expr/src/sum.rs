@@ -1,0 +1,197 @@
+//! Sums and products in canonical form, and the rules that join the parts of a split index.
+
+use crate::rules::{Rule, fired};
+use crate::{Expr, Exprs, Node, Op};
+use smallvec::{SmallVec, smallvec};
+
+pub(crate) type Terms = SmallVec<[(i64, Expr); 4]>;
+
+impl Exprs {
+    /// `e` as base plus terms, whatever its node is.
+    pub(crate) fn terms(&self, e: Expr) -> (i64, Terms) {
+        match self.node(e) {
+            Node::Const(v) => (v, smallvec![]),
+            Node::Sum { base, terms } => (base, terms),
+            _ => (0, smallvec![(1, e)]),
+        }
+    }
+
+    /// Interns a sum from unsorted, possibly repeated terms. `None` when a coefficient overflows.
+    pub(crate) fn make_sum(&self, base: i64, mut terms: Terms) -> Option<Expr> {
+        terms.sort_by(|a, b| self.compare(a.1, b.1));
+        let mut merged: Terms = smallvec![];
+        for (c, t) in terms {
+            match merged.last_mut() {
+                Some(last) if last.1 == t => last.0 = last.0.checked_add(c)?,
+                _ => merged.push((c, t)),
+            }
+        }
+        merged.retain(|t| t.0 != 0);
+        if merged.len() > 1
+            && let Some(joined) = self.join(base, &merged)
+        {
+            return joined;
+        }
+        Some(match (base, merged.as_slice()) {
+            (_, []) => self.int(base),
+            (0, [(1, t)]) => *t,
+            _ => self.intern(Node::Sum {
+                base,
+                terms: merged,
+            }),
+        })
+    }
+
+    pub fn add(&self, a: Expr, b: Expr) -> Expr {
+        let ((ba, mut ta), (bb, tb)) = (self.terms(a), self.terms(b));
+        ta.extend(tb);
+        let sum = ba.checked_add(bb).and_then(|base| self.make_sum(base, ta));
+        sum.unwrap_or_else(|| self.saturated())
+    }
+
+    pub fn neg(&self, a: Expr) -> Expr {
+        self.scale(a, -1)
+    }
+
+    pub fn sub(&self, a: Expr, b: Expr) -> Expr {
+        self.add(a, self.neg(b))
+    }
+
+    pub(crate) fn scale(&self, a: Expr, k: i64) -> Expr {
+        if k == 0 {
+            return self.int(0);
+        }
+        let (base, mut terms) = self.terms(a);
+        let mut ok = true;
+        for t in &mut terms {
+            t.0 = t.0.checked_mul(k).unwrap_or_else(|| {
+                ok = false;
+                0
+            });
+        }
+        match base.checked_mul(k) {
+            Some(base) if ok => self
+                .make_sum(base, terms)
+                .unwrap_or_else(|| self.saturated()),
+            _ => self.saturated(),
+        }
+    }
+
+    /// What stands for a value beyond `i64`: evaluation of it is an overflow error. Each is a product of its own, so that
+    /// two unknown values are never taken to be equal.
+    pub(crate) fn saturated(&self) -> Expr {
+        let count = {
+            let mut inner = self.inner.borrow_mut();
+            inner.saturated += 1;
+            inner.saturated
+        };
+        let (big, other) = (self.int(i64::MAX), self.int(i64::MAX - count));
+        self.intern(Node::Product(smallvec![other, big]))
+    }
+
+    pub fn mul(&self, a: Expr, b: Expr) -> Expr {
+        if let Some(k) = self.as_int(a) {
+            return self.scale(b, k);
+        }
+        if let Some(k) = self.as_int(b) {
+            return self.scale(a, k);
+        }
+        self.remembered(Op::Mul, a, b, || self.expand(a, b))
+    }
+
+    /// Products are expanded, so that equal polynomials are equal handles.
+    fn expand(&self, a: Expr, b: Expr) -> Expr {
+        let ((ba, ta), (bb, tb)) = (self.terms(a), self.terms(b));
+        let mut out = self.int(0);
+        for (ca, x) in ta.iter().copied().chain([(ba, self.int(1))]) {
+            for (cb, y) in tb.iter().copied().chain([(bb, self.int(1))]) {
+                if ca == 0 || cb == 0 {
+                    continue;
+                }
+                let factor = match ca.checked_mul(cb) {
+                    Some(k) => self.scale(self.monomial(x, y), k),
+                    None => self.saturated(),
+                };
+                out = self.add(out, factor);
+            }
+        }
+        out
+    }
+
+    /// Product of two factors that are no sums and no constants other than 1.
+    fn monomial(&self, x: Expr, y: Expr) -> Expr {
+        let factors = |e: Expr| -> SmallVec<[Expr; 2]> {
+            match self.node(e) {
+                Node::Const(1) => smallvec![],
+                Node::Product(f) => f,
+                _ => smallvec![e],
+            }
+        };
+        let mut f = factors(x);
+        f.extend(factors(y));
+        f.sort_by(|a, b| self.compare(*a, *b));
+        match f.as_slice() {
+            [] => self.int(1),
+            [one] => *one,
+            _ => self.intern(Node::Product(f)),
+        }
+    }
+
+    /// Puts the parts of one split index together, where a sum holds both. The inner `None` is an overflow.
+    fn join(&self, base: i64, terms: &Terms) -> Option<Option<Expr>> {
+        for (k, (c, t)) in terms.iter().enumerate() {
+            let Node::Mod(x, b) = self.node(*t) else {
+                continue;
+            };
+            if self.range(b).lo < 1 {
+                continue;
+            }
+            let q = self.floordiv(x, b);
+            for (j, (c2, t2)) in terms.iter().enumerate() {
+                if j == k {
+                    continue;
+                }
+                // What `c2*t2` must be: `c*b*q`, or `c*b*(q % m)`.
+                let is_upper = |part: Expr| {
+                    let (zero, whole) = self.terms(self.mul(b, part));
+                    matches!(whole.as_slice(), [(w, e)] if zero == 0 && e == t2 && c.checked_mul(*w) == Some(*c2))
+                };
+                let new = if is_upper(q) {
+                    fired(Rule::SumJoin);
+                    x
+                } else if let Some((part, m)) = self.wrapped(*t2, q)
+                    && is_upper(part)
+                {
+                    fired(Rule::SumWiden);
+                    self.modulo(x, self.mul(b, m))
+                } else {
+                    continue;
+                };
+                let (more, added) = self.terms(self.scale(new, *c));
+                let mut rest: Terms = smallvec![];
+                rest.extend(
+                    (terms.iter().enumerate())
+                        .filter_map(|(i, t)| (i != j && i != k).then_some(*t)),
+                );
+                rest.extend(added);
+                return Some(
+                    base.checked_add(more)
+                        .and_then(|base| self.make_sum(base, rest)),
+                );
+            }
+        }
+        None
+    }
+
+    /// The factor `q % m` of `t`, with its `m`.
+    fn wrapped(&self, t: Expr, q: Expr) -> Option<(Expr, Expr)> {
+        let of = |e: Expr| match self.node(e) {
+            Node::Mod(y, m) if y == q && self.range(m).lo > 0 => Some((e, m)),
+            _ => None,
+        };
+        match self.node(t) {
+            Node::Product(f) => f.into_iter().find_map(of),
+            _ => of(t),
+        }
+    }
+}
