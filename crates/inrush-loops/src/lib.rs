@@ -143,7 +143,7 @@ pub type Coords = SmallVec<[Expr; 4]>;
 /// A statement; its id is its position. Operands come before it.
 ///
 /// Values have *compute* dtypes ([`DType::compute`]): a load of `f16` gives `f32`, a store into `f16` rounds.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Stmt {
     /// A constant of the given compute dtype.
     Const { value: Scalar, dtype: DType },

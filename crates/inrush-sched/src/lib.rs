@@ -5,10 +5,25 @@
 //!
 //! Does not know: languages; devices other than by `Caps`.
 
+mod access;
+mod dag;
+mod deps;
+mod digits;
+mod emit;
+mod fold;
+mod fuse;
+mod group;
+mod inline;
 mod options;
+mod order;
 mod plan;
+mod prepare;
 mod refusal;
+mod schedule;
+mod split;
+mod text;
 
 pub use options::Options;
 pub use plan::{Group, Memory, Place, Plan, Step};
 pub use refusal::{Reason, Refusal};
+pub use schedule::{fuse, schedule};

@@ -46,6 +46,10 @@ reasons! {
     Overwritten "overwritten" "A buffer that the producer reads, or writes, is overwritten by another kernel.";
     IsOutput "is_output" "The result is an output and is stored by its own kernel.";
     ScratchTooLarge "scratch_too_large" "What one outer point would keep does not fit the caches.";
+    SeveralResults "several_results" "The producer stores several results, or stores under a mask.";
+    FusesWithProducer "fuses_with_producer" "The result becomes part of the contraction or reduction that it reads, which comes first.";
+    RunsAtLoad "runs_at_load" "The result depends on weights only and is computed once, at load.";
+    StridedPoints "strided_points" "One outer point would be a strided column of what the kernel writes.";
     TooFewPoints "too_few_points" "Fused, the kernel would have too few outer points for the threads.";
 }
 

@@ -114,7 +114,7 @@ impl<'a> Names<'a> {
     }
 }
 
-fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String)>) {
+pub(super) fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String)>) {
     let mut names = Names::new(&p.exprs);
     let from: String = n.body().origins.iter().map(|o| format!(" {o}")).collect();
     let from = if from.is_empty() {

@@ -1,0 +1,127 @@
+//! Who reads and writes which storage.
+
+use inrush_loops::{BufId, BufferKind, Loops, Node, Output};
+use smallvec::SmallVec;
+
+/// Users of each buffer and storage, by node position.
+pub(crate) struct Deps {
+    /// By buffer: nodes that write it, in order.
+    pub writers: Vec<SmallVec<[u32; 1]>>,
+    /// By buffer: nodes that read it, in order, each once.
+    pub readers: Vec<SmallVec<[u32; 2]>>,
+    /// By buffer: its storage is reached through another buffer too.
+    pub aliased: Vec<bool>,
+    /// By buffer: it is an output, or a mutated input.
+    pub output: Vec<bool>,
+    /// By buffer: it belongs to the caller or the model.
+    pub fixed: Vec<bool>,
+    /// By buffer: nodes that write its storage.
+    storage_writers: Vec<SmallVec<[u32; 1]>>,
+    storage_readers: Vec<SmallVec<[u32; 2]>>,
+}
+
+impl Deps {
+    pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
+        let n = loops.buffers.len();
+        let mut d = Deps {
+            writers: vec![SmallVec::new(); n],
+            readers: vec![SmallVec::new(); n],
+            aliased: vec![false; n],
+            output: vec![false; n],
+            fixed: loops
+                .buffers
+                .iter()
+                .map(|b| b.kind != BufferKind::Temp)
+                .collect(),
+            storage_writers: vec![SmallVec::new(); n],
+            storage_readers: vec![SmallVec::new(); n],
+        };
+        for (k, b) in loops.buffers.iter().enumerate() {
+            if matches!(b.kind, BufferKind::Alias { .. }) {
+                d.aliased[k] = true;
+                d.aliased[loops.storage(BufId::from_index(k)).index()] = true;
+            }
+        }
+        for o in &loops.outputs {
+            if let Output::Tensor { buffer } | Output::Mutation { buffer, .. } = o {
+                d.output[buffer.index()] = true;
+                d.output[loops.storage(*buffer).index()] = true;
+            }
+        }
+        for (k, node) in nodes.iter().enumerate() {
+            for b in node.reads() {
+                d.readers[b.index()].push(k as u32);
+                push_last(&mut d.storage_readers[loops.storage(b).index()], k as u32);
+            }
+            for b in node.writes() {
+                d.writers[b.index()].push(k as u32);
+                push_last(&mut d.storage_writers[loops.storage(b).index()], k as u32);
+            }
+        }
+        d
+    }
+
+    /// Nodes that write the storage of `b` after `from`, up to and including `to`.
+    pub fn written_between(&self, loops: &Loops, b: BufId, from: usize, to: usize) -> bool {
+        self.storage_writers[loops.storage(b).index()]
+            .iter()
+            .any(|w| (*w as usize) > from && (*w as usize) <= to)
+    }
+
+    /// The nodes that must run before node `k`, each once: writers of what it reads, readers and writers of what it
+    /// writes.
+    pub fn before(&self, loops: &Loops, node: &Node, k: usize) -> SmallVec<[u32; 4]> {
+        let mut out: SmallVec<[u32; 4]> = SmallVec::new();
+        let k = k as u32;
+        let mut add = |list: &[u32]| {
+            for &x in list {
+                if x < k && !out.contains(&x) {
+                    out.push(x);
+                }
+            }
+        };
+        for b in node.reads() {
+            add(&self.storage_writers[loops.storage(b).index()]);
+        }
+        for b in node.writes() {
+            let s = loops.storage(b).index();
+            add(&self.storage_writers[s]);
+            // A buffer that is written once has no reader before that.
+            if self.storage_writers[s].len() > 1
+                || !matches!(loops.buffers[s].kind, BufferKind::Temp)
+            {
+                add(&self.storage_readers[s]);
+            }
+        }
+        out
+    }
+}
+
+fn push_last<A: smallvec::Array<Item = u32>>(list: &mut SmallVec<A>, k: u32) {
+    if list.last() != Some(&k) {
+        list.push(k);
+    }
+}
+
+/// Which nodes reach an output or a mutated input.
+pub(crate) fn live_nodes(loops: &Loops, nodes: &[Node]) -> Vec<bool> {
+    let mut wanted = vec![false; loops.buffers.len()];
+    for o in &loops.outputs {
+        if let Output::Tensor { buffer } | Output::Mutation { buffer, .. } = o {
+            wanted[loops.storage(*buffer).index()] = true;
+        }
+    }
+    let mut live = vec![false; nodes.len()];
+    for (k, node) in nodes.iter().enumerate().rev() {
+        live[k] = node
+            .writes()
+            .iter()
+            .any(|b| wanted[loops.storage(*b).index()]);
+        if live[k] {
+            for b in node.reads() {
+                wanted[loops.storage(b).index()] = true;
+            }
+        }
+    }
+    live
+}

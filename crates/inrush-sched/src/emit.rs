@@ -1,0 +1,623 @@
+//! Builds bodies: shares equal statements, folds what is known, drops what nobody stores.
+
+use inrush_base::{DType, Scalar};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Body, BufId, Buffer, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+/// What is substituted for symbols; identities may be left out.
+pub(crate) type SymMap = FxHashMap<Sym, Expr>;
+
+/// Decides what becomes of a load, a store, or the contraction's sum while a body is copied.
+pub(crate) trait Splice {
+    /// A value that stands for the load, `None` to load.
+    fn load(&mut self, _: &mut Builder, _: &Load) -> Option<StmtId> {
+        None
+    }
+    /// Called for each store that was copied.
+    fn stored(&mut self, _: &mut Builder, _: BufId, _: &Coords, _: StmtId) {}
+}
+
+/// A load whose coordinates and mask are those of the body under construction.
+pub(crate) struct Load {
+    pub buf: BufId,
+    pub coords: Coords,
+    pub mask: Option<StmtId>,
+    pub fill: Scalar,
+}
+
+/// Copies as it is.
+pub(crate) struct Plain;
+impl Splice for Plain {}
+
+/// A body under construction.
+pub(crate) struct Builder<'a> {
+    pub ex: &'a Exprs,
+    pub buffers: &'a [Buffer],
+    pub stmts: Vec<Stmt>,
+    dtypes: Vec<DType>,
+    memo: FxHashMap<Stmt, StmtId>,
+    /// Defining statement, without its symbol, to the symbol.
+    indirect: FxHashMap<(StmtId, Expr, bool, bool, Option<StmtId>), Sym>,
+    /// Buffers that the body writes: their loads are not shared.
+    volatile: SmallVec<[BufId; 2]>,
+    used: FxHashSet<Sym>,
+}
+
+impl<'a> Builder<'a> {
+    /// A body that will run over axes with the given symbols.
+    pub fn new(ex: &'a Exprs, buffers: &'a [Buffer], axes: impl Iterator<Item = Sym>) -> Self {
+        Builder {
+            ex,
+            buffers,
+            stmts: Vec::new(),
+            dtypes: Vec::new(),
+            memo: FxHashMap::default(),
+            indirect: FxHashMap::default(),
+            volatile: SmallVec::new(),
+            used: axes.collect(),
+        }
+    }
+
+    pub fn dtype(&self, s: StmtId) -> DType {
+        self.dtypes[s.index()]
+    }
+
+    /// Adds a statement, or gives the equal or simpler one that is there. Not for [`Stmt::Indirect`].
+    pub fn push(&mut self, stmt: Stmt) -> StmtId {
+        let stmt = match self.simplify(stmt) {
+            Ok(known) => return known,
+            Err(stmt) => stmt,
+        };
+        let shared = match &stmt {
+            Stmt::Store { .. } | Stmt::Indirect { .. } => false,
+            Stmt::Load { buf, .. } => !self.volatile.contains(buf),
+            _ => true,
+        };
+        if shared && let Some(&s) = self.memo.get(&stmt) {
+            return s;
+        }
+        let dtype = match &stmt {
+            Stmt::Const { dtype, .. }
+            | Stmt::Index { dtype, .. }
+            | Stmt::Acc { dtype }
+            | Stmt::Reduce { dtype, .. }
+            | Stmt::Scan { dtype, .. } => *dtype,
+            Stmt::Load { buf, .. } => self.buffers[buf.index()].dtype.compute(),
+            Stmt::Op { op, dtype, .. } => op.result(*dtype),
+            Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
+            Stmt::Indirect { .. } => DType::I64,
+            Stmt::Store { value, .. } => self.dtype(*value),
+        };
+        let id = StmtId::from_index(self.stmts.len());
+        if shared {
+            self.memo.insert(stmt.clone(), id);
+        }
+        self.stmts.push(stmt);
+        self.dtypes.push(dtype);
+        id
+    }
+
+    pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
+        let value = value.convert(dtype);
+        self.push(Stmt::Const { value, dtype })
+    }
+
+    pub fn op(&mut self, op: ScalarOp, args: &[StmtId], dtype: DType) -> StmtId {
+        self.push(Stmt::Op {
+            op,
+            args: args.into(),
+            dtype,
+        })
+    }
+
+    pub fn and(&mut self, a: Option<StmtId>, b: Option<StmtId>) -> Option<StmtId> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(self.op(ScalarOp::And, &[a, b], DType::Bool)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// `value` as a store into and a load from a buffer of `dtype` would give it.
+    pub fn through_memory(&mut self, value: StmtId, dtype: DType) -> StmtId {
+        if dtype.is_narrow_float() {
+            self.push(Stmt::Cast {
+                arg: value,
+                to: dtype,
+            })
+        } else {
+            value
+        }
+    }
+
+    /// `value` under a mask: what a masked load of it would give.
+    pub fn masked(&mut self, value: StmtId, mask: Option<StmtId>, fill: Scalar) -> StmtId {
+        let Some(m) = mask else { return value };
+        if let Stmt::Load {
+            buf,
+            coords,
+            mask: Some(own),
+            ..
+        } = &self.stmts[value.index()]
+            && *own == m
+        {
+            let (buf, coords) = (*buf, coords.clone());
+            return self.push(Stmt::Load {
+                buf,
+                coords,
+                mask,
+                fill,
+            });
+        }
+        let dtype = self.dtype(value);
+        let fill = self.constant(fill, dtype);
+        self.op(ScalarOp::Where, &[m, value, fill], dtype)
+    }
+
+    /// A symbol of extent `size` that this body does not use yet.
+    pub fn fresh(&mut self, size: Expr) -> Sym {
+        let mut position = 0;
+        loop {
+            let s = self.ex.index_sym(position, size);
+            if self.used.insert(s) {
+                return s;
+            }
+            position += 1;
+        }
+    }
+
+    /// Keeps `sym` from being given out.
+    pub fn reserve(&mut self, sym: Sym) {
+        self.used.insert(sym);
+    }
+
+    /// Announces the buffers that the coming statements write.
+    pub fn will_write(&mut self, body: &Body) {
+        self.volatile.extend(body.writes());
+    }
+
+    /// Copies the statements of `body` that `wanted` needs (all, when `None`), with symbols substituted by `map` and
+    /// loads guarded by `mask` too. Gives the new id of each old statement.
+    pub fn splice(
+        &mut self,
+        body: &Body,
+        wanted: Option<StmtId>,
+        map: &SymMap,
+        mask: Option<StmtId>,
+        hook: &mut dyn Splice,
+    ) -> Vec<StmtId> {
+        let live = wanted.map(|w| live_from(self.ex, &body.stmts, std::iter::once(w)));
+        let mut map = std::borrow::Cow::Borrowed(map);
+        let mut ids: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
+        for (k, stmt) in body.stmts.iter().enumerate() {
+            if live.as_ref().is_some_and(|l| !l[k]) {
+                ids.push(StmtId(u32::MAX));
+                continue;
+            }
+            let mut stmt = stmt.clone();
+            stmt.map_operands(|s| ids[s.index()]);
+            if !map.is_empty() {
+                for e in stmt.exprs_mut() {
+                    *e = self.ex.subst(*e, &map);
+                }
+            }
+            let id = match stmt {
+                Stmt::Load {
+                    buf,
+                    coords,
+                    mask: own,
+                    fill,
+                } => {
+                    let load = Load {
+                        buf,
+                        coords,
+                        mask: self.and(mask, own),
+                        fill,
+                    };
+                    match hook.load(self, &load) {
+                        Some(v) => v,
+                        None => self.push(Stmt::Load {
+                            buf,
+                            coords: load.coords,
+                            mask: load.mask,
+                            fill,
+                        }),
+                    }
+                }
+                Stmt::Indirect {
+                    value,
+                    sym,
+                    size,
+                    wrap,
+                    check,
+                    mask: own,
+                } => {
+                    let own = self.and(mask, own);
+                    let key = (value, size, wrap, check, own);
+                    let new = match self.indirect.get(&key) {
+                        Some(s) => *s,
+                        None => {
+                            let new = if self.used.insert(sym) {
+                                sym
+                            } else {
+                                self.fresh(size)
+                            };
+                            self.indirect.insert(key, new);
+                            self.stmts.push(Stmt::Indirect {
+                                value,
+                                sym: new,
+                                size,
+                                wrap,
+                                check,
+                                mask: own,
+                            });
+                            self.dtypes.push(DType::I64);
+                            new
+                        }
+                    };
+                    if new != sym || map.contains_key(&sym) {
+                        map.to_mut().insert(sym, self.ex.sym_expr(new));
+                    }
+                    // Nothing refers to the statement but through its symbol.
+                    StmtId::from_index(self.stmts.len().saturating_sub(1))
+                }
+                Stmt::Store {
+                    buf,
+                    coords,
+                    value,
+                    mode,
+                    mask: own,
+                } => {
+                    let at = coords.clone();
+                    let own = self.and(mask, own);
+                    let id = self.push(Stmt::Store {
+                        buf,
+                        coords,
+                        value,
+                        mode,
+                        mask: own,
+                    });
+                    if mode == StoreMode::Set && own.is_none() {
+                        hook.stored(self, buf, &at, value);
+                    }
+                    id
+                }
+                stmt => self.push(stmt),
+            };
+            ids.push(id);
+        }
+        ids
+    }
+
+    /// The body, without statements that reach no store.
+    pub fn finish(self, mut body: Body) -> Body {
+        body.stmts = self.stmts;
+        sweep(self.ex, &mut body);
+        body
+    }
+
+    fn as_const(&self, s: StmtId) -> Option<Scalar> {
+        match &self.stmts[s.index()] {
+            Stmt::Const { value, .. } => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The statement's value as an index expression.
+    fn as_expr(&self, s: StmtId) -> Option<Expr> {
+        match &self.stmts[s.index()] {
+            Stmt::Index { expr, dtype } if dtype.is_int() => Some(*expr),
+            Stmt::Const {
+                value: Scalar::Int(v),
+                ..
+            } => Some(self.ex.int(*v)),
+            _ => None,
+        }
+    }
+
+    /// A known statement that stands for `stmt`, or `stmt` itself, perhaps changed.
+    fn simplify(&mut self, stmt: Stmt) -> Result<StmtId, Stmt> {
+        match stmt {
+            Stmt::Load {
+                buf,
+                coords,
+                mask: Some(m),
+                fill,
+            } => match self.as_const(m) {
+                Some(Scalar::Bool(true)) => Err(Stmt::Load {
+                    buf,
+                    coords,
+                    mask: None,
+                    fill: Scalar::Int(0).convert(self.buffers[buf.index()].dtype.compute()),
+                }),
+                Some(Scalar::Bool(false)) => {
+                    let dtype = self.buffers[buf.index()].dtype.compute();
+                    Ok(self.constant(fill, dtype))
+                }
+                _ => Err(Stmt::Load {
+                    buf,
+                    coords,
+                    mask: Some(m),
+                    fill,
+                }),
+            },
+            // Without a mask the fill means nothing; one spelling lets equal loads be shared.
+            Stmt::Load {
+                buf,
+                coords,
+                mask: None,
+                ..
+            } => Err(Stmt::Load {
+                buf,
+                coords,
+                mask: None,
+                fill: Scalar::Int(0).convert(self.buffers[buf.index()].dtype.compute()),
+            }),
+            Stmt::Index { expr, dtype } => match self.ex.as_int(expr) {
+                Some(v) => Ok(self.constant(Scalar::Int(v), dtype)),
+                None => Err(Stmt::Index { expr, dtype }),
+            },
+            Stmt::Cast { arg, to } => {
+                if let Some(c) = self.as_const(arg)
+                    && self.exact_cast(c, to)
+                {
+                    return Ok(self.constant(c.convert(to), to.compute()));
+                }
+                if self.dtype(arg) == to
+                    || matches!(&self.stmts[arg.index()], Stmt::Cast { to: t, .. } if *t == to)
+                {
+                    return Ok(arg);
+                }
+                Err(Stmt::Cast { arg, to })
+            }
+            Stmt::Op { op, args, dtype } => self.simplify_op(op, args, dtype),
+            stmt => Err(stmt),
+        }
+    }
+
+    /// Whether folding the conversion gives what the machine would give.
+    fn exact_cast(&self, c: Scalar, to: DType) -> bool {
+        match (c, to) {
+            (_, DType::Bool) => true,
+            (Scalar::Float(f), d) if d.is_int() => f.is_finite() && f.abs() < 2f64.powi(31),
+            (_, d) => d.is_int() || matches!(d, DType::F16 | DType::BF16 | DType::F32 | DType::F64),
+        }
+    }
+
+    fn simplify_op(
+        &mut self,
+        op: ScalarOp,
+        args: SmallVec<[StmtId; 3]>,
+        dtype: DType,
+    ) -> Result<StmtId, Stmt> {
+        use ScalarOp::*;
+        let consts: SmallVec<[Option<Scalar>; 3]> =
+            args.iter().map(|a| self.as_const(*a)).collect();
+        let same = |args| Err(Stmt::Op { op, args, dtype });
+        match (op, args.as_slice(), consts.as_slice()) {
+            (Where, [_, a, b], _) if a == b => return Ok(*a),
+            (Where, [_, a, b], [Some(c), ..]) => return Ok(if c.as_bool() { *a } else { *b }),
+            (And | Or, [a, b], _) if a == b => return Ok(*a),
+            (And, [a, b], [x, y]) if dtype == DType::Bool => {
+                for (c, v, o) in [(x, a, b), (y, b, a)] {
+                    if let Some(c) = c {
+                        return Ok(if c.as_bool() { *o } else { *v });
+                    }
+                }
+            }
+            (Or, [a, b], [x, y]) if dtype == DType::Bool => {
+                for (c, v, o) in [(x, a, b), (y, b, a)] {
+                    if let Some(c) = c {
+                        return Ok(if c.as_bool() { *v } else { *o });
+                    }
+                }
+            }
+            (Not, [a], _) => {
+                if let Stmt::Op {
+                    op: Not, args: x, ..
+                } = &self.stmts[a.index()]
+                {
+                    return Ok(x[0]);
+                }
+            }
+            (Lt | Le | Gt | Ge | Eq | Ne, [a, b], _) if dtype.is_int() => {
+                if let (Some(x), Some(y)) = (self.as_expr(*a), self.as_expr(*b))
+                    && let Some(known) = self.compare(op, x, y)
+                {
+                    return Ok(self.constant(Scalar::Bool(known), DType::Bool));
+                }
+            }
+            // x * 1, x / 1, x - 0 are exact; x + 0 is not (-0).
+            (Mul, [a, b], [x, y]) => {
+                for (c, o) in [(x, b), (y, a)] {
+                    if c.is_some_and(|c| is_one(c)) {
+                        return Ok(*o);
+                    }
+                }
+            }
+            (Sub, [a, _], [_, Some(c)]) if c.as_f64() == 0.0 && !is_neg_zero(*c) => return Ok(*a),
+            (Add, [a, b], [x, y]) if dtype.is_int() => {
+                for (c, o) in [(x, b), (y, a)] {
+                    if c.is_some_and(|c| c.as_i64() == 0) {
+                        return Ok(*o);
+                    }
+                }
+            }
+            (Div, [a, b], [_, Some(c)]) => {
+                if is_one(*c) {
+                    return Ok(*a);
+                }
+                // The reciprocal of a power of two is exact.
+                let r = 1.0 / c.as_f64();
+                if power_of_two(c.as_f64()) && power_of_two(r) && r.abs() > 1e-30 && r.abs() < 1e30
+                {
+                    let (a, r) = (*a, self.constant(Scalar::Float(r), dtype));
+                    debug_assert!(*b != r);
+                    return Err(Stmt::Op {
+                        op: Mul,
+                        args: smallvec![a, r],
+                        dtype,
+                    });
+                }
+            }
+            _ => {}
+        }
+        if let Some(v) = fold(op, &consts, dtype) {
+            return Ok(self.constant(v, op.result(dtype)));
+        }
+        same(args)
+    }
+
+    fn compare(&self, op: ScalarOp, a: Expr, b: Expr) -> Option<bool> {
+        let ex = self.ex;
+        let lt = |a, b| {
+            if ex.prove_lt(a, b) {
+                Some(true)
+            } else if ex.prove_le(b, a) {
+                Some(false)
+            } else {
+                None
+            }
+        };
+        match op {
+            ScalarOp::Lt => lt(a, b),
+            ScalarOp::Gt => lt(b, a),
+            ScalarOp::Ge => lt(a, b).map(|r| !r),
+            ScalarOp::Le => lt(b, a).map(|r| !r),
+            ScalarOp::Eq if ex.prove_eq(a, b) => Some(true),
+            ScalarOp::Eq if ex.prove_ne(a, b) => Some(false),
+            ScalarOp::Ne if ex.prove_eq(a, b) => Some(false),
+            ScalarOp::Ne if ex.prove_ne(a, b) => Some(true),
+            _ => None,
+        }
+    }
+}
+
+fn is_one(c: Scalar) -> bool {
+    match c {
+        Scalar::Bool(_) => false,
+        Scalar::Int(v) => v == 1,
+        Scalar::Float(v) => v == 1.0,
+    }
+}
+
+fn is_neg_zero(c: Scalar) -> bool {
+    matches!(c, Scalar::Float(f) if f == 0.0 && f.is_sign_negative())
+}
+
+fn power_of_two(v: f64) -> bool {
+    v.is_normal() && v.to_bits() << 12 == 0
+}
+
+/// Operations on constants where `f64` arithmetic followed by one rounding is what the machine gives.
+fn fold(op: ScalarOp, args: &[Option<Scalar>], dtype: DType) -> Option<Scalar> {
+    use ScalarOp::*;
+    let args: SmallVec<[Scalar; 3]> = args.iter().copied().collect::<Option<_>>()?;
+    if dtype == DType::F32 || dtype == DType::F64 {
+        let a = args.first()?.as_f64();
+        let b = args.get(1).map_or(0.0, |b| b.as_f64());
+        let v = match op {
+            Add => a + b,
+            Sub => a - b,
+            Mul => a * b,
+            Div => a / b,
+            Neg => -a,
+            Reciprocal => 1.0 / a,
+            Sqrt => a.sqrt(),
+            Eq => return Some(Scalar::Bool(a == b)),
+            Ne => return Some(Scalar::Bool(a != b)),
+            Lt => return Some(Scalar::Bool(a < b)),
+            Le => return Some(Scalar::Bool(a <= b)),
+            Gt => return Some(Scalar::Bool(a > b)),
+            Ge => return Some(Scalar::Bool(a >= b)),
+            _ => return None,
+        };
+        return Some(Scalar::Float(v).convert(dtype));
+    }
+    if dtype.is_int() && dtype.size() <= 8 && dtype != DType::U64 {
+        let a = args.first()?.as_i64();
+        let b = args.get(1).map_or(0, |b| b.as_i64());
+        let v = match op {
+            Add => a.wrapping_add(b),
+            Sub => a.wrapping_sub(b),
+            Mul => a.wrapping_mul(b),
+            Neg => a.wrapping_neg(),
+            Eq => return Some(Scalar::Bool(a == b)),
+            Ne => return Some(Scalar::Bool(a != b)),
+            Lt => return Some(Scalar::Bool(a < b)),
+            Le => return Some(Scalar::Bool(a <= b)),
+            Gt => return Some(Scalar::Bool(a > b)),
+            Ge => return Some(Scalar::Bool(a >= b)),
+            _ => return None,
+        };
+        return Some(Scalar::Int(v).convert(dtype));
+    }
+    if dtype == DType::Bool && op == Not {
+        return Some(Scalar::Bool(!args.first()?.as_bool()));
+    }
+    None
+}
+
+/// Which statements the `roots` need, through operands and index symbols.
+pub(crate) fn live_from(
+    ex: &Exprs,
+    stmts: &[Stmt],
+    roots: impl Iterator<Item = StmtId>,
+) -> Vec<bool> {
+    let mut live = vec![false; stmts.len()];
+    let mut wanted: FxHashSet<Sym> = FxHashSet::default();
+    let has_indirect = stmts.iter().any(|s| matches!(s, Stmt::Indirect { .. }));
+    for r in roots {
+        live[r.index()] = true;
+    }
+    // Operands come first, and so does the definition of a symbol: one backward sweep is enough.
+    for k in (0..stmts.len()).rev() {
+        if let Stmt::Indirect { sym, .. } = &stmts[k] {
+            live[k] |= wanted.contains(sym);
+        }
+        if !live[k] {
+            continue;
+        }
+        for o in stmts[k].operands() {
+            live[o.index()] = true;
+        }
+        if has_indirect {
+            for e in stmts[k].exprs() {
+                wanted.extend(ex.free_syms(*e));
+            }
+        }
+    }
+    live
+}
+
+/// Drops statements that reach no store.
+pub(crate) fn sweep(ex: &Exprs, body: &mut Body) {
+    let stores: Vec<StmtId> = body
+        .ids()
+        .filter(|s| matches!(body.stmt(*s), Stmt::Store { .. }))
+        .collect();
+    let live = live_from(ex, &body.stmts, stores.into_iter());
+    if live.iter().all(|l| *l) {
+        return;
+    }
+    let mut new = vec![StmtId(u32::MAX); live.len()];
+    let mut kept = Vec::with_capacity(live.len());
+    for (k, mut stmt) in std::mem::take(&mut body.stmts).into_iter().enumerate() {
+        if live[k] {
+            stmt.map_operands(|s| new[s.index()]);
+            new[k] = StmtId::from_index(kept.len());
+            kept.push(stmt);
+        }
+    }
+    body.stmts = kept;
+}
+
+/// Whether a reduction of the body depends on the order of its axes.
+pub(crate) fn ordered_reduction(body: &Body) -> bool {
+    body.stmts.iter().any(|s| match s {
+        Stmt::Scan { .. } => true,
+        Stmt::Reduce { op, .. } => matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin),
+        _ => false,
+    })
+}

@@ -1,0 +1,699 @@
+//! Fusion: which nodes become one kernel.
+//!
+//! Nodes are visited in order. A pointwise node first tries to become part of the epilogue of a contraction that it reads,
+//! then each node tries to join the kernels of its producers, then kernels that read the same data. What joins must run over
+//! the same outer points: axes are matched through the coordinates by which the two touch the same buffers, and split where
+//! one side counts them as one and the other as several.
+
+use inrush_base::{Caps, Result};
+use inrush_expr::{Exprs, Sym};
+use inrush_loops::{Axis, Body, BufId, Coords, Loops, Node, Stmt};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use crate::access::{self, Digits, Radix, compare, radix};
+use crate::dag::Dag;
+use crate::deps::Deps;
+use crate::{Options, Reason, Refusal};
+
+/// Iterations below which a kernel is too short to be spread over threads.
+const SMALL_WORK: i64 = 32 << 10;
+/// Iterations of a kernel that may run as a single outer point.
+const TINY_WORK: i64 = 2048;
+/// How many earlier readers of a buffer are considered for horizontal fusion.
+const SIBLINGS: usize = 3;
+
+/// A fused kernel in the making.
+#[derive(Default)]
+pub(crate) struct Unit {
+    /// By member, in the order of [`Dag::members`]: its symbols of the shared axes. Empty for contractions.
+    pub shared: FxHashMap<u32, Vec<Sym>>,
+    pub sizes: Vec<inrush_expr::Expr>,
+    pub contraction: bool,
+    at_load: bool,
+    stmts: usize,
+    buffers: FxHashSet<BufId>,
+    /// Iterations, at the hints, of the longest member.
+    work: i64,
+}
+
+/// The outcome: nodes (contractions with their final epilogues) and how they are grouped.
+pub(crate) struct Fused {
+    pub nodes: Vec<Node>,
+    pub units: Vec<Unit>,
+    pub dag: Dag,
+}
+
+pub(crate) struct Fuser<'a> {
+    loops: &'a Loops,
+    deps: Deps,
+    caps: &'a Caps,
+    options: &'a Options,
+    refusals: &'a mut Vec<Refusal>,
+    f: Fused,
+}
+
+/// A pair of accesses to one buffer.
+struct Edge {
+    a: usize,
+    b: usize,
+    at_a: Coords,
+    at_b: Coords,
+    /// One of the two writes.
+    strict: bool,
+    /// `b` reads what `a` wrote.
+    data: bool,
+}
+
+/// What is known of a shared axis of one unit in another.
+#[derive(Copy, Clone, PartialEq)]
+enum Partner {
+    Unknown,
+    None,
+    Axis(usize),
+}
+
+pub(crate) fn fuse(
+    loops: &Loops,
+    nodes: Vec<Node>,
+    at_load: &[bool],
+    caps: &Caps,
+    options: &Options,
+    refusals: &mut Vec<Refusal>,
+) -> Result<Fused> {
+    let deps = Deps::new(loops, &nodes);
+    let before = nodes
+        .iter()
+        .enumerate()
+        .map(|(k, n)| deps.before(loops, n, k))
+        .collect();
+    let units = nodes
+        .iter()
+        .zip(at_load)
+        .enumerate()
+        .map(|(k, (n, at_load))| unit(loops, k, n, *at_load))
+        .collect();
+    let n = nodes.len();
+    let mut fuser = Fuser {
+        loops,
+        deps,
+        caps,
+        options,
+        refusals,
+        f: Fused {
+            nodes,
+            units,
+            dag: Dag::new(before),
+        },
+    };
+    if options.fuse {
+        for k in 0..n {
+            fuser.visit(k)?;
+        }
+    }
+    Ok(fuser.f)
+}
+
+fn unit(loops: &Loops, k: usize, n: &Node, at_load: bool) -> Unit {
+    let body = n.body();
+    let contraction = matches!(n, Node::Contraction(_));
+    let outer = if contraction { &[] } else { body.outer_axes() };
+    Unit {
+        shared: FxHashMap::from_iter([(k as u32, outer.iter().map(|a| a.sym).collect())]),
+        sizes: outer.iter().map(|a| a.size).collect(),
+        contraction,
+        at_load,
+        stmts: body.stmts.len(),
+        buffers: n.reads().into_iter().chain(n.writes()).collect(),
+        work: product(&loops.exprs, body.axes.iter()),
+    }
+}
+
+fn product<'x>(ex: &Exprs, axes: impl Iterator<Item = &'x Axis>) -> i64 {
+    axes.fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
+}
+
+impl Fuser<'_> {
+    fn ex(&self) -> &Exprs {
+        &self.loops.exprs
+    }
+
+    fn body(&self, node: usize) -> &Body {
+        self.f.nodes[node].body()
+    }
+
+    fn refuse(&mut self, producer: usize, consumer: usize, reason: Reason) {
+        let origin = |n: usize| self.body(n).origins.first().copied();
+        // The last operator of a producer is the one whose result would have stayed out of memory.
+        let refusal = Refusal {
+            producer: self.body(producer).origins.last().copied(),
+            consumer: origin(consumer),
+            reason,
+        };
+        if self.refusals.last() != Some(&refusal) {
+            self.refusals.push(refusal);
+        }
+    }
+
+    fn visit(&mut self, k: usize) -> Result<()> {
+        if matches!(self.f.nodes[k], Node::Contraction(_)) {
+            for p in self.producers(k) {
+                self.refuse(p, k, Reason::IsContraction);
+            }
+            return Ok(());
+        }
+        let producers = self.producers(k);
+        for p in producers.iter().rev() {
+            let u = self.f.dag.unit_of(*p);
+            if !self.f.units[u].contraction {
+                continue;
+            }
+            match self.epilogue(u, k)? {
+                Ok(()) => return Ok(()),
+                Err(reason) => self.refuse(*p, k, reason),
+            }
+        }
+        for p in producers.iter().rev() {
+            let (u, own) = (self.f.dag.unit_of(*p), self.f.dag.unit_of(k));
+            if u == own || self.f.units[u].contraction {
+                continue;
+            }
+            if let Err(reason) = self.join(u, own, false)? {
+                self.refuse(*p, k, reason);
+            }
+        }
+        self.siblings(k)
+    }
+
+    /// Nodes that write what `k` reads, ascending.
+    fn producers(&self, k: usize) -> Vec<usize> {
+        let mut out: Vec<usize> = Vec::new();
+        for b in self.f.nodes[k].reads() {
+            for w in &self.deps.writers[b.index()] {
+                if (*w as usize) < k && !out.contains(&(*w as usize)) {
+                    out.push(*w as usize);
+                }
+            }
+        }
+        out.sort_unstable();
+        out
+    }
+
+    /// Joins `k` with kernels that read the same data over the same domain.
+    fn siblings(&mut self, k: usize) -> Result<()> {
+        for b in self.f.nodes[k].reads() {
+            let readers = &self.deps.readers[b.index()];
+            let at = readers.partition_point(|r| (*r as usize) < k);
+            let near: SmallVec<[u32; 4]> = readers[at.saturating_sub(SIBLINGS)..at].into();
+            for r in near.into_iter().rev() {
+                let (u, own) = (self.f.dag.unit_of(r as usize), self.f.dag.unit_of(k));
+                if u != own && !self.f.units[u].contraction {
+                    // Siblings that do not fit are no missed fusion worth a word.
+                    _ = self.join(u, own, true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pairs of accesses of units `a` and `b` that touch one buffer; `None` when storage is shared in another way.
+    fn edges(&self, a: usize, b: usize, siblings: bool) -> Option<Vec<Edge>> {
+        let mut out = Vec::new();
+        let owner = |m: u32, unit: usize| {
+            if self.f.units[unit].contraction {
+                self.f.dag.members[unit][0]
+            } else {
+                m
+            }
+        };
+        let (ma, mb) = (&self.f.dag.members[a], &self.f.dag.members[b]);
+        // Members of `a` by the buffers that they touch.
+        for &n in mb {
+            let n_body = self.body(n as usize);
+            for (b_buf, at_b, b_writes) in accesses(n_body) {
+                if self.deps.aliased[b_buf.index()] && self.shares_storage(a, b_buf) {
+                    return None;
+                }
+                let mut near: SmallVec<[u32; 4]> = SmallVec::new();
+                let lists = [
+                    Some(&self.deps.writers[b_buf.index()][..]),
+                    (b_writes || siblings).then(|| &self.deps.readers[b_buf.index()][..]),
+                ];
+                for list in lists.into_iter().flatten() {
+                    for m in list {
+                        if self.f.dag.unit_of(*m as usize) == a {
+                            let m = owner(*m, a);
+                            if !near.contains(&m) {
+                                near.push(m);
+                            }
+                        }
+                    }
+                }
+                for m in near {
+                    debug_assert!(ma.contains(&m));
+                    for (a_buf, at_a, a_writes) in accesses(self.body(m as usize)) {
+                        if a_buf == b_buf && (a_writes || b_writes || siblings) {
+                            out.push(Edge {
+                                a: m as usize,
+                                b: n as usize,
+                                at_a: at_a.clone(),
+                                at_b: at_b.clone(),
+                                strict: a_writes || b_writes,
+                                data: a_writes && !b_writes,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        Some(out)
+    }
+
+    /// Whether unit `a` touches the storage of `b` through another buffer, one of them writing.
+    fn shares_storage(&self, a: usize, b: BufId) -> bool {
+        let s = self.loops.storage(b);
+        self.f.dag.members[a].iter().any(|m| {
+            let n = &self.f.nodes[*m as usize];
+            n.reads()
+                .into_iter()
+                .chain(n.writes())
+                .any(|x| x != b && self.loops.storage(x) == s)
+        })
+    }
+
+    /// Symbols that mean the same index on both sides of an edge, splitting axes where needed. `None` in a dimension's
+    /// place when its coordinates do not correspond.
+    #[allow(clippy::type_complexity)]
+    fn align(
+        &mut self,
+        edges: &mut [Edge],
+        i: usize,
+        may_split: bool,
+    ) -> Result<Vec<Option<SmallVec<[(Sym, Sym); 2]>>>> {
+        let mut out = Vec::new();
+        let mut d = 0;
+        let mut splits = 0;
+        while d < edges[i].at_a.len() {
+            let e = &edges[i];
+            let digits = match (self.digits(e.a, e.at_a[d]), self.digits(e.b, e.at_b[d])) {
+                (Some(x), Some(y)) => compare(self.ex(), &x, &y),
+                _ => Digits::Different,
+            };
+            let (node, split) = match digits {
+                Digits::Same(pairs) => {
+                    out.push(Some(pairs));
+                    d += 1;
+                    continue;
+                }
+                Digits::SplitFirst(s) if may_split && splits < 8 => (e.a, s),
+                Digits::SplitSecond(s) if may_split && splits < 8 => (e.b, s),
+                _ => {
+                    out.push(None);
+                    d += 1;
+                    continue;
+                }
+            };
+            splits += 1;
+            if !self.split(node, &split, edges)? {
+                out.push(None);
+                d += 1;
+            } else {
+                // Earlier dimensions may hold the axis that was split.
+                d = 0;
+                out.clear();
+            }
+        }
+        Ok(out)
+    }
+
+    fn digits(&self, node: usize, coord: inrush_expr::Expr) -> Option<Radix> {
+        radix(self.ex(), coord, &self.body(node).axes)
+    }
+
+    /// Splits an axis of a node; a shared axis in every member of its unit. Keeps `edges` up to date.
+    fn split(&mut self, node: usize, split: &access::Split, edges: &mut [Edge]) -> Result<bool> {
+        let u = self.f.dag.unit_of(node);
+        let targets: Vec<(usize, Sym)> = match self.f.units[u]
+            .shared
+            .get(&(node as u32))
+            .and_then(|s| s.iter().position(|s| *s == split.axis))
+        {
+            Some(at) => self.f.dag.members[u]
+                .iter()
+                .map(|m| (*m as usize, self.f.units[u].shared[m][at]))
+                .collect(),
+            None => vec![(node, split.axis)],
+        };
+        for (n, sym) in &targets {
+            match &self.f.nodes[*n] {
+                Node::Contraction(c) if c.n.iter().any(|a| a.sym == *sym) => return Ok(false),
+                Node::Body(b)
+                    if b.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }))
+                        && b.reduction_axes().iter().any(|a| a.sym == *sym) =>
+                {
+                    return Ok(false);
+                }
+                _ => {}
+            }
+        }
+        for (n, sym) in targets {
+            let one = access::Split {
+                axis: sym,
+                sizes: split.sizes.clone(),
+            };
+            let new = access::split_axis(&self.loops.exprs, &mut self.f.nodes[n], &one)?;
+            if let Some(list) = self.f.units[u].shared.get_mut(&(n as u32))
+                && let Some(at) = list.iter().position(|s| *s == sym)
+            {
+                list.splice(at..=at, new.iter().map(|a| a.sym));
+                let unit = &mut self.f.units[u];
+                if unit.sizes.len() + split.sizes.len() - 1 == unit.shared[&(n as u32)].len() {
+                    unit.sizes.splice(at..=at, split.sizes.iter().copied());
+                }
+            }
+            // Coordinates in the edges are copies of the node's.
+            let ex = &self.loops.exprs;
+            let value = new.iter().fold(ex.int(0), |acc, a| {
+                ex.add(ex.mul(acc, a.size), ex.sym_expr(a.sym))
+            });
+            let map = crate::emit::SymMap::from_iter([(sym, value)]);
+            for e in edges.iter_mut() {
+                if e.a == n {
+                    e.at_a.iter_mut().for_each(|c| *c = ex.subst(*c, &map));
+                }
+                if e.b == n {
+                    e.at_b.iter_mut().for_each(|c| *c = ex.subst(*c, &map));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Merges unit `b` into the same kernel as unit `a`, if that is right and pays.
+    fn join(&mut self, a: usize, b: usize, siblings: bool) -> Result<Result<(), Reason>> {
+        if let Err(reason) = self.fits(a, b) {
+            return Ok(Err(reason));
+        }
+        let Some(mut edges) = self.edges(a, b, siblings) else {
+            return Ok(Err(Reason::Overwritten));
+        };
+        if edges.is_empty() {
+            return Ok(Err(Reason::NotSameDomain));
+        }
+        // Splitting renames axes, so all edges are split before any is judged.
+        for i in 0..edges.len() {
+            self.align(&mut edges, i, !siblings)?;
+        }
+        // For each shared axis of `a`, the shared axis of `b` that means the same.
+        let mut partner = vec![Partner::Unknown; self.f.units[a].sizes.len()];
+        for i in 0..edges.len() {
+            let dims = self.align(&mut edges, i, false)?;
+            let e = &edges[i];
+            if e.data && dims.iter().any(|d| d.is_none()) {
+                return Ok(Err(Reason::ReadsOtherPoints));
+            }
+            let (sa, sb) = (
+                &self.f.units[a].shared[&(e.a as u32)],
+                &self.f.units[b].shared[&(e.b as u32)],
+            );
+            let mut mine: Vec<Option<usize>> = vec![None; sa.len()];
+            for (x, y) in dims.iter().flatten().flatten() {
+                if let (Some(p), Some(q)) = (
+                    sa.iter().position(|s| s == x),
+                    sb.iter().position(|s| s == y),
+                ) && !mine.contains(&Some(q))
+                {
+                    mine[p] = Some(q);
+                }
+            }
+            for (p, m) in partner.iter_mut().zip(mine) {
+                *p = match (*p, m) {
+                    (Partner::Unknown, Some(q)) => Partner::Axis(q),
+                    // Two reads of one buffer show what corresponds, but demand nothing.
+                    (p, _) if !e.strict => p,
+                    (Partner::Axis(q), Some(r)) if q == r => Partner::Axis(q),
+                    _ => Partner::None,
+                };
+            }
+        }
+        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        for (p, q) in partner.iter().enumerate() {
+            if let Partner::Axis(q) = q
+                && !pairs.iter().any(|(_, r)| r == q)
+            {
+                pairs.push((p, *q));
+            }
+        }
+        self.decide(a, b, &edges, pairs, siblings)
+    }
+
+    /// Limits that do not depend on how the axes match.
+    fn fits(&self, a: usize, b: usize) -> Result<(), Reason> {
+        let (ua, ub) = (&self.f.units[a], &self.f.units[b]);
+        if ua.at_load != ub.at_load {
+            return Err(Reason::RunsAtLoad);
+        }
+        if ua.stmts + ub.stmts > self.options.max_stmts {
+            return Err(Reason::TooManyStatements);
+        }
+        if ua.buffers.union(&ub.buffers).count() > self.options.max_buffers {
+            return Err(Reason::TooManyBuffers);
+        }
+        Ok(())
+    }
+
+    /// The last word: policy over the axes that are left, then the order of kernels.
+    fn decide(
+        &mut self,
+        a: usize,
+        b: usize,
+        edges: &[Edge],
+        pairs: Vec<(usize, usize)>,
+        siblings: bool,
+    ) -> Result<Result<(), Reason>> {
+        let ex = self.ex();
+        let (ua, ub) = (&self.f.units[a], &self.f.units[b]);
+        let all = pairs.len() == ua.sizes.len() && pairs.len() == ub.sizes.len();
+        if siblings && !(all && self.same_inner(a, b, edges)) {
+            return Ok(Err(Reason::NotSameDomain));
+        }
+        let points = pairs
+            .iter()
+            .fold(1i64, |p, (i, _)| p.saturating_mul(ex.hint(ua.sizes[*i])));
+        let work = ua.work.max(ub.work);
+        if pairs.is_empty() && !all && work > TINY_WORK {
+            return Ok(Err(Reason::NotSameDomain));
+        }
+        let enough = points >= 4 * self.caps.threads as i64 || work <= SMALL_WORK;
+        let before = |u: &Unit| {
+            u.sizes
+                .iter()
+                .fold(1i64, |p, s| p.saturating_mul(ex.hint(*s)))
+        };
+        // A kernel that has few points already loses nothing.
+        if !enough && points < before(ua).min(before(ub)) {
+            return Ok(Err(Reason::TooFewPoints));
+        }
+        let keep_a: Vec<usize> = pairs.iter().map(|(i, _)| *i).collect();
+        let keep_b: Vec<usize> = pairs.iter().map(|(_, i)| *i).collect();
+        if work > TINY_WORK && !(self.leads(a, &keep_a) && self.leads(b, &keep_b)) {
+            return Ok(Err(Reason::StridedPoints));
+        }
+        if !self.f.dag.merge(a, b) {
+            return Ok(Err(Reason::WouldCycle));
+        }
+        let gone = std::mem::take(&mut self.f.units[b]);
+        let unit = &mut self.f.units[a];
+        unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
+        for list in unit.shared.values_mut() {
+            *list = keep_a.iter().map(|i| list[*i]).collect();
+        }
+        for (m, list) in gone.shared {
+            let kept = keep_b.iter().map(|i| list[*i]).collect();
+            unit.shared.insert(m, kept);
+        }
+        unit.stmts += gone.stmts;
+        unit.buffers.extend(gone.buffers);
+        unit.work = unit.work.max(gone.work);
+        Ok(Ok(()))
+    }
+
+    /// Siblings pay when they share their whole loop nests.
+    fn same_inner(&self, a: usize, b: usize, edges: &[Edge]) -> bool {
+        let inner = |u: usize, m: usize| -> Vec<inrush_expr::Expr> {
+            let shared = &self.f.units[u].shared[&(m as u32)];
+            let body = self.body(m);
+            body.axes
+                .iter()
+                .filter(|x| !shared.contains(&x.sym))
+                .map(|x| x.size)
+                .collect()
+        };
+        edges.iter().all(|e| inner(a, e.a) == inner(b, e.b))
+    }
+
+    /// Whether, with only the axes of `keep` shared, every result of the unit is written so that one outer point is a
+    /// contiguous run: dimensions with shared axes lead those with others.
+    fn leads(&self, u: usize, keep: &[usize]) -> bool {
+        let unit = &self.f.units[u];
+        self.f.dag.members[u].iter().all(|m| {
+            let shared: SmallVec<[Sym; 6]> = keep.iter().map(|i| unit.shared[m][*i]).collect();
+            let body = self.body(*m as usize);
+            if shared.len() == body.axes.len() {
+                return true;
+            }
+            body.stmts.iter().all(|s| match s {
+                Stmt::Store { coords, .. } => {
+                    let mut inner_seen = false;
+                    let mut ok = true;
+                    for c in coords {
+                        let syms = self.ex().free_syms(*c);
+                        let outer = syms.iter().any(|s| shared.contains(s));
+                        let inner = syms
+                            .iter()
+                            .any(|s| self.ex().is_index(*s) && !shared.contains(s));
+                        ok &= !(outer && inner_seen);
+                        inner_seen |= inner;
+                    }
+                    ok
+                }
+                _ => true,
+            })
+        })
+    }
+
+    /// Makes node `k` part of the epilogue of contraction unit `u`, through the result of its member `p`.
+    fn epilogue(&mut self, u: usize, k: usize) -> Result<Result<(), Reason>> {
+        let own = self.f.dag.unit_of(k);
+        if self.body(k).is_reduction() {
+            return Ok(Err(Reason::ReductionOfContraction));
+        }
+        if let Err(reason) = self.fits(u, own) {
+            return Ok(Err(reason));
+        }
+        let t = self.f.dag.members[u][0] as usize;
+        if let Node::Contraction(c) = &self.f.nodes[t] {
+            let operands = [c.a.buf, c.b.buf].map(|b| self.loops.storage(b));
+            let writes = self.body(k).writes();
+            if writes
+                .iter()
+                .any(|b| operands.contains(&self.loops.storage(*b)))
+            {
+                return Ok(Err(Reason::Overwritten));
+            }
+        }
+        let Some(mut edges) = self.edges(u, own, false) else {
+            return Ok(Err(Reason::Overwritten));
+        };
+        let mut map: Option<Vec<(Sym, Sym)>> = None;
+        for i in 0..edges.len() {
+            let dims = self.align(&mut edges, i, true)?;
+            let Some(dims) = dims.into_iter().collect::<Option<Vec<_>>>() else {
+                return Ok(Err(Reason::ReadsOtherPoints));
+            };
+            let mut pairs: Vec<(Sym, Sym)> =
+                dims.into_iter().flatten().map(|(x, y)| (y, x)).collect();
+            pairs.sort_unstable();
+            map = Some(pairs);
+        }
+        // Splits of a later edge renamed axes of earlier ones: ask all again, without splitting.
+        for i in 0..edges.len() {
+            let dims = self.align(&mut edges, i, false)?;
+            let mut pairs: Vec<(Sym, Sym)> = dims
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|(x, y)| (y, x))
+                .collect();
+            pairs.sort_unstable();
+            if map.as_ref() != Some(&pairs) {
+                return Ok(Err(Reason::ReadsOtherPoints));
+            }
+        }
+        let Some(map) = map else {
+            return Ok(Err(Reason::NotSameDomain));
+        };
+        let (Node::Contraction(c), Node::Body(body)) = (&self.f.nodes[t], &self.f.nodes[k]) else {
+            return Ok(Err(Reason::NotSameDomain));
+        };
+        let ex = self.ex();
+        let wide = |axes: &[Axis]| {
+            axes.iter()
+                .filter(|a| !ex.is_int(a.size, 1))
+                .map(|a| a.sym)
+                .collect::<Vec<_>>()
+        };
+        let (theirs, mine) = (wide(&c.epilogue.axes), wide(&body.axes));
+        let covered = mine.len() == theirs.len()
+            && mine.len() == map.len()
+            && mine.iter().all(|s| map.iter().any(|(y, _)| y == s))
+            && theirs.iter().all(|s| map.iter().any(|(_, x)| x == s));
+        if !covered {
+            return Ok(Err(Reason::NotSameDomain));
+        }
+        let rename: crate::emit::SymMap = map.iter().map(|(y, x)| (*y, ex.sym_expr(*x))).collect();
+        let lanes: Vec<Sym> = c.n.iter().map(|a| a.sym).collect();
+        if !affine_in_lanes(ex, body, &rename, &lanes) {
+            return Ok(Err(Reason::NotAffineInLanes));
+        }
+        let Some(merged) = crate::group::append(
+            ex,
+            &self.loops.buffers,
+            &c.epilogue,
+            body,
+            &rename,
+            c.k.iter().map(|a| a.sym),
+        ) else {
+            return Ok(Err(Reason::ReadsOtherPoints));
+        };
+        if !self.f.dag.merge(u, own) {
+            return Ok(Err(Reason::WouldCycle));
+        }
+        // The contraction leads its unit; what was merged into it is empty from now on.
+        let members = &mut self.f.dag.members[u];
+        members.retain(|m| *m as usize != t);
+        members.insert(0, t as u32);
+        *self.f.nodes[t].body_mut() = merged;
+        self.f.nodes[k] = Node::Body(Body::default());
+        let gone = std::mem::take(&mut self.f.units[own]);
+        let unit = &mut self.f.units[u];
+        unit.stmts += gone.stmts;
+        unit.buffers.extend(gone.buffers);
+        unit.shared.extend(gone.shared);
+        Ok(Ok(()))
+    }
+}
+
+/// Buffers that a body touches: coordinates, and whether it writes.
+fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
+    body.stmts.iter().filter_map(|s| match s {
+        Stmt::Load { buf, coords, .. } => Some((*buf, coords, false)),
+        Stmt::Store { buf, coords, .. } => Some((*buf, coords, true)),
+        _ => None,
+    })
+}
+
+/// Whether every access of a body, once renamed into a contraction's axes, moves by one element or none from column to
+/// column.
+fn affine_in_lanes(ex: &Exprs, body: &Body, rename: &crate::emit::SymMap, lanes: &[Sym]) -> bool {
+    if body
+        .stmts
+        .iter()
+        .any(|s| matches!(s, Stmt::Indirect { .. }))
+    {
+        return false;
+    }
+    accesses(body).all(|(_, coords, _)| {
+        let mut moving = 0;
+        coords.iter().all(|c| {
+            let c = ex.subst(*c, rename);
+            match ex.affine(c, lanes) {
+                Some((coefs, _)) => coefs.iter().all(|k| {
+                    moving += !ex.is_int(*k, 0) as usize;
+                    ex.is_int(*k, 0) || (ex.is_int(*k, 1) && moving <= lanes.len())
+                }),
+                None => false,
+            }
+        })
+    })
+}

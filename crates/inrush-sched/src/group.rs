@@ -1,0 +1,490 @@
+//! From the members of a fused kernel to its bodies: loops over the same axes become one body, values that a later body
+//! would load are forwarded, results that nobody else reads become locals or vanish.
+
+use inrush_base::Result;
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{
+    Axis, Body, BufId, Buffer, BufferKind, Coords, Layout, Level, Loops, Stmt, StmtId, StoreMode,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use crate::access::{Digits, compare, radix, substitute};
+use crate::emit::{Builder, Load, Splice, SymMap, ordered_reduction, sweep};
+use crate::{Group, Options};
+
+/// Hands values that were stored to the loads of them.
+struct Forward<'a> {
+    buffers: &'a [Buffer],
+    /// What the first body stored: coordinates and value; `None` after a store that is masked or combines.
+    stored: FxHashMap<BufId, Option<(Coords, StmtId)>>,
+    /// A load at other coordinates than the store's was met: the two bodies cannot share a loop.
+    clash: bool,
+}
+
+impl Splice for Forward<'_> {
+    fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
+        match self.stored.get(&load.buf)? {
+            Some((coords, value)) if *coords == load.coords => {
+                let v = b.through_memory(*value, self.buffers[load.buf.index()].dtype);
+                Some(b.masked(v, load.mask, load.fill))
+            }
+            _ => {
+                self.clash = true;
+                None
+            }
+        }
+    }
+}
+
+/// The statements of `first`, then those of `second` with symbols renamed, in one loop over the axes of `first`. `None` when
+/// that would not mean the same: `second` reads other points of what `first` writes, or overwrites what it reads elsewhere.
+pub(crate) fn append(
+    ex: &Exprs,
+    buffers: &[Buffer],
+    first: &Body,
+    second: &Body,
+    rename: &SymMap,
+    reserved: impl Iterator<Item = Sym>,
+) -> Option<Body> {
+    let mut b = Builder::new(ex, buffers, first.axes.iter().map(|a| a.sym));
+    reserved.for_each(|s| b.reserve(s));
+    b.will_write(first);
+    b.will_write(second);
+    let ids = b.splice(
+        first,
+        None,
+        &SymMap::default(),
+        None,
+        &mut crate::emit::Plain,
+    );
+    let mut hook = Forward {
+        buffers,
+        stored: FxHashMap::default(),
+        clash: false,
+    };
+    for stmt in &first.stmts {
+        if let Stmt::Store {
+            buf,
+            coords,
+            value,
+            mode,
+            mask,
+        } = stmt
+        {
+            let plain = *mode == StoreMode::Set && mask.is_none() && !hook.stored.contains_key(buf);
+            let entry = plain.then(|| (coords.clone(), ids[value.index()]));
+            hook.stored.insert(*buf, entry);
+        }
+    }
+    // Overwriting in one loop what the first body reads or writes: only at the same point.
+    let touched: Vec<(BufId, &Coords)> = first
+        .stmts
+        .iter()
+        .filter_map(|s| match s {
+            Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
+                Some((*buf, coords))
+            }
+            _ => None,
+        })
+        .collect();
+    for stmt in &second.stmts {
+        if let Stmt::Store { buf, coords, .. } = stmt {
+            let at: Coords = coords.iter().map(|c| ex.subst(*c, rename)).collect();
+            if touched.iter().any(|(t, c)| t == buf && **c != at) {
+                return None;
+            }
+        }
+    }
+    b.splice(second, None, rename, None, &mut hook);
+    if hook.clash {
+        return None;
+    }
+    let mut origins = first.origins.clone();
+    for o in &second.origins {
+        if !origins.contains(o) {
+            origins.push(*o);
+        }
+    }
+    let body = b.finish(Body {
+        axes: first.axes.clone(),
+        outer: first.outer,
+        stmts: Vec::new(),
+        origins,
+    });
+    one_pass(ex, &body).then_some(body)
+}
+
+/// Whether no statement needs a reduction's result inside the reduction.
+fn one_pass(ex: &Exprs, body: &Body) -> bool {
+    if !body.is_reduction() {
+        return true;
+    }
+    let levels = body.levels(ex);
+    let mut late: Vec<bool> = Vec::with_capacity(body.stmts.len());
+    let mut late_syms: FxHashSet<Sym> = FxHashSet::default();
+    for (k, stmt) in body.stmts.iter().enumerate() {
+        let mut uses = stmt.operands().iter().any(|o| late[o.index()]);
+        uses |= !late_syms.is_empty()
+            && stmt
+                .exprs()
+                .iter()
+                .any(|e| ex.free_syms(*e).iter().any(|s| late_syms.contains(s)));
+        let reduces = matches!(stmt, Stmt::Reduce { .. });
+        if uses && (levels[k] == Level::Point || reduces) {
+            return false;
+        }
+        if uses && let Stmt::Indirect { sym, .. } = stmt {
+            late_syms.insert(*sym);
+        }
+        late.push(uses || reduces);
+    }
+    true
+}
+
+/// A member of a kernel: its body and its symbols of the shared axes.
+pub(crate) struct Member<'a> {
+    pub body: &'a Body,
+    pub shared: &'a [Sym],
+}
+
+/// Forms the kernel. `outside` tells whether a buffer is read after or beside the kernel.
+pub(crate) fn group(
+    loops: &mut Loops,
+    members: &[Member],
+    sizes: &[Expr],
+    outside: &dyn Fn(BufId) -> bool,
+    options: &Options,
+) -> Result<Group> {
+    let ex = &loops.exprs;
+    let axes: Vec<Axis> = sizes
+        .iter()
+        .enumerate()
+        .map(|(k, size)| Axis {
+            sym: ex.index_sym(k as u32, *size),
+            size: *size,
+        })
+        .collect();
+    let mut bodies: Vec<Body> = Vec::with_capacity(members.len());
+    for m in members {
+        let body = rename_shared(ex, m, &axes);
+        match merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
+            true => {}
+            false => bodies.push(body),
+        }
+    }
+    let mut group = Group {
+        axes,
+        bodies,
+        locals: Vec::new(),
+    };
+    dead_stores(ex, &mut group.bodies, outside);
+    group.bodies.retain(|b| !b.stmts.is_empty());
+    locals(loops, &mut group, outside, options);
+    Ok(group)
+}
+
+/// The member over the kernel's axes first, then its own in their order, all with symbols of this kernel.
+fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
+    let mut map = SymMap::default();
+    let mut used: FxHashSet<Sym> = axes.iter().map(|a| a.sym).collect();
+    for (old, new) in m.shared.iter().zip(axes) {
+        map.insert(*old, ex.sym_expr(new.sym));
+    }
+    let mut out = axes.to_vec();
+    let mut outer = axes.len();
+    let mut fresh = |size: Expr| {
+        let sym = (axes.len() as u32..)
+            .map(|p| ex.index_sym(p, size))
+            .find(|s| used.insert(*s))
+            .expect("positions are endless");
+        Axis { sym, size }
+    };
+    for (k, a) in m.body.axes.iter().enumerate() {
+        if m.shared.contains(&a.sym) {
+            continue;
+        }
+        let new = fresh(a.size);
+        outer += (k < m.body.outer) as usize;
+        map.insert(a.sym, ex.sym_expr(new.sym));
+        out.push(new);
+    }
+    let mut body = m.body.clone();
+    for s in &mut body.stmts {
+        if let Stmt::Indirect { sym, size, .. } = s {
+            let new = fresh(*size).sym;
+            map.insert(*sym, ex.sym_expr(new));
+            *sym = new;
+        }
+    }
+    map.retain(|k, v| ex.as_sym(*v) != Some(*k));
+    body.axes = out;
+    body.outer = outer;
+    substitute(ex, &mut body, &map);
+    body
+}
+
+/// Tries to put `body` into one of the earlier bodies, from the last to the first that it may move up to.
+fn merge_into(
+    ex: &Exprs,
+    buffers: &[Buffer],
+    bodies: &mut [Body],
+    body: &Body,
+    shared: usize,
+) -> bool {
+    for k in (0..bodies.len()).rev() {
+        if let Some(merged) = merge_two(ex, buffers, &bodies[k], body, shared) {
+            bodies[k] = merged;
+            return true;
+        }
+        if conflict(&bodies[k], body) {
+            return false;
+        }
+    }
+    false
+}
+
+/// Whether the order of two bodies matters.
+fn conflict(a: &Body, b: &Body) -> bool {
+    let (wa, wb) = (a.writes(), b.writes());
+    b.reads().iter().chain(&wb).any(|x| wa.contains(x)) || a.reads().iter().any(|x| wb.contains(x))
+}
+
+/// `b` after `a` in one loop nest.
+fn merge_two(ex: &Exprs, buffers: &[Buffer], a: &Body, b: &Body, shared: usize) -> Option<Body> {
+    let inner_a = &a.axes[shared..];
+    let inner_b = &b.axes[shared..];
+    let none = std::iter::empty();
+    if inner_b.is_empty() {
+        // Values of one outer point: beside others of that kind, or after the reductions that they need.
+        let parallel_inside = a.outer > shared;
+        if parallel_inside || (!inner_a.is_empty() && !conflict(a, b)) {
+            return None;
+        }
+        return append(ex, buffers, a, b, &SymMap::default(), none);
+    }
+    if inner_a.len() != inner_b.len() {
+        return None;
+    }
+    // A reduction's axes may run along with the parallel axes of a body that is parallel throughout.
+    let classes = (a.outer - shared, b.outer - shared, inner_a.len());
+    let all_parallel = |outer: usize| outer == inner_a.len();
+    let (outer, mixed) = match classes {
+        (x, y, _) if x == y => (x, false),
+        (x, 0, _) if all_parallel(x) => (0, true),
+        (0, y, _) if all_parallel(y) => (0, true),
+        _ => return None,
+    };
+    let pairs = inner_pairs(ex, a, b, shared)?;
+    if mixed || outer < inner_a.len() {
+        // Reductions that count positions keep their order of axes.
+        let in_order = pairs
+            .iter()
+            .zip(inner_a)
+            .zip(inner_b)
+            .all(|((p, x), y)| p.0 == x.sym && p.1 == y.sym);
+        if !in_order && (ordered_reduction(a) || ordered_reduction(b)) {
+            return None;
+        }
+        // Parallel axes pair with parallel ones.
+        if !mixed
+            && pairs.iter().any(|(x, y)| {
+                let at = |axes: &[Axis], s: &Sym| axes.iter().position(|a| a.sym == *s);
+                (at(inner_a, x) < Some(outer)) != (at(inner_b, y) < Some(outer))
+            })
+        {
+            return None;
+        }
+    }
+    let rename: SymMap = pairs
+        .iter()
+        .filter(|(x, y)| x != y)
+        .map(|(x, y)| (*y, ex.sym_expr(*x)))
+        .collect();
+    let mut first = a.clone();
+    first.outer = shared + outer;
+    // A scan's statements see the point they are at; mixing keeps that only with its own loop order.
+    append(ex, buffers, &first, b, &rename, none)
+}
+
+/// Which inner axis of `b` runs along with which of `a`, in the order of `a`'s: told by what both touch, else by extents.
+fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym, Sym)>> {
+    let (inner_a, inner_b) = (&a.axes[shared..], &b.axes[shared..]);
+    let mut found: Vec<Option<Sym>> = vec![None; inner_a.len()];
+    let accesses = |body: &Body| -> Vec<(BufId, Coords)> {
+        body.stmts
+            .iter()
+            .filter_map(|s| match s {
+                Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
+                    Some((*buf, coords.clone()))
+                }
+                _ => None,
+            })
+            .collect()
+    };
+    let in_b = accesses(b);
+    for (buf, at) in accesses(a) {
+        for (_, to) in in_b.iter().filter(|(x, _)| *x == buf) {
+            for (x, y) in at.iter().zip(to) {
+                let (Some(x), Some(y)) = (radix(ex, *x, &a.axes), radix(ex, *y, &b.axes)) else {
+                    continue;
+                };
+                let Digits::Same(pairs) = compare(ex, &x, &y) else {
+                    continue;
+                };
+                for (p, q) in pairs {
+                    if let Some(k) = inner_a.iter().position(|z| z.sym == p)
+                        && inner_b.iter().any(|z| z.sym == q)
+                        && found[k].is_none()
+                        && !found.contains(&Some(q))
+                    {
+                        found[k] = Some(q);
+                    }
+                }
+            }
+        }
+    }
+    for (k, x) in inner_a.iter().enumerate() {
+        if found[k].is_none() {
+            found[k] = inner_b
+                .iter()
+                .find(|y| ex.prove_eq(x.size, y.size) && !found.contains(&Some(y.sym)))
+                .map(|y| y.sym);
+        }
+    }
+    inner_a
+        .iter()
+        .zip(found)
+        .map(|(x, y)| {
+            let y = y?;
+            let size = inner_b.iter().find(|z| z.sym == y)?.size;
+            ex.prove_eq(size, x.size).then_some((x.sym, y))
+        })
+        .collect()
+}
+
+/// Removes stores into buffers that no body and nobody outside reads.
+pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufId) -> bool) {
+    loop {
+        let mut read: FxHashSet<BufId> = FxHashSet::default();
+        bodies.iter().for_each(|b| read.extend(b.reads()));
+        let mut changed = false;
+        for body in bodies.iter_mut() {
+            let dead: SmallVec<[usize; 4]> = body
+                .stmts
+                .iter()
+                .enumerate()
+                .filter(|(_, s)| {
+                    matches!(s, Stmt::Store { buf, .. } if !read.contains(buf) && !outside(*buf))
+                })
+                .map(|(k, _)| k)
+                .collect();
+            if dead.is_empty() {
+                continue;
+            }
+            changed = true;
+            // Nothing refers to a store: a constant in its place is swept away.
+            for k in dead {
+                body.stmts[k] = Stmt::Const {
+                    value: inrush_base::Scalar::Int(0),
+                    dtype: inrush_base::DType::I64,
+                };
+            }
+            sweep(ex, body);
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// Makes buffers that live within one outer point locals: sizes and coordinates of one point only.
+fn locals(
+    loops: &mut Loops,
+    group: &mut Group,
+    outside: &dyn Fn(BufId) -> bool,
+    options: &Options,
+) {
+    let mut written: Vec<BufId> = Vec::new();
+    for b in &group.bodies {
+        for w in b.writes() {
+            if !written.contains(&w) {
+                written.push(w);
+            }
+        }
+    }
+    let mut room = options.local_bytes;
+    for buf in written {
+        let temp = loops.buffer(buf).kind == BufferKind::Temp;
+        if !temp || outside(buf) {
+            continue;
+        }
+        if let Some(bytes) = localise(loops, group, buf, room) {
+            room -= bytes;
+            group.locals.push(buf);
+        }
+    }
+}
+
+/// Rewrites the accesses of `buf` to span one outer point, if every dimension is either all outer or all inner, and the
+/// bytes of one point fit into `room`.
+fn localise(loops: &mut Loops, group: &mut Group, buf: BufId, room: i64) -> Option<i64> {
+    let ex = &loops.exprs;
+    let outer: Vec<Sym> = group.axes.iter().map(|a| a.sym).collect();
+    let of = |e: &Expr| -> (bool, bool) {
+        let syms = ex.free_syms(*e);
+        (
+            syms.iter().any(|s| outer.contains(s)),
+            syms.iter().any(|s| ex.is_index(*s) && !outer.contains(s)),
+        )
+    };
+    let rank = loops.buffer(buf).sizes.len();
+    let mut coords_of: Vec<&Coords> = Vec::new();
+    for s in group.bodies.iter().flat_map(|b| &b.stmts) {
+        if let Stmt::Load { buf: x, coords, .. } | Stmt::Store { buf: x, coords, .. } = s
+            && *x == buf
+        {
+            coords_of.push(coords);
+        }
+    }
+    // A dimension is dropped when it is the same function of the outer point in every access.
+    let mut keep = vec![true; rank];
+    for (d, keep) in keep.iter_mut().enumerate() {
+        let first = coords_of[0][d];
+        let (has_outer, has_inner) = of(&first);
+        if !has_inner && coords_of.iter().all(|c| c[d] == first) {
+            *keep = false;
+        } else if has_outer || coords_of.iter().any(|c| of(&c[d]).0) {
+            return None;
+        }
+    }
+    // What is dropped must name the outer point, or there is one point only.
+    let sizes: Vec<Expr> = (0..rank)
+        .filter(|d| keep[*d])
+        .map(|d| loops.buffer(buf).sizes[d])
+        .collect();
+    let elements = sizes
+        .iter()
+        .try_fold(1i64, |p, s| p.checked_mul(ex.range(*s).hi.max(0)))?;
+    let bytes = elements.checked_mul(loops.buffer(buf).dtype.size() as i64)?;
+    if bytes > room {
+        return None;
+    }
+    for s in group.bodies.iter_mut().flat_map(|b| &mut b.stmts) {
+        if let Stmt::Load { buf: x, coords, .. } | Stmt::Store { buf: x, coords, .. } = s
+            && *x == buf
+        {
+            let mut d = 0;
+            coords.retain(|_| {
+                d += 1;
+                keep[d - 1]
+            });
+        }
+    }
+    let strides = ex.contiguous_strides(&sizes);
+    let offset = ex.int(0);
+    let b = &mut loops.buffers[buf.index()];
+    b.sizes = sizes;
+    b.layout = Some(Layout { strides, offset });
+    Some(bytes)
+}

@@ -1,0 +1,542 @@
+//! Inlining: a pointwise producer's body in place of the loads of its result.
+//!
+//! First every producer is judged, in order, by numbers alone; then each body that stays is built once, pulling in what was
+//! chosen. So the work is linear in the program, whatever the lengths of chains.
+
+use inrush_base::Result;
+use inrush_expr::Expr;
+use inrush_loops::{
+    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Stmt, StoreMode, scalar::OpClass,
+};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::access::{Radix, covers, inverse, invertible};
+use crate::deps::Deps;
+use crate::emit::{Builder, Load, Splice};
+use crate::fold::at_load;
+use crate::{Options, Reason, Refusal};
+
+/// How a node's single result is read back: what inlining needs to know.
+struct Inverse {
+    buf: BufId,
+    dims: Vec<Radix>,
+}
+
+/// What is known about a node before anything is built. Counts include what was inlined into it.
+struct Info {
+    /// Iterations, at the hints, and exactly.
+    points: i64,
+    exact: Expr,
+    ops: i64,
+    loads: i64,
+    stmts: usize,
+    pointwise: bool,
+    /// `Ok` when its result can be computed elsewhere.
+    inverse: Result<Inverse, Reason>,
+    /// Longest chain of nodes that stay before it.
+    depth: u32,
+    /// Result that is computed by a contraction or reduction over this node's domain: fusing with that comes first.
+    anchored: bool,
+    /// Can run when weights are loaded.
+    at_load: bool,
+    inlined: bool,
+}
+
+/// A load of a producer's result.
+struct Use {
+    node: usize,
+    /// Evaluations that the load stands for, at the hints.
+    evals: i64,
+}
+
+/// Inlines, and drops what nobody reads any more.
+pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Refusal>) {
+    let nodes = std::mem::take(&mut loops.nodes);
+    let deps = Deps::new(loops, &nodes);
+    let weights_only = at_load(loops, &nodes);
+    let mut infos: Vec<Info> = Vec::with_capacity(nodes.len());
+    let mut uses: Vec<SmallVec<[Use; 2]>> = Vec::new();
+    uses.resize_with(loops.buffers.len(), SmallVec::new);
+    let mut operand_of = vec![false; loops.buffers.len()];
+    for (k, node) in nodes.iter().enumerate() {
+        collect_uses(loops, k, node, &mut uses, &mut operand_of);
+    }
+    for (k, node) in nodes.iter().enumerate() {
+        infos.push(info(loops, node, &deps, &infos, weights_only[k]));
+    }
+    // Which node writes a buffer, when exactly one does.
+    let writer = |b: BufId| match deps.writers[b.index()].as_slice() {
+        [w] => Some(*w as usize),
+        _ => None,
+    };
+    let judge = Judge {
+        loops,
+        nodes: &nodes,
+        deps: &deps,
+        uses: &uses,
+        operand_of: &operand_of,
+        options,
+    };
+    for k in 0..nodes.len() {
+        for b in nodes[k].reads() {
+            let Some(w) = writer(b).filter(|w| *w < k) else {
+                continue;
+            };
+            let from = infos[w].depth + !infos[w].inlined as u32;
+            infos[k].depth = infos[k].depth.max(from);
+        }
+        if infos[k].pointwise {
+            infos[k].anchored = judge.anchored(k, &infos);
+        }
+        match judge.producer(k, &infos) {
+            Ok(()) => {
+                infos[k].inlined = true;
+                let (ops, loads, stmts) = (infos[k].ops, infos[k].loads, infos[k].stmts);
+                let Ok(inverse) = &infos[k].inverse else {
+                    continue;
+                };
+                for u in &uses[inverse.buf.index()] {
+                    let to = &mut infos[u.node];
+                    to.ops += ops;
+                    to.loads += loads - 1;
+                    to.stmts += stmts;
+                }
+            }
+            Err(Some((consumer, reason))) => refusals.push(Refusal {
+                producer: nodes[k].body().origins.first().copied(),
+                consumer: consumer.and_then(|c: usize| nodes[c].body().origins.first().copied()),
+                reason,
+            }),
+            Err(None) => {}
+        }
+    }
+    let inlined: Vec<Option<&Inverse>> = infos
+        .iter()
+        .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
+        .collect();
+    let mut out = Vec::with_capacity(nodes.len());
+    for (k, node) in nodes.iter().enumerate() {
+        if infos[k].inlined {
+            continue;
+        }
+        out.push(build(loops, &nodes, &deps, &inlined, node));
+    }
+    let live = crate::deps::live_nodes(loops, &out);
+    let mut flags = live.iter();
+    out.retain(|_| *flags.next().expect("one per node"));
+    loops.nodes = out;
+}
+
+fn points(loops: &Loops, axes: &[Axis]) -> i64 {
+    axes.iter()
+        .map(|a| loops.exprs.hint(a.size).max(0))
+        .fold(1i64, |a, b| a.saturating_mul(b))
+}
+
+/// Registers every load of a node.
+fn collect_uses(
+    loops: &Loops,
+    k: usize,
+    node: &Node,
+    uses: &mut [SmallVec<[Use; 2]>],
+    operand_of: &mut [bool],
+) {
+    let ex = &loops.exprs;
+    let body = node.body();
+    for stmt in &body.stmts {
+        let Stmt::Load { buf, coords, .. } = stmt else {
+            continue;
+        };
+        // A value that does not change along the innermost axes is computed once for all of them.
+        let mut syms = Vec::new();
+        coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
+        let foreign = syms
+            .iter()
+            .any(|s| ex.is_index(*s) && !body.axes.iter().any(|a| a.sym == *s));
+        let last = match body.axes.iter().rposition(|a| syms.contains(&a.sym)) {
+            _ if foreign => body.axes.len(),
+            Some(p) => p + 1,
+            None => 0,
+        };
+        uses[buf.index()].push(Use {
+            node: k,
+            evals: points(loops, &body.axes[..last]),
+        });
+    }
+    if let Node::Contraction(c) = node {
+        operand_of[c.a.buf.index()] = true;
+        operand_of[c.b.buf.index()] = true;
+    }
+}
+
+fn info(loops: &Loops, node: &Node, deps: &Deps, _before: &[Info], at_load: bool) -> Info {
+    let ex = &loops.exprs;
+    let body = node.body();
+    let (mut ops, mut loads) = (0, 0);
+    for s in &body.stmts {
+        match s {
+            Stmt::Op { op, .. } => {
+                ops += match op.class() {
+                    OpClass::Core => 1,
+                    OpClass::Math => MATH_OPS,
+                }
+            }
+            Stmt::Load { .. } => loads += 1,
+            _ => {}
+        }
+    }
+    let pointwise = matches!(node, Node::Body(b) if !b.is_reduction());
+    Info {
+        points: points(loops, &body.axes),
+        exact: ex.product(body.axes.iter().map(|a| a.size)),
+        ops,
+        loads,
+        stmts: body.stmts.len(),
+        pointwise,
+        inverse: inverse_of(loops, node, deps),
+        depth: 0,
+        anchored: false,
+        at_load,
+        inlined: false,
+    }
+}
+
+/// How to read the node's result back, or why that does not work.
+fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Reason> {
+    let body = match node {
+        Node::Contraction(_) => return Err(Reason::IsContraction),
+        Node::Body(b) if b.is_reduction() => return Err(Reason::IsReduction),
+        Node::Body(b) => b,
+    };
+    let mut stores = body.stmts.iter().filter_map(|s| match s {
+        Stmt::Store {
+            buf,
+            coords,
+            mode,
+            mask,
+            ..
+        } => Some((*buf, coords, *mode, *mask)),
+        _ => None,
+    });
+    let (Some((buf, coords, StoreMode::Set, None)), None) = (stores.next(), stores.next()) else {
+        return Err(Reason::SeveralResults);
+    };
+    let b = loops.buffer(buf);
+    if deps.aliased[buf.index()]
+        || deps.writers[buf.index()].len() != 1
+        || b.kind != BufferKind::Temp
+        || body.reads().contains(&buf)
+    {
+        return Err(Reason::Overwritten);
+    }
+    let dims = invertible(&loops.exprs, coords, &body.axes).ok_or(Reason::ReadsOtherPoints)?;
+    if !covers(&loops.exprs, &dims, &b.sizes) {
+        return Err(Reason::ReadsOtherPoints);
+    }
+    Ok(Inverse { buf, dims })
+}
+
+/// The policy.
+struct Judge<'a> {
+    loops: &'a Loops,
+    nodes: &'a [Node],
+    deps: &'a Deps,
+    uses: &'a [SmallVec<[Use; 2]>],
+    operand_of: &'a [bool],
+    options: &'a Options,
+}
+
+type Verdict = Result<(), Option<(Option<usize>, Reason)>>;
+
+impl Judge<'_> {
+    /// Whether a pointwise node should wait for the contraction or reduction that it reads: the latest of what it reads
+    /// is one, and both have the same points, so that it can become part of it.
+    fn anchored(&self, k: usize, infos: &[Info]) -> bool {
+        let mut latest: Option<(u32, usize)> = None;
+        for b in self.nodes[k].reads() {
+            let [w] = self.deps.writers[b.index()].as_slice() else {
+                continue;
+            };
+            let w = *w as usize;
+            if w >= k {
+                continue;
+            }
+            // An inlined producer passes its own anchor on.
+            let depth = infos[w].depth + !infos[w].inlined as u32;
+            if latest.is_none_or(|(d, _)| depth >= d) {
+                latest = Some((depth, w));
+            }
+        }
+        let Some((_, w)) = latest else { return false };
+        let same = match &self.nodes[w] {
+            Node::Contraction(c) => {
+                self.loops
+                    .exprs
+                    .product(c.epilogue.axes.iter().map(|a| a.size))
+                    == infos[k].exact
+            }
+            Node::Body(b) if b.is_reduction() => {
+                self.loops
+                    .exprs
+                    .product(b.outer_axes().iter().map(|a| a.size))
+                    == infos[k].exact
+            }
+            Node::Body(_) => infos[w].anchored && infos[w].exact == infos[k].exact,
+        };
+        same
+    }
+
+    /// Whether node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
+    fn producer(&self, k: usize, infos: &[Info]) -> Verdict {
+        let p = &infos[k];
+        let Node::Body(body) = &self.nodes[k] else {
+            return Err(None);
+        };
+        let inverse = match &p.inverse {
+            Ok(i) => i,
+            Err(Reason::IsReduction) => return Err(None),
+            Err(reason) => return Err(Some((None, *reason))),
+        };
+        let uses = &self.uses[inverse.buf.index()];
+        let Some(first) = uses.first() else {
+            return Err(None);
+        };
+        let refuse = |reason| Err(Some((Some(first.node), reason)));
+        if self.operand_of[inverse.buf.index()] {
+            return refuse(Reason::IsContraction);
+        }
+        if self.deps.output[inverse.buf.index()] {
+            return refuse(Reason::IsOutput);
+        }
+        let mut evals = 0i64;
+        for u in uses {
+            let c = &infos[u.node];
+            let refuse = |reason| Err(Some((Some(u.node), reason)));
+            if matches!(self.nodes[u.node], Node::Contraction(_)) {
+                return refuse(Reason::IsContraction);
+            }
+            if p.anchored && !(c.pointwise && c.exact == p.exact) {
+                return refuse(Reason::FusesWithProducer);
+            }
+            if c.stmts + p.stmts > self.options.max_stmts
+                || c.loads + p.loads > self.options.max_buffers as i64
+            {
+                return refuse(Reason::TooManyStatements);
+            }
+            for b in body.reads() {
+                if self.deps.written_between(self.loops, b, k, u.node) {
+                    return refuse(Reason::Overwritten);
+                }
+            }
+            if p.at_load && !c.at_load && self.worth_folding(k, infos) {
+                return refuse(Reason::RunsAtLoad);
+            }
+            evals = evals.saturating_add(u.evals);
+        }
+        // A value without loads is an index computation or a constant: only its operations count.
+        let work = p.ops.saturating_add(2 * p.loads);
+        let apart = p
+            .points
+            .saturating_mul(work + 4)
+            .saturating_add(evals.saturating_mul(2));
+        if evals.saturating_mul(work) > apart.saturating_mul(self.options.inline_repeat) {
+            return refuse(if uses.len() > 1 {
+                Reason::SeveralReaders
+            } else {
+                Reason::RepeatsWork
+            });
+        }
+        if uses.len() > 1 && !self.duplicable(k, infos) {
+            return refuse(Reason::SeveralReaders);
+        }
+        Ok(())
+    }
+
+    /// Whether a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
+    /// in memory anyway.
+    fn duplicable(&self, k: usize, infos: &[Info]) -> bool {
+        let p = &infos[k];
+        if p.ops > self.options.inline_ops || p.loads > self.options.inline_loads as i64 {
+            return false;
+        }
+        self.nodes[k].reads().iter().all(|b| {
+            let stays = !matches!(self.loops.buffer(*b).kind, BufferKind::Temp)
+                || self.deps.output[b.index()]
+                || self.operand_of[b.index()];
+            let small = self.uses[b.index()]
+                .iter()
+                .filter(|u| u.node == k)
+                .all(|u| u.evals.saturating_mul(4) <= p.points);
+            let others = self.uses[b.index()].iter().any(|u| u.node != k);
+            // What was inlined into this node left no loads of its own here; its producer was judged the same way.
+            stays || small || others || self.inlined_cheaply(*b, infos)
+        })
+    }
+
+    fn inlined_cheaply(&self, b: BufId, infos: &[Info]) -> bool {
+        match self.deps.writers[b.index()].as_slice() {
+            [w] => {
+                let w = *w as usize;
+                infos[w].inlined
+                    && self.nodes[w]
+                        .reads()
+                        .iter()
+                        .all(|b| !matches!(self.loops.buffer(*b).kind, BufferKind::Temp))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether computing a weights-only result at load pays: it does work, and does not blow up memory.
+    fn worth_folding(&self, k: usize, infos: &[Info]) -> bool {
+        let p = &infos[k];
+        if p.ops == 0 {
+            return false;
+        }
+        let sources: i64 = self.nodes[k]
+            .reads()
+            .iter()
+            .map(|b| {
+                let sizes = &self.loops.buffer(*b).sizes;
+                sizes
+                    .iter()
+                    .map(|s| self.loops.exprs.hint(*s))
+                    .fold(1i64, |a, b| a.saturating_mul(b))
+            })
+            .fold(0i64, |a, b| a.saturating_add(b));
+        if sources == 0 {
+            return p.ops >= MATH_OPS && p.points <= (1 << 20);
+        }
+        p.points <= sources.saturating_mul(2) || (p.ops >= MATH_OPS && p.points <= (1 << 20))
+    }
+}
+
+/// Replaces loads of inlined results while a body is built.
+struct Inliner<'a> {
+    nodes: &'a [Node],
+    deps: &'a Deps,
+    inlined: &'a [Option<&'a Inverse>],
+    memo: FxHashMap<(BufId, Coords, Option<inrush_loops::StmtId>), inrush_loops::StmtId>,
+}
+
+impl Splice for Inliner<'_> {
+    fn load(&mut self, b: &mut Builder, load: &Load) -> Option<inrush_loops::StmtId> {
+        let [w] = self.deps.writers[load.buf.index()].as_slice() else {
+            return None;
+        };
+        let w = *w as usize;
+        let inverse = self.inlined[w]?;
+        let key = (load.buf, load.coords.clone(), load.mask);
+        let value = match self.memo.get(&key) {
+            Some(v) => *v,
+            None => {
+                let body = self.nodes[w].body();
+                let (at, value) = body
+                    .ids()
+                    .find_map(|s| match body.stmt(s) {
+                        Stmt::Store { value, .. } => Some((s, *value)),
+                        _ => None,
+                    })
+                    .expect("an inlined body stores");
+                debug_assert!(at.index() < body.stmts.len());
+                let map = inverse_map(b, body, inverse, &load.coords);
+                let ids = b.splice(body, Some(value), &map, load.mask, self);
+                let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
+                self.memo.insert(key, v);
+                v
+            }
+        };
+        Some(b.masked(value, load.mask, load.fill))
+    }
+}
+
+fn inverse_map(b: &Builder, body: &Body, inv: &Inverse, at: &[Expr]) -> crate::emit::SymMap {
+    inverse(b.ex, &inv.dims, &body.axes, at)
+}
+
+/// The node with everything inlined that was chosen.
+fn build(
+    loops: &Loops,
+    nodes: &[Node],
+    deps: &Deps,
+    inlined: &[Option<&Inverse>],
+    node: &Node,
+) -> Node {
+    let body = node.body();
+    let mut b = Builder::new(
+        &loops.exprs,
+        &loops.buffers,
+        body.axes.iter().map(|a| a.sym),
+    );
+    if let Node::Contraction(c) = node {
+        c.k.iter().for_each(|a| b.reserve(a.sym));
+    }
+    b.will_write(body);
+    let mut hook = Inliner {
+        nodes,
+        deps,
+        inlined,
+        memo: FxHashMap::default(),
+    };
+    b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
+    let mut origins = Vec::new();
+    collect_origins(nodes, deps, inlined, node, &mut origins);
+    let done = b.finish(Body {
+        axes: body.axes.clone(),
+        outer: body.outer,
+        stmts: Vec::new(),
+        origins,
+    });
+    let mut out = node.clone_with(done);
+    if let Node::Body(b) = &mut out {
+        crate::prepare::unit_axes(&loops.exprs, b);
+    }
+    out
+}
+
+/// Origins of a body: its own last, producers first.
+fn collect_origins(
+    nodes: &[Node],
+    deps: &Deps,
+    inlined: &[Option<&Inverse>],
+    node: &Node,
+    out: &mut Vec<inrush_loops::OriginId>,
+) {
+    for b in node.reads() {
+        if let [w] = deps.writers[b.index()].as_slice()
+            && inlined[*w as usize].is_some()
+            && out.len() < 64
+        {
+            collect_origins(nodes, deps, inlined, &nodes[*w as usize], out);
+        }
+    }
+    for o in &node.body().origins {
+        if !out.contains(o) {
+            out.push(*o);
+        }
+    }
+}
+
+trait CloneWith {
+    fn clone_with(&self, body: Body) -> Node;
+}
+
+impl CloneWith for Node {
+    /// The same node with another body.
+    fn clone_with(&self, body: Body) -> Node {
+        match self {
+            Node::Body(_) => Node::Body(body),
+            Node::Contraction(c) => Node::Contraction(inrush_loops::Contraction {
+                batch: c.batch.clone(),
+                m: c.m.clone(),
+                n: c.n.clone(),
+                k: c.k.clone(),
+                a: c.a.clone(),
+                b: c.b.clone(),
+                dtype: c.dtype,
+                epilogue: body,
+            }),
+        }
+    }
+}

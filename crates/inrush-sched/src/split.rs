@@ -1,0 +1,292 @@
+//! Split reductions: a long reduction with few outer points becomes partial results over chunks, then a reduction of those,
+//! so that every thread has work.
+
+use inrush_base::{Caps, DType, Result, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::{
+    Axis, Body, BufId, Buffer, BufferKind, Coords, Level, Loops, Node, ReduceOp, ScalarOp, Stmt,
+    StmtId, StoreMode,
+};
+use smallvec::{SmallVec, smallvec};
+
+use crate::Options;
+use crate::access::{Split, split_axis};
+use crate::emit::sweep;
+
+/// Splits what is worth it. Nodes stay in a valid order.
+pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
+    let nodes = std::mem::take(&mut loops.nodes);
+    for mut node in nodes {
+        match chunks(loops, &mut node, caps, options)? {
+            Some(count) => {
+                if let Node::Body(body) = node {
+                    let (partial, last) = split(loops, &body, count);
+                    loops.nodes.extend([Node::Body(partial), Node::Body(last)]);
+                }
+            }
+            None => loops.nodes.push(node),
+        }
+    }
+    Ok(())
+}
+
+/// How many leading reduction axes become parallel; splits an axis of the node if that gives the right number of chunks.
+fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Result<Option<usize>> {
+    let ex = &loops.exprs;
+    let Node::Body(body) = &*node else {
+        return Ok(None);
+    };
+    let product = |axes: &[Axis]| {
+        axes.iter()
+            .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
+    };
+    let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
+    if outer >= caps.threads as i64 || inner < options.split_elements || !splittable(ex, body) {
+        return Ok(None);
+    }
+    let target = 4 * caps.threads as i64;
+    let at = body.outer;
+    let first = body.axes[at];
+    let size = ex.hint(first.size);
+    let args = body
+        .stmts
+        .iter()
+        .any(|s| matches!(s, Stmt::Reduce { op, .. } if op.is_arg()));
+    if size >= target && size <= 16 * target && body.reduction_axes().len() > 1 {
+        return Ok(Some(1));
+    }
+    if size < target {
+        // Several short leading axes together, when positions need not be counted.
+        let mut count = 1;
+        let mut have = size;
+        while have < target && count + 1 < body.reduction_axes().len() && !args {
+            have = have.saturating_mul(ex.hint(body.axes[at + count].size));
+            count += 1;
+        }
+        let fits = have >= caps.threads as i64 && count < body.reduction_axes().len();
+        return Ok(fits.then_some(count));
+    }
+    let Some(n) = ex.as_int(first.size) else {
+        return Ok(None);
+    };
+    let Some(high) = (target..=(16 * target).min(n / 2)).find(|c| n % c == 0) else {
+        return Ok(None);
+    };
+    let split = Split {
+        axis: first.sym,
+        sizes: smallvec![ex.int(high), ex.int(n / high)],
+    };
+    split_axis(ex, node, &split)?;
+    Ok(Some(1))
+}
+
+/// Whether the body is point-wise statements, reductions, and what follows them.
+fn splittable(ex: &Exprs, body: &Body) -> bool {
+    let levels = body.levels(ex);
+    body.stmts.iter().zip(levels).all(|(s, level)| match s {
+        Stmt::Scan { .. } => false,
+        Stmt::Store { mode, .. } => level == Level::Outer && *mode == StoreMode::Set,
+        _ => true,
+    })
+}
+
+/// Statements that depend on a reduction's result.
+fn late(body: &Body, ex: &Exprs) -> Vec<bool> {
+    let mut late: Vec<bool> = Vec::with_capacity(body.stmts.len());
+    let mut syms = Vec::new();
+    for s in &body.stmts {
+        let l = s
+            .operands()
+            .iter()
+            .any(|o| late[o.index()] || matches!(body.stmt(*o), Stmt::Reduce { .. }))
+            || s.exprs()
+                .iter()
+                .any(|e| ex.free_syms(*e).iter().any(|s| syms.contains(s)));
+        if l && let Stmt::Indirect { sym, .. } = s {
+            syms.push(*sym);
+        }
+        late.push(l);
+    }
+    late
+}
+
+const NOTHING: Stmt = Stmt::Const {
+    value: Scalar::Int(0),
+    dtype: DType::I64,
+};
+
+fn temp(loops: &mut Loops, dtype: DType, sizes: Vec<Expr>) -> BufId {
+    let b = BufId::from_index(loops.buffers.len());
+    loops.buffers.push(Buffer {
+        name: format!("partial{}", b.0),
+        dtype,
+        sizes,
+        layout: None,
+        kind: BufferKind::Temp,
+    });
+    b
+}
+
+/// Partial results over the first `count` reduction axes, and their reduction.
+fn split(loops: &mut Loops, body: &Body, count: usize) -> (Body, Body) {
+    let late = late(body, &loops.exprs);
+    let levels = body.levels(&loops.exprs);
+    let cut = body.outer + count;
+    let over: Vec<Axis> = body.axes[..cut].to_vec();
+    let sizes: Vec<Expr> = over.iter().map(|a| a.size).collect();
+    let coords: Coords = over.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();
+    let rest = loops.exprs.product(body.axes[cut..].iter().map(|a| a.size));
+
+    let mut partial: Vec<Stmt> = body
+        .stmts
+        .iter()
+        .zip(&late)
+        .map(|(s, late)| match s {
+            Stmt::Store { .. } => NOTHING,
+            _ if *late => NOTHING,
+            s => s.clone(),
+        })
+        .collect();
+    let mut last: Vec<Stmt> = Vec::new();
+    let mut new: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
+    let load = |buf: BufId, coords: &Coords, dtype: DType| Stmt::Load {
+        buf,
+        coords: coords.clone(),
+        mask: None,
+        fill: Scalar::Int(0).convert(dtype),
+    };
+    let dtypes = body.dtypes(loops);
+    for (k, stmt) in body.stmts.iter().enumerate() {
+        let push = |last: &mut Vec<Stmt>, s: Stmt| {
+            last.push(s);
+            StmtId::from_index(last.len() - 1)
+        };
+        let store = |loops: &mut Loops, partial: &mut Vec<Stmt>, value: StmtId, dtype: DType| {
+            let buf = temp(loops, dtype, sizes.clone());
+            partial.push(Stmt::Store {
+                buf,
+                coords: coords.clone(),
+                value,
+                mode: StoreMode::Set,
+                mask: None,
+            });
+            buf
+        };
+        let id = match stmt {
+            Stmt::Reduce { op, value, dtype } if op.is_arg() => {
+                let of = dtypes[value.index()];
+                let extreme = match op {
+                    ReduceOp::ArgMax => ReduceOp::Max,
+                    _ => ReduceOp::Min,
+                };
+                partial.push(Stmt::Reduce {
+                    op: extreme,
+                    value: *value,
+                    dtype: of,
+                });
+                let best = StmtId::from_index(partial.len() - 1);
+                let values = store(loops, &mut partial, best, of);
+                let places = store(loops, &mut partial, StmtId::from_index(k), *dtype);
+                let v = push(&mut last, load(values, &coords, of));
+                let chunk = push(
+                    &mut last,
+                    Stmt::Reduce {
+                        op: *op,
+                        value: v,
+                        dtype: *dtype,
+                    },
+                );
+                // The chunk's own index, read back where the extreme was found.
+                let size = sizes[body.outer];
+                let sym = (0..)
+                    .map(|p| loops.exprs.index_sym(p, size))
+                    .find(|s| {
+                        !body.axes.iter().any(|a| a.sym == *s)
+                            && !defines(&body.stmts, *s)
+                            && !defines(&last, *s)
+                    })
+                    .expect("positions are endless");
+                push(
+                    &mut last,
+                    Stmt::Indirect {
+                        value: chunk,
+                        sym,
+                        size,
+                        wrap: false,
+                        check: false,
+                        mask: None,
+                    },
+                );
+                let mut at = coords.clone();
+                at[body.outer] = loops.exprs.sym_expr(sym);
+                let place = push(&mut last, load(places, &at, *dtype));
+                let size = push(
+                    &mut last,
+                    Stmt::Index {
+                        expr: rest,
+                        dtype: DType::I64,
+                    },
+                );
+                let args: SmallVec<[StmtId; 3]> = smallvec![chunk, size];
+                let start = push(
+                    &mut last,
+                    Stmt::Op {
+                        op: ScalarOp::Mul,
+                        args,
+                        dtype: DType::I64,
+                    },
+                );
+                push(
+                    &mut last,
+                    Stmt::Op {
+                        op: ScalarOp::Add,
+                        args: smallvec![start, place],
+                        dtype: DType::I64,
+                    },
+                )
+            }
+            Stmt::Reduce { op, dtype, .. } => {
+                let buf = store(loops, &mut partial, StmtId::from_index(k), *dtype);
+                let value = push(&mut last, load(buf, &coords, *dtype));
+                push(
+                    &mut last,
+                    Stmt::Reduce {
+                        op: *op,
+                        value,
+                        dtype: *dtype,
+                    },
+                )
+            }
+            s if levels[k] == Level::Point => {
+                _ = s;
+                push(&mut last, NOTHING)
+            }
+            s => {
+                let mut s = s.clone();
+                s.map_operands(|o| new[o.index()]);
+                push(&mut last, s)
+            }
+        };
+        new.push(id);
+    }
+    let make = |axes: Vec<Axis>, outer: usize, stmts: Vec<Stmt>| {
+        let mut b = Body {
+            axes,
+            outer,
+            stmts,
+            origins: body.origins.clone(),
+        };
+        sweep(&loops.exprs, &mut b);
+        b
+    };
+    (
+        make(body.axes.clone(), cut, partial),
+        make(over, body.outer, last),
+    )
+}
+
+fn defines(stmts: &[Stmt], sym: inrush_expr::Sym) -> bool {
+    stmts
+        .iter()
+        .any(|s| matches!(s, Stmt::Indirect { sym: t, .. } if *t == sym))
+}
