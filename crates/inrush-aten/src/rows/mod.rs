@@ -3,15 +3,21 @@
 mod activation;
 mod arith;
 mod arrange;
+mod attention;
 mod cast;
 mod compare;
 mod convolution;
+mod indexing;
 mod math;
 mod matmul;
+mod norm;
 mod pointwise;
+mod pool;
 mod reduce;
+mod scatter;
 mod shape;
 mod slice;
+mod softmax;
 mod window;
 
 use crate::{Op, Row};
@@ -23,14 +29,20 @@ const FAMILIES: &[&[Row]] = &[
     activation::ROWS,
     arith::ROWS,
     arrange::ROWS,
+    attention::ROWS,
     cast::ROWS,
     compare::ROWS,
     convolution::ROWS,
+    indexing::ROWS,
     math::ROWS,
     matmul::ROWS,
+    norm::ROWS,
+    pool::ROWS,
     reduce::ROWS,
+    scatter::ROWS,
     shape::ROWS,
     slice::ROWS,
+    softmax::ROWS,
 ];
 
 /// Every row, family by family.

@@ -1,0 +1,156 @@
+//! Scaled dot-product attention: two contractions around a softmax.
+
+use super::softmax::{exponents, safe_exponents};
+use crate::{Args, Builder, Meta, Route, Row};
+use inrush_base::{DType, Error, Result};
+use inrush_graph::{Arg, ValueId};
+
+type B<'a, 'g> = &'a mut Builder<'g>;
+
+/// The result and, for each query, the logarithm of the sum of exponents.
+struct Attention {
+    output: ValueId,
+    max: ValueId,
+    total: ValueId,
+}
+
+/// Keys or values repeated for each query head, as a view.
+fn repeat_heads(b: B, x: ValueId, queries: ValueId) -> Result<ValueId> {
+    let (sizes, want) = (b.sizes(x)?, b.sizes(queries)?);
+    let rank = sizes.len();
+    let (Some(h), true) = (rank.checked_sub(3), want.len() == rank) else {
+        return Err(Error::input("grouped queries need a dimension of heads"));
+    };
+    if sizes[h] == want[h] {
+        return Ok(x);
+    }
+    let times = b
+        .exprs
+        .divide_exact(want[h], sizes[h])
+        .ok_or_else(|| Error::input("key heads do not divide query heads"))?;
+    let mut apart = sizes.clone();
+    apart.insert(h + 1, b.exprs.int(1));
+    let mut wide = apart.clone();
+    wide[h + 1] = times;
+    let mut joined = sizes;
+    joined[h] = want[h];
+    let x = b.call("aten.view.default", &[x.into(), apart.into()])?;
+    let x = b.call("aten.expand.default", &[x.into(), wide.into()])?;
+    b.call("aten.view.default", &[x.into(), joined.into()])
+}
+
+/// `column <= row` over the last two dimensions of `scores`.
+fn causal_mask(b: B, scores: ValueId) -> Result<ValueId> {
+    let sizes = b.sizes(scores)?;
+    let [.., rows, columns] = sizes.as_slice() else {
+        return Err(Error::input("queries and keys must have two dimensions"));
+    };
+    let r = b.call("aten.arange.default", &[(*rows).into()])?;
+    let column_of = vec![*rows, b.exprs.int(1)];
+    let r = b.call("aten.view.default", &[r.into(), column_of.into()])?;
+    let c = b.call("aten.arange.default", &[(*columns).into()])?;
+    b.call("aten.le.Tensor", &[c.into(), r.into()])
+}
+
+fn attention(b: B, args: &Args) -> Result<Attention> {
+    let (query, key) = (args.value("query")?, args.value("key")?);
+    let value = args.value("value")?;
+    if args.float("dropout_p")? != 0.0 {
+        return Err(args.unsupported("dropout_p", "random numbers are not supported"));
+    }
+    let dtype = b.dtype(query)?;
+    let grouped = args.op.schema().position("enable_gqa").is_some() && args.bool("enable_gqa")?;
+    let (key, value) = match grouped {
+        true => (repeat_heads(b, key, query)?, repeat_heads(b, value, query)?),
+        false => (key, value),
+    };
+    let features = *b
+        .sizes(query)?
+        .last()
+        .ok_or_else(|| Error::input("queries must have two dimensions or more"))?;
+    // Scores stay in `f32`, so the factors of half dtypes are widened.
+    let (q, k, v) = (b.widen(query)?, b.widen(key)?, b.widen(value)?);
+    let kt = b.call("aten.transpose.int", &[k.into(), b.int(-2), b.int(-1)])?;
+    let scores = b.call("aten.matmul.default", &[q.into(), kt.into()])?;
+    let scale: Arg = match (args.given("scale"), b.exprs.as_int(features)) {
+        (true, _) => args.float("scale")?.into(),
+        (false, Some(n)) => (1.0 / (n as f64).sqrt()).into(),
+        (false, None) => {
+            return Err(Error::unsupported(
+                "a symbolic number of features without a scale",
+            ));
+        }
+    };
+    let mut scores = b.call("aten.mul.Tensor", &[scores.into(), scale])?;
+    let mask = args.opt_value("attn_mask")?;
+    if args.bool("is_causal")? {
+        if mask.is_some() {
+            return Err(Error::input("a mask together with is_causal"));
+        }
+        let keep = causal_mask(b, scores)?;
+        scores = keep_where(b, keep, scores)?;
+    }
+    if let Some(mask) = mask {
+        scores = match b.dtype(mask)? {
+            DType::Bool => keep_where(b, mask, scores)?,
+            _ => {
+                let m = b.widen(mask)?;
+                b.call("aten.add.Tensor", &[scores.into(), m.into()])?
+            }
+        };
+    }
+    let last = b.ints(&[-1]);
+    let e = match mask {
+        // Only a mask can leave a query without keys.
+        Some(_) => safe_exponents(b, scores, &last)?,
+        None => exponents(b, scores, &last)?,
+    };
+    // Dividing the product instead of the weights saves a pass over the scores.
+    let sum = b.call("aten.matmul.default", &[e.values.into(), v.into()])?;
+    let scale = b.call("aten.reciprocal.default", &[e.total.into()])?;
+    let output = b.call("aten.mul.Tensor", &[sum.into(), scale.into()])?;
+    Ok(Attention {
+        output: b.cast(output, dtype)?,
+        max: e.max,
+        total: e.total,
+    })
+}
+
+/// `scores` where `mask` is true, minus infinity elsewhere.
+fn keep_where(b: B, mask: ValueId, scores: ValueId) -> Result<ValueId> {
+    b.call(
+        "aten.where.ScalarOther",
+        &[mask.into(), scores.into(), Arg::Float(f64::NEG_INFINITY)],
+    )
+}
+
+fn sdpa(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    Ok(vec![attention(b, args)?.output])
+}
+
+fn flash_for_cpu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let a = attention(b, args)?;
+    let log = b.call("aten.log.default", &[a.total.into()])?;
+    let lse = b.call("aten.add.Tensor", &[log.into(), a.max.into()])?;
+    let mut sizes = b.sizes(lse)?;
+    sizes.pop();
+    let lse = b.call("aten.view.default", &[lse.into(), sizes.into()])?;
+    Ok(vec![a.output, lse])
+}
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "aten.scaled_dot_product_attention.default",
+        schema: "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
+        meta: Meta::Route,
+        route: Route::Decompose(sdpa),
+        example: "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,8], bool[5,6], enable_gqa=true)",
+    },
+    Row {
+        name: "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        schema: "(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)",
+        meta: Meta::Route,
+        route: Route::Decompose(flash_for_cpu),
+        example: "(f32[2,2,5,8], f32[2,2,5,8], f32[2,2,5,8], 0.0, true)",
+    },
+];

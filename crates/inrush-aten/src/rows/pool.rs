@@ -1,0 +1,511 @@
+//! Pooling: reductions over windows.
+
+use super::convolution::in_bounds;
+use super::window::{Window, adaptive_bounds, adaptive_kernel, per_dimension};
+use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_graph::Type;
+use inrush_loops::{ReduceOp, ScalarOp, StmtId};
+
+/// Number of spatial dimensions, from the digit in the operator's name (`aten.max_pool2d.default`).
+fn spatial(args: &Args) -> usize {
+    let name = args.op.row.name;
+    ["1d", "2d", "3d"]
+        .iter()
+        .position(|d| name.contains(d))
+        .map_or(2, |k| k + 1)
+}
+
+/// Where windows lie, for pools of fixed windows.
+struct Pool {
+    windows: Vec<Window>,
+    output: Vec<Expr>,
+    /// Dimensions before the spatial ones.
+    lead: usize,
+}
+
+impl Pool {
+    fn new(args: &Args, x: &[Expr]) -> Result<Pool> {
+        let exprs = args.exprs;
+        let spatial = spatial(args);
+        let lead = x
+            .len()
+            .checked_sub(spatial)
+            .filter(|l| *l > 0 && *l < 3)
+            .ok_or_else(|| Error::input(format!("input of rank {} to a pool", x.len())))?;
+        let list = |name: &str| per_dimension(name, args.ints(name)?, spatial);
+        let kernel = list("kernel_size")?;
+        let stride = match args.ints("stride")? {
+            [] => kernel.clone(),
+            s => per_dimension("stride", s, spatial)?,
+        };
+        let padding = list("padding")?;
+        let dilation = match args.op.schema().position("dilation") {
+            Some(_) => list("dilation")?,
+            None => vec![exprs.int(1); spatial],
+        };
+        if !stride
+            .iter()
+            .chain(&dilation)
+            .all(|e| exprs.range(*e).lo > 0)
+        {
+            return Err(Error::input("stride and dilation must be positive"));
+        }
+        let windows: Vec<Window> = (0..spatial)
+            .map(|d| Window {
+                input: x[lead + d],
+                kernel: kernel[d],
+                stride: stride[d],
+                dilation: dilation[d],
+                before: padding[d],
+                after: padding[d],
+            })
+            .collect();
+        let ceil = args.bool("ceil_mode")?;
+        let output = windows.iter().map(|w| w.output(exprs, ceil)).collect();
+        Ok(Pool {
+            windows,
+            output,
+            lead,
+        })
+    }
+
+    fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
+        [&x[..self.lead], &self.output].concat()
+    }
+
+    fn kernel(&self) -> Vec<Expr> {
+        self.windows.iter().map(|w| w.kernel).collect()
+    }
+
+    /// Index of each input dimension at the window taps `taps` of the output point `outer`, and whether it is inside.
+    fn source(
+        &self,
+        body: &mut BodyBuilder,
+        outer: &[Expr],
+        taps: &[Expr],
+    ) -> (Vec<Expr>, Option<StmtId>) {
+        let exprs = body.exprs;
+        let mut at = outer[..self.lead].to_vec();
+        let mut checks = Vec::new();
+        for ((w, o), tap) in self.windows.iter().zip(&outer[self.lead..]).zip(taps) {
+            let p = w.position(exprs, *o, *tap);
+            checks.push((p, w.input));
+            at.push(p);
+        }
+        let mask = in_bounds(body, &checks);
+        (at, mask)
+    }
+}
+
+/// The value that loses against every other.
+fn lowest(dtype: DType) -> Scalar {
+    match dtype.int_range() {
+        Some((lo, _)) => Scalar::Int(lo as i64),
+        None => Scalar::Float(f64::NEG_INFINITY),
+    }
+}
+
+fn load_or(
+    body: &mut BodyBuilder,
+    t: &Tensor,
+    at: &[Expr],
+    mask: Option<StmtId>,
+    fill: Scalar,
+) -> StmtId {
+    match mask {
+        Some(m) => body.load_masked(t, at, m, fill),
+        None => body.load(t, at),
+    }
+}
+
+/// An integer operation on two `i64` values.
+fn int_op(body: &mut BodyBuilder, op: ScalarOp, a: StmtId, b: StmtId) -> StmtId {
+    body.op(op, &[a, b])
+}
+
+/// Row-major position in the input's spatial dimensions of tap number `tap` (row-major over the taps of a window), where
+/// `start` and `step` say where tap `k` of a dimension lies.
+fn flat_position(
+    body: &mut BodyBuilder,
+    tap: StmtId,
+    kernel: &[Expr],
+    input: &[Expr],
+    start: &[Expr],
+    step: &[Expr],
+) -> StmtId {
+    let mut rest = tap;
+    let mut digits = Vec::with_capacity(kernel.len());
+    for (d, k) in kernel.iter().enumerate().rev() {
+        if d == 0 {
+            digits.push(rest);
+            break;
+        }
+        let size = body.index_value(*k);
+        digits.push(int_op(body, ScalarOp::Remainder, rest, size));
+        rest = int_op(body, ScalarOp::FloorDiv, rest, size);
+    }
+    digits.reverse();
+    let mut flat: Option<StmtId> = None;
+    for (d, digit) in digits.into_iter().enumerate() {
+        let step = body.index_value(step[d]);
+        let start = body.index_value(start[d]);
+        let moved = int_op(body, ScalarOp::Mul, digit, step);
+        let place = int_op(body, ScalarOp::Add, moved, start);
+        flat = Some(match flat {
+            None => place,
+            Some(f) => {
+                let size = body.index_value(input[d]);
+                let scaled = int_op(body, ScalarOp::Mul, f, size);
+                int_op(body, ScalarOp::Add, scaled, place)
+            }
+        });
+    }
+    flat.unwrap_or(tap)
+}
+
+/// The greatest element of each window and, for operators with two results, its position.
+fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, "self")?;
+    let pool = Pool::new(call, &x.sizes)?;
+    let sizes = pool.sizes(&x.sizes);
+    let exprs = lw.exprs;
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&pool.kernel());
+    let outer = body.outer();
+    let (at, mask) = pool.source(&mut body, &outer, &taps);
+    let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
+    let max = body.reduce(ReduceOp::Max, v);
+    let values = lw.temp(x.dtype, &sizes);
+    let stored = body.cast_for_store(max, x.dtype);
+    body.store(values.buf, &outer, stored);
+    if call.op.schema().returns.len() == 1 {
+        lw.push(body);
+        return Ok(vec![values]);
+    }
+    let tap = body.reduce(ReduceOp::ArgMax, v);
+    let start: Vec<Expr> = pool
+        .windows
+        .iter()
+        .zip(&outer[pool.lead..])
+        .map(|(w, o)| w.position(exprs, *o, exprs.int(0)))
+        .collect();
+    let of = |f: fn(&Window) -> Expr| -> Vec<Expr> { pool.windows.iter().map(f).collect() };
+    let flat = flat_position(
+        &mut body,
+        tap,
+        &pool.kernel(),
+        &of(|w| w.input),
+        &start,
+        &of(|w| w.dilation),
+    );
+    let indices = lw.temp(DType::I64, &sizes);
+    body.store(indices.buf, &outer, flat);
+    lw.push(body);
+    Ok(vec![values, indices])
+}
+
+fn pool_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    let sizes = Pool::new(call, &t.sizes)?.sizes(&t.sizes);
+    Ok(typed(call, t.dtype, sizes))
+}
+
+/// The pooled values and, where the operator returns them, the positions.
+fn typed(call: &Call, dtype: DType, sizes: Vec<Expr>) -> Vec<Type> {
+    let mut out = vec![meta::tensor(call.exprs, dtype, sizes.clone())];
+    if call.op.schema().returns.len() > 1 {
+        out.push(meta::tensor(call.exprs, DType::I64, sizes));
+    }
+    out
+}
+
+/// Sum of each window over its number of elements.
+fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, "self")?;
+    let pool = Pool::new(call, &x.sizes)?;
+    let sizes = pool.sizes(&x.sizes);
+    let exprs = lw.exprs;
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&pool.kernel());
+    let outer = body.outer();
+    let (at, mask) = pool.source(&mut body, &outer, &taps);
+    let v = load_or(&mut body, &x, &at, mask, Scalar::Int(0));
+    let sum = body.reduce(ReduceOp::Sum, v);
+    let divisor = match call.op.schema().position("divisor_override") {
+        Some(_) => call.opt_int("divisor_override")?,
+        None => None,
+    };
+    let padding_counts = call.bool("count_include_pad")?;
+    let count = divisor.unwrap_or_else(|| {
+        exprs.product(pool.windows.iter().zip(&outer[pool.lead..]).map(|(w, o)| {
+            let start = w.position(exprs, *o, exprs.int(0));
+            let end = exprs.add(start, w.kernel);
+            let limit = |after: Expr| exprs.min(end, exprs.add(w.input, after));
+            if padding_counts {
+                exprs.sub(limit(w.after), start)
+            } else {
+                exprs.sub(limit(exprs.int(0)), exprs.max(start, exprs.int(0)))
+            }
+        }))
+    });
+    let value = divide(&mut body, sum, count);
+    Ok(vec![lw.store_new(body, value, x.dtype, &sizes)])
+}
+
+/// `sum / count`, rounded as the dtype of `sum` does.
+fn divide(body: &mut BodyBuilder, sum: StmtId, count: Expr) -> StmtId {
+    let dtype = body.dtype(sum);
+    let op = if dtype.is_float() {
+        ScalarOp::Div
+    } else {
+        ScalarOp::TruncDiv
+    };
+    let count = match body.exprs.as_int(count) {
+        Some(n) => body.constant(Scalar::Int(n), dtype),
+        None => {
+            let n = body.index_value(count);
+            body.cast(n, dtype)
+        }
+    };
+    body.op(op, &[sum, count])
+}
+
+/// Where the windows of an adaptive pool lie: they differ in size by one at most.
+struct Adaptive {
+    input: Vec<Expr>,
+    output: Vec<Expr>,
+    lead: usize,
+}
+
+impl Adaptive {
+    fn new(args: &Args, x: &[Expr]) -> Result<Adaptive> {
+        let spatial = spatial(args);
+        let lead = x
+            .len()
+            .checked_sub(spatial)
+            .filter(|l| *l > 0 && *l < 3)
+            .ok_or_else(|| Error::input(format!("input of rank {} to a pool", x.len())))?;
+        let output = per_dimension("output_size", args.ints("output_size")?, spatial)?;
+        Ok(Adaptive {
+            input: x[lead..].to_vec(),
+            output,
+            lead,
+        })
+    }
+
+    fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
+        [&x[..self.lead], &self.output].concat()
+    }
+
+    fn kernel(&self, exprs: &Exprs) -> Vec<Expr> {
+        self.input
+            .iter()
+            .zip(&self.output)
+            .map(|(i, o)| adaptive_kernel(exprs, *i, *o))
+            .collect()
+    }
+
+    /// First element and number of elements of the window of output point `outer`, for each dimension.
+    fn extents(&self, exprs: &Exprs, outer: &[Expr]) -> Vec<(Expr, Expr)> {
+        self.input
+            .iter()
+            .zip(&self.output)
+            .zip(&outer[self.lead..])
+            .map(|((i, o), at)| match exprs.divide_exact(*i, *o) {
+                Some(k) => (exprs.mul(*at, k), k),
+                None => {
+                    let (start, end) = adaptive_bounds(exprs, *at, *i, *o);
+                    (start, exprs.sub(end, start))
+                }
+            })
+            .collect()
+    }
+}
+
+/// One adaptive pool: `reduce` makes the stored values from the window's elements, the window's extents and its taps.
+fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, "self")?;
+    let pool = Adaptive::new(call, &x.sizes)?;
+    let sizes = pool.sizes(&x.sizes);
+    let exprs = lw.exprs;
+    let kernel = pool.kernel(exprs);
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&kernel);
+    let outer = body.outer();
+    let extents = pool.extents(exprs, &outer);
+    let mut at = outer[..pool.lead].to_vec();
+    let mut checks = Vec::new();
+    for ((start, count), tap) in extents.iter().zip(&taps) {
+        at.push(exprs.add(*start, *tap));
+        checks.push((*tap, *count));
+    }
+    let mask = in_bounds(&mut body, &checks);
+    if !max {
+        let v = load_or(&mut body, &x, &at, mask, Scalar::Int(0));
+        let sum = body.reduce(ReduceOp::Sum, v);
+        let count = exprs.product(extents.iter().map(|(_, n)| *n));
+        let value = divide(&mut body, sum, count);
+        return Ok(vec![lw.store_new(body, value, x.dtype, &sizes)]);
+    }
+    let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
+    let greatest = body.reduce(ReduceOp::Max, v);
+    let tap = body.reduce(ReduceOp::ArgMax, v);
+    let values = lw.temp(x.dtype, &sizes);
+    let stored = body.cast_for_store(greatest, x.dtype);
+    body.store(values.buf, &outer, stored);
+    let start: Vec<Expr> = extents.iter().map(|(s, _)| *s).collect();
+    let ones = vec![exprs.int(1); start.len()];
+    let flat = flat_position(&mut body, tap, &kernel, &pool.input, &start, &ones);
+    let indices = lw.temp(DType::I64, &sizes);
+    body.store(indices.buf, &outer, flat);
+    lw.push(body);
+    Ok(vec![values, indices])
+}
+
+fn adaptive_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    let sizes = Adaptive::new(call, &t.sizes)?.sizes(&t.sizes);
+    Ok(typed(call, t.dtype, sizes))
+}
+
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+const fn row(
+    name: &'static str,
+    schema: &'static str,
+    meta: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(meta),
+        route: Route::Lower(f),
+        example,
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.max_pool1d.default",
+        "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> Tensor",
+        pool_meta,
+        max_pool,
+        "(f32[2,3,8], [3], [2], [1])",
+    ),
+    row(
+        "aten.max_pool2d.default",
+        "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
+        pool_meta,
+        max_pool,
+        "(f32[1,2,6,6], [3,3], [2,2], [1,1])",
+    ),
+    row(
+        "aten.max_pool3d.default",
+        "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor",
+        pool_meta,
+        max_pool,
+        "(f32[1,2,4,4,4], [2,2,2])",
+    ),
+    row(
+        "aten.max_pool1d_with_indices.default",
+        "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+        pool_meta,
+        max_pool,
+        "(f32[2,3,8], [3])",
+    ),
+    row(
+        "aten.max_pool2d_with_indices.default",
+        "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+        pool_meta,
+        max_pool,
+        "(f32[1,2,7,7], [3,2], [2,2], [1,0], [1,2], true)",
+    ),
+    row(
+        "aten.max_pool3d_with_indices.default",
+        "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+        pool_meta,
+        max_pool,
+        "(f32[1,2,4,4,4], [2,2,2])",
+    ),
+    row(
+        "aten.avg_pool1d.default",
+        "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor",
+        pool_meta,
+        avg_pool,
+        "(f32[2,3,8], [3], [2], [1])",
+    ),
+    row(
+        "aten.avg_pool2d.default",
+        "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
+        pool_meta,
+        avg_pool,
+        "(f32[1,2,7,7], [3,3], [2,2], [1,1], true, false)",
+    ),
+    row(
+        "aten.avg_pool3d.default",
+        "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
+        pool_meta,
+        avg_pool,
+        "(f32[1,2,4,4,4], [2,2,2])",
+    ),
+    row(
+        "aten.adaptive_avg_pool1d.default",
+        "(Tensor self, int[1] output_size) -> Tensor",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[2,3,7], [3])",
+    ),
+    row(
+        "aten.adaptive_avg_pool2d.default",
+        "(Tensor self, SymInt[2] output_size) -> Tensor",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[2,3,7,7], [1,1])",
+    ),
+    row(
+        "aten._adaptive_avg_pool2d.default",
+        "(Tensor self, SymInt[2] output_size) -> Tensor",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[2,3,7,8], [3,4])",
+    ),
+    row(
+        "aten.adaptive_avg_pool3d.default",
+        "(Tensor self, SymInt[3] output_size) -> Tensor",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[1,2,5,4,3], [2,2,2])",
+    ),
+    row(
+        "aten._adaptive_avg_pool3d.default",
+        "(Tensor self, SymInt[3] output_size) -> Tensor",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[1,2,5,4,3], [2,2,2])",
+    ),
+    row(
+        "aten.adaptive_max_pool1d.default",
+        "(Tensor self, int[1] output_size) -> (Tensor, Tensor)",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, true),
+        "(f32[2,3,7], [3])",
+    ),
+    row(
+        "aten.adaptive_max_pool2d.default",
+        "(Tensor self, int[2] output_size) -> (Tensor, Tensor)",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, true),
+        "(f32[2,3,7,8], [3,4])",
+    ),
+    row(
+        "aten.adaptive_max_pool3d.default",
+        "(Tensor self, int[3] output_size) -> (Tensor, Tensor)",
+        adaptive_meta,
+        |lw, call| adaptive(lw, call, true),
+        "(f32[1,2,5,4,3], [2,2,2])",
+    ),
+];

@@ -1,0 +1,539 @@
+//! Writing by index tensors: a copy of the input, then a body that stores where the index says.
+
+use super::indexing::{Advanced, load_index};
+use crate::lower::body::broadcast_index;
+use crate::{Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_graph::{Type, ValueId};
+use inrush_loops::{ScalarOp, StmtId, StoreMode};
+
+fn same_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    meta::one(call.exprs, t.dtype, t.sizes.clone())
+}
+
+/// A fresh buffer with the elements of `t`.
+fn copy_of<'g>(lw: &mut Lower<'g>, t: &Tensor) -> Tensor {
+    let mut body = lw.body(&t.sizes);
+    let at = body.outer();
+    let v = body.load(t, &at);
+    lw.store_new(body, v, t.dtype, &t.sizes)
+}
+
+/// A fresh buffer filled with one number.
+fn filled<'g>(lw: &mut Lower<'g>, sizes: &[Expr], dtype: DType, value: Scalar) -> Tensor {
+    let mut body = lw.body(sizes);
+    let v = body.constant(value, dtype);
+    lw.store_new(body, v, dtype, sizes)
+}
+
+/// What a scatter stores: elements of a tensor of the index's shape (or larger), or a number.
+#[derive(Clone)]
+enum Source {
+    Tensor(Tensor),
+    Number(Scalar),
+}
+
+fn source<'g>(lw: &Lower<'g>, call: &Call<'g>, name: &str) -> Result<Source> {
+    match call.operand(name)? {
+        Some(Operand::Tensor(v)) => Ok(Source::Tensor(lw.tensor(v)?)),
+        Some(Operand::Scalar(s)) => Ok(Source::Number(s)),
+        _ => Err(call.unsupported(name, "must be a tensor or a constant number")),
+    }
+}
+
+/// For each point of `index`: stores the source's element into `out`, at the same point but with `dim` from the index.
+fn scatter_into<'g>(
+    lw: &mut Lower<'g>,
+    out: &Tensor,
+    dim: usize,
+    index: &Tensor,
+    source: &Source,
+    mode: StoreMode,
+) -> Result<()> {
+    let rank = out.sizes.len();
+    if rank.max(1) != index.sizes.len().max(1) {
+        return Err(Error::input(
+            "the index must have as many dimensions as the input",
+        ));
+    }
+    let mut body = lw.body(&index.sizes);
+    let outer = body.outer();
+    let v = load_index(&mut body, index, &outer);
+    let mut at = outer.clone();
+    at.resize(rank, lw.exprs.int(0));
+    if let Some(size) = out.sizes.get(dim) {
+        at[dim] = body.indirect(v, *size, false, true, None);
+    }
+    let value = match source {
+        Source::Tensor(t) => {
+            if t.dtype != out.dtype {
+                return Err(Error::input(format!(
+                    "source of dtype {}, input of dtype {}",
+                    t.dtype, out.dtype
+                )));
+            }
+            let mut from = outer;
+            from.resize(t.sizes.len(), lw.exprs.int(0));
+            body.load(t, &from)
+        }
+        Source::Number(s) => body.constant(*s, out.dtype),
+    };
+    let coords = out.at(lw.exprs, &at);
+    body.store_with(out.buf, &coords, value, mode, None);
+    lw.push(body);
+    Ok(())
+}
+
+fn scatter<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    from: &str,
+    mode: StoreMode,
+) -> Result<Vec<Tensor>> {
+    let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
+    let dim = call.dim("dim", t.sizes.len())?;
+    let source = source(lw, call, from)?;
+    let out = copy_of(lw, &t);
+    scatter_into(lw, &out, dim, &index, &source, mode)?;
+    Ok(vec![out])
+}
+
+/// The mode called `add` or `multiply`.
+fn named_mode(call: &Call) -> Result<StoreMode> {
+    match call.str("reduce")? {
+        "add" => Ok(StoreMode::Add),
+        "multiply" => Ok(StoreMode::Mul),
+        _ => Err(call.unsupported("reduce", "unknown reduction")),
+    }
+}
+
+/// The number that changes nothing under `mode`, and the extreme ones for integers.
+fn neutral(mode: StoreMode, dtype: DType) -> Scalar {
+    let range = dtype.int_range();
+    match (mode, range) {
+        (StoreMode::Mul, _) => Scalar::Int(1),
+        (StoreMode::Max, Some((lo, _))) => Scalar::Int(lo as i64),
+        (StoreMode::Min, Some((_, hi))) => Scalar::Int(hi as i64),
+        (StoreMode::Max, None) => Scalar::Float(f64::NEG_INFINITY),
+        (StoreMode::Min, None) => Scalar::Float(f64::INFINITY),
+        _ => Scalar::Int(0),
+    }
+}
+
+fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
+    let dim = call.dim("dim", t.sizes.len())?;
+    let source = source(lw, call, "src")?;
+    let mean = call.str("reduce")? == "mean";
+    let mode = match call.str("reduce")? {
+        "sum" | "mean" => StoreMode::Add,
+        "prod" => StoreMode::Mul,
+        "amax" => StoreMode::Max,
+        "amin" => StoreMode::Min,
+        _ => return Err(call.unsupported("reduce", "unknown reduction")),
+    };
+    let include = call.bool("include_self")?;
+    let out = copy_of(lw, &t);
+    if !include {
+        // What was there does not count where something arrives.
+        let nothing = Source::Number(neutral(mode, t.dtype));
+        scatter_into(lw, &out, dim, &index, &nothing, StoreMode::Set)?;
+    }
+    scatter_into(lw, &out, dim, &index, &source, mode)?;
+    if !mean {
+        return Ok(vec![out]);
+    }
+    let one = Source::Number(Scalar::Int(1));
+    let count = filled(lw, &t.sizes, DType::I64, Scalar::Int(include as i64));
+    scatter_into(lw, &count, dim, &index, &one, StoreMode::Add)?;
+    let mut body = lw.body(&t.sizes);
+    let at = body.outer();
+    let (sum, n) = (body.load(&out, &at), body.load(&count, &at));
+    let one = body.constant(Scalar::Int(1), DType::I64);
+    let n = body.op(ScalarOp::Maximum, &[n, one]);
+    let n = body.cast(n, body.dtype(sum));
+    let op = if t.dtype.is_float() {
+        ScalarOp::Div
+    } else {
+        ScalarOp::FloorDiv
+    };
+    let v = body.op(op, &[sum, n]);
+    Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
+}
+
+/// `out[.., index[i], ..] <mode>= value(i)` over the points of `sizes`, whose dimension `dim` numbers the index.
+fn write_rows<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    wrap: bool,
+    mode: StoreMode,
+    sizes: impl FnOnce(&Tensor, &Tensor, usize) -> Vec<Expr>,
+    value: impl FnOnce(&mut crate::BodyBuilder<'g>, &[Expr], DType) -> Result<StmtId>,
+) -> Result<Vec<Tensor>> {
+    let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
+    let dim = call.dim("dim", t.sizes.len())?;
+    if index.sizes.len() > 1 {
+        return Err(Error::input("the index must have one dimension"));
+    }
+    let out = copy_of(lw, &t);
+    let mut body = lw.body(&sizes(&t, &index, dim));
+    let outer = body.outer();
+    let place: Vec<Expr> = index
+        .sizes
+        .iter()
+        .map(|_| outer.get(dim).copied().unwrap_or(lw.exprs.int(0)))
+        .collect();
+    let v = load_index(&mut body, &index, &place);
+    let mut at = outer.clone();
+    at.resize(t.sizes.len(), lw.exprs.int(0));
+    if let Some(size) = t.sizes.get(dim) {
+        at[dim] = body.indirect(v, *size, wrap, true, None);
+    }
+    let v = value(&mut body, &outer, t.dtype)?;
+    let coords = out.at(lw.exprs, &at);
+    body.store_with(out.buf, &coords, v, mode, None);
+    lw.push(body);
+    Ok(vec![out])
+}
+
+/// The sizes of the input with as many rows as the index names.
+fn indexed_rows(exprs: &inrush_expr::Exprs, t: &Tensor, index: &Tensor, dim: usize) -> Vec<Expr> {
+    let mut sizes = t.sizes.clone();
+    if let Some(s) = sizes.get_mut(dim) {
+        *s = exprs.product(index.sizes.iter().copied());
+    }
+    sizes
+}
+
+fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let source = lw.arg(call, "source")?;
+    let alpha = call.scalar("alpha")?;
+    let exprs = lw.exprs;
+    write_rows(
+        lw,
+        call,
+        false,
+        StoreMode::Add,
+        |t, index, dim| indexed_rows(exprs, t, index, dim),
+        |body, at, dtype| {
+            let v = body.load(&source, &at[..source.sizes.len()]);
+            if alpha.as_f64() == 1.0 {
+                return Ok(v);
+            }
+            let c = body.constant(alpha, dtype);
+            Ok(body.op(ScalarOp::Mul, &[v, c]))
+        },
+    )
+}
+
+fn index_copy<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let source = lw.arg(call, "source")?;
+    let exprs = lw.exprs;
+    write_rows(
+        lw,
+        call,
+        false,
+        StoreMode::Set,
+        |t, index, dim| indexed_rows(exprs, t, index, dim),
+        |body, at, _| Ok(body.load(&source, &at[..source.sizes.len()])),
+    )
+}
+
+fn index_fill<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let value = source(lw, call, "value")?;
+    let exprs = lw.exprs;
+    write_rows(
+        lw,
+        call,
+        true,
+        StoreMode::Set,
+        |t, index, dim| indexed_rows(exprs, t, index, dim),
+        |body, _, dtype| match &value {
+            Source::Number(s) => Ok(body.constant(*s, dtype)),
+            Source::Tensor(t) if t.sizes.is_empty() => {
+                let v = body.load(t, &[]);
+                Ok(body.cast(v, dtype.compute()))
+            }
+            Source::Tensor(_) => Err(Error::input("the value must be a number")),
+        },
+    )
+}
+
+/// `self[indices] = values`, or `+=`.
+fn index_put<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let indices = call.opt_list("indices")?;
+    let values = lw.arg(call, "values")?;
+    let accumulate = call.bool("accumulate")?;
+    if let [Some(mask)] = indices.as_slice()
+        && matches!(call.type_of(*mask)?.dtype, DType::Bool)
+    {
+        return put_masked(lw, &t, *mask, &values, accumulate);
+    }
+    let a = Advanced::new(call, &indices, &t.sizes)?;
+    meta::broadcast(lw.exprs, &a.sizes, &values.sizes)?;
+    let out = copy_of(lw, &t);
+    let mut body = lw.body(&a.sizes);
+    let outer = body.outer();
+    let at = a.source(lw, &mut body, &outer, &t.sizes)?;
+    let v = body.load_broadcast(&values);
+    let v = body.cast(v, t.dtype.compute());
+    let mode = if accumulate {
+        StoreMode::Add
+    } else {
+        StoreMode::Set
+    };
+    let coords = out.at(lw.exprs, &at);
+    body.store_with(out.buf, &coords, v, mode, None);
+    lw.push(body);
+    Ok(vec![out])
+}
+
+/// `self[mask] = value` for one value: a choice for each element. More values than one would have to be counted off.
+fn put_masked<'g>(
+    lw: &mut Lower<'g>,
+    t: &Tensor,
+    mask: ValueId,
+    values: &Tensor,
+    accumulate: bool,
+) -> Result<Vec<Tensor>> {
+    let exprs = lw.exprs;
+    let mask = lw.tensor(mask)?;
+    let one_value = values.sizes.iter().all(|s| exprs.is_int(*s, 1));
+    if !one_value || mask.sizes.len() > t.sizes.len() {
+        return Err(Error::unsupported(
+            "writing several values by a mask: their places depend on the data",
+        ));
+    }
+    let mut body = lw.body(&t.sizes);
+    let at = body.outer();
+    let m = body.load(&mask, &at[..mask.sizes.len()]);
+    let old = body.load(t, &at);
+    let zeros = vec![exprs.int(0); values.sizes.len()];
+    let mut new = body.load(values, &zeros);
+    new = body.cast(new, t.dtype.compute());
+    if accumulate {
+        new = body.op(ScalarOp::Add, &[old, new]);
+    }
+    let v = body.select(m, new, old);
+    Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
+}
+
+/// `self` with the elements of `src` laid over it. `place` gives the index into `src` of each of its dimensions and the
+/// conditions under which the point is covered: an expression between bounds, or equal to zero.
+fn overlay<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    place: impl FnOnce(&mut crate::BodyBuilder<'g>, &[Expr]) -> Result<(Vec<Expr>, StmtId)>,
+) -> Result<Vec<Tensor>> {
+    let (t, src) = (lw.arg(call, "self")?, lw.arg(call, "src")?);
+    let mut body = lw.body(&t.sizes);
+    let outer = body.outer();
+    let (at, covered) = place(&mut body, &outer)?;
+    if at.len() != src.sizes.len() {
+        return Err(Error::input("the source's shape does not fit"));
+    }
+    let at: Vec<Expr> = broadcast_index(lw.exprs, &src, &at);
+    let new = body.load_masked(&src, &at, covered, Scalar::Int(0));
+    let new = body.cast(new, t.dtype.compute());
+    let old = body.load(&t, &outer);
+    let v = body.select(covered, new, old);
+    Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
+}
+
+/// `a op b` on two index expressions.
+fn compare(body: &mut crate::BodyBuilder, op: ScalarOp, a: Expr, b: Expr) -> StmtId {
+    let (a, b) = (body.index_value(a), body.index_value(b));
+    body.op(op, &[a, b])
+}
+
+fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let dim = call.dim("dim", t.sizes.len())?;
+    let exprs = lw.exprs;
+    let size = *t
+        .sizes
+        .get(dim)
+        .ok_or_else(|| Error::input("a tensor without dimensions has no slices"))?;
+    let clamp = |e: Option<Expr>, default: Expr| match e {
+        None => default,
+        Some(e) => {
+            let e = if exprs.range(e).hi < 0 {
+                exprs.add(e, size)
+            } else {
+                e
+            };
+            exprs.min(exprs.max(e, exprs.int(0)), size)
+        }
+    };
+    let start = clamp(call.opt_int("start")?, exprs.int(0));
+    let end = clamp(call.opt_int("end")?, size);
+    let step = call.int("step")?;
+    if exprs.range(step).lo < 1 {
+        return Err(call.unsupported("step", "must be positive"));
+    }
+    overlay(lw, call, |body, outer| {
+        let i = outer[dim];
+        let past = exprs.sub(i, start);
+        let mut inside = compare(body, ScalarOp::Ge, i, start);
+        let below = compare(body, ScalarOp::Lt, i, end);
+        inside = body.op(ScalarOp::And, &[inside, below]);
+        if !exprs.is_int(step, 1) {
+            let zero = exprs.int(0);
+            let hit = compare(body, ScalarOp::Eq, exprs.modulo(past, step), zero);
+            inside = body.op(ScalarOp::And, &[inside, hit]);
+        }
+        let mut at = outer.to_vec();
+        at[dim] = exprs.floordiv(past, step);
+        Ok((at, inside))
+    })
+}
+
+fn select_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let dim = call.dim("dim", t.sizes.len())?;
+    let exprs = lw.exprs;
+    let size = *t
+        .sizes
+        .get(dim)
+        .ok_or_else(|| Error::input("a tensor without dimensions has no slices"))?;
+    let mut index = call.int("index")?;
+    if exprs.range(index).hi < 0 {
+        index = exprs.add(index, size);
+    }
+    overlay(lw, call, |body, outer| {
+        let hit = compare(body, ScalarOp::Eq, outer[dim], index);
+        let mut at = outer.to_vec();
+        at.remove(dim);
+        Ok((at, hit))
+    })
+}
+
+fn diagonal_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let rank = t.sizes.len();
+    let (d1, d2) = (call.dim("dim1", rank)?, call.dim("dim2", rank)?);
+    if d1 == d2 || rank < 2 {
+        return Err(Error::input("a diagonal needs two dimensions"));
+    }
+    let offset = call.const_int("offset")?;
+    let exprs = lw.exprs;
+    overlay(lw, call, |body, outer| {
+        // On the diagonal: column = row + offset; its number counts from its first element.
+        let row = exprs.add(outer[d1], exprs.int(offset));
+        let hit = compare(body, ScalarOp::Eq, row, outer[d2]);
+        let mut at: Vec<Expr> = (0..rank)
+            .filter(|d| *d != d1 && *d != d2)
+            .map(|d| outer[d])
+            .collect();
+        at.push(if offset >= 0 { outer[d1] } else { outer[d2] });
+        Ok((at, hit))
+    })
+}
+
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(same_meta),
+        route: Route::Lower(f),
+        example,
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.scatter.src",
+        "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+        |lw, call| scatter(lw, call, "src", StoreMode::Set),
+        "(f32[4,5], 0, i64[1,3]{0:3}, f32[2,3])",
+    ),
+    row(
+        "aten.scatter.value",
+        "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+        |lw, call| scatter(lw, call, "value", StoreMode::Set),
+        "(f32[4,5], 1, i64[3,2]{0:4}, 2.5)",
+    ),
+    row(
+        "aten.scatter.reduce",
+        "(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+        |lw, call| scatter(lw, call, "src", named_mode(call)?),
+        "(f32[4,5], 1, i64[3,2]{0:4}, f32[3,2], reduce=\"multiply\")",
+    ),
+    row(
+        "aten.scatter.value_reduce",
+        "(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
+        |lw, call| scatter(lw, call, "value", named_mode(call)?),
+        "(f32[4,5], 1, i64[3,2]{0:4}, 2.5, reduce=\"add\")",
+    ),
+    row(
+        "aten.scatter_add.default",
+        "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+        |lw, call| scatter(lw, call, "src", StoreMode::Add),
+        "(f32[4,5], 0, i64[6,5]{0:3}, f32[6,5])",
+    ),
+    row(
+        "aten.scatter_reduce.two",
+        "(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor",
+        scatter_reduce,
+        "(f32[4], 0, i64[6]{0:3}, f32[6], \"mean\", include_self=false)",
+    ),
+    row(
+        "aten.index_add.default",
+        "(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
+        index_add,
+        "(f32[4,3], 0, i64[5]{0:3}, f32[5,3], alpha=2)",
+    ),
+    row(
+        "aten.index_copy.default",
+        "(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
+        index_copy,
+        "(f32[3,4], 1, i64[1]{0:3}, f32[3,1])",
+    ),
+    row(
+        "aten.index_fill.int_Scalar",
+        "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+        index_fill,
+        "(f32[3,4], 1, i64[2]{-4:3}, 7)",
+    ),
+    row(
+        "aten.index_fill.int_Tensor",
+        "(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
+        index_fill,
+        "(f32[3,4], 0, i64[2]{0:2}, f32[])",
+    ),
+    row(
+        "aten.index_put.default",
+        "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+        index_put,
+        "(f32[4,5], [i64[3]{-4:3}, i64[3]{0:4}], f32[3], true)",
+    ),
+    row(
+        "aten._unsafe_index_put.default",
+        "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+        index_put,
+        "(f32[4,5], [bool[4]], f32[])",
+    ),
+    row(
+        "aten.slice_scatter.default",
+        "(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor",
+        slice_scatter,
+        "(f32[3,8], f32[3,3], 1, 1, -1, 2)",
+    ),
+    row(
+        "aten.select_scatter.default",
+        "(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
+        select_scatter,
+        "(f32[3,4], f32[3], 1, -2)",
+    ),
+    row(
+        "aten.diagonal_scatter.default",
+        "(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
+        diagonal_scatter,
+        "(f32[3,4], f32[3], 1)",
+    ),
+];
