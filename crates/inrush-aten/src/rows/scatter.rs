@@ -1,7 +1,6 @@
 //! Writing by index tensors: a copy of the input, then a body that stores where the index says.
 
 use super::indexing::{Advanced, load_index};
-use crate::lower::body::broadcast_index;
 use crate::{Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -321,118 +320,6 @@ fn put_masked<'g>(
     Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
 }
 
-/// `self` with the elements of `src` laid over it. `place` gives the index into `src` of each of its dimensions and the
-/// conditions under which the point is covered: an expression between bounds, or equal to zero.
-fn overlay<'g>(
-    lw: &mut Lower<'g>,
-    call: &Call<'g>,
-    place: impl FnOnce(&mut crate::BodyBuilder<'g>, &[Expr]) -> Result<(Vec<Expr>, StmtId)>,
-) -> Result<Vec<Tensor>> {
-    let (t, src) = (lw.arg(call, "self")?, lw.arg(call, "src")?);
-    let mut body = lw.body(&t.sizes);
-    let outer = body.outer();
-    let (at, covered) = place(&mut body, &outer)?;
-    if at.len() != src.sizes.len() {
-        return Err(Error::input("the source's shape does not fit"));
-    }
-    let at: Vec<Expr> = broadcast_index(lw.exprs, &src, &at);
-    let new = body.load_masked(&src, &at, covered, Scalar::Int(0));
-    let new = body.cast(new, t.dtype.compute());
-    let old = body.load(&t, &outer);
-    let v = body.select(covered, new, old);
-    Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
-}
-
-/// `a op b` on two index expressions.
-fn compare(body: &mut crate::BodyBuilder, op: ScalarOp, a: Expr, b: Expr) -> StmtId {
-    let (a, b) = (body.index_value(a), body.index_value(b));
-    body.op(op, &[a, b])
-}
-
-fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = lw.arg(call, "self")?;
-    let dim = call.dim("dim", t.sizes.len())?;
-    let exprs = lw.exprs;
-    let size = *t
-        .sizes
-        .get(dim)
-        .ok_or_else(|| Error::input("a tensor without dimensions has no slices"))?;
-    let clamp = |e: Option<Expr>, default: Expr| match e {
-        None => default,
-        Some(e) => {
-            let e = if exprs.range(e).hi < 0 {
-                exprs.add(e, size)
-            } else {
-                e
-            };
-            exprs.min(exprs.max(e, exprs.int(0)), size)
-        }
-    };
-    let start = clamp(call.opt_int("start")?, exprs.int(0));
-    let end = clamp(call.opt_int("end")?, size);
-    let step = call.int("step")?;
-    if exprs.range(step).lo < 1 {
-        return Err(call.unsupported("step", "must be positive"));
-    }
-    overlay(lw, call, |body, outer| {
-        let i = outer[dim];
-        let past = exprs.sub(i, start);
-        let mut inside = compare(body, ScalarOp::Ge, i, start);
-        let below = compare(body, ScalarOp::Lt, i, end);
-        inside = body.op(ScalarOp::And, &[inside, below]);
-        if !exprs.is_int(step, 1) {
-            let zero = exprs.int(0);
-            let hit = compare(body, ScalarOp::Eq, exprs.modulo(past, step), zero);
-            inside = body.op(ScalarOp::And, &[inside, hit]);
-        }
-        let mut at = outer.to_vec();
-        at[dim] = exprs.floordiv(past, step);
-        Ok((at, inside))
-    })
-}
-
-fn select_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = lw.arg(call, "self")?;
-    let dim = call.dim("dim", t.sizes.len())?;
-    let exprs = lw.exprs;
-    let size = *t
-        .sizes
-        .get(dim)
-        .ok_or_else(|| Error::input("a tensor without dimensions has no slices"))?;
-    let mut index = call.int("index")?;
-    if exprs.range(index).hi < 0 {
-        index = exprs.add(index, size);
-    }
-    overlay(lw, call, |body, outer| {
-        let hit = compare(body, ScalarOp::Eq, outer[dim], index);
-        let mut at = outer.to_vec();
-        at.remove(dim);
-        Ok((at, hit))
-    })
-}
-
-fn diagonal_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = lw.arg(call, "self")?;
-    let rank = t.sizes.len();
-    let (d1, d2) = (call.dim("dim1", rank)?, call.dim("dim2", rank)?);
-    if d1 == d2 || rank < 2 {
-        return Err(Error::input("a diagonal needs two dimensions"));
-    }
-    let offset = call.const_int("offset")?;
-    let exprs = lw.exprs;
-    overlay(lw, call, |body, outer| {
-        // On the diagonal: column = row + offset; its number counts from its first element.
-        let row = exprs.add(outer[d1], exprs.int(offset));
-        let hit = compare(body, ScalarOp::Eq, row, outer[d2]);
-        let mut at: Vec<Expr> = (0..rank)
-            .filter(|d| *d != d1 && *d != d2)
-            .map(|d| outer[d])
-            .collect();
-        at.push(if offset >= 0 { outer[d1] } else { outer[d2] });
-        Ok((at, hit))
-    })
-}
-
 type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
 
 const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
@@ -517,23 +404,5 @@ pub const ROWS: &[Row] = &[
         "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         index_put,
         "(f32[4,5], [bool[4]], f32[])",
-    ),
-    row(
-        "aten.slice_scatter.default",
-        "(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor",
-        slice_scatter,
-        "(f32[3,8], f32[3,3], 1, 1, -1, 2)",
-    ),
-    row(
-        "aten.select_scatter.default",
-        "(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
-        select_scatter,
-        "(f32[3,4], f32[3], 1, -2)",
-    ),
-    row(
-        "aten.diagonal_scatter.default",
-        "(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
-        diagonal_scatter,
-        "(f32[3,4], f32[3], 1)",
     ),
 ];
