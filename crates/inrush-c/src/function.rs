@@ -1,0 +1,668 @@
+//! One kernel as one C function: loops, tails, scopes.
+
+use crate::helpers::Helpers;
+use crate::types;
+use inrush_base::{Caps, DType, Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
+use rustc_hash::FxHashMap;
+use std::fmt::Write;
+
+/// Stands for the function's name until its text is known.
+pub(crate) const NAME: &str = "@name@";
+
+/// The open lanes loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub sym: Sym,
+    pub width: u32,
+    /// Number of live lanes where it may be less than the width: a C expression.
+    pub count: Option<String>,
+    /// Which of the unrolled copies this is.
+    pub copy: u32,
+}
+
+/// How a lanes loop is cut into full vectors and a rest.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Cut {
+    pub unroll: u32,
+    /// The main loop of `unroll` full vectors exists.
+    pub main: bool,
+    pub rest: Rest,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    None,
+    /// At most one partial vector; its number of lanes if known.
+    Part(Option<i64>),
+    /// Up to `unroll` vectors, the last one partial.
+    Loop,
+}
+
+pub(crate) struct Emitter<'a> {
+    pub exprs: &'a Exprs,
+    pub kernel: &'a Kernel,
+    pub caps: &'a Caps,
+    pub helpers: Helpers,
+    pub out: String,
+    depth: usize,
+    /// C text of each value and whether it varies over lanes.
+    pub vars: Vec<Option<(String, bool)>>,
+    /// C names of symbols and whether they vary.
+    pub names: FxHashMap<Sym, (String, bool)>,
+    pub lane: Option<Lane>,
+    loops: usize,
+    /// Of each accumulator: width and copies of the lanes loop that feeds it from outside of which it lives.
+    pub spread: Vec<Option<(u32, u32)>>,
+    /// Of each accumulator: lanes of the loop it was started in.
+    pub started: Vec<Option<u32>>,
+}
+
+pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(String, Helpers)> {
+    let mut e = Emitter {
+        exprs,
+        kernel,
+        caps,
+        helpers: Helpers::default(),
+        out: String::new(),
+        depth: 0,
+        vars: vec![None; kernel.values.len()],
+        names: FxHashMap::default(),
+        lane: None,
+        loops: 0,
+        spread: vec![None; kernel.accs.len()],
+        started: vec![None; kernel.accs.len()],
+    };
+    e.find_spread(&kernel.head, None);
+    e.find_spread(&kernel.body, None);
+    e.function()?;
+    Ok((e.out, e.helpers))
+}
+
+impl Emitter<'_> {
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+        for _ in 0..self.depth {
+            self.out.push(' ');
+        }
+        self.out.push_str(text.as_ref());
+        self.out.push('\n');
+    }
+
+    pub(crate) fn open(&mut self, text: impl AsRef<str>) {
+        self.line(format!("{} {{", text.as_ref()));
+        self.depth += 1;
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    fn function(&mut self) -> Result<()> {
+        let k = self.kernel;
+        match &k.kind {
+            Kind::Grid(_) => self.open(format!(
+                "i32 {NAME}(char *const *bufs, const i64 *sizes, i64 begin, i64 end)"
+            )),
+            Kind::Epilogue { .. } => {
+                if !k.checks.is_empty() {
+                    return Err(Error::unsupported("an epilogue with run-time checks"));
+                }
+                self.open(format!(
+                    "void {NAME}(char *const *bufs, const i64 *sizes, const void *acc, i64 ld, \
+                     i64 batch, i64 m0, i64 m1, i64 n0, i64 n1)"
+                ))
+            }
+        }
+        self.parameters()?;
+        match &k.kind {
+            Kind::Grid(axes) => {
+                self.line("if (begin >= end) return 0;");
+                self.items(&k.head)?;
+                match axes.as_slice() {
+                    // Consecutive blocks of a lone axis are one longer block.
+                    [a] if a.block != 1 => {
+                        let extent = self.expr(a.extent, false)?;
+                        self.line(format!(
+                            "const i64 lo = begin * {0}, hi = end * {0} < {1} ? end * {0} : {1};",
+                            a.block,
+                            paren(&extent)
+                        ));
+                        self.items(&k.body)?;
+                    }
+                    [] => self.items(&k.body)?,
+                    axes => {
+                        self.open("for (i64 u = begin; u < end; u++)");
+                        if axes.len() > 1 {
+                            self.line("i64 r = u;");
+                        }
+                        for (i, a) in axes.iter().enumerate().rev() {
+                            let extent = self.expr(a.extent, false)?;
+                            let count = if a.block == 1 {
+                                paren(&extent)
+                            } else {
+                                format!("(({extent} + {}) / {})", a.block - 1, a.block)
+                            };
+                            let from = if axes.len() == 1 { "u" } else { "r" };
+                            let name = format!("g{i}");
+                            if i == 0 {
+                                self.line(format!("const i64 {name} = {from};"));
+                            } else {
+                                self.line(format!("const i64 {name} = r % {count}; r /= {count};"));
+                            }
+                            if a.block == 1 {
+                                self.names.insert(a.sym, (name, false));
+                            } else {
+                                self.line(format!(
+                                    "const i64 lo = {name} * {0}, hi = lo + {0} < {1} ? lo + {0} : {1};",
+                                    a.block,
+                                    paren(&extent)
+                                ));
+                            }
+                        }
+                        self.items(&k.body)?;
+                        self.close();
+                    }
+                }
+                self.line("return 0;");
+            }
+            Kind::Epilogue { batch, .. } => {
+                self.names.insert(*batch, ("batch".into(), false));
+                self.items(&k.head)?;
+                self.items(&k.body)?;
+            }
+        }
+        self.close();
+        Ok(())
+    }
+
+    fn parameters(&mut self) -> Result<()> {
+        let k = self.kernel;
+        for (at, p) in k.sizes.iter().enumerate() {
+            self.line(format!("const i64 s{at} = sizes[{at}];"));
+            self.names.insert(p.sym, (format!("s{at}"), false));
+        }
+        let mut at = 0;
+        for (id, b) in k.arguments() {
+            let ty = types::memory(b.dtype);
+            let c = if b.role == BufRole::In { "const " } else { "" };
+            self.line(format!("{c}{ty} *const {id} = ({c}{ty} *)bufs[{at}];"));
+            at += 1;
+        }
+        if k.scratch_bytes.is_some() {
+            self.line(format!("char *scratch = bufs[{at}];"));
+        }
+        for (i, b) in k.buffers.iter().enumerate() {
+            let BufRole::Local { len, per_lane } = b.role else {
+                continue;
+            };
+            let id = KBufId::from_index(i);
+            let ty = types::memory(b.dtype);
+            let lanes = if per_lane { self.group_lanes() } else { 1 };
+            let len = self.expr(len, false)?;
+            if k.scratch_bytes.is_some() {
+                self.line(format!("{ty} *const {id} = ({ty} *)scratch;"));
+                let size = b.dtype.size() as u32 * lanes;
+                self.line(format!("scratch += (({len}) * {size} + 63) / 64 * 64;"));
+            } else {
+                self.line(format!(
+                    "{ty} {id}[({len}) * {lanes}] __attribute__((aligned(64)));"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lanes of the loop that the whole group runs in.
+    pub(crate) fn group_lanes(&self) -> u32 {
+        fn find(items: &[Item]) -> Option<u32> {
+            items.iter().find_map(|i| match i {
+                Item::Loop(l) => match l.role {
+                    Role::Lanes { width, .. } => Some(width),
+                    Role::Serial => find(&l.body),
+                },
+                _ => None,
+            })
+        }
+        find(&self.kernel.body).unwrap_or(1)
+    }
+
+    /// Finds accumulators that live outside of the lanes loop that updates them.
+    fn find_spread(&mut self, items: &[Item], lanes: Option<(u32, u32)>) {
+        for item in items {
+            match item {
+                Item::Loop(l) => {
+                    let inner = match l.role {
+                        Role::Lanes { width, .. } => Some((width, self.cut(l).unroll)),
+                        Role::Serial => lanes,
+                    };
+                    self.find_spread(&l.body, inner);
+                }
+                Item::Acc(a) => self.started[a.index()] = lanes.map(|l| l.0),
+                Item::Update { acc, .. } => {
+                    if self.started[acc.index()].is_none() {
+                        self.spread[acc.index()] = lanes;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How a lanes loop is cut: decided by what is known of its extent.
+    pub(crate) fn cut(&self, l: &Loop) -> Cut {
+        let Role::Lanes { width, unroll } = l.role else {
+            return Cut {
+                unroll: 1,
+                main: true,
+                rest: Rest::None,
+            };
+        };
+        let w = width as i64;
+        let known = match l.range {
+            Range::Full(e) => self.exprs.as_int(e),
+            // Blocks are multiples of the width: only the end of the axis may be partial.
+            Range::Block { extent, .. } => {
+                if self.exprs.as_int(self.exprs.modulo(extent, self.exprs.int(w))) == Some(0) {
+                    return Cut {
+                        unroll: 1,
+                        main: true,
+                        rest: Rest::None,
+                    };
+                }
+                None
+            }
+            _ => None,
+        };
+        match known {
+            Some(n) if n < w => Cut {
+                unroll: 1,
+                main: false,
+                rest: if n > 0 { Rest::Part(Some(n)) } else { Rest::None },
+            },
+            Some(n) => {
+                let full = n / w;
+                let mut u = (unroll as i64).min(full);
+                if n % w == 0 {
+                    while full % u != 0 {
+                        u -= 1;
+                    }
+                    return Cut {
+                        unroll: u as u32,
+                        main: true,
+                        rest: Rest::None,
+                    };
+                }
+                Cut {
+                    unroll: u as u32,
+                    main: true,
+                    rest: if u > 1 && full % u != 0 {
+                        Rest::Loop
+                    } else {
+                        Rest::Part(Some(n % w))
+                    },
+                }
+            }
+            None => {
+                let exact = match l.range {
+                    Range::Full(e) => {
+                        self.exprs.as_int(self.exprs.modulo(e, self.exprs.int(w))) == Some(0)
+                    }
+                    _ => false,
+                };
+                if exact {
+                    return Cut {
+                        unroll: 1,
+                        main: true,
+                        rest: Rest::None,
+                    };
+                }
+                Cut {
+                    unroll,
+                    main: true,
+                    rest: if unroll > 1 {
+                        Rest::Loop
+                    } else {
+                        Rest::Part(None)
+                    },
+                }
+            }
+        }
+    }
+
+    pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
+        for item in items {
+            match item {
+                Item::Loop(l) => self.loop_item(l)?,
+                Item::Let(v) => self.value(*v)?,
+                Item::Acc(a) => self.start(*a)?,
+                Item::Update { acc, value } => self.update(*acc, *value)?,
+                Item::Store {
+                    buf,
+                    offset,
+                    value,
+                    mode,
+                    mask,
+                } => self.store(*buf, *offset, *value, *mode, *mask)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn loop_item(&mut self, l: &Loop) -> Result<()> {
+        let name = format!("i{}", self.loops);
+        self.loops += 1;
+        let (lo, hi) = match l.range {
+            Range::Full(e) => ("0".to_string(), paren(&self.expr(e, false)?)),
+            Range::Block { .. } => ("lo".into(), "hi".into()),
+            Range::Rows => ("m0".into(), "m1".into()),
+            Range::Columns => ("n0".into(), "n1".into()),
+        };
+        let Role::Lanes { width, .. } = l.role else {
+            self.names.insert(l.sym, (name.clone(), false));
+            self.open(format!(
+                "for (i64 {name} = {lo}; {name} < {hi}; {name}++)"
+            ));
+            self.items(&l.body)?;
+            self.close();
+            return Ok(());
+        };
+        let cut = self.cut(l);
+        let w = width;
+        let step = w * cut.unroll;
+        self.open("");
+        self.line(format!("i64 {name} = {lo};"));
+        if cut.main {
+            if cut.rest == Rest::None {
+                self.open(format!("for (; {name} < {hi}; {name} += {step})"));
+            } else {
+                self.open(format!("for (; {name} + {step} <= {hi}; {name} += {step})"));
+            }
+            for copy in 0..cut.unroll {
+                if cut.unroll == 1 {
+                    self.lanes_body(l, &name, w, None, 0)?;
+                } else {
+                    self.open("");
+                    let inner = format!("{name}_{copy}");
+                    self.line(format!("const i64 {inner} = {name} + {};", copy * w));
+                    self.lanes_body(l, &inner, w, None, copy)?;
+                    self.close();
+                }
+            }
+            self.close();
+        }
+        match cut.rest {
+            Rest::None => {}
+            Rest::Part(Some(n)) => {
+                self.open("");
+                self.lanes_body(l, &name, w, Some(n.to_string()), 0)?;
+                self.close();
+            }
+            Rest::Part(None) => {
+                self.open(format!("if ({name} < {hi})"));
+                self.line(format!("const i64 c = {hi} - {name};"));
+                self.lanes_body(l, &name, w, Some("c".into()), 0)?;
+                self.close();
+            }
+            Rest::Loop => {
+                self.open(format!("for (; {name} < {hi}; {name} += {w})"));
+                self.line(format!(
+                    "const i64 c = {hi} - {name} < {w} ? {hi} - {name} : {w};"
+                ));
+                self.lanes_body(l, &name, w, Some("c".into()), 0)?;
+                self.close();
+            }
+        }
+        self.close();
+        Ok(())
+    }
+
+    fn lanes_body(
+        &mut self,
+        l: &Loop,
+        name: &str,
+        width: u32,
+        count: Option<String>,
+        copy: u32,
+    ) -> Result<()> {
+        self.names.insert(l.sym, (name.to_string(), false));
+        self.lane = Some(Lane {
+            sym: l.sym,
+            width,
+            count,
+            copy,
+        });
+        let done = self.items(&l.body);
+        self.lane = None;
+        done
+    }
+
+    /// Whether an expression differs between lanes.
+    pub(crate) fn expr_varies(&self, e: Expr) -> bool {
+        let Some(lane) = &self.lane else { return false };
+        let syms = self.exprs.free_syms(e);
+        syms.iter()
+            .any(|s| *s == lane.sym || self.names.get(s).is_some_and(|n| n.1))
+    }
+
+    pub(crate) fn var(&self, v: ValId) -> Result<(String, bool)> {
+        self.vars[v.index()]
+            .clone()
+            .ok_or_else(|| Error::internal(format!("{v} has no value here")))
+    }
+
+    pub(crate) fn dtype(&self, v: ValId) -> DType {
+        self.kernel.value(v).dtype
+    }
+
+    pub(crate) fn width(&self) -> u32 {
+        self.lane.as_ref().map_or(1, |l| l.width)
+    }
+
+    /// The integer type of masks in the open lanes loop.
+    pub(crate) fn mask_elem(&self) -> &'static str {
+        match self.caps.vector_bytes as u32 / self.width() {
+            0 | 1 => "i8",
+            2 => "i16",
+            8.. => "i64",
+            _ => "i32",
+        }
+    }
+
+    /// C element type of a varying value of dtype `d`.
+    pub(crate) fn elem(&self, d: DType) -> &'static str {
+        if d == DType::Bool {
+            self.mask_elem()
+        } else {
+            types::scalar(d)
+        }
+    }
+
+    /// The value as a vector.
+    pub(crate) fn vector(&mut self, v: ValId) -> Result<String> {
+        let (text, varies) = self.var(v)?;
+        if varies {
+            return Ok(text);
+        }
+        let d = self.dtype(v);
+        Ok(self.spread_out(&text, d))
+    }
+
+    /// A scalar in every lane.
+    pub(crate) fn spread_out(&mut self, text: &str, d: DType) -> String {
+        let w = self.width();
+        let elem = self.elem(d);
+        let f = self.helpers.broadcast(elem, w);
+        if d == DType::Bool {
+            format!("{f}(-({text}))")
+        } else {
+            format!("{f}({text})")
+        }
+    }
+
+    /// Declares the variable of `v` with an initial value and remembers it.
+    pub(crate) fn declare(&mut self, v: ValId, text: &str, varies: bool) {
+        let d = self.dtype(v);
+        let ty = if varies {
+            let (elem, w) = (self.elem(d), self.width());
+            self.helpers.vector(elem, w)
+        } else {
+            types::scalar(d).to_string()
+        };
+        self.line(format!("const {ty} {v} = {text};"));
+        self.vars[v.index()] = Some((v.to_string(), varies));
+    }
+
+    fn value(&mut self, v: ValId) -> Result<()> {
+        let value = self.kernel.value(v);
+        let d = value.dtype;
+        if matches!(d, DType::C64 | DType::C128) {
+            return Err(Error::unsupported("complex numbers in a C kernel"));
+        }
+        match &value.def {
+            Def::Const(c) => {
+                self.vars[v.index()] = Some((types::literal(*c, d), false));
+                Ok(())
+            }
+            Def::Index(e) => self.index(v, *e),
+            Def::Load {
+                buf,
+                offset,
+                mask,
+                fill,
+            } => self.load(v, *buf, *offset, *mask, *fill),
+            Def::Op { op, args } => self.op(v, *op, args),
+            Def::Cast { arg, to } => self.cast(v, *arg, *to),
+            Def::Bitcast { arg, from, to } => self.bitcast(v, *arg, *from, *to),
+            Def::Indirect { .. } => self.indirect(v),
+            Def::Final(a) => self.finish(v, *a),
+            Def::Running { acc, value } => self.running(v, *acc, *value),
+            Def::Sum => self.sum(v),
+        }
+    }
+
+    fn index(&mut self, v: ValId, e: Expr) -> Result<()> {
+        let d = self.dtype(v);
+        if !self.expr_varies(e) {
+            let text = self.expr(e, false)?;
+            let ty = types::scalar(d);
+            let text = if d == DType::Bool {
+                format!("({text}) != 0")
+            } else {
+                format!("({ty})({text})")
+            };
+            self.declare(v, &text, false);
+            return Ok(());
+        }
+        let lane = self.lane.clone().expect("it varies");
+        let elem = self.elem(d);
+        let ty = self.helpers.vector(elem, lane.width);
+        let affine = self
+            .exprs
+            .affine(e, &[lane.sym])
+            .filter(|(c, rest)| {
+                d != DType::Bool && !self.expr_varies(*rest) && !self.expr_varies(c[0])
+            });
+        if let Some((c, _)) = affine {
+            let first = self.expr(e, false)?;
+            let step = self.expr(c[0], false)?;
+            let bc = self.helpers.broadcast(elem, lane.width);
+            let iota = self.helpers.iota(elem, lane.width);
+            let text = if self.exprs.is_int(c[0], 1) {
+                format!("{bc}(({elem})({first})) + {iota}")
+            } else {
+                format!("{bc}(({elem})({first})) + {bc}(({elem})({step})) * {iota}")
+            };
+            self.declare(v, &text, true);
+            return Ok(());
+        }
+        let text = self.expr(e, true)?;
+        let text = if d == DType::Bool {
+            format!("-(({text}) != 0)")
+        } else {
+            text
+        };
+        self.line(format!(
+            "{ty} {v}; for (i32 k = 0; k < {}; k++) {v}[k] = ({elem})({text});",
+            lane.width
+        ));
+        self.vars[v.index()] = Some((v.to_string(), true));
+        Ok(())
+    }
+
+    fn indirect(&mut self, v: ValId) -> Result<()> {
+        let Def::Indirect {
+            value,
+            sym,
+            size,
+            wrap,
+            check,
+            mask,
+        } = self.kernel.value(v).def.clone()
+        else {
+            return Ok(());
+        };
+        let (index, index_varies) = self.var(value)?;
+        let mask = mask.map(|m| self.var(m)).transpose()?;
+        let varies = index_varies || mask.as_ref().is_some_and(|m| m.1);
+        let size = self.expr(size, false)?;
+        let at = |text: &str, varies: bool| {
+            if varies {
+                format!("{text}[k]")
+            } else {
+                text.to_string()
+            }
+        };
+        let name = format!("t{}", v.0);
+        let mut body = format!("i64 t = (i64){};", at(&index, index_varies));
+        if wrap {
+            _ = write!(body, " if (t < 0) t += {};", paren(&size));
+        }
+        if let Some((m, mv)) = &mask {
+            _ = write!(body, " if (!{}) t = 0;", at(m, *mv));
+        }
+        if let Some(c) = check {
+            // One unsigned comparison for both ends; a masked lane passes even where the dimension is empty.
+            let unless = match &mask {
+                Some((m, mv)) => format!("{} && ", at(m, *mv)),
+                None => String::new(),
+            };
+            _ = write!(
+                body,
+                " if (__builtin_expect({unless}(u64)t >= (u64)({size}), 0)) return {};",
+                c + 1
+            );
+        }
+        if varies {
+            let w = self.width();
+            let ty = self.helpers.vector("i64", w);
+            let lanes = self.lane_count();
+            self.line(format!(
+                "{ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {{ {body} {name}[k] = t; }}"
+            ));
+        } else {
+            self.line(format!("i64 {name}; {{ {body} {name} = t; }}"));
+        }
+        self.names.insert(sym, (name.clone(), varies));
+        self.vars[v.index()] = Some((name, varies));
+        Ok(())
+    }
+
+    /// Number of live lanes as C text.
+    pub(crate) fn lane_count(&self) -> String {
+        match &self.lane {
+            Some(l) => l.count.clone().unwrap_or_else(|| l.width.to_string()),
+            None => "1".into(),
+        }
+    }
+}
+
+/// `text` in parentheses unless it is a name or number.
+pub(crate) fn paren(text: &str) -> String {
+    if text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        text.into()
+    } else {
+        format!("({text})")
+    }
+}

@@ -1,0 +1,531 @@
+//! Small inline functions of the emitted C, made on demand: each unit holds those that its kernels use.
+
+use crate::types::{self, int_like, is_float};
+use inrush_base::{Caps, Isa};
+use std::fmt::Write;
+
+/// Helpers in an order in which each comes after those that it uses.
+#[derive(Clone, Default, Debug)]
+pub struct Helpers {
+    list: Vec<(String, String)>,
+}
+
+impl Helpers {
+    fn has(&self, name: &str) -> bool {
+        self.list.iter().any(|(n, _)| n == name)
+    }
+
+    fn add(&mut self, name: &str, text: String) {
+        if !self.has(name) {
+            self.list.push((name.into(), text));
+        }
+    }
+
+    /// Adds what `other` holds.
+    pub fn merge(&mut self, other: &Helpers) {
+        for (name, text) in &other.list {
+            self.add(name, text.clone());
+        }
+    }
+
+    /// Their text.
+    pub fn text(&self) -> String {
+        self.list.iter().map(|(_, t)| t.as_str()).collect()
+    }
+
+    /// The vector type of `w` elements of C type `elem`.
+    pub(crate) fn vector(&mut self, elem: &str, w: u32) -> String {
+        let name = format!("{elem}x{w}");
+        if !self.has(&name) {
+            let size = types::bytes(elem) * w;
+            let align = types::bytes(elem);
+            self.add(
+                &name,
+                format!(
+                    "typedef {elem} {name} __attribute__((vector_size({size})));\n\
+                     typedef {elem} {name}u __attribute__((vector_size({size}), aligned({align}), may_alias));\n"
+                ),
+            );
+        }
+        name
+    }
+
+    /// A function unless it is there: `text` makes its body.
+    fn function(
+        &mut self,
+        name: &str,
+        signature: String,
+        body: impl FnOnce(&mut Helpers) -> String,
+    ) {
+        if self.has(name) {
+            return;
+        }
+        let body = body(self);
+        self.add(
+            name,
+            format!("static inline __attribute__((always_inline)) {signature} {{ {body} }}\n"),
+        );
+    }
+
+    /// A vector with `x` in each lane.
+    pub(crate) fn broadcast(&mut self, elem: &str, w: u32) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("bc_{v}");
+        let lanes = vec!["x"; w as usize].join(",");
+        self.function(&name, format!("{v} {name}({elem} x)"), |_| {
+            format!("return ({v}){{{lanes}}};")
+        });
+        name
+    }
+
+    /// `0, 1, 2, ...`.
+    pub(crate) fn iota(&mut self, elem: &str, w: u32) -> String {
+        let v = self.vector(elem, w);
+        let lanes: Vec<String> = (0..w).map(|i| i.to_string()).collect();
+        format!("(({v}){{{}}})", lanes.join(","))
+    }
+
+    /// Load of the first `c` lanes, zeros behind.
+    pub(crate) fn load_part(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("ldp_{v}");
+        let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+        if native {
+            let mask = self.lane_mask("i32", w);
+            self.function(
+                &name,
+                format!("{v} {name}(const {elem} *p, i64 c)"),
+                |_| {
+                    format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
+                },
+            );
+        } else {
+            self.function(&name, format!("{v} {name}(const {elem} *p, i64 c)"), |_| {
+                format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;")
+            });
+        }
+        name
+    }
+
+    /// Store of the first `c` lanes.
+    pub(crate) fn store_part(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("stp_{v}");
+        let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+        if native {
+            let mask = self.lane_mask("i32", w);
+            self.function(&name, format!("void {name}({elem} *p, {v} x, i64 c)"), |_| {
+                format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);")
+            });
+        } else {
+            self.function(&name, format!("void {name}({elem} *p, {v} x, i64 c)"), |_| {
+                "for (i64 k = 0; k < c; k++) p[k] = x[k];".into()
+            });
+        }
+        name
+    }
+
+    /// Lanes `s` elements apart.
+    pub(crate) fn load_strided(&mut self, elem: &str, w: u32) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("lds_{v}");
+        let lanes: Vec<String> = (0..w)
+            .map(|i| match i {
+                0 => "p[0]".into(),
+                1 => "p[s]".into(),
+                i => format!("p[{i}*s]"),
+            })
+            .collect();
+        self.function(&name, format!("{v} {name}(const {elem} *p, i64 s)"), |_| {
+            format!("return ({v}){{{}}};", lanes.join(","))
+        });
+        name
+    }
+
+    /// All bits in the first `c` lanes.
+    pub(crate) fn lane_mask(&mut self, int: &str, w: u32) -> String {
+        let v = self.vector(int, w);
+        let name = format!("lanes_{v}");
+        let iota = self.iota(int, w);
+        let bc = self.broadcast(int, w);
+        self.function(&name, format!("{v} {name}(i64 c)"), |_| {
+            format!("return {iota} < {bc}(({int})c);")
+        });
+        name
+    }
+
+    /// `m ? a : b` by lanes; `m` is an integer vector of the elements' size.
+    pub(crate) fn select(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(elem, w);
+        let m = self.vector(&int_like(elem), w);
+        let name = format!("sel_{v}");
+        let total = types::bytes(elem) * w;
+        let builtin = match (types::bytes(elem), total) {
+            (4, 16) => Some(("__builtin_ia32_blendvps", "f32", 4)),
+            (4, 32) => Some(("__builtin_ia32_blendvps256", "f32", 8)),
+            (8, 16) => Some(("__builtin_ia32_blendvpd", "f64", 2)),
+            (8, 32) => Some(("__builtin_ia32_blendvpd256", "f64", 4)),
+            _ => None,
+        }
+        .filter(|_| matches!(caps.isa, Isa::Avx2 | Isa::Avx512));
+        let generic = format!("return ({v})(((({m})a) & m) | (~m & ({m})b));");
+        let body = match builtin {
+            Some((f, e, lanes)) => {
+                let t = self.vector(e, lanes);
+                gcc_only(&format!("return ({v}){f}(({t})b, ({t})a, ({t})m);"), &generic)
+            }
+            None => generic,
+        };
+        self.function(&name, format!("{v} {name}({m} m, {v} a, {v} b)"), |_| body);
+        name
+    }
+
+    /// Extreme in which NaN wins (`max` or `min`), scalar for `w == 1`.
+    pub(crate) fn extreme(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
+        let op = if which == "max" { ">" } else { "<" };
+        if w == 1 {
+            let name = format!("{which}_{elem}");
+            let nan = if is_float(elem) { " || a != a" } else { "" };
+            self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| {
+                format!("return a {op} b{nan} ? a : b;")
+            });
+            return name;
+        }
+        let v = self.vector(elem, w);
+        let name = format!("{which}_{v}");
+        let sel = self.select(elem, w, caps);
+        let builtin = packed(which, elem, w, caps);
+        self.function(&name, format!("{v} {name}({v} a, {v} b)"), |_| {
+            let nan = if is_float(elem) { " | (a != a)" } else { "" };
+            let generic = format!("return {sel}((a {op} b){nan}, a, b);");
+            match builtin {
+                // The instruction gives its second operand when either is NaN.
+                Some(f) => gcc_only(&format!("return {sel}(a != a, a, {});", f("a, b")), &generic),
+                None => generic,
+            }
+        });
+        name
+    }
+
+    /// Extreme against `c`, which is not NaN: one instruction where there is one for it.
+    pub(crate) fn clamp(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
+        let Some(f) = (w > 1).then(|| packed(which, elem, w, caps)).flatten() else {
+            return self.extreme(which, elem, w, caps);
+        };
+        let v = self.vector(elem, w);
+        let name = format!("{which}c_{v}");
+        let sel = self.select(elem, w, caps);
+        let op = if which == "max" { "<" } else { ">" };
+        self.function(&name, format!("{v} {name}({v} x, {v} c)"), |_| {
+            gcc_only(
+                &format!("return {};", f("c, x")),
+                &format!("return {sel}(x {op} c, c, x);"),
+            )
+        });
+        name
+    }
+
+    /// Square root and roundings, by lanes.
+    pub(crate) fn rounding(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("{which}_{v}");
+        let f = format!("__builtin_{which}{}", if elem == "f32" { "f" } else { "" });
+        let loops = format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}(x[k]); return r;");
+        let body = match packed(which, elem, w, caps) {
+            Some(call) => gcc_only(&format!("return {};", call("x")), &loops),
+            None => loops,
+        };
+        self.function(&name, format!("{v} {name}({v} x)"), |_| body);
+        name
+    }
+
+    /// A scalar function of one, two or three operands, applied by lanes.
+    pub(crate) fn by_lane(&mut self, f: &str, elem: &str, w: u32, arity: usize) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("{f}_x{w}");
+        let (params, args) = operands(&v, arity, "[k]");
+        self.function(&name, format!("{v} {name}({params})"), |_| {
+            format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}({args}); return r;")
+        });
+        name
+    }
+
+    /// The C library's function `f` for scalars of type `elem`: declares it.
+    pub(crate) fn libm(&mut self, f: &str, elem: &str, arity: usize) -> String {
+        let name = if elem == "f32" {
+            format!("{f}f")
+        } else {
+            f.to_string()
+        };
+        let params = vec![elem; arity].join(", ");
+        self.add(&name, format!("{elem} {name}({params});\n"));
+        name
+    }
+
+    /// The C library's function `f` over vectors: libmvec's where it has one, else lane by lane.
+    pub(crate) fn math(&mut self, f: &str, elem: &str, w: u32, arity: usize, caps: &Caps) -> String {
+        let scalar = self.libm(f, elem, arity);
+        let v = self.vector(elem, w);
+        let total = types::bytes(elem) * w;
+        let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
+        let known = MVEC.contains(&f)
+            && caps.vector_math
+            && matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
+            && total >= 16;
+        if !known {
+            return self.by_lane(&scalar, elem, w, arity);
+        }
+        let chunk = total.min(best) / types::bytes(elem);
+        let isa = match total.min(best) {
+            16 => 'b',
+            32 => 'd',
+            _ => 'e',
+        };
+        let mangled = format!("_ZGV{isa}N{chunk}{}_{scalar}", "v".repeat(arity));
+        let part = self.vector(elem, chunk);
+        let params = vec![part.as_str(); arity].join(", ");
+        self.add(&mangled, format!("{part} {mangled}({params});\n"));
+        if chunk == w {
+            return mangled;
+        }
+        let name = format!("{f}_{v}");
+        let (params, _) = operands(&v, arity, "");
+        self.function(&name, format!("{v} {name}({params})"), |_| {
+            let vars = ["a", "b", "c"];
+            let mut body = format!("{v} r; ");
+            for at in 0..w / chunk {
+                let parts: Vec<String> = (vars[..arity].iter())
+                    .map(|x| format!("*(({part}u *)&{x} + {at})"))
+                    .collect();
+                _ = write!(body, "*(({part}u *)&r + {at}) = {mangled}({}); ", parts.join(", "));
+            }
+            body + "return r;"
+        });
+        name
+    }
+
+    /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
+    pub(crate) fn guarded(&mut self, which: &str, elem: &str) -> String {
+        let name = format!("{which}_{elem}");
+        let signed = !elem.starts_with('u');
+        let bits = types::bytes(elem) * 8;
+        let body = match which {
+            "truncdiv" if signed => "return b == 0 ? 0 : b == -1 ? -a : a / b;".into(),
+            "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
+            "fmod" if signed => "return b == 0 || b == -1 ? 0 : a % b;".into(),
+            "fmod" | "remainder" if !signed => "return b == 0 ? 0 : a % b;".into(),
+            "floordiv" => format!(
+                "if (b == 0) return 0; if (b == -1) return -a; \
+                 {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
+            ),
+            "remainder" if is_float(elem) => {
+                let f = self.libm("fmod", elem, 2);
+                format!("{elem} r = {f}(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r;")
+            }
+            "remainder" => format!(
+                "if (b == 0 || b == -1) return 0; \
+                 {elem} r = a % b; return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
+            ),
+            "shl" => format!("return (u64)b >= {bits} ? 0 : ({elem})((u64)a << b);"),
+            _ => {
+                let out = if signed { "a < 0 ? -1 : 0" } else { "0" };
+                format!("return (u64)b >= {bits} ? ({out}) : ({elem})(a >> b);")
+            }
+        };
+        self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| body);
+        name
+    }
+
+    /// Floor division and modulo of index arithmetic, for operands that may be negative.
+    pub(crate) fn index_div(&mut self, which: &str) -> String {
+        let name = format!("ix{which}");
+        let body = if which == "div" {
+            "i64 q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
+        } else {
+            "i64 r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r;"
+        };
+        self.function(&name, format!("i64 {name}(i64 a, i64 b)"), |_| body.into());
+        name
+    }
+
+    /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
+    pub(crate) fn half(&mut self, kind: &str, store: bool, w: u32, caps: &Caps) -> String {
+        let dir = if store { "st" } else { "ld" };
+        let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
+        if w == 1 {
+            let name = format!("{dir}_{kind}");
+            let body = match (kind, store) {
+                ("bf16", false) => {
+                    "u32 u = (u32)x << 16; f32 r; __builtin_memcpy(&r, &u, 4); return r;".into()
+                }
+                ("bf16", true) => {
+                    "u32 u; __builtin_memcpy(&u, &x, 4); if (x != x) return (u16)(u >> 16 | 0x40); \
+                     return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);"
+                        .into()
+                }
+                (_, false) => F16_LOAD.to_string(),
+                (_, true) => F16_STORE.to_string(),
+            };
+            let signature = if store {
+                format!("u16 {name}(f32 x)")
+            } else {
+                format!("f32 {name}(u16 x)")
+            };
+            self.function(&name, signature, |_| body);
+            return name;
+        }
+        let (fv, hv) = (self.vector("f32", w), self.vector("u16", w));
+        let name = format!("{dir}_{kind}x{w}");
+        let signature = if store {
+            format!("{hv} {name}({fv} x)")
+        } else {
+            format!("{fv} {name}({hv} x)")
+        };
+        let body = match (kind, store) {
+            ("bf16", false) => {
+                let uv = self.vector("u32", w);
+                format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
+            }
+            ("bf16", true) => {
+                let uv = self.vector("u32", w);
+                let sel = self.select("u32", w, caps);
+                format!(
+                    "{uv} u = ({uv})x; {uv} r = (u + 0x7fff + (u >> 16 & 1)) >> 16; \
+                     return __builtin_convertvector({sel}(x != x, u >> 16 | 0x40, r), {hv});"
+                )
+            }
+            _ => {
+                let scalar = self.half(kind, store, 1, caps);
+                let target = if store { &hv } else { &fv };
+                let loops = format!(
+                    "{target} r; for (i32 k = 0; k < {w}; k++) r[k] = {scalar}(x[k]); return r;"
+                );
+                if native && w % 8 == 0 {
+                    let (f8, h8) = (self.vector("f32", 8), self.vector("i16", 8));
+                    let mut body = format!("{target} r; ");
+                    for at in 0..w / 8 {
+                        _ = if store {
+                            write!(
+                                body,
+                                "(({h8}u *)&r)[{at}] = ({h8})__builtin_ia32_vcvtps2ph256((({f8}u *)&x)[{at}], 0); "
+                            )
+                        } else {
+                            write!(
+                                body,
+                                "(({f8}u *)&r)[{at}] = __builtin_ia32_vcvtph2ps256((({h8}u *)&x)[{at}]); "
+                            )
+                        };
+                    }
+                    gcc_only(&(body + "return r;"), &loops)
+                } else {
+                    loops
+                }
+            }
+        };
+        self.function(&name, signature, |_| body);
+        name
+    }
+
+    /// Combines the lanes of a vector with a scalar function or operator.
+    pub(crate) fn across(&mut self, what: &str, elem: &str, w: u32, combine: &dyn Fn(&str, &str) -> String) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("h{what}_{v}");
+        let mut level: Vec<String> = (0..w).map(|i| format!("x[{i}]")).collect();
+        while level.len() > 1 {
+            let half = level.len() / 2;
+            level = (0..half)
+                .map(|i| combine(&level[i], &level[i + half]))
+                .collect();
+        }
+        let body = format!("return {};", level[0]);
+        self.function(&name, format!("{elem} {name}({v} x)"), |_| body);
+        name
+    }
+
+    /// The bits of `from` read as `to`, both C types of one size.
+    pub(crate) fn bits(&mut self, from: &str, to: &str) -> String {
+        let name = format!("bits_{from}_{to}");
+        self.function(&name, format!("{to} {name}({from} x)"), |_| {
+            format!("{to} r; __builtin_memcpy(&r, &x, sizeof r); return r;")
+        });
+        name
+    }
+}
+
+/// libmvec's functions (glibc 2.35).
+const MVEC: &[&str] = &[
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",
+    "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow",
+];
+
+const F16_LOAD: &str = "u32 s = (u32)(x & 0x8000) << 16, e = x >> 10 & 31, m = x & 0x3ff, u; \
+     if (e == 31) u = s | 0x7f800000 | m << 13; \
+     else if (e) u = s | (e + 112) << 23 | m << 13; \
+     else { f32 t = (f32)m * 0x1p-24f; __builtin_memcpy(&u, &t, 4); u |= s; } \
+     f32 r; __builtin_memcpy(&r, &u, 4); return r;";
+
+const F16_STORE: &str = "u32 u; __builtin_memcpy(&u, &x, 4); u32 s = u >> 16 & 0x8000, a = u & 0x7fffffff; \
+     if (a > 0x7f800000) return (u16)(s | 0x7e00 | (a >> 13 & 0x3ff)); \
+     if (a >= 0x477ff000) return (u16)(s | 0x7c00); \
+     if (a < 0x38800000) { f32 t; __builtin_memcpy(&t, &a, 4); t += 0.5f; __builtin_memcpy(&a, &t, 4); \
+     return (u16)(s | (a - 0x3f000000)); } \
+     return (u16)(s | ((a + 0xc8000fff + (a >> 13 & 1)) >> 13));";
+
+/// gcc's builtins where the compiler is gcc; clang makes good code of the other text.
+fn gcc_only(gcc: &str, other: &str) -> String {
+    format!("\n#ifdef __clang__\n{other}\n#else\n{gcc}\n#endif\n")
+}
+
+type Call = Box<dyn Fn(&str) -> String>;
+
+/// The packed instruction for `which`, if the target has one for vectors of this size.
+fn packed(which: &str, elem: &str, w: u32, caps: &Caps) -> Option<Call> {
+    if !is_float(elem) || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+        return None;
+    }
+    let total = types::bytes(elem) * w;
+    let p = if elem == "f32" { "ps" } else { "pd" };
+    let v = format!("{elem}x{w}");
+    let round = match which {
+        "floor" => Some(9),
+        "ceil" => Some(10),
+        "trunc" => Some(11),
+        "rint" => Some(8),
+        _ => None,
+    };
+    let suffix = match total {
+        16 => "",
+        32 => "256",
+        64 if caps.isa == Isa::Avx512 => "512",
+        _ => return None,
+    };
+    let call: Call = if total == 64 {
+        let mask = format!("({})-1", if w == 16 { "u16" } else { "u8" });
+        match round {
+            Some(r) => Box::new(move |a| {
+                format!("__builtin_ia32_rndscale{p}_mask({a}, {r}, ({v}){{0}}, {mask}, 4)")
+            }),
+            None => {
+                let f = format!("__builtin_ia32_{which}{p}512_mask");
+                Box::new(move |a| format!("{f}({a}, ({v}){{0}}, {mask}, 4)"))
+            }
+        }
+    } else {
+        match round {
+            Some(r) => Box::new(move |a| format!("__builtin_ia32_round{p}{suffix}({a}, {r})")),
+            None => {
+                let f = format!("__builtin_ia32_{which}{p}{suffix}");
+                Box::new(move |a| format!("{f}({a})"))
+            }
+        }
+    };
+    Some(call)
+}
+
+/// Parameters `v a, v b` and arguments `a[k], b[k]`.
+fn operands(v: &str, arity: usize, index: &str) -> (String, String) {
+    let vars = &["a", "b", "c"][..arity.min(3)];
+    let params: Vec<String> = vars.iter().map(|x| format!("{v} {x}")).collect();
+    let args: Vec<String> = vars.iter().map(|x| format!("{x}{index}")).collect();
+    (params.join(", "), args.join(", "))
+}

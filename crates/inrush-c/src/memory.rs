@@ -1,0 +1,343 @@
+//! Loads and stores: contiguous, strided, gathered, masked, partial.
+
+use crate::function::Emitter;
+use crate::types;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_kernel::{Access, BufRole, KBufId, Kind, ValId, access};
+use inrush_loops::StoreMode;
+
+impl Emitter<'_> {
+    fn access(&self, offset: Expr) -> Access {
+        match &self.lane {
+            None => Access::Uniform,
+            Some(lane) => access(self.exprs, offset, lane.sym, |s| {
+                self.names.get(&s).is_some_and(|n| n.1)
+            }),
+        }
+    }
+
+    fn per_lane(&self, buf: KBufId) -> bool {
+        self.lane.is_some()
+            && matches!(
+                self.kernel.buffer(buf).role,
+                BufRole::Local { per_lane: true, .. }
+            )
+    }
+
+    fn storable(&self, d: DType) -> Result<()> {
+        if d.is_narrow_float() && d.size() == 1 || matches!(d, DType::C64 | DType::C128) {
+            return Err(Error::unsupported(format!("{d} in memory of a C kernel")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn load(
+        &mut self,
+        v: ValId,
+        buf: KBufId,
+        offset: Expr,
+        mask: Option<ValId>,
+        fill: Scalar,
+    ) -> Result<()> {
+        let d = self.kernel.buffer(buf).dtype;
+        self.storable(d)?;
+        let mask = mask.map(|m| self.var(m)).transpose()?;
+        let kind = self.access(offset);
+        let own = self.per_lane(buf);
+        let fill = types::literal(fill, d.compute());
+        let mask_varies = mask.as_ref().is_some_and(|m| m.1);
+        if kind == Access::Uniform && !mask_varies && !own {
+            let at = self.expr(offset, false)?;
+            let mut text = self.widen(&format!("{buf}[{at}]"), d);
+            if let Some((m, _)) = mask {
+                text = format!("{m} ? {text} : {fill}");
+            }
+            self.declare(v, &text, false);
+            return Ok(());
+        }
+        let w = self.width();
+        let elem = types::memory(d);
+        let raw_ty = self.helpers.vector(elem, w);
+        let count = self.lane.as_ref().and_then(|l| l.count.clone());
+        let lanes = self.lane_count();
+        // The bits as they lie in memory, as one expression or filled in lane by lane.
+        let whole = if mask_varies {
+            None
+        } else if own && kind == Access::Uniform {
+            let at = self.expr(offset, false)?;
+            Some(format!("({raw_ty})*(const {raw_ty}u *)({buf} + ({at}) * {w})"))
+        } else if own {
+            None
+        } else if kind == Access::Contiguous {
+            let at = self.expr(offset, false)?;
+            Some(match &count {
+                None => format!("({raw_ty})*(const {raw_ty}u *)({buf} + {at})"),
+                Some(c) => {
+                    let f = self.helpers.load_part(elem, w, self.caps);
+                    format!("{f}({buf} + {at}, {c})")
+                }
+            })
+        } else if let (Access::Strided(step), None) = (kind, &count) {
+            let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
+            let f = self.helpers.load_strided(elem, w);
+            Some(format!("{f}({buf} + {at}, {step})"))
+        } else {
+            None
+        };
+        let masked = if mask_varies { None } else { mask.clone() };
+        let text = match whole {
+            Some(raw) => {
+                let value = self.widen_vector(&raw, d);
+                match masked {
+                    Some((m, _)) => {
+                        let fill = self.spread_out(&fill, d.compute());
+                        format!("{m} ? {value} : {fill}")
+                    }
+                    None => value,
+                }
+            }
+            None => {
+                let at = self.expr(offset, true)?;
+                let at = if own { format!("({at}) * {w} + k") } else { at };
+                let guard = match &mask {
+                    Some((m, true)) => format!("if ({m}[k]) "),
+                    Some((m, false)) => format!("if ({m}) "),
+                    None => String::new(),
+                };
+                self.line(format!(
+                    "{raw_ty} m{0} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {guard}m{0}[k] = {buf}[{at}];",
+                    v.0
+                ));
+                let value = self.widen_vector(&format!("m{}", v.0), d);
+                match &mask {
+                    None => value,
+                    Some((m, varies)) => {
+                        let fill = self.spread_out(&fill, d.compute());
+                        if *varies {
+                            self.select(m, &value, &fill, d.compute())
+                        } else {
+                            format!("{m} ? {value} : {fill}")
+                        }
+                    }
+                }
+            }
+        };
+        self.declare(v, &text, true);
+        Ok(())
+    }
+
+    /// The compute value of a scalar in memory.
+    fn widen(&mut self, raw: &str, d: DType) -> String {
+        match d {
+            DType::F16 | DType::BF16 => {
+                let f = self.helpers.half(d.name(), false, 1, self.caps);
+                format!("{f}({raw})")
+            }
+            _ => raw.to_string(),
+        }
+    }
+
+    fn widen_vector(&mut self, raw: &str, d: DType) -> String {
+        let w = self.width();
+        match d {
+            DType::F16 | DType::BF16 => {
+                let f = self.helpers.half(d.name(), false, w, self.caps);
+                format!("{f}({raw})")
+            }
+            DType::Bool => {
+                let m = self.helpers.vector(self.mask_elem(), w);
+                format!("-__builtin_convertvector({raw}, {m})")
+            }
+            _ => raw.to_string(),
+        }
+    }
+
+    /// What memory holds of a scalar value.
+    fn narrow(&mut self, value: &str, d: DType) -> String {
+        match d {
+            DType::F16 | DType::BF16 => {
+                let f = self.helpers.half(d.name(), true, 1, self.caps);
+                format!("{f}({value})")
+            }
+            _ => format!("({})({value})", types::memory(d)),
+        }
+    }
+
+    fn narrow_vector(&mut self, value: &str, d: DType) -> String {
+        let w = self.width();
+        match d {
+            DType::F16 | DType::BF16 => {
+                let f = self.helpers.half(d.name(), true, w, self.caps);
+                format!("{f}({value})")
+            }
+            DType::Bool => {
+                let m = self.helpers.vector("u8", w);
+                format!("__builtin_convertvector({value} & 1, {m})")
+            }
+            _ => value.to_string(),
+        }
+    }
+
+    pub(crate) fn store(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        value: ValId,
+        mode: StoreMode,
+        mask: Option<ValId>,
+    ) -> Result<()> {
+        let d = self.kernel.buffer(buf).dtype;
+        self.storable(d)?;
+        let (text, varies) = self.var(value)?;
+        let mask = mask.map(|m| self.var(m)).transpose()?;
+        let mask_varies = mask.as_ref().is_some_and(|m| m.1);
+        let kind = self.access(offset);
+        let own = self.per_lane(buf);
+        let elem = types::memory(d);
+        let w = self.width();
+        if mode != StoreMode::Set {
+            return self.combine(buf, offset, &text, varies, mode, mask);
+        }
+        let guard = match &mask {
+            Some((m, false)) => format!("if ({m}) "),
+            _ => String::new(),
+        };
+        if !mask_varies && !own && kind == Access::Uniform {
+            let at = self.expr(offset, false)?;
+            // Of lanes that write to one place the last counts.
+            let text = if varies {
+                let lanes = self.lane_count();
+                let picked = format!("{text}[{lanes} - 1]");
+                if d == DType::Bool {
+                    format!("-{picked}")
+                } else {
+                    picked
+                }
+            } else {
+                text
+            };
+            let raw = self.narrow(&text, d);
+            self.line(format!("{guard}{buf}[{at}] = {raw};"));
+            return Ok(());
+        }
+        let vector = self.vector(value)?;
+        let raw = self.narrow_vector(&vector, d);
+        let ty = self.helpers.vector(elem, w);
+        let count = self.lane.as_ref().and_then(|l| l.count.clone());
+        if !mask_varies && own && kind == Access::Uniform {
+            let at = self.expr(offset, false)?;
+            self.line(format!("{guard}*({ty}u *)({buf} + ({at}) * {w}) = {raw};"));
+        } else if !mask_varies && !own && kind == Access::Contiguous {
+            let at = self.expr(offset, false)?;
+            match count {
+                None => self.line(format!("{guard}*({ty}u *)({buf} + {at}) = {raw};")),
+                Some(c) => {
+                    let f = self.helpers.store_part(elem, w, self.caps);
+                    self.line(format!("{guard}{f}({buf} + {at}, {raw}, {c});"));
+                }
+            }
+        } else {
+            let at = self.expr(offset, true)?;
+            let at = if own { format!("({at}) * {w} + k") } else { at };
+            let lanes = self.lane_count();
+            let each = match &mask {
+                Some((m, true)) => format!("if ({m}[k]) "),
+                _ => String::new(),
+            };
+            self.line(format!(
+                "{guard}{{ const {ty} w = {raw}; for (i32 k = 0; k < {lanes}; k++) {each}{buf}[{at}] = w[k]; }}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A store that combines with what is there, one element after the other.
+    fn combine(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        value: &str,
+        varies: bool,
+        mode: StoreMode,
+        mask: Option<(String, bool)>,
+    ) -> Result<()> {
+        let d = self.kernel.buffer(buf).dtype;
+        if self.per_lane(buf) {
+            return Err(Error::unsupported("a combining store into scratch"));
+        }
+        let lanes_loop = self.lane.is_some();
+        let at = self.expr(offset, lanes_loop)?;
+        let elem = types::scalar(d);
+        let pick = |text: &str, varies: bool| {
+            if varies {
+                format!("{text}[k]")
+            } else {
+                text.to_string()
+            }
+        };
+        let new = match (d, varies) {
+            (DType::Bool, true) => format!("-{value}[k]"),
+            _ => pick(value, varies),
+        };
+        let old = self.widen("*p", d);
+        let both = match mode {
+            StoreMode::Add if d == DType::Bool => format!("{old} | {new}"),
+            StoreMode::Mul if d == DType::Bool => format!("{old} & {new}"),
+            StoreMode::Add => format!("{old} + {new}"),
+            StoreMode::Mul => format!("{old} * {new}"),
+            StoreMode::Max | StoreMode::Min => {
+                let which = if mode == StoreMode::Max { "max" } else { "min" };
+                let f = self.helpers.extreme(which, elem, 1, self.caps);
+                format!("{f}({old}, {new})")
+            }
+            StoreMode::Set => new,
+        };
+        let both = self.narrow(&both, d);
+        let guard = match &mask {
+            Some((m, v)) => format!("if ({}) ", pick(m, *v)),
+            None => String::new(),
+        };
+        let ty = types::memory(d);
+        let body = format!("{guard}{{ {ty} *p = {buf} + ({at}); *p = {both}; }}");
+        if lanes_loop {
+            let lanes = self.lane_count();
+            self.line(format!("for (i32 k = 0; k < {lanes}; k++) {body}"));
+        } else {
+            self.line(body);
+        }
+        Ok(())
+    }
+
+    /// The contraction's sum at the current point of the tile.
+    pub(crate) fn sum(&mut self, v: ValId) -> Result<()> {
+        let Kind::Epilogue { m, n, .. } = self.kernel.kind else {
+            return Err(Error::internal("a sum outside of an epilogue"));
+        };
+        let d = self.dtype(v);
+        let elem = types::scalar(d);
+        let name = |s| {
+            self.names
+                .get(&s)
+                .map(|n| n.0.clone())
+                .ok_or_else(|| Error::internal("a sum outside of the tile's loops"))
+        };
+        let (m, col) = (name(m)?, name(n)?);
+        let at = format!("(const {elem} *)acc + ({m} - m0) * ld + ({col} - n0)");
+        if !self.lane.as_ref().is_some_and(|l| l.sym == n) {
+            self.declare(v, &format!("*({at})"), false);
+            return Ok(());
+        }
+        let w = self.width();
+        let ty = self.helpers.vector(elem, w);
+        let text = match self.lane.as_ref().and_then(|l| l.count.clone()) {
+            None => format!("({ty})*(const {ty}u *)({at})"),
+            Some(c) => {
+                let f = self.helpers.load_part(elem, w, self.caps);
+                format!("{f}({at}, {c})")
+            }
+        };
+        self.declare(v, &text, true);
+        Ok(())
+    }
+}

@@ -1,0 +1,425 @@
+//! Scalar operations, conversions and selections, on scalars and on vectors.
+
+use crate::function::Emitter;
+use crate::types::{self, is_float};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_kernel::{Def, ValId};
+use inrush_loops::ScalarOp;
+use inrush_loops::scalar::OpClass;
+
+impl Emitter<'_> {
+    pub(crate) fn op(&mut self, v: ValId, op: ScalarOp, args: &[ValId]) -> Result<()> {
+        let mut varies = false;
+        for a in args {
+            varies |= self.var(*a)?.1;
+        }
+        let text = if varies {
+            self.vector_op(op, args)?
+        } else {
+            self.scalar_op(op, args)?
+        };
+        self.declare(v, &text, varies);
+        Ok(())
+    }
+
+    fn scalar_op(&mut self, op: ScalarOp, args: &[ValId]) -> Result<String> {
+        let x: Vec<String> = args
+            .iter()
+            .map(|a| self.var(*a).map(|v| v.0))
+            .collect::<Result<_>>()?;
+        let d = self.dtype(*args.last().unwrap_or(&ValId(0)));
+        let elem = types::scalar(d);
+        let float = is_float(elem);
+        let suffix = if elem == "f32" { "f" } else { "" };
+        let infix = |sign: &str| format!("({elem})({} {sign} {})", x[0], x[1]);
+        let compare = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
+        let builtin = |name: &str| format!("__builtin_{name}{suffix}({})", x[0]);
+        Ok(match op {
+            ScalarOp::Add => infix("+"),
+            ScalarOp::Sub => infix("-"),
+            ScalarOp::Mul => infix("*"),
+            ScalarOp::Div => infix("/"),
+            ScalarOp::Fma => format!("({elem})({} * {} + {})", x[0], x[1], x[2]),
+            ScalarOp::Neg => format!("({elem})(-{})", x[0]),
+            ScalarOp::Abs if float => builtin("fabs"),
+            ScalarOp::Abs => format!("({elem})({0} < 0 ? -{0} : {0})", x[0]),
+            ScalarOp::Remainder if float => {
+                let f = self.helpers.guarded("remainder", elem);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::FloorDiv
+            | ScalarOp::TruncDiv
+            | ScalarOp::Remainder
+            | ScalarOp::Shl
+            | ScalarOp::Shr => {
+                let f = self.helpers.guarded(op.text(), elem);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Fmod if !float => {
+                let f = self.helpers.guarded("fmod", elem);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Maximum | ScalarOp::Minimum => {
+                let which = if op == ScalarOp::Maximum { "max" } else { "min" };
+                let f = self.helpers.extreme(which, elem, 1, self.caps);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Reciprocal => format!("1 / {}", x[0]),
+            ScalarOp::Sqrt => builtin("sqrt"),
+            ScalarOp::Rsqrt => format!("1 / __builtin_sqrt{suffix}({})", x[0]),
+            ScalarOp::Sign if float => {
+                format!("{0} != {0} ? {0} : ({elem})(({0} > 0) - ({0} < 0))", x[0])
+            }
+            ScalarOp::Sign => format!("({elem})(({0} > 0) - ({0} < 0))", x[0]),
+            ScalarOp::Copysign => format!("__builtin_copysign{suffix}({}, {})", x[0], x[1]),
+            ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round if !float => {
+                x[0].clone()
+            }
+            ScalarOp::Floor => builtin("floor"),
+            ScalarOp::Ceil => builtin("ceil"),
+            ScalarOp::Trunc => builtin("trunc"),
+            ScalarOp::Round => builtin("rint"),
+            ScalarOp::Eq => compare("=="),
+            ScalarOp::Ne => compare("!="),
+            ScalarOp::Lt => compare("<"),
+            ScalarOp::Le => compare("<="),
+            ScalarOp::Gt => compare(">"),
+            ScalarOp::Ge => compare(">="),
+            ScalarOp::IsNan => format!("{0} != {0}", x[0]),
+            ScalarOp::IsInf if float => format!("{} == __builtin_inf()", builtin("fabs")),
+            ScalarOp::IsInf => "0".into(),
+            ScalarOp::Signbit if float => format!("{} != 0", builtin("signbit")),
+            ScalarOp::Signbit => format!("{} < 0", x[0]),
+            ScalarOp::And => infix("&"),
+            ScalarOp::Or => infix("|"),
+            ScalarOp::Xor => infix("^"),
+            ScalarOp::Not if d == DType::Bool => format!("!{}", x[0]),
+            ScalarOp::Not => format!("({elem})(~{})", x[0]),
+            ScalarOp::Where => format!("{} ? {} : {}", x[0], x[1], x[2]),
+            _ if op.class() == OpClass::Math && float => {
+                let f = self.helpers.libm(op.text(), elem, op.arity());
+                format!("{f}({})", x.join(", "))
+            }
+            _ => return Err(unsupported(op, d)),
+        })
+    }
+
+    fn vector_op(&mut self, op: ScalarOp, args: &[ValId]) -> Result<String> {
+        let d = self.dtype(*args.last().unwrap_or(&ValId(0)));
+        let w = self.width();
+        if op == ScalarOp::Where {
+            let (cond, cond_varies) = self.var(args[0])?;
+            let (a, b) = (self.vector(args[1])?, self.vector(args[2])?);
+            return Ok(if cond_varies {
+                self.select(&cond, &a, &b, d)
+            } else {
+                format!("{cond} ? {a} : {b}")
+            });
+        }
+        let x: Vec<String> = args
+            .iter()
+            .map(|a| self.vector(*a))
+            .collect::<Result<_>>()?;
+        if d == DType::Bool {
+            return logic(op, &x).ok_or_else(|| unsupported(op, d));
+        }
+        let elem = self.elem(d);
+        let float = is_float(elem);
+        let ty = self.helpers.vector(elem, w);
+        let int = types::int_like(elem);
+        let int_ty = self.helpers.vector(&int, w);
+        let infix = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
+        let caps = self.caps;
+        let sign_bit = if elem == "f32" {
+            "(-2147483647-1)"
+        } else {
+            "(-9223372036854775807ll-1)"
+        };
+        let sign_mask = |e: &mut Self| {
+            let f = e.helpers.broadcast(&int, w);
+            format!("{f}({sign_bit})")
+        };
+        Ok(match op {
+            ScalarOp::Add => infix("+"),
+            ScalarOp::Sub => infix("-"),
+            ScalarOp::Mul => infix("*"),
+            ScalarOp::Div => infix("/"),
+            ScalarOp::Fma => format!("{} * {} + {}", x[0], x[1], x[2]),
+            ScalarOp::Neg => format!("-{}", x[0]),
+            ScalarOp::Abs if float => {
+                let m = sign_mask(self);
+                format!("({ty})(({int_ty}){} & ~{m})", x[0])
+            }
+            ScalarOp::Abs if d.is_unsigned() => x[0].clone(),
+            ScalarOp::Abs => format!("({0} ^ ({0} < 0)) - ({0} < 0)", x[0]),
+            ScalarOp::Remainder
+            | ScalarOp::FloorDiv
+            | ScalarOp::TruncDiv
+            | ScalarOp::Shl
+            | ScalarOp::Shr => {
+                let f = self.helpers.guarded(op.text(), elem);
+                let f = self.helpers.by_lane(&f, elem, w, 2);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Fmod if !float => {
+                let f = self.helpers.guarded("fmod", elem);
+                let f = self.helpers.by_lane(&f, elem, w, 2);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Maximum | ScalarOp::Minimum => {
+                let which = if op == ScalarOp::Maximum { "max" } else { "min" };
+                // Against a constant one instruction does it, with the operands in the right order.
+                if let Some(c) = (0..2).find(|i| self.is_number(args[*i])) {
+                    let f = self.helpers.clamp(which, elem, w, caps);
+                    format!("{f}({}, {})", x[1 - c], x[c])
+                } else {
+                    let f = self.helpers.extreme(which, elem, w, caps);
+                    format!("{f}({}, {})", x[0], x[1])
+                }
+            }
+            ScalarOp::Reciprocal => {
+                let one = self.spread_out("1", d);
+                format!("{one} / {}", x[0])
+            }
+            ScalarOp::Sqrt | ScalarOp::Rsqrt => {
+                let f = self.helpers.rounding("sqrt", elem, w, caps);
+                if op == ScalarOp::Sqrt {
+                    format!("{f}({})", x[0])
+                } else {
+                    let one = self.spread_out("1", d);
+                    format!("{one} / {f}({})", x[0])
+                }
+            }
+            ScalarOp::Sign => {
+                let sign = format!("(({0} < 0) - ({0} > 0))", x[0]);
+                if float {
+                    let sel = self.helpers.select(elem, w, caps);
+                    format!(
+                        "{sel}({0} != {0}, {0}, __builtin_convertvector({sign}, {ty}))",
+                        x[0]
+                    )
+                } else {
+                    format!("({ty}){sign}")
+                }
+            }
+            ScalarOp::Copysign => {
+                let m = sign_mask(self);
+                format!(
+                    "({ty})((({int_ty}){} & ~{m}) | (({int_ty}){} & {m}))",
+                    x[0], x[1]
+                )
+            }
+            ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round => {
+                if !float {
+                    return Ok(x[0].clone());
+                }
+                let which = match op {
+                    ScalarOp::Round => "rint",
+                    _ => op.text(),
+                };
+                let f = self.helpers.rounding(which, elem, w, caps);
+                format!("{f}({})", x[0])
+            }
+            ScalarOp::Eq => self.mask(&infix("=="), elem),
+            ScalarOp::Ne => self.mask(&infix("!="), elem),
+            ScalarOp::Lt => self.mask(&infix("<"), elem),
+            ScalarOp::Le => self.mask(&infix("<="), elem),
+            ScalarOp::Gt => self.mask(&infix(">"), elem),
+            ScalarOp::Ge => self.mask(&infix(">="), elem),
+            ScalarOp::IsNan => self.mask(&format!("{0} != {0}", x[0]), elem),
+            ScalarOp::IsInf if float => {
+                let m = sign_mask(self);
+                let inf = if elem == "f32" {
+                    "__builtin_inff()"
+                } else {
+                    "__builtin_inf()"
+                };
+                let inf = self.spread_out(inf, d);
+                self.mask(&format!("({ty})(({int_ty}){} & ~{m}) == {inf}", x[0]), elem)
+            }
+            ScalarOp::IsInf => {
+                let zero = self.spread_out("0", d);
+                self.mask(&format!("{zero} != {zero}"), elem)
+            }
+            ScalarOp::Signbit => {
+                let zero = self.helpers.broadcast(&int, w);
+                self.mask(&format!("({int_ty}){} < {zero}(0)", x[0]), &int)
+            }
+            ScalarOp::And => infix("&"),
+            ScalarOp::Or => infix("|"),
+            ScalarOp::Xor => infix("^"),
+            ScalarOp::Not => format!("~{}", x[0]),
+            _ if op.class() == OpClass::Math && float => {
+                let f = self.helpers.math(op.text(), elem, w, op.arity(), caps);
+                format!("{f}({})", x.join(", "))
+            }
+            _ => return Err(unsupported(op, d)),
+        })
+    }
+
+    /// A constant that is not NaN (any integer constant).
+    fn is_number(&self, v: ValId) -> bool {
+        match self.kernel.value(v).def {
+            Def::Const(Scalar::Float(f)) => !f.is_nan(),
+            Def::Const(_) => true,
+            _ => false,
+        }
+    }
+
+    /// A comparison of vectors of `elem` as a mask of this loop.
+    fn mask(&mut self, text: &str, elem: &str) -> String {
+        let m = self.mask_elem();
+        let ty = self.helpers.vector(m, self.width());
+        if types::bytes(elem) == types::bytes(m) {
+            format!("({ty})({text})")
+        } else {
+            format!("__builtin_convertvector({text}, {ty})")
+        }
+    }
+
+    /// `m ? a : b` by lanes, for values of dtype `d`.
+    pub(crate) fn select(&mut self, m: &str, a: &str, b: &str, d: DType) -> String {
+        let w = self.width();
+        let elem = self.elem(d);
+        let mask = self.mask_elem();
+        let sel = self.helpers.select(elem, w, self.caps);
+        if types::bytes(elem) == types::bytes(mask) {
+            format!("{sel}({m}, {a}, {b})")
+        } else {
+            let ty = self.helpers.vector(&types::int_like(elem), w);
+            format!("{sel}(__builtin_convertvector({m}, {ty}), {a}, {b})")
+        }
+    }
+
+    pub(crate) fn cast(&mut self, v: ValId, arg: ValId, to: DType) -> Result<()> {
+        let from = self.dtype(arg);
+        let (x, varies) = self.var(arg)?;
+        if to.is_narrow_float() && to.size() == 1 {
+            return Err(Error::unsupported(format!("conversion to {to}")));
+        }
+        let text = if varies {
+            self.cast_vector(&x, from, to)
+        } else {
+            self.cast_scalar(&x, from, to)
+        };
+        self.declare(v, &text, varies);
+        Ok(())
+    }
+
+    fn cast_scalar(&mut self, x: &str, from: DType, to: DType) -> String {
+        if to == DType::Bool {
+            return format!("{x} != 0");
+        }
+        if to.is_narrow_float() {
+            let (st, ld) = (
+                self.helpers.half(to.name(), true, 1, self.caps),
+                self.helpers.half(to.name(), false, 1, self.caps),
+            );
+            return format!("{ld}({st}((f32)({x})))");
+        }
+        let ty = types::scalar(to);
+        if from.is_float() && to.is_int() && to != DType::I64 && to != DType::U64 {
+            // By way of 64 bits: what does not fit wraps, where C leaves it open.
+            return format!("({ty})(i64)({x})");
+        }
+        format!("({ty})({x})")
+    }
+
+    fn cast_vector(&mut self, x: &str, from: DType, to: DType) -> String {
+        let w = self.width();
+        let convert = |e: &mut Self, x: &str, elem: &str| {
+            let ty = e.helpers.vector(elem, w);
+            format!("__builtin_convertvector({x}, {ty})")
+        };
+        if from == to {
+            return x.to_string();
+        }
+        if to == DType::Bool {
+            let zero = self.spread_out("0", from);
+            let elem = self.elem(from);
+            return self.mask(&format!("{x} != {zero}"), elem);
+        }
+        // Masks become 0 and 1.
+        let (x, from_elem) = if from == DType::Bool {
+            (format!("({x} & 1)"), self.mask_elem())
+        } else {
+            (x.to_string(), self.elem(from))
+        };
+        if to.is_narrow_float() {
+            let x = if from_elem == "f32" {
+                x
+            } else {
+                convert(self, &x, "f32")
+            };
+            let (st, ld) = (
+                self.helpers.half(to.name(), true, w, self.caps),
+                self.helpers.half(to.name(), false, w, self.caps),
+            );
+            return format!("{ld}({st}({x}))");
+        }
+        let elem = self.elem(to);
+        // Between small integers and floats there are instructions by way of 32 bits only.
+        let small = |e: &str| !is_float(e) && types::bytes(e) < 4;
+        let x = if small(from_elem) && is_float(elem) || small(elem) && is_float(from_elem) {
+            convert(self, &x, "i32")
+        } else {
+            x
+        };
+        convert(self, &x, elem)
+    }
+
+    pub(crate) fn bitcast(&mut self, v: ValId, arg: ValId, from: DType, to: DType) -> Result<()> {
+        let (x, varies) = self.var(arg)?;
+        if [from, to]
+            .iter()
+            .any(|d| *d == DType::Bool || d.is_narrow_float() && d.size() == 1)
+        {
+            return Err(Error::unsupported(format!("the bits of {from} as {to}")));
+        }
+        let w = if varies { self.width() } else { 1 };
+        let mut x = x;
+        if from.is_narrow_float() {
+            let f = self.helpers.half(from.name(), true, w, self.caps);
+            x = format!("{f}({x})");
+        }
+        // Now `x` has the C type of `from` in memory; give it that of `to`.
+        let (a, b) = (types::memory(from), types::memory(to));
+        if a != b {
+            x = if varies {
+                let ty = self.helpers.vector(b, w);
+                format!("({ty})({x})")
+            } else {
+                let f = self.helpers.bits(a, b);
+                format!("{f}({x})")
+            };
+        }
+        if to.is_narrow_float() {
+            let f = self.helpers.half(to.name(), false, w, self.caps);
+            x = format!("{f}({x})");
+        }
+        self.declare(v, &x, varies);
+        Ok(())
+    }
+}
+
+/// Operations on bools as masks.
+fn logic(op: ScalarOp, x: &[String]) -> Option<String> {
+    let (a, b) = (&x[0], x.get(1));
+    let b = || b.cloned();
+    Some(match op {
+        ScalarOp::And | ScalarOp::Mul | ScalarOp::Minimum => format!("{a} & {}", b()?),
+        ScalarOp::Or | ScalarOp::Add | ScalarOp::Maximum => format!("{a} | {}", b()?),
+        ScalarOp::Xor | ScalarOp::Ne => format!("{a} ^ {}", b()?),
+        ScalarOp::Eq => format!("~({a} ^ {})", b()?),
+        ScalarOp::Lt => format!("~{a} & {}", b()?),
+        ScalarOp::Le => format!("~{a} | {}", b()?),
+        ScalarOp::Gt => format!("{a} & ~{}", b()?),
+        ScalarOp::Ge => format!("{a} | ~{}", b()?),
+        ScalarOp::Not => format!("~{a}"),
+        _ => return None,
+    })
+}
+
+fn unsupported(op: ScalarOp, d: DType) -> Error {
+    Error::unsupported(format!("`{}` of {d} in a C kernel", op.text()))
+}

@@ -1,0 +1,282 @@
+//! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
+
+use crate::function::Emitter;
+use crate::types::{self, is_float};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_kernel::{AccId, ValId};
+use inrush_loops::ReduceOp;
+
+impl Emitter<'_> {
+    /// The neutral element as C text.
+    fn neutral(&self, op: ReduceOp, d: DType) -> String {
+        let extreme = |low: bool| match d.int_range() {
+            Some((lo, hi)) => {
+                let v = if low { lo } else { hi };
+                types::literal(Scalar::Int(v as i64), d)
+            }
+            None => {
+                let inf = if low {
+                    f64::NEG_INFINITY
+                } else {
+                    f64::INFINITY
+                };
+                types::literal(Scalar::Float(inf), d)
+            }
+        };
+        match op {
+            ReduceOp::Sum | ReduceOp::XorSum | ReduceOp::Any => {
+                types::literal(Scalar::Int(0), d)
+            }
+            ReduceOp::Prod | ReduceOp::All => types::literal(Scalar::Int(1), d),
+            ReduceOp::Max | ReduceOp::ArgMax => extreme(true),
+            ReduceOp::Min | ReduceOp::ArgMin => extreme(false),
+        }
+    }
+
+    /// `a op b` for scalars (`w` 1) or vectors.
+    fn combine_text(&mut self, op: ReduceOp, d: DType, w: u32, a: &str, b: &str) -> String {
+        if d == DType::Bool {
+            return match op {
+                ReduceOp::Any | ReduceOp::Max | ReduceOp::Sum => format!("({a} | {b})"),
+                ReduceOp::XorSum => format!("({a} ^ {b})"),
+                _ => format!("({a} & {b})"),
+            };
+        }
+        let elem = types::scalar(d);
+        match op {
+            ReduceOp::Sum => format!("({a} + {b})"),
+            ReduceOp::Prod => format!("({a} * {b})"),
+            ReduceOp::XorSum => format!("({a} ^ {b})"),
+            ReduceOp::Max | ReduceOp::Min => {
+                let which = if op == ReduceOp::Max { "max" } else { "min" };
+                let f = self.helpers.extreme(which, elem, w, self.caps);
+                format!("{f}({a}, {b})")
+            }
+            // Of anything but bools: zero or not; lowering gives bools.
+            ReduceOp::Any => format!("({a} | {b})"),
+            ReduceOp::All => format!("({a} & {b})"),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => b.to_string(),
+        }
+    }
+
+    pub(crate) fn start(&mut self, a: AccId) -> Result<()> {
+        let acc = &self.kernel.accs[a.index()];
+        let (op, d) = (acc.op, acc.dtype);
+        if matches!(op, ReduceOp::Any | ReduceOp::All) && d != DType::Bool {
+            return Err(Error::unsupported(format!("`{}` of {d}", op.text())));
+        }
+        let neutral = self.neutral(op, d);
+        let arg = op.is_arg();
+        let (width, copies) = match (self.spread[a.index()], self.lane.is_some()) {
+            (Some((w, u)), _) => (Some(w), u),
+            (None, true) => (Some(self.width()), 1),
+            (None, false) => (None, 1),
+        };
+        match width {
+            None => {
+                self.line(format!("{} {a} = {neutral};", types::scalar(d)));
+                if arg {
+                    self.line(format!("i64 {a}i = 0;"));
+                }
+            }
+            Some(w) => {
+                let spread = self.spread[a.index()].is_some();
+                if spread && arg {
+                    return Err(Error::internal("an arg reduction over lanes"));
+                }
+                // Outside of the lanes loop its width decides.
+                let elem = self.acc_elem(d, w);
+                let ty = self.helpers.vector(elem, w);
+                let bc = self.helpers.broadcast(elem, w);
+                let first = if d == DType::Bool {
+                    format!("{bc}(-{neutral})")
+                } else {
+                    format!("{bc}({neutral})")
+                };
+                for copy in 0..copies {
+                    self.line(format!("{ty} {a}_{copy} = {first};"));
+                }
+                if arg {
+                    let index = self.helpers.vector("i64", w);
+                    self.line(format!("{index} {a}i = {{0}};"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn acc_elem(&self, d: DType, w: u32) -> &'static str {
+        if d != DType::Bool {
+            return types::scalar(d);
+        }
+        match self.caps.vector_bytes as u32 / w {
+            0 | 1 => "i8",
+            2 => "i16",
+            8.. => "i64",
+            _ => "i32",
+        }
+    }
+
+    pub(crate) fn update(&mut self, a: AccId, value: ValId) -> Result<()> {
+        let acc = self.kernel.accs[a.index()].clone();
+        let (op, d) = (acc.op, acc.dtype);
+        if op.is_arg() {
+            return self.update_arg(a, value, acc.index);
+        }
+        let spread = self.spread[a.index()].is_some();
+        let lanes = spread || self.started[a.index()].is_some();
+        if !lanes {
+            let (x, _) = self.var(value)?;
+            let elem = types::scalar(d);
+            let text = self.combine_text(op, d, 1, &a.to_string(), &x);
+            self.line(format!("{a} = ({elem}){text};"));
+            return Ok(());
+        }
+        let w = self.width();
+        let mut x = self.vector(value)?;
+        let (copy, count) = match &self.lane {
+            Some(l) if spread => (l.copy, l.count.clone()),
+            _ => (0, None),
+        };
+        if let Some(c) = count {
+            // Dead lanes take no part.
+            let elem = self.elem(d);
+            let live = self.helpers.lane_mask(&types::int_like(elem), w);
+            let sel = self.helpers.select(elem, w, self.caps);
+            let neutral = self.neutral(op, d);
+            let neutral = self.spread_out(&neutral, d);
+            x = format!("{sel}({live}({c}), {x}, {neutral})");
+        }
+        let name = format!("{a}_{copy}");
+        let text = self.combine_text(op, d, w, &name, &x);
+        self.line(format!("{name} = {text};"));
+        Ok(())
+    }
+
+    /// Takes the value and its index where it is a new extreme: greater, or the first NaN.
+    fn update_arg(
+        &mut self,
+        a: AccId,
+        value: ValId,
+        index: Option<inrush_expr::Expr>,
+    ) -> Result<()> {
+        let acc = &self.kernel.accs[a.index()];
+        let (op, d) = (acc.op, acc.dtype);
+        let index = index.ok_or_else(|| Error::internal("an arg reduction without an index"))?;
+        let sign = if op == ReduceOp::ArgMax { ">" } else { "<" };
+        let at = self.expr(index, false)?;
+        if self.started[a.index()].is_none() {
+            let (x, _) = self.var(value)?;
+            let nan = if is_float(types::scalar(d)) {
+                format!(" || {x} != {x} && {a} == {a}")
+            } else {
+                String::new()
+            };
+            self.line(format!(
+                "if ({x} {sign} {a}{nan}) {{ {a} = {x}; {a}i = {at}; }}"
+            ));
+            return Ok(());
+        }
+        let w = self.width();
+        let x = self.vector(value)?;
+        let elem = self.elem(d);
+        let best = format!("{a}_0");
+        let int = types::int_like(elem);
+        let m = self.helpers.vector(&int, w);
+        let sign = match (d, op) {
+            // Masks are negative where they are true.
+            (DType::Bool, ReduceOp::ArgMax) => "<",
+            (DType::Bool, _) => ">",
+            _ => sign,
+        };
+        let nan = if is_float(elem) {
+            format!(" | (({x} != {x}) & ({best} == {best}))")
+        } else {
+            String::new()
+        };
+        let sel = self.helpers.select(elem, w, self.caps);
+        let sel_index = self.helpers.select("i64", w, self.caps);
+        let wide = self.helpers.vector("i64", w);
+        let bc = self.helpers.broadcast("i64", w);
+        let mask = if types::bytes(elem) == 8 {
+            "t".to_string()
+        } else {
+            format!("__builtin_convertvector(t, {wide})")
+        };
+        self.line(format!(
+            "{{ const {m} t = ({x} {sign} {best}){nan}; {best} = {sel}(t, {x}, {best}); \
+             {a}i = {sel_index}({mask}, {bc}({at}), {a}i); }}"
+        ));
+        Ok(())
+    }
+
+    /// The result of an accumulator.
+    pub(crate) fn finish(&mut self, v: ValId, a: AccId) -> Result<()> {
+        let acc = &self.kernel.accs[a.index()];
+        let (op, d) = (acc.op, acc.dtype);
+        let lanes = self.started[a.index()].is_some();
+        let out = self.dtype(v);
+        if op.is_arg() {
+            self.declare(v, &format!("{a}i"), lanes);
+            return Ok(());
+        }
+        if out != d {
+            return Err(Error::unsupported(format!(
+                "`{}` of {d} with a result of {out}",
+                op.text()
+            )));
+        }
+        let Some((w, copies)) = self.spread[a.index()] else {
+            let text = if lanes {
+                format!("{a}_0")
+            } else {
+                a.to_string()
+            };
+            self.declare(v, &text, lanes);
+            return Ok(());
+        };
+        let mut total = format!("{a}_0");
+        for copy in 1..copies {
+            total = self.combine_text(op, d, w, &total, &format!("{a}_{copy}"));
+        }
+        let elem = self.acc_elem(d, w);
+        let extreme = match op {
+            ReduceOp::Max if d != DType::Bool => self.helpers.extreme("max", elem, 1, self.caps),
+            ReduceOp::Min if d != DType::Bool => self.helpers.extreme("min", elem, 1, self.caps),
+            _ => String::new(),
+        };
+        let combine = move |x: &str, y: &str| match op {
+            _ if !extreme.is_empty() => format!("{extreme}({x}, {y})"),
+            ReduceOp::Sum if d != DType::Bool => format!("({x} + {y})"),
+            ReduceOp::Prod if d != DType::Bool => format!("({x} * {y})"),
+            ReduceOp::XorSum => format!("({x} ^ {y})"),
+            ReduceOp::Any | ReduceOp::Sum | ReduceOp::Max => format!("({x} | {y})"),
+            _ => format!("({x} & {y})"),
+        };
+        let what = format!("{}{}", op.text(), if d == DType::Bool { "b" } else { "" });
+        let f = self.helpers.across(&what, elem, w, &combine);
+        let text = if d == DType::Bool {
+            format!("-{f}({total})")
+        } else {
+            format!("{f}({total})")
+        };
+        self.declare(v, &text, false);
+        Ok(())
+    }
+
+    /// A scan: updates the accumulator and gives what it holds.
+    pub(crate) fn running(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
+        if self.lane.is_some() && self.started[a.index()].is_none() {
+            return Err(Error::internal("a scan over lanes"));
+        }
+        self.update(a, value)?;
+        let lanes = self.started[a.index()].is_some();
+        let text = if lanes {
+            format!("{a}_0")
+        } else {
+            a.to_string()
+        };
+        self.declare(v, &text, lanes);
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! C types: scalars by dtype, vectors by dtype and lanes.
+
+use inrush_base::{DType, Scalar};
+
+/// The typedefs that every unit begins with.
+pub(crate) const PRELUDE: &str = "\
+typedef signed char i8; typedef unsigned char u8; typedef short i16; typedef unsigned short u16;
+typedef int i32; typedef unsigned u32; typedef long long i64; typedef unsigned long long u64;
+typedef float f32; typedef double f64;
+";
+
+/// Name of the C type of a scalar of this dtype in memory; halves are their bits, bools bytes.
+pub(crate) fn memory(d: DType) -> &'static str {
+    match d {
+        DType::Bool | DType::U8 => "u8",
+        DType::F16 | DType::BF16 => "u16",
+        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => "u8",
+        d => d.name(),
+    }
+}
+
+/// Name of the C type of a uniform value.
+pub(crate) fn scalar(d: DType) -> &'static str {
+    match d {
+        DType::Bool => "i32",
+        d => d.compute().name(),
+    }
+}
+
+/// Bytes of the C type called `name`.
+pub(crate) fn bytes(name: &str) -> u32 {
+    name[1..].parse::<u32>().unwrap_or(32) / 8
+}
+
+/// The signed integer type of the same size.
+pub(crate) fn int_like(name: &str) -> String {
+    format!("i{}", &name[1..])
+}
+
+pub(crate) fn is_float(name: &str) -> bool {
+    name.starts_with('f')
+}
+
+/// A constant of compute dtype `d` as C text.
+pub(crate) fn literal(value: Scalar, d: DType) -> String {
+    let value = value.convert(d);
+    match d {
+        DType::F32 | DType::F64 => {
+            let v = value.as_f64();
+            let suffix = if d == DType::F32 { "f" } else { "" };
+            if v.is_nan() {
+                format!("__builtin_nan{suffix}(\"\")")
+            } else if v.is_infinite() {
+                let sign = if v < 0.0 { "-" } else { "" };
+                format!("({sign}__builtin_inf{suffix}())")
+            } else if d == DType::F32 {
+                wrap(format!("{:?}f", v as f32))
+            } else {
+                wrap(format!("{v:?}"))
+            }
+        }
+        DType::Bool => (value.as_bool() as i32).to_string(),
+        d => integer(value.as_i64(), d),
+    }
+}
+
+fn integer(v: i64, d: DType) -> String {
+    match d {
+        DType::U64 => format!("{}ull", v as u64),
+        DType::U32 => format!("{}u", v as u32),
+        DType::I64 if v == i64::MIN => "(-9223372036854775807ll-1)".into(),
+        DType::I64 => wrap(format!("{v}ll")),
+        DType::I32 if v == i32::MIN as i64 => "(-2147483647-1)".into(),
+        _ => wrap(v.to_string()),
+    }
+}
+
+fn wrap(text: String) -> String {
+    if text.starts_with('-') {
+        format!("({text})")
+    } else {
+        text
+    }
+}

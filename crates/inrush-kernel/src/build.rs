@@ -1,0 +1,730 @@
+//! From flat bodies to numbered values and nests: equal values are one, what a body writes and a later one reads at the same
+//! point is handed over in a register, and bodies over equal axes share their loops where no dependency forbids it.
+
+use crate::flatten::Flat;
+use crate::fold::{Folded, fold};
+use crate::nest::{Effect, EffectKind, Nest};
+use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What is known of a value beside its definition.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Info {
+    /// Axes that it depends on, as bits of [`Builder::bits`].
+    pub bits: u64,
+    /// It stands behind the loops of a reduction: the nest, and the number of its axes that are still open.
+    pub after: Option<(usize, usize)>,
+    /// It must not be evaluated outside of the innermost loop of the group.
+    pub pinned: bool,
+}
+
+/// What was stored where, for later loads of the same place.
+struct Written {
+    value: ValId,
+    /// Nest of the store and whether it happens at every point of it.
+    nest: usize,
+    at_points: bool,
+}
+
+pub(crate) struct Builder<'a> {
+    pub loops: &'a Loops,
+    pub values: Vec<Value>,
+    pub infos: Vec<Info>,
+    pub accs: Vec<Acc>,
+    pub buffers: Vec<KernelBuf>,
+    pub nests: Vec<Nest>,
+    pub checks: Vec<Check>,
+    /// One bit for each axis; of an indirect symbol the bits of its value.
+    pub bits: FxHashMap<Sym, u64>,
+    /// Which value defines an indirect symbol.
+    pub indirect: FxHashMap<Sym, ValId>,
+    shared: usize,
+    next_bit: u32,
+    locals: FxHashSet<BufId>,
+    stored: FxHashSet<BufId>,
+    /// How often a storage has been written so far: loads of different versions differ.
+    versions: FxHashMap<BufId, u32>,
+    lookup: FxHashMap<(Value, u32), ValId>,
+    written: FxHashMap<(KBufId, Expr), Written>,
+    by_buf: FxHashMap<BufId, KBufId>,
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(flat: &Flat<'a>, locals: &[BufId]) -> Result<Builder<'a>> {
+        let loops = flat.loops;
+        let mut b = Builder {
+            loops,
+            values: Vec::new(),
+            infos: Vec::new(),
+            accs: Vec::new(),
+            buffers: Vec::new(),
+            nests: Vec::new(),
+            checks: Vec::new(),
+            bits: FxHashMap::default(),
+            indirect: FxHashMap::default(),
+            shared: flat.shared.len(),
+            next_bit: 0,
+            locals: locals.iter().copied().collect(),
+            stored: FxHashSet::default(),
+            versions: FxHashMap::default(),
+            lookup: FxHashMap::default(),
+            written: FxHashMap::default(),
+            by_buf: FxHashMap::default(),
+        };
+        for axis in &flat.shared {
+            b.axis_bit(axis)?;
+        }
+        for body in &flat.bodies {
+            b.stored
+                .extend(body.writes().into_iter().map(|w| loops.storage(w)));
+        }
+        for body in &flat.bodies {
+            b.body(body)?;
+        }
+        Ok(b)
+    }
+
+    fn exprs(&self) -> &'a Exprs {
+        &self.loops.exprs
+    }
+
+    fn axis_bit(&mut self, axis: &Axis) -> Result<()> {
+        if self.bits.contains_key(&axis.sym) {
+            return Ok(());
+        }
+        if self.next_bit == 64 {
+            return Err(Error::unsupported("a kernel over more than 64 axes"));
+        }
+        self.bits.insert(axis.sym, 1 << self.next_bit);
+        self.next_bit += 1;
+        Ok(())
+    }
+
+    fn buffer(&mut self, buf: BufId, writes: bool) -> KBufId {
+        let local = self.locals.contains(&buf);
+        let id = *self.by_buf.entry(buf).or_insert_with(|| {
+            let buffer = &self.loops.buffers[buf.index()];
+            let role = if local {
+                BufRole::Local {
+                    len: self.loops.exprs.product(buffer.sizes.iter().copied()),
+                    per_lane: false,
+                }
+            } else if writes {
+                BufRole::Out
+            } else {
+                BufRole::In
+            };
+            self.buffers.push(KernelBuf {
+                buf,
+                dtype: buffer.dtype,
+                role,
+            });
+            KBufId::from_index(self.buffers.len() - 1)
+        });
+        let role = &mut self.buffers[id.index()].role;
+        match (&*role, writes) {
+            (BufRole::In, true) | (BufRole::Out, false) => *role = BufRole::InOut,
+            _ => {}
+        }
+        id
+    }
+
+    fn storage_of(&self, buf: KBufId) -> BufId {
+        self.loops.storage(self.buffers[buf.index()].buf)
+    }
+
+    /// Places one body: into an earlier nest where that is right, else into a new one.
+    fn body(&mut self, body: &Body) -> Result<()> {
+        let own: Vec<Axis> = body.axes[self.shared..].to_vec();
+        let outer = body.outer - self.shared;
+        let (nest, rename) = match self.find_nest(body, &own, outer) {
+            Some(found) => found,
+            None => {
+                for axis in &own {
+                    self.axis_bit(axis)?;
+                }
+                self.nests.push(Nest {
+                    axes: own.clone(),
+                    ..Nest::default()
+                });
+                (self.nests.len() - 1, FxHashMap::default())
+            }
+        };
+        if outer < own.len() && !self.nests[nest].splits.contains(&outer) {
+            self.nests[nest].splits.push(outer);
+        }
+        Lowering {
+            b: self,
+            body,
+            nest,
+            outer,
+            rename,
+            vals: vec![None; body.stmts.len()],
+        }
+        .run()
+    }
+
+    /// The latest nest whose loops this body may share, and how its axes are called there.
+    fn find_nest(
+        &self,
+        body: &Body,
+        own: &[Axis],
+        outer: usize,
+    ) -> Option<(usize, FxHashMap<Sym, Expr>)> {
+        let exprs = self.exprs();
+        let storage = |b: BufId| self.loops.storage(b);
+        let scan = |s: &Stmt| matches!(s, Stmt::Scan { .. });
+        for at in (0..self.nests.len()).rev() {
+            let nest = &self.nests[at];
+            let mut rename = FxHashMap::default();
+            for (a, b) in own.iter().zip(&nest.axes) {
+                if a.sym != b.sym {
+                    rename.insert(a.sym, exprs.sym_expr(b.sym));
+                }
+            }
+            let same = own.len() == nest.axes.len()
+                && own.iter().zip(&nest.axes).all(|(a, b)| a.size == b.size);
+            // What the nest touches: (storage, offset, store at every point, reads).
+            let mut stores: Vec<(BufId, Expr, bool)> = Vec::new();
+            for e in &nest.effects {
+                if let EffectKind::Store {
+                    buf,
+                    offset,
+                    mode,
+                    mask,
+                    ..
+                } = &e.kind
+                {
+                    let plain =
+                        *mode == StoreMode::Set && mask.is_none() && e.depth == nest.axes.len();
+                    stores.push((self.storage_of(*buf), *offset, plain));
+                }
+            }
+            let mut conflict = false;
+            let mut mergeable = same
+                && !own.is_empty()
+                && !nest.scans
+                && !body.stmts.iter().any(scan)
+                && (outer == own.len()
+                    || nest.splits.is_empty()
+                    || nest.splits.contains(&outer));
+            for stmt in &body.stmts {
+                match stmt {
+                    Stmt::Load { buf, coords, .. } => {
+                        let at_point = exprs.subst(coords[0], &rename);
+                        for (s, offset, plain) in &stores {
+                            if *s == storage(*buf) {
+                                conflict = true;
+                                mergeable &= *plain && *offset == at_point;
+                            }
+                        }
+                    }
+                    Stmt::Store { buf, coords, .. } => {
+                        let at_point = exprs.subst(coords[0], &rename);
+                        if stores.iter().any(|(s, ..)| *s == storage(*buf)) {
+                            (conflict, mergeable) = (true, false);
+                        }
+                        // Reads of the nest's own bodies must see the old contents.
+                        for (b, offset) in self.loads_of(nest) {
+                            if b == storage(*buf) {
+                                conflict = true;
+                                mergeable &= offset == at_point;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if mergeable {
+                return Some((at, rename));
+            }
+            if conflict {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Storage and offset of every load that the effects of a nest need.
+    fn loads_of(&self, nest: &Nest) -> Vec<(BufId, Expr)> {
+        let mut seen = vec![false; self.values.len()];
+        let mut todo: Vec<ValId> = Vec::new();
+        for e in &nest.effects {
+            match &e.kind {
+                EffectKind::Update { value, .. } => todo.push(*value),
+                EffectKind::Store {
+                    value,
+                    mask,
+                    offset,
+                    ..
+                } => {
+                    todo.push(*value);
+                    todo.extend(*mask);
+                    todo.extend(self.expr_values(*offset));
+                }
+            }
+        }
+        let mut out = Vec::new();
+        while let Some(v) = todo.pop() {
+            if std::mem::replace(&mut seen[v.index()], true) {
+                continue;
+            }
+            if let Def::Load { buf, offset, .. } = &self.values[v.index()].def {
+                out.push((self.storage_of(*buf), *offset));
+            }
+            todo.extend(self.uses(v));
+        }
+        out
+    }
+
+    /// Indirect values inside an expression.
+    pub fn expr_values(&self, e: Expr) -> Vec<ValId> {
+        if self.indirect.is_empty() {
+            return Vec::new();
+        }
+        let syms = self.exprs().free_syms(e);
+        syms.iter()
+            .filter_map(|s| self.indirect.get(s).copied())
+            .collect()
+    }
+
+    /// Every value that `v` needs directly.
+    pub fn uses(&self, v: ValId) -> Vec<ValId> {
+        let def = &self.values[v.index()].def;
+        let mut out: Vec<ValId> = def.operands().to_vec();
+        if let Some(e) = def.expr() {
+            out.extend(self.expr_values(e));
+        }
+        out
+    }
+
+    fn expr_bits(&self, e: Expr) -> u64 {
+        let syms = self.exprs().free_syms(e);
+        syms.iter()
+            .map(|s| self.bits.get(s).copied().unwrap_or(0))
+            .fold(0, |a, b| a | b)
+    }
+
+    /// The id of a value: an earlier equal one, what it folds to, or a new one.
+    pub fn value(&mut self, value: Value) -> ValId {
+        let value = match fold(self.exprs(), &self.values, &value) {
+            Folded::Is(v) => return v,
+            Folded::To(v) => v,
+            Folded::No => value,
+        };
+        let version = match &value.def {
+            Def::Load { buf, .. } => {
+                let storage = self.storage_of(*buf);
+                self.versions.get(&storage).copied().unwrap_or(0)
+            }
+            _ => 0,
+        };
+        if let Some(&v) = self.lookup.get(&(value.clone(), version)) {
+            return v;
+        }
+        let id = ValId::from_index(self.values.len());
+        let mut info = Info::default();
+        if let Some(e) = value.def.expr() {
+            info.bits |= self.expr_bits(e);
+        }
+        self.values.push(value.clone());
+        for u in self.uses(id) {
+            let of = self.infos[u.index()];
+            info.bits |= of.bits;
+            info.pinned |= of.pinned;
+            info.after = of.after.or(info.after);
+        }
+        if let Def::Load { buf, .. } = &value.def {
+            info.pinned |= self.stored.contains(&self.storage_of(*buf));
+        }
+        self.infos.push(info);
+        self.lookup.insert((value, version), id);
+        id
+    }
+
+    pub fn constant(&mut self, value: Scalar, dtype: DType) -> ValId {
+        self.value(Value {
+            def: Def::Const(value.convert(dtype)),
+            dtype,
+        })
+    }
+}
+
+/// One body on its way into a nest.
+struct Lowering<'b, 'a> {
+    b: &'b mut Builder<'a>,
+    body: &'b Body,
+    nest: usize,
+    /// Number of own axes outside of the reduction.
+    outer: usize,
+    rename: FxHashMap<Sym, Expr>,
+    vals: Vec<Option<ValId>>,
+}
+
+impl Lowering<'_, '_> {
+    fn val(&self, s: StmtId) -> Result<ValId> {
+        self.vals[s.index()]
+            .ok_or_else(|| Error::internal(format!("statement {s} is used but has no value")))
+    }
+
+    fn expr(&self, e: Expr) -> Expr {
+        self.b.exprs().subst(e, &self.rename)
+    }
+
+    /// A mask that is proven true goes; `Err(())` for one that is proven false.
+    fn mask(&self, mask: Option<StmtId>) -> Result<Result<Option<ValId>, ()>> {
+        let Some(m) = mask else { return Ok(Ok(None)) };
+        let v = self.val(m)?;
+        Ok(match self.b.values[v.index()].def {
+            Def::Const(c) if c.as_bool() => Ok(None),
+            Def::Const(_) => Err(()),
+            _ => Ok(Some(v)),
+        })
+    }
+
+    fn run(mut self) -> Result<()> {
+        for at in 0..self.body.stmts.len() {
+            let stmt = &self.body.stmts[at];
+            self.vals[at] = self.stmt(stmt)?;
+        }
+        Ok(())
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) -> Result<Option<ValId>> {
+        let def = match stmt {
+            Stmt::Const { value, dtype } => return Ok(Some(self.b.constant(*value, *dtype))),
+            Stmt::Index { expr, dtype } => {
+                let def = Def::Index(self.expr(*expr));
+                return Ok(Some(self.b.value(Value { def, dtype: *dtype })));
+            }
+            Stmt::Load {
+                buf,
+                coords,
+                mask,
+                fill,
+            } => return self.load(*buf, coords[0], *mask, *fill).map(Some),
+            Stmt::Op { op, args, dtype } => {
+                let args = args
+                    .iter()
+                    .map(|a| self.val(*a))
+                    .collect::<Result<_>>()?;
+                let def = Def::Op { op: *op, args };
+                return Ok(Some(self.b.value(Value {
+                    def,
+                    dtype: op.result(*dtype),
+                })));
+            }
+            Stmt::Cast { arg, to } => Def::Cast {
+                arg: self.val(*arg)?,
+                to: *to,
+            },
+            Stmt::Bitcast { arg, from, to } => Def::Bitcast {
+                arg: self.val(*arg)?,
+                from: *from,
+                to: *to,
+            },
+            Stmt::Indirect { .. } => return self.indirect(stmt),
+            Stmt::Reduce { op, value, dtype } => {
+                return self.accumulate(*op, *value, *dtype, false).map(Some);
+            }
+            Stmt::Scan { op, value, dtype } => {
+                return self.accumulate(*op, *value, *dtype, true).map(Some);
+            }
+            Stmt::Acc { dtype } => {
+                let id = self.b.value(Value {
+                    def: Def::Sum,
+                    dtype: *dtype,
+                });
+                // It differs at every point of the tile.
+                self.b.infos[id.index()].bits = (1u64 << self.b.shared) - 1;
+                return Ok(Some(id));
+            }
+            Stmt::Store { .. } => {
+                self.store(stmt)?;
+                return Ok(None);
+            }
+        };
+        let dtype = match &def {
+            Def::Cast { to, .. } | Def::Bitcast { to, .. } => to.compute(),
+            _ => return Err(Error::internal("unexpected statement")),
+        };
+        Ok(Some(self.b.value(Value { def, dtype })))
+    }
+
+    fn load(
+        &mut self,
+        buf: BufId,
+        offset: Expr,
+        mask: Option<StmtId>,
+        fill: Scalar,
+    ) -> Result<ValId> {
+        let dtype = self.b.loops.buffers[buf.index()].dtype;
+        let mask = match self.mask(mask)? {
+            Ok(m) => m,
+            Err(()) => return Ok(self.b.constant(fill, dtype.compute())),
+        };
+        let offset = self.expr(offset);
+        let kbuf = self.b.buffer(buf, false);
+        if let Some(w) = self.b.written.get(&(kbuf, offset)) {
+            let info = self.b.infos[w.value.index()];
+            let own = !((1u64 << self.b.shared) - 1);
+            let everywhere =
+                info.bits & own == 0 && info.after.is_none_or(|(_, depth)| depth == 0);
+            let here = w.nest == self.nest && w.at_points;
+            if mask.is_none() && (everywhere || here) {
+                let value = w.value;
+                return Ok(self.stored_value(value, dtype));
+            }
+        }
+        Ok(self.b.value(Value {
+            def: Def::Load {
+                buf: kbuf,
+                offset,
+                mask,
+                fill: fill.convert(dtype.compute()),
+            },
+            dtype: dtype.compute(),
+        }))
+    }
+
+    /// What a load gives after a store of `value` into a buffer of `dtype`.
+    fn stored_value(&mut self, value: ValId, dtype: DType) -> ValId {
+        if dtype.compute() == dtype {
+            return value;
+        }
+        self.b.value(Value {
+            def: Def::Cast {
+                arg: value,
+                to: dtype,
+            },
+            dtype: dtype.compute(),
+        })
+    }
+
+    fn indirect(&mut self, stmt: &Stmt) -> Result<Option<ValId>> {
+        let Stmt::Indirect {
+            value,
+            sym,
+            size,
+            wrap,
+            check,
+            mask,
+        } = stmt
+        else {
+            return Ok(None);
+        };
+        let value = self.val(*value)?;
+        let mask = match self.mask(*mask)? {
+            Ok(m) => m,
+            Err(()) => {
+                self.rename.insert(*sym, self.b.exprs().int(0));
+                return Ok(None);
+            }
+        };
+        // An equal one may exist under another symbol.
+        let earlier = self.b.indirect.iter().find_map(|(s, v)| {
+            match &self.b.values[v.index()].def {
+                Def::Indirect {
+                    value: v2,
+                    size: s2,
+                    wrap: w2,
+                    check: c2,
+                    mask: m2,
+                    ..
+                } if *v2 == value
+                    && s2 == size
+                    && w2 == wrap
+                    && c2.is_some() == *check
+                    && *m2 == mask =>
+                {
+                    Some(*s)
+                }
+                _ => None,
+            }
+        });
+        if let Some(s) = earlier {
+            if s != *sym {
+                self.rename.insert(*sym, self.b.exprs().sym_expr(s));
+            }
+            return Ok(None);
+        }
+        // A symbol that an earlier body used for another value is taken: this one gets a name of its own.
+        let name = if self.b.indirect.contains_key(sym) {
+            let position = (1 << 20) + self.b.indirect.len() as u32;
+            let fresh = self.b.exprs().index_sym(position, *size);
+            self.rename.insert(*sym, self.b.exprs().sym_expr(fresh));
+            fresh
+        } else {
+            *sym
+        };
+        let check = check.then(|| {
+            self.b.checks.push(Check {
+                origin: self.body.origins.last().copied(),
+                message: format!(
+                    "index out of range for a dimension of size {}",
+                    self.b.exprs().show(*size)
+                ),
+            });
+            (self.b.checks.len() - 1) as u32
+        });
+        let id = self.b.value(Value {
+            def: Def::Indirect {
+                value,
+                sym: name,
+                size: *size,
+                wrap: *wrap,
+                check,
+                mask,
+            },
+            dtype: DType::I64,
+        });
+        let bits = self.b.infos[id.index()].bits;
+        self.b.bits.insert(name, bits);
+        self.b.indirect.insert(name, id);
+        Ok(None)
+    }
+
+    fn accumulate(
+        &mut self,
+        op: inrush_loops::ReduceOp,
+        value: StmtId,
+        dtype: DType,
+        scan: bool,
+    ) -> Result<ValId> {
+        let value = self.val(value)?;
+        let axes = self.b.nests[self.nest].axes.clone();
+        let exprs = self.b.exprs();
+        let index = op.is_arg().then(|| {
+            axes[self.outer..].iter().fold(exprs.int(0), |acc, a| {
+                exprs.add(exprs.mul(acc, a.size), exprs.sym_expr(a.sym))
+            })
+        });
+        let input = self.b.values[value.index()].dtype;
+        let acc = AccId::from_index(self.b.accs.len());
+        self.b.accs.push(Acc {
+            op,
+            dtype: input,
+            index,
+        });
+        let nest = &mut self.b.nests[self.nest];
+        nest.ordered |= scan || op.is_arg();
+        nest.scans |= scan;
+        if scan && op.is_arg() {
+            return Err(Error::unsupported("a running argmax or argmin"));
+        }
+        let own_bits = |axes: &[Axis], bits: &FxHashMap<Sym, u64>| {
+            axes.iter().fold(0, |acc, a| acc | bits[&a.sym])
+        };
+        if scan {
+            nest.effects.push(Effect {
+                depth: axes.len(),
+                kind: EffectKind::Update {
+                    acc,
+                    value,
+                    // A scan runs along the last axis, anew for each point of the others.
+                    start: axes.len().saturating_sub(1),
+                },
+            });
+            let id = self.b.value(Value {
+                def: Def::Running { acc, value },
+                dtype,
+            });
+            let bits = own_bits(&axes, &self.b.bits);
+            let info = &mut self.b.infos[id.index()];
+            info.bits |= bits;
+            info.pinned = true;
+            return Ok(id);
+        }
+        nest.effects.push(Effect {
+            depth: axes.len(),
+            kind: EffectKind::Update {
+                acc,
+                value,
+                start: self.outer,
+            },
+        });
+        let id = self.b.value(Value {
+            def: Def::Final(acc),
+            dtype,
+        });
+        let reduced = own_bits(&axes[self.outer..], &self.b.bits);
+        let outer = own_bits(&axes[..self.outer], &self.b.bits);
+        let bits = self.b.infos[value.index()].bits;
+        self.b.infos[id.index()] = Info {
+            // The result is known once for each point of the outer axes, whether it differs there or not.
+            bits: (bits & !reduced) | outer,
+            after: (self.outer > 0).then_some((self.nest, self.outer)),
+            pinned: true,
+        };
+        Ok(id)
+    }
+
+    fn store(&mut self, stmt: &Stmt) -> Result<()> {
+        let Stmt::Store {
+            buf,
+            coords,
+            value,
+            mode,
+            mask,
+        } = stmt
+        else {
+            return Ok(());
+        };
+        let value = self.val(*value)?;
+        let Ok(mask) = self.mask(*mask)? else {
+            return Ok(());
+        };
+        let offset = self.expr(coords[0]);
+        let kbuf = self.b.buffer(*buf, true);
+        if *mode != StoreMode::Set {
+            self.b.buffer(*buf, false);
+        }
+        let axes = self.b.nests[self.nest].axes.len();
+        // A scan stores at every point, a reduction once behind its loops.
+        let own = |v: ValId, b: &Builder| b.infos[v.index()].bits;
+        let point_bits = self.b.nests[self.nest].axes[self.outer..]
+            .iter()
+            .fold(0, |acc, a| acc | self.b.bits[&a.sym]);
+        let bits = own(value, self.b)
+            | self.b.expr_bits(offset)
+            | mask.map_or(0, |m| own(m, self.b));
+        let depth = if bits & point_bits != 0 {
+            axes
+        } else {
+            self.outer
+        };
+        let storage = self.b.storage_of(kbuf);
+        *self.b.versions.entry(storage).or_insert(0) += 1;
+        // Other places of the same storage are unknown now.
+        let same: Vec<(KBufId, Expr)> = (self.b.written.keys().copied())
+            .filter(|(b, _)| self.b.storage_of(*b) == storage)
+            .collect();
+        for key in same {
+            self.b.written.remove(&key);
+        }
+        if *mode == StoreMode::Set && mask.is_none() {
+            self.b.written.insert(
+                (kbuf, offset),
+                Written {
+                    value,
+                    nest: self.nest,
+                    at_points: depth == axes,
+                },
+            );
+        }
+        self.b.nests[self.nest].effects.push(Effect {
+            depth,
+            kind: EffectKind::Store {
+                buf: kbuf,
+                offset,
+                value,
+                mode: *mode,
+                mask,
+            },
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Walks over a finished kernel: renumbering, its expressions, what one unit costs.
+
+use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, ValId};
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::scalar::OpClass;
+use rustc_hash::FxHashMap;
+
+/// Calls `f` on every expression that the code evaluates.
+pub(crate) fn each_expr(kernel: &Kernel, f: &mut dyn FnMut(Expr)) {
+    if let Kind::Grid(axes) = &kernel.kind {
+        axes.iter().for_each(|a| f(a.extent));
+    }
+    walk(kernel, &kernel.head, f);
+    walk(kernel, &kernel.body, f);
+    for b in &kernel.buffers {
+        if let BufRole::Local { len, .. } = b.role {
+            f(len);
+        }
+    }
+}
+
+fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
+    for item in items {
+        match item {
+            Item::Loop(l) => {
+                match l.range {
+                    Range::Full(e) | Range::Block { extent: e, .. } => f(e),
+                    Range::Rows | Range::Columns => {}
+                }
+                walk(kernel, &l.body, f);
+            }
+            Item::Let(v) => {
+                let def = &kernel.value(*v).def;
+                if let Some(e) = def.expr() {
+                    f(e);
+                }
+                if let Def::Indirect { size, .. } = def {
+                    f(*size);
+                }
+            }
+            Item::Acc(_) => {}
+            Item::Update { acc, .. } => {
+                if let Some(e) = kernel.accs[acc.index()].index {
+                    f(e);
+                }
+            }
+            Item::Store { offset, .. } => f(*offset),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    values: FxHashMap<ValId, ValId>,
+    bufs: FxHashMap<KBufId, KBufId>,
+    accs: FxHashMap<AccId, AccId>,
+    checks: FxHashMap<u32, u32>,
+    order: (Vec<ValId>, Vec<KBufId>, Vec<AccId>, Vec<u32>),
+}
+
+impl Names {
+    fn buf(&mut self, b: KBufId) -> KBufId {
+        let order = &mut self.order.1;
+        *self.bufs.entry(b).or_insert_with(|| {
+            order.push(b);
+            KBufId::from_index(order.len() - 1)
+        })
+    }
+    fn acc(&mut self, a: AccId) -> AccId {
+        let order = &mut self.order.2;
+        *self.accs.entry(a).or_insert_with(|| {
+            order.push(a);
+            AccId::from_index(order.len() - 1)
+        })
+    }
+    fn check(&mut self, c: u32) -> u32 {
+        let order = &mut self.order.3;
+        *self.checks.entry(c).or_insert_with(|| {
+            order.push(c);
+            order.len() as u32 - 1
+        })
+    }
+    /// Values are defined before they are used, so a use finds its new name.
+    fn value(&mut self, v: ValId) -> ValId {
+        let order = &mut self.order.0;
+        *self.values.entry(v).or_insert_with(|| {
+            order.push(v);
+            ValId::from_index(order.len() - 1)
+        })
+    }
+
+    fn items(&mut self, items: &mut [Item], kernel_defs: &[Def]) {
+        for item in items {
+            match item {
+                Item::Loop(l) => self.items(&mut l.body, kernel_defs),
+                Item::Let(v) => {
+                    match &kernel_defs[v.index()] {
+                        Def::Load { buf, .. } => _ = self.buf(*buf),
+                        Def::Final(a) | Def::Running { acc: a, .. } => _ = self.acc(*a),
+                        Def::Indirect { check: Some(c), .. } => _ = self.check(*c),
+                        _ => {}
+                    }
+                    *v = self.value(*v);
+                }
+                Item::Acc(a) => *a = self.acc(*a),
+                Item::Update { acc, value } => {
+                    *acc = self.acc(*acc);
+                    *value = self.value(*value);
+                }
+                Item::Store {
+                    buf, value, mask, ..
+                } => {
+                    *buf = self.buf(*buf);
+                    *value = self.value(*value);
+                    if let Some(m) = mask {
+                        *m = self.value(*m);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Numbers values, buffers, accumulators and checks by first appearance; what never appears goes.
+pub(crate) fn renumber(kernel: &mut Kernel) {
+    let mut names = Names::default();
+    let defs: Vec<Def> = kernel.values.iter().map(|v| v.def.clone()).collect();
+    let (mut head, mut body) = (
+        std::mem::take(&mut kernel.head),
+        std::mem::take(&mut kernel.body),
+    );
+    names.items(&mut head, &defs);
+    names.items(&mut body, &defs);
+    (kernel.head, kernel.body) = (head, body);
+    let mut values = Vec::with_capacity(names.order.0.len());
+    for v in std::mem::take(&mut names.order.0) {
+        let mut value = kernel.values[v.index()].clone();
+        match &mut value.def {
+            Def::Const(_) | Def::Index(_) | Def::Sum => {}
+            Def::Load { buf, mask, .. } => {
+                *buf = names.bufs[buf];
+                if let Some(m) = mask {
+                    *m = names.values[m];
+                }
+            }
+            Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = names.values[a]),
+            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = names.values[arg],
+            Def::Indirect {
+                value, check, mask, ..
+            } => {
+                *value = names.values[value];
+                if let Some(c) = check {
+                    *c = names.checks[c];
+                }
+                if let Some(m) = mask {
+                    *m = names.values[m];
+                }
+            }
+            Def::Final(a) => *a = names.accs[a],
+            Def::Running { acc, value } => {
+                *acc = names.accs[acc];
+                *value = names.values[value];
+            }
+        }
+        values.push(value);
+    }
+    kernel.values = values;
+    let (_, bufs, accs, checks) = names.order;
+    kernel.buffers = (bufs.iter())
+        .map(|b| kernel.buffers[b.index()].clone())
+        .collect();
+    kernel.accs = (accs.iter())
+        .map(|a| kernel.accs[a.index()].clone())
+        .collect();
+    kernel.checks = (checks.iter())
+        .map(|c| kernel.checks[*c as usize].clone())
+        .collect();
+}
+
+/// Bytes touched plus weighted operations of one unit (of one point of an epilogue's tile).
+pub(crate) fn per_unit(exprs: &Exprs, kernel: &Kernel) -> Expr {
+    items_cost(exprs, kernel, &kernel.body)
+}
+
+fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
+    let mut here = 0i64;
+    let mut total = exprs.int(0);
+    for item in items {
+        match item {
+            Item::Loop(l) => {
+                let each = items_cost(exprs, kernel, &l.body);
+                let times = match l.range {
+                    Range::Full(e) => e,
+                    Range::Block { extent, block } => exprs.min(extent, exprs.int(block)),
+                    Range::Rows | Range::Columns => exprs.int(1),
+                };
+                total = exprs.add(total, exprs.mul(times, each));
+            }
+            Item::Let(v) => {
+                here += match &kernel.value(*v).def {
+                    Def::Load { buf, .. } => kernel.buffer(*buf).dtype.size() as i64,
+                    Def::Op { op, .. } if op.class() == OpClass::Math => 8,
+                    Def::Op { .. } | Def::Cast { .. } => 1,
+                    _ => 0,
+                }
+            }
+            Item::Acc(_) => {}
+            Item::Update { .. } => here += 1,
+            Item::Store { buf, .. } => here += kernel.buffer(*buf).dtype.size() as i64,
+        }
+    }
+    exprs.add(total, exprs.int(here))
+}

@@ -1,0 +1,201 @@
+//! Bodies over flat memory: every access gets one coordinate, its element offset, and axes that walk memory in one stride
+//! become one axis.
+
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+
+/// Index symbols that this crate makes count from here: no axis of a body has such a position.
+const FIRST_POSITION: u32 = 1 << 16;
+
+/// A group in flat form: the first `shared` axes of every body are the group's.
+pub(crate) struct Flat<'a> {
+    pub loops: &'a Loops,
+    pub shared: Vec<Axis>,
+    pub bodies: Vec<Body>,
+    next: u32,
+}
+
+impl<'a> Flat<'a> {
+    /// `axes` must lead the axes of every body.
+    pub fn new(loops: &'a Loops, axes: &[Axis], bodies: &[Body]) -> Result<Flat<'a>> {
+        let mut flat = Flat {
+            loops,
+            shared: axes.to_vec(),
+            bodies: Vec::with_capacity(bodies.len()),
+            next: FIRST_POSITION,
+        };
+        for body in bodies {
+            if body.axes.len() < axes.len()
+                || body.axes[..axes.len()] != *axes
+                || body.outer < axes.len()
+            {
+                return Err(Error::internal(
+                    "a body does not run over the axes of its group",
+                ));
+            }
+            let mut body = body.clone();
+            for stmt in &mut body.stmts {
+                if let Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } = stmt {
+                    *coords = smallvec![offset(loops, *buf, coords)?];
+                }
+            }
+            flat.bodies.push(body);
+        }
+        Ok(flat)
+    }
+
+    pub fn exprs(&self) -> &'a Exprs {
+        &self.loops.exprs
+    }
+
+    /// A new index symbol.
+    pub fn fresh(&mut self, extent: Expr) -> Axis {
+        self.next += 1;
+        Axis {
+            sym: self.exprs().index_sym(self.next, extent),
+            size: extent,
+        }
+    }
+
+    /// Replaces symbols in all statements of the bodies for which `which` holds.
+    pub fn substitute(&mut self, map: &FxHashMap<Sym, Expr>, which: impl Fn(usize) -> bool) {
+        let exprs = self.exprs();
+        for (_, body) in self
+            .bodies
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| which(*i))
+        {
+            for stmt in &mut body.stmts {
+                for e in stmt.exprs_mut() {
+                    *e = exprs.subst(*e, map);
+                }
+            }
+        }
+    }
+
+    /// Takes the axes of one point out.
+    pub fn drop_unit_axes(&mut self) {
+        let exprs = self.exprs();
+        let zero = exprs.int(0);
+        let mut map = FxHashMap::default();
+        let all = (self.bodies.iter().flat_map(|b| &b.axes)).chain(&self.shared);
+        for a in all.filter(|a| exprs.is_int(a.size, 1)) {
+            map.insert(a.sym, zero);
+        }
+        if map.is_empty() {
+            return;
+        }
+        self.substitute(&map, |_| true);
+        self.shared.retain(|a| !map.contains_key(&a.sym));
+        for body in &mut self.bodies {
+            let outer = &body.axes[..body.outer];
+            body.outer = outer.iter().filter(|a| !map.contains_key(&a.sym)).count();
+            body.axes.retain(|a| !map.contains_key(&a.sym));
+        }
+    }
+
+    /// Joins pairs of axes that every access walks in one stride.
+    pub fn join_axes(&mut self) {
+        while let Some((a, b)) = self.shared_pair() {
+            let joined = self.join(a, b, |_| true);
+            replace(&mut self.shared, a, b, joined);
+            for body in &mut self.bodies {
+                replace(&mut body.axes, a, b, joined);
+                body.outer -= 1;
+            }
+        }
+        let shared = self.shared.len();
+        for at in 0..self.bodies.len() {
+            while let Some((a, b)) = self.own_pair(at, shared) {
+                let joined = self.join(a, b, |i| i == at);
+                let body = &mut self.bodies[at];
+                let outer = body.axes[..body.outer].contains(&a);
+                replace(&mut body.axes, a, b, joined);
+                body.outer -= outer as usize;
+            }
+        }
+    }
+
+    fn shared_pair(&self) -> Option<(Axis, Axis)> {
+        pairs(&self.shared).find(|(a, b)| self.bodies.iter().all(|body| self.joinable(body, a, b)))
+    }
+
+    fn own_pair(&self, at: usize, shared: usize) -> Option<(Axis, Axis)> {
+        let body = &self.bodies[at];
+        let fixed_order = body.stmts.iter().any(|s| match s {
+            Stmt::Reduce { op, .. } => op.is_arg(),
+            Stmt::Scan { .. } => true,
+            _ => false,
+        });
+        let reduction = body.reduction_axes();
+        pairs(&body.axes[shared..body.outer])
+            .chain(pairs(reduction).filter(|(a, b)| {
+                // Where order counts, only neighbours keep it; a scan runs along the last axis alone.
+                let place = |x: &Axis| reduction.iter().position(|y| y == x);
+                !fixed_order || place(a).zip(place(b)).is_some_and(|(p, q)| q == p + 1)
+            }))
+            .filter(|_| !body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. })))
+            .find(|(a, b)| self.joinable(body, a, b))
+    }
+
+    /// Whether all expressions of `body` depend on `a` and `b` through `a * b.size + b` only.
+    pub fn joinable(&self, body: &Body, a: &Axis, b: &Axis) -> bool {
+        let exprs = self.exprs();
+        let mut all = body.stmts.iter().flat_map(|s| s.exprs());
+        all.all(|e| match exprs.affine(*e, &[a.sym, b.sym]) {
+            Some((c, _)) => c[0] == exprs.mul(c[1], b.size),
+            None => false,
+        })
+    }
+
+    pub fn join(&mut self, a: Axis, b: Axis, which: impl Fn(usize) -> bool) -> Axis {
+        let exprs = self.exprs();
+        let joined = self.fresh(exprs.mul(a.size, b.size));
+        let map =
+            FxHashMap::from_iter([(a.sym, exprs.int(0)), (b.sym, exprs.sym_expr(joined.sym))]);
+        self.substitute(&map, which);
+        joined
+    }
+}
+
+/// `joined` takes the place of `a`; `b` goes.
+fn replace(axes: &mut Vec<Axis>, a: Axis, b: Axis, joined: Axis) {
+    for x in axes.iter_mut().filter(|x| **x == a) {
+        *x = joined;
+    }
+    axes.retain(|x| *x != b);
+}
+
+fn pairs(axes: &[Axis]) -> impl Iterator<Item = (Axis, Axis)> {
+    axes.iter()
+        .flat_map(move |a| axes.iter().map(move |b| (*a, *b)))
+        .filter(|(a, b)| a != b)
+}
+
+/// Element offset of an access.
+fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Result<Expr> {
+    let exprs = &loops.exprs;
+    let buffer = &loops.buffers[buf.index()];
+    if coords.len() != buffer.sizes.len() {
+        return Err(Error::internal(format!(
+            "an access of `{}` has {} coordinates for {} dimensions",
+            buffer.name,
+            coords.len(),
+            buffer.sizes.len()
+        )));
+    }
+    let row_major;
+    let (base, strides) = match &buffer.layout {
+        Some(l) => (l.offset, &l.strides),
+        None => {
+            row_major = exprs.contiguous_strides(&buffer.sizes);
+            (exprs.int(0), &row_major)
+        }
+    };
+    let steps = coords.iter().zip(strides).map(|(c, s)| exprs.mul(*c, *s));
+    Ok(exprs.add(base, exprs.sum(steps)))
+}

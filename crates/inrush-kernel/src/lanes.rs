@@ -1,0 +1,198 @@
+//! Which axis runs over vector lanes.
+
+use crate::build::Builder;
+use crate::nest::{EffectKind, Nest};
+use crate::{Def, ValId};
+use inrush_base::{Caps, DType};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::Axis;
+use inrush_loops::scalar::OpClass;
+
+/// How an offset moves with a lane index.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// The same place for all lanes.
+    Uniform,
+    /// Consecutive elements.
+    Contiguous,
+    /// A constant distance.
+    Strided(Expr),
+    /// Anywhere.
+    Gather,
+}
+
+/// Classifies `offset` for lanes over `lane`; `varies` tells of other symbols whether they differ between lanes.
+pub fn access(exprs: &Exprs, offset: Expr, lane: Sym, varies: impl Fn(Sym) -> bool) -> Access {
+    let syms = exprs.free_syms(offset);
+    if syms.iter().any(|s| varies(*s)) {
+        return Access::Gather;
+    }
+    if !syms.contains(&lane) {
+        return Access::Uniform;
+    }
+    match exprs.affine(offset, &[lane]) {
+        Some((c, _)) if exprs.is_int(c[0], 1) => Access::Contiguous,
+        Some((c, _)) => Access::Strided(c[0]),
+        None => Access::Gather,
+    }
+}
+
+/// The chosen loop.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Lanes {
+    None,
+    /// An axis of the group: everything runs inside the lanes loop.
+    Shared { axis: usize, width: u32 },
+    /// Each nest has its own, by position of the axis.
+    Own,
+}
+
+/// What of a kernel is alive: values, and effects by nest and position.
+pub(crate) struct Live {
+    pub values: Vec<bool>,
+    pub effects: Vec<Vec<bool>>,
+}
+
+/// Lanes of a loop that evaluates values of these dtypes: a vector register of the widest type that does real work.
+pub(crate) fn width(caps: &Caps, dtypes: impl Iterator<Item = DType>) -> u32 {
+    let (mut float, mut other) = (0, 1);
+    for d in dtypes {
+        if d.is_float() {
+            float = float.max(d.compute().size());
+        } else {
+            other = other.max(d.size());
+        }
+    }
+    let bytes = if float > 0 { float } else { other };
+    caps.lanes(bytes) as u32
+}
+
+/// dtypes of the live values and stores that depend on `bits`.
+pub(crate) fn dtypes<'b>(
+    b: &'b Builder,
+    live: &'b Live,
+    bits: u64,
+) -> impl Iterator<Item = DType> + 'b {
+    (0..b.values.len())
+        .filter(move |v| live.values[*v] && b.infos[*v].bits & bits != 0)
+        // Indices and masks follow the width of what they serve.
+        .filter(|v| !matches!(b.values[*v].def, Def::Indirect { .. } | Def::Index(_)))
+        .map(|v| b.values[v].dtype)
+}
+
+/// How much lanes over `axis` gain in one point of the nest, by accesses and operations.
+fn score(b: &Builder, live: &Live, at: usize, axis: &Axis) -> f64 {
+    let exprs = &b.loops.exprs;
+    let bit = b.bits[&axis.sym];
+    let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
+    let weigh = |offset: Expr, weight: f64| match access(exprs, offset, axis.sym, varies) {
+        Access::Uniform => 0.0,
+        Access::Contiguous => weight,
+        Access::Strided(_) | Access::Gather => -1.5 * weight,
+    };
+    let mut total = 0.0;
+    let mut seen = vec![false; b.values.len()];
+    let mut todo: Vec<ValId> = Vec::new();
+    for (e, _) in (b.nests[at].effects.iter().zip(&live.effects[at])).filter(|(_, l)| **l) {
+        match &e.kind {
+            EffectKind::Update { value, .. } => {
+                todo.push(*value);
+                total += 0.3;
+            }
+            EffectKind::Store {
+                offset,
+                value,
+                mask,
+                ..
+            } => {
+                total += weigh(*offset, 2.0);
+                todo.push(*value);
+                todo.extend(*mask);
+                todo.extend(b.expr_values(*offset));
+            }
+        }
+    }
+    while let Some(v) = todo.pop() {
+        if std::mem::replace(&mut seen[v.index()], true) || b.infos[v.index()].bits & bit == 0 {
+            continue;
+        }
+        match &b.values[v.index()].def {
+            Def::Load { offset, .. } => total += weigh(*offset, 1.0),
+            Def::Op { op, .. } => {
+                total += if op.class() == OpClass::Math {
+                    2.0
+                } else {
+                    0.1
+                }
+            }
+            _ => {}
+        }
+        todo.extend(b.uses(v));
+    }
+    total
+}
+
+/// Share of full vectors when `extent` points run in vectors of `width`.
+fn efficiency(exprs: &Exprs, extent: Expr, width: u32) -> f64 {
+    let n = exprs.hint(extent).max(1) as f64;
+    let w = width as f64;
+    if n * 2.0 <= w {
+        return 0.0;
+    }
+    n / ((n / w).ceil() * w)
+}
+
+fn points(exprs: &Exprs, axes: &[Axis]) -> f64 {
+    axes.iter().map(|a| exprs.hint(a.size).max(1) as f64).product()
+}
+
+/// The best axis of a nest's own, with its worth.
+pub(crate) fn own_axis(b: &Builder, live: &Live, at: usize, caps: &Caps) -> Option<(usize, u32, f64)> {
+    let nest: &Nest = &b.nests[at];
+    let exprs = &b.loops.exprs;
+    let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());
+    let mut best: Option<(usize, u32, f64)> = None;
+    for (i, axis) in nest.axes.iter().enumerate() {
+        if nest.ordered && i >= first_reduction {
+            continue;
+        }
+        let w = width(caps, dtypes(b, live, b.bits[&axis.sym]));
+        let worth = if w < 2 {
+            0.0
+        } else {
+            score(b, live, at, axis) * efficiency(exprs, axis.size, w) * points(exprs, &nest.axes)
+        };
+        if worth > best.map_or(0.0, |x| x.2) {
+            best = Some((i, w, worth));
+        }
+    }
+    best
+}
+
+/// Chooses between an axis of the group and axes of the nests.
+pub(crate) fn choose(b: &Builder, live: &Live, shared: &[Axis], caps: &Caps) -> Lanes {
+    let exprs = &b.loops.exprs;
+    let own: f64 = (0..b.nests.len())
+        .filter_map(|n| own_axis(b, live, n, caps))
+        .map(|x| x.2)
+        .sum();
+    let mut best = (Lanes::None, 0.0);
+    if own > 0.0 {
+        best = (Lanes::Own, own);
+    }
+    for (i, axis) in shared.iter().enumerate() {
+        let w = width(caps, dtypes(b, live, b.bits[&axis.sym]));
+        if w < 2 {
+            continue;
+        }
+        let worth: f64 = (0..b.nests.len())
+            .map(|n| score(b, live, n, axis) * points(exprs, &b.nests[n].axes))
+            .sum::<f64>()
+            * efficiency(exprs, axis.size, w);
+        // Between equals the group's last axis wins: it lies closest in most layouts.
+        if worth > best.1 || (worth == best.1 && matches!(best.0, Lanes::Shared { .. })) {
+            best = (Lanes::Shared { axis: i, width: w }, worth);
+        }
+    }
+    best.0
+}

@@ -1,0 +1,283 @@
+//! Stage `tile`: a fused group of loop bodies becomes a [`Kernel`], a tree of loops over flat memory offsets.
+//!
+//! What is decided here: which axes form the grid that threads share, which loop runs over vector lanes, where each statement
+//! stands (as far out as it may), which buffers never reach memory. What is left to a language: how a vector, a tail or a
+//! reduction over lanes is spelled. A value *varies* when it depends on the index of an open lanes loop; all others are
+//! uniform, one number for all lanes.
+//!
+//! Does not know: how C or Triton is spelled.
+
+mod build;
+mod cost;
+mod epilogue;
+mod flatten;
+mod fold;
+mod lanes;
+mod nest;
+mod print;
+mod tile;
+mod verify;
+
+use inrush_base::{DType, Scalar, id_type};
+use inrush_expr::{Expr, Sym};
+use inrush_loops::{BufId, OriginId, ReduceOp, ScalarOp, StoreMode};
+use smallvec::SmallVec;
+
+pub use epilogue::tile_epilogue;
+pub use lanes::{Access, access};
+pub use print::print;
+pub use tile::tile;
+pub use verify::verify;
+
+id_type!(
+    /// A value of a kernel.
+    ValId,
+    "v"
+);
+id_type!(
+    /// A buffer argument of a kernel, by position.
+    KBufId,
+    "b"
+);
+id_type!(
+    /// An accumulator.
+    AccId,
+    "a"
+);
+
+/// A kernel: one function over a range of grid units, or over a tile of a contraction's result.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Kernel {
+    /// For people: the fused operators. What a language names the function is its own affair.
+    pub name: String,
+    pub origins: Vec<OriginId>,
+    pub kind: Kind,
+    pub buffers: Vec<KernelBuf>,
+    /// Integer arguments, evaluated by the caller before each launch.
+    pub sizes: Vec<Param>,
+    pub values: Vec<Value>,
+    pub accs: Vec<Acc>,
+    /// What is evaluated once per call of the function.
+    pub head: Vec<Item>,
+    /// What is done for each unit, with the grid's symbols set.
+    pub body: Vec<Item>,
+    /// Run-time checks; a kernel stops at the first that fails.
+    pub checks: Vec<Check>,
+    /// Number of units of the whole launch; 1 for an epilogue.
+    pub units: Expr,
+    /// Bytes touched plus weighted operations of one unit: what an executor needs to share units among threads.
+    pub cost_per_unit: Expr,
+    /// Bytes of scratch that each thread must bring, as the last buffer, aligned to 64; `None` when there is no need.
+    pub scratch_bytes: Option<Expr>,
+}
+
+/// An integer argument: the symbol that the kernel's expressions use for it, and what the caller passes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Param {
+    pub sym: Sym,
+    pub value: Expr,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Kind {
+    /// Units are the row-major points of the grid.
+    Grid(Vec<GridAxis>),
+    /// A tile of a contraction's result: linear indices of the batch, the rows `m0..m1` and the columns `n0..n1`.
+    Epilogue { batch: Sym, m: Sym, n: Sym },
+}
+
+/// One axis of the grid: `extent` points in blocks of `block`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct GridAxis {
+    /// The axis' index where `block` is 1; where it is not, a [`Range::Block`] loop runs over the block.
+    pub sym: Sym,
+    pub extent: Expr,
+    pub block: i64,
+}
+
+/// A buffer argument, or a buffer of the kernel's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelBuf {
+    pub buf: BufId,
+    pub dtype: DType,
+    pub role: BufRole,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BufRole {
+    In,
+    Out,
+    InOut,
+    /// Lives within one point of the group's axes. With `per_lane` the group runs inside a lanes loop: an offset counts whole
+    /// vectors, one element for each lane.
+    Local {
+        len: Expr,
+        per_lane: bool,
+    },
+}
+
+/// A value: what defines it and its compute dtype.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Value {
+    pub def: Def,
+    pub dtype: DType,
+}
+
+/// What defines a value. Offsets count elements.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Def {
+    Const(Scalar),
+    Index(Expr),
+    Load {
+        buf: KBufId,
+        offset: Expr,
+        mask: Option<ValId>,
+        fill: Scalar,
+    },
+    Op {
+        op: ScalarOp,
+        args: SmallVec<[ValId; 3]>,
+    },
+    Cast {
+        arg: ValId,
+        to: DType,
+    },
+    Bitcast {
+        arg: ValId,
+        from: DType,
+        to: DType,
+    },
+    /// An integer made usable in offsets as `sym`; see [`inrush_loops::Stmt::Indirect`]. `check` is a position in
+    /// [`Kernel::checks`].
+    Indirect {
+        value: ValId,
+        sym: Sym,
+        size: Expr,
+        wrap: bool,
+        check: Option<u32>,
+        mask: Option<ValId>,
+    },
+    /// The result of a finished accumulator.
+    Final(AccId),
+    /// An accumulator as it stands, this point included: a scan.
+    Running {
+        acc: AccId,
+        value: ValId,
+    },
+    /// The contraction's sum at this point.
+    Sum,
+}
+
+/// An accumulator of a reduction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acc {
+    pub op: ReduceOp,
+    /// dtype of the values that go in.
+    pub dtype: DType,
+    /// For an arg reduction the row-major index of a point.
+    pub index: Option<Expr>,
+}
+
+/// A node of the tree.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Item {
+    Loop(Loop),
+    /// Evaluates a value; it is known to the items after it in this list and inside their loops.
+    Let(ValId),
+    /// Starts an accumulator at its neutral element.
+    Acc(AccId),
+    Update {
+        acc: AccId,
+        value: ValId,
+    },
+    Store {
+        buf: KBufId,
+        offset: Expr,
+        value: ValId,
+        mode: StoreMode,
+        mask: Option<ValId>,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Loop {
+    pub sym: Sym,
+    pub range: Range,
+    pub role: Role,
+    pub body: Vec<Item>,
+}
+
+/// What a loop runs over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Range {
+    /// `0..extent`.
+    Full(Expr),
+    /// The current block of the grid axis of the same symbol.
+    Block { extent: Expr, block: i64 },
+    /// The rows of an epilogue's tile.
+    Rows,
+    /// The columns of an epilogue's tile.
+    Columns,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    Serial,
+    /// `width` consecutive points at once; accumulators of an enclosing scope are kept per lane, in `unroll` copies that
+    /// hide the latency of the update, and combined at the end.
+    Lanes {
+        width: u32,
+        unroll: u32,
+    },
+}
+
+/// A run-time check: the operator that asks for it and what to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Check {
+    pub origin: Option<OriginId>,
+    pub message: String,
+}
+
+impl Def {
+    /// Values that this one uses.
+    pub fn operands(&self) -> SmallVec<[ValId; 3]> {
+        let mut out = SmallVec::new();
+        match self {
+            Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum => {}
+            Def::Load { mask, .. } => out.extend(*mask),
+            Def::Op { args, .. } => out.extend(args.iter().copied()),
+            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => out.push(*arg),
+            Def::Running { value, .. } => out.push(*value),
+            Def::Indirect { value, mask, .. } => {
+                out.push(*value);
+                out.extend(*mask);
+            }
+        }
+        out
+    }
+
+    /// The expression that it evaluates, if any.
+    pub fn expr(&self) -> Option<Expr> {
+        match self {
+            Def::Index(e) | Def::Load { offset: e, .. } => Some(*e),
+            _ => None,
+        }
+    }
+}
+
+impl Kernel {
+    pub fn value(&self, v: ValId) -> &Value {
+        &self.values[v.index()]
+    }
+    pub fn buffer(&self, b: KBufId) -> &KernelBuf {
+        &self.buffers[b.index()]
+    }
+    /// Buffers that the caller passes, in order.
+    pub fn arguments(&self) -> impl Iterator<Item = (KBufId, &KernelBuf)> {
+        self.buffers
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| !matches!(b.role, BufRole::Local { .. }))
+            .map(|(i, b)| (KBufId::from_index(i), b))
+    }
+}

@@ -1,0 +1,58 @@
+//! Nests: bodies that share one set of loops inside a point of the group's axes.
+
+use crate::{AccId, KBufId, ValId};
+use inrush_expr::Expr;
+use inrush_loops::{Axis, StoreMode};
+
+/// Loops over `axes` with what happens at their points.
+#[derive(Default, Debug)]
+pub(crate) struct Nest {
+    pub axes: Vec<Axis>,
+    pub effects: Vec<Effect>,
+    /// Numbers of leading axes after which a reduction of some body begins; loops move only between them.
+    pub splits: Vec<usize>,
+    /// Reductions or scans whose result depends on the order of the axes.
+    pub ordered: bool,
+    pub scans: bool,
+}
+
+/// Something that a nest does, inside its first `depth` axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Effect {
+    pub depth: usize,
+    pub kind: EffectKind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum EffectKind {
+    Update {
+        acc: AccId,
+        value: ValId,
+        /// Leading axes outside of the reduction.
+        start: usize,
+    },
+    Store {
+        buf: KBufId,
+        offset: Expr,
+        value: ValId,
+        mode: StoreMode,
+        mask: Option<ValId>,
+    },
+}
+
+impl Nest {
+    /// The loops in the order in which they run when `lane` is to be the innermost one that it may be, and its position.
+    pub fn order(&self, lane: Option<usize>) -> (Vec<usize>, Option<usize>) {
+        let mut order: Vec<usize> = (0..self.axes.len()).collect();
+        let Some(lane) = lane else {
+            return (order, None);
+        };
+        let end = (self.splits.iter().copied())
+            .filter(|s| *s > lane)
+            .min()
+            .unwrap_or(self.axes.len());
+        order.remove(lane);
+        order.insert(end - 1, lane);
+        (order, Some(end - 1))
+    }
+}

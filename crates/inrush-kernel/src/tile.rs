@@ -1,0 +1,579 @@
+//! A group becomes a kernel: lanes and grid are chosen, every statement is placed as far out as it may stand.
+
+use crate::build::Builder;
+use crate::flatten::Flat;
+use crate::lanes::{self, Lanes, Live};
+use crate::nest::{Effect, EffectKind};
+use crate::{
+    BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost,
+};
+use inrush_base::{Caps, Error, Result};
+use inrush_expr::{Expr, Sym};
+use inrush_loops::scalar::OpClass;
+use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
+
+/// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
+const UNIT_POINTS: i64 = 4096;
+/// Locals that fit into this many bytes live on the stack.
+const STACK_BYTES: i64 = 32 << 10;
+
+/// Makes a kernel of a fused group: for each point of `axes`, `bodies` in order, with `locals` living within one point.
+pub fn tile(
+    loops: &Loops,
+    axes: &[Axis],
+    bodies: &[Body],
+    locals: &[BufId],
+    caps: &Caps,
+) -> Result<Kernel> {
+    let mut flat = Flat::new(loops, axes, bodies)?;
+    if let [body] = flat.bodies.as_slice() {
+        // A lone body keeps nothing between its points: all its parallel axes may be shared out.
+        flat.shared = body.axes[..body.outer].to_vec();
+    }
+    flat.drop_unit_axes();
+    flat.join_axes();
+    let builder = Builder::new(&flat, locals)?;
+    let live = liveness(&builder);
+    let choice = lanes::choose(&builder, &live, &flat.shared, caps);
+    let exprs = &loops.exprs;
+
+    // Work of one point of the group, in points of its nests.
+    let point: i64 = builder
+        .nests
+        .iter()
+        .map(|n| {
+            (n.axes.iter()).fold(1i64, |a, x| a.saturating_mul(exprs.hint(x.size).max(1)))
+        })
+        .fold(0i64, i64::saturating_add)
+        .max(1);
+    let mut grid: Vec<Axis> = flat.shared.clone();
+    let mut inner: Vec<GroupLoop> = Vec::new();
+    let mut work = point;
+    let mut block = 1;
+    let combining = builder.nests.iter().flat_map(|n| &n.effects).any(
+        |e| matches!(&e.kind, EffectKind::Store { mode, .. } if *mode != StoreMode::Set),
+    );
+    if let Lanes::Shared { axis, width } = choice {
+        let lane = grid.remove(axis);
+        let total = exprs.hint(lane.size).max(1).saturating_mul(point);
+        let blocked = !combining && total > 2 * UNIT_POINTS;
+        if blocked {
+            let step = 4 * width as i64;
+            block = ((2 * UNIT_POINTS / point) / step * step).max(step);
+        }
+        work = if blocked {
+            block.saturating_mul(point)
+        } else {
+            total
+        };
+        inner.push(GroupLoop {
+            axis: lane,
+            range: if blocked {
+                Range::Block {
+                    extent: lane.size,
+                    block,
+                }
+            } else {
+                Range::Full(lane.size)
+            },
+            role: Role::Lanes { width, unroll: 1 },
+        });
+    }
+    while let Some(last) = grid.last().copied() {
+        let more = work.saturating_mul(exprs.hint(last.size).max(1));
+        if more > UNIT_POINTS && !combining {
+            break;
+        }
+        grid.pop();
+        work = more;
+        inner.insert(
+            0,
+            GroupLoop {
+                axis: last,
+                range: Range::Full(last.size),
+                role: Role::Serial,
+            },
+        );
+    }
+    let mut axes: Vec<GridAxis> = grid
+        .iter()
+        .map(|a| GridAxis {
+            sym: a.sym,
+            extent: a.size,
+            block: 1,
+        })
+        .collect();
+    if let Some(GroupLoop {
+        axis,
+        range: Range::Block { extent, block },
+        ..
+    }) = inner.iter().find(|l| matches!(l.range, Range::Block { .. }))
+    {
+        axes.push(GridAxis {
+            sym: axis.sym,
+            extent: *extent,
+            block: *block,
+        });
+    }
+    let units = exprs.product(
+        axes.iter()
+            .map(|a| exprs.ceildiv(a.extent, exprs.int(a.block))),
+    );
+    let tree = Placer::new(&builder, &live, &grid, &inner, choice, caps).run()?;
+    let origins = origins(bodies);
+    finish(builder, tree, Kind::Grid(axes), origins, units, choice)
+}
+
+pub(crate) fn origins(bodies: &[Body]) -> Vec<OriginId> {
+    let mut out = Vec::new();
+    for o in bodies.iter().flat_map(|b| &b.origins) {
+        if !out.contains(o) {
+            out.push(*o);
+        }
+    }
+    out
+}
+
+/// A loop over an axis of the group inside a unit.
+pub(crate) struct GroupLoop {
+    pub axis: Axis,
+    pub range: Range,
+    pub role: Role,
+}
+
+/// Values and effects that reach memory. Stores into locals that nobody reads any more go.
+pub(crate) fn liveness(b: &Builder) -> Live {
+    let mut live = Live {
+        values: vec![false; b.values.len()],
+        effects: b.nests.iter().map(|n| vec![false; n.effects.len()]).collect(),
+    };
+    let mut todo: Vec<ValId> = Vec::new();
+    let local = |buf: crate::KBufId| matches!(b.buffers[buf.index()].role, BufRole::Local { .. });
+    let mut wake = |live: &mut Live, todo: &mut Vec<ValId>, which: &dyn Fn(&EffectKind) -> bool| {
+        for (n, nest) in b.nests.iter().enumerate() {
+            for (i, e) in nest.effects.iter().enumerate() {
+                if live.effects[n][i] || !which(&e.kind) {
+                    continue;
+                }
+                live.effects[n][i] = true;
+                match &e.kind {
+                    EffectKind::Update { value, .. } => todo.push(*value),
+                    EffectKind::Store {
+                        offset,
+                        value,
+                        mask,
+                        ..
+                    } => {
+                        todo.push(*value);
+                        todo.extend(*mask);
+                        todo.extend(b.expr_values(*offset));
+                    }
+                }
+            }
+        }
+    };
+    wake(
+        &mut live,
+        &mut todo,
+        &|k| matches!(k, EffectKind::Store { buf, .. } if !local(*buf)),
+    );
+    while let Some(v) = todo.pop() {
+        if std::mem::replace(&mut live.values[v.index()], true) {
+            continue;
+        }
+        todo.extend(b.uses(v));
+        match &b.values[v.index()].def {
+            Def::Load { buf, .. } if local(*buf) => wake(
+                &mut live,
+                &mut todo,
+                &|k| matches!(k, EffectKind::Store { buf: s, .. } if s == buf),
+            ),
+            Def::Final(a) => wake(
+                &mut live,
+                &mut todo,
+                &|k| matches!(k, EffectKind::Update { acc, .. } if acc == a),
+            ),
+            // The definition itself updates the accumulator.
+            Def::Running { .. } => {}
+            _ => {}
+        }
+    }
+    live
+}
+
+/// Head and body of a kernel.
+#[derive(Default)]
+pub(crate) struct Tree {
+    pub head: Vec<Item>,
+    pub body: Vec<Item>,
+}
+
+/// Puts values and effects into loops.
+pub(crate) struct Placer<'p, 'a> {
+    b: &'p Builder<'a>,
+    live: &'p Live,
+    inner: &'p [GroupLoop],
+    choice: Lanes,
+    caps: &'p Caps,
+    /// Axes known at each level outside of the nests: none, those of the grid, one more for each group loop.
+    level_bits: Vec<u64>,
+    lists: Vec<Vec<Item>>,
+    defined: Vec<bool>,
+}
+
+impl<'p, 'a> Placer<'p, 'a> {
+    pub fn new(
+        b: &'p Builder<'a>,
+        live: &'p Live,
+        grid: &[Axis],
+        inner: &'p [GroupLoop],
+        choice: Lanes,
+        caps: &'p Caps,
+    ) -> Self {
+        let mut bits = grid.iter().fold(0, |acc, a| acc | b.bits[&a.sym]);
+        let mut level_bits = vec![0, bits];
+        for l in inner {
+            bits |= b.bits[&l.axis.sym];
+            level_bits.push(bits);
+        }
+        Placer {
+            b,
+            live,
+            inner,
+            choice,
+            caps,
+            lists: vec![Vec::new(); level_bits.len()],
+            level_bits,
+            defined: vec![false; b.values.len()],
+        }
+    }
+
+    pub fn run(mut self) -> Result<Tree> {
+        for n in 0..self.b.nests.len() {
+            self.nest(n)?;
+        }
+        let mut items = self.lists.pop().unwrap_or_default();
+        for l in self.inner.iter().rev() {
+            let looped = Item::Loop(Loop {
+                sym: l.axis.sym,
+                range: l.range,
+                role: l.role,
+                body: items,
+            });
+            items = self.lists.pop().unwrap_or_default();
+            items.push(looped);
+        }
+        Ok(Tree {
+            head: self.lists.pop().unwrap_or_default(),
+            body: items,
+        })
+    }
+
+    fn innermost(&mut self) -> &mut Vec<Item> {
+        self.lists.last_mut().expect("at least head and grid")
+    }
+
+    /// Evaluates a value of the group, as far out as it may stand.
+    fn place(&mut self, v: ValId) {
+        if std::mem::replace(&mut self.defined[v.index()], true) {
+            return;
+        }
+        let info = self.b.infos[v.index()];
+        let last = self.lists.len() - 1;
+        let level = if info.pinned {
+            last
+        } else {
+            (self.level_bits.iter())
+                .position(|bits| info.bits & !bits == 0)
+                .unwrap_or(last)
+        };
+        self.lists[level].push(Item::Let(v));
+    }
+
+    fn nest(&mut self, at: usize) -> Result<()> {
+        let b = self.b;
+        let nest = &b.nests[at];
+        let effects: Vec<&Effect> = (nest.effects.iter().zip(&self.live.effects[at]))
+            .filter(|(_, l)| **l)
+            .map(|(e, _)| e)
+            .collect();
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let lane = match self.choice {
+            Lanes::Own => lanes::own_axis(b, self.live, at, self.caps),
+            _ => None,
+        };
+        let (order, lane_at) = nest.order(lane.map(|l| l.0));
+        let n = order.len();
+        let mut position = vec![0; n];
+        for (p, axis) in order.iter().enumerate() {
+            position[*axis] = p;
+        }
+        let own_bits: Vec<u64> = nest.axes.iter().map(|a| b.bits[&a.sym]).collect();
+        let all_own = own_bits.iter().fold(0, |a, x| a | x);
+        let starts: Vec<(crate::AccId, usize)> = effects
+            .iter()
+            .filter_map(|e| match e.kind {
+                EffectKind::Update { acc, start, .. } => Some((acc, start)),
+                EffectKind::Store { .. } => None,
+            })
+            .chain(self.running(&effects, n))
+            .collect();
+
+        // Everything that this nest evaluates, operands first; `late` waits for a reduction over all axes of the nest.
+        let needed = self.needed(&effects);
+        let mut late = vec![false; b.values.len()];
+        let mut pre: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        let mut post: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        let mut late_list: Vec<ValId> = Vec::new();
+        for v in needed {
+            let info = b.infos[v.index()];
+            late[v.index()] = match &b.values[v.index()].def {
+                Def::Final(a) => starts.iter().any(|(acc, start)| acc == a && *start == 0),
+                _ => b.uses(v).iter().any(|u| late[u.index()]),
+            };
+            let after = info.after.filter(|(nest, _)| *nest == at);
+            if late[v.index()] {
+                late_list.push(v);
+            } else if info.bits & all_own == 0 && after.is_none() {
+                self.place(v);
+            } else {
+                let depth = (0..n)
+                    .filter(|axis| info.bits & own_bits[*axis] != 0)
+                    .map(|axis| position[axis] + 1)
+                    .max()
+                    .unwrap_or(0);
+                match after {
+                    Some((_, d)) if depth <= d => post[d].push(Item::Let(v)),
+                    Some(_) => {
+                        return Err(Error::unsupported(
+                            "a value that depends on the result of a reduction and on its axes",
+                        ));
+                    }
+                    None => pre[depth].push(Item::Let(v)),
+                }
+            }
+        }
+
+        let mut stores: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        let mut updates: Vec<Item> = Vec::new();
+        for e in &effects {
+            match &e.kind {
+                EffectKind::Update { acc, value, .. } => updates.push(Item::Update {
+                    acc: *acc,
+                    value: *value,
+                }),
+                EffectKind::Store {
+                    buf,
+                    offset,
+                    value,
+                    mode,
+                    mask,
+                } => stores[e.depth].push(Item::Store {
+                    buf: *buf,
+                    offset: *offset,
+                    value: *value,
+                    mode: *mode,
+                    mask: *mask,
+                }),
+            }
+        }
+        let scanned = |acc: &crate::AccId| {
+            b.values
+                .iter()
+                .any(|v| matches!(&v.def, Def::Running { acc: a, .. } if a == acc))
+        };
+        updates.retain(|u| !matches!(u, Item::Update { acc, .. } if scanned(acc)));
+
+        // Innermost first.
+        let mut items: Vec<Item> = Vec::new();
+        for d in (0..=n).rev() {
+            let mut level = std::mem::take(&mut pre[d]);
+            for (acc, start) in &starts {
+                if *start == d {
+                    level.push(Item::Acc(*acc));
+                }
+            }
+            if d < n {
+                let axis = nest.axes[order[d]];
+                let role = match lane {
+                    Some((_, width, _)) if lane_at == Some(d) => Role::Lanes {
+                        width,
+                        unroll: self.unroll(&items, &starts, d),
+                    },
+                    _ => Role::Serial,
+                };
+                level.push(Item::Loop(Loop {
+                    sym: axis.sym,
+                    range: Range::Full(axis.size),
+                    role,
+                    body: items,
+                }));
+            }
+            if d == n {
+                level.append(&mut updates);
+            }
+            level.append(&mut post[d]);
+            if d > 0 {
+                level.append(&mut stores[d]);
+            }
+            items = level;
+        }
+        self.innermost().append(&mut items);
+        for v in late_list {
+            self.place(v);
+        }
+        let mut last = std::mem::take(&mut stores[0]);
+        self.innermost().append(&mut last);
+        Ok(())
+    }
+
+    /// Accumulators of live scans, which start before the last axis.
+    fn running(&self, effects: &[&Effect], n: usize) -> Vec<(crate::AccId, usize)> {
+        self.needed(effects)
+            .iter()
+            .filter_map(|v| match self.b.values[v.index()].def {
+                Def::Running { acc, .. } => Some((acc, n.saturating_sub(1))),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Values that the effects need and that no enclosing scope has yet, operands first.
+    fn needed(&self, effects: &[&Effect]) -> Vec<ValId> {
+        let b = self.b;
+        let mut todo: Vec<ValId> = Vec::new();
+        for e in effects {
+            match &e.kind {
+                EffectKind::Update { value, .. } => todo.push(*value),
+                EffectKind::Store {
+                    offset,
+                    value,
+                    mask,
+                    ..
+                } => {
+                    todo.push(*value);
+                    todo.extend(*mask);
+                    todo.extend(b.expr_values(*offset));
+                }
+            }
+        }
+        let mut wanted = std::collections::BTreeSet::new();
+        while let Some(v) = todo.pop() {
+            if self.defined[v.index()] || !wanted.insert(v) {
+                continue;
+            }
+            todo.extend(b.uses(v));
+        }
+        wanted.into_iter().collect()
+    }
+
+    /// Copies of the lanes loop's accumulators: cheap bodies wait for the latency of the update, others do not.
+    fn unroll(&self, items: &[Item], starts: &[(crate::AccId, usize)], d: usize) -> u32 {
+        if !starts.iter().any(|(_, s)| *s <= d) {
+            return 1;
+        }
+        let mut ops = 0;
+        for item in items {
+            match item {
+                Item::Let(v) => {
+                    ops += match &self.b.values[v.index()].def {
+                        Def::Op { op, .. } if op.class() == OpClass::Math => 16,
+                        Def::Op { .. } | Def::Cast { .. } => 1,
+                        Def::Load { .. } => 1,
+                        _ => 0,
+                    }
+                }
+                Item::Update { .. } => ops += 1,
+                Item::Acc(_) => {}
+                Item::Loop(_) | Item::Store { .. } => return 1,
+            }
+        }
+        match ops {
+            0..=6 => 4,
+            7..=12 => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Renumbers what is left in order of appearance, so that equal kernels are equal, and fills in the rest.
+pub(crate) fn finish(
+    b: Builder,
+    tree: Tree,
+    kind: Kind,
+    origins: Vec<OriginId>,
+    units: Expr,
+    choice: Lanes,
+) -> Result<Kernel> {
+    let exprs = &b.loops.exprs;
+    let mut kernel = Kernel {
+        name: name(b.loops, &origins),
+        origins,
+        kind,
+        buffers: b.buffers.clone(),
+        sizes: Vec::new(),
+        values: b.values.clone(),
+        accs: b.accs.clone(),
+        head: tree.head,
+        body: tree.body,
+        checks: b.checks.clone(),
+        units,
+        cost_per_unit: exprs.int(1),
+        scratch_bytes: None,
+    };
+    crate::cost::renumber(&mut kernel);
+    // Sizes, in order of appearance.
+    let mut syms: Vec<Sym> = Vec::new();
+    cost::each_expr(&kernel, &mut |e| exprs.collect_syms(e, &mut syms));
+    kernel.sizes = syms
+        .into_iter()
+        .filter(|s| !exprs.is_index(*s))
+        .map(|sym| Param {
+            sym,
+            value: exprs.sym_expr(sym),
+        })
+        .collect();
+    // Locals: on the stack, or in scratch that the caller brings.
+    let lane_width = match choice {
+        Lanes::Shared { width, .. } => Some(width as i64),
+        _ => None,
+    };
+    let mut bytes = exprs.int(0);
+    for buf in &mut kernel.buffers {
+        let size = buf.dtype.size() as i64;
+        if let BufRole::Local { len, per_lane } = &mut buf.role {
+            *per_lane = lane_width.is_some();
+            let each = exprs.mul(*len, exprs.int(size * lane_width.unwrap_or(1)));
+            let padded = exprs.mul(exprs.ceildiv(each, exprs.int(64)), exprs.int(64));
+            bytes = exprs.add(bytes, padded);
+        }
+    }
+    if !exprs.as_int(bytes).is_some_and(|b| b <= STACK_BYTES) {
+        kernel.scratch_bytes = Some(bytes);
+    }
+    kernel.cost_per_unit = cost::per_unit(exprs, &kernel);
+    Ok(kernel)
+}
+
+/// A title from the operators: `add_gelu_mul`.
+fn name(loops: &Loops, origins: &[OriginId]) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for o in origins {
+        let Some(origin) = loops.origins.get(o.index()) else {
+            continue;
+        };
+        let op = origin.op.trim_start_matches("aten.");
+        let word = op.split('.').next().unwrap_or(op).trim_start_matches('_');
+        if parts.last() != Some(&word) {
+            parts.push(word);
+        }
+    }
+    parts.truncate(6);
+    if parts.is_empty() {
+        "kernel".into()
+    } else {
+        parts.join("_")
+    }
+}
