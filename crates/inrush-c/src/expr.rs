@@ -100,7 +100,9 @@ impl Emitter<'_> {
 
 /// Parenthesised unless it is one token.
 fn atom(text: &str) -> String {
-    if text.bytes().all(|b| b.is_ascii_alphanumeric()) || text.starts_with('(') && text.ends_with(')') {
+    if text.bytes().all(|b| b.is_ascii_alphanumeric())
+        || text.starts_with('(') && text.ends_with(')')
+    {
         text.into()
     } else {
         format!("({text})")

@@ -264,7 +264,11 @@ impl Emitter<'_> {
             Range::Full(e) => self.exprs.as_int(e),
             // Blocks are multiples of the width: only the end of the axis may be partial.
             Range::Block { extent, .. } => {
-                if self.exprs.as_int(self.exprs.modulo(extent, self.exprs.int(w))) == Some(0) {
+                if self
+                    .exprs
+                    .as_int(self.exprs.modulo(extent, self.exprs.int(w)))
+                    == Some(0)
+                {
                     return Cut {
                         unroll: 1,
                         main: true,
@@ -279,7 +283,11 @@ impl Emitter<'_> {
             Some(n) if n < w => Cut {
                 unroll: 1,
                 main: false,
-                rest: if n > 0 { Rest::Part(Some(n)) } else { Rest::None },
+                rest: if n > 0 {
+                    Rest::Part(Some(n))
+                } else {
+                    Rest::None
+                },
             },
             Some(n) => {
                 let full = n / w;
@@ -361,9 +369,7 @@ impl Emitter<'_> {
         };
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));
-            self.open(format!(
-                "for (i64 {name} = {lo}; {name} < {hi}; {name}++)"
-            ));
+            self.open(format!("for (i64 {name} = {lo}; {name} < {hi}; {name}++)"));
             self.items(&l.body)?;
             self.close();
             return Ok(());
@@ -558,12 +564,9 @@ impl Emitter<'_> {
         let lane = self.lane.clone().expect("it varies");
         let elem = self.elem(d);
         let ty = self.helpers.vector(elem, lane.width);
-        let affine = self
-            .exprs
-            .affine(e, &[lane.sym])
-            .filter(|(c, rest)| {
-                d != DType::Bool && !self.expr_varies(*rest) && !self.expr_varies(c[0])
-            });
+        let affine = self.exprs.affine(e, &[lane.sym]).filter(|(c, rest)| {
+            d != DType::Bool && !self.expr_varies(*rest) && !self.expr_varies(c[0])
+        });
         if let Some((c, _)) = affine {
             let first = self.expr(e, false)?;
             let step = self.expr(c[0], false)?;

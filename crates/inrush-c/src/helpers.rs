@@ -92,13 +92,9 @@ impl Helpers {
         let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
         if native {
             let mask = self.lane_mask("i32", w);
-            self.function(
-                &name,
-                format!("{v} {name}(const {elem} *p, i64 c)"),
-                |_| {
-                    format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
-                },
-            );
+            self.function(&name, format!("{v} {name}(const {elem} *p, i64 c)"), |_| {
+                format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
+            });
         } else {
             self.function(&name, format!("{v} {name}(const {elem} *p, i64 c)"), |_| {
                 format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;")
@@ -114,13 +110,17 @@ impl Helpers {
         let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
         if native {
             let mask = self.lane_mask("i32", w);
-            self.function(&name, format!("void {name}({elem} *p, {v} x, i64 c)"), |_| {
-                format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);")
-            });
+            self.function(
+                &name,
+                format!("void {name}({elem} *p, {v} x, i64 c)"),
+                |_| format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);"),
+            );
         } else {
-            self.function(&name, format!("void {name}({elem} *p, {v} x, i64 c)"), |_| {
-                "for (i64 k = 0; k < c; k++) p[k] = x[k];".into()
-            });
+            self.function(
+                &name,
+                format!("void {name}({elem} *p, {v} x, i64 c)"),
+                |_| "for (i64 k = 0; k < c; k++) p[k] = x[k];".into(),
+            );
         }
         name
     }
@@ -172,7 +172,10 @@ impl Helpers {
         let body = match builtin {
             Some((f, e, lanes)) => {
                 let t = self.vector(e, lanes);
-                gcc_only(&format!("return ({v}){f}(({t})b, ({t})a, ({t})m);"), &generic)
+                gcc_only(
+                    &format!("return ({v}){f}(({t})b, ({t})a, ({t})m);"),
+                    &generic,
+                )
             }
             None => generic,
         };
@@ -200,7 +203,10 @@ impl Helpers {
             let generic = format!("return {sel}((a {op} b){nan}, a, b);");
             match builtin {
                 // The instruction gives its second operand when either is NaN.
-                Some(f) => gcc_only(&format!("return {sel}(a != a, a, {});", f("a, b")), &generic),
+                Some(f) => gcc_only(
+                    &format!("return {sel}(a != a, a, {});", f("a, b")),
+                    &generic,
+                ),
                 None => generic,
             }
         });
@@ -263,7 +269,14 @@ impl Helpers {
     }
 
     /// The C library's function `f` over vectors: libmvec's where it has one, else lane by lane.
-    pub(crate) fn math(&mut self, f: &str, elem: &str, w: u32, arity: usize, caps: &Caps) -> String {
+    pub(crate) fn math(
+        &mut self,
+        f: &str,
+        elem: &str,
+        w: u32,
+        arity: usize,
+        caps: &Caps,
+    ) -> String {
         let scalar = self.libm(f, elem, arity);
         let v = self.vector(elem, w);
         let total = types::bytes(elem) * w;
@@ -297,7 +310,11 @@ impl Helpers {
                 let parts: Vec<String> = (vars[..arity].iter())
                     .map(|x| format!("*(({part}u *)&{x} + {at})"))
                     .collect();
-                _ = write!(body, "*(({part}u *)&r + {at}) = {mangled}({}); ", parts.join(", "));
+                _ = write!(
+                    body,
+                    "*(({part}u *)&r + {at}) = {mangled}({}); ",
+                    parts.join(", ")
+                );
             }
             body + "return r;"
         });
@@ -332,7 +349,9 @@ impl Helpers {
                 format!("return (u64)b >= {bits} ? ({out}) : ({elem})(a >> b);")
             }
         };
-        self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| body);
+        self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| {
+            body
+        });
         name
     }
 
@@ -427,7 +446,13 @@ impl Helpers {
     }
 
     /// Combines the lanes of a vector with a scalar function or operator.
-    pub(crate) fn across(&mut self, what: &str, elem: &str, w: u32, combine: &dyn Fn(&str, &str) -> String) -> String {
+    pub(crate) fn across(
+        &mut self,
+        what: &str,
+        elem: &str,
+        w: u32,
+        combine: &dyn Fn(&str, &str) -> String,
+    ) -> String {
         let v = self.vector(elem, w);
         let name = format!("h{what}_{v}");
         let mut level: Vec<String> = (0..w).map(|i| format!("x[{i}]")).collect();
@@ -455,7 +480,8 @@ impl Helpers {
 /// libmvec's functions (glibc 2.35).
 const MVEC: &[&str] = &[
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",
-    "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow",
+    "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot",
+    "pow",
 ];
 
 const F16_LOAD: &str = "u32 s = (u32)(x & 0x8000) << 16, e = x >> 10 & 31, m = x & 0x3ff, u; \

@@ -66,7 +66,9 @@ impl Emitter<'_> {
             None
         } else if own && kind == Access::Uniform {
             let at = self.expr(offset, false)?;
-            Some(format!("({raw_ty})*(const {raw_ty}u *)({buf} + ({at}) * {w})"))
+            Some(format!(
+                "({raw_ty})*(const {raw_ty}u *)({buf} + ({at}) * {w})"
+            ))
         } else if own {
             None
         } else if kind == Access::Contiguous {

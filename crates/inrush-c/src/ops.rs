@@ -60,7 +60,11 @@ impl Emitter<'_> {
                 format!("{f}({}, {})", x[0], x[1])
             }
             ScalarOp::Maximum | ScalarOp::Minimum => {
-                let which = if op == ScalarOp::Maximum { "max" } else { "min" };
+                let which = if op == ScalarOp::Maximum {
+                    "max"
+                } else {
+                    "min"
+                };
                 let f = self.helpers.extreme(which, elem, 1, self.caps);
                 format!("{f}({}, {})", x[0], x[1])
             }
@@ -167,7 +171,11 @@ impl Emitter<'_> {
                 format!("{f}({}, {})", x[0], x[1])
             }
             ScalarOp::Maximum | ScalarOp::Minimum => {
-                let which = if op == ScalarOp::Maximum { "max" } else { "min" };
+                let which = if op == ScalarOp::Maximum {
+                    "max"
+                } else {
+                    "min"
+                };
                 // Against a constant one instruction does it, with the operands in the right order.
                 if let Some(c) = (0..2).find(|i| self.is_number(args[*i])) {
                     let f = self.helpers.clamp(which, elem, w, caps);

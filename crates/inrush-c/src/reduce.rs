@@ -24,9 +24,7 @@ impl Emitter<'_> {
             }
         };
         match op {
-            ReduceOp::Sum | ReduceOp::XorSum | ReduceOp::Any => {
-                types::literal(Scalar::Int(0), d)
-            }
+            ReduceOp::Sum | ReduceOp::XorSum | ReduceOp::Any => types::literal(Scalar::Int(0), d),
             ReduceOp::Prod | ReduceOp::All => types::literal(Scalar::Int(1), d),
             ReduceOp::Max | ReduceOp::ArgMax => extreme(true),
             ReduceOp::Min | ReduceOp::ArgMin => extreme(false),

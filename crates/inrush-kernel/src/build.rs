@@ -208,9 +208,7 @@ impl<'a> Builder<'a> {
                 && !own.is_empty()
                 && !nest.scans
                 && !body.stmts.iter().any(scan)
-                && (outer == own.len()
-                    || nest.splits.is_empty()
-                    || nest.splits.contains(&outer));
+                && (outer == own.len() || nest.splits.is_empty() || nest.splits.contains(&outer));
             for stmt in &body.stmts {
                 match stmt {
                     Stmt::Load { buf, coords, .. } => {
@@ -407,10 +405,7 @@ impl Lowering<'_, '_> {
                 fill,
             } => return self.load(*buf, coords[0], *mask, *fill).map(Some),
             Stmt::Op { op, args, dtype } => {
-                let args = args
-                    .iter()
-                    .map(|a| self.val(*a))
-                    .collect::<Result<_>>()?;
+                let args = args.iter().map(|a| self.val(*a)).collect::<Result<_>>()?;
                 let def = Def::Op { op: *op, args };
                 return Ok(Some(self.b.value(Value {
                     def,
@@ -471,8 +466,7 @@ impl Lowering<'_, '_> {
         if let Some(w) = self.b.written.get(&(kbuf, offset)) {
             let info = self.b.infos[w.value.index()];
             let own = !((1u64 << self.b.shared) - 1);
-            let everywhere =
-                info.bits & own == 0 && info.after.is_none_or(|(_, depth)| depth == 0);
+            let everywhere = info.bits & own == 0 && info.after.is_none_or(|(_, depth)| depth == 0);
             let here = w.nest == self.nest && w.at_points;
             if mask.is_none() && (everywhere || here) {
                 let value = w.value;
@@ -525,26 +519,28 @@ impl Lowering<'_, '_> {
             }
         };
         // An equal one may exist under another symbol.
-        let earlier = self.b.indirect.iter().find_map(|(s, v)| {
-            match &self.b.values[v.index()].def {
-                Def::Indirect {
-                    value: v2,
-                    size: s2,
-                    wrap: w2,
-                    check: c2,
-                    mask: m2,
-                    ..
-                } if *v2 == value
-                    && s2 == size
-                    && w2 == wrap
-                    && c2.is_some() == *check
-                    && *m2 == mask =>
-                {
-                    Some(*s)
-                }
-                _ => None,
-            }
-        });
+        let earlier =
+            self.b
+                .indirect
+                .iter()
+                .find_map(|(s, v)| match &self.b.values[v.index()].def {
+                    Def::Indirect {
+                        value: v2,
+                        size: s2,
+                        wrap: w2,
+                        check: c2,
+                        mask: m2,
+                        ..
+                    } if *v2 == value
+                        && s2 == size
+                        && w2 == wrap
+                        && c2.is_some() == *check
+                        && *m2 == mask =>
+                    {
+                        Some(*s)
+                    }
+                    _ => None,
+                });
         if let Some(s) = earlier {
             if s != *sym {
                 self.rename.insert(*sym, self.b.exprs().sym_expr(s));
@@ -688,9 +684,8 @@ impl Lowering<'_, '_> {
         let point_bits = self.b.nests[self.nest].axes[self.outer..]
             .iter()
             .fold(0, |acc, a| acc | self.b.bits[&a.sym]);
-        let bits = own(value, self.b)
-            | self.b.expr_bits(offset)
-            | mask.map_or(0, |m| own(m, self.b));
+        let bits =
+            own(value, self.b) | self.b.expr_bits(offset) | mask.map_or(0, |m| own(m, self.b));
         let depth = if bits & point_bits != 0 {
             axes
         } else {

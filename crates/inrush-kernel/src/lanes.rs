@@ -42,7 +42,10 @@ pub fn access(exprs: &Exprs, offset: Expr, lane: Sym, varies: impl Fn(Sym) -> bo
 pub(crate) enum Lanes {
     None,
     /// An axis of the group: everything runs inside the lanes loop.
-    Shared { axis: usize, width: u32 },
+    Shared {
+        axis: usize,
+        width: u32,
+    },
     /// Each nest has its own, by position of the axis.
     Own,
 }
@@ -143,11 +146,18 @@ fn efficiency(exprs: &Exprs, extent: Expr, width: u32) -> f64 {
 }
 
 fn points(exprs: &Exprs, axes: &[Axis]) -> f64 {
-    axes.iter().map(|a| exprs.hint(a.size).max(1) as f64).product()
+    axes.iter()
+        .map(|a| exprs.hint(a.size).max(1) as f64)
+        .product()
 }
 
 /// The best axis of a nest's own, with its worth.
-pub(crate) fn own_axis(b: &Builder, live: &Live, at: usize, caps: &Caps) -> Option<(usize, u32, f64)> {
+pub(crate) fn own_axis(
+    b: &Builder,
+    live: &Live,
+    at: usize,
+    caps: &Caps,
+) -> Option<(usize, u32, f64)> {
     let nest: &Nest = &b.nests[at];
     let exprs = &b.loops.exprs;
     let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());

@@ -136,7 +136,11 @@ impl Printer<'_> {
                 fill,
             } => {
                 let fill = mask.map_or(String::new(), |_| format!(" else {fill}"));
-                format!("load {buf}[{}]{}{fill}", self.show(*offset), mask_text(*mask))
+                format!(
+                    "load {buf}[{}]{}{fill}",
+                    self.show(*offset),
+                    mask_text(*mask)
+                )
             }
             Def::Op { op, args } => {
                 let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();

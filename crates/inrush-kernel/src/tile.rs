@@ -4,9 +4,7 @@ use crate::build::Builder;
 use crate::flatten::Flat;
 use crate::lanes::{self, Lanes, Live};
 use crate::nest::{Effect, EffectKind};
-use crate::{
-    BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost,
-};
+use crate::{BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost};
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::scalar::OpClass;
@@ -41,18 +39,18 @@ pub fn tile(
     let point: i64 = builder
         .nests
         .iter()
-        .map(|n| {
-            (n.axes.iter()).fold(1i64, |a, x| a.saturating_mul(exprs.hint(x.size).max(1)))
-        })
+        .map(|n| (n.axes.iter()).fold(1i64, |a, x| a.saturating_mul(exprs.hint(x.size).max(1))))
         .fold(0i64, i64::saturating_add)
         .max(1);
     let mut grid: Vec<Axis> = flat.shared.clone();
     let mut inner: Vec<GroupLoop> = Vec::new();
     let mut work = point;
     let mut block = 1;
-    let combining = builder.nests.iter().flat_map(|n| &n.effects).any(
-        |e| matches!(&e.kind, EffectKind::Store { mode, .. } if *mode != StoreMode::Set),
-    );
+    let combining = builder
+        .nests
+        .iter()
+        .flat_map(|n| &n.effects)
+        .any(|e| matches!(&e.kind, EffectKind::Store { mode, .. } if *mode != StoreMode::Set));
     if let Lanes::Shared { axis, width } = choice {
         let lane = grid.remove(axis);
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
@@ -107,7 +105,9 @@ pub fn tile(
         axis,
         range: Range::Block { extent, block },
         ..
-    }) = inner.iter().find(|l| matches!(l.range, Range::Block { .. }))
+    }) = inner
+        .iter()
+        .find(|l| matches!(l.range, Range::Block { .. }))
     {
         axes.push(GridAxis {
             sym: axis.sym,
@@ -145,11 +145,15 @@ pub(crate) struct GroupLoop {
 pub(crate) fn liveness(b: &Builder) -> Live {
     let mut live = Live {
         values: vec![false; b.values.len()],
-        effects: b.nests.iter().map(|n| vec![false; n.effects.len()]).collect(),
+        effects: b
+            .nests
+            .iter()
+            .map(|n| vec![false; n.effects.len()])
+            .collect(),
     };
     let mut todo: Vec<ValId> = Vec::new();
     let local = |buf: crate::KBufId| matches!(b.buffers[buf.index()].role, BufRole::Local { .. });
-    let mut wake = |live: &mut Live, todo: &mut Vec<ValId>, which: &dyn Fn(&EffectKind) -> bool| {
+    let wake = |live: &mut Live, todo: &mut Vec<ValId>, which: &dyn Fn(&EffectKind) -> bool| {
         for (n, nest) in b.nests.iter().enumerate() {
             for (i, e) in nest.effects.iter().enumerate() {
                 if live.effects[n][i] || !which(&e.kind) {

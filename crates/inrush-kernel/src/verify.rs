@@ -167,7 +167,9 @@ impl Verifier<'_> {
             Def::Const(_) | Def::Index(_) => {}
             Def::Sum => {
                 if !matches!(self.kernel.kind, Kind::Epilogue { .. }) {
-                    return Err(Error::internal("a contraction's sum outside of its epilogue"));
+                    return Err(Error::internal(
+                        "a contraction's sum outside of its epilogue",
+                    ));
                 }
             }
             Def::Load { buf, mask, .. } => {

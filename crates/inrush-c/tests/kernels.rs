@@ -1,0 +1,108 @@
+//! Compiled kernels against the interpreter.
+
+mod common;
+use common::*;
+use inrush_base::DType;
+
+fn rand(sizes: &[i64]) -> inrush_interp::Value {
+    Random(42 + sizes.iter().sum::<i64>() as u64).tensor(DType::F32, sizes)
+}
+
+#[test]
+fn pointwise_over_dynamic_sizes() {
+    let text = "\
+loops t inputs 2
+size s0 in [0, inf]
+b0 x: f32[s0, 5] = input 0
+b1 y: f32[s0, 5] = input 1
+b2 z: f32[s0, 5] layout [5, 1] = temp
+body [i0: s0, i1: 5] {
+  v0: f32 = load b0[i0, i1]
+  v1: f32 = load b1[i0, i1]
+  v2: f32 = add v0, v1
+  v3: f32 = exp v2
+  v4: f32 = const 0.5
+  v5: f32 = maximum v3, v4
+  store b2[i0, i1] = v5
+}
+output b2
+";
+    for n in [0, 1, 3, 17, 1000] {
+        check(text, Grouping::Apart, &[rand(&[n, 5]), rand(&[n, 5])]);
+    }
+}
+
+/// Softmax over the axis of `n`; the group's axis first, `x` and `y` as `at` says.
+fn softmax(n: usize, at: &str, sizes: &str, strides: &str) -> String {
+    format!(
+        "\
+loops t inputs 1
+size s0 in [0, inf]
+b0 x: f32[{sizes}] = input 0
+b1 m: f32[s0] layout [1] = temp
+b2 s: f32[s0] layout [1] = temp
+b3 y: f32[{sizes}] layout [{strides}] = temp
+b4 e: f32[s0, {n}] layout [{n}, 1] = temp
+body [i0: s0] reduce [i1: {n}] {{
+  v0: f32 = load b0[{at}]
+  v1: f32 = reduce.max v0
+  store b1[i0] = v1
+}}
+body [i0: s0, i1: {n}] {{
+  v0: f32 = load b0[{at}]
+  v1: f32 = load b1[i0]
+  v2: f32 = sub v0, v1
+  v3: f32 = exp v2
+  store b4[i0, i1] = v3
+}}
+body [i0: s0] reduce [i1: {n}] {{
+  v0: f32 = load b4[i0, i1]
+  v1: f32 = reduce.sum v0
+  store b2[i0] = v1
+}}
+body [i0: s0, i1: {n}] {{
+  v0: f32 = load b4[i0, i1]
+  v1: f32 = load b2[i0]
+  v2: f32 = div v0, v1
+  store b3[{at}] = v2
+}}
+output b3
+"
+    )
+}
+
+fn row_locals() -> Grouping {
+    Grouping::Together {
+        axes: 1,
+        locals: vec![1, 2, 4],
+    }
+}
+
+#[test]
+fn softmax_over_rows() {
+    for cols in [3, 8, 37, 64, 200] {
+        let text = softmax(
+            cols,
+            "i0, i1",
+            &format!("s0, {cols}"),
+            &format!("{cols}, 1"),
+        );
+        for n in [1, 5] {
+            check(&text, row_locals(), &[rand(&[n, cols as i64])]);
+        }
+    }
+}
+
+#[test]
+fn softmax_over_columns() {
+    let text = softmax(5, "i1, i0", "5, s0", "s0, 1");
+    for n in [0, 1, 7, 8, 21, 3000] {
+        check(&text, row_locals(), &[rand(&[5, n])]);
+    }
+}
+
+#[test]
+fn large_locals_come_as_scratch() {
+    let text = softmax(20000, "i0, i1", "s0, 20000", "20000, 1");
+    check(&text, row_locals(), &[rand(&[3, 20000])]);
+}
