@@ -27,6 +27,8 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// Bytes of the arena that holds the temporaries of a call.
     pub arena_bytes: SizeId,
+    /// Bytes of the block that the load steps fill.
+    pub load_bytes: SizeId,
     /// Kernels by position; steps refer to them.
     pub kernels: Vec<Kernel>,
     /// Steps that run once when the model is loaded (they read weights only) and again after a change of weights.
@@ -111,6 +113,8 @@ pub struct Buffer {
     pub place: Place,
     /// Bytes from the first to the last element, both included.
     pub bytes: SizeId,
+    /// A step of a call writes it. For an input or a weight that is a mutation the caller sees.
+    pub written: bool,
 }
 
 /// Where a buffer lives.
@@ -120,8 +124,8 @@ pub enum Place {
     Input { input: u32 },
     /// A tensor of the model.
     Weight(Weight),
-    /// Computed by the load steps, kept with the weights.
-    Persistent,
+    /// Computed by the load steps, in a block that is kept with the weights.
+    Persistent { offset: SizeId },
     /// In the arena of a call.
     Arena { offset: SizeId },
     /// The output of this position, allocated for the caller.
@@ -154,11 +158,6 @@ pub struct Kernel {
 pub enum Step {
     Launch(Launch),
     Contract(Contract),
-    /// Copies a buffer over another of the same size in bytes (the end of a mutation).
-    Copy {
-        from: BufferId,
-        to: BufferId,
-    },
 }
 
 /// A kernel over a range of units.

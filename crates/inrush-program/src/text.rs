@@ -98,12 +98,6 @@ impl Program {
                     e.title
                 )
             }
-            Step::Copy { from, to } => writeln!(
-                f,
-                "  copy {} -> {}",
-                self.show_buffers(&[*from]),
-                self.show_buffers(&[*to])
-            ),
         }
     }
 }
@@ -155,7 +149,7 @@ impl fmt::Display for Program {
                 Place::Weight(w) => {
                     format!("weight {} {:?} strides {:?}", w.name, w.sizes, w.strides)
                 }
-                Place::Persistent => "persistent".into(),
+                Place::Persistent { offset } => format!("persistent at {}", self.show_size(*offset)),
                 Place::Arena { offset } => format!("arena at {}", self.show_size(*offset)),
                 Place::Output { output } => format!("output {output}"),
                 Place::Alias { of, offset } => {

@@ -17,7 +17,7 @@ impl Program {
         }
         let size = |id: &SizeId| (id.0 as usize) < self.sizes.len();
         let buffer = |id: &BufferId| (*id as usize) < self.buffers.len();
-        if !size(&self.arena_bytes) {
+        if !size(&self.arena_bytes) || !size(&self.load_bytes) {
             return bad("arena size".into());
         }
         for s in &self.symbols {
@@ -58,7 +58,7 @@ impl Program {
                     .get(*input as usize)
                     .is_some_and(|i| matches!(i.ty, InputType::Tensor { .. })),
                 Place::Weight(w) => w.sizes.len() == w.strides.len(),
-                Place::Persistent => true,
+                Place::Persistent { offset } => size(offset),
                 Place::Arena { offset } => size(offset),
                 Place::Output { output } => (*output as usize) < self.outputs.len(),
                 Place::Alias { of, offset } => (*of as usize) < at && size(offset),
@@ -94,7 +94,6 @@ impl Program {
                             .chain(&c.n)
                             .all(|l| size(&l.size) && size(&l.stride))
                 }
-                Step::Copy { from, to } => buffer(from) && buffer(to),
             };
             if !ok {
                 return bad(format!("step {at}"));

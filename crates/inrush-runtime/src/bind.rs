@@ -1,0 +1,211 @@
+//! The start of a call: reads symbols from the inputs, evaluates sizes, checks types and guards.
+
+use crate::tensor::{Tensor, Value};
+use inrush_base::{Error, Result, Scalar};
+use inrush_program::{InputType, Program, Relation, SizeId, SymbolSource, evaluate};
+
+/// Values of the program's symbols for this call.
+///
+/// # Errors
+/// An input error that names the input, when one is missing, has the wrong kind or rank, or a size out of its range.
+pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
+    if inputs.len() != program.inputs.len() {
+        let names: Vec<&str> = program.inputs.iter().map(|i| i.name.as_str()).collect();
+        return Err(Error::input(format!(
+            "the model takes {} inputs ({}), got {}",
+            names.len(),
+            names.join(", "),
+            inputs.len()
+        )));
+    }
+    for (spec, value) in program.inputs.iter().zip(inputs) {
+        match (&spec.ty, value) {
+            (InputType::Tensor { dtype, sizes, .. }, Value::Tensor(t)) => {
+                if t.dtype != dtype.0 {
+                    return Err(Error::input(format!(
+                        "input `{}` must be {}, got {}",
+                        spec.name,
+                        dtype.0.torch_name(),
+                        t.dtype.torch_name()
+                    )));
+                }
+                if t.sizes.len() != sizes.len() {
+                    return Err(Error::input(format!(
+                        "input `{}` must have {} dimensions, got sizes {:?}",
+                        spec.name,
+                        sizes.len(),
+                        t.sizes
+                    )));
+                }
+            }
+            (InputType::Tensor { .. }, other) => {
+                return Err(Error::input(format!("input `{}` must be a tensor, got {}", spec.name, kind(other))));
+            }
+            (InputType::Int { .. }, Value::Int(_)) | (InputType::Constant { .. }, _) => {}
+            (InputType::Int { .. }, other) => {
+                return Err(Error::input(format!("input `{}` must be an integer, got {}", spec.name, kind(other))));
+            }
+        }
+        if let (InputType::Constant { value }, given) = (&spec.ty, value) {
+            check_constant(&spec.name, (*value).into(), given)?;
+        }
+    }
+    let mut out = Vec::with_capacity(program.symbols.len());
+    for s in &program.symbols {
+        let (value, place) = match s.source {
+            SymbolSource::Dim { input, dim, factor, offset } => {
+                let spec = &program.inputs[input as usize];
+                let Value::Tensor(t) = &inputs[input as usize] else {
+                    return Err(Error::internal("a symbol's input is no tensor"));
+                };
+                let size = t.sizes[dim as usize];
+                let rest = size - offset;
+                if rest % factor != 0 {
+                    return Err(Error::input(format!(
+                        "input `{}`: size {size} of dimension {dim} must be {factor}*{} + {offset}",
+                        spec.name, s.name
+                    )));
+                }
+                (rest / factor, format!("dimension {dim} of input `{}`", spec.name))
+            }
+            SymbolSource::Int { input } => {
+                let Value::Int(v) = &inputs[input as usize] else {
+                    return Err(Error::internal("a symbol's input is no integer"));
+                };
+                (*v, format!("input `{}`", program.inputs[input as usize].name))
+            }
+        };
+        if value < s.lower || value > s.upper {
+            return Err(Error::input(format!(
+                "{place}: `{}` is {value}, outside the range {}..={} that the model was exported for",
+                s.name,
+                s.lower,
+                if s.upper == i64::MAX { "any".to_string() } else { s.upper.to_string() }
+            )));
+        }
+        out.push(value);
+    }
+    Ok(out)
+}
+
+fn check_constant(name: &str, want: Scalar, given: &Value) -> Result<()> {
+    let same = match given {
+        Value::Int(i) => want == Scalar::Int(*i),
+        Value::Scalar(s) => want == *s,
+        Value::None => true,
+        Value::Tensor(_) => false,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(Error::input(format!("input `{name}` was exported as the constant {want}; the model is valid for no other value")))
+}
+
+fn kind(v: &Value) -> String {
+    match v {
+        Value::Tensor(t) => format!("a {} tensor of sizes {:?}", t.dtype.torch_name(), t.sizes),
+        Value::Int(i) => format!("the integer {i}"),
+        Value::Scalar(s) => format!("the number {s}"),
+        Value::None => "None".into(),
+    }
+}
+
+/// Evaluates all sizes for the given symbols.
+pub fn sizes(program: &Program, symbols: &[i64]) -> Result<Vec<i64>> {
+    let mut out = Vec::new();
+    match evaluate(&program.sizes, symbols, &mut out) {
+        Ok(()) => Ok(out),
+        Err(at) => Err(Error::input(format!(
+            "the size {} overflows or divides by zero for these inputs",
+            program.show_size(SizeId(at as u32))
+        ))),
+    }
+}
+
+/// Every tensor has the sizes that the program expects, and every guard holds.
+pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]) -> Result<()> {
+    for (spec, value) in program.inputs.iter().zip(inputs) {
+        match (&spec.ty, value) {
+            (InputType::Tensor { sizes: want, .. }, Value::Tensor(t)) => {
+                check_sizes(program, &spec.name, want, sizes, symbols, t)?;
+            }
+            (InputType::Int { value }, Value::Int(given)) if sizes[value.0 as usize] != *given => {
+                return Err(Error::input(format!(
+                    "input `{}` must be {}, got {given}",
+                    spec.name,
+                    program.show_size(*value)
+                )));
+            }
+            _ => {}
+        }
+    }
+    for g in &program.guards {
+        let (l, r) = (sizes[g.left.0 as usize], sizes[g.right.0 as usize]);
+        let holds = match g.relation {
+            Relation::Eq => l == r,
+            Relation::Ne => l != r,
+            Relation::Le => l <= r,
+            Relation::Lt => l < r,
+        };
+        if !holds {
+            return Err(Error::input(format!("{} does not hold: the sides are {l} and {r}", g.why)));
+        }
+    }
+    Ok(())
+}
+
+fn check_sizes(program: &Program, name: &str, want: &[SizeId], sizes: &[i64], symbols: &[i64], t: &Tensor) -> Result<()> {
+    for (d, (id, got)) in want.iter().zip(&t.sizes).enumerate() {
+        let expected = sizes[id.0 as usize];
+        if expected == *got {
+            continue;
+        }
+        let formula = program.show_size(*id);
+        let because = if formula == expected.to_string() {
+            String::new()
+        } else {
+            let known: Vec<String> =
+                program.symbols.iter().zip(symbols).map(|(s, v)| format!("{} = {v}", s.name)).collect();
+            format!(" ({formula} with {})", known.join(", "))
+        };
+        return Err(Error::input(format!("input `{name}`: dimension {d} must be {expected}{because}, got {got}")));
+    }
+    Ok(())
+}
+
+/// Sizes that depend on no symbol; what is computed at load time uses these.
+pub fn constant_sizes(program: &Program) -> Vec<Option<i64>> {
+    use inrush_program::Size;
+    let mut out: Vec<Option<i64>> = Vec::with_capacity(program.sizes.len());
+    for line in &program.sizes {
+        let operands: Option<Vec<i64>> = line.operands().iter().map(|o| out[o.0 as usize]).collect();
+        let value = match (line, operands.as_deref()) {
+            (Size::Const(v), _) => Some(*v),
+            (Size::Sym(_), _) | (_, None) => None,
+            (line, Some([a, b])) => {
+                // The operands stand as constants before the operation itself.
+                let relabelled = relabel(line);
+                let mut values = Vec::new();
+                evaluate(&[Size::Const(*a), Size::Const(*b), relabelled], &[], &mut values).ok().map(|()| values[2])
+            }
+            _ => None,
+        };
+        out.push(value);
+    }
+    out
+}
+
+/// The same operation over lines 0 and 1.
+fn relabel(line: &inrush_program::Size) -> inrush_program::Size {
+    use inrush_program::Size::*;
+    let (a, b) = (SizeId(0), SizeId(1));
+    match line {
+        Add(..) => Add(a, b),
+        Mul(..) => Mul(a, b),
+        FloorDiv(..) => FloorDiv(a, b),
+        Mod(..) => Mod(a, b),
+        Min(..) => Min(a, b),
+        Max(..) => Max(a, b),
+        other => *other,
+    }
+}

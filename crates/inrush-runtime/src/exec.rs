@@ -1,0 +1,397 @@
+//! The executor. A call reads its symbols, takes a prepared plan for them (or prepares one), then only issues work:
+//! no hashing, no string work, no allocation besides outputs once shapes have been seen.
+
+use crate::bind;
+use crate::contract::Contraction;
+use crate::model::{KernelFn, Model, root};
+use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
+use inrush_base::{Error, Result};
+use inrush_program::{BufferId, InputType, Launch, Output, Place, Step};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Work below this many bytes (or their equivalent) is not worth waking a second thread.
+const SERIAL_COST: i64 = 48 << 10;
+/// A thread takes at least this much at a time.
+const CHUNK_COST: i64 = 24 << 10;
+/// Prepared plans kept per model; the oldest goes first.
+const MAX_PREPARED: usize = 64;
+
+/// What does not change between calls with the same symbol values.
+pub(crate) struct Prepared {
+    symbols: Vec<i64>,
+    sizes: Vec<i64>,
+    arena_bytes: usize,
+    steps: Vec<Ready>,
+    /// Bytes of each output's storage; zero for outputs that are no tensors or share another's.
+    output_bytes: Vec<usize>,
+    /// Arena offset by buffer, for buffers in the arena.
+    places: Vec<Where>,
+}
+
+#[derive(Copy, Clone)]
+enum Where {
+    Fixed,
+    Input(u32),
+    Arena(usize),
+    Output(u32),
+    Alias(BufferId, isize),
+}
+
+enum Ready {
+    Launch { f: KernelFn, kernel: u32, buffers: Vec<BufferId>, sizes: Vec<i64>, units: i64, grain: i64, serial: bool, scratch: usize },
+    Contract(Box<Contraction>),
+    Nothing,
+}
+
+/// Memory that a call borrows and gives back.
+#[derive(Default)]
+pub(crate) struct Frame {
+    arena: Option<Storage>,
+    pointers: Vec<*mut u8>,
+}
+
+// SAFETY: the pointers are rewritten at the start of each call.
+unsafe impl Send for Frame {}
+
+/// What a call used, for reports.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct CallStats {
+    /// Arena, scratch and outputs together.
+    pub bytes: usize,
+}
+
+impl Model {
+    /// Runs the model. Inputs are in call order, flattened; outputs likewise.
+    ///
+    /// # Errors
+    /// An input error for wrong inputs or an index out of range inside the model.
+    pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
+        let symbols = bind::symbols(&self.program, inputs)?;
+        let prepared = self.prepared_for(&symbols, inputs)?;
+        bind::check(&self.program, &prepared.sizes, &symbols, inputs)?;
+        let _guard = self.exclusive.as_ref().map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut frame = self.frames.lock().unwrap_or_else(|e| e.into_inner()).pop().unwrap_or_default();
+        let result = self.call(&prepared, &mut frame, inputs);
+        let mut frames = self.frames.lock().unwrap_or_else(|e| e.into_inner());
+        if frames.len() < 8 {
+            frames.push(frame);
+        }
+        result
+    }
+
+    /// Memory that a call with these inputs takes, weights aside.
+    pub fn stats(&self, inputs: &[Value]) -> Result<CallStats> {
+        let symbols = bind::symbols(&self.program, inputs)?;
+        let p = self.prepared_for(&symbols, inputs)?;
+        Ok(CallStats { bytes: p.arena_bytes + p.output_bytes.iter().sum::<usize>() })
+    }
+
+    fn prepared_for(&self, symbols: &[i64], inputs: &[Value]) -> Result<Arc<Prepared>> {
+        let mut known = self.prepared.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(p) = known.iter().find(|p| p.symbols == symbols) {
+            return Ok(p.clone());
+        }
+        let sizes = bind::sizes(&self.program, symbols)?;
+        // Checked before anything is sized by them.
+        bind::check(&self.program, &sizes, symbols, inputs)?;
+        let prepared = Arc::new(self.prepare(symbols.to_vec(), sizes)?);
+        if known.len() == MAX_PREPARED {
+            known.remove(0);
+        }
+        known.push(prepared.clone());
+        Ok(prepared)
+    }
+
+    fn prepare(&self, symbols: Vec<i64>, sizes: Vec<i64>) -> Result<Prepared> {
+        let p = &self.program;
+        let bytes = |v: i64, what: &str| {
+            usize::try_from(v).map_err(|_| Error::input(format!("{what} would take {v} bytes")))
+        };
+        let places = p
+            .buffers
+            .iter()
+            .map(|b| {
+                Ok(match &b.place {
+                    Place::Input { input } => Where::Input(*input),
+                    Place::Weight(_) | Place::Persistent { .. } => Where::Fixed,
+                    Place::Arena { offset } => Where::Arena(bytes(sizes[offset.0 as usize], &b.name)?),
+                    Place::Output { output } => Where::Output(*output),
+                    Place::Alias { of, offset } => Where::Alias(*of, sizes[offset.0 as usize] as isize),
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let arena_bytes = bytes(sizes[p.arena_bytes.0 as usize], "the arena")?;
+        let mut output_bytes = vec![0; p.outputs.len()];
+        for b in &p.buffers {
+            if let Place::Output { output } = b.place {
+                output_bytes[output as usize] = bytes(sizes[b.bytes.0 as usize], &b.name)?;
+            }
+        }
+        let mut steps = Vec::with_capacity(p.steps.len());
+        for (at, step) in p.steps.iter().enumerate() {
+            steps.push(self.ready(step, at, &sizes)?);
+        }
+        Ok(Prepared { symbols, sizes, arena_bytes, steps, output_bytes, places })
+    }
+
+    fn ready(&self, step: &Step, at: usize, sizes: &[i64]) -> Result<Ready> {
+        Ok(match step {
+            Step::Launch(l) => self.ready_launch(l, sizes),
+            Step::Contract(c) => {
+                let packed = self.state.packed.get(at).and_then(Option::as_ref);
+                match Contraction::new(c, sizes, packed, &self.symbols, self.pool.threads())? {
+                    Some(c) => Ready::Contract(Box::new(c)),
+                    None => Ready::Nothing,
+                }
+            }
+        })
+    }
+
+    fn ready_launch(&self, l: &Launch, sizes: &[i64]) -> Ready {
+        let units = sizes[l.units.0 as usize];
+        if units <= 0 {
+            return Ready::Nothing;
+        }
+        let unit_cost = sizes[l.unit_cost.0 as usize].max(1);
+        let total = unit_cost.saturating_mul(units);
+        let serial = l.serial || total <= SERIAL_COST || self.pool.threads() == 1;
+        // A few chunks a thread even out their speeds.
+        let even = units.div_ceil(4 * self.pool.threads() as i64);
+        let grain = even.max(CHUNK_COST.div_ceil(unit_cost)).clamp(1, units);
+        // SAFETY: the symbol was emitted with this signature; its address comes from the model's own object.
+        let f = unsafe { std::mem::transmute::<crate::model::Symbol, KernelFn>(self.symbols[l.kernel as usize]) };
+        Ready::Launch {
+            f,
+            kernel: l.kernel,
+            buffers: l.buffers.clone(),
+            sizes: l.sizes.iter().map(|i| sizes[i.0 as usize]).collect(),
+            units,
+            grain,
+            serial,
+            scratch: sizes[l.scratch_bytes.0 as usize].max(0) as usize,
+        }
+    }
+
+    fn call(&self, p: &Prepared, frame: &mut Frame, inputs: &[Value]) -> Result<Vec<Value>> {
+        let fit = |slot: &mut Option<Storage>, need: usize| {
+            if slot.as_ref().is_none_or(|s| s.len() < need) {
+                // Freed first, so that the peak is the new block alone.
+                *slot = None;
+                *slot = Some(Storage::uninit(need));
+            }
+            slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr)
+        };
+        let arena = fit(&mut frame.arena, p.arena_bytes);
+
+        // Inputs that lie otherwise than the kernels expect are copied.
+        let mut copies: Vec<Option<Tensor>> = Vec::new();
+        for (at, (spec, value)) in self.program.inputs.iter().zip(inputs).enumerate() {
+            if let (InputType::Tensor { strides, .. }, Value::Tensor(t)) = (&spec.ty, value) {
+                let matches = t
+                    .sizes
+                    .iter()
+                    .zip(t.strides.iter().zip(strides))
+                    .all(|(s, (a, b))| *s <= 1 || *a == p.sizes[b.0 as usize]);
+                if !matches && t.numel() > 0 {
+                    let want: Vec<i64> = strides.iter().map(|s| p.sizes[s.0 as usize]).collect();
+                    copies.resize(inputs.len(), None);
+                    copies[at] = Some(t.with_strides(&want)?);
+                }
+            }
+        }
+        let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
+        for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
+            if *bytes > 0 {
+                *slot = Some(Arc::new(Storage::uninit(*bytes)));
+            }
+        }
+        let pointers = &mut frame.pointers;
+        pointers.clear();
+        for (id, place) in p.places.iter().enumerate() {
+            pointers.push(match *place {
+                Where::Fixed => self.state.base[id],
+                Where::Arena(offset) => arena.wrapping_add(offset),
+                Where::Output(k) => outputs[k as usize].as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()),
+                Where::Alias(of, offset) => pointers[of as usize].wrapping_offset(offset),
+                Where::Input(k) => match (copies.get(k as usize), &inputs[k as usize]) {
+                    (Some(Some(t)), _) | (_, Value::Tensor(t)) => t.data(),
+                    _ => std::ptr::null_mut(),
+                },
+            });
+        }
+        self.pool.wake();
+        p.steps.iter().try_for_each(|s| self.step(s, pointers))?;
+        // A mutated input that was copied in is copied back.
+        for (copy, value) in copies.iter().zip(inputs) {
+            if let (Some(copy), Value::Tensor(t)) = (copy, value) {
+                self.copy_back(copy, t);
+            }
+        }
+        self.collect(p, &outputs, inputs, pointers)
+    }
+
+    fn copy_back(&self, copy: &Tensor, original: &Tensor) {
+        let written = |b: &inrush_program::Buffer| b.written && matches!(b.place, Place::Input { .. });
+        let mutated = self.program.buffers.iter().any(written);
+        if mutated {
+            // SAFETY: both tensors hold every coordinate; the caller handed the original over for mutation.
+            unsafe {
+                copy_strided(
+                    copy.data(),
+                    &copy.strides,
+                    original.data(),
+                    &original.strides,
+                    &original.sizes,
+                    copy.dtype.size(),
+                )
+            };
+        }
+    }
+
+    fn step(&self, step: &Ready, pointers: &[*mut u8]) -> Result<()> {
+        match step {
+            Ready::Nothing => Ok(()),
+            Ready::Launch { f, kernel, buffers, sizes, units, grain, serial, scratch } => {
+                let mut args = [std::ptr::null_mut(); 64];
+                let mut heap;
+                let args: &mut [*mut u8] = if buffers.len() < args.len() {
+                    &mut args[..buffers.len() + 1]
+                } else {
+                    heap = vec![std::ptr::null_mut(); buffers.len() + 1];
+                    &mut heap
+                };
+                for (a, b) in args.iter_mut().zip(buffers) {
+                    *a = pointers[*b as usize];
+                }
+                let last = buffers.len();
+                if *serial {
+                    // SAFETY: arguments follow the emitted signature; buffers hold what the program promises.
+                    let code = with_scratch(*scratch, |scratch| unsafe {
+                        args[last] = scratch;
+                        f(args.as_ptr(), sizes.as_ptr(), 0, *units)
+                    });
+                    return self.check(*kernel, code as i64);
+                }
+                let failed = AtomicI64::new(0);
+                let shared = Shared(args.as_ptr(), args.len());
+                self.pool.parallel_for(*units as usize, *grain as usize, &|range| {
+                    let shared = &shared;
+                    let (begin, end) = (range.start as i64, range.end as i64);
+                    // SAFETY: as above; ranges are disjoint, and each thread has its own scratch.
+                    let code = unsafe {
+                        if *scratch == 0 {
+                            f(shared.0, sizes.as_ptr(), begin, end)
+                        } else {
+                            with_scratch(*scratch, |scratch| {
+                                let mut own = std::slice::from_raw_parts(shared.0, shared.1).to_vec();
+                                own[last] = scratch;
+                                f(own.as_ptr(), sizes.as_ptr(), begin, end)
+                            })
+                        }
+                    };
+                    if code != 0 {
+                        failed.store(code as i64, Ordering::Relaxed);
+                    }
+                })?;
+                self.check(*kernel, failed.into_inner())
+            }
+            Ready::Contract(c) => c.run(pointers, &self.pool),
+        }
+    }
+
+    fn check(&self, kernel: u32, code: i64) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let k = &self.program.kernels[kernel as usize];
+        let why = k.checks.get(code as usize - 1).cloned().unwrap_or_else(|| format!("check {code} failed"));
+        Err(Error::input(why))
+    }
+
+    fn collect(
+        &self,
+        p: &Prepared,
+        outputs: &[Option<Arc<Storage>>],
+        inputs: &[Value],
+        pointers: &[*mut u8],
+    ) -> Result<Vec<Value>> {
+        let value = |id: inrush_program::SizeId| p.sizes[id.0 as usize];
+        self.program
+            .outputs
+            .iter()
+            .map(|o| {
+                Ok(match o {
+                    Output::Int { value: v } => Value::Int(value(*v)),
+                    Output::Scalar { value } => Value::Scalar((*value).into()),
+                    Output::None => Value::None,
+                    Output::Tensor { buffer, dtype, sizes, strides } => {
+                        let sizes: Vec<i64> = sizes.iter().map(|s| value(*s)).collect();
+                        let strides: Vec<i64> = strides.iter().map(|s| value(*s)).collect();
+                        let (owner, place) = root(&self.program, *buffer);
+                        let at = pointers[*buffer as usize] as usize;
+                        let start = pointers[owner as usize] as usize;
+                        let offset = at.wrapping_sub(start) / dtype.0.size();
+                        let storage = match place {
+                            Place::Output { output } => outputs[*output as usize].clone(),
+                            Place::Input { input } => match &inputs[*input as usize] {
+                                Value::Tensor(t) => Some(t.storage.clone()),
+                                _ => None,
+                            },
+                            _ => {
+                                return Err(Error::internal(format!(
+                                    "output buffer `{}` has no storage of its own",
+                                    self.program.buffers[*buffer as usize].name
+                                )));
+                            }
+                        };
+                        let storage = storage.unwrap_or_else(|| Arc::new(Storage::uninit(0)));
+                        let need = extent(&sizes, &strides).and_then(|n| (n + offset).checked_mul(dtype.0.size()));
+                        if need.is_none_or(|n| n > storage.len() && !sizes.contains(&0)) {
+                            return Err(Error::internal("an output is larger than its storage"));
+                        }
+                        Value::Tensor(Tensor { dtype: dtype.0, sizes, strides, offset, storage })
+                    }
+                })
+            })
+            .collect()
+    }
+
+    /// Runs the steps that depend on weights only.
+    pub(crate) fn run_load_steps(&self) -> Result<()> {
+        if self.program.load_steps.is_empty() {
+            return Ok(());
+        }
+        let sizes: Vec<i64> =
+            bind::constant_sizes(&self.program).into_iter().map(Option::unwrap_or_default).collect();
+        let steps = self
+            .program
+            .load_steps
+            .iter()
+            .map(|s| self.ready(s, usize::MAX, &sizes))
+            .collect::<Result<Vec<_>>>()?;
+        steps.iter().try_for_each(|s| self.step(s, &self.state.base))
+    }
+}
+
+/// Calls `f` with `bytes` of scratch that belong to this thread; null for none. Kept between calls.
+fn with_scratch<T>(bytes: usize, f: impl FnOnce(*mut u8) -> T) -> T {
+    thread_local! {
+        static SCRATCH: RefCell<Option<Storage>> = const { RefCell::new(None) };
+    }
+    if bytes == 0 {
+        return f(std::ptr::null_mut());
+    }
+    SCRATCH.with_borrow_mut(|slot| {
+        if slot.as_ref().is_none_or(|s| s.len() < bytes) {
+            *slot = Some(Storage::uninit(bytes));
+        }
+        f(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
+    })
+}
+
+/// An address shared with worker threads for the length of one launch.
+struct Shared(*const *mut u8, usize);
+// SAFETY: the launch outlives the workers' use, and each worker writes its own range only.
+unsafe impl Sync for Shared {}

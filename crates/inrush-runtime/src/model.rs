@@ -1,0 +1,204 @@
+//! A loaded model: program, machine code, weights, and what is computed from weights once.
+
+use crate::contract::Packed;
+use crate::tensor::{Storage, copy_strided, extent};
+use crate::weights::WeightSource;
+use inrush_base::{Error, Result};
+use inrush_cpu::Pool;
+use inrush_program::{BufferId, Place, Program, Step};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// `int32_t kernel(char *const *bufs, const int64_t *sizes, int64_t begin, int64_t end)`.
+pub(crate) type KernelFn = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64) -> i32;
+/// The entry of any function of the shared object; cast to its type where it is called.
+pub(crate) type Symbol = unsafe extern "C" fn();
+
+/// What a model is made of.
+pub struct Parts<'a> {
+    pub program: Program,
+    /// The shared object with the program's kernels.
+    pub object: &'a Path,
+    pub weights: Box<dyn WeightSource>,
+    /// The threads that run kernels; models may share them.
+    pub pool: Arc<Pool>,
+}
+
+/// A model that is ready to run. Calls may come from several threads at once.
+pub struct Model {
+    pub(crate) program: Program,
+    pub(crate) symbols: Vec<Symbol>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) state: State,
+    pub(crate) prepared: Mutex<Vec<Arc<crate::exec::Prepared>>>,
+    pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
+    /// Held during a call when calls change the model's own buffers.
+    pub(crate) exclusive: Option<Mutex<()>>,
+    weights: Box<dyn WeightSource>,
+    /// Last, so that code outlives what refers to it.
+    _library: libloading::Library,
+}
+
+/// Base addresses of buffers that outlive calls, and the memory behind them.
+pub(crate) struct State {
+    /// By buffer; null where the buffer belongs to a call.
+    pub base: Vec<*mut u8>,
+    /// Packed right-hand sides by position of the contraction in [`Program::steps`].
+    pub packed: Vec<Option<Packed>>,
+    _owned: Vec<Storage>,
+}
+
+// SAFETY: base addresses point into the weight source's mapping (read only) or into `_owned`; writes to owned memory happen
+// during load and under `Model::exclusive` only.
+unsafe impl Send for State {}
+unsafe impl Sync for State {}
+
+impl Model {
+    /// Loads code, binds weights, runs the load steps, packs weights.
+    ///
+    /// # Errors
+    /// A damaged program or object, a weight that is missing or has another type than the program says.
+    pub fn from_parts(parts: Parts<'_>) -> Result<Model> {
+        let Parts { program, object, weights, pool } = parts;
+        program.verify()?;
+        let (library, symbols) = load_symbols(&program, object)?;
+        let (base, owned) = bind_weights(&program, weights.as_ref())?;
+        let writes_state = program
+            .buffers
+            .iter()
+            .any(|b| b.written && matches!(b.place, Place::Weight(_)));
+        let mut model = Model {
+            symbols,
+            pool,
+            state: State { base, packed: Vec::new(), _owned: owned },
+            prepared: Mutex::new(Vec::new()),
+            frames: Mutex::new(Vec::new()),
+            exclusive: writes_state.then(|| Mutex::new(())),
+            weights,
+            _library: library,
+            program,
+        };
+        model.fold()?;
+        Ok(model)
+    }
+
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs the load steps, then packs the right-hand sides that never change.
+    fn fold(&mut self) -> Result<()> {
+        self.run_load_steps()?;
+        let sizes = crate::bind::constant_sizes(&self.program);
+        let mut packed = Vec::with_capacity(self.program.steps.len());
+        for step in &self.program.steps {
+            packed.push(match step {
+                Step::Contract(c) => Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?,
+                _ => None,
+            });
+        }
+        self.state.packed = packed;
+        Ok(())
+    }
+
+    /// The source that the model's weights come from.
+    pub fn weights(&self) -> &dyn WeightSource {
+        self.weights.as_ref()
+    }
+}
+
+/// The buffer that owns the storage of `b`, and its place.
+pub(crate) fn root(program: &Program, mut b: BufferId) -> (BufferId, &Place) {
+    loop {
+        match &program.buffers[b as usize].place {
+            Place::Alias { of, .. } => b = *of,
+            place => return (b, place),
+        }
+    }
+}
+
+fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library, Vec<Symbol>)> {
+    // SAFETY: the object was built by this crate from generated source (digest checked), or comes from a package that the
+    // user chose to run; it has no initialisers.
+    let library = unsafe { libloading::Library::new(object) }
+        .map_err(|e| Error::machine(format!("cannot load `{}`: {e}", object.display())))?;
+    let mut symbols = Vec::with_capacity(program.kernels.len());
+    for k in &program.kernels {
+        // SAFETY: only the address is taken here.
+        let symbol = unsafe { library.get::<Symbol>(k.symbol.as_bytes()) }
+            .map_err(|_| Error::input(format!("`{}` has no function `{}`", object.display(), k.symbol)))?;
+        symbols.push(*symbol);
+    }
+    Ok((library, symbols))
+}
+
+/// Base address of every weight and persistent buffer.
+fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<(Vec<*mut u8>, Vec<Storage>)> {
+    let sizes = crate::bind::constant_sizes(program);
+    let mut base = vec![std::ptr::null_mut(); program.buffers.len()];
+    let mut owned = Vec::new();
+    let load_bytes = sizes[program.load_bytes.0 as usize]
+        .and_then(|n| usize::try_from(n).ok())
+        .ok_or_else(|| Error::internal("the block of load-time results has no constant size"))?;
+    let load = Storage::zeroed(load_bytes);
+    for (id, b) in program.buffers.iter().enumerate() {
+        match &b.place {
+            Place::Weight(w) => {
+                let view = weights
+                    .weight(&w.name)
+                    .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
+                if view.dtype != b.dtype.0 || view.sizes != w.sizes {
+                    return Err(Error::input(format!(
+                        "the weight `{}` is {}{:?}, the program wants {}{:?}",
+                        w.name, view.dtype, view.sizes, b.dtype.0, w.sizes
+                    )));
+                }
+                let need = extent(&w.sizes, view.strides).and_then(|n| n.checked_mul(view.dtype.size()));
+                if need.is_none_or(|n| n > view.bytes.len()) {
+                    return Err(Error::input(format!("the weight `{}` has too few bytes", w.name)));
+                }
+                let aligned = (view.bytes.as_ptr() as usize).is_multiple_of(view.dtype.size().max(1));
+                let same = view.sizes.contains(&0) || view.strides == w.strides;
+                if same && aligned && !b.written {
+                    base[id] = view.bytes.as_ptr() as *mut u8;
+                } else {
+                    // Lies otherwise than compiled for, or is written by calls: an own copy.
+                    let want = extent(&w.sizes, &w.strides)
+                        .and_then(|n| n.checked_mul(view.dtype.size()))
+                        .ok_or_else(|| Error::input(format!("the weight `{}` is too large", w.name)))?;
+                    let storage = Storage::zeroed(want);
+                    if want > 0 {
+                        // SAFETY: both sides hold every coordinate (checked above).
+                        unsafe {
+                            copy_strided(
+                                view.bytes.as_ptr(),
+                                view.strides,
+                                storage.as_ptr(),
+                                &w.strides,
+                                &w.sizes,
+                                view.dtype.size(),
+                            )
+                        };
+                    }
+                    base[id] = storage.as_ptr();
+                    owned.push(storage);
+                }
+            }
+            Place::Persistent { offset } => {
+                let constant = |s: inrush_program::SizeId| sizes[s.0 as usize].and_then(|n| usize::try_from(n).ok());
+                let place = constant(*offset).zip(constant(b.bytes)).filter(|(o, n)| o.checked_add(*n).is_some_and(|e| e <= load_bytes));
+                let (offset, _) = place
+                    .ok_or_else(|| Error::input(format!("the program is damaged: `{}` lies outside its block", b.name)))?;
+                base[id] = load.as_ptr().wrapping_add(offset);
+            }
+            Place::Alias { of, offset } if !base[*of as usize].is_null() => {
+                let offset = sizes[offset.0 as usize]
+                    .ok_or_else(|| Error::internal(format!("alias `{}` of a weight has no constant offset", b.name)))?;
+                base[id] = base[*of as usize].wrapping_offset(offset as isize);
+            }
+            _ => {}
+        }
+    }
+    owned.push(load);
+    Ok((base, owned))
+}

@@ -1,0 +1,37 @@
+//! Where weights come from: a trait that an archive reader or a package implements.
+
+use inrush_base::DType;
+use std::collections::BTreeMap;
+
+/// A weight as it lies in its storage. `bytes` starts at the element with coordinates zero.
+#[derive(Copy, Clone, Debug)]
+pub struct WeightView<'a> {
+    pub dtype: DType,
+    pub sizes: &'a [i64],
+    pub strides: &'a [i64],
+    pub bytes: &'a [u8],
+}
+
+/// Gives weights by fully qualified name. Bytes stay where they are (usually a file mapping) while the source lives.
+pub trait WeightSource: Send + Sync {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>>;
+}
+
+/// Weights in memory, row-major.
+#[derive(Default)]
+pub struct MemoryWeights {
+    items: BTreeMap<String, (DType, Vec<i64>, Vec<i64>, Vec<u8>)>,
+}
+
+impl MemoryWeights {
+    pub fn insert(&mut self, name: &str, dtype: DType, sizes: Vec<i64>, bytes: Vec<u8>) {
+        let strides = crate::tensor::contiguous_strides(&sizes);
+        self.items.insert(name.to_string(), (dtype, sizes, strides, bytes));
+    }
+}
+
+impl WeightSource for MemoryWeights {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
+        self.items.get(name).map(|(dtype, sizes, strides, bytes)| WeightView { dtype: *dtype, sizes, strides, bytes })
+    }
+}
