@@ -60,6 +60,8 @@ pub enum Type {
     /// A float or bool scalar computed in the graph (runtime asserts, `.item()`).
     Float,
     Bool,
+    /// An input that was specialised at export: it always has this value.
+    Constant(Scalar),
     /// An output that an operator declares but does not produce here.
     None,
 }

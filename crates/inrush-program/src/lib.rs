@@ -235,6 +235,8 @@ pub enum Output {
     Scalar {
         value: Num,
     },
+    /// A step has written the new contents into an input or weight; the caller gets nothing at this position.
+    Mutation,
     None,
 }
 

@@ -149,7 +149,9 @@ impl fmt::Display for Program {
                 Place::Weight(w) => {
                     format!("weight {} {:?} strides {:?}", w.name, w.sizes, w.strides)
                 }
-                Place::Persistent { offset } => format!("persistent at {}", self.show_size(*offset)),
+                Place::Persistent { offset } => {
+                    format!("persistent at {}", self.show_size(*offset))
+                }
                 Place::Arena { offset } => format!("arena at {}", self.show_size(*offset)),
                 Place::Output { output } => format!("output {output}"),
                 Place::Alias { of, offset } => {
@@ -194,6 +196,7 @@ impl fmt::Display for Program {
                 )?,
                 Output::Int { value } => writeln!(f, "output {i}: int {}", self.show_size(*value))?,
                 Output::Scalar { value } => writeln!(f, "output {i}: {}", Scalar::from(*value))?,
+                Output::Mutation => writeln!(f, "output {i}: mutation")?,
                 Output::None => writeln!(f, "output {i}: none")?,
             }
         }

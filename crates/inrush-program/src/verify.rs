@@ -112,7 +112,7 @@ impl Program {
                         && sizes.iter().chain(strides).all(size)
                 }
                 Output::Int { value } => size(value),
-                Output::Scalar { .. } | Output::None => true,
+                Output::Scalar { .. } | Output::Mutation | Output::None => true,
             };
             if !ok {
                 return bad(format!("output {at}"));

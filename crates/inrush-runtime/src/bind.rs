@@ -39,11 +39,19 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
                 }
             }
             (InputType::Tensor { .. }, other) => {
-                return Err(Error::input(format!("input `{}` must be a tensor, got {}", spec.name, kind(other))));
+                return Err(Error::input(format!(
+                    "input `{}` must be a tensor, got {}",
+                    spec.name,
+                    kind(other)
+                )));
             }
             (InputType::Int { .. }, Value::Int(_)) | (InputType::Constant { .. }, _) => {}
             (InputType::Int { .. }, other) => {
-                return Err(Error::input(format!("input `{}` must be an integer, got {}", spec.name, kind(other))));
+                return Err(Error::input(format!(
+                    "input `{}` must be an integer, got {}",
+                    spec.name,
+                    kind(other)
+                )));
             }
         }
         if let (InputType::Constant { value }, given) = (&spec.ty, value) {
@@ -53,7 +61,12 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
     let mut out = Vec::with_capacity(program.symbols.len());
     for s in &program.symbols {
         let (value, place) = match s.source {
-            SymbolSource::Dim { input, dim, factor, offset } => {
+            SymbolSource::Dim {
+                input,
+                dim,
+                factor,
+                offset,
+            } => {
                 let spec = &program.inputs[input as usize];
                 let Value::Tensor(t) = &inputs[input as usize] else {
                     return Err(Error::internal("a symbol's input is no tensor"));
@@ -66,13 +79,19 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
                         spec.name, s.name
                     )));
                 }
-                (rest / factor, format!("dimension {dim} of input `{}`", spec.name))
+                (
+                    rest / factor,
+                    format!("dimension {dim} of input `{}`", spec.name),
+                )
             }
             SymbolSource::Int { input } => {
                 let Value::Int(v) = &inputs[input as usize] else {
                     return Err(Error::internal("a symbol's input is no integer"));
                 };
-                (*v, format!("input `{}`", program.inputs[input as usize].name))
+                (
+                    *v,
+                    format!("input `{}`", program.inputs[input as usize].name),
+                )
             }
         };
         if value < s.lower || value > s.upper {
@@ -80,7 +99,11 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
                 "{place}: `{}` is {value}, outside the range {}..={} that the model was exported for",
                 s.name,
                 s.lower,
-                if s.upper == i64::MAX { "any".to_string() } else { s.upper.to_string() }
+                if s.upper == i64::MAX {
+                    "any".to_string()
+                } else {
+                    s.upper.to_string()
+                }
             )));
         }
         out.push(value);
@@ -98,7 +121,9 @@ fn check_constant(name: &str, want: Scalar, given: &Value) -> Result<()> {
     if same {
         return Ok(());
     }
-    Err(Error::input(format!("input `{name}` was exported as the constant {want}; the model is valid for no other value")))
+    Err(Error::input(format!(
+        "input `{name}` was exported as the constant {want}; the model is valid for no other value"
+    )))
 }
 
 fn kind(v: &Value) -> String {
@@ -148,13 +173,23 @@ pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]
             Relation::Lt => l < r,
         };
         if !holds {
-            return Err(Error::input(format!("{} does not hold: the sides are {l} and {r}", g.why)));
+            return Err(Error::input(format!(
+                "{} does not hold: the sides are {l} and {r}",
+                g.why
+            )));
         }
     }
     Ok(())
 }
 
-fn check_sizes(program: &Program, name: &str, want: &[SizeId], sizes: &[i64], symbols: &[i64], t: &Tensor) -> Result<()> {
+fn check_sizes(
+    program: &Program,
+    name: &str,
+    want: &[SizeId],
+    sizes: &[i64],
+    symbols: &[i64],
+    t: &Tensor,
+) -> Result<()> {
     for (d, (id, got)) in want.iter().zip(&t.sizes).enumerate() {
         let expected = sizes[id.0 as usize];
         if expected == *got {
@@ -164,11 +199,17 @@ fn check_sizes(program: &Program, name: &str, want: &[SizeId], sizes: &[i64], sy
         let because = if formula == expected.to_string() {
             String::new()
         } else {
-            let known: Vec<String> =
-                program.symbols.iter().zip(symbols).map(|(s, v)| format!("{} = {v}", s.name)).collect();
+            let known: Vec<String> = program
+                .symbols
+                .iter()
+                .zip(symbols)
+                .map(|(s, v)| format!("{} = {v}", s.name))
+                .collect();
             format!(" ({formula} with {})", known.join(", "))
         };
-        return Err(Error::input(format!("input `{name}`: dimension {d} must be {expected}{because}, got {got}")));
+        return Err(Error::input(format!(
+            "input `{name}`: dimension {d} must be {expected}{because}, got {got}"
+        )));
     }
     Ok(())
 }
@@ -178,7 +219,8 @@ pub fn constant_sizes(program: &Program) -> Vec<Option<i64>> {
     use inrush_program::Size;
     let mut out: Vec<Option<i64>> = Vec::with_capacity(program.sizes.len());
     for line in &program.sizes {
-        let operands: Option<Vec<i64>> = line.operands().iter().map(|o| out[o.0 as usize]).collect();
+        let operands: Option<Vec<i64>> =
+            line.operands().iter().map(|o| out[o.0 as usize]).collect();
         let value = match (line, operands.as_deref()) {
             (Size::Const(v), _) => Some(*v),
             (Size::Sym(_), _) | (_, None) => None,
@@ -186,7 +228,13 @@ pub fn constant_sizes(program: &Program) -> Vec<Option<i64>> {
                 // The operands stand as constants before the operation itself.
                 let relabelled = relabel(line);
                 let mut values = Vec::new();
-                evaluate(&[Size::Const(*a), Size::Const(*b), relabelled], &[], &mut values).ok().map(|()| values[2])
+                evaluate(
+                    &[Size::Const(*a), Size::Const(*b), relabelled],
+                    &[],
+                    &mut values,
+                )
+                .ok()
+                .map(|()| values[2])
             }
             _ => None,
         };

@@ -40,8 +40,18 @@ enum Where {
 }
 
 enum Ready {
-    Launch { f: KernelFn, kernel: u32, buffers: Vec<BufferId>, sizes: Vec<i64>, units: i64, grain: i64, serial: bool, scratch: usize },
-    Contract(Box<Contraction>),
+    Launch {
+        f: KernelFn,
+        kernel: u32,
+        buffers: Vec<BufferId>,
+        sizes: Vec<i64>,
+        units: i64,
+        grain: i64,
+        serial: bool,
+        scratch: usize,
+    },
+    /// With its position, which is that of its packed operand.
+    Contract(Box<Contraction>, usize),
     Nothing,
 }
 
@@ -71,8 +81,16 @@ impl Model {
         let symbols = bind::symbols(&self.program, inputs)?;
         let prepared = self.prepared_for(&symbols, inputs)?;
         bind::check(&self.program, &prepared.sizes, &symbols, inputs)?;
-        let _guard = self.exclusive.as_ref().map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
-        let mut frame = self.frames.lock().unwrap_or_else(|e| e.into_inner()).pop().unwrap_or_default();
+        let _guard = self
+            .exclusive
+            .as_ref()
+            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut frame = self
+            .frames
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .pop()
+            .unwrap_or_default();
         let result = self.call(&prepared, &mut frame, inputs);
         let mut frames = self.frames.lock().unwrap_or_else(|e| e.into_inner());
         if frames.len() < 8 {
@@ -85,7 +103,9 @@ impl Model {
     pub fn stats(&self, inputs: &[Value]) -> Result<CallStats> {
         let symbols = bind::symbols(&self.program, inputs)?;
         let p = self.prepared_for(&symbols, inputs)?;
-        Ok(CallStats { bytes: p.arena_bytes + p.output_bytes.iter().sum::<usize>() })
+        Ok(CallStats {
+            bytes: p.arena_bytes + p.output_bytes.iter().sum::<usize>(),
+        })
     }
 
     fn prepared_for(&self, symbols: &[i64], inputs: &[Value]) -> Result<Arc<Prepared>> {
@@ -116,9 +136,13 @@ impl Model {
                 Ok(match &b.place {
                     Place::Input { input } => Where::Input(*input),
                     Place::Weight(_) | Place::Persistent { .. } => Where::Fixed,
-                    Place::Arena { offset } => Where::Arena(bytes(sizes[offset.0 as usize], &b.name)?),
+                    Place::Arena { offset } => {
+                        Where::Arena(bytes(sizes[offset.0 as usize], &b.name)?)
+                    }
                     Place::Output { output } => Where::Output(*output),
-                    Place::Alias { of, offset } => Where::Alias(*of, sizes[offset.0 as usize] as isize),
+                    Place::Alias { of, offset } => {
+                        Where::Alias(*of, sizes[offset.0 as usize] as isize)
+                    }
                 })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -133,7 +157,14 @@ impl Model {
         for (at, step) in p.steps.iter().enumerate() {
             steps.push(self.ready(step, at, &sizes)?);
         }
-        Ok(Prepared { symbols, sizes, arena_bytes, steps, output_bytes, places })
+        Ok(Prepared {
+            symbols,
+            sizes,
+            arena_bytes,
+            steps,
+            output_bytes,
+            places,
+        })
     }
 
     fn ready(&self, step: &Step, at: usize, sizes: &[i64]) -> Result<Ready> {
@@ -141,8 +172,15 @@ impl Model {
             Step::Launch(l) => self.ready_launch(l, sizes),
             Step::Contract(c) => {
                 let packed = self.state.packed.get(at).and_then(Option::as_ref);
-                match Contraction::new(c, sizes, packed, &self.symbols, self.pool.threads())? {
-                    Some(c) => Ready::Contract(Box::new(c)),
+                match Contraction::new(
+                    &self.program,
+                    c,
+                    sizes,
+                    packed,
+                    &self.symbols,
+                    self.pool.threads(),
+                )? {
+                    Some(c) => Ready::Contract(Box::new(c), at),
                     None => Ready::Nothing,
                 }
             }
@@ -158,10 +196,13 @@ impl Model {
         let total = unit_cost.saturating_mul(units);
         let serial = l.serial || total <= SERIAL_COST || self.pool.threads() == 1;
         // A few chunks a thread even out their speeds.
-        let even = units.div_ceil(4 * self.pool.threads() as i64);
-        let grain = even.max(CHUNK_COST.div_ceil(unit_cost)).clamp(1, units);
+        let up = |a: i64, b: i64| (a - 1) / b + 1;
+        let even = up(units, 4 * self.pool.threads() as i64);
+        let grain = even.max(up(CHUNK_COST, unit_cost)).clamp(1, units);
         // SAFETY: the symbol was emitted with this signature; its address comes from the model's own object.
-        let f = unsafe { std::mem::transmute::<crate::model::Symbol, KernelFn>(self.symbols[l.kernel as usize]) };
+        let f = unsafe {
+            std::mem::transmute::<crate::model::Symbol, KernelFn>(self.symbols[l.kernel as usize])
+        };
         Ready::Launch {
             f,
             kernel: l.kernel,
@@ -213,7 +254,9 @@ impl Model {
             pointers.push(match *place {
                 Where::Fixed => self.state.base[id],
                 Where::Arena(offset) => arena.wrapping_add(offset),
-                Where::Output(k) => outputs[k as usize].as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()),
+                Where::Output(k) => outputs[k as usize]
+                    .as_ref()
+                    .map_or(std::ptr::null_mut(), |s| s.as_ptr()),
                 Where::Alias(of, offset) => pointers[of as usize].wrapping_offset(offset),
                 Where::Input(k) => match (copies.get(k as usize), &inputs[k as usize]) {
                     (Some(Some(t)), _) | (_, Value::Tensor(t)) => t.data(),
@@ -233,7 +276,8 @@ impl Model {
     }
 
     fn copy_back(&self, copy: &Tensor, original: &Tensor) {
-        let written = |b: &inrush_program::Buffer| b.written && matches!(b.place, Place::Input { .. });
+        let written =
+            |b: &inrush_program::Buffer| b.written && matches!(b.place, Place::Input { .. });
         let mutated = self.program.buffers.iter().any(written);
         if mutated {
             // SAFETY: both tensors hold every coordinate; the caller handed the original over for mutation.
@@ -253,7 +297,16 @@ impl Model {
     fn step(&self, step: &Ready, pointers: &[*mut u8]) -> Result<()> {
         match step {
             Ready::Nothing => Ok(()),
-            Ready::Launch { f, kernel, buffers, sizes, units, grain, serial, scratch } => {
+            Ready::Launch {
+                f,
+                kernel,
+                buffers,
+                sizes,
+                units,
+                grain,
+                serial,
+                scratch,
+            } => {
                 let mut args = [std::ptr::null_mut(); 64];
                 let mut heap;
                 let args: &mut [*mut u8] = if buffers.len() < args.len() {
@@ -276,28 +329,34 @@ impl Model {
                 }
                 let failed = AtomicI64::new(0);
                 let shared = Shared(args.as_ptr(), args.len());
-                self.pool.parallel_for(*units as usize, *grain as usize, &|range| {
-                    let shared = &shared;
-                    let (begin, end) = (range.start as i64, range.end as i64);
-                    // SAFETY: as above; ranges are disjoint, and each thread has its own scratch.
-                    let code = unsafe {
-                        if *scratch == 0 {
-                            f(shared.0, sizes.as_ptr(), begin, end)
-                        } else {
-                            with_scratch(*scratch, |scratch| {
-                                let mut own = std::slice::from_raw_parts(shared.0, shared.1).to_vec();
-                                own[last] = scratch;
-                                f(own.as_ptr(), sizes.as_ptr(), begin, end)
-                            })
+                self.pool
+                    .parallel_for(*units as usize, *grain as usize, &|range| {
+                        let shared = &shared;
+                        let (begin, end) = (range.start as i64, range.end as i64);
+                        // SAFETY: as above; ranges are disjoint, and each thread has its own scratch.
+                        let code = unsafe {
+                            if *scratch == 0 {
+                                f(shared.0, sizes.as_ptr(), begin, end)
+                            } else {
+                                with_scratch(*scratch, |scratch| {
+                                    let mut own =
+                                        std::slice::from_raw_parts(shared.0, shared.1).to_vec();
+                                    own[last] = scratch;
+                                    f(own.as_ptr(), sizes.as_ptr(), begin, end)
+                                })
+                            }
+                        };
+                        if code != 0 {
+                            failed.store(code as i64, Ordering::Relaxed);
                         }
-                    };
-                    if code != 0 {
-                        failed.store(code as i64, Ordering::Relaxed);
-                    }
-                })?;
+                    })?;
                 self.check(*kernel, failed.into_inner())
             }
-            Ready::Contract(c) => c.run(pointers, &self.pool),
+            Ready::Contract(c, at) => c.run(
+                pointers,
+                self.state.packed.get(*at).and_then(Option::as_ref),
+                &self.pool,
+            ),
         }
     }
 
@@ -306,7 +365,11 @@ impl Model {
             return Ok(());
         }
         let k = &self.program.kernels[kernel as usize];
-        let why = k.checks.get(code as usize - 1).cloned().unwrap_or_else(|| format!("check {code} failed"));
+        let why = k
+            .checks
+            .get(code as usize - 1)
+            .cloned()
+            .unwrap_or_else(|| format!("check {code} failed"));
         Err(Error::input(why))
     }
 
@@ -325,8 +388,13 @@ impl Model {
                 Ok(match o {
                     Output::Int { value: v } => Value::Int(value(*v)),
                     Output::Scalar { value } => Value::Scalar((*value).into()),
-                    Output::None => Value::None,
-                    Output::Tensor { buffer, dtype, sizes, strides } => {
+                    Output::None | Output::Mutation => Value::None,
+                    Output::Tensor {
+                        buffer,
+                        dtype,
+                        sizes,
+                        strides,
+                    } => {
                         let sizes: Vec<i64> = sizes.iter().map(|s| value(*s)).collect();
                         let strides: Vec<i64> = strides.iter().map(|s| value(*s)).collect();
                         let (owner, place) = root(&self.program, *buffer);
@@ -347,11 +415,18 @@ impl Model {
                             }
                         };
                         let storage = storage.unwrap_or_else(|| Arc::new(Storage::uninit(0)));
-                        let need = extent(&sizes, &strides).and_then(|n| (n + offset).checked_mul(dtype.0.size()));
+                        let need = extent(&sizes, &strides)
+                            .and_then(|n| (n + offset).checked_mul(dtype.0.size()));
                         if need.is_none_or(|n| n > storage.len() && !sizes.contains(&0)) {
                             return Err(Error::internal("an output is larger than its storage"));
                         }
-                        Value::Tensor(Tensor { dtype: dtype.0, sizes, strides, offset, storage })
+                        Value::Tensor(Tensor {
+                            dtype: dtype.0,
+                            sizes,
+                            strides,
+                            offset,
+                            storage,
+                        })
                     }
                 })
             })
@@ -363,15 +438,19 @@ impl Model {
         if self.program.load_steps.is_empty() {
             return Ok(());
         }
-        let sizes: Vec<i64> =
-            bind::constant_sizes(&self.program).into_iter().map(Option::unwrap_or_default).collect();
+        let sizes: Vec<i64> = bind::constant_sizes(&self.program)
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect();
         let steps = self
             .program
             .load_steps
             .iter()
             .map(|s| self.ready(s, usize::MAX, &sizes))
             .collect::<Result<Vec<_>>>()?;
-        steps.iter().try_for_each(|s| self.step(s, &self.state.base))
+        steps
+            .iter()
+            .try_for_each(|s| self.step(s, &self.state.base))
     }
 }
 

@@ -59,7 +59,12 @@ impl Model {
     /// # Errors
     /// A damaged program or object, a weight that is missing or has another type than the program says.
     pub fn from_parts(parts: Parts<'_>) -> Result<Model> {
-        let Parts { program, object, weights, pool } = parts;
+        let Parts {
+            program,
+            object,
+            weights,
+            pool,
+        } = parts;
         program.verify()?;
         let (library, symbols) = load_symbols(&program, object)?;
         let (base, owned) = bind_weights(&program, weights.as_ref())?;
@@ -70,7 +75,11 @@ impl Model {
         let mut model = Model {
             symbols,
             pool,
-            state: State { base, packed: Vec::new(), _owned: owned },
+            state: State {
+                base,
+                packed: Vec::new(),
+                _owned: owned,
+            },
             prepared: Mutex::new(Vec::new()),
             frames: Mutex::new(Vec::new()),
             exclusive: writes_state.then(|| Mutex::new(())),
@@ -93,7 +102,9 @@ impl Model {
         let mut packed = Vec::with_capacity(self.program.steps.len());
         for step in &self.program.steps {
             packed.push(match step {
-                Step::Contract(c) => Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?,
+                Step::Contract(c) => {
+                    Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?
+                }
                 _ => None,
             });
         }
@@ -125,15 +136,23 @@ fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library
     let mut symbols = Vec::with_capacity(program.kernels.len());
     for k in &program.kernels {
         // SAFETY: only the address is taken here.
-        let symbol = unsafe { library.get::<Symbol>(k.symbol.as_bytes()) }
-            .map_err(|_| Error::input(format!("`{}` has no function `{}`", object.display(), k.symbol)))?;
+        let symbol = unsafe { library.get::<Symbol>(k.symbol.as_bytes()) }.map_err(|_| {
+            Error::input(format!(
+                "`{}` has no function `{}`",
+                object.display(),
+                k.symbol
+            ))
+        })?;
         symbols.push(*symbol);
     }
     Ok((library, symbols))
 }
 
 /// Base address of every weight and persistent buffer.
-fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<(Vec<*mut u8>, Vec<Storage>)> {
+fn bind_weights(
+    program: &Program,
+    weights: &dyn WeightSource,
+) -> Result<(Vec<*mut u8>, Vec<Storage>)> {
     let sizes = crate::bind::constant_sizes(program);
     let mut base = vec![std::ptr::null_mut(); program.buffers.len()];
     let mut owned = Vec::new();
@@ -144,20 +163,25 @@ fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<(Vec<*m
     for (id, b) in program.buffers.iter().enumerate() {
         match &b.place {
             Place::Weight(w) => {
-                let view = weights
-                    .weight(&w.name)
-                    .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
+                let view = weights.weight(&w.name).ok_or_else(|| {
+                    Error::input(format!("the model's weight `{}` is missing", w.name))
+                })?;
                 if view.dtype != b.dtype.0 || view.sizes != w.sizes {
                     return Err(Error::input(format!(
                         "the weight `{}` is {}{:?}, the program wants {}{:?}",
                         w.name, view.dtype, view.sizes, b.dtype.0, w.sizes
                     )));
                 }
-                let need = extent(&w.sizes, view.strides).and_then(|n| n.checked_mul(view.dtype.size()));
+                let need =
+                    extent(&w.sizes, view.strides).and_then(|n| n.checked_mul(view.dtype.size()));
                 if need.is_none_or(|n| n > view.bytes.len()) {
-                    return Err(Error::input(format!("the weight `{}` has too few bytes", w.name)));
+                    return Err(Error::input(format!(
+                        "the weight `{}` has too few bytes",
+                        w.name
+                    )));
                 }
-                let aligned = (view.bytes.as_ptr() as usize).is_multiple_of(view.dtype.size().max(1));
+                let aligned =
+                    (view.bytes.as_ptr() as usize).is_multiple_of(view.dtype.size().max(1));
                 let same = view.sizes.contains(&0) || view.strides == w.strides;
                 if same && aligned && !b.written {
                     base[id] = view.bytes.as_ptr() as *mut u8;
@@ -165,7 +189,9 @@ fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<(Vec<*m
                     // Lies otherwise than compiled for, or is written by calls: an own copy.
                     let want = extent(&w.sizes, &w.strides)
                         .and_then(|n| n.checked_mul(view.dtype.size()))
-                        .ok_or_else(|| Error::input(format!("the weight `{}` is too large", w.name)))?;
+                        .ok_or_else(|| {
+                            Error::input(format!("the weight `{}` is too large", w.name))
+                        })?;
                     let storage = Storage::zeroed(want);
                     if want > 0 {
                         // SAFETY: both sides hold every coordinate (checked above).
@@ -185,15 +211,27 @@ fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<(Vec<*m
                 }
             }
             Place::Persistent { offset } => {
-                let constant = |s: inrush_program::SizeId| sizes[s.0 as usize].and_then(|n| usize::try_from(n).ok());
-                let place = constant(*offset).zip(constant(b.bytes)).filter(|(o, n)| o.checked_add(*n).is_some_and(|e| e <= load_bytes));
-                let (offset, _) = place
-                    .ok_or_else(|| Error::input(format!("the program is damaged: `{}` lies outside its block", b.name)))?;
+                let constant = |s: inrush_program::SizeId| {
+                    sizes[s.0 as usize].and_then(|n| usize::try_from(n).ok())
+                };
+                let place = constant(*offset)
+                    .zip(constant(b.bytes))
+                    .filter(|(o, n)| o.checked_add(*n).is_some_and(|e| e <= load_bytes));
+                let (offset, _) = place.ok_or_else(|| {
+                    Error::input(format!(
+                        "the program is damaged: `{}` lies outside its block",
+                        b.name
+                    ))
+                })?;
                 base[id] = load.as_ptr().wrapping_add(offset);
             }
             Place::Alias { of, offset } if !base[*of as usize].is_null() => {
-                let offset = sizes[offset.0 as usize]
-                    .ok_or_else(|| Error::internal(format!("alias `{}` of a weight has no constant offset", b.name)))?;
+                let offset = sizes[offset.0 as usize].ok_or_else(|| {
+                    Error::internal(format!(
+                        "alias `{}` of a weight has no constant offset",
+                        b.name
+                    ))
+                })?;
                 base[id] = base[*of as usize].wrapping_offset(offset as isize);
             }
             _ => {}

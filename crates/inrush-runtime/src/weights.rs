@@ -26,12 +26,20 @@ pub struct MemoryWeights {
 impl MemoryWeights {
     pub fn insert(&mut self, name: &str, dtype: DType, sizes: Vec<i64>, bytes: Vec<u8>) {
         let strides = crate::tensor::contiguous_strides(&sizes);
-        self.items.insert(name.to_string(), (dtype, sizes, strides, bytes));
+        self.items
+            .insert(name.to_string(), (dtype, sizes, strides, bytes));
     }
 }
 
 impl WeightSource for MemoryWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.items.get(name).map(|(dtype, sizes, strides, bytes)| WeightView { dtype: *dtype, sizes, strides, bytes })
+        self.items
+            .get(name)
+            .map(|(dtype, sizes, strides, bytes)| WeightView {
+                dtype: *dtype,
+                sizes,
+                strides,
+                bytes,
+            })
     }
 }

@@ -1,0 +1,131 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Compiles exported PyTorch models to native code and runs them, without Python or libtorch.
+#[derive(Parser, Debug)]
+#[command(name = "inrush", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Compile (or load) a model and run it once, with checks and timings
+    Run(RunArgs),
+    /// Compile a `.pt2` archive into a package that runs without a compiler
+    Compile(CompileArgs),
+    /// Measure compile time and latency
+    Bench(BenchArgs),
+    /// Print a model at any stage of the pipeline
+    Inspect(InspectArgs),
+    /// Check that this machine has what inrush needs
+    Doctor(DoctorArgs),
+    /// Show or clear the build cache
+    Cache(CacheArgs),
+    /// Print a completion script for a shell
+    Completion {
+        /// The shell to complete for
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which machine to compile for and with how many threads.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TargetArgs {
+    /// CPU level to compile for: native, scalar, avx2, avx512 or neon
+    #[arg(long, value_name = "LEVEL", default_value = "native")]
+    pub target: String,
+    /// Threads to run on [default: all that this process may use]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A `.pt2` archive written by torch.export.save, or a compiled package
+    pub model: PathBuf,
+    /// Input tensors, keys "0", "1", … or the inputs' names [default: the archive's sample inputs, else seeded random data]
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub inputs: Option<PathBuf>,
+    /// Expected outputs, keys "0", "1", …; a difference beyond the tolerance is an error. A key "labels" (int64) gives the
+    /// accuracy of output 0
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub expect: Option<PathBuf>,
+    /// Where to write the outputs
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub output: Option<PathBuf>,
+    /// Largest accepted error: norm of the difference over norm of the expected output
+    #[arg(long, value_name = "X", default_value_t = 1e-4)]
+    pub tolerance: f64,
+    /// Value of a symbolic size for random inputs, as NAME=N; may be repeated
+    #[arg(long, value_name = "NAME=N")]
+    pub size: Vec<String>,
+    /// Seconds to measure the latency for
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub seconds: f64,
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct CompileArgs {
+    /// A `.pt2` archive written by torch.export.save
+    pub model: PathBuf,
+    /// The package to write
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Archives or packages to measure; inputs beside them (NAME.inputs.safetensors) are used when present
+    #[arg(required = true)]
+    pub models: Vec<PathBuf>,
+    /// Seconds to measure each model for
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Compile without the build cache, as on a first run
+    #[arg(long)]
+    pub cold: bool,
+    /// Print one line of JSON per model instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// A `.pt2` archive, or a compiled package (stages: wrap)
+    pub model: PathBuf,
+    /// import, normalize, decompose, lower, fuse, tile, emit, wrap, refusals or summary
+    #[arg(long, value_name = "STAGE", default_value = "summary")]
+    pub stage: String,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CacheArgs {
+    /// Remove every entry
+    #[arg(long)]
+    pub clear: bool,
+}

@@ -1,0 +1,85 @@
+//! `inrush bench`: compile time and latency of models.
+
+use crate::args::BenchArgs;
+use crate::run::{Counts, bind_inputs, measure, random_inputs};
+use crate::{io, session};
+use inrush_base::{Error, Result};
+use inrush_runtime::cache::Cache;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
+    if !a.json {
+        println!("{:<36} {:>10} {:>10} {:>9} {:>10} {:>10} {:>8}", "model", "graph ms", "C ms", "load ms", "run ms", "best ms", "launches");
+    }
+    let mut first_error = None;
+    for path in &a.models {
+        if let Err(e) = one(path, a) {
+            eprintln!("inrush: {e}");
+            first_error.get_or_insert(e);
+        }
+    }
+    match first_error {
+        Some(e) => Err(Error::new(e.kind(), "some models failed, see above")),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn one(path: &Path, a: &BenchArgs) -> Result<()> {
+    let fresh = a
+        .cold
+        .then(tempfile::tempdir)
+        .transpose()
+        .map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
+    let cache = fresh.as_ref().map_or_else(Cache::open_default, |d| Cache::at(d.path().to_path_buf()));
+    let s = session::open(path, &a.target, &cache, true)?;
+    let beside = sibling(path);
+    let inputs = if beside.exists() {
+        bind_inputs(&s.model, io::read(&beside)?, &beside)?
+    } else if let Some(v) = &s.samples {
+        v.clone()
+    } else {
+        let symbols: Vec<i64> =
+            s.model.program().symbols.iter().map(|sym| 2.clamp(sym.lower, sym.upper)).collect();
+        random_inputs(&s.model, &symbols)?
+    };
+    let l = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)))?;
+    let counts = Counts::of(&s.model);
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let graph = s.times.compile() - s.times.build();
+    if a.json {
+        let line = serde_json::json!({
+            "model": path.display().to_string(),
+            "target": s.caps.to_string(),
+            "threads": s.caps.threads,
+            "graph_ms": ms(graph),
+            "build_ms": ms(s.times.build()),
+            "cached": s.cached,
+            "load_ms": ms(s.times.load),
+            "run_ms": ms(l.median),
+            "best_ms": ms(l.best),
+            "kernels": counts.kernels,
+            "contractions": counts.contractions,
+            "peak_bytes": s.model.stats(&inputs)?.bytes,
+        });
+        println!("{line}");
+    } else {
+        println!(
+            "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
+            path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+            ms(graph),
+            ms(s.times.build()),
+            ms(s.times.load),
+            ms(l.median),
+            ms(l.best),
+            counts.kernels + counts.contractions
+        );
+    }
+    Ok(())
+}
+
+/// `NAME.inputs.safetensors` beside `NAME.pt2`.
+fn sibling(path: &Path) -> PathBuf {
+    path.with_extension("inputs.safetensors")
+}

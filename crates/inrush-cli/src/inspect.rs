@@ -1,0 +1,66 @@
+//! `inrush inspect`: a model at any stage.
+
+use crate::args::InspectArgs;
+use crate::session;
+use inrush_base::{Error, Result};
+use inrush_compile::{Observer, Options, STAGES};
+use inrush_package::Package;
+use std::process::ExitCode;
+
+/// Keeps the text of one stage.
+struct Keep<'a> {
+    stage: &'a str,
+    text: Option<String>,
+}
+
+impl Observer for Keep<'_> {
+    fn end(&mut self, stage: &'static str, text: &dyn Fn() -> String) {
+        if stage == self.stage {
+            self.text = Some(text());
+        }
+    }
+}
+
+pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
+    let name = a.model.display().to_string();
+    let stage = a.stage.as_str();
+    if !STAGES.contains(&stage) && stage != "summary" && stage != "refusals" {
+        return Err(Error::input(format!("unknown stage `{stage}`: {}, refusals or summary", STAGES.join(", "))));
+    }
+    if Package::is_package(&a.model) {
+        let p = Package::open(&a.model)?;
+        if stage != "wrap" && stage != "summary" {
+            return Err(Error::input(format!("a compiled package holds no stage `{stage}`, only `wrap`")).in_file(name));
+        }
+        show(&p.program.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let archive = session::open_archive(&a.model)?;
+    if stage == "summary" {
+        show(&archive.summary());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if stage == "import" {
+        show(&archive.graph.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let caps = session::caps(&a.target)?;
+    let mut keep = Keep { stage, text: None };
+    let compiled = inrush_compile::compile(archive.graph, &caps, &Options { pieces: 1, ..Options::default() }, &mut keep)
+        .map_err(|e| e.in_file(name));
+    // A stage that was reached is shown even when a later one failed.
+    match (keep.text, compiled) {
+        (Some(text), _) => show(&text),
+        (None, Ok(c)) => show(&c.refusals.join("\n")),
+        (None, Err(e)) => return Err(e),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints to stdout; a reader that closes the pipe early is no error.
+fn show(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.write_all(b"\n");
+}

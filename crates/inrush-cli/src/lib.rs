@@ -1,0 +1,12 @@
+//! What the `inrush` command does, as a library, so that benchmarks and tests call the same code.
+
+pub mod args;
+pub mod bench;
+pub mod compare;
+pub mod doctor;
+pub mod inspect;
+pub mod io;
+pub mod package;
+pub mod progress;
+pub mod run;
+pub mod session;

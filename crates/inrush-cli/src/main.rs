@@ -1,0 +1,37 @@
+//! The `inrush` command.
+
+use clap::{CommandFactory, Parser};
+use inrush_base::{Error, ErrorKind};
+use inrush_cli::args::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // clap prints its own message and leaves with 2 on wrong usage.
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("inrush: {e}");
+            ExitCode::from(match e.kind() {
+                ErrorKind::Input | ErrorKind::Unsupported => 2,
+                ErrorKind::Machine => 3,
+                ErrorKind::Internal => 4,
+            })
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
+    match cli.command {
+        Command::Run(a) => inrush_cli::run::run(&a),
+        Command::Compile(a) => inrush_cli::package::compile(&a),
+        Command::Bench(a) => inrush_cli::bench::bench(&a),
+        Command::Inspect(a) => inrush_cli::inspect::inspect(&a),
+        Command::Doctor(a) => inrush_cli::doctor::doctor(&a),
+        Command::Cache(a) => inrush_cli::doctor::cache(&a),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "inrush", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

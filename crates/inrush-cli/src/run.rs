@@ -1,0 +1,287 @@
+//! `inrush run`.
+
+use crate::args::RunArgs;
+use crate::{compare, io, session};
+use inrush_base::{DType, Error, Result};
+use inrush_program::{InputType, Step, SymbolSource};
+use inrush_runtime::cache::Cache;
+use inrush_runtime::{Model, Tensor, Value};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+pub fn run(a: &RunArgs) -> Result<ExitCode> {
+    let cache = Cache::open_default();
+    let given = a.inputs.as_deref().map(io::read).transpose()?;
+    let expect = a.expect.as_deref().map(io::read).transpose()?;
+    let s = session::open(&a.model, &a.target, &cache, a.json)?;
+    let (inputs, source) = match given {
+        Some(tensors) => (bind_inputs(&s.model, tensors, a.inputs.as_deref().unwrap_or(Path::new("")))?, "given"),
+        None => match &s.samples {
+            Some(v) if a.size.is_empty() => (v.clone(), "the archive's sample inputs"),
+            _ => (random_inputs(&s.model, &symbol_values(&s, &a.size)?)?, "seeded random inputs"),
+        },
+    };
+    let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
+    let peak = s.model.stats(&inputs)?.bytes;
+    let report = Check::new(&outputs, expect.as_ref())?;
+    if let Some(path) = &a.output {
+        let tensors: Vec<(String, Tensor)> = outputs
+            .iter()
+            .enumerate()
+            .filter_map(|(i, v)| match v {
+                Value::Tensor(t) => Some((i.to_string(), t.clone())),
+                _ => None,
+            })
+            .collect();
+        io::write(path, &tensors)?;
+    }
+    let latency = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)))?;
+    let counts = Counts::of(&s.model);
+    let failed = report.max_rel_err.is_some_and(|e| e.is_nan() || e > a.tolerance);
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    if a.json {
+        let fallbacks: Vec<&str> = s.model.program().fallbacks.iter().map(|f| f.op.as_str()).collect();
+        let stages: serde_json::Map<String, serde_json::Value> =
+            s.times.stages.iter().map(|(n, d)| (n.to_string(), ms(*d).into())).collect();
+        let line = serde_json::json!({
+            "model": a.model.display().to_string(),
+            "target": s.caps.to_string(),
+            "threads": s.caps.threads,
+            "compile_ms": ms(s.times.compile()),
+            "build_ms": ms(s.times.build()),
+            "cached": s.cached,
+            "stages_ms": stages,
+            "load_ms": ms(s.times.load),
+            "run_ms": ms(latency.median),
+            "kernels": counts.kernels,
+            "contractions": counts.contractions,
+            "extern_calls": 0,
+            "fallbacks": fallbacks,
+            "peak_bytes": peak,
+            "max_rel_err": report.max_rel_err,
+            "accuracy": report.accuracy.map(|(r, n)| r as f64 / n as f64),
+        });
+        println!("{line}");
+    } else {
+        println!("{}  on {}, {} threads", a.model.display(), s.caps, s.caps.threads);
+        match s.cached {
+            Some(cached) => {
+                let build = s.times.build();
+                println!(
+                    "  compile  {:.1} ms (graph {:.1}, C compiler {:.1}{})",
+                    ms(s.times.compile()),
+                    ms(s.times.compile() - build),
+                    ms(build),
+                    if cached { ", from the cache" } else { "" }
+                );
+            }
+            None => println!("  compile  none: a compiled package"),
+        }
+        println!("  load     {:.1} ms", ms(s.times.load));
+        println!(
+            "  run      {:.3} ms (median of {}, best {:.3}) on {source}",
+            ms(latency.median),
+            latency.count,
+            ms(latency.best)
+        );
+        println!(
+            "  kernels  {} fused, {} matrix products or convolutions, 0 extern calls",
+            counts.kernels, counts.contractions
+        );
+        println!("  memory   {:.2} MB a call, weights aside", peak as f64 / 1e6);
+        if let Some(e) = report.max_rel_err {
+            let verdict = if failed { "FAILED" } else { "ok" };
+            println!("  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}", a.tolerance);
+        }
+        if let Some((right, n)) = report.accuracy {
+            println!("  accuracy {:.2} % ({right} of {n})", 100.0 * right as f64 / n.max(1) as f64);
+        }
+    }
+    if failed {
+        eprintln!("inrush: {}: the outputs differ from the expected ones", a.model.display());
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How many steps of each kind a call makes.
+pub struct Counts {
+    pub kernels: usize,
+    pub contractions: usize,
+}
+
+impl Counts {
+    pub fn of(model: &Model) -> Counts {
+        let steps = &model.program().steps;
+        let contractions = steps.iter().filter(|s| matches!(s, Step::Contract(_))).count();
+        Counts { kernels: steps.len() - contractions, contractions }
+    }
+}
+
+/// Outputs that belong to the user: mutations have none.
+pub fn user_outputs(model: &Model, outputs: Vec<Value>) -> Vec<Value> {
+    let keep = |o: &inrush_program::Output| !matches!(o, inrush_program::Output::Mutation);
+    model.program().outputs.iter().zip(outputs).filter(|(o, _)| keep(o)).map(|(_, v)| v).collect()
+}
+
+/// Tensors of a file as inputs: by name, else by position.
+pub fn bind_inputs(model: &Model, mut tensors: BTreeMap<String, Tensor>, path: &Path) -> Result<Vec<Value>> {
+    let program = model.program();
+    let mut out = Vec::with_capacity(program.inputs.len());
+    for (i, spec) in program.inputs.iter().enumerate() {
+        let found = tensors.remove(&spec.name).or_else(|| tensors.remove(&i.to_string()));
+        out.push(match (&spec.ty, found) {
+            (InputType::Tensor { .. }, Some(t)) => Value::Tensor(t),
+            (InputType::Int { .. }, Some(t)) if t.numel() == 1 && t.dtype == DType::I64 => {
+                Value::Int(compare::to_f64(&t)?[0] as i64)
+            }
+            (InputType::Constant { value }, _) => Value::Scalar((*value).into()),
+            (_, Some(_)) => return Err(Error::input(format!("input `{}` must be an int64 scalar", spec.name))),
+            (_, None) => {
+                let names: Vec<String> =
+                    program.inputs.iter().enumerate().map(|(k, s)| format!("\"{k}\" or \"{}\"", s.name)).collect();
+                return Err(Error::input(format!(
+                    "no tensor for input `{}`; the model wants the keys {}",
+                    spec.name,
+                    names.join(", ")
+                ))
+                .in_file(path.display().to_string()));
+            }
+        });
+    }
+    if let Some(extra) = tensors.keys().next() {
+        return Err(Error::input(format!("the tensor `{extra}` belongs to no input")).in_file(path.display().to_string()));
+    }
+    Ok(out)
+}
+
+/// Values of the program's symbols: from `--size`, else what the archive's example had, else 2 (or the nearest in range).
+fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
+    let program = s.model.program();
+    let mut chosen: BTreeMap<&str, i64> = BTreeMap::new();
+    for g in given {
+        let (name, value) = g
+            .split_once('=')
+            .and_then(|(n, v)| v.parse::<i64>().ok().map(|v| (n, v)))
+            .ok_or_else(|| Error::input(format!("--size wants NAME=N, got `{g}`")))?;
+        if !program.symbols.iter().any(|s| s.name == name) {
+            let names: Vec<&str> = program.symbols.iter().map(|s| s.name.as_str()).collect();
+            return Err(Error::input(format!("the model has no size `{name}` (it has: {})", names.join(", "))));
+        }
+        chosen.insert(name, value);
+    }
+    Ok(program
+        .symbols
+        .iter()
+        .map(|sym| {
+            let hint = s.hints.iter().find(|(n, _)| *n == sym.name).map(|(_, v)| *v);
+            chosen.get(sym.name.as_str()).copied().or(hint).unwrap_or(2.clamp(sym.lower, sym.upper))
+        })
+        .collect())
+}
+
+/// Seeded inputs: floats uniform in -1..1, integers in 0..2 (safe as indices), bools alternating at random.
+pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
+    let program = model.program();
+    let mut sizes = Vec::new();
+    inrush_program::evaluate(&program.sizes, symbols, &mut sizes)
+        .map_err(|_| Error::input("these sizes overflow"))?;
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    program
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(at, spec)| match &spec.ty {
+            InputType::Constant { value } => Ok(Value::Scalar((*value).into())),
+            InputType::Int { .. } => {
+                let of = program.symbols.iter().position(|s| s.source == SymbolSource::Int { input: at as u32 });
+                Ok(Value::Int(of.map_or(0, |k| symbols[k])))
+            }
+            InputType::Tensor { dtype, sizes: ids, .. } => {
+                let dims: Vec<i64> = ids.iter().map(|i| sizes[i.0 as usize]).collect();
+                let n = dims.iter().try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
+                let n = n.filter(|n| *n <= 1 << 32).ok_or_else(|| Error::input("these inputs are too large"))?;
+                let mut bytes = Vec::with_capacity(n as usize * dtype.0.size());
+                for _ in 0..n {
+                    let r = next();
+                    let x = (r >> 40) as f64 / (1u64 << 23) as f64 - 1.0;
+                    match dtype.0 {
+                        DType::F64 => bytes.extend(x.to_le_bytes()),
+                        DType::F32 => bytes.extend((x as f32).to_le_bytes()),
+                        DType::F16 => bytes.extend(half::f16::from_f64(x).to_le_bytes()),
+                        DType::BF16 => bytes.extend(half::bf16::from_f64(x).to_le_bytes()),
+                        d if d.is_int() || d == DType::Bool => {
+                            bytes.extend(&((r >> 60) & 1).to_le_bytes()[..d.size()]);
+                        }
+                        d => return Err(Error::unsupported(format!("random {d} inputs; pass --inputs"))),
+                    }
+                }
+                Tensor::from_bytes(dtype.0, dims, &bytes).map(Value::Tensor)
+            }
+        })
+        .collect()
+}
+
+/// What a comparison with expected outputs found.
+struct Check {
+    max_rel_err: Option<f64>,
+    accuracy: Option<(usize, usize)>,
+}
+
+impl Check {
+    fn new(outputs: &[Value], expect: Option<&BTreeMap<String, Tensor>>) -> Result<Check> {
+        let mut check = Check { max_rel_err: None, accuracy: None };
+        let Some(expect) = expect else { return Ok(check) };
+        for (key, want) in expect {
+            if key == "labels" {
+                if let Some(Value::Tensor(scores)) = outputs.first() {
+                    check.accuracy = Some(compare::correct(scores, want)?);
+                }
+                continue;
+            }
+            let at: usize = key
+                .parse()
+                .map_err(|_| Error::input(format!("expected output `{key}`: keys are positions, or `labels`")))?;
+            let Some(Value::Tensor(got)) = outputs.get(at) else {
+                return Err(Error::input(format!("the model has no tensor output {at}")));
+            };
+            let e = compare::relative_error(got, want).map_err(|e| e.context(format!("output {at}")))?;
+            check.max_rel_err = Some(check.max_rel_err.map_or(e, |m| m.max(e)));
+        }
+        Ok(check)
+    }
+}
+
+/// Times of repeated calls.
+#[derive(Copy, Clone, Debug)]
+pub struct Latency {
+    pub median: Duration,
+    pub best: Duration,
+    pub count: usize,
+}
+
+/// Calls the model for `limit` (at least three times, after one warm-up).
+pub fn measure(model: &Model, inputs: &[Value], limit: Duration) -> Result<Latency> {
+    model.run(inputs)?;
+    let mut times = Vec::new();
+    let end = Instant::now() + limit;
+    while times.len() < 3 || Instant::now() < end {
+        let start = Instant::now();
+        let out = model.run(inputs)?;
+        times.push(start.elapsed());
+        drop(out);
+        if times.len() >= 20_000 {
+            break;
+        }
+    }
+    times.sort();
+    Ok(Latency { median: times[times.len() / 2], best: times[0], count: times.len() })
+}

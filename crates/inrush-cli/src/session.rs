@@ -1,0 +1,201 @@
+//! From a model file to a model that runs, with the time of every step.
+
+use crate::args::TargetArgs;
+use crate::progress::Progress;
+use inrush_base::{Caps, Error, Isa, Result};
+use inrush_compile::{Compiled, Observer, Options};
+use inrush_package::Package;
+use inrush_runtime::cache::Cache;
+use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::{Model, Parts, Pool, WeightSource, WeightView};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The machine's properties, for the level that the user asked for.
+pub fn caps(target: &TargetArgs) -> Result<Caps> {
+    let native = inrush_cpu::detect();
+    let isa = match target.target.as_str() {
+        "native" => native,
+        name => Isa::parse(name).ok_or_else(|| {
+            Error::input(format!("unknown target `{name}`: native, scalar, avx2, avx512 or neon"))
+        })?,
+    };
+    let threads = match target.threads {
+        Some(0) => return Err(Error::input("--threads must be at least 1")),
+        Some(n) => n,
+        None => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    let mut caps = Caps::cpu(isa, threads);
+    caps.vector_math &= crate::doctor::has_vector_math();
+    Ok(caps)
+}
+
+/// Milliseconds of each step.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// Stages by name: import, normalize, …, build.
+    pub stages: Vec<(&'static str, Duration)>,
+    pub load: Duration,
+}
+
+impl Times {
+    /// Everything from the file to the built object.
+    pub fn compile(&self) -> Duration {
+        self.stages.iter().map(|s| s.1).sum()
+    }
+    /// What the C compiler took.
+    pub fn build(&self) -> Duration {
+        self.stages.iter().filter(|s| s.0 == "build").map(|s| s.1).sum()
+    }
+}
+
+/// A model that is ready to run.
+pub struct Session {
+    pub model: Model,
+    pub times: Times,
+    pub caps: Caps,
+    /// The shared object came from the cache; `None` for a package.
+    pub cached: Option<bool>,
+    /// Inputs that came with the archive.
+    pub samples: Option<Vec<inrush_runtime::Value>>,
+    /// Values of symbols that the archive's example had, by name.
+    pub hints: Vec<(String, i64)>,
+}
+
+/// Times the stages and names them in the progress line.
+struct Watch<'a> {
+    times: &'a mut Times,
+    progress: &'a Progress,
+    start: Instant,
+}
+
+impl Observer for Watch<'_> {
+    fn begin(&mut self, stage: &'static str) {
+        self.progress.step(stage.to_string());
+        self.start = Instant::now();
+    }
+    fn end(&mut self, stage: &'static str, _text: &dyn Fn() -> String) {
+        self.times.stages.push((stage, self.start.elapsed()));
+    }
+}
+
+/// What is known of an archive after compiling it.
+pub struct CompiledArchive {
+    pub archive: inrush_torch::Model,
+    pub compiled: Compiled,
+    pub times: Times,
+}
+
+/// Imports and compiles an archive for `caps`, up to C source.
+pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<CompiledArchive> {
+    let mut times = Times::default();
+    let start = Instant::now();
+    progress.step("import".into());
+    let mut archive = open_archive(path)?;
+    times.stages.push(("import", start.elapsed()));
+    let options = Options { pieces: std::thread::available_parallelism().map_or(1, |n| n.get()).min(8), ..Options::default() };
+    let graph = std::mem::take(&mut archive.graph);
+    let mut watch = Watch { times: &mut times, progress, start: Instant::now() };
+    let compiled = inrush_compile::compile(graph, caps, &options, &mut watch)
+        .map_err(|e| e.in_file(path.display().to_string()))?;
+    Ok(CompiledArchive { archive, compiled, times })
+}
+
+/// Opens a `.pt2` archive with the operators that inrush knows.
+pub fn open_archive(path: &Path) -> Result<inrush_torch::Model> {
+    inrush_torch::open(path, &inrush_aten::bind)
+}
+
+/// Builds the kernels of a compiled archive.
+pub fn build(c: &mut CompiledArchive, caps: &Caps, cache: &Cache, progress: &Progress) -> Result<inrush_runtime::cc::Built> {
+    progress.step("build: C compiler".into());
+    let start = Instant::now();
+    let target = Target { isa: caps.isa, vector_math: caps.vector_math };
+    let built = Compiler::find()?.build(&c.compiled.pieces, &target, cache)?;
+    c.times.stages.push(("build", start.elapsed()));
+    Ok(built)
+}
+
+/// Opens a model of either kind and makes it ready to run.
+pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Result<Session> {
+    let caps = caps(target)?;
+    let progress = Progress::new(quiet);
+    progress.watch();
+    if !path.exists() {
+        return Err(Error::input("no such file").in_file(path.display().to_string()));
+    }
+    let pool = Arc::new(Pool::new(Some(caps.threads))?);
+    if Package::is_package(path) {
+        return open_package(path, caps, pool, &progress);
+    }
+    if !inrush_cpu::available().contains(&caps.isa) {
+        return Err(Error::machine(format!(
+            "this processor cannot run {} code (it can run {})",
+            caps.isa.name(),
+            inrush_cpu::available().iter().map(|i| i.name()).collect::<Vec<_>>().join(", ")
+        )));
+    }
+    let mut c = compile_archive(path, &caps, &progress)?;
+    let built = build(&mut c, &caps, cache, &progress)?;
+    let start = Instant::now();
+    progress.step("load".into());
+    let hints = c.archive.hints();
+    let samples = c.archive.sample_values();
+    let parts = Parts {
+        program: c.compiled.program,
+        object: &built.path,
+        weights: Box::new(ArchiveWeights(c.archive.weights)),
+        pool,
+    };
+    let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
+    let mut times = c.times;
+    times.load = start.elapsed();
+    Ok(Session { model, times, caps, cached: Some(built.cached), samples, hints })
+}
+
+fn open_package(path: &Path, mut caps: Caps, pool: Arc<Pool>, progress: &Progress) -> Result<Session> {
+    let start = Instant::now();
+    progress.step("load".into());
+    let package = Package::open(path)?;
+    let t = &package.target;
+    let isa = Isa::parse(&t.isa).filter(|i| inrush_cpu::available().contains(i));
+    let (Some(isa), true) = (isa, t.arch == std::env::consts::ARCH && t.os == std::env::consts::OS) else {
+        return Err(Error::machine(format!(
+            "the package was compiled for {} {} {}, this machine is {} {} {}",
+            t.os,
+            t.arch,
+            t.isa,
+            std::env::consts::OS,
+            std::env::consts::ARCH,
+            inrush_cpu::detect().name()
+        ))
+        .in_file(path.display().to_string()));
+    };
+    caps.isa = isa;
+    // The loader wants a file of its own; it goes when the code has been mapped.
+    let fail = |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
+    let object = tempfile::Builder::new().prefix("inrush-").suffix(".so").tempfile().map_err(fail)?;
+    std::fs::write(object.path(), package.object()).map_err(fail)?;
+    let program = package.program.clone();
+    let parts = Parts { program, object: object.path(), weights: Box::new(PackageWeights(package)), pool };
+    let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
+    let times = Times { load: start.elapsed(), ..Times::default() };
+    Ok(Session { model, times, caps, cached: None, samples: None, hints: Vec::new() })
+}
+
+struct ArchiveWeights(inrush_torch::Weights);
+
+impl WeightSource for ArchiveWeights {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
+        self.0.view(name).map(|w| WeightView { dtype: w.dtype, sizes: w.sizes, strides: w.strides, bytes: w.bytes })
+    }
+}
+
+struct PackageWeights(Package);
+
+impl WeightSource for PackageWeights {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
+        self.0.weight(name).map(|w| WeightView { dtype: w.dtype, sizes: w.sizes, strides: w.strides, bytes: w.bytes })
+    }
+}

@@ -1,0 +1,303 @@
+//! Stage wrap: from a plan and its kernels to the program that an executor runs.
+
+use crate::signature::Signature;
+use crate::sizes::Sizes;
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_graph::{Graph, Relation as GraphRelation, Type};
+use inrush_kernel::Kernel;
+use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, OriginId, Output as LoopOutput};
+use inrush_program as program;
+use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
+use inrush_sched::{Plan, Step};
+
+/// A kernel and the function that was emitted for it.
+pub struct Emitted {
+    pub kernel: Kernel,
+    /// Position among the distinct functions.
+    pub function: u32,
+}
+
+/// The functions of the shared object.
+pub struct Function {
+    pub symbol: String,
+
+}
+
+struct Wrap<'a> {
+    loops: &'a Loops,
+    sizes: Sizes<'a>,
+    kernels: Vec<program::Kernel>,
+}
+
+/// Makes the program. `steps` and `load_steps` are the emitted kernels of the plan's steps, in order.
+pub fn wrap(
+    graph: &Graph,
+    signature: &Signature,
+    plan: &Plan,
+    functions: &[Function],
+    load_steps: &[Emitted],
+    steps: &[Emitted],
+) -> Result<Program> {
+    let loops = &plan.loops;
+    let mut w = Wrap { loops, sizes: Sizes::new(&loops.exprs, &signature.syms), kernels: Vec::new() };
+    let mut out = Program { name: loops.name.clone(), symbols: signature.symbols.clone(), ..Program::default() };
+
+    for i in &signature.inputs {
+        let ty = match &i.ty {
+            Type::Tensor(t) => program::InputType::Tensor {
+                dtype: Dt(t.dtype),
+                sizes: w.sizes.all(&t.sizes)?,
+                strides: w.sizes.all(&t.strides)?,
+            },
+            Type::Int(e) => program::InputType::Int { value: w.sizes.of(*e)? },
+            other => {
+                return Err(Error::unsupported(format!("input `{}` has a type that a program cannot take: {other:?}", i.name)));
+            }
+        };
+        out.inputs.push(program::Input { name: i.name.clone(), ty });
+    }
+    for g in &graph.guards {
+        out.guards.push(program::Guard {
+            relation: match g.relation {
+                GraphRelation::Eq => program::Relation::Eq,
+                GraphRelation::Ne => program::Relation::Ne,
+                GraphRelation::Le => program::Relation::Le,
+                GraphRelation::Lt => program::Relation::Lt,
+            },
+            left: w.sizes.of(g.left)?,
+            right: w.sizes.of(g.right)?,
+            why: g.why.clone(),
+        });
+    }
+    let written: Vec<bool> = {
+        let mut written = vec![false; loops.buffers.len()];
+        for s in &plan.steps {
+            s.writes().into_iter().for_each(|b| written[loops.storage(b).index()] = true);
+        }
+        written
+    };
+    for (at, b) in loops.buffers.iter().enumerate() {
+        let place = w.place(plan, at)?;
+        let bytes = w.bytes(b)?;
+        out.buffers.push(Buffer { name: b.name.clone(), dtype: Dt(b.dtype), place, bytes, written: written[at] });
+    }
+    out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
+    out.load_bytes = w.optional(plan.memory.load_bytes)?;
+    for (plan_steps, emitted, target) in
+        [(&plan.load_steps, load_steps, &mut out.load_steps), (&plan.steps, steps, &mut out.steps)]
+    {
+        for (s, e) in plan_steps.iter().zip(emitted) {
+            target.push(w.step(s, e, functions)?);
+        }
+    }
+    for o in &loops.outputs {
+        out.outputs.push(w.output(o)?);
+    }
+    out.kernels = w.kernels;
+    out.sizes = w.sizes.finish();
+    out.verify().map_err(|e| Error::internal(e.message().to_string()))?;
+    Ok(out)
+}
+
+impl Wrap<'_> {
+    fn optional(&mut self, e: Option<Expr>) -> Result<SizeId> {
+        match e {
+            Some(e) => self.sizes.of(e),
+            None => Ok(self.sizes.int(0)),
+        }
+    }
+
+    fn place(&mut self, plan: &Plan, at: usize) -> Result<Place> {
+        use inrush_sched::Place as From;
+        let b = &self.loops.buffers[at];
+        Ok(match plan.memory.places[at] {
+            // Nothing refers to these: any place without memory of its own does.
+            From::Unused | From::Local => {
+                let zero = self.sizes.int(0);
+                Place::Arena { offset: zero }
+            }
+            From::Input(input) => Place::Input { input: input as u32 },
+            From::Weight => {
+                let BufferKind::Weight { name } = &b.kind else {
+                    return Err(Error::internal(format!("buffer `{}` is placed as a weight", b.name)));
+                };
+                let exprs = &self.loops.exprs;
+                let ints = |es: &[Expr]| es.iter().map(|e| exprs.as_int(*e)).collect::<Option<Vec<i64>>>();
+                let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;
+                let (Some(sizes), Some(strides)) = (ints(&b.sizes), ints(&layout.strides)) else {
+                    return Err(Error::internal(format!("weight `{name}` has symbolic sizes")));
+                };
+                Place::Weight(program::Weight { name: name.clone(), sizes, strides })
+            }
+            From::Output(output) => Place::Output { output: output as u32 },
+            From::Arena { offset, .. } => Place::Arena { offset: self.sizes.of(offset)? },
+            From::Load { offset, .. } => Place::Persistent { offset: self.sizes.of(offset)? },
+            // Kernels index an alias by its own layout, offset included, from the start of the storage.
+            From::Alias(of) => {
+                let zero = self.sizes.int(0);
+                Place::Alias { of: of.0, offset: zero }
+            }
+        })
+    }
+
+    /// Bytes from the start of the storage to the last element.
+    fn bytes(&mut self, b: &inrush_loops::Buffer) -> Result<SizeId> {
+        let ex = &self.loops.exprs;
+        let Some(layout) = &b.layout else { return Ok(self.sizes.int(0)) };
+        if b.sizes.iter().any(|s| ex.is_int(*s, 0)) {
+            return Ok(self.sizes.int(0));
+        }
+        let mut last = layout.offset;
+        for (size, stride) in b.sizes.iter().zip(&layout.strides) {
+            let steps = ex.max(ex.sub(*size, ex.int(1)), ex.int(0));
+            last = ex.add(last, ex.mul(steps, *stride));
+        }
+        let count = ex.add(last, ex.int(1));
+        // An empty tensor has no bytes; sizes that may be zero are few, and one element too many does no harm.
+        self.sizes.of(ex.mul(count, ex.int(b.dtype.size() as i64)))
+    }
+
+    fn output(&mut self, o: &LoopOutput) -> Result<program::Output> {
+        Ok(match o {
+            LoopOutput::Tensor { buffer } => {
+                let b = self.loops.buffer(*buffer);
+                let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;
+                program::Output::Tensor {
+                    buffer: buffer.0,
+                    dtype: Dt(b.dtype),
+                    sizes: self.sizes.all(&b.sizes)?,
+                    strides: self.sizes.all(&layout.strides)?,
+                }
+            }
+            // The step that writes the input has done it.
+            LoopOutput::Mutation { .. } => program::Output::Mutation,
+            LoopOutput::Int(e) => program::Output::Int { value: self.sizes.of(*e)? },
+            LoopOutput::Scalar(s) => program::Output::Scalar { value: (*s).into() },
+            LoopOutput::None => program::Output::None,
+        })
+    }
+
+    fn origins(&self, ids: &[OriginId]) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        for id in ids {
+            let op = &self.loops.origins[id.index()].op;
+            if !out.contains(op) {
+                out.push(op.clone());
+            }
+        }
+        out
+    }
+
+    fn kernel(&mut self, e: &Emitted, functions: &[Function]) -> u32 {
+        let f = &functions[e.function as usize];
+        let checks = e
+            .kernel
+            .checks
+            .iter()
+            .map(|c| match c.origin.map(|o| &self.loops.origins[o.index()]) {
+                Some(o) => {
+                    let line = o.line.as_ref().map_or(String::new(), |l| format!("\n  at {l}"));
+                    format!("node `{}` ({}): {}{line}", o.name, o.op, c.message)
+                }
+                None => c.message.clone(),
+            })
+            .collect();
+        self.kernels.push(program::Kernel { symbol: f.symbol.clone(), title: e.kernel.name.clone(), checks });
+        self.kernels.len() as u32 - 1
+    }
+
+    fn step(&mut self, s: &Step, e: &Emitted, functions: &[Function]) -> Result<program::Step> {
+        let kernel = self.kernel(e, functions);
+        let k = &e.kernel;
+        let buffers: Vec<BufferId> = k.arguments().map(|(_, b)| b.buf.0).collect();
+        let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
+        let sizes = self.sizes.all(&values)?;
+        let origins = self.origins(&k.origins);
+        Ok(match s {
+            Step::Kernel(_) => program::Step::Launch(program::Launch {
+                kernel,
+                buffers,
+                sizes,
+                units: self.sizes.of(k.units)?,
+                unit_cost: self.sizes.of(k.cost_per_unit)?,
+                scratch_bytes: self.optional(k.scratch_bytes)?,
+                serial: k.serial,
+                origins,
+            }),
+            Step::Contraction(c) => self.contraction(c, kernel, buffers, sizes, origins)?,
+        })
+    }
+
+    fn contraction(
+        &mut self,
+        c: &Contraction,
+        epilogue: u32,
+        buffers: Vec<BufferId>,
+        sizes: Vec<SizeId>,
+        origins: Vec<String>,
+    ) -> Result<program::Step> {
+        let exprs: &Exprs = &self.loops.exprs;
+        let syms = |groups: &[&[Axis]]| -> Vec<Sym> { groups.iter().flat_map(|g| g.iter().map(|a| a.sym)).collect() };
+        let (a_coefs, a_offset) = self.affine(&c.a, &syms(&[&c.batch, &c.m, &c.k]))?;
+        let (b_coefs, b_offset) = self.affine(&c.b, &syms(&[&c.batch, &c.n, &c.k]))?;
+        let _ = exprs;
+        let (nb, nm, nn) = (c.batch.len(), c.m.len(), c.n.len());
+        let mut batch = Vec::new();
+        for (i, axis) in c.batch.iter().enumerate() {
+            batch.push(BatchLevel {
+                size: self.sizes.of(axis.size)?,
+                a_stride: self.sizes.of(a_coefs[i])?,
+                b_stride: self.sizes.of(b_coefs[i])?,
+            });
+        }
+        let mut m = Vec::new();
+        for (i, axis) in c.m.iter().enumerate() {
+            m.push(Level { size: self.sizes.of(axis.size)?, stride: self.sizes.of(a_coefs[nb + i])? });
+        }
+        let mut n = Vec::new();
+        for (i, axis) in c.n.iter().enumerate() {
+            n.push(Level { size: self.sizes.of(axis.size)?, stride: self.sizes.of(b_coefs[nb + i])? });
+        }
+        let mut k = Vec::new();
+        for (i, axis) in c.k.iter().enumerate() {
+            k.push(KLevel {
+                size: self.sizes.of(axis.size)?,
+                a_stride: self.sizes.of(a_coefs[nb + nm + i])?,
+                b_stride: self.sizes.of(b_coefs[nb + nn + i])?,
+            });
+        }
+        Ok(program::Step::Contract(program::Contract {
+            a: c.a.buf.0,
+            b: c.b.buf.0,
+            a_offset: self.sizes.of(a_offset)?,
+            b_offset: self.sizes.of(b_offset)?,
+            batch,
+            m,
+            n,
+            k,
+            acc: Dt(c.dtype),
+            epilogue,
+            buffers,
+            sizes,
+            origins,
+        }))
+    }
+
+    /// Strides of an access over the given axes, and its offset, in elements.
+    fn affine(&self, access: &Access, syms: &[Sym]) -> Result<(Vec<Expr>, Expr)> {
+        let ex = &self.loops.exprs;
+        let b = self.loops.buffer(access.buf);
+        let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;
+        let mut flat = layout.offset;
+        for (c, s) in access.coords.iter().zip(&layout.strides) {
+            flat = ex.add(flat, ex.mul(*c, *s));
+        }
+        ex.affine(flat, syms)
+            .ok_or_else(|| Error::internal(format!("a contraction reads `{}` at {}, which is not affine", b.name, ex.show(flat))))
+    }
+}
+
+fn no_layout(name: &str) -> Error {
+    Error::internal(format!("buffer `{name}` has no layout"))
+}

@@ -1,0 +1,112 @@
+//! Writing a package: to a temporary file beside the target, renamed when complete.
+
+use crate::{ALIGN, FORMAT, MANIFEST, Manifest, OBJECT, Target, WeightEntry};
+use inrush_base::{DType, Error, Result};
+use inrush_program::{Dt, Place, Program};
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use zip::CompressionMethod;
+use zip::write::SimpleFileOptions;
+
+/// A weight to be stored. `bytes` starts at the element with coordinates zero.
+pub struct WeightData<'a> {
+    pub dtype: DType,
+    pub sizes: &'a [i64],
+    pub strides: &'a [i64],
+    pub bytes: &'a [u8],
+}
+
+/// Writes a package. `weight` gives the program's weights by name.
+///
+/// # Errors
+/// A machine error when the file cannot be written (nothing is left behind), an input error when a weight is missing.
+pub fn write<'a>(
+    path: &Path,
+    target: Target,
+    program: &Program,
+    object: &[u8],
+    weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
+) -> Result<()> {
+    let fail = |e: &dyn std::fmt::Display| {
+        Error::machine(format!("cannot write `{}`: {e}", path.display()))
+    };
+    let dir = path
+        .parent()
+        .filter(|d| !d.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let file = tempfile::Builder::new()
+        .prefix(".inrush-")
+        .tempfile_in(dir)
+        .map_err(|e| fail(&e))?;
+
+    // Weights whose bytes are the same memory (tied weights) are stored once.
+    let mut blobs: Vec<&[u8]> = Vec::new();
+    let mut by_address: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    let mut weights = Vec::new();
+    for b in &program.buffers {
+        let Place::Weight(w) = &b.place else { continue };
+        let data = weight(&w.name)
+            .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
+        let bytes = &data.bytes[..used_bytes(&data).min(data.bytes.len())];
+        let blob = *by_address
+            .entry((bytes.as_ptr() as usize, bytes.len()))
+            .or_insert_with(|| {
+                blobs.push(bytes);
+                blobs.len() - 1
+            });
+        weights.push(WeightEntry {
+            name: w.name.clone(),
+            dtype: Dt(data.dtype),
+            sizes: data.sizes.to_vec(),
+            strides: data.strides.to_vec(),
+            entry: format!("weights/{blob}"),
+            offset: 0,
+        });
+    }
+    let manifest = Manifest {
+        format: FORMAT,
+        target,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        weights,
+        program: program.clone(),
+    };
+    let json = serde_json::to_vec(&manifest).map_err(|e| fail(&e))?;
+
+    let mut zip = zip::ZipWriter::new(BufWriter::new(file.as_file()));
+    // A fixed time: the same model gives the same bytes.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .large_file(true)
+        .with_alignment(ALIGN)
+        .last_modified_time(zip::DateTime::default());
+    let mut entry = |name: &str, bytes: &[u8]| -> Result<()> {
+        zip.start_file(name, options).map_err(|e| fail(&e))?;
+        zip.write_all(bytes).map_err(|e| fail(&e))
+    };
+    entry(MANIFEST, &json)?;
+    entry(OBJECT, object)?;
+    for (i, blob) in blobs.iter().enumerate() {
+        entry(&format!("weights/{i}"), blob)?;
+    }
+    zip.finish()
+        .map_err(|e| fail(&e))?
+        .flush()
+        .map_err(|e| fail(&e))?;
+    file.persist(path).map_err(|e| fail(&e.error))?;
+    Ok(())
+}
+
+/// Bytes up to the last element that the weight touches.
+fn used_bytes(w: &WeightData<'_>) -> usize {
+    if w.sizes.contains(&0) {
+        return 0;
+    }
+    let last: i64 = w
+        .sizes
+        .iter()
+        .zip(w.strides)
+        .map(|(s, t)| (s - 1) * t)
+        .sum();
+    usize::try_from(last + 1).map_or(usize::MAX, |n| n.saturating_mul(w.dtype.size()))
+}

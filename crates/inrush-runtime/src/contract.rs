@@ -1,0 +1,290 @@
+//! Matrix products and convolutions: a program's contraction on the CPU engine.
+
+use crate::model::Symbol;
+use inrush_base::{DType, Error, Result};
+use inrush_cpu::{
+    Affine, Epilogue, EpilogueFn, Gemm, GemmShape, Lhs, Output, PackedB, Pool, Rhs, RhsView,
+};
+use inrush_program::{BufferId, Contract, Place, Program, SizeId};
+
+/// A right-hand side that was laid out at load.
+pub(crate) struct Packed(PackedB);
+
+/// A contraction with its sizes known.
+pub(crate) struct Contraction {
+    gemm: Gemm,
+    a: BufferId,
+    a_offset: isize,
+    a_dtype: DType,
+    a_matrices: Affine,
+    rows: Affine,
+    taps: Vec<isize>,
+    k_step: isize,
+    b: Right,
+    epilogue: EpilogueFn,
+    buffers: Vec<BufferId>,
+    sizes: Vec<i64>,
+}
+
+enum Right {
+    /// Position of the step whose packed operand it is.
+    Packed,
+    View {
+        buffer: BufferId,
+        offset: isize,
+        dtype: DType,
+        matrices: Affine,
+        k: Affine,
+        cols: Affine,
+    },
+}
+
+/// Sizes and strides of a contraction as numbers, or `None` where they depend on symbols without values.
+struct Numbers {
+    batch: Vec<(usize, isize, isize)>,
+    m: Vec<(usize, isize)>,
+    n: Vec<(usize, isize)>,
+    /// Slowest first in `a`, so that what is contiguous in `a` comes last.
+    k: Vec<(usize, isize, isize)>,
+}
+
+fn size(v: i64) -> Result<usize> {
+    usize::try_from(v)
+        .map_err(|_| Error::input(format!("a dimension of a matrix product has size {v}")))
+}
+
+impl Numbers {
+    fn new(c: &Contract, get: &dyn Fn(SizeId) -> i64) -> Result<Numbers> {
+        let three = |s: SizeId, a: SizeId, b: SizeId| -> Result<(usize, isize, isize)> {
+            Ok((size(get(s))?, get(a) as isize, get(b) as isize))
+        };
+        let two = |l: &inrush_program::Level| -> Result<(usize, isize)> {
+            Ok((size(get(l.size))?, get(l.stride) as isize))
+        };
+        let mut k =
+            c.k.iter()
+                .map(|l| three(l.size, l.a_stride, l.b_stride))
+                .collect::<Result<Vec<_>>>()?;
+        k.retain(|l| l.0 != 1);
+        // The order of summation is free; a stable sort keeps the given one among equals.
+        k.sort_by_key(|l| std::cmp::Reverse(l.1.unsigned_abs()));
+        Ok(Numbers {
+            batch: c
+                .batch
+                .iter()
+                .map(|l| three(l.size, l.a_stride, l.b_stride))
+                .collect::<Result<_>>()?,
+            m: c.m.iter().map(two).collect::<Result<_>>()?,
+            n: c.n.iter().map(two).collect::<Result<_>>()?,
+            k,
+        })
+    }
+
+    /// Offsets of the outer levels of `k` in `a`, and the inner run: its length and step.
+    fn taps(&self) -> Result<(Vec<isize>, usize, isize)> {
+        let Some(&(mut run, step, _)) = self.k.last() else {
+            return Ok((vec![0], 1, 1));
+        };
+        let mut outer = self.k.len() - 1;
+        while outer > 0 && self.k[outer - 1].1 == step * run as isize {
+            run *= self.k[outer - 1].0;
+            outer -= 1;
+        }
+        let levels: Vec<(usize, isize)> = self.k[..outer].iter().map(|l| (l.0, l.1)).collect();
+        let map = Affine::new(&levels)?;
+        if map.len() > 1 << 16 {
+            return Err(Error::unsupported(format!(
+                "a contraction with {} separate runs of products",
+                map.len()
+            )));
+        }
+        Ok(((0..map.len()).map(|t| map.offset(t)).collect(), run, step))
+    }
+
+    /// Maps of the right operand: matrices, k, columns. One matrix where no batch level moves in it.
+    fn right(&self) -> Result<(Affine, Affine, Affine)> {
+        let moving = self.batch.iter().any(|l| l.2 != 0 && l.0 > 1);
+        let matrices = if moving {
+            Affine::new(&self.batch.iter().map(|l| (l.0, l.2)).collect::<Vec<_>>())?
+        } else {
+            Affine::ONE
+        };
+        let k = Affine::new(&self.k.iter().map(|l| (l.0, l.2)).collect::<Vec<_>>())?;
+        Ok((matrices, k, Affine::new(&self.n)?))
+    }
+}
+
+impl Packed {
+    /// Packs the right operand of `c` if it is a weight (or computed from weights) of constant shape.
+    pub fn of_weight(
+        program: &Program,
+        c: &Contract,
+        sizes: &[Option<i64>],
+        base: &[*mut u8],
+        pool: &Pool,
+    ) -> Result<Option<Packed>> {
+        let buffer = &program.buffers[c.b as usize];
+        let (_, place) = crate::model::root(program, c.b);
+        if buffer.written && matches!(place, Place::Weight(_)) || base[c.b as usize].is_null() {
+            return Ok(None);
+        }
+        if !matches!(place, Place::Weight(_) | Place::Persistent { .. }) {
+            return Ok(None);
+        }
+        let known = |id: SizeId| sizes[id.0 as usize];
+        // Only what the operand itself needs: rows and shared batches may be symbolic.
+        let mut constant = known(c.b_offset).is_some();
+        constant &=
+            c.n.iter()
+                .all(|l| known(l.size).and(known(l.stride)).is_some());
+        constant &= c.k.iter().all(|l| {
+            known(l.size)
+                .and(known(l.a_stride))
+                .and(known(l.b_stride))
+                .is_some()
+        });
+        constant &= c.batch.iter().all(|l| {
+            known(l.b_stride) == Some(0) || known(l.size).and(known(l.b_stride)).is_some()
+        });
+        if !constant {
+            return Ok(None);
+        }
+        let numbers = Numbers::new(c, &|id| known(id).unwrap_or(2))?;
+        let (matrices, k, cols) = numbers.right()?;
+        if k.is_empty() || cols.is_empty() || matrices.is_empty() {
+            return Ok(None);
+        }
+        let offset = known(c.b_offset).unwrap_or(0) as isize * buffer.dtype.0.size() as isize;
+        let view = RhsView {
+            ptr: base[c.b as usize].wrapping_offset(offset),
+            dtype: buffer.dtype.0,
+            matrices,
+            k,
+            cols,
+        };
+        // SAFETY: the weight's extent was checked when it was bound, and the access lies inside it (the compiler's promise).
+        let packed = unsafe { PackedB::pack(pool, inrush_cpu::detect(), c.acc.0, &view) }?;
+        Ok(Some(Packed(packed)))
+    }
+}
+
+impl Contraction {
+    /// Plans the contraction for known sizes; `None` when there is nothing to compute.
+    pub fn new(
+        program: &Program,
+        c: &Contract,
+        sizes: &[i64],
+        packed: Option<&Packed>,
+        symbols: &[Symbol],
+        threads: usize,
+    ) -> Result<Option<Contraction>> {
+        let get = |id: SizeId| sizes[id.0 as usize];
+        let numbers = Numbers::new(c, &get)?;
+        let batch = Affine::new(&numbers.batch.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>())?;
+        let rows = Affine::new(&numbers.m)?;
+        let (matrices, k, cols) = numbers.right()?;
+        if batch.is_empty() || rows.is_empty() || cols.is_empty() {
+            return Ok(None);
+        }
+        let (taps, run, k_step) = if k.is_empty() {
+            (vec![0], 0, 1)
+        } else {
+            numbers.taps()?
+        };
+        let shape = GemmShape {
+            batch: batch.len(),
+            groups: 1,
+            m: rows.len(),
+            n: cols.len(),
+            taps: taps.len(),
+            k: run,
+        };
+        let gemm = Gemm::plan(
+            shape,
+            c.acc.0,
+            inrush_cpu::detect(),
+            threads,
+            packed.is_some(),
+        )?;
+        let b = match packed {
+            Some(_) => Right::Packed,
+            None => Right::View {
+                buffer: c.b,
+                offset: get(c.b_offset) as isize,
+                dtype: program.buffers[c.b as usize].dtype.0,
+                // An unpacked operand names a matrix for every batch.
+                matrices: if matrices.len() == batch.len() {
+                    matrices
+                } else {
+                    Affine::linear(batch.len(), 0)
+                },
+                k,
+                cols,
+            },
+        };
+        // SAFETY: the symbol was emitted with the epilogue's signature.
+        let epilogue =
+            unsafe { std::mem::transmute::<Symbol, EpilogueFn>(symbols[c.epilogue as usize]) };
+        Ok(Some(Contraction {
+            gemm,
+            a: c.a,
+            a_offset: get(c.a_offset) as isize,
+            a_dtype: program.buffers[c.a as usize].dtype.0,
+            a_matrices: batch,
+            rows,
+            taps,
+            k_step,
+            b,
+            epilogue,
+            buffers: c.buffers.clone(),
+            sizes: c.sizes.iter().map(|s| get(*s)).collect(),
+        }))
+    }
+
+    pub fn run(&self, pointers: &[*mut u8], packed: Option<&Packed>, pool: &Pool) -> Result<()> {
+        let args: Vec<*mut u8> = self.buffers.iter().map(|b| pointers[*b as usize]).collect();
+        let at = |buffer: BufferId, offset: isize, dtype: DType| {
+            pointers[buffer as usize].wrapping_offset(offset * dtype.size() as isize)
+        };
+        let lhs = Lhs {
+            ptr: at(self.a, self.a_offset, self.a_dtype),
+            dtype: self.a_dtype,
+            matrices: self.a_matrices,
+            rows: self.rows,
+            taps: &self.taps,
+            k_step: self.k_step,
+        };
+        let view;
+        let rhs = match (&self.b, packed) {
+            (Right::Packed, Some(p)) => Rhs::Packed(&p.0),
+            (
+                Right::View {
+                    buffer,
+                    offset,
+                    dtype,
+                    matrices,
+                    k,
+                    cols,
+                },
+                _,
+            ) => {
+                view = RhsView {
+                    ptr: at(*buffer, *offset, *dtype),
+                    dtype: *dtype,
+                    matrices: *matrices,
+                    k: *k,
+                    cols: *cols,
+                };
+                Rhs::View(&view)
+            }
+            (Right::Packed, None) => return Err(Error::internal("a packed operand is missing")),
+        };
+        let out = Output::Epilogue(Epilogue {
+            f: self.epilogue,
+            args: args.as_ptr(),
+            syms: self.sizes.as_ptr(),
+        });
+        // SAFETY: buffers hold what the program promises; the epilogue stores inside its block.
+        unsafe { self.gemm.run(pool, &lhs, rhs, &out) }
+    }
+}

@@ -1,0 +1,289 @@
+//! A program written by hand: `y = relu(x @ w) + 1` with a symbolic batch, one contraction and one kernel.
+
+use inrush_base::{DType, ErrorKind, Isa};
+use inrush_program::*;
+use inrush_runtime::cache::Cache;
+use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::{MemoryWeights, Model, Parts, Pool, Tensor, Value};
+use std::sync::Arc;
+
+const K: i64 = 5;
+const N: i64 = 7;
+
+const SOURCE: &str = "
+typedef long long i64;
+void epilogue(char *const *bufs, const i64 *syms, const void *acc, i64 ld, i64 batch, i64 m0, i64 m1, i64 n0, i64 n1) {
+  const float *a = acc; float *out = (float *)bufs[0];
+  for (i64 m = m0; m < m1; m++) for (i64 n = n0; n < n1; n++) {
+    float v = a[(m - m0) * ld + (n - n0)]; out[m * 7 + n] = v > 0 ? v : 0; }
+}
+int add_one(char *const *bufs, const i64 *syms, i64 begin, i64 end) {
+  const float *x = (const float *)bufs[0]; float *y = (float *)bufs[1];
+  if (syms[0] == 13) return 1;
+  for (i64 i = begin; i < end; i++) for (i64 j = 0; j < 7; j++) y[i * 7 + j] = x[i * 7 + j] + 1;
+  return 0;
+}
+";
+
+fn program() -> Program {
+    use Size::*;
+    let id = SizeId;
+    // 0: b, 1: K, 2: N, 3: 1, 4: 4 bytes, 5: b*N, 6: bytes of y, 7: b*K, 8: bytes of x, 9: 0, 10: bytes of w, 11: cost
+    let sizes = vec![
+        Sym(0),
+        Const(K),
+        Const(N),
+        Const(1),
+        Const(4),
+        Mul(id(0), id(2)),
+        Mul(id(5), id(4)),
+        Mul(id(0), id(1)),
+        Mul(id(7), id(4)),
+        Const(0),
+        Const(K * N * 4),
+        Const(56),
+    ];
+    let buffer = |name: &str, place, bytes| Buffer {
+        name: name.into(),
+        dtype: Dt(DType::F32),
+        place,
+        bytes,
+        written: false,
+    };
+    let kernel = |symbol: &str, checks: Vec<String>| Kernel {
+        symbol: symbol.into(),
+        title: symbol.into(),
+        checks,
+    };
+    Program {
+        name: "hand".into(),
+        symbols: vec![Symbol {
+            name: "b".into(),
+            lower: 0,
+            upper: 1000,
+            source: SymbolSource::Dim {
+                input: 0,
+                dim: 0,
+                factor: 1,
+                offset: 0,
+            },
+        }],
+        sizes,
+        inputs: vec![Input {
+            name: "x".into(),
+            ty: InputType::Tensor {
+                dtype: Dt(DType::F32),
+                sizes: vec![id(0), id(1)],
+                strides: vec![id(1), id(3)],
+            },
+        }],
+        buffers: vec![
+            buffer("x", Place::Input { input: 0 }, id(8)),
+            buffer(
+                "w",
+                Place::Weight(Weight {
+                    name: "w".into(),
+                    sizes: vec![N, K],
+                    strides: vec![K, 1],
+                }),
+                id(10),
+            ),
+            buffer("t", Place::Arena { offset: id(9) }, id(6)),
+            buffer("y", Place::Output { output: 0 }, id(6)),
+        ],
+        arena_bytes: id(6),
+        load_bytes: id(9),
+        kernels: vec![
+            kernel("epilogue", vec![]),
+            kernel("add_one", vec!["thirteen is refused".into()]),
+        ],
+        steps: vec![
+            Step::Contract(Contract {
+                a: 0,
+                b: 1,
+                a_offset: id(9),
+                b_offset: id(9),
+                batch: vec![],
+                m: vec![Level {
+                    size: id(0),
+                    stride: id(1),
+                }],
+                n: vec![Level {
+                    size: id(2),
+                    stride: id(1),
+                }],
+                k: vec![KLevel {
+                    size: id(1),
+                    a_stride: id(3),
+                    b_stride: id(3),
+                }],
+                acc: Dt(DType::F32),
+                epilogue: 0,
+                buffers: vec![2],
+                sizes: vec![],
+                origins: vec![],
+            }),
+            Step::Launch(Launch {
+                kernel: 1,
+                buffers: vec![2, 3],
+                sizes: vec![id(0)],
+                units: id(0),
+                unit_cost: id(11),
+                scratch_bytes: id(9),
+                serial: false,
+                origins: vec![],
+            }),
+        ],
+        outputs: vec![Output::Tensor {
+            buffer: 3,
+            dtype: Dt(DType::F32),
+            sizes: vec![id(0), id(2)],
+            strides: vec![id(2), id(3)],
+        }],
+        ..Program::default()
+    }
+}
+
+fn floats(v: &[f32]) -> Vec<u8> {
+    v.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+fn load() -> (tempfile::TempDir, Model, Vec<f32>) {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target {
+        isa: Isa::Scalar,
+        vector_math: false,
+    };
+    let built = Compiler::find()
+        .unwrap()
+        .build(
+            &[SOURCE.to_string()],
+            &target,
+            &Cache::at(dir.path().to_path_buf()),
+        )
+        .unwrap();
+    let w: Vec<f32> = (0..K * N)
+        .map(|i| ((i * 7919) % 23) as f32 - 11.0)
+        .collect();
+    let mut weights = MemoryWeights::default();
+    weights.insert("w", DType::F32, vec![N, K], floats(&w));
+    let pool = Arc::new(Pool::new(Some(2)).unwrap());
+    let model = Model::from_parts(Parts {
+        program: program(),
+        object: &built.path,
+        weights: Box::new(weights),
+        pool,
+    });
+    (dir, model.unwrap(), w)
+}
+
+fn input(b: i64) -> (Vec<f32>, Tensor) {
+    let x: Vec<f32> = (0..b * K)
+        .map(|i| ((i * 104_729) % 17) as f32 / 4.0 - 2.0)
+        .collect();
+    let t = Tensor::from_bytes(DType::F32, vec![b, K], &floats(&x)).unwrap();
+    (x, t)
+}
+
+fn expected(x: &[f32], w: &[f32], b: i64) -> Vec<f32> {
+    let mut y = Vec::new();
+    for i in 0..b as usize {
+        for n in 0..N as usize {
+            let dot: f32 = (0..K as usize)
+                .map(|k| x[i * K as usize + k] * w[n * K as usize + k])
+                .sum();
+            y.push(dot.max(0.0) + 1.0);
+        }
+    }
+    y
+}
+
+fn result(values: &[Value]) -> Vec<f32> {
+    let Value::Tensor(t) = &values[0] else {
+        panic!("a tensor")
+    };
+    t.to_bytes()
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn every_batch_size_runs_with_one_program() {
+    let (_dir, model, w) = load();
+    for b in [0, 1, 2, 3, 17, 640, 1] {
+        let (x, t) = input(b);
+        let got = result(&model.run(&[Value::Tensor(t)]).unwrap());
+        assert_eq!(got, expected(&x, &w, b), "batch {b}");
+    }
+}
+
+#[test]
+fn an_input_with_other_strides_is_copied() {
+    let (_dir, model, w) = load();
+    let (x, t) = input(6);
+    let transposed = t.with_strides(&[1, 6]).unwrap();
+    assert_eq!(
+        result(&model.run(&[Value::Tensor(transposed)]).unwrap()),
+        expected(&x, &w, 6)
+    );
+}
+
+#[test]
+fn wrong_inputs_are_named() {
+    let (_dir, model, _) = load();
+    let say = |v: Vec<Value>| {
+        let e = model.run(&v).map(drop).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Input);
+        e.to_string()
+    };
+    assert!(say(vec![]).contains("takes 1 inputs (x)"));
+    assert!(say(vec![Value::Int(3)]).contains("`x` must be a tensor"));
+    let wrong = |d, sizes: Vec<i64>| {
+        Value::Tensor(Tensor::zeros(d, sizes.clone(), vec![1; sizes.len()]).unwrap())
+    };
+    assert!(say(vec![wrong(DType::F64, vec![2, K])]).contains("float32"));
+    assert!(say(vec![wrong(DType::F32, vec![2])]).contains("2 dimensions"));
+    assert!(say(vec![wrong(DType::F32, vec![2, 4])]).contains("dimension 1 must be 5"));
+    assert!(say(vec![wrong(DType::F32, vec![1001, K])]).contains("range"));
+    assert!(say(vec![wrong(DType::F32, vec![13, K])]).contains("thirteen is refused"));
+}
+
+#[test]
+fn a_missing_weight_is_named() {
+    let (_dir, model, _) = load();
+    let pool = Arc::new(Pool::new(Some(1)).unwrap());
+    let object = std::path::Path::new("/nonexistent.so");
+    let parts = Parts {
+        program: model.program().clone(),
+        object,
+        weights: Box::new(MemoryWeights::default()),
+        pool,
+    };
+    assert!(
+        Model::from_parts(parts)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("/nonexistent.so")
+    );
+}
+
+#[test]
+fn calls_from_several_threads_agree() {
+    let (_dir, model, w) = load();
+    std::thread::scope(|s| {
+        for b in 1..5 {
+            let (model, w) = (&model, &w);
+            s.spawn(move || {
+                let (x, t) = input(b * 50);
+                for _ in 0..50 {
+                    assert_eq!(
+                        result(&model.run(&[Value::Tensor(t.clone())]).unwrap()),
+                        expected(&x, w, b * 50)
+                    );
+                }
+            });
+        }
+    });
+}
