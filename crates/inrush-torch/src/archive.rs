@@ -17,19 +17,26 @@ pub struct Archive {
 impl Archive {
     pub fn open(path: &Path) -> Result<Archive> {
         let file = File::open(path).map_err(|e| Error::input(format!("cannot open: {e}")))?;
-        let length = file.metadata().map_err(|e| Error::input(format!("cannot read: {e}")))?;
+        let length = file
+            .metadata()
+            .map_err(|e| Error::input(format!("cannot read: {e}")))?;
         if !length.is_file() || length.len() == 0 {
-            return Err(Error::input("not a `.pt2` archive: an empty file or no file at all"));
+            return Err(Error::input(
+                "not a `.pt2` archive: an empty file or no file at all",
+            ));
         }
         // SAFETY: the mapping is read only; a file that another process changes meanwhile gives wrong numbers, as changed
         // weights on disk would.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
+        let map =
+            unsafe { Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
         let mut zip = zip::ZipArchive::new(Cursor::new(&map[..]))
             .map_err(|e| Error::input(format!("not a `.pt2` archive (or a truncated one): {e}")))?;
         let mut entries = BTreeMap::new();
         let mut top: Option<String> = None;
         for i in 0..zip.len() {
-            let f = zip.by_index_raw(i).map_err(|e| Error::input(format!("damaged zip entry {i}: {e}")))?;
+            let f = zip
+                .by_index_raw(i)
+                .map_err(|e| Error::input(format!("damaged zip entry {i}: {e}")))?;
             let name = f.name().to_string();
             if f.is_dir() {
                 continue;
@@ -41,13 +48,20 @@ impl Archive {
                 .filter(|r| r.end <= map.len())
                 .ok_or_else(|| Error::input(format!("zip entry `{name}` lies outside the file")))?;
             if f.compression() != zip::CompressionMethod::Stored {
-                return Err(Error::input(format!("zip entry `{name}` is compressed; torch.export stores its entries")));
+                return Err(Error::input(format!(
+                    "zip entry `{name}` is compressed; torch.export stores its entries"
+                )));
             }
             let Some((folder, rest)) = name.split_once('/') else {
-                return Err(Error::input(format!("zip entry `{name}` is in no folder; not a `.pt2` archive")));
+                return Err(Error::input(format!(
+                    "zip entry `{name}` is in no folder; not a `.pt2` archive"
+                )));
             };
             if top.get_or_insert_with(|| folder.to_string()) != folder {
-                return Err(Error::input(format!("zip entry `{name}` is not under `{}`", top.unwrap_or_default())));
+                return Err(Error::input(format!(
+                    "zip entry `{name}` is not under `{}`",
+                    top.unwrap_or_default()
+                )));
             }
             if entries.insert(rest.to_string(), range).is_some() {
                 return Err(Error::input(format!("two zip entries are called `{name}`")));
@@ -60,7 +74,10 @@ impl Archive {
     }
 
     fn check_format(&self) -> Result<()> {
-        let text = |name: &str| self.get(name).map(|b| String::from_utf8_lossy(b).trim().to_string());
+        let text = |name: &str| {
+            self.get(name)
+                .map(|b| String::from_utf8_lossy(b).trim().to_string())
+        };
         match (text("archive_format"), text("archive_version")) {
             (Some(f), Some(v)) if f == "pt2" && v == "0" => {}
             (Some(f), v) => {
@@ -70,12 +87,20 @@ impl Archive {
                 )));
             }
             (None, _) if self.get("serialized_exported_program.json").is_some() => {
-                return Err(Error::unsupported("an archive of torch before 2.9; save it again with torch 2.11 or later"));
+                return Err(Error::unsupported(
+                    "an archive of torch before 2.9; save it again with torch 2.11 or later",
+                ));
             }
-            (None, _) => return Err(Error::input("not a `.pt2` archive: it has no `archive_format`")),
+            (None, _) => {
+                return Err(Error::input(
+                    "not a `.pt2` archive: it has no `archive_format`",
+                ));
+            }
         }
         match text(".data/byteorder").or_else(|| text("byteorder")) {
-            Some(order) if order != "little" => Err(Error::unsupported(format!("byte order `{order}`"))),
+            Some(order) if order != "little" => {
+                Err(Error::unsupported(format!("byte order `{order}`")))
+            }
             _ => Ok(()),
         }
     }
@@ -86,7 +111,8 @@ impl Archive {
 
     /// The bytes of an entry, or an error that names it.
     pub fn bytes(&self, name: &str) -> Result<&[u8]> {
-        self.get(name).ok_or_else(|| Error::input(format!("the archive has no entry `{name}`")))
+        self.get(name)
+            .ok_or_else(|| Error::input(format!("the archive has no entry `{name}`")))
     }
 
     /// Where an entry lies in the mapping.
@@ -100,12 +126,18 @@ impl Archive {
 
     /// The one model in the archive.
     pub fn model_name(&self) -> Result<String> {
-        let names: Vec<&str> =
-            self.entries.keys().filter_map(|n| n.strip_prefix("models/")?.strip_suffix(".json")).collect();
+        let names: Vec<&str> = self
+            .entries
+            .keys()
+            .filter_map(|n| n.strip_prefix("models/")?.strip_suffix(".json"))
+            .collect();
         match names[..] {
             [one] => Ok(one.to_string()),
             [] => Err(Error::input("the archive holds no model (`models/*.json`)")),
-            _ => Err(Error::unsupported(format!("the archive holds several models: {}", names.join(", ")))),
+            _ => Err(Error::unsupported(format!(
+                "the archive holds several models: {}",
+                names.join(", ")
+            ))),
         }
     }
 }

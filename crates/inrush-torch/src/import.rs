@@ -1,11 +1,15 @@
 //! Stage import: the archive's graph becomes a [`Graph`], its calls bound to schemas.
 
-use crate::schema::{self, Argument, OptionalTensor, SymBoolArgument, SymFloatArgument, SymInt, SymIntArgument};
+use crate::schema::{
+    self, Argument, OptionalTensor, SymBoolArgument, SymFloatArgument, SymInt, SymIntArgument,
+};
 use crate::{signature, srepr};
 use inrush_aten::NamedArg;
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymKind};
-use inrush_graph::{Arg, Graph, Guard, LineId, MemoryFormat, Node, Relation, TensorType, Type, ValueId};
+use inrush_graph::{
+    Arg, Graph, Guard, LineId, MemoryFormat, Node, Relation, TensorType, Type, ValueId,
+};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -42,7 +46,10 @@ pub(crate) fn import<'a>(
     weights: &crate::Weights,
 ) -> Result<(Graph, Vec<(String, i64)>)> {
     let mut im = Importer {
-        graph: Graph { name: name.to_string(), ..Graph::default() },
+        graph: Graph {
+            name: name.to_string(),
+            ..Graph::default()
+        },
         program,
         lines: FxHashMap::default(),
         unknown: BTreeMap::new(),
@@ -50,13 +57,25 @@ pub(crate) fn import<'a>(
     };
     let source = &program.graph_module.graph;
     im.declare_sizes(source)?;
-    let mut scope = Scope { metas: Some(&source.tensor_values), ..Scope::default() };
+    let mut scope = Scope {
+        metas: Some(&source.tensor_values),
+        ..Scope::default()
+    };
     im.symbolic_values(source, &mut scope)?;
-    signature::inputs(&mut im, &program.graph_module.signature, &mut scope, weights)?;
+    signature::inputs(
+        &mut im,
+        &program.graph_module.signature,
+        &mut scope,
+        weights,
+    )?;
     im.nodes(source, &mut scope, 0)?;
     im.refuse_unknown()?;
     signature::outputs(&mut im, &program.graph_module.signature, &scope)?;
-    let specs = program.graph_module.module_call_graph.iter().find(|m| m.fqn.is_empty());
+    let specs = program
+        .graph_module
+        .module_call_graph
+        .iter()
+        .find(|m| m.fqn.is_empty());
     if let Some(s) = specs.and_then(|m| m.signature.as_ref()) {
         im.graph.in_tree = Some(s.in_spec.to_string());
         im.graph.out_tree = Some(s.out_spec.to_string());
@@ -94,7 +113,10 @@ impl<'a> Importer<'a> {
             return s;
         }
         let range = self.program.range_constraints.get(name);
-        let lower = range.and_then(|r| r.min_val).unwrap_or(if of_input { 0 } else { i64::MIN + 1 });
+        let lower =
+            range
+                .and_then(|r| r.min_val)
+                .unwrap_or(if of_input { 0 } else { i64::MIN + 1 });
         let upper = range.and_then(|r| r.max_val).unwrap_or(i64::MAX);
         if of_input {
             exprs.size_sym(name, lower.max(0), upper)
@@ -107,9 +129,12 @@ impl<'a> Importer<'a> {
         match s {
             SymInt::AsInt(v) => Ok(self.graph.exprs.int(*v)),
             SymInt::AsExpr(e) => {
-                let expr =
-                    srepr::parse(&self.graph.exprs, &e.expr_str, &mut |name| self.symbol(name, of_input))?;
-                if let (Some(schema::Hint::AsInt(h)), Some(sym)) = (&e.hint, self.graph.exprs.as_sym(expr)) {
+                let expr = srepr::parse(&self.graph.exprs, &e.expr_str, &mut |name| {
+                    self.symbol(name, of_input)
+                })?;
+                if let (Some(schema::Hint::AsInt(h)), Some(sym)) =
+                    (&e.hint, self.graph.exprs.as_sym(expr))
+                {
                     self.graph.exprs.set_hint(sym, *h);
                     self.hints.insert(self.graph.exprs.sym_info(sym).name, *h);
                 }
@@ -122,9 +147,15 @@ impl<'a> Importer<'a> {
         list.iter().map(|s| self.size(s, false)).collect()
     }
 
-    fn symbolic_values(&mut self, source: &'a schema::Graph<'a>, scope: &mut Scope<'a>) -> Result<()> {
+    fn symbolic_values(
+        &mut self,
+        source: &'a schema::Graph<'a>,
+        scope: &mut Scope<'a>,
+    ) -> Result<()> {
         for (name, value) in &source.sym_int_values {
-            let e = self.size(value, false).map_err(|e| e.at_node(name.to_string()))?;
+            let e = self
+                .size(value, false)
+                .map_err(|e| e.at_node(name.to_string()))?;
             scope.ints.insert(name, e);
         }
         Ok(())
@@ -139,16 +170,30 @@ impl<'a> Importer<'a> {
         let dtype = schema::dtype(meta.dtype)
             .ok_or_else(|| Error::unsupported(format!("`{name}` has dtype code {}", meta.dtype)))?;
         if meta.layout != 7 {
-            return Err(Error::unsupported(format!("`{name}` is not a strided tensor (layout code {})", meta.layout)));
+            return Err(Error::unsupported(format!(
+                "`{name}` is not a strided tensor (layout code {})",
+                meta.layout
+            )));
         }
         let (sizes, strides) = (self.sizes(&meta.sizes)?, self.sizes(&meta.strides)?);
         if sizes.len() != strides.len() {
-            return Err(Error::input(format!("`{name}` has {} sizes and {} strides", sizes.len(), strides.len())));
+            return Err(Error::input(format!(
+                "`{name}` has {} sizes and {} strides",
+                sizes.len(),
+                strides.len()
+            )));
         }
-        if sizes.iter().any(|s| self.graph.exprs.as_int(*s).is_some_and(|v| v < 0)) {
+        if sizes
+            .iter()
+            .any(|s| self.graph.exprs.as_int(*s).is_some_and(|v| v < 0))
+        {
             return Err(Error::input(format!("`{name}` has a negative size")));
         }
-        Ok(TensorType { dtype, sizes, strides })
+        Ok(TensorType {
+            dtype,
+            sizes,
+            strides,
+        })
     }
 
     pub fn define(&mut self, scope: &mut Scope<'a>, name: &'a str, ty: Type) -> Result<ValueId> {
@@ -160,14 +205,25 @@ impl<'a> Importer<'a> {
     }
 
     pub fn int_value(&self, scope: &Scope<'a>, name: &str) -> Result<Expr> {
-        scope.ints.get(name).copied().ok_or_else(|| Error::input(format!("no symbolic integer `{name}`")))
+        scope
+            .ints
+            .get(name)
+            .copied()
+            .ok_or_else(|| Error::input(format!("no symbolic integer `{name}`")))
     }
 
-    fn nodes(&mut self, source: &'a schema::Graph<'a>, scope: &mut Scope<'a>, depth: usize) -> Result<()> {
+    fn nodes(
+        &mut self,
+        source: &'a schema::Graph<'a>,
+        scope: &mut Scope<'a>,
+        depth: usize,
+    ) -> Result<()> {
         for n in &source.nodes {
             let line = n.metadata.get("stack_trace").and_then(|t| last_frame(t));
             self.node(n, scope, line.as_deref(), depth).map_err(|e| {
-                let e = e.in_op(op_name(&n.target)).at_node(n.name.as_deref().unwrap_or("?").to_string());
+                let e = e
+                    .in_op(op_name(&n.target))
+                    .at_node(n.name.as_deref().unwrap_or("?").to_string());
                 match &line {
                     Some(l) => e.at_line(l.clone()),
                     None => e,
@@ -177,7 +233,13 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn node(&mut self, n: &'a schema::Node<'a>, scope: &mut Scope<'a>, line: Option<&str>, depth: usize) -> Result<()> {
+    fn node(
+        &mut self,
+        n: &'a schema::Node<'a>,
+        scope: &mut Scope<'a>,
+        line: Option<&str>,
+        depth: usize,
+    ) -> Result<()> {
         let op = op_name(&n.target);
         if self.symbolic_node(&op, n, scope)? {
             return Ok(());
@@ -190,8 +252,14 @@ impl<'a> Importer<'a> {
         }
         let mut given = Vec::with_capacity(n.inputs.len());
         for i in &n.inputs {
-            let arg = self.argument(&i.arg, scope).map_err(|e| e.context(format!("argument `{}`", i.name)))?;
-            given.push(NamedArg { name: i.name.to_string(), arg, keyword: i.kind == Some(2) });
+            let arg = self
+                .argument(&i.arg, scope)
+                .map_err(|e| e.context(format!("argument `{}`", i.name)))?;
+            given.push(NamedArg {
+                name: i.name.to_string(),
+                arg,
+                keyword: i.kind == Some(2),
+            });
         }
         let args = match inrush_aten::bind(&self.graph.exprs, &op, &given) {
             Some(args) => args?,
@@ -211,7 +279,12 @@ impl<'a> Importer<'a> {
             self.results(o, scope, &mut outs)?;
         }
         let line = line.map(|l| self.line(l));
-        self.graph.nodes.push(Node { op, args, outs, line });
+        self.graph.nodes.push(Node {
+            op,
+            args,
+            outs,
+            line,
+        });
         Ok(())
     }
 
@@ -223,7 +296,12 @@ impl<'a> Importer<'a> {
         })
     }
 
-    fn results(&mut self, o: &'a Argument<'a>, scope: &mut Scope<'a>, outs: &mut Vec<ValueId>) -> Result<()> {
+    fn results(
+        &mut self,
+        o: &'a Argument<'a>,
+        scope: &mut Scope<'a>,
+        outs: &mut Vec<ValueId>,
+    ) -> Result<()> {
         match o {
             Argument::AsTensor(n) | Argument::AsOptionalTensor(OptionalTensor::AsTensor(n)) => {
                 let ty = Type::Tensor(self.tensor_type(scope, &n.name)?);
@@ -242,27 +320,50 @@ impl<'a> Importer<'a> {
                 let e = self.int_value(scope, n)?;
                 outs.push(self.define(scope, n, Type::Int(e))?);
             }
-            Argument::AsSymFloat(SymFloatArgument::AsName(n)) => outs.push(self.define(scope, n, Type::Float)?),
-            Argument::AsSymBool(SymBoolArgument::AsName(n)) => outs.push(self.define(scope, n, Type::Bool)?),
-            other => return Err(Error::unsupported(format!("a result of kind `{}`", other.kind()))),
+            Argument::AsSymFloat(SymFloatArgument::AsName(n)) => {
+                outs.push(self.define(scope, n, Type::Float)?)
+            }
+            Argument::AsSymBool(SymBoolArgument::AsName(n)) => {
+                outs.push(self.define(scope, n, Type::Bool)?)
+            }
+            other => {
+                return Err(Error::unsupported(format!(
+                    "a result of kind `{}`",
+                    other.kind()
+                )));
+            }
         }
         Ok(())
     }
 
     /// Arithmetic on sizes whose values are known as expressions needs no node; asserts on them become guards.
-    fn symbolic_node(&mut self, op: &str, n: &'a schema::Node<'a>, scope: &mut Scope<'a>) -> Result<bool> {
+    fn symbolic_node(
+        &mut self,
+        op: &str,
+        n: &'a schema::Node<'a>,
+        scope: &mut Scope<'a>,
+    ) -> Result<bool> {
         if op == "aten._assert_scalar.default" {
-            let Some(Argument::AsSymBool(SymBoolArgument::AsName(name))) = n.inputs.first().map(|i| &i.arg) else {
+            let Some(Argument::AsSymBool(SymBoolArgument::AsName(name))) =
+                n.inputs.first().map(|i| &i.arg)
+            else {
                 return Ok(false);
             };
-            let Some(Some((relation, left, right))) = scope.bools.get(&**name).copied() else { return Ok(false) };
+            let Some(Some((relation, left, right))) = scope.bools.get(&**name).copied() else {
+                return Ok(false);
+            };
             if self.backed(left) && self.backed(right) {
                 let why = format!(
                     "the model's assertion on `{}` and `{}`",
                     self.graph.exprs.show(left),
                     self.graph.exprs.show(right)
                 );
-                self.graph.guards.push(Guard { relation, left, right, why });
+                self.graph.guards.push(Guard {
+                    relation,
+                    left,
+                    right,
+                    why,
+                });
                 return Ok(true);
             }
             return Ok(false);
@@ -280,7 +381,9 @@ impl<'a> Importer<'a> {
                         Argument::AsInt(v) | Argument::AsSymInt(SymIntArgument::AsInt(v)) => {
                             Some(self.graph.exprs.int(*v))
                         }
-                        Argument::AsSymInt(SymIntArgument::AsName(n)) => scope.ints.get(&**n).copied(),
+                        Argument::AsSymInt(SymIntArgument::AsName(n)) => {
+                            scope.ints.get(&**n).copied()
+                        }
                         _ => None,
                     })
                     .collect();
@@ -304,7 +407,10 @@ impl<'a> Importer<'a> {
     /// Every symbol is a size of an input.
     fn backed(&self, e: Expr) -> bool {
         let exprs: &Exprs = &self.graph.exprs;
-        exprs.free_syms(e).iter().all(|s| exprs.sym_info(*s).kind == SymKind::Size)
+        exprs
+            .free_syms(e)
+            .iter()
+            .all(|s| exprs.sym_info(*s).kind == SymKind::Size)
     }
 
     /// A call of a submodule that only sets a mode: its nodes join the graph.
@@ -317,17 +423,29 @@ impl<'a> Importer<'a> {
         depth: usize,
     ) -> Result<()> {
         if !op.starts_with("higher_order.wrap_with_") {
-            return Err(Error::unsupported(format!("a higher-order operator (submodule `{}`)", g.name)));
+            return Err(Error::unsupported(format!(
+                "a higher-order operator (submodule `{}`)",
+                g.name
+            )));
         }
         if depth >= MAX_DEPTH {
             return Err(Error::input("submodules are nested too deeply"));
         }
-        let after = n.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_))).map_or(0, |p| p + 1);
+        let after = n
+            .inputs
+            .iter()
+            .position(|i| matches!(i.arg, Argument::AsGraph(_)))
+            .map_or(0, |p| p + 1);
         let given: Vec<&Argument> = n.inputs[after..].iter().map(|i| &i.arg).collect();
         if given.len() != g.graph.inputs.len() {
-            return Err(Error::input("a submodule is called with another number of arguments than it has"));
+            return Err(Error::input(
+                "a submodule is called with another number of arguments than it has",
+            ));
         }
-        let mut inner = Scope { metas: Some(&g.graph.tensor_values), ..Scope::default() };
+        let mut inner = Scope {
+            metas: Some(&g.graph.tensor_values),
+            ..Scope::default()
+        };
         self.symbolic_values(&g.graph, &mut inner)?;
         for (formal, actual) in g.graph.inputs.iter().zip(given) {
             if let (Argument::AsTensor(f), Argument::AsTensor(a)) = (formal, actual) {
@@ -347,7 +465,9 @@ impl<'a> Importer<'a> {
         };
         let (results, outputs) = (names(&g.graph.outputs), names(&n.outputs));
         if results.len() != outputs.len() {
-            return Err(Error::input("a submodule has another number of results than its call"));
+            return Err(Error::input(
+                "a submodule has another number of results than its call",
+            ));
         }
         for (r, o) in results.into_iter().zip(outputs) {
             let v = self.named(&inner, r)?;
@@ -359,7 +479,11 @@ impl<'a> Importer<'a> {
     }
 
     pub fn named(&self, scope: &Scope<'a>, name: &str) -> Result<ValueId> {
-        scope.values.get(name).copied().ok_or_else(|| Error::input(format!("`{name}` is used before it is defined")))
+        scope
+            .values
+            .get(name)
+            .copied()
+            .ok_or_else(|| Error::input(format!("`{name}` is used before it is defined")))
     }
 
     fn sym_int(&self, a: &SymIntArgument, scope: &Scope<'a>) -> Result<Expr> {
@@ -378,19 +502,29 @@ impl<'a> Importer<'a> {
         Ok(match a {
             Argument::AsNone(_) => Arg::None,
             Argument::AsTensor(n) => Arg::Value(self.named(scope, &n.name)?),
-            Argument::AsTensors(l) => {
-                Arg::Values(l.iter().map(|n| self.named(scope, &n.name).map(Some)).collect::<Result<_>>()?)
-            }
+            Argument::AsTensors(l) => Arg::Values(
+                l.iter()
+                    .map(|n| self.named(scope, &n.name).map(Some))
+                    .collect::<Result<_>>()?,
+            ),
             Argument::AsOptionalTensor(t) => optional(t)?.map_or(Arg::None, Arg::Value),
-            Argument::AsOptionalTensors(l) => Arg::Values(l.iter().map(optional).collect::<Result<_>>()?),
+            Argument::AsOptionalTensors(l) => {
+                Arg::Values(l.iter().map(optional).collect::<Result<_>>()?)
+            }
             Argument::AsInt(v) => Arg::Int(ex.int(*v)),
             Argument::AsInts(l) => Arg::Ints(l.iter().map(|v| ex.int(*v)).collect()),
             Argument::AsSymInt(s) => match s {
                 // An integer read from data is a value, not yet an expression.
-                SymIntArgument::AsName(n) if scope.values.contains_key(&**n) => Arg::Value(self.named(scope, n)?),
+                SymIntArgument::AsName(n) if scope.values.contains_key(&**n) => {
+                    Arg::Value(self.named(scope, n)?)
+                }
                 s => Arg::Int(self.sym_int(s, scope)?),
             },
-            Argument::AsSymInts(l) => Arg::Ints(l.iter().map(|s| self.sym_int(s, scope)).collect::<Result<_>>()?),
+            Argument::AsSymInts(l) => Arg::Ints(
+                l.iter()
+                    .map(|s| self.sym_int(s, scope))
+                    .collect::<Result<_>>()?,
+            ),
             Argument::AsFloat(v) => Arg::Float(v.0),
             Argument::AsFloats(l) => Arg::Floats(l.iter().map(|v| v.0).collect()),
             Argument::AsSymFloat(SymFloatArgument::AsFloat(v)) => Arg::Float(v.0),
@@ -399,9 +533,9 @@ impl<'a> Importer<'a> {
             Argument::AsSymBool(SymBoolArgument::AsName(n)) => Arg::Value(self.named(scope, n)?),
             Argument::AsBools(l) => Arg::Bools(l.clone()),
             Argument::AsString(s) => Arg::Str(s.to_string()),
-            Argument::AsScalarType(c) => {
-                Arg::DType(schema::dtype(*c).ok_or_else(|| Error::unsupported(format!("dtype code {c}")))?)
-            }
+            Argument::AsScalarType(c) => Arg::DType(
+                schema::dtype(*c).ok_or_else(|| Error::unsupported(format!("dtype code {c}")))?,
+            ),
             Argument::AsMemoryFormat(c) => Arg::MemoryFormat(match c {
                 1 => MemoryFormat::Contiguous,
                 2 => MemoryFormat::ChannelsLast,
@@ -411,7 +545,12 @@ impl<'a> Importer<'a> {
             }),
             Argument::AsLayout(c) => Arg::Other(format!("layout {c}")),
             Argument::AsDevice(d) => Arg::Other(d.kind.to_string()),
-            other => return Err(Error::unsupported(format!("an argument of kind `{}`", other.kind()))),
+            other => {
+                return Err(Error::unsupported(format!(
+                    "an argument of kind `{}`",
+                    other.kind()
+                )));
+            }
         })
     }
 
@@ -449,11 +588,16 @@ fn last_frame(trace: &str) -> Option<String> {
     let at = trace.rfind("File \"")?;
     let rest = &trace[at + 6..];
     let (file, rest) = rest.split_once("\", line ")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let digits = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
     let (line, rest) = rest.split_at(digits);
     let mut out = format!("{file}:{line}");
     let mut lines = rest.lines();
-    if let Some(function) = lines.next().and_then(|l| l.trim_start_matches(", in ").split_whitespace().next()) {
+    if let Some(function) = lines
+        .next()
+        .and_then(|l| l.trim_start_matches(", in ").split_whitespace().next())
+    {
         out.push_str(&format!(" in {function}"));
     }
     if let Some(code) = lines.next().map(str::trim).filter(|c| !c.is_empty()) {

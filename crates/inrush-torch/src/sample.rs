@@ -35,9 +35,18 @@ const MAX_DEPTH: usize = 64;
 /// Reads the inputs that `model` was exported with.
 pub fn read(archive: &Archive, model: &str) -> Result<Vec<Sample>, String> {
     let entry = format!("data/sample_inputs/{model}.pt");
-    let bytes = archive.get(&entry).ok_or_else(|| format!("no entry `{entry}`"))?;
+    let bytes = archive
+        .get(&entry)
+        .ok_or_else(|| format!("no entry `{entry}`"))?;
     let file = Storages::open(bytes)?;
-    let value = Machine { code: file.pickle, pos: 0, stack: Vec::new(), memo: BTreeMap::new(), file: &file }.run()?;
+    let value = Machine {
+        code: file.pickle,
+        pos: 0,
+        stack: Vec::new(),
+        memo: BTreeMap::new(),
+        file: &file,
+    }
+    .run()?;
     let mut out = Vec::new();
     flatten(&value, &mut out, 0)?;
     Ok(out)
@@ -51,23 +60,32 @@ struct Storages<'a> {
 
 impl<'a> Storages<'a> {
     fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).map_err(|e| format!("not a torch.save file: {e}"))?;
+        let mut zip = zip::ZipArchive::new(Cursor::new(bytes))
+            .map_err(|e| format!("not a torch.save file: {e}"))?;
         let mut pickle = None;
         let mut data = BTreeMap::new();
         for i in 0..zip.len() {
             let f = zip.by_index_raw(i).map_err(|e| e.to_string())?;
             let start = f.data_start().and_then(|s| usize::try_from(s).ok());
-            let slice = start.and_then(|s| bytes.get(s..s.checked_add(usize::try_from(f.size()).ok()?)?));
+            let slice =
+                start.and_then(|s| bytes.get(s..s.checked_add(usize::try_from(f.size()).ok()?)?));
             let slice = slice.filter(|_| f.compression() == zip::CompressionMethod::Stored);
             let slice = slice.ok_or("an entry lies outside the file or is compressed")?;
-            let name = f.name().split_once('/').map_or(f.name(), |p| p.1).to_string();
+            let name = f
+                .name()
+                .split_once('/')
+                .map_or(f.name(), |p| p.1)
+                .to_string();
             if name == "data.pkl" {
                 pickle = Some(slice);
             } else if let Some(key) = name.strip_prefix("data/") {
                 data.insert(key.to_string(), slice);
             }
         }
-        Ok(Storages { pickle: pickle.ok_or("no data.pkl")?, data })
+        Ok(Storages {
+            pickle: pickle.ok_or("no data.pkl")?,
+            data,
+        })
     }
 }
 
@@ -81,7 +99,10 @@ enum Object {
     Dict(Rc<std::cell::RefCell<Vec<(Object, Object)>>>),
     /// A name, by module and attribute.
     Global(Rc<str>),
-    Storage { dtype: DType, key: Rc<str> },
+    Storage {
+        dtype: DType,
+        key: Rc<str>,
+    },
     Tensor(Rc<SampleTensor>),
 }
 
@@ -98,8 +119,14 @@ fn flatten(o: &Object, out: &mut Vec<Sample>, depth: usize) -> Result<(), String
         Object::Scalar(s) => out.push(Sample::Scalar(*s)),
         // Strings take a place among the inputs and have no value here.
         Object::None | Object::Str(_) => out.push(Sample::None),
-        Object::List(l) => l.borrow().iter().try_for_each(|i| flatten(i, out, depth + 1))?,
-        Object::Dict(d) => d.borrow().iter().try_for_each(|(_, v)| flatten(v, out, depth + 1))?,
+        Object::List(l) => l
+            .borrow()
+            .iter()
+            .try_for_each(|i| flatten(i, out, depth + 1))?,
+        Object::Dict(d) => d
+            .borrow()
+            .iter()
+            .try_for_each(|(_, v)| flatten(v, out, depth + 1))?,
         Object::Global(name) => return Err(format!("the object `{name}` among the inputs")),
         Object::Storage { .. } => return Err("a bare storage among the inputs".into()),
     }
@@ -118,7 +145,10 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], String> {
         let end = self.pos.checked_add(n).ok_or("a length overflows")?;
-        let s = self.code.get(self.pos..end).ok_or("the pickle is cut short")?;
+        let s = self
+            .code
+            .get(self.pos..end)
+            .ok_or("the pickle is cut short")?;
         self.pos = end;
         Ok(s)
     }
@@ -126,11 +156,16 @@ impl<'a> Machine<'a> {
         Ok(self.take(1)?[0])
     }
     fn u32(&mut self) -> Result<u32, String> {
-        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
+        Ok(u32::from_le_bytes(
+            self.take(4)?.try_into().expect("four bytes"),
+        ))
     }
     fn line(&mut self) -> Result<&'a str, String> {
         let rest = &self.code[self.pos..];
-        let end = rest.iter().position(|b| *b == b'\n').ok_or("the pickle is cut short")?;
+        let end = rest
+            .iter()
+            .position(|b| *b == b'\n')
+            .ok_or("the pickle is cut short")?;
         self.pos += end + 1;
         std::str::from_utf8(&rest[..end]).map_err(|_| "a name that is no text".into())
     }
@@ -146,14 +181,24 @@ impl<'a> Machine<'a> {
         Ok(())
     }
     fn pop(&mut self) -> Result<Object, String> {
-        self.stack.pop().flatten().ok_or_else(|| "the pickle's stack is empty".into())
+        self.stack
+            .pop()
+            .flatten()
+            .ok_or_else(|| "the pickle's stack is empty".into())
     }
     fn top(&self) -> Result<&Object, String> {
-        self.stack.last().and_then(Option::as_ref).ok_or_else(|| "the pickle's stack is empty".into())
+        self.stack
+            .last()
+            .and_then(Option::as_ref)
+            .ok_or_else(|| "the pickle's stack is empty".into())
     }
     /// Objects above the last mark.
     fn marked(&mut self) -> Result<Vec<Object>, String> {
-        let at = self.stack.iter().rposition(Option::is_none).ok_or("no mark on the pickle's stack")?;
+        let at = self
+            .stack
+            .iter()
+            .rposition(Option::is_none)
+            .ok_or("no mark on the pickle's stack")?;
         let items = self.stack.split_off(at);
         Ok(items.into_iter().flatten().collect())
     }
@@ -166,7 +211,11 @@ impl<'a> Machine<'a> {
         Ok(())
     }
     fn recall(&mut self, key: u32) -> Result<(), String> {
-        let o = self.memo.get(&key).cloned().ok_or("a memo entry that was never made")?;
+        let o = self
+            .memo
+            .get(&key)
+            .cloned()
+            .ok_or("a memo entry that was never made")?;
         self.push(o)
     }
 
@@ -300,7 +349,9 @@ impl<'a> Machine<'a> {
     }
 
     fn set(&mut self, items: Vec<Object>) -> Result<(), String> {
-        let Object::Dict(d) = self.top()? else { return Err("an item set in something that is no dict".into()) };
+        let Object::Dict(d) = self.top()? else {
+            return Err("an item set in something that is no dict".into());
+        };
         let mut items = items.into_iter();
         while let (Some(k), Some(v)) = (items.next(), items.next()) {
             d.borrow_mut().push((k, v));
@@ -310,10 +361,17 @@ impl<'a> Machine<'a> {
 
     /// `('storage', torch.FloatStorage, '0', 'cpu', 4)`.
     fn storage(&self, id: &Object) -> Result<Object, String> {
-        let Object::List(l) = id else { return Err("a persistent id of an unknown kind".into()) };
+        let Object::List(l) = id else {
+            return Err("a persistent id of an unknown kind".into());
+        };
         let l = l.borrow();
         match l.as_slice() {
-            [Object::Str(kind), Object::Global(class), Object::Str(key), ..] if &**kind == "storage" => {
+            [
+                Object::Str(kind),
+                Object::Global(class),
+                Object::Str(key),
+                ..,
+            ] if &**kind == "storage" => {
                 let dtype = match &**class {
                     "torch.FloatStorage" => DType::F32,
                     "torch.DoubleStorage" => DType::F64,
@@ -327,7 +385,10 @@ impl<'a> Machine<'a> {
                     "torch.BoolStorage" => DType::Bool,
                     other => return Err(format!("the storage class `{other}`")),
                 };
-                Ok(Object::Storage { dtype, key: key.clone() })
+                Ok(Object::Storage {
+                    dtype,
+                    key: key.clone(),
+                })
             }
             _ => Err("a persistent id of an unknown kind".into()),
         }
@@ -340,9 +401,13 @@ impl<'a> Machine<'a> {
         let args = args.borrow();
         match &**name {
             "torch._utils._rebuild_tensor_v2" => match args.as_slice() {
-                [Object::Storage { dtype, key }, Object::Scalar(offset), Object::List(sizes), Object::List(strides), ..] => {
-                    self.tensor(*dtype, key, *offset, &sizes.borrow(), &strides.borrow())
-                }
+                [
+                    Object::Storage { dtype, key },
+                    Object::Scalar(offset),
+                    Object::List(sizes),
+                    Object::List(strides),
+                    ..,
+                ] => self.tensor(*dtype, key, *offset, &sizes.borrow(), &strides.borrow()),
                 _ => Err("a tensor with arguments of unknown kinds".into()),
             },
             "torch._utils._rebuild_parameter" => match args.first() {
@@ -376,8 +441,15 @@ impl<'a> Machine<'a> {
                 .ok_or("a size or stride that is no natural number")
         };
         let (sizes, strides) = (ints(sizes)?, ints(strides)?);
-        let bytes = self.file.data.get(key).ok_or("a storage that is not in the file")?;
-        let numel = sizes.iter().try_fold(1usize, |a, s| a.checked_mul(*s as usize)).filter(|n| *n <= MAX_ELEMENTS);
+        let bytes = self
+            .file
+            .data
+            .get(key)
+            .ok_or("a storage that is not in the file")?;
+        let numel = sizes
+            .iter()
+            .try_fold(1usize, |a, s| a.checked_mul(*s as usize))
+            .filter(|n| *n <= MAX_ELEMENTS);
         let numel = numel.ok_or("a tensor that is too large")?;
         if sizes.len() != strides.len() || sizes.len() > 64 {
             return Err("as many sizes as strides are needed".into());
@@ -388,9 +460,15 @@ impl<'a> Machine<'a> {
         for _ in 0..numel {
             let mut pos = offset.as_i64();
             for (a, s) in at.iter().zip(&strides) {
-                pos = a.checked_mul(*s).and_then(|v| pos.checked_add(v)).ok_or("an offset overflows")?;
+                pos = a
+                    .checked_mul(*s)
+                    .and_then(|v| pos.checked_add(v))
+                    .ok_or("an offset overflows")?;
             }
-            let start = usize::try_from(pos).ok().and_then(|p| p.checked_mul(width)).ok_or("an offset overflows")?;
+            let start = usize::try_from(pos)
+                .ok()
+                .and_then(|p| p.checked_mul(width))
+                .ok_or("an offset overflows")?;
             let element = start.checked_add(width).and_then(|e| bytes.get(start..e));
             out.extend_from_slice(element.ok_or("a tensor that reaches beyond its storage")?);
             for d in (0..sizes.len()).rev() {
@@ -401,7 +479,11 @@ impl<'a> Machine<'a> {
                 at[d] = 0;
             }
         }
-        Ok(Object::Tensor(Rc::new(SampleTensor { dtype, sizes, bytes: out })))
+        Ok(Object::Tensor(Rc::new(SampleTensor {
+            dtype,
+            sizes,
+            bytes: out,
+        })))
     }
 }
 
@@ -410,14 +492,29 @@ mod tests {
     use super::*;
 
     fn run(code: &[u8]) -> Result<Object, String> {
-        let file = Storages { pickle: code, data: BTreeMap::new() };
-        Machine { code, pos: 0, stack: Vec::new(), memo: BTreeMap::new(), file: &file }.run()
+        let file = Storages {
+            pickle: code,
+            data: BTreeMap::new(),
+        };
+        Machine {
+            code,
+            pos: 0,
+            stack: Vec::new(),
+            memo: BTreeMap::new(),
+            file: &file,
+        }
+        .run()
     }
 
     #[test]
     fn containers_and_numbers() {
         let mut out = Vec::new();
-        flatten(&run(b"\x80\x02K\x07\x88\x86}q\x00X\x01\x00\x00\x00aM\x01\x02s\x86.").unwrap(), &mut out, 0).unwrap();
+        flatten(
+            &run(b"\x80\x02K\x07\x88\x86}q\x00X\x01\x00\x00\x00aM\x01\x02s\x86.").unwrap(),
+            &mut out,
+            0,
+        )
+        .unwrap();
         assert!(matches!(out[0], Sample::Scalar(Scalar::Int(7))));
         assert!(matches!(out[2], Sample::Scalar(Scalar::Int(513))));
     }

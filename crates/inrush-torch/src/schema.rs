@@ -19,8 +19,6 @@ pub struct ExportedProgram<'a> {
     pub schema_version: SchemaVersion,
     #[serde(borrow, default)]
     pub torch_version: Str<'a>,
-    #[serde(borrow, default)]
-    pub guards_code: Vec<Str<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -132,8 +130,8 @@ pub struct SymExpr<'a> {
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
     AsInt(i64),
-    AsBool(bool),
-    AsFloat(Number),
+    AsBool(serde::de::IgnoredAny),
+    AsFloat(serde::de::IgnoredAny),
 }
 
 #[derive(Deserialize)]
@@ -206,12 +204,6 @@ pub struct Device<'a> {
 }
 
 #[derive(Deserialize)]
-pub struct Complex {
-    #[allow(dead_code, reason = "the reader refuses complex arguments by kind")]
-    pub real: Number,
-}
-
-#[derive(Deserialize)]
 pub struct GraphArgument<'a> {
     #[serde(borrow)]
     pub name: Str<'a>,
@@ -233,8 +225,7 @@ pub enum Argument<'a> {
     AsFloats(Vec<Number>),
     #[serde(borrow)]
     AsString(Str<'a>),
-    #[serde(borrow)]
-    AsStrings(Vec<Str<'a>>),
+    AsStrings(serde::de::IgnoredAny),
     AsBool(bool),
     AsBools(Vec<bool>),
     #[serde(borrow)]
@@ -243,12 +234,10 @@ pub enum Argument<'a> {
     AsSymInts(Vec<SymIntArgument<'a>>),
     #[serde(borrow)]
     AsSymBool(SymBoolArgument<'a>),
-    #[serde(borrow)]
-    AsSymBools(Vec<SymBoolArgument<'a>>),
+    AsSymBools(serde::de::IgnoredAny),
     #[serde(borrow)]
     AsSymFloat(SymFloatArgument<'a>),
-    #[serde(borrow)]
-    AsSymFloats(Vec<SymFloatArgument<'a>>),
+    AsSymFloats(serde::de::IgnoredAny),
     AsScalarType(i64),
     AsMemoryFormat(i64),
     AsLayout(i64),
@@ -260,11 +249,9 @@ pub enum Argument<'a> {
     AsOptionalTensor(OptionalTensor<'a>),
     #[serde(borrow)]
     AsOptionalTensors(Vec<OptionalTensor<'a>>),
-    #[serde(borrow)]
-    AsCustomObj(Name<'a>),
-    #[serde(borrow)]
-    AsOperator(Str<'a>),
-    AsComplex(Complex),
+    AsCustomObj(serde::de::IgnoredAny),
+    AsOperator(serde::de::IgnoredAny),
+    AsComplex(serde::de::IgnoredAny),
     AsNestedTensors(serde::de::IgnoredAny),
     AsIntLists(serde::de::IgnoredAny),
     AsFloatLists(serde::de::IgnoredAny),
@@ -364,18 +351,16 @@ pub struct ConstantSpec<'a> {
 pub struct ConstantInput<'a> {
     #[serde(borrow)]
     pub name: Str<'a>,
-    #[serde(borrow)]
-    pub value: ConstantValue<'a>,
+    pub value: ConstantValue,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ConstantValue<'a> {
+pub enum ConstantValue {
     AsNone(serde::de::IgnoredAny),
     AsInt(i64),
     AsFloat(Number),
-    #[serde(borrow)]
-    AsString(Str<'a>),
+    AsString(serde::de::IgnoredAny),
     AsBool(bool),
 }
 

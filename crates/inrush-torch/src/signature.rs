@@ -14,13 +14,25 @@ pub(crate) fn inputs<'a>(
     let mut user = 0;
     for spec in &signature.input_specs {
         let (name, kind): (&'a str, InputKind) = match spec {
-            InputSpec::Parameter(p) => (&p.arg.name, InputKind::Parameter { name: p.parameter_name.to_string() }),
-            InputSpec::Buffer(b) => {
-                (&b.arg.name, InputKind::Buffer { name: b.buffer_name.to_string(), persistent: b.persistent })
-            }
-            InputSpec::TensorConstant(c) => {
-                (&c.arg.name, InputKind::Constant { name: c.tensor_constant_name.to_string() })
-            }
+            InputSpec::Parameter(p) => (
+                &p.arg.name,
+                InputKind::Parameter {
+                    name: p.parameter_name.to_string(),
+                },
+            ),
+            InputSpec::Buffer(b) => (
+                &b.arg.name,
+                InputKind::Buffer {
+                    name: b.buffer_name.to_string(),
+                    persistent: b.persistent,
+                },
+            ),
+            InputSpec::TensorConstant(c) => (
+                &c.arg.name,
+                InputKind::Constant {
+                    name: c.tensor_constant_name.to_string(),
+                },
+            ),
             InputSpec::UserInput(u) => {
                 let kind = InputKind::User { index: user };
                 user += 1;
@@ -55,11 +67,20 @@ pub(crate) fn inputs<'a>(
                 im.graph.inputs.push(Input { value, kind });
                 continue;
             }
-            InputSpec::CustomObj(_) => return Err(Error::unsupported("an input that is a custom object")),
-            InputSpec::Token(_) => return Err(Error::unsupported("an effect token among the inputs")),
+            InputSpec::CustomObj(_) => {
+                return Err(Error::unsupported("an input that is a custom object"));
+            }
+            InputSpec::Token(_) => {
+                return Err(Error::unsupported("an effect token among the inputs"));
+            }
         };
-        let ty = im.tensor_type(scope, name).map_err(|e| e.context(format!("input `{name}`")))?;
-        if let InputKind::Parameter { name: w } | InputKind::Buffer { name: w, .. } | InputKind::Constant { name: w } = &kind {
+        let ty = im
+            .tensor_type(scope, name)
+            .map_err(|e| e.context(format!("input `{name}`")))?;
+        if let InputKind::Parameter { name: w }
+        | InputKind::Buffer { name: w, .. }
+        | InputKind::Constant { name: w } = &kind
+        {
             check_weight(im, w, &ty, weights)?;
         }
         let value = im.define(scope, name, Type::Tensor(ty))?;
@@ -69,9 +90,20 @@ pub(crate) fn inputs<'a>(
 }
 
 /// The payload is there and is what the graph says.
-fn check_weight(im: &Importer<'_>, name: &str, ty: &inrush_graph::TensorType, weights: &crate::Weights) -> Result<()> {
-    let view = weights.view(name).ok_or_else(|| Error::input(format!("the archive has no payload for `{name}`")))?;
-    let ints = |list: &[inrush_expr::Expr]| list.iter().map(|e| im.graph.exprs.as_int(*e)).collect::<Option<Vec<_>>>();
+fn check_weight(
+    im: &Importer<'_>,
+    name: &str,
+    ty: &inrush_graph::TensorType,
+    weights: &crate::Weights,
+) -> Result<()> {
+    let view = weights
+        .view(name)
+        .ok_or_else(|| Error::input(format!("the archive has no payload for `{name}`")))?;
+    let ints = |list: &[inrush_expr::Expr]| {
+        list.iter()
+            .map(|e| im.graph.exprs.as_int(*e))
+            .collect::<Option<Vec<_>>>()
+    };
     if view.dtype != ty.dtype || ints(&ty.sizes).as_deref() != Some(view.sizes) {
         return Err(Error::input(format!(
             "`{name}` is {}{:?} in the payload and {}{} in the graph",
@@ -84,7 +116,11 @@ fn check_weight(im: &Importer<'_>, name: &str, ty: &inrush_graph::TensorType, we
     Ok(())
 }
 
-pub(crate) fn outputs<'a>(im: &mut Importer<'a>, signature: &'a Signature<'a>, scope: &Scope<'a>) -> Result<()> {
+pub(crate) fn outputs<'a>(
+    im: &mut Importer<'a>,
+    signature: &'a Signature<'a>,
+    scope: &Scope<'a>,
+) -> Result<()> {
     let mut user = 0;
     let find = |im: &Importer<'a>, what: &dyn Fn(&Input, ValueId) -> bool, name: &str| {
         im.graph
@@ -102,7 +138,9 @@ pub(crate) fn outputs<'a>(im: &mut Importer<'a>, signature: &'a Signature<'a>, s
                 let value = match &u.arg {
                     Argument::AsTensor(n) => OutputValue::Value(im.named(scope, &n.name)?),
                     Argument::AsNone(_) => OutputValue::None,
-                    Argument::AsInt(v) | Argument::AsSymInt(SymIntArgument::AsInt(v)) => OutputValue::Scalar(Scalar::Int(*v)),
+                    Argument::AsInt(v) | Argument::AsSymInt(SymIntArgument::AsInt(v)) => {
+                        OutputValue::Scalar(Scalar::Int(*v))
+                    }
                     Argument::AsFloat(v) => OutputValue::Scalar(Scalar::Float(v.0)),
                     Argument::AsBool(v) => OutputValue::Scalar(Scalar::Bool(*v)),
                     Argument::AsSymInt(SymIntArgument::AsName(n)) => {
@@ -113,7 +151,12 @@ pub(crate) fn outputs<'a>(im: &mut Importer<'a>, signature: &'a Signature<'a>, s
                         };
                         OutputValue::Value(v)
                     }
-                    other => return Err(Error::unsupported(format!("an output of kind `{}`", other.kind()))),
+                    other => {
+                        return Err(Error::unsupported(format!(
+                            "an output of kind `{}`",
+                            other.kind()
+                        )));
+                    }
                 };
                 im.graph.outputs.push(Output { value, kind });
                 continue;
@@ -124,11 +167,19 @@ pub(crate) fn outputs<'a>(im: &mut Importer<'a>, signature: &'a Signature<'a>, s
                 (&l.arg.name, kind)
             }
             OutputSpec::BufferMutation(b) => {
-                let at = find(im, &|i, _| matches!(&i.kind, InputKind::Buffer { name, .. } if *name == b.buffer_name), &b.buffer_name)?;
+                let at = find(
+                    im,
+                    &|i, _| matches!(&i.kind, InputKind::Buffer { name, .. } if *name == b.buffer_name),
+                    &b.buffer_name,
+                )?;
                 (&b.arg.name, mutation(at))
             }
             OutputSpec::ParameterMutation(p) => {
-                let at = find(im, &|i, _| matches!(&i.kind, InputKind::Parameter { name } if *name == p.parameter_name), &p.parameter_name)?;
+                let at = find(
+                    im,
+                    &|i, _| matches!(&i.kind, InputKind::Parameter { name } if *name == p.parameter_name),
+                    &p.parameter_name,
+                )?;
                 (&p.arg.name, mutation(at))
             }
             OutputSpec::UserInputMutation(u) => {
@@ -137,9 +188,13 @@ pub(crate) fn outputs<'a>(im: &mut Importer<'a>, signature: &'a Signature<'a>, s
                 (&u.arg.name, mutation(at))
             }
             OutputSpec::GradientToParameter(_) | OutputSpec::GradientToUserInput(_) => {
-                return Err(Error::unsupported("a joint graph with gradients among its outputs"));
+                return Err(Error::unsupported(
+                    "a joint graph with gradients among its outputs",
+                ));
             }
-            OutputSpec::Token(_) => return Err(Error::unsupported("an effect token among the outputs")),
+            OutputSpec::Token(_) => {
+                return Err(Error::unsupported("an effect token among the outputs"));
+            }
         };
         let value = OutputValue::Value(im.named(scope, name)?);
         im.graph.outputs.push(Output { value, kind });

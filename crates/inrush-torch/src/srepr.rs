@@ -8,10 +8,19 @@ const MAX_DEPTH: usize = 128;
 
 /// Parses an expression; `symbol` gives the symbol of a name.
 pub fn parse(exprs: &Exprs, text: &str, symbol: &mut dyn FnMut(&str) -> Sym) -> Result<Expr> {
-    let mut p = Parser { exprs, rest: text, symbol };
-    let e = p.expr(0).map_err(|e| e.context(format!("symbolic expression `{}`", shorten(text))))?;
+    let mut p = Parser {
+        exprs,
+        rest: text,
+        symbol,
+    };
+    let e = p
+        .expr(0)
+        .map_err(|e| e.context(format!("symbolic expression `{}`", shorten(text))))?;
     if !p.rest.trim().is_empty() {
-        return Err(Error::input(format!("symbolic expression `{}`: text after its end", shorten(text))));
+        return Err(Error::input(format!(
+            "symbolic expression `{}`: text after its end",
+            shorten(text)
+        )));
     }
     Ok(e)
 }
@@ -39,12 +48,19 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn expect(&mut self, c: char) -> Result<()> {
-        if self.eat(c) { Ok(()) } else { Err(Error::input(format!("expected `{c}`"))) }
+        if self.eat(c) {
+            Ok(())
+        } else {
+            Err(Error::input(format!("expected `{c}`")))
+        }
     }
 
     fn word(&mut self) -> &'a str {
         self.rest = self.rest.trim_start();
-        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         word
@@ -52,7 +68,10 @@ impl<'a> Parser<'a, '_> {
 
     fn quoted(&mut self) -> Result<&'a str> {
         self.expect('\'')?;
-        let end = self.rest.find('\'').ok_or_else(|| Error::input("a name that does not end"))?;
+        let end = self
+            .rest
+            .find('\'')
+            .ok_or_else(|| Error::input("a name that does not end"))?;
         let name = &self.rest[..end];
         self.rest = &self.rest[end + 1..];
         Ok(name)
@@ -67,7 +86,9 @@ impl<'a> Parser<'a, '_> {
             .map_or(self.rest.len(), |(i, _)| i);
         let (digits, rest) = self.rest.split_at(end);
         self.rest = rest;
-        digits.parse().map_err(|_| Error::input(format!("`{digits}` is no 64-bit integer")))
+        digits
+            .parse()
+            .map_err(|_| Error::input(format!("`{digits}` is no 64-bit integer")))
     }
 
     fn expr(&mut self, depth: usize) -> Result<Expr> {
@@ -98,9 +119,10 @@ impl<'a> Parser<'a, '_> {
                 self.expect(')')?;
                 Ok(ex.int(v))
             }
-            _ if name.bytes().all(|b| b.is_ascii_digit()) => {
-                name.parse().map(|v| ex.int(v)).map_err(|_| Error::input(format!("`{name}` is no 64-bit integer")))
-            }
+            _ if name.bytes().all(|b| b.is_ascii_digit()) => name
+                .parse()
+                .map(|v| ex.int(v))
+                .map_err(|_| Error::input(format!("`{name}` is no 64-bit integer"))),
             _ => {
                 let args = self.args(depth)?;
                 self.apply(name, &args)
@@ -126,7 +148,9 @@ impl<'a> Parser<'a, '_> {
     fn apply(&self, name: &str, args: &[Expr]) -> Result<Expr> {
         let ex = self.exprs;
         let fold = |f: fn(&Exprs, Expr, Expr) -> Expr| -> Result<Expr> {
-            let (first, rest) = args.split_first().ok_or_else(|| Error::input(format!("`{name}` without arguments")))?;
+            let (first, rest) = args
+                .split_first()
+                .ok_or_else(|| Error::input(format!("`{name}` without arguments")))?;
             Ok(rest.iter().fold(*first, |a, b| f(ex, a, *b)))
         };
         let pair = || match args {
@@ -149,7 +173,10 @@ impl<'a> Parser<'a, '_> {
                 let (base, power) = pair()?;
                 match ex.as_int(power) {
                     Some(n @ 0..=16) => Ok((0..n).fold(ex.int(1), |acc, _| ex.mul(acc, base))),
-                    _ => Err(Error::unsupported(format!("the power {} in a size", ex.show(power)))),
+                    _ => Err(Error::unsupported(format!(
+                        "the power {} in a size",
+                        ex.show(power)
+                    ))),
                 }
             }
             "LShift" => {
@@ -166,8 +193,14 @@ impl<'a> Parser<'a, '_> {
                     _ => Err(Error::unsupported("a shift by a symbolic count in a size")),
                 }
             }
-            "Identity" | "TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt" if args.len() == 1 => Ok(args[0]),
-            _ => Err(Error::unsupported(format!("the function `{name}` in a size"))),
+            "Identity" | "TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt"
+                if args.len() == 1 =>
+            {
+                Ok(args[0])
+            }
+            _ => Err(Error::unsupported(format!(
+                "the function `{name}` in a size"
+            ))),
         }
     }
 }
@@ -184,16 +217,34 @@ mod tests {
 
     #[test]
     fn expressions_of_real_archives() {
-        assert_eq!(read("Symbol('s77', positive=True, integer=True)").unwrap(), "s77");
-        assert_eq!(read("Mul(Integer(2), Symbol('s7', integer=True))").unwrap(), "2*s7");
-        assert_eq!(read("Add(Integer(-1), FloorDiv(Symbol('a'), Integer(2)))").unwrap(), "(a // 2) - 1");
+        assert_eq!(
+            read("Symbol('s77', positive=True, integer=True)").unwrap(),
+            "s77"
+        );
+        assert_eq!(
+            read("Mul(Integer(2), Symbol('s7', integer=True))").unwrap(),
+            "2*s7"
+        );
+        assert_eq!(
+            read("Add(Integer(-1), FloorDiv(Symbol('a'), Integer(2)))").unwrap(),
+            "(a // 2) - 1"
+        );
         assert_eq!(read("Pow(Symbol('a'), Integer(2))").unwrap(), "a*a");
     }
 
     #[test]
     fn hostile_text_is_an_error() {
         let deep = "Add(".repeat(5000);
-        for bad in ["", "Add", "Add(", "Symbol('", "Integer(x)", "System('rm')", "Integer(99999999999999999999)", &deep] {
+        for bad in [
+            "",
+            "Add",
+            "Add(",
+            "Symbol('",
+            "Integer(x)",
+            "System('rm')",
+            "Integer(99999999999999999999)",
+            &deep,
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

@@ -27,10 +27,18 @@ impl Model {
                 bytes += w.sizes.iter().product::<i64>() as usize * w.dtype.size();
             }
         }
-        let _ = writeln!(out, "weights: {weights} tensors, {:.1} MB", bytes as f64 / 1e6);
+        let _ = writeln!(
+            out,
+            "weights: {weights} tensors, {:.1} MB",
+            bytes as f64 / 1e6
+        );
         for s in g.exprs.symbols() {
             let i = g.exprs.sym_info(s);
-            let upper = if i.upper == i64::MAX { "any".to_string() } else { i.upper.to_string() };
+            let upper = if i.upper == i64::MAX {
+                "any".to_string()
+            } else {
+                i.upper.to_string()
+            };
             let _ = writeln!(out, "size {}: {}..={upper}", i.name, i.lower);
         }
         for i in &g.inputs {
@@ -53,7 +61,12 @@ impl Model {
         for n in &g.nodes {
             *ops.entry(&n.op).or_default() += 1;
         }
-        let _ = writeln!(out, "operators: {} calls of {} kinds", g.nodes.len(), ops.len());
+        let _ = writeln!(
+            out,
+            "operators: {} calls of {} kinds",
+            g.nodes.len(),
+            ops.len()
+        );
         for (op, count) in ops {
             let _ = writeln!(out, "  {count:>5} {op}");
         }

@@ -43,20 +43,24 @@ impl Weights {
                 }
                 continue;
             };
-            let config: PayloadConfig = serde_json::from_slice(json)
-                .map_err(|e| Error::input(format!("`{entry}` is not what torch.export writes: {e}")))?;
+            let config: PayloadConfig = serde_json::from_slice(json).map_err(|e| {
+                Error::input(format!("`{entry}` is not what torch.export writes: {e}"))
+            })?;
             for (name, payload) in &config.config {
                 let place = |e: Error| e.context(format!("{what} `{name}`"));
                 if payload.use_pickle {
-                    return Err(place(Error::unsupported("stored as a pickle (a tensor subclass or an object)")));
+                    return Err(place(Error::unsupported(
+                        "stored as a pickle (a tensor subclass or an object)",
+                    )));
                 }
                 let meta = payload
                     .tensor_meta
                     .as_ref()
                     .ok_or_else(|| place(Error::unsupported("no tensor but an object")))?;
                 let path = format!("data/{folder}/{}", payload.path_name);
-                let range =
-                    archive.range(&path).ok_or_else(|| place(Error::input(format!("no entry `{path}`"))))?;
+                let range = archive
+                    .range(&path)
+                    .ok_or_else(|| place(Error::input(format!("no entry `{path}`"))))?;
                 items.insert(name.to_string(), item(meta, range).map_err(place)?);
             }
         }
@@ -80,7 +84,8 @@ impl Weights {
 }
 
 fn item(meta: &TensorMeta, range: Range<usize>) -> Result<Item> {
-    let dtype = dtype(meta.dtype).ok_or_else(|| Error::unsupported(format!("dtype code {}", meta.dtype)))?;
+    let dtype = dtype(meta.dtype)
+        .ok_or_else(|| Error::unsupported(format!("dtype code {}", meta.dtype)))?;
     let ints = |list: &[SymInt], what: &str| -> Result<Vec<i64>> {
         list.iter()
             .map(|s| match s {
@@ -106,13 +111,26 @@ fn item(meta: &TensorMeta, range: Range<usize>) -> Result<Item> {
     let mut last = offset;
     for (s, t) in sizes.iter().zip(&strides) {
         if !empty {
-            last = (s - 1).checked_mul(*t).and_then(|v| last.checked_add(v)).ok_or_else(too_small)?;
+            last = (s - 1)
+                .checked_mul(*t)
+                .and_then(|v| last.checked_add(v))
+                .ok_or_else(too_small)?;
         }
     }
-    let bytes = |n: i64| usize::try_from(n).ok().and_then(|n| n.checked_mul(dtype.size())).ok_or_else(too_small);
+    let bytes = |n: i64| {
+        usize::try_from(n)
+            .ok()
+            .and_then(|n| n.checked_mul(dtype.size()))
+            .ok_or_else(too_small)
+    };
     if !empty && bytes(last.checked_add(1).ok_or_else(too_small)?)? > range.len() {
         return Err(too_small());
     }
     let start = range.start + bytes(offset)?.min(range.len());
-    Ok(Item { dtype, sizes, strides, bytes: start..range.end })
+    Ok(Item {
+        dtype,
+        sizes,
+        strides,
+        bytes: start..range.end,
+    })
 }

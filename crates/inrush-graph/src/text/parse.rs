@@ -160,6 +160,7 @@ impl Parser<'_> {
             "int" => Type::Int(self.expr()?),
             "float" => Type::Float,
             "bool" => Type::Bool,
+            "constant" => Type::Constant(self.s.scalar()?),
             "none" => Type::None,
             _ => return Err(self.s.error(format!("unknown type `{word}`"))),
         })

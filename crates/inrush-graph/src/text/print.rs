@@ -102,6 +102,7 @@ impl Printer<'_> {
             Type::Int(e) => format!("int {}", ex.show(*e)),
             Type::Float => "float".into(),
             Type::Bool => "bool".into(),
+            Type::Constant(v) => format!("constant {v}"),
             Type::None => "none".into(),
         }
     }
