@@ -200,6 +200,16 @@ def reference(module, args, kwargs, result):
     }
 
 
+def relative_traces(program):
+    """Keeps the source lines that error messages show, without the directories of this machine."""
+    roots = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), os.path.dirname(os.path.dirname(torch.__file__))]
+    for node in program.graph.nodes:
+        for root in roots:
+            if node.meta.get("stack_trace"):
+                node.meta["stack_trace"] = node.meta["stack_trace"].replace(root + os.sep, "")
+    return program
+
+
 def write_case(case, out):
     """Writes the archive and its runs; gives the case's entry of index.json."""
     path = os.path.join(out, case.name)
@@ -209,7 +219,7 @@ def write_case(case, out):
         program = torch.export.export(exported, *samples, dynamic_shapes=case.dynamic)
         if case.decompose:
             program = program.run_decompositions({})
-    torch.export.save(program, path + ".pt2")
+    torch.export.save(relative_traces(program), path + ".pt2")
 
     runs = [(args, case.kwargs) for args in [case.args, *case.runs]]
     entry = {"name": case.name, "family": case.family, "tags": case.tags, "archive": case.name + ".pt2"}
