@@ -187,7 +187,14 @@ impl<'g> BodyBuilder<'g> {
         self.exprs.sym_expr(sym)
     }
 
+    /// Reduces over all reduction axes. Without any (a 0-dimensional source) there is one element to reduce.
     pub fn reduce(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        if self.body.outer == self.body.axes.len() {
+            return match op.is_arg() {
+                true => self.constant(Scalar::Int(0), DType::I64),
+                false => value,
+            };
+        }
         let dtype = match op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
             ReduceOp::Any | ReduceOp::All => DType::Bool,

@@ -89,9 +89,7 @@ impl Equation {
 }
 
 fn dot_indices(count: usize) -> impl Iterator<Item = Index> {
-    (0..count)
-        .rev()
-        .map(|d| Index::Dots(std::cmp::Reverse(d)))
+    (0..count).rev().map(|d| Index::Dots(std::cmp::Reverse(d)))
 }
 
 /// Letters before the ellipsis, whether there is one, letters after it.

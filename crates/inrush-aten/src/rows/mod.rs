@@ -7,7 +7,10 @@ mod attention;
 mod cast;
 mod compare;
 mod convolution;
+mod einsum;
+mod equation;
 mod indexing;
+mod loss;
 mod math;
 mod matmul;
 mod norm;
@@ -33,7 +36,9 @@ const FAMILIES: &[&[Row]] = &[
     cast::ROWS,
     compare::ROWS,
     convolution::ROWS,
+    einsum::ROWS,
     indexing::ROWS,
+    loss::ROWS,
     math::ROWS,
     matmul::ROWS,
     norm::ROWS,
