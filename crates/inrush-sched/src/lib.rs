@@ -6,6 +6,7 @@
 //! Does not know: languages; devices other than by `Caps`.
 
 mod access;
+mod axes;
 mod dag;
 mod deps;
 mod digits;
@@ -14,6 +15,8 @@ mod fold;
 mod fuse;
 mod group;
 mod inline;
+mod layout;
+mod memory;
 mod options;
 mod order;
 mod plan;
@@ -23,6 +26,8 @@ mod schedule;
 mod split;
 mod text;
 
+pub use layout::layout;
+pub use memory::plan_memory;
 pub use options::Options;
 pub use plan::{Group, Memory, Place, Plan, Step};
 pub use refusal::{Reason, Refusal};

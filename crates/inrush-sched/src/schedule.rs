@@ -9,7 +9,9 @@ use crate::{Options, Plan, Step, deps, digits, fold, fuse as fusion, group, inli
 
 /// Loops to a finished plan: [`fuse`], [`crate::layout`], [`crate::plan_memory`].
 pub fn schedule(loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
-    let plan = fuse(loops, caps, options)?;
+    let mut plan = fuse(loops, caps, options)?;
+    crate::layout(&mut plan, caps, options)?;
+    crate::plan_memory(&mut plan)?;
     Ok(plan)
 }
 

@@ -1,0 +1,243 @@
+//! Order and number of the loops of a kernel: contiguous access innermost, neighbours merged where memory allows.
+
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Axis, Body, Loops, Stmt};
+use rustc_hash::FxHashSet;
+
+use crate::Group;
+use crate::access::substitute;
+use crate::emit::{SymMap, ordered_reduction};
+use crate::layout::{position, stride};
+
+/// What one access, or one index expression, says about loops.
+struct Use {
+    position: Expr,
+    weight: i64,
+    store: bool,
+    /// An index expression: no memory, but merging must keep its value.
+    value: bool,
+}
+
+/// Reorders and merges the axes of a kernel whose buffers all have layouts.
+pub(crate) fn arrange(loops: &Loops, group: &mut Group) {
+    let ex = &loops.exprs;
+    let shared = group.axes.len();
+    let uses: Vec<Vec<Use>> = group.bodies.iter().map(|b| uses(loops, b)).collect();
+    let all: Vec<&Use> = uses.iter().flatten().collect();
+    let inner = group.bodies.iter().any(|b| b.axes.len() > shared);
+    let order = order(ex, &group.axes, &all, !inner);
+    group.axes = order;
+    for (body, uses) in group.bodies.iter_mut().zip(&uses) {
+        let own: Vec<&Use> = uses.iter().collect();
+        let mut axes = group.axes.clone();
+        let outer = body.outer;
+        axes.extend(self::order(ex, &body.axes[shared..outer], &own, true));
+        if ordered_reduction(body) {
+            axes.extend(&body.axes[outer..]);
+        } else {
+            axes.extend(self::order(ex, &body.axes[outer..], &own, true));
+        }
+        body.axes = axes;
+    }
+    merge(ex, group, &uses);
+    rename(ex, group);
+}
+
+fn uses(loops: &Loops, body: &Body) -> Vec<Use> {
+    let ex = &loops.exprs;
+    body.stmts
+        .iter()
+        .filter_map(|s| match s {
+            Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
+                let b = loops.buffer(*buf);
+                let elements = b.sizes.iter().fold(b.dtype.size() as i64, |p, s| {
+                    p.saturating_mul(ex.hint(*s).max(0))
+                });
+                Some(Use {
+                    position: position(loops, *buf, coords)?,
+                    weight: elements,
+                    store: matches!(s, Stmt::Store { .. }),
+                    value: false,
+                })
+            }
+            Stmt::Index { expr, .. } => Some(Use {
+                position: *expr,
+                weight: 0,
+                store: false,
+                value: true,
+            }),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Axes outermost first: by the strides of the main access, with the cheapest axis for vectors innermost if `lanes`.
+fn order(ex: &Exprs, axes: &[Axis], uses: &[&Use], lanes: bool) -> Vec<Axis> {
+    if axes.len() < 2 {
+        return axes.to_vec();
+    }
+    let distance = |u: &Use, a: &Axis| -> i64 {
+        stride(ex, u.position, a.sym).map_or(i64::MAX, |s| ex.hint(s).saturating_abs())
+    };
+    let memory = || uses.iter().filter(|u| !u.value);
+    let main = memory()
+        .filter(|u| axes.iter().any(|a| distance(u, a) != 0))
+        .max_by_key(|u| (u.store, u.weight));
+    let Some(main) = main else {
+        return axes.to_vec();
+    };
+    let mut out: Vec<(usize, Axis)> = axes.iter().copied().enumerate().collect();
+    // An axis that the main access does not move along goes by the largest access that does.
+    let key = |a: &Axis| -> i64 {
+        match distance(main, a) {
+            0 => memory()
+                .filter(|u| distance(u, a) != 0)
+                .max_by_key(|u| u.weight)
+                .map_or(0, |u| distance(u, a)),
+            d => d,
+        }
+    };
+    out.sort_by_key(|(k, a)| (std::cmp::Reverse(key(a)), *k));
+    if lanes {
+        // Cost of having the axis innermost: strided accesses, stores twice.
+        let cost = |a: &Axis| -> i64 {
+            memory()
+                .map(|u| {
+                    let w = u.weight.saturating_mul(1 + u.store as i64);
+                    match distance(u, a) {
+                        0 | 1 => 0,
+                        _ => w,
+                    }
+                })
+                .fold(0i64, |x, y| x.saturating_add(y))
+        };
+        // Ties keep the innermost one.
+        let mut best = out.len() - 1;
+        for k in (0..out.len()).rev() {
+            if cost(&out[k].1) < cost(&out[best].1) {
+                best = k;
+            }
+        }
+        let x = out.remove(best);
+        out.push(x);
+    }
+    out.into_iter().map(|(_, a)| a).collect()
+}
+
+/// Merges neighbouring axes that every access of their scope walks as one.
+fn merge(ex: &Exprs, group: &mut Group, uses: &[Vec<Use>]) {
+    let mut used: FxHashSet<Sym> = group
+        .bodies
+        .iter()
+        .flat_map(|b| {
+            let indirect = b.stmts.iter().filter_map(|s| match s {
+                Stmt::Indirect { sym, .. } => Some(*sym),
+                _ => None,
+            });
+            b.axes.iter().map(|a| a.sym).chain(indirect)
+        })
+        .collect();
+    let shared = group.axes.len();
+    let mut positions: Vec<Vec<Expr>> = uses
+        .iter()
+        .map(|u| u.iter().map(|u| u.position).collect())
+        .collect();
+    let mut apply = |bodies: &mut [Body], positions: &mut [Vec<Expr>], x: Axis, y: Axis| -> Axis {
+        let size = ex.mul(x.size, y.size);
+        let sym = (0..)
+            .map(|p| ex.index_sym(p, size))
+            .find(|s| used.insert(*s))
+            .expect("positions are endless");
+        let m = ex.sym_expr(sym);
+        let map = SymMap::from_iter([
+            (x.sym, ex.floordiv(m, y.size)),
+            (y.sym, ex.modulo(m, y.size)),
+        ]);
+        for (body, list) in bodies.iter_mut().zip(positions) {
+            substitute(ex, body, &map);
+            list.iter_mut().for_each(|p| *p = ex.subst(*p, &map));
+        }
+        Axis { sym, size }
+    };
+    // Shared axes: every body must agree.
+    let mut k = 0;
+    while k + 1 < group.axes.len() {
+        let (x, y) = (group.axes[k], group.axes[k + 1]);
+        if !positions.iter().flatten().all(|p| walks(ex, *p, x, y)) {
+            k += 1;
+            continue;
+        }
+        let new = apply(&mut group.bodies, &mut positions, x, y);
+        group.axes.splice(k..k + 2, [new]);
+        for b in &mut group.bodies {
+            b.axes.splice(k..k + 2, [new]);
+            b.outer -= 1;
+        }
+    }
+    let gone = shared - group.axes.len();
+    let shared = shared - gone;
+    // Axes of one body.
+    for (b, list) in group.bodies.iter_mut().zip(&mut positions) {
+        let scans = b.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
+        let mut k = shared;
+        while k + 1 < b.axes.len() {
+            let (x, y) = (b.axes[k], b.axes[k + 1]);
+            let same_class = (k + 1 < b.outer) || k >= b.outer;
+            let scanned = scans && k + 1 >= b.outer;
+            if !same_class || scanned || !list.iter().all(|p| walks(ex, *p, x, y)) {
+                k += 1;
+                continue;
+            }
+            let new = apply(std::slice::from_mut(b), std::slice::from_mut(list), x, y);
+            b.outer -= (k < b.outer) as usize;
+            b.axes.splice(k..k + 2, [new]);
+        }
+    }
+}
+
+/// Whether a position moves along `x` as it would by running past the end of `y`.
+fn walks(ex: &Exprs, position: Expr, x: Axis, y: Axis) -> bool {
+    match ex.affine(position, &[x.sym, y.sym]) {
+        Some((c, _)) => ex.prove_eq(c[0], ex.mul(c[1], y.size)),
+        None => false,
+    }
+}
+
+/// Symbols by position: shared axes from 0, each body's own after them, indirect indices last.
+fn rename(ex: &Exprs, group: &mut Group) {
+    let shared = group.axes.len();
+    let fresh: Vec<Axis> = group
+        .axes
+        .iter()
+        .enumerate()
+        .map(|(k, a)| Axis {
+            sym: ex.index_sym(k as u32, a.size),
+            size: a.size,
+        })
+        .collect();
+    for b in &mut group.bodies {
+        let mut map = SymMap::default();
+        let mut put = |old: Sym, new: Sym| {
+            if old != new {
+                map.insert(old, ex.sym_expr(new));
+            }
+        };
+        for (k, a) in b.axes.iter_mut().enumerate() {
+            let new = ex.index_sym(k as u32, a.size);
+            put(a.sym, new);
+            a.sym = new;
+        }
+        let mut next = b.axes.len() as u32;
+        for s in &mut b.stmts {
+            if let Stmt::Indirect { sym, size, .. } = s {
+                let new = ex.index_sym(next, *size);
+                next += 1;
+                put(*sym, new);
+                *sym = new;
+            }
+        }
+        substitute(ex, b, &map);
+        debug_assert!(b.axes[..shared] == fresh[..]);
+    }
+    group.axes = fresh;
+}

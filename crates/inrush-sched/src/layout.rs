@@ -1,0 +1,198 @@
+//! Stage layout: strides of every temporary, then the order and number of loops.
+//!
+//! Contractions say what they like: operands with the innermost summed axis contiguous, results with the columns contiguous
+//! (channels last, for convolutions). Kernels in between follow what they read. Outputs, inputs and weights are as given.
+
+use inrush_base::{Caps, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Axis, Body, BufId, BufferKind, Coords, Layout, Loops, Stmt};
+use smallvec::SmallVec;
+
+use crate::{Options, Plan, Step, axes};
+
+/// Gives every buffer a layout and arranges the loops of every kernel for it.
+pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
+    let _ = (caps, options);
+    let mut wishes: Vec<Option<Vec<usize>>> = vec![None; plan.loops.buffers.len()];
+    // What a contraction writes, then what it reads; the first wish of a buffer stands.
+    let contractions = || {
+        plan.load_steps
+            .iter()
+            .chain(&plan.steps)
+            .filter_map(|s| match s {
+                Step::Contraction(c) => Some(c),
+                Step::Kernel(_) => None,
+            })
+    };
+    for c in contractions() {
+        for (buf, coords, stores) in accesses(&c.epilogue) {
+            if stores {
+                wish(&plan.loops, &mut wishes, buf, coords, &c.epilogue.axes);
+            }
+        }
+    }
+    for c in contractions() {
+        let order: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.k)).copied().collect();
+        wish(&plan.loops, &mut wishes, c.a.buf, &c.a.coords, &order);
+        for (buf, coords, stores) in accesses(&c.epilogue) {
+            if !stores {
+                wish(&plan.loops, &mut wishes, buf, coords, &c.epilogue.axes);
+            }
+        }
+    }
+    for b in 0..plan.loops.buffers.len() {
+        let given = plan.loops.buffers[b].kind != BufferKind::Temp;
+        if given && plan.loops.buffers[b].layout.is_none() {
+            let rank = plan.loops.buffers[b].sizes.len();
+            set(&mut plan.loops, BufId::from_index(b), (0..rank).collect());
+        }
+    }
+    let Plan {
+        loops,
+        steps,
+        load_steps,
+        ..
+    } = plan;
+    for step in load_steps.iter().chain(&*steps) {
+        for body in step.bodies() {
+            for (buf, coords, stores) in accesses(body) {
+                if !stores || loops.buffer(buf).layout.is_some() {
+                    continue;
+                }
+                let order = match wishes[buf.index()].take() {
+                    Some(order) => order,
+                    None => follow(loops, body, coords)
+                        .unwrap_or_else(|| (0..loops.buffer(buf).sizes.len()).collect()),
+                };
+                set(loops, buf, order);
+            }
+        }
+    }
+    // Buffers that nothing writes any more.
+    for b in 0..loops.buffers.len() {
+        if loops.buffers[b].layout.is_none() {
+            let rank = loops.buffers[b].sizes.len();
+            set(loops, BufId::from_index(b), (0..rank).collect());
+        }
+    }
+    for step in load_steps.iter_mut().chain(steps) {
+        if let Step::Kernel(g) = step {
+            axes::arrange(loops, g);
+        }
+    }
+    Ok(())
+}
+
+/// Accesses of a body: buffer, coordinates, whether it stores.
+pub(crate) fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
+    body.stmts.iter().filter_map(|s| match s {
+        Stmt::Load { buf, coords, .. } => Some((*buf, coords, false)),
+        Stmt::Store { buf, coords, .. } => Some((*buf, coords, true)),
+        _ => None,
+    })
+}
+
+/// Asks for the dimensions of `buf` in the order of the axes (outermost first) that occur in their coordinates, the
+/// innermost of several counting.
+fn wish(
+    loops: &Loops,
+    wishes: &mut [Option<Vec<usize>>],
+    buf: BufId,
+    coords: &[Expr],
+    axes: &[Axis],
+) {
+    let b = loops.buffer(buf);
+    if b.kind != BufferKind::Temp || b.layout.is_some() || wishes[buf.index()].is_some() {
+        return;
+    }
+    let place = |e: &Expr| {
+        let syms = loops.exprs.free_syms(*e);
+        axes.iter().rposition(|a| syms.contains(&a.sym))
+    };
+    let mut order: Vec<usize> = (0..coords.len()).collect();
+    // Dimensions without an axis (of size one, or sliced) go outermost.
+    order.sort_by_key(|d| place(&coords[*d]).map_or(0, |p| p + 1));
+    wishes[buf.index()] = Some(order);
+}
+
+/// Dense strides with the dimensions in this order, outermost first.
+fn set(loops: &mut Loops, buf: BufId, order: Vec<usize>) {
+    let ex = &loops.exprs;
+    let sizes = &loops.buffers[buf.index()].sizes;
+    let mut strides = vec![ex.int(1); sizes.len()];
+    let mut step = ex.int(1);
+    for d in order.into_iter().rev() {
+        strides[d] = step;
+        step = ex.mul(step, sizes[d]);
+    }
+    let offset = ex.int(0);
+    loops.buffers[buf.index()].layout = Some(Layout { strides, offset });
+}
+
+/// Position in memory of an access, in elements; `None` before its buffer has a layout.
+pub(crate) fn position(loops: &Loops, buf: BufId, coords: &[Expr]) -> Option<Expr> {
+    let ex = &loops.exprs;
+    let layout = loops.buffer(buf).layout.as_ref()?;
+    let parts = coords
+        .iter()
+        .zip(&layout.strides)
+        .map(|(c, s)| ex.mul(*c, *s));
+    Some(ex.add(ex.sum(parts), layout.offset))
+}
+
+/// Elements between neighbours along an axis; `None` when the position is not affine in it.
+pub(crate) fn stride(ex: &Exprs, position: Expr, axis: Sym) -> Option<Expr> {
+    ex.affine(position, &[axis]).map(|(c, _)| c[0])
+}
+
+/// The order of a result's dimensions that follows the largest operand of the body.
+fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Vec<usize>> {
+    let ex = &loops.exprs;
+    // The axis of each dimension of the result; dimensions of size one have none.
+    let mut dims: SmallVec<[(usize, Option<Sym>); 6]> = SmallVec::new();
+    for (d, c) in store.iter().enumerate() {
+        let syms: Vec<Sym> = ex
+            .free_syms(*c)
+            .into_iter()
+            .filter(|s| ex.is_index(*s))
+            .collect();
+        match syms.as_slice() {
+            [] => dims.push((d, None)),
+            [s] => dims.push((d, Some(*s))),
+            _ => return None,
+        }
+    }
+    let elements = |b: BufId| {
+        loops
+            .buffer(b)
+            .sizes
+            .iter()
+            .fold(1i64, |p, s| p.saturating_mul(ex.hint(*s).max(0)))
+    };
+    let mut best: Option<(i64, Vec<usize>)> = None;
+    for (buf, coords, stores) in accesses(body) {
+        if stores {
+            continue;
+        }
+        let Some(position) = position(loops, buf, coords) else {
+            continue;
+        };
+        let strides: Option<Vec<(usize, i64)>> = dims
+            .iter()
+            .map(|(d, axis)| match axis {
+                None => Some((*d, i64::MAX)),
+                Some(s) => stride(ex, position, *s)
+                    .filter(|k| !ex.is_int(*k, 0))
+                    .map(|k| (*d, ex.hint(k).saturating_abs())),
+            })
+            .collect();
+        let Some(mut strides) = strides else { continue };
+        let size = elements(buf);
+        if best.as_ref().is_some_and(|(b, _)| *b >= size) {
+            continue;
+        }
+        strides.sort_by_key(|(_, s)| std::cmp::Reverse(*s));
+        best = Some((size, strides.into_iter().map(|(d, _)| d).collect()));
+    }
+    best.map(|(_, order)| order)
+}

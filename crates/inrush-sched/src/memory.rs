@@ -1,0 +1,334 @@
+//! Stage plan_memory: one arena per call with symbolic offsets.
+//!
+//! Two buffers share bytes only when their lives do not overlap; two that live together get ranges that are proved apart for
+//! every size. Hints choose between right answers and never make one.
+
+use inrush_base::Result;
+use inrush_expr::{Expr, Exprs, Node as E};
+use inrush_loops::{BufId, BufferKind, Loops, Output, Stmt};
+
+use crate::layout::position;
+use crate::{Group, Place, Plan, Step};
+
+/// Alignment of every buffer in bytes: a cache line, and the widest vector.
+pub(crate) const ALIGN: i64 = 64;
+
+/// A buffer, or several that take each other's place, and when it lives.
+struct Block {
+    bufs: Vec<BufId>,
+    bytes: Expr,
+    size: i64,
+    from: usize,
+    to: usize,
+}
+
+/// Places every buffer.
+pub fn plan_memory(plan: &mut Plan) -> Result<()> {
+    let n = plan.loops.buffers.len();
+    let mut places = vec![Place::Unused; n];
+    let mut outputs: Vec<Option<usize>> = vec![None; n];
+    for (k, o) in plan.loops.outputs.iter().enumerate() {
+        if let Output::Tensor { buffer } = o {
+            outputs[plan.loops.storage(*buffer).index()].get_or_insert(k);
+        }
+    }
+    for step in plan.load_steps.iter().chain(&plan.steps) {
+        if let Step::Kernel(g) = step {
+            g.locals
+                .iter()
+                .for_each(|b| places[b.index()] = Place::Local);
+        }
+    }
+    for (k, b) in plan.loops.buffers.iter().enumerate() {
+        let place = match &b.kind {
+            BufferKind::Input { index } => Place::Input(*index),
+            BufferKind::Weight { .. } => Place::Weight,
+            BufferKind::Alias { of } => Place::Alias(*of),
+            BufferKind::Temp => match outputs[k] {
+                Some(o) => Place::Output(o),
+                None => continue,
+            },
+        };
+        places[k] = place;
+    }
+    // What load steps write stays; everything else lives from its first write to its last use.
+    let ex = &plan.loops.exprs;
+    let mut load = ex.int(0);
+    for step in &plan.load_steps {
+        for b in step.writes() {
+            if places[b.index()] == Place::Unused {
+                let bytes = bytes(&plan.loops, b);
+                places[b.index()] = Place::Load {
+                    offset: load,
+                    bytes,
+                };
+                load = ex.add(load, bytes);
+            }
+        }
+    }
+    let blocks = blocks(plan, &places);
+    let offsets = pack(ex, &blocks);
+    let mut end = ex.int(0);
+    for (block, offset) in blocks.iter().zip(offsets) {
+        for (k, b) in block.bufs.iter().enumerate() {
+            places[b.index()] = Place::Arena {
+                offset,
+                bytes: block.bytes,
+                in_place_of: k.checked_sub(1).map(|k| block.bufs[k]),
+            };
+        }
+        end = ex.max(end, ex.add(offset, block.bytes));
+    }
+    plan.memory.places = places;
+    plan.memory.arena_bytes = Some(end);
+    plan.memory.load_bytes = Some(load);
+    Ok(())
+}
+
+/// Bytes of a buffer, a multiple of [`ALIGN`] for every value of the symbols.
+fn bytes(loops: &Loops, b: BufId) -> Expr {
+    let ex = &loops.exprs;
+    let buffer = loops.buffer(b);
+    let exact = ex.mul(
+        ex.product(buffer.sizes.iter().copied()),
+        ex.int(buffer.dtype.size() as i64),
+    );
+    round_up(ex, exact)
+}
+
+/// A multiple of [`ALIGN`] not below `e`. Polynomials in sizes stay polynomials, so that they can be compared: each
+/// coefficient is rounded up.
+fn round_up(ex: &Exprs, e: Expr) -> Expr {
+    let up = |c: i64| c.checked_add(ALIGN - 1).map(|c| c / ALIGN * ALIGN);
+    let (base, terms) = match ex.node(e) {
+        E::Const(v) => (v, Default::default()),
+        E::Sum { base, terms } => (base, terms),
+        _ => (0, smallvec::SmallVec::from_slice(&[(1, e)])),
+    };
+    let simple = base >= 0 && terms.iter().all(|(c, t)| *c > 0 && ex.range(*t).lo >= 0);
+    let rounded = || -> Option<Expr> {
+        let mut out = ex.int(up(base)?);
+        for (c, t) in &terms {
+            out = ex.add(out, ex.mul(ex.int(up(*c)?), *t));
+        }
+        Some(out)
+    };
+    match simple.then(rounded).flatten() {
+        Some(e) => e,
+        None => ex.mul(ex.ceildiv(e, ex.int(ALIGN)), ex.int(ALIGN)),
+    }
+}
+
+/// Lives of the arena's buffers, with results put in place of operands where that is right.
+fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
+    let loops = &plan.loops;
+    let n = loops.buffers.len();
+    let mut from = vec![usize::MAX; n];
+    let mut to = vec![0usize; n];
+    for (k, step) in plan.steps.iter().enumerate() {
+        for b in step.reads().into_iter().chain(step.writes()) {
+            let b = loops.storage(b).index();
+            from[b] = from[b].min(k);
+            to[b] = to[b].max(k);
+        }
+    }
+    let aliased = aliased(loops);
+    let mut block_of: Vec<Option<usize>> = vec![None; n];
+    let mut blocks: Vec<Block> = Vec::new();
+    for (k, step) in plan.steps.iter().enumerate() {
+        for b in step.writes() {
+            let b = loops.storage(b);
+            let i = b.index();
+            if places[i] != Place::Unused || from[i] != k || block_of[i].is_some() {
+                continue;
+            }
+            let bytes = bytes(loops, b);
+            let reuse = step.reads().into_iter().find(|old| {
+                let o = old.index();
+                block_of[o].is_some_and(|x| blocks[x].bytes == bytes && blocks[x].to == k)
+                    && to[o] == k
+                    && from[o] < k
+                    && !aliased[o]
+                    && !aliased[i]
+                    && in_place(loops, step, *old, b)
+            });
+            if let Some(x) = reuse.and_then(|old| block_of[old.index()]) {
+                blocks[x].bufs.push(b);
+                blocks[x].to = to[i];
+                block_of[i] = Some(x);
+                continue;
+            }
+            block_of[i] = Some(blocks.len());
+            blocks.push(Block {
+                bufs: vec![b],
+                bytes,
+                size: loops.exprs.hint(bytes),
+                from: k,
+                to: to[i],
+            });
+        }
+    }
+    blocks
+}
+
+/// Buffers whose storage is reached through another one.
+fn aliased(loops: &Loops) -> Vec<bool> {
+    let mut out = vec![false; loops.buffers.len()];
+    for b in &loops.buffers {
+        if let BufferKind::Alias { of } = b.kind {
+            out[loops.storage(of).index()] = true;
+        }
+    }
+    out
+}
+
+/// Whether a step may write `new` over `old`: it reads `old` for the last time at the very place, in the very loop
+/// iteration, where it writes `new`; or, in an earlier body, at the same outer point.
+fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
+    let (a, b) = (loops.buffer(old), loops.buffer(new));
+    if a.dtype.size() != b.dtype.size() {
+        return false;
+    }
+    let group = match step {
+        Step::Contraction(c) => {
+            if c.a.buf == old || c.b.buf == old {
+                return false;
+            }
+            None
+        }
+        Step::Kernel(g) => Some(g),
+    };
+    let bodies = step.bodies();
+    let writes = |k: usize| bodies[k].writes().contains(&new);
+    let Some(first) = (0..bodies.len()).find(|k| writes(*k)) else {
+        return false;
+    };
+    // One plain store, whose place the loads must share.
+    let mut store = None;
+    for s in bodies.iter().flat_map(|b| &b.stmts) {
+        match s {
+            Stmt::Store {
+                buf, coords, mask, ..
+            } if *buf == new => {
+                if store.is_some() || mask.is_some() {
+                    return false;
+                }
+                store = position(loops, new, coords);
+            }
+            Stmt::Store { buf, .. } if *buf == old => return false,
+            Stmt::Load { buf, .. } if *buf == new => return false,
+            _ => {}
+        }
+    }
+    let Some(store) = store else { return false };
+    let lane_loop = bodies[first].is_reduction();
+    for (k, body) in bodies.iter().enumerate() {
+        for s in &body.stmts {
+            let Stmt::Load { buf, coords, .. } = s else {
+                continue;
+            };
+            if *buf != old {
+                continue;
+            }
+            let ok = match k.cmp(&first) {
+                // A reduction reads ahead of a store that follows it.
+                std::cmp::Ordering::Equal => {
+                    !lane_loop && position(loops, old, coords) == Some(store)
+                }
+                std::cmp::Ordering::Less => {
+                    group.is_some_and(|g| same_point(loops, g, old, coords, new, bodies))
+                }
+                std::cmp::Ordering::Greater => false,
+            };
+            if !ok {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Whether what a body reads of `old` at an outer point is what another body writes of `new` at that point only: both
+/// buffers lie alike, and each outer axis stands alone in one dimension, the same in both.
+fn same_point(
+    loops: &Loops,
+    g: &Group,
+    old: BufId,
+    coords: &[Expr],
+    new: BufId,
+    bodies: &[inrush_loops::Body],
+) -> bool {
+    let (a, b) = (loops.buffer(old), loops.buffer(new));
+    if a.sizes != b.sizes || a.layout != b.layout {
+        return false;
+    }
+    let stores = bodies
+        .iter()
+        .flat_map(|b| &b.stmts)
+        .filter_map(|s| match s {
+            Stmt::Store { buf, coords, .. } if *buf == new => Some(coords),
+            _ => None,
+        });
+    let ex = &loops.exprs;
+    let outer: Vec<_> = g.axes.iter().map(|a| a.sym).collect();
+    let mut all = true;
+    for at in stores {
+        // Every outer axis longer than one must show, in dimensions that hold outer axes only and are equal.
+        let mut shown = Vec::new();
+        for (x, y) in coords.iter().zip(at) {
+            let syms = ex.free_syms(*y);
+            let pure = syms.iter().all(|s| outer.contains(s) || !ex.is_index(*s));
+            if x == y && pure {
+                shown.extend(syms);
+            }
+        }
+        all &= g
+            .axes
+            .iter()
+            .all(|a| shown.contains(&a.sym) || ex.is_int(a.size, 1));
+    }
+    all
+}
+
+/// Offsets: blocks from the largest down, each at the lowest place where it is proved apart from all that live with it.
+fn pack(ex: &Exprs, blocks: &[Block]) -> Vec<Expr> {
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|k| (std::cmp::Reverse(blocks[*k].size), blocks[*k].from, *k));
+    let mut offsets: Vec<Option<Expr>> = vec![None; blocks.len()];
+    for k in order {
+        let block = &blocks[k];
+        // Ranges taken by blocks that live at the same time.
+        let taken: Vec<(Expr, Expr)> = blocks
+            .iter()
+            .zip(&offsets)
+            .filter(|(b, _)| b.from <= block.to && block.from <= b.to)
+            .filter_map(|(b, o)| Some((((*o)?), ex.add((*o)?, b.bytes))))
+            .collect();
+        let free = |at: Expr| {
+            let end = ex.add(at, block.bytes);
+            taken
+                .iter()
+                .all(|(lo, hi)| le(ex, end, *lo) || le(ex, *hi, at))
+        };
+        let mut candidates: Vec<Expr> = vec![ex.int(0)];
+        candidates.extend(taken.iter().map(|t| t.1));
+        candidates.sort_by_key(|c| ex.hint(*c));
+        candidates.dedup();
+        let at = candidates.into_iter().find(|c| free(*c));
+        // After everything, when nothing in between is proved free.
+        let at = at.unwrap_or_else(|| taken.iter().fold(ex.int(0), |m, t| ex.max(m, t.1)));
+        offsets[k] = Some(at);
+    }
+    offsets
+        .into_iter()
+        .map(|o| o.unwrap_or_else(|| ex.int(0)))
+        .collect()
+}
+
+/// `a <= b`, with a short way for constants.
+fn le(ex: &Exprs, a: Expr, b: Expr) -> bool {
+    match (ex.as_int(a), ex.as_int(b)) {
+        (Some(a), Some(b)) => a <= b,
+        _ => ex.prove_le(a, b),
+    }
+}
