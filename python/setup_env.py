@@ -110,7 +110,7 @@ def build(directory, interpreter, requirements, stamp):
     python = python_in(directory)
     say("installing %s (a large download the first time; a few minutes)" % os.path.basename(requirements))
     run(
-        [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--quiet", "-r", requirements],
+        [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--quiet", "--no-compile", "-r", requirements],
         "installing the requirements",
     )
     run([python, "-c", "import torch, numpy, safetensors; torch.zeros(2) + 1"], "importing what was installed")
