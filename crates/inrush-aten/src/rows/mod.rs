@@ -7,16 +7,20 @@ mod attention;
 mod cast;
 mod compare;
 mod convolution;
+mod create;
 mod einsum;
 mod equation;
 mod indexing;
+mod join;
 mod loss;
 mod math;
 mod matmul;
+mod moments;
 mod norm;
 mod pointwise;
 mod pool;
 mod reduce;
+mod scan;
 mod scatter;
 mod shape;
 mod slice;
@@ -36,14 +40,18 @@ const FAMILIES: &[&[Row]] = &[
     cast::ROWS,
     compare::ROWS,
     convolution::ROWS,
+    create::ROWS,
     einsum::ROWS,
     indexing::ROWS,
+    join::ROWS,
     loss::ROWS,
     math::ROWS,
     matmul::ROWS,
+    moments::ROWS,
     norm::ROWS,
     pool::ROWS,
     reduce::ROWS,
+    scan::ROWS,
     scatter::ROWS,
     shape::ROWS,
     slice::ROWS,

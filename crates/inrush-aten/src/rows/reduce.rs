@@ -2,10 +2,10 @@
 
 use crate::call::{Args, Call};
 use crate::{Builder, Lower, Meta, Route, Row, Tensor, meta};
-use inrush_base::{DType, Result};
+use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
-use inrush_loops::ReduceOp;
+use inrush_loops::{ReduceOp, ScalarOp};
 
 /// Which dimensions a reduction runs over: those that `dim` names, all when it names none (or is not a parameter).
 pub(super) fn reduced_dims(args: &Args, rank: usize) -> Result<Vec<bool>> {
@@ -173,6 +173,9 @@ fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let t = b.tensor(x)?;
     let dtype = args.dtype("dtype")?.unwrap_or(t.dtype);
+    if !dtype.is_float() {
+        return Err(Error::input(format!("mean of {dtype}")));
+    }
     let reduced = reduced_dims(args, t.rank())?;
     let count = b.exprs.product(
         t.sizes
@@ -195,42 +198,344 @@ fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             dtype.compute().into(),
         ],
     )?;
-    let mean = match b.exprs.as_int(count) {
-        Some(n) => b.call("aten.div.Tensor", &[sum.into(), Arg::Float(n as f64)])?,
-        None => b.call("aten.div.Tensor", &[sum.into(), count.into()])?,
-    };
+    let mean = b.call("aten.div.Tensor", &[sum.into(), count.into()])?;
     Ok(vec![b.cast(mean, dtype)?])
 }
 
+/// Extremes of nothing have no value.
+fn refuse_empty(call: &Call, t: &Tensor) -> Result<()> {
+    let reduced = reduced_dims(call, t.sizes.len())?;
+    let empty = t
+        .sizes
+        .iter()
+        .zip(&reduced)
+        .any(|(s, r)| *r && call.exprs.is_int(*s, 0));
+    let outer_empty = t
+        .sizes
+        .iter()
+        .zip(&reduced)
+        .any(|(s, r)| !*r && call.exprs.is_int(*s, 0));
+    if empty && !outer_empty {
+        return Err(Error::input("an extreme of no elements"));
+    }
+    Ok(())
+}
+
+fn extreme<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    refuse_empty(call, &t)?;
+    reduce(lw, call, op, t.dtype)
+}
+
+/// `max.dim`, `min.dim`: the extreme and the index of its first occurrence, in one body.
+fn extreme_with_index<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    op: ReduceOp,
+    arg: ReduceOp,
+) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    refuse_empty(call, &t)?;
+    let mut r = Reduction::start(lw, call, &t.sizes)?;
+    let v = r.body.load(&t, &r.at);
+    let value = r.body.reduce(op, v);
+    let index = r.body.reduce(arg, v);
+    let (values, indices) = (
+        lw.temp(t.dtype, &r.outer_sizes),
+        lw.temp(DType::I64, &r.outer_sizes),
+    );
+    let at = r.body.outer();
+    r.body.store(values.buf, &at, value);
+    r.body.store(indices.buf, &at, index);
+    lw.push(r.body);
+    Ok([values, indices]
+        .map(|t| keep_dims(lw.exprs, t, &r.reduced, r.keepdim))
+        .into())
+}
+
+fn extreme_with_index_meta(call: &Call) -> Result<Vec<Type>> {
+    let dtype = call.tensor("self")?.dtype;
+    let mut types = reduce_meta(call, dtype)?;
+    types.extend(reduce_meta(call, DType::I64)?);
+    Ok(types)
+}
+
+/// The index of the first extreme; over all dimensions, in row-major order.
+fn arg_extreme<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    refuse_empty(call, &t)?;
+    let mut r = Reduction::start(lw, call, &t.sizes)?;
+    let v = r.body.load(&t, &r.at);
+    let v = r.body.reduce(op, v);
+    Ok(vec![r.finish(lw, v, DType::I64)])
+}
+
+/// `any`, `all`: of bytes they are bytes, of everything else bools.
+fn truth_meta(call: &Call) -> Result<Vec<Type>> {
+    let dtype = match call.tensor("self")?.dtype {
+        DType::U8 => DType::U8,
+        _ => DType::Bool,
+    };
+    reduce_meta(call, dtype)
+}
+
+fn truth<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
+    reduce(lw, call, op, DType::Bool)
+}
+
+/// Reduces what `map` makes of each element.
+fn reduce_mapped<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    map: fn(&mut crate::BodyBuilder<'g>, inrush_loops::StmtId, DType) -> inrush_loops::StmtId,
+) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let dtype = call.out(0)?.dtype;
+    let mut r = Reduction::start(lw, call, &t.sizes)?;
+    let v = r.body.load(&t, &r.at);
+    let v = map(&mut r.body, v, dtype);
+    let v = r.body.reduce(ReduceOp::Sum, v);
+    Ok(vec![r.finish(lw, v, dtype)])
+}
+
+fn count_nonzero<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    reduce_mapped(lw, call, |b, v, _| {
+        let v = b.cast(v, DType::Bool);
+        b.cast(v, DType::I64)
+    })
+}
+
+/// A sum in which NaN counts as zero.
+fn nansum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    reduce_mapped(lw, call, |b, v, dtype| {
+        let v = if b.dtype(v).is_float() {
+            let nan = b.op(ScalarOp::IsNan, &[v]);
+            let zero = b.float(0.0, b.dtype(v));
+            b.select(nan, zero, v)
+        } else {
+            v
+        };
+        b.cast(v, dtype.compute())
+    })
+}
+
+fn aminmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let dims = match args.opt_int("dim")? {
+        Some(d) => Arg::Ints(vec![d]),
+        None => Arg::Ints(Vec::new()),
+    };
+    let keep: Arg = args.bool("keepdim")?.into();
+    let low = b.call("aten.amin.default", &[x.into(), dims.clone(), keep.clone()])?;
+    let high = b.call("aten.amax.default", &[x.into(), dims, keep])?;
+    Ok(vec![low, high])
+}
+
+const fn row(
+    name: &'static str,
+    schema: &'static str,
+    meta: fn(&Call) -> Result<Vec<Type>>,
+    lower: for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(meta),
+        route: Route::Lower(lower),
+        example,
+    }
+}
+
+const fn composite(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::Decompose(f),
+        example,
+    }
+}
+
+fn sum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let dtype = call.out(0)?.dtype;
+    reduce(lw, call, ReduceOp::Sum, dtype)
+}
+
+fn prod<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let dtype = call.out(0)?.dtype;
+    reduce(lw, call, ReduceOp::Prod, dtype)
+}
+
 pub const ROWS: &[Row] = &[
-    Row {
-        name: "aten.sum.dim_IntList",
-        schema: "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-        meta: Meta::Fn(sum_meta),
-        route: Route::Lower(|lw, call| {
-            let dtype = call.out(0)?.dtype;
-            reduce(lw, call, ReduceOp::Sum, dtype)
-        }),
-        example: "(f32[2,3,4], [0,-1], true)",
-    },
-    Row {
-        name: "aten.amax.default",
-        schema: "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-        meta: Meta::Fn(same_meta),
-        route: Route::Lower(|lw, call| {
-            let dtype = call.out(0)?.dtype;
-            reduce(lw, call, ReduceOp::Max, dtype)
-        }),
-        example: "(f32[2,3], [1])",
-    },
-    Row {
-        name: "aten.mean.dim",
-        schema: "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-        meta: Meta::Fn(|c| {
-            let own = c.tensor("self")?.dtype;
-            reduce_meta(c, c.dtype("dtype")?.unwrap_or(own))
-        }),
-        route: Route::Decompose(mean),
-        example: "(f16[2,3], [1], true)",
-    },
+    row(
+        "aten.sum.default",
+        "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        sum_meta,
+        sum,
+        "(bool[2,3])",
+    ),
+    row(
+        "aten.sum.dim_IntList",
+        "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        sum_meta,
+        sum,
+        "(f32[2,3,4], [0,-1], true)",
+    ),
+    row(
+        "aten.prod.default",
+        "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        sum_meta,
+        prod,
+        "(f32[2,3])",
+    ),
+    row(
+        "aten.prod.dim_int",
+        "(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        sum_meta,
+        prod,
+        "(i32[2,3], 1)",
+    ),
+    row(
+        "aten.nansum.default",
+        "(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        sum_meta,
+        nansum,
+        "(f32[2,3], [1])",
+    ),
+    row(
+        "aten.count_nonzero.default",
+        "(Tensor self, int? dim=None) -> Tensor",
+        |c| reduce_meta(c, DType::I64),
+        count_nonzero,
+        "(f32[2,3])",
+    ),
+    row(
+        "aten.count_nonzero.dim_IntList",
+        "(Tensor self, int[] dim) -> Tensor",
+        |c| reduce_meta(c, DType::I64),
+        count_nonzero,
+        "(i64[2,3]{0:2}, [1])",
+    ),
+    row(
+        "aten.amax.default",
+        "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        same_meta,
+        |lw, c| extreme(lw, c, ReduceOp::Max),
+        "(f32[2,3], [1])",
+    ),
+    row(
+        "aten.amin.default",
+        "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        same_meta,
+        |lw, c| extreme(lw, c, ReduceOp::Min),
+        "(f32[2,3], [0], true)",
+    ),
+    row(
+        "aten.max.default",
+        "(Tensor self) -> Tensor",
+        same_meta,
+        |lw, c| extreme(lw, c, ReduceOp::Max),
+        "(i64[2,3])",
+    ),
+    row(
+        "aten.min.default",
+        "(Tensor self) -> Tensor",
+        same_meta,
+        |lw, c| extreme(lw, c, ReduceOp::Min),
+        "(f32[2,3])",
+    ),
+    row(
+        "aten.max.dim",
+        "(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        extreme_with_index_meta,
+        |lw, c| extreme_with_index(lw, c, ReduceOp::Max, ReduceOp::ArgMax),
+        "(f32[2,3], 1, true)",
+    ),
+    row(
+        "aten.min.dim",
+        "(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        extreme_with_index_meta,
+        |lw, c| extreme_with_index(lw, c, ReduceOp::Min, ReduceOp::ArgMin),
+        "(i64[2,3], 0)",
+    ),
+    row(
+        "aten.argmax.default",
+        "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
+        |c| reduce_meta(c, DType::I64),
+        |lw, c| arg_extreme(lw, c, ReduceOp::ArgMax),
+        "(f32[2,3], 1)",
+    ),
+    row(
+        "aten.argmin.default",
+        "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
+        |c| reduce_meta(c, DType::I64),
+        |lw, c| arg_extreme(lw, c, ReduceOp::ArgMin),
+        "(f32[2,3])",
+    ),
+    row(
+        "aten.any.default",
+        "(Tensor self) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::Any),
+        "(f32[2,3])",
+    ),
+    row(
+        "aten.any.dim",
+        "(Tensor self, int dim, bool keepdim=False) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::Any),
+        "(bool[2,3], 1)",
+    ),
+    row(
+        "aten.any.dims",
+        "(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::Any),
+        "(bool[2,3], [0,1], true)",
+    ),
+    row(
+        "aten.all.default",
+        "(Tensor self) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::All),
+        "(bool[2,3])",
+    ),
+    row(
+        "aten.all.dim",
+        "(Tensor self, int dim, bool keepdim=False) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::All),
+        "(u8[2,3]{0:1}, 1)",
+    ),
+    row(
+        "aten.all.dims",
+        "(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
+        truth_meta,
+        |lw, c| truth(lw, c, ReduceOp::All),
+        "(bool[2,3], [1])",
+    ),
+    composite(
+        "aten.mean.default",
+        "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
+        mean,
+        "(f32[2,3])",
+    ),
+    composite(
+        "aten.mean.dim",
+        "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+        mean,
+        "(f16[2,3], [1], true)",
+    ),
+    composite(
+        "aten.aminmax.default",
+        "(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
+        aminmax,
+        "(f32[2,3], dim=1)",
+    ),
 ];
