@@ -2,10 +2,12 @@
 //!
 //! Does not know: code generation.
 
+mod graph;
 mod index;
 mod loops;
 mod tensor;
 
+pub use graph::{graph, knows};
 pub use index::{Symbols, bind, check};
 pub use loops::{LoopsOptions, loops};
 pub use tensor::{Tensor, Value};

@@ -1,0 +1,242 @@
+//! The interpreter of graphs: ATen operators evaluated directly from their definition, floats in `f64`, rounded to the result's
+//! dtype once for each operator. Independent of the lowerings on purpose: it is what they are measured by.
+
+mod call;
+mod index;
+mod linear;
+mod norm;
+mod pointwise;
+mod reduce;
+mod shape;
+
+use crate::index::{Symbols, bind, check, size, sizes};
+use crate::tensor::{Tensor, Value};
+use call::Call;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_graph::{Graph, InputKind, Node, OutputValue, Type};
+use std::collections::BTreeMap;
+
+/// Evaluates one operator.
+type Eval = fn(&Call) -> Result<Vec<Tensor>>;
+
+/// The definition of `aten.NAME` (overload `default` left out).
+fn lookup(name: &str) -> Option<Eval> {
+    [
+        shape::TABLE,
+        reduce::TABLE,
+        index::TABLE,
+        linear::TABLE,
+        norm::TABLE,
+    ]
+    .iter()
+    .flat_map(|t| t.iter())
+    .find(|row| row.0.split(' ').any(|n| n == name))
+    .map(|row| row.1)
+}
+
+/// Whether [`graph`] knows this operator.
+pub fn knows(op: &str) -> bool {
+    short(op).is_some_and(|n| pointwise::knows(n) || lookup(n).is_some())
+}
+
+fn short(op: &str) -> Option<&str> {
+    let name = op.strip_prefix("aten.")?;
+    Some(name.strip_suffix(".default").unwrap_or(name))
+}
+
+/// Runs `g`. `inputs` are the user's by position; `weights` holds parameters, buffers and constants by name. Size symbols are
+/// learned from the inputs; `symbols` adds those that no shape tells.
+pub fn graph(
+    g: &Graph,
+    inputs: &[Value],
+    weights: &BTreeMap<String, Tensor>,
+    symbols: &BTreeMap<String, i64>,
+) -> Result<Vec<Value>> {
+    let mut run = Run {
+        g,
+        values: vec![Value::None; g.values.len()],
+        symbols: Symbols::default(),
+    };
+    for (name, v) in symbols {
+        if let Some(s) = g.exprs.sym_by_name(name) {
+            run.symbols.insert(s, *v);
+        }
+    }
+    run.bind_inputs(inputs, weights)?;
+    for n in &g.nodes {
+        run.node(n).map_err(|e| g.locate(n, e))?;
+    }
+    let of = |o: &inrush_graph::Output| match o.value {
+        OutputValue::Value(v) => run.values[v.index()].clone(),
+        OutputValue::Scalar(s) => Value::Scalar(s),
+        OutputValue::None => Value::None,
+    };
+    Ok(g.outputs.iter().map(of).collect())
+}
+
+struct Run<'a> {
+    g: &'a Graph,
+    values: Vec<Value>,
+    symbols: Symbols,
+}
+
+impl Run<'_> {
+    fn bind_inputs(&mut self, inputs: &[Value], weights: &BTreeMap<String, Tensor>) -> Result<()> {
+        let g = self.g;
+        for i in &g.inputs {
+            let what = format!("input `{}`", g.value(i.value).name);
+            let value =
+                match &i.kind {
+                    InputKind::User { index } => (inputs.get(*index).cloned())
+                        .ok_or_else(|| Error::input(format!("{what} is missing")))?,
+                    InputKind::Parameter { name }
+                    | InputKind::Buffer { name, .. }
+                    | InputKind::Constant { name } => (weights.get(name).cloned())
+                        .map(Value::Tensor)
+                        .ok_or_else(|| Error::input(format!("no weight `{name}`")))?,
+                };
+            match (&g.value(i.value).ty, &value) {
+                (Type::Tensor(t), Value::Tensor(v)) => {
+                    if t.dtype != v.dtype {
+                        let (have, want) = (v.dtype, t.dtype);
+                        return Err(Error::input(format!("{what} is {have}, expected {want}")));
+                    }
+                    bind(&g.exprs, &t.sizes, &v.sizes, &mut self.symbols, &what)?;
+                }
+                (Type::Int(e), Value::Scalar(Scalar::Int(v))) => {
+                    bind(&g.exprs, &[*e], &[*v], &mut self.symbols, &what)?;
+                }
+                (Type::Float, Value::Scalar(_)) | (Type::Bool, Value::Scalar(_)) => {}
+                _ => return Err(Error::input(format!("{what} has another type"))),
+            }
+            self.values[i.value.index()] = value;
+        }
+        for i in &g.inputs {
+            if let (Type::Tensor(t), Value::Tensor(v)) =
+                (&g.value(i.value).ty, &self.values[i.value.index()])
+            {
+                let what = format!("input `{}`", g.value(i.value).name);
+                check(&g.exprs, &t.sizes, &v.sizes, &self.symbols, &what)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, n: &Node) -> Result<()> {
+        // Integers carry their value in their type.
+        if let [v] = n.outs.as_slice()
+            && let Type::Int(e) = self.g.value(*v).ty
+        {
+            let value = size(&self.g.exprs, e, &self.symbols)?;
+            self.values[v.index()] = Value::Scalar(Scalar::Int(value));
+            return Ok(());
+        }
+        let mut outs = Vec::new();
+        for v in &n.outs {
+            outs.push(match &self.g.value(*v).ty {
+                Type::Tensor(t) => Some((t.dtype, sizes(&self.g.exprs, &t.sizes, &self.symbols)?)),
+                _ => None,
+            });
+        }
+        let call = Call {
+            g: self.g,
+            args: &n.args,
+            values: &self.values,
+            symbols: &self.symbols,
+            outs: &outs,
+        };
+        let name = short(&n.op).unwrap_or(&n.op);
+        let results = match (lookup(name), pointwise::knows(name)) {
+            (Some(f), _) => f(&call)?,
+            (None, true) => pointwise::eval(name, &call)?,
+            (None, false) => {
+                return Err(Error::unsupported(format!(
+                    "the graph interpreter does not know `{}`",
+                    n.op
+                )));
+            }
+        };
+        let mut results = results.into_iter();
+        for (v, want) in n.outs.iter().zip(&outs) {
+            let Some((dtype, dims)) = want else { continue };
+            let t = results
+                .next()
+                .ok_or_else(|| Error::internal("a result is missing"))?;
+            if t.dtype != *dtype || t.sizes != *dims {
+                return Err(Error::input(format!(
+                    "gives {}{:?}, declared as {dtype}{dims:?}",
+                    t.dtype, t.sizes
+                )));
+            }
+            self.values[v.index()] = Value::Tensor(t);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `f` for every point of `extents` in row-major order.
+pub(crate) fn points(extents: &[i64]) -> Points {
+    Points {
+        at: vec![0; extents.len()],
+        extents: extents.to_vec(),
+        state: match extents.iter().any(|n| *n <= 0) {
+            true => State::Done,
+            false => State::Fresh,
+        },
+    }
+}
+
+pub(crate) struct Points {
+    at: Vec<i64>,
+    extents: Vec<i64>,
+    state: State,
+}
+
+enum State {
+    Fresh,
+    Running,
+    Done,
+}
+
+impl Iterator for Points {
+    type Item = Vec<i64>;
+
+    fn next(&mut self) -> Option<Vec<i64>> {
+        match self.state {
+            State::Done => return None,
+            State::Fresh => self.state = State::Running,
+            State::Running => {
+                let mut d = self.at.len();
+                loop {
+                    if d == 0 {
+                        self.state = State::Done;
+                        return None;
+                    }
+                    d -= 1;
+                    self.at[d] += 1;
+                    if self.at[d] < self.extents[d] {
+                        break;
+                    }
+                    self.at[d] = 0;
+                }
+            }
+        }
+        Some(self.at.clone())
+    }
+}
+
+/// Row-major position of `at` in a tensor of `sizes`.
+pub(crate) fn position(sizes: &[i64], at: &[i64]) -> usize {
+    (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + i) as usize
+}
+
+/// Position of the element that a broadcast of `sizes` has at `at`, whose rank is no smaller.
+fn broadcast_position(sizes: &[i64], at: &[i64]) -> usize {
+    let at = &at[at.len() - sizes.len()..];
+    (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + if *n == 1 { 0 } else { *i }) as usize
+}
+
+/// The dtype in which the interpreter computes values of `d`.
+fn domain(d: DType) -> DType {
+    if d.is_float() { DType::F64 } else { d }
+}

@@ -1,0 +1,197 @@
+//! What an operator's definition sees of its call: arguments by position in schema order.
+
+use crate::index::{Symbols, size};
+use crate::tensor::{Tensor, Value, numel};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_graph::{Arg, Graph, ValueId};
+
+pub(super) struct Call<'a> {
+    pub g: &'a Graph,
+    pub args: &'a [Arg],
+    pub values: &'a [Value],
+    pub symbols: &'a Symbols,
+    /// dtype and sizes of each result that is a tensor.
+    pub outs: &'a [Option<(DType, Vec<i64>)>],
+}
+
+/// Floats (or integers as floats) in row-major order.
+#[derive(Clone, Debug)]
+pub(super) struct Floats {
+    pub sizes: Vec<i64>,
+    pub data: Vec<f64>,
+}
+
+impl Floats {
+    pub fn zeros(sizes: &[i64]) -> Result<Floats> {
+        Ok(Floats {
+            sizes: sizes.to_vec(),
+            data: vec![0.0; numel(sizes)?],
+        })
+    }
+    pub fn at(&self, at: &[i64]) -> f64 {
+        self.data[super::position(&self.sizes, at)]
+    }
+    pub fn of(t: &Tensor) -> Result<Floats> {
+        let data = (0..t.numel()).map(|k| Ok(t.get(k)?.as_f64()));
+        Ok(Floats {
+            sizes: t.sizes.clone(),
+            data: data.collect::<Result<_>>()?,
+        })
+    }
+    pub fn tensor(&self, dtype: DType) -> Result<Tensor> {
+        let mut t = Tensor::zeros(dtype, &self.sizes)?;
+        for (k, v) in self.data.iter().enumerate() {
+            t.set(k, Scalar::Float(*v).convert(dtype))?;
+        }
+        Ok(t)
+    }
+}
+
+impl<'a> Call<'a> {
+    pub fn arg(&self, k: usize) -> &'a Arg {
+        self.args.get(k).unwrap_or(&Arg::None)
+    }
+
+    fn wrong(&self, k: usize, what: &str) -> Error {
+        Error::input(format!("argument {k} is no {what}: {:?}", self.arg(k)))
+    }
+
+    fn value(&self, v: ValueId) -> Result<&'a Tensor> {
+        self.values[v.index()].tensor()
+    }
+
+    pub fn opt_tensor(&self, k: usize) -> Result<Option<&'a Tensor>> {
+        match self.arg(k) {
+            Arg::None => Ok(None),
+            Arg::Value(v) => self.value(*v).map(Some),
+            _ => Err(self.wrong(k, "tensor")),
+        }
+    }
+
+    pub fn tensor(&self, k: usize) -> Result<&'a Tensor> {
+        self.opt_tensor(k)?.ok_or_else(|| self.wrong(k, "tensor"))
+    }
+
+    pub fn floats(&self, k: usize) -> Result<Floats> {
+        Floats::of(self.tensor(k)?)
+    }
+
+    pub fn opt_floats(&self, k: usize) -> Result<Option<Floats>> {
+        self.opt_tensor(k)?.map(Floats::of).transpose()
+    }
+
+    pub fn tensors(&self, k: usize) -> Result<Vec<Option<&'a Tensor>>> {
+        match self.arg(k) {
+            Arg::Values(vs) => vs
+                .iter()
+                .map(|v| v.map(|v| self.value(v)).transpose())
+                .collect(),
+            _ => Err(self.wrong(k, "list of tensors")),
+        }
+    }
+
+    /// A number; `None` when the argument is.
+    pub fn opt_scalar(&self, k: usize) -> Result<Option<Scalar>> {
+        Ok(Some(match self.arg(k) {
+            Arg::None => return Ok(None),
+            Arg::Int(e) => Scalar::Int(size(&self.g.exprs, *e, self.symbols)?),
+            Arg::Float(f) => Scalar::Float(*f),
+            Arg::Bool(b) => Scalar::Bool(*b),
+            Arg::Value(v) => match &self.values[v.index()] {
+                Value::Scalar(s) => *s,
+                Value::Tensor(t) if t.numel() == 1 => t.get(0)?,
+                _ => return Err(self.wrong(k, "number")),
+            },
+            _ => return Err(self.wrong(k, "number")),
+        }))
+    }
+
+    pub fn float(&self, k: usize, default: f64) -> Result<f64> {
+        Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_f64()))
+    }
+
+    pub fn int(&self, k: usize, default: i64) -> Result<i64> {
+        Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_i64()))
+    }
+
+    pub fn bool(&self, k: usize, default: bool) -> Result<bool> {
+        Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_bool()))
+    }
+
+    pub fn opt_ints(&self, k: usize) -> Result<Option<Vec<i64>>> {
+        match self.arg(k) {
+            Arg::None => Ok(None),
+            Arg::Ints(es) => (es.iter())
+                .map(|e| size(&self.g.exprs, *e, self.symbols))
+                .collect::<Result<_>>()
+                .map(Some),
+            Arg::Int(_) => Ok(Some(vec![self.int(k, 0)?])),
+            _ => Err(self.wrong(k, "list of integers")),
+        }
+    }
+
+    pub fn ints(&self, k: usize) -> Result<Vec<i64>> {
+        Ok(self.opt_ints(k)?.unwrap_or_default())
+    }
+
+    /// Entry for each of `n` dimensions: one integer stands for all, an absent list for `default`.
+    pub fn per_dim(&self, k: usize, n: usize, default: i64) -> Result<Vec<i64>> {
+        let v = self.ints(k)?;
+        match v.len() {
+            0 => Ok(vec![default; n]),
+            1 => Ok(vec![v[0]; n]),
+            m if m == n => Ok(v),
+            _ => Err(self.wrong(k, "list of that length")),
+        }
+    }
+
+    pub fn str(&self, k: usize) -> &'a str {
+        match self.arg(k) {
+            Arg::Str(s) => s,
+            _ => "",
+        }
+    }
+
+    /// A dimension of a tensor of `rank`, from zero.
+    pub fn dim(&self, k: usize, rank: usize) -> Result<usize> {
+        wrap(self.int(k, 0)?, rank)
+    }
+
+    /// Dimensions to reduce: none or an empty list means all.
+    pub fn dims(&self, k: usize, rank: usize) -> Result<Vec<usize>> {
+        match self.opt_ints(k)? {
+            None => Ok((0..rank).collect()),
+            Some(v) if v.is_empty() => Ok((0..rank).collect()),
+            Some(v) => v.into_iter().map(|d| wrap(d, rank)).collect(),
+        }
+    }
+
+    /// dtype and sizes that the graph declares for result `k`.
+    pub fn out(&self, k: usize) -> Result<(DType, &'a [i64])> {
+        match self.outs.get(k) {
+            Some(Some((d, s))) => Ok((*d, s)),
+            _ => Err(Error::input(format!("result {k} is no tensor"))),
+        }
+    }
+
+    /// A result of the declared dtype and sizes whose elements are `f` of their coordinates.
+    pub fn build(&self, k: usize, mut f: impl FnMut(&[i64]) -> Result<Scalar>) -> Result<Tensor> {
+        let (dtype, sizes) = self.out(k)?;
+        let mut t = Tensor::zeros(dtype, sizes)?;
+        for (i, at) in super::points(sizes).enumerate() {
+            t.set(i, f(&at)?.convert(dtype))?;
+        }
+        Ok(t)
+    }
+}
+
+pub(super) fn wrap(d: i64, rank: usize) -> Result<usize> {
+    let n = rank.max(1) as i64;
+    let w = if d < 0 { d + n } else { d };
+    if !(0..n).contains(&w) {
+        return Err(Error::input(format!(
+            "dimension {d} of a tensor of rank {rank}"
+        )));
+    }
+    Ok(w as usize)
+}

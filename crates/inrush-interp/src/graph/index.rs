@@ -1,0 +1,178 @@
+//! Gathers and scatters.
+
+use super::call::Call;
+use super::{Eval, broadcast_position, domain, points, position};
+use crate::tensor::Tensor;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_loops::{ScalarOp, eval};
+
+pub(super) const TABLE: &[(&str, Eval)] = &[
+    ("index.Tensor _unsafe_index.Tensor", |c| {
+        let x = c.tensor(0)?;
+        let pick = Picker::new(x, c.tensors(1)?)?;
+        Ok(vec![c.build(0, |at| x.get(pick.position(at)?))?])
+    }),
+    ("index_put", |c| {
+        let x = c.tensor(0)?;
+        let pick = Picker::new(x, c.tensors(1)?)?;
+        let values = c.tensor(2)?;
+        let accumulate = c.bool(3, false)?;
+        let d = domain(x.dtype);
+        let mut wide = x.scalars()?;
+        for at in points(&pick.sizes()) {
+            let p = pick.position(&at)?;
+            let v = values.get(broadcast_position(&values.sizes, &at))?;
+            wide[p] = match (accumulate, d) {
+                (false, _) => v,
+                (true, DType::Bool) => eval::op(ScalarOp::Or, d, &[wide[p], v])?,
+                (true, _) => eval::op(ScalarOp::Add, d, &[wide[p], v])?,
+            };
+        }
+        Ok(vec![Tensor::from_scalars(x.dtype, &x.sizes, &wide)?])
+    }),
+    ("index_select", |c| {
+        let (x, index) = (c.tensor(0)?, c.tensor(2)?);
+        let d = c.dim(1, x.rank())?;
+        let out = c.build(0, |at| {
+            let mut at = at.to_vec();
+            if let Some(i) = at.get_mut(d) {
+                *i = checked(index.get(*i as usize)?.as_i64(), x.sizes[d], false)?;
+            }
+            x.get(position(&x.sizes, &at))
+        });
+        Ok(vec![out?])
+    }),
+    ("embedding", |c| {
+        let (weight, index) = (c.tensor(0)?, c.tensor(1)?);
+        let out = c.build(0, |at| {
+            let (row, col) = at.split_at(index.rank());
+            let i = index.get(position(&index.sizes, row))?.as_i64();
+            let i = checked(i, weight.sizes[0], false)?;
+            weight.get(position(&weight.sizes, &[i, col[0]]))
+        });
+        Ok(vec![out?])
+    }),
+    ("gather", |c| {
+        let (x, index) = (c.tensor(0)?, c.tensor(2)?);
+        let d = c.dim(1, x.rank())?;
+        let out = c.build(0, |at| {
+            let mut from = at.to_vec();
+            let i = index.get(position(&index.sizes, at))?.as_i64();
+            if let Some(f) = from.get_mut(d) {
+                *f = checked(i, x.sizes[d], false)?;
+            }
+            x.get(position(&x.sizes, &from))
+        });
+        Ok(vec![out?])
+    }),
+    ("scatter.src scatter.value", |c| scattered(c, None)),
+    ("scatter_add", |c| scattered(c, Some(ScalarOp::Add))),
+];
+
+/// A checked index; negative ones count from the end where `wrap`.
+fn checked(i: i64, n: i64, wrap: bool) -> Result<i64> {
+    let w = if wrap && i < 0 { i + n } else { i };
+    if !(0..n).contains(&w) {
+        return Err(Error::input(format!(
+            "index {i} is out of range for size {n}"
+        )));
+    }
+    Ok(w)
+}
+
+fn scattered(c: &Call, combine: Option<ScalarOp>) -> Result<Vec<Tensor>> {
+    let (x, index) = (c.tensor(0)?, c.tensor(2)?);
+    let d = c.dim(1, x.rank())?;
+    let source = c.tensor(3).ok().filter(|t| t.rank() == index.rank());
+    let mut wide = x.scalars()?;
+    for at in points(&index.sizes) {
+        let mut to = at.clone();
+        let i = index.get(position(&index.sizes, &at))?.as_i64();
+        if let Some(t) = to.get_mut(d) {
+            *t = checked(i, x.sizes[d], false)?;
+        }
+        let v = match source {
+            Some(s) => s.get(position(&s.sizes, &at))?,
+            None => c.opt_scalar(3)?.unwrap_or(Scalar::Int(0)),
+        };
+        let v = v.convert(domain(x.dtype));
+        let p = position(&x.sizes, &to);
+        wide[p] = match combine {
+            None => v,
+            Some(o) => eval::op(o, domain(x.dtype), &[wide[p], v])?,
+        };
+    }
+    Ok(vec![Tensor::from_scalars(x.dtype, &x.sizes, &wide)?])
+}
+
+/// Advanced indexing: index tensors (broadcast together) stand for the dimensions that they index. Their result dimensions
+/// come first, unless the indexed dimensions are neighbours: then in their place.
+struct Picker<'a> {
+    x: &'a Tensor,
+    /// One entry a dimension of `x`.
+    index: Vec<Option<&'a Tensor>>,
+    /// Broadcast sizes of the index tensors, and where they stand in the result.
+    common: Vec<i64>,
+    place: usize,
+}
+
+impl<'a> Picker<'a> {
+    fn new(x: &'a Tensor, mut index: Vec<Option<&'a Tensor>>) -> Result<Picker<'a>> {
+        if index.iter().flatten().any(|t| !t.dtype.is_int()) {
+            return Err(Error::unsupported("masks as indices"));
+        }
+        index.resize(x.rank(), None);
+        let mut common: Vec<i64> = Vec::new();
+        for t in index.iter().flatten() {
+            while common.len() < t.rank() {
+                common.insert(0, 1);
+            }
+            let skip = common.len() - t.rank();
+            for (n, m) in common[skip..].iter_mut().zip(&t.sizes) {
+                if *n == 1 {
+                    *n = *m;
+                } else if *m != 1 && *m != *n {
+                    return Err(Error::input("index tensors do not broadcast"));
+                }
+            }
+        }
+        let at: Vec<usize> = (0..x.rank()).filter(|d| index[*d].is_some()).collect();
+        let neighbours = at.windows(2).all(|w| w[1] == w[0] + 1);
+        let place = match (neighbours, at.first()) {
+            (true, Some(first)) => *first,
+            _ => 0,
+        };
+        Ok(Picker {
+            x,
+            index,
+            common,
+            place,
+        })
+    }
+
+    /// Sizes of the result.
+    fn sizes(&self) -> Vec<i64> {
+        let rest = (0..self.x.rank()).filter(|d| self.index[*d].is_none());
+        let mut out: Vec<i64> = rest.map(|d| self.x.sizes[d]).collect();
+        out.splice(self.place..self.place, self.common.iter().copied());
+        out
+    }
+
+    /// Position in `x` of the element at `at` of the result.
+    fn position(&self, at: &[i64]) -> Result<usize> {
+        let end = self.place + self.common.len();
+        let picked = &at[self.place..end];
+        let mut rest = at[..self.place].iter().chain(&at[end..]);
+        let mut from = Vec::with_capacity(self.x.rank());
+        for (d, t) in self.index.iter().enumerate() {
+            from.push(match t {
+                Some(t) => {
+                    let i = t.get(broadcast_position(&t.sizes, picked))?.as_i64();
+                    checked(i, self.x.sizes[d], true)?
+                }
+                None => *rest.next().unwrap_or(&0),
+            });
+        }
+        Ok(position(&self.x.sizes, &from))
+    }
+}

@@ -1,0 +1,108 @@
+//! Normalisations.
+
+use super::call::{Call, Floats};
+use super::reduce::{mean, variance};
+use super::{Eval, points, position};
+use crate::tensor::Tensor;
+use inrush_base::{Result, Scalar};
+
+pub(super) const TABLE: &[(&str, Eval)] = &[
+    ("layer_norm native_layer_norm", layer_norm),
+    ("rms_norm", |c| {
+        let (x, weight) = (c.floats(0)?, c.opt_floats(2)?);
+        let n = c.ints(1)?.len();
+        let dtype = c.tensor(0)?.dtype;
+        // The default of eps is the dtype's own.
+        let eps = match dtype.size() {
+            8 => f64::EPSILON,
+            _ => f32::EPSILON as f64,
+        };
+        let eps = c.float(3, eps)?;
+        let lead = x.sizes.len() - n;
+        let out = c.build(0, |at| {
+            let row = row(&x, lead, at);
+            let squares: Vec<f64> = row.iter().map(|v| v * v).collect();
+            let scale = weight.as_ref().map_or(1.0, |w| w.at(&at[lead..]));
+            Ok(Scalar::Float(
+                x.at(at) / (mean(&squares) + eps).sqrt() * scale,
+            ))
+        });
+        Ok(vec![out?])
+    }),
+    ("group_norm", |c| {
+        let (x, groups) = (c.floats(0)?, c.int(1, 1)?);
+        let (weight, bias) = (c.opt_floats(2)?, c.opt_floats(3)?);
+        let eps = c.float(4, 1e-5)?;
+        let per = x.sizes[1] / groups;
+        let out = c.build(0, |at| {
+            let first = at[1] / per * per;
+            let mut extents = x.sizes[1..].to_vec();
+            extents[0] = per;
+            let group: Vec<f64> = points(&extents)
+                .map(|k| {
+                    let mut from = vec![at[0], first + k[0]];
+                    from.extend(&k[1..]);
+                    x.at(&from)
+                })
+                .collect();
+            let channel = at[1] as usize;
+            let w = weight.as_ref().map_or(1.0, |w| w.data[channel]);
+            let b = bias.as_ref().map_or(0.0, |b| b.data[channel]);
+            let unit = (x.at(at) - mean(&group)) / (variance(&group, 0.0) + eps).sqrt();
+            Ok(Scalar::Float(unit * w + b))
+        });
+        Ok(vec![out?])
+    }),
+    ("batch_norm", |c| batch_norm(c, 7)),
+    ("_native_batch_norm_legit_no_training", |c| {
+        let mut out = batch_norm(c, 6)?;
+        // Saved statistics are empty without training.
+        for k in 1..c.outs.len() {
+            out.push(c.build(k, |_| Ok(Scalar::Int(0)))?);
+        }
+        Ok(out)
+    }),
+];
+
+/// The elements that share the leading coordinates of `at`.
+fn row(x: &Floats, lead: usize, at: &[i64]) -> Vec<f64> {
+    let inner: i64 = x.sizes[lead..].iter().product();
+    let start = position(&x.sizes[..lead], &at[..lead]) * inner as usize;
+    x.data[start..start + inner as usize].to_vec()
+}
+
+fn layer_norm(c: &Call) -> Result<Vec<Tensor>> {
+    let (x, weight, bias) = (c.floats(0)?, c.opt_floats(2)?, c.opt_floats(3)?);
+    let lead = x.sizes.len() - c.ints(1)?.len();
+    let eps = c.float(4, 1e-5)?;
+    let mut out = vec![c.build(0, |at| {
+        let row = row(&x, lead, at);
+        let unit = (x.at(at) - mean(&row)) / (variance(&row, 0.0) + eps).sqrt();
+        let w = weight.as_ref().map_or(1.0, |w| w.at(&at[lead..]));
+        let b = bias.as_ref().map_or(0.0, |b| b.at(&at[lead..]));
+        Ok(Scalar::Float(unit * w + b))
+    })?];
+    if c.outs.len() > 1 {
+        out.push(c.build(1, |at| Ok(Scalar::Float(mean(&row(&x, lead, at)))))?);
+        out.push(c.build(2, |at| {
+            let v = variance(&row(&x, lead, at), 0.0);
+            Ok(Scalar::Float(1.0 / (v + eps).sqrt()))
+        })?);
+    }
+    Ok(out)
+}
+
+/// With running statistics (arguments 3 and 4); `eps` is argument `k`.
+fn batch_norm(c: &Call, k: usize) -> Result<Vec<Tensor>> {
+    let (x, weight, bias) = (c.floats(0)?, c.opt_floats(1)?, c.opt_floats(2)?);
+    let (mean, var) = (c.floats(3)?, c.floats(4)?);
+    let eps = c.float(k, 1e-5)?;
+    let out = c.build(0, |at| {
+        let ch = at[1] as usize;
+        let unit = (x.at(at) - mean.data[ch]) / (var.data[ch] + eps).sqrt();
+        let w = weight.as_ref().map_or(1.0, |w| w.data[ch]);
+        let b = bias.as_ref().map_or(0.0, |b| b.data[ch]);
+        Ok(Scalar::Float(unit * w + b))
+    });
+    Ok(vec![out?])
+}

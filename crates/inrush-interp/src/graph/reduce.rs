@@ -1,0 +1,271 @@
+//! Reductions, scans, softmax.
+
+use super::call::{Call, Floats};
+use super::{Eval, domain, points, position};
+use crate::tensor::Tensor;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_loops::{ReduceOp, ScalarOp, eval};
+
+pub(super) const TABLE: &[(&str, Eval)] = &[
+    ("sum.dim_IntList", |c| folded(c, 1, ReduceOp::Sum)),
+    ("sum", |c| folded(c, usize::MAX, ReduceOp::Sum)),
+    ("prod.dim_int", |c| folded(c, 1, ReduceOp::Prod)),
+    ("prod", |c| folded(c, usize::MAX, ReduceOp::Prod)),
+    ("amax", |c| folded(c, 1, ReduceOp::Max)),
+    ("amin", |c| folded(c, 1, ReduceOp::Min)),
+    ("max", |c| folded(c, usize::MAX, ReduceOp::Max)),
+    ("min", |c| folded(c, usize::MAX, ReduceOp::Min)),
+    ("any.dim any.dims", |c| folded(c, 1, ReduceOp::Any)),
+    ("any", |c| folded(c, usize::MAX, ReduceOp::Any)),
+    ("all.dim all.dims", |c| folded(c, 1, ReduceOp::All)),
+    ("all", |c| folded(c, usize::MAX, ReduceOp::All)),
+    ("argmax", |c| extreme_at(c, ReduceOp::ArgMax, &[0])),
+    ("argmin", |c| extreme_at(c, ReduceOp::ArgMin, &[0])),
+    ("max.dim", |c| {
+        with_index(c, ReduceOp::Max, ReduceOp::ArgMax)
+    }),
+    ("min.dim", |c| {
+        with_index(c, ReduceOp::Min, ReduceOp::ArgMin)
+    }),
+    ("mean.dim", |c| {
+        let dims = c.dims(1, c.tensor(0)?.rank())?;
+        rows(c, &dims, |v| v.iter().sum::<f64>() / v.len() as f64)
+    }),
+    ("mean", |c| {
+        let dims: Vec<usize> = (0..c.tensor(0)?.rank()).collect();
+        rows(c, &dims, |v| v.iter().sum::<f64>() / v.len() as f64)
+    }),
+    ("var.correction", |c| {
+        let n = c.float(2, 1.0)?;
+        spread(c, |v| variance(v, n))
+    }),
+    ("std.correction", |c| {
+        let n = c.float(2, 1.0)?;
+        spread(c, |v| variance(v, n).sqrt())
+    }),
+    ("var_mean.correction", |c| {
+        let (n, dims) = (c.float(2, 1.0)?, c.dims(1, c.tensor(0)?.rank())?);
+        let mut out = row_values(c, 0, &dims, |v| variance(v, n))?;
+        out.extend(row_values(c, 1, &dims, mean)?);
+        Ok(out)
+    }),
+    ("logsumexp", |c| {
+        let dims = c.dims(1, c.tensor(0)?.rank())?;
+        rows(c, &dims, |v| {
+            let m = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let shift = if m.is_finite() { m } else { 0.0 };
+            let sum: f64 = v.iter().map(|x| libm::exp(x - shift)).sum();
+            libm::log(sum) + shift
+        })
+    }),
+    ("cumsum", |c| running(c, ScalarOp::Add)),
+    ("cumprod", |c| running(c, ScalarOp::Mul)),
+    ("softmax.int _softmax", |c| {
+        along(c, |v| {
+            let (exps, sum) = exponentials(v);
+            exps.into_iter().map(|e| e / sum).collect()
+        })
+    }),
+    ("log_softmax.int _log_softmax", |c| {
+        along(c, |v| {
+            let m = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let (_, sum) = exponentials(v);
+            v.iter().map(|x| x - m - libm::log(sum)).collect()
+        })
+    }),
+];
+
+pub(super) fn mean(v: &[f64]) -> f64 {
+    v.iter().sum::<f64>() / v.len() as f64
+}
+
+/// Sum of squared deviations over `n - correction`, not less than zero.
+pub(super) fn variance(v: &[f64], correction: f64) -> f64 {
+    let m = mean(v);
+    let sum: f64 = v.iter().map(|x| (x - m) * (x - m)).sum();
+    sum / (v.len() as f64 - correction).max(0.0)
+}
+
+pub(super) fn exponentials(v: &[f64]) -> (Vec<f64>, f64) {
+    let m = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let exps: Vec<f64> = v.iter().map(|x| libm::exp(x - m)).collect();
+    let sum = exps.iter().sum();
+    (exps, sum)
+}
+
+/// Positions in the argument that element `at` of the result reduces, in row-major order. Works with and without the
+/// reduced dimensions kept.
+fn reduced(sizes: &[i64], dims: &[usize], at: &[i64]) -> Vec<usize> {
+    let kept = at.len() == sizes.len();
+    let extents: Vec<i64> = dims_sorted(dims).iter().map(|d| sizes[*d]).collect();
+    let dims = dims_sorted(dims);
+    let mut full = vec![0; sizes.len()];
+    let mut next = at.iter();
+    for d in 0..sizes.len() {
+        if kept || !dims.contains(&d) {
+            full[d] = *next.next().unwrap_or(&0);
+        }
+    }
+    points(&extents)
+        .map(|inner| {
+            for (d, i) in dims.iter().zip(&inner) {
+                full[*d] = *i;
+            }
+            position(sizes, &full)
+        })
+        .collect()
+}
+
+fn dims_sorted(dims: &[usize]) -> Vec<usize> {
+    let mut d = dims.to_vec();
+    d.sort();
+    d.dedup();
+    d
+}
+
+/// Reduction with a combining operation over the dimensions in argument `k` (all when there is none).
+fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
+    let x = c.tensor(0)?;
+    let dims = match k {
+        usize::MAX => (0..x.rank()).collect(),
+        _ => c.dims(k, x.rank())?,
+    };
+    let (dtype, _) = c.out(0)?;
+    let d = match r {
+        ReduceOp::Any | ReduceOp::All => DType::Bool,
+        _ => domain(dtype),
+    };
+    let combine = eval::combiner(r).ok_or_else(|| Error::internal("an arg reduction"))?;
+    let combine = match (combine, d) {
+        (ScalarOp::Maximum, DType::Bool) => ScalarOp::Or,
+        (ScalarOp::Minimum, DType::Bool) => ScalarOp::And,
+        (o, _) => o,
+    };
+    let out = c.build(0, |at| {
+        let mut acc = eval::neutral(r, d);
+        for p in reduced(&x.sizes, &dims, at) {
+            acc = eval::op(combine, d, &[acc, x.get(p)?.convert(d)])?;
+        }
+        Ok(acc)
+    });
+    Ok(vec![out?])
+}
+
+/// Row-major number among the reduced elements of the first extreme.
+fn first_extreme(x: &Tensor, r: ReduceOp, from: &[usize]) -> Result<usize> {
+    let mut best: Option<(usize, Scalar)> = None;
+    for (k, p) in from.iter().enumerate() {
+        let v = x.get(*p)?;
+        if best.is_none_or(|(_, b)| eval::beats(r, x.dtype, v, b)) {
+            best = Some((k, v));
+        }
+    }
+    best.map(|b| b.0)
+        .ok_or_else(|| Error::input("the extreme of no elements"))
+}
+
+fn extreme_at(c: &Call, r: ReduceOp, outs: &[usize]) -> Result<Vec<Tensor>> {
+    let x = c.tensor(0)?;
+    let dims = c.dims(1, x.rank())?;
+    (outs.iter())
+        .map(|k| {
+            c.build(*k, |at| {
+                let from = reduced(&x.sizes, &dims, at);
+                Ok(Scalar::Int(first_extreme(x, r, &from)? as i64))
+            })
+        })
+        .collect()
+}
+
+fn with_index(c: &Call, value: ReduceOp, at: ReduceOp) -> Result<Vec<Tensor>> {
+    let mut out = folded(c, 1, value)?;
+    out.extend(extreme_at(c, at, &[1])?);
+    Ok(out)
+}
+
+fn row_values(
+    c: &Call,
+    k: usize,
+    dims: &[usize],
+    f: impl Fn(&[f64]) -> f64,
+) -> Result<Vec<Tensor>> {
+    let x = c.floats(0)?;
+    let out = c.build(k, |at| {
+        let v: Vec<f64> = reduced(&x.sizes, dims, at)
+            .iter()
+            .map(|p| x.data[*p])
+            .collect();
+        Ok(Scalar::Float(f(&v)))
+    });
+    Ok(vec![out?])
+}
+
+fn rows(c: &Call, dims: &[usize], f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tensor>> {
+    row_values(c, 0, dims, f)
+}
+
+fn spread(c: &Call, f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tensor>> {
+    let dims = c.dims(1, c.tensor(0)?.rank())?;
+    rows(c, &dims, f)
+}
+
+fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
+    let x = c.tensor(0)?;
+    let (dtype, sizes) = c.out(0)?;
+    let d = domain(dtype);
+    let mut out = Tensor::zeros(dtype, sizes)?;
+    if x.rank() == 0 {
+        out.set(0, x.get(0)?.convert(dtype))?;
+        return Ok(vec![out]);
+    }
+    let dim = c.dim(1, x.rank())?;
+    let mut heads = sizes.to_vec();
+    heads[dim] = heads[dim].min(1);
+    for mut at in points(&heads) {
+        let mut acc: Option<Scalar> = None;
+        for i in 0..sizes[dim] {
+            at[dim] = i;
+            let p = position(sizes, &at);
+            let v = x.get(p)?.convert(d);
+            let next = match acc {
+                None => v,
+                Some(a) => eval::op(op, d, &[a, v])?,
+            };
+            acc = Some(next);
+            out.set(p, next.convert(dtype))?;
+        }
+    }
+    Ok(vec![out])
+}
+
+/// A function of each row along dimension argument 1.
+fn along(c: &Call, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Vec<Tensor>> {
+    let x = c.floats(0)?;
+    let (dtype, _) = c.out(0)?;
+    let dim = c.dim(1, x.sizes.len())?;
+    Ok(vec![each_row(&x, dim, f)?.tensor(dtype)?])
+}
+
+pub(super) fn each_row(x: &Floats, dim: usize, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Floats> {
+    let mut out = Floats::zeros(&x.sizes)?;
+    let mut heads = x.sizes.clone();
+    if let Some(n) = heads.get_mut(dim) {
+        *n = (*n).min(1);
+    }
+    for mut at in points(&heads) {
+        let n = x.sizes.get(dim).copied().unwrap_or(1);
+        let places: Vec<usize> = (0..n)
+            .map(|i| {
+                if let Some(a) = at.get_mut(dim) {
+                    *a = i;
+                }
+                position(&x.sizes, &at)
+            })
+            .collect();
+        let row: Vec<f64> = places.iter().map(|p| x.data[*p]).collect();
+        for (p, v) in places.iter().zip(f(&row)) {
+            out.data[*p] = v;
+        }
+    }
+    Ok(out)
+}
