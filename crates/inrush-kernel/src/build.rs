@@ -299,7 +299,7 @@ impl<'a> Builder<'a> {
         out
     }
 
-    fn expr_bits(&self, e: Expr) -> u64 {
+    pub fn expr_bits(&self, e: Expr) -> u64 {
         let syms = self.exprs().free_syms(e);
         syms.iter()
             .map(|s| self.bits.get(s).copied().unwrap_or(0))

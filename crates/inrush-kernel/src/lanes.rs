@@ -76,11 +76,20 @@ pub(crate) fn dtypes<'b>(
     live: &'b Live,
     bits: u64,
 ) -> impl Iterator<Item = DType> + 'b {
-    (0..b.values.len())
+    let stored = (b.nests.iter().zip(&live.effects)).flat_map(move |(nest, live)| {
+        (nest.effects.iter().zip(live)).filter_map(move |(e, l)| match &e.kind {
+            EffectKind::Store { offset, value, .. } if *l && b.expr_bits(*offset) & bits != 0 => {
+                Some(b.values[value.index()].dtype)
+            }
+            _ => None,
+        })
+    });
+    let computed = (0..b.values.len())
         .filter(move |v| live.values[*v] && b.infos[*v].bits & bits != 0)
         // Indices and masks follow the width of what they serve.
         .filter(|v| !matches!(b.values[*v].def, Def::Indirect { .. } | Def::Index(_)))
-        .map(|v| b.values[v].dtype)
+        .map(|v| b.values[v].dtype);
+    stored.chain(computed)
 }
 
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations.

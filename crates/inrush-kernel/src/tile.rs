@@ -399,7 +399,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                     level.push(Item::Acc(*acc));
                 }
             }
-            if d < n {
+            if d < n && !items.is_empty() {
                 let axis = nest.axes[order[d]];
                 let role = match lane {
                     Some((_, width, _)) if lane_at == Some(d) => Role::Lanes {

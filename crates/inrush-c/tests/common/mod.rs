@@ -1,4 +1,5 @@
 //! Compiles kernels with the machine's C compiler and runs them beside the interpreter.
+#![allow(dead_code)]
 
 use inrush_base::{Caps, DType, Isa};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -7,6 +8,7 @@ use inrush_kernel::{Kernel, Kind};
 use inrush_loops::{Axis, Body, BufId, BufferKind, Contraction, Loops, Node, Output, Stmt};
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
+use std::rc::Rc;
 
 /// How the nodes of a program become kernels.
 #[derive(Clone, Default)]
@@ -91,69 +93,40 @@ enum Task {
 pub struct Compiled {
     pub loops: Loops,
     tasks: Vec<Task>,
-    library: libloading::Library,
-    pub source: String,
+    library: Rc<libloading::Library>,
+    pub source: Rc<str>,
 }
 
 impl Compiled {
-    pub fn new(mut loops: Loops, grouping: &Grouping, caps: &Caps) -> Result<Compiled, String> {
-        if let Grouping::Together { axes, locals } = grouping {
-            localize(&mut loops, *axes, locals);
+    pub fn new(loops: Loops, grouping: &Grouping, caps: &Caps) -> Result<Compiled, String> {
+        let mut all = Compiled::batch(vec![(loops, grouping.clone())], caps)?;
+        Ok(all.remove(0))
+    }
+
+    /// Many programs, compiled together.
+    pub fn batch(programs: Vec<(Loops, Grouping)>, caps: &Caps) -> Result<Vec<Compiled>, String> {
+        let mut prepared = Vec::new();
+        for (mut loops, grouping) in programs {
+            if let Grouping::Together { axes, locals } = &grouping {
+                localize(&mut loops, *axes, locals);
+            }
+            let tasks = tasks(&loops, &grouping, caps)?;
+            prepared.push((loops, tasks));
         }
-        let mut tasks = Vec::new();
-        let say = |e: inrush_base::Error| e.to_string();
-        let group = |axes: &[Axis], bodies: &[Body], locals: &[BufId]| -> Result<Task, String> {
-            let kernel = inrush_kernel::tile(&loops, axes, bodies, locals, caps).map_err(say)?;
-            if let Err(e) = inrush_kernel::verify(&loops.exprs, &kernel) {
-                return Err(format!(
-                    "{e}\n{}",
-                    inrush_kernel::print(&loops.exprs, &kernel)
-                ));
-            }
-            let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
-            Ok(Task::Grid(kernel, f))
-        };
-        match grouping {
-            Grouping::Apart => {
-                for node in &loops.nodes {
-                    match node {
-                        Node::Body(b) => {
-                            tasks.push(group(&b.axes[..b.outer], std::slice::from_ref(b), &[])?)
-                        }
-                        Node::Contraction(c) => {
-                            let kernel =
-                                inrush_kernel::tile_epilogue(&loops, c, caps).map_err(say)?;
-                            inrush_kernel::verify(&loops.exprs, &kernel).map_err(say)?;
-                            let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
-                            tasks.push(Task::Tile(c.clone(), kernel, f));
-                        }
-                    }
-                }
-            }
-            Grouping::Together { axes, locals } => {
-                let bodies: Vec<Body> = loops
-                    .nodes
-                    .iter()
-                    .map(|n| match n {
-                        Node::Body(b) => b.clone(),
-                        Node::Contraction(_) => panic!("a contraction in a group"),
-                    })
-                    .collect();
-                let locals: Vec<BufId> = locals.iter().map(|l| BufId::from_index(*l)).collect();
-                tasks.push(group(&bodies[0].axes[..*axes], &bodies, &locals)?);
-            }
-        }
-        let functions = tasks.iter().map(|t| match t {
+        let functions = prepared.iter().flat_map(|(_, t)| t).map(|t| match t {
             Task::Grid(_, f) | Task::Tile(_, _, f) => f,
         });
-        let source = inrush_c::unit(functions);
-        let library = compile(&source, caps);
-        Ok(Compiled {
-            loops,
-            tasks,
-            library,
-            source,
-        })
+        let source: Rc<str> = inrush_c::unit(functions).into();
+        let library = Rc::new(compile(&source, caps));
+        Ok(prepared
+            .into_iter()
+            .map(|(loops, tasks)| Compiled {
+                loops,
+                tasks,
+                library: library.clone(),
+                source: source.clone(),
+            })
+            .collect())
     }
 
     pub fn print(&self) -> String {
@@ -169,50 +142,141 @@ impl Compiled {
 
     /// Runs the kernels on fresh memory; `step` units at a time. Gives the outputs, or the number of a failed check.
     pub fn run(&self, inputs: &[Value], symbols: &Symbols, step: i64) -> Result<Vec<Value>, i32> {
+        let mut ready = self.prepare(inputs, symbols);
+        ready.launch(step)?;
+        Ok(ready.memory.outputs(&self.loops))
+    }
+
+    /// Memory and arguments of all launches.
+    pub fn prepare(&self, inputs: &[Value], symbols: &Symbols) -> Ready<'_> {
         let memory = Memory::new(&self.loops, inputs, symbols);
+        let exprs = &self.loops.exprs;
+        let mut launches = Vec::new();
         for task in &self.tasks {
-            let (kernel, f) = match task {
-                Task::Grid(k, f) | Task::Tile(_, k, f) => (k, f),
-            };
-            let exprs = &self.loops.exprs;
+            let (Task::Grid(kernel, _) | Task::Tile(_, kernel, _)) = task;
             let mut bufs: Vec<*mut u8> = (kernel.arguments())
                 .map(|(_, b)| memory.pointer(&self.loops, b.buf))
                 .collect();
-            let scratch_len = kernel
+            let len = kernel
                 .scratch_bytes
                 .map_or(0, |e| eval(exprs, e, symbols) as usize);
-            let mut scratch = vec![0xABu8; scratch_len + 64];
+            let mut scratch = vec![0xABu8; len + 64];
             if kernel.scratch_bytes.is_some() {
                 let p = scratch.as_mut_ptr();
                 bufs.push(unsafe { p.add(p.align_offset(64)) });
             }
-            let sizes: Vec<i64> = kernel
-                .sizes
-                .iter()
-                .map(|p| eval(exprs, p.value, symbols))
-                .collect();
+            launches.push(Launch {
+                bufs,
+                sizes: (kernel.sizes.iter())
+                    .map(|p| eval(exprs, p.value, symbols))
+                    .collect(),
+                units: eval(exprs, kernel.units, symbols),
+                _scratch: scratch,
+            });
+        }
+        Ready {
+            compiled: self,
+            memory,
+            launches,
+            symbols: symbols.clone(),
+        }
+    }
+}
+
+struct Launch {
+    bufs: Vec<*mut u8>,
+    sizes: Vec<i64>,
+    units: i64,
+    _scratch: Vec<u8>,
+}
+
+/// A program with memory, to be launched as often as one likes.
+pub struct Ready<'a> {
+    compiled: &'a Compiled,
+    memory: Memory,
+    launches: Vec<Launch>,
+    symbols: Symbols,
+}
+
+impl Ready<'_> {
+    /// Runs all kernels, `step` units at a time.
+    pub fn launch(&mut self, step: i64) -> Result<(), i32> {
+        let c = self.compiled;
+        for (task, l) in c.tasks.iter().zip(&self.launches) {
             match task {
-                Task::Grid(..) => {
+                Task::Grid(kernel, f) => {
                     assert!(matches!(kernel.kind, Kind::Grid(_)));
                     type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64) -> i32;
                     let entry: libloading::Symbol<Entry> =
-                        unsafe { self.library.get(f.name.as_bytes()) }.unwrap();
-                    let units = eval(exprs, kernel.units, symbols);
+                        unsafe { c.library.get(f.name.as_bytes()) }.unwrap();
                     let mut begin = 0;
-                    while begin < units {
-                        let end = (begin + step).min(units);
-                        let rc = unsafe { entry(bufs.as_ptr(), sizes.as_ptr(), begin, end) };
+                    while begin < l.units {
+                        let end = (begin.saturating_add(step)).min(l.units);
+                        let rc = unsafe { entry(l.bufs.as_ptr(), l.sizes.as_ptr(), begin, end) };
                         if rc != 0 {
                             return Err(rc);
                         }
                         begin = end;
                     }
                 }
-                Task::Tile(c, ..) => memory.contraction(self, c, &f.name, &bufs, &sizes, symbols),
+                Task::Tile(contraction, _, f) => self.memory.contraction(
+                    c,
+                    contraction,
+                    &f.name,
+                    &l.bufs,
+                    &l.sizes,
+                    &self.symbols,
+                ),
             }
         }
-        Ok(memory.outputs(&self.loops, symbols))
+        Ok(())
     }
+}
+
+fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, String> {
+    let mut tasks = Vec::new();
+    let say = |e: inrush_base::Error| e.to_string();
+    let group = |axes: &[Axis], bodies: &[Body], locals: &[BufId]| -> Result<Task, String> {
+        let kernel = inrush_kernel::tile(loops, axes, bodies, locals, caps).map_err(say)?;
+        if let Err(e) = inrush_kernel::verify(&loops.exprs, &kernel) {
+            return Err(format!(
+                "{e}\n{}",
+                inrush_kernel::print(&loops.exprs, &kernel)
+            ));
+        }
+        let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
+        Ok(Task::Grid(kernel, f))
+    };
+    match grouping {
+        Grouping::Apart => {
+            for node in &loops.nodes {
+                match node {
+                    Node::Body(b) => {
+                        tasks.push(group(&b.axes[..b.outer], std::slice::from_ref(b), &[])?)
+                    }
+                    Node::Contraction(c) => {
+                        let kernel = inrush_kernel::tile_epilogue(loops, c, caps).map_err(say)?;
+                        inrush_kernel::verify(&loops.exprs, &kernel).map_err(say)?;
+                        let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
+                        tasks.push(Task::Tile(c.clone(), kernel, f));
+                    }
+                }
+            }
+        }
+        Grouping::Together { axes, locals } => {
+            let bodies: Vec<Body> = loops
+                .nodes
+                .iter()
+                .map(|n| match n {
+                    Node::Body(b) => b.clone(),
+                    Node::Contraction(_) => panic!("a contraction in a group"),
+                })
+                .collect();
+            let locals: Vec<BufId> = locals.iter().map(|l| BufId::from_index(*l)).collect();
+            tasks.push(group(&bodies[0].axes[..*axes], &bodies, &locals)?);
+        }
+    }
+    Ok(tasks)
 }
 
 /// Cuts the group's axes, which lead their coordinates, off the local buffers.
@@ -303,7 +367,7 @@ impl Memory {
         self.storages[p.storage(b).index()].as_ptr() as *mut u8
     }
 
-    fn outputs(&self, p: &Loops, _symbols: &Symbols) -> Vec<Value> {
+    fn outputs(&self, p: &Loops) -> Vec<Value> {
         let read = |b: &BufId| {
             let at = b.index();
             let dtype = p.buffers[at].dtype;
