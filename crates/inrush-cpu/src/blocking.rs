@@ -84,8 +84,8 @@ pub(crate) fn part(n: usize, parts: usize, i: usize) -> (usize, usize) {
     (n * i / parts, n * (i + 1) / parts)
 }
 
-/// Longest stretch of the sum, in bytes of one element column: a panel's stretch leaves half of the first cache free.
-pub(crate) const STRETCH_BYTES: usize = 1280;
+/// Longest stretch of the sum, in bytes of one column: a panel's stretch and a block of rows share the second cache.
+pub(crate) const STRETCH_BYTES: usize = 3072;
 /// A block of the left operand stays in the second cache.
 const LHS_BYTES: usize = 256 << 10;
 /// A block of sums too.

@@ -5,7 +5,7 @@ use crate::blocking::part;
 use crate::conv::Geometry;
 use crate::micro::Kernel;
 use crate::pack::{RhsView, Shared};
-use crate::scratch::{self, ALIGN, Bytes};
+use crate::scratch::{self, ALIGN, Bytes, Owner};
 use crate::simd::Simd;
 use crate::store::{Block, Output};
 use inrush_base::{DType, Error, Result};
@@ -257,6 +257,7 @@ pub(crate) unsafe fn run<T: Kernel>(
         let ld = (v1 - v0) * CHANNELS;
         let m = (l0 * g.width, l1 * g.width);
         scratch::with(
+            Owner::Unit,
             ((m.1 - m.0) * ld * size_of::<T>()).next_multiple_of(ALIGN),
             |sums| {
                 let sums = sums.cast::<T>();

@@ -4,7 +4,7 @@ use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, part};
 use crate::convert::CopyFn;
 use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
 use crate::pack::{Columns, PackedB, RhsView, Shared, pack_panel, reader};
-use crate::scratch::{self, ALIGN};
+use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
@@ -280,7 +280,7 @@ impl<T: Kernel> Job<'_, T> {
         let blocks = (rows.1 - rows.0).div_ceil(cut.block_rows);
         let block_rows = (rows.1 - rows.0).div_ceil(blocks);
         let map = self.scratch_map(block_rows, panels);
-        scratch::with(map.end, |scratch| {
+        scratch::with(Owner::Unit, map.end, |scratch| {
             // SAFETY: the parts of the map do not overlap and are large enough for their users.
             unsafe {
                 let packed = scratch.add(map.rhs).cast::<T>();
@@ -334,6 +334,8 @@ impl<T: Kernel> Job<'_, T> {
                     *pointers.add(i) = base.wrapping_offset(walk.next() * size).cast();
                 }
             }
+            // Full panels go straight to where results are stored, if nothing else is to be done with them.
+            let straight = self.straight(matrix, m.0);
             for (i, stretch) in self.plan.stretches.iter().enumerate() {
                 let shifted = [self.lhs.taps[stretch.tap] + stretch.k0 as isize];
                 let mut tile = Tile {
@@ -349,6 +351,8 @@ impl<T: Kernel> Job<'_, T> {
                     c: sums,
                     ldc: ld,
                     accumulate: i > 0,
+                    ahead: std::ptr::null(),
+                    ahead_lines: 0,
                 };
                 if let Some(copy) = self.copy_lhs {
                     let copied = scratch.add(map.lhs).cast::<T>();
@@ -357,27 +361,49 @@ impl<T: Kernel> Job<'_, T> {
                     tile.ntaps = 1;
                     tile.k = stretch.taps * stretch.k;
                 }
+                let panel = |p: usize| match self.rhs {
+                    Rhs::Packed(b) => b.panel::<T>(self.packed_index(b, matrix), p),
+                    Rhs::View(_) => packed.add((p - panels.0) * columns.width * depth),
+                };
                 for p in panels.0..panels.1 {
                     let width = columns.width_of(p);
-                    let panel = match self.rhs {
-                        Rhs::Packed(b) => b.panel::<T>(self.packed_index(b, matrix), p),
-                        Rhs::View(_) => packed.add((p - panels.0) * columns.width * depth),
+                    tile.b = panel(p).add(stretch.row * width);
+                    if p + 1 < panels.1 {
+                        tile.ahead = panel(p + 1)
+                            .add(stretch.row * columns.width_of(p + 1))
+                            .cast();
+                    } else if let Some(next) = self.plan.stretches.get(i + 1) {
+                        tile.ahead = panel(panels.0)
+                            .add(next.row * columns.width_of(panels.0))
+                            .cast();
+                    }
+                    let to = match &straight {
+                        Some((to, step)) if p < columns.full => {
+                            tile.ldc = *step;
+                            to.wrapping_add(p * columns.width)
+                        }
+                        _ => {
+                            tile.ldc = ld;
+                            sums.add((p - panels.0) * columns.width)
+                        }
                     };
-                    tile.b = panel.add(stretch.row * width);
-                    let at = (p - panels.0) * columns.width;
-                    self.panel(
-                        &mut tile,
-                        rows,
-                        width / self.kernels.lanes,
-                        pointers,
-                        sums.add(at),
-                    );
+                    self.panel(&mut tile, rows, width / self.kernels.lanes, pointers, to);
                 }
             }
             if self.plan.stretches.is_empty() {
                 std::slice::from_raw_parts_mut(sums, rows * ld).fill(T::default());
             }
+            let done = if straight.is_some() && !self.plan.stretches.is_empty() {
+                columns.full
+            } else {
+                0
+            };
+            let n = (n.0.max(done * columns.width), n.1);
+            if n.0 >= n.1 {
+                return;
+            }
             let group = matrix % s.groups;
+            let sums = sums.add((n.0 - panels.0 * columns.width).min(ld));
             self.out.put(&Block {
                 acc: sums,
                 ld,
@@ -386,6 +412,23 @@ impl<T: Kernel> Job<'_, T> {
                 n: (group * s.n + n.0, group * s.n + n.1),
             });
         }
+    }
+
+    /// Address of column 0 of row `m` of a matrix's results and the distance of rows, where tiles may be written there.
+    fn straight(&self, matrix: usize, m: usize) -> Option<(*mut T, usize)> {
+        let Output::Store(view) = self.out else {
+            return None;
+        };
+        let (Some(step), Some(1)) = (view.rows.stride(), view.cols.stride()) else {
+            return None;
+        };
+        let s = &self.plan.shape;
+        if view.dtype != T::DTYPE || step < 0 {
+            return None;
+        }
+        let column = (matrix % s.groups * s.n) as isize;
+        let at = view.batch.offset(matrix / s.groups) + view.rows.offset(m) + column;
+        Some((view.ptr.cast::<T>().wrapping_offset(at), step as usize))
     }
 
     fn packed_index(&self, b: &PackedB, matrix: usize) -> usize {
@@ -414,6 +457,11 @@ impl<T: Kernel> Job<'_, T> {
         let (low, more) = (rows / parts, rows % parts);
         let short: Option<TileFn<T>> = (low > 0).then(|| self.kernels.tile(nv, low));
         let tall: Option<TileFn<T>> = (more > 0).then(|| self.kernels.tile(nv, low + 1));
+        // The next panel comes while this one is used: each tile asks for a part of it.
+        let begin = tile.ahead;
+        let steps = tile.ntaps * (tile.k / 4);
+        let lines = (tile.ntaps * tile.k * nv * self.kernels.lanes * size_of::<T>()).div_ceil(64);
+        let each = lines.div_ceil(parts * steps.max(1));
         let mut row = 0;
         for i in 0..parts {
             let (height, f) = if i < more {
@@ -421,6 +469,9 @@ impl<T: Kernel> Job<'_, T> {
             } else {
                 (low, short)
             };
+            let asked = i * each * steps;
+            tile.ahead_lines = if asked < lines { each } else { 0 };
+            tile.ahead = begin.wrapping_add(asked * 64);
             // SAFETY: the caller's contract.
             unsafe {
                 tile.rows = pointers.add(row);

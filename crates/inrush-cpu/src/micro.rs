@@ -18,6 +18,9 @@ pub(crate) struct Tile<T> {
     pub ldc: usize,
     /// Add to `c` instead of overwriting it.
     pub accumulate: bool,
+    /// Memory that will be read next, and how many of its cache lines to ask for in every four steps.
+    pub ahead: *const u8,
+    pub ahead_lines: usize,
 }
 
 /// # Safety
@@ -65,6 +68,7 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: 
     const UNROLL: usize = 4;
     let mut acc = [[[S::zero(); NV]; MR]; SETS];
     let mut b = t.b;
+    let mut ahead = t.ahead;
     for tap in 0..t.ntaps {
         let offset = *t.taps.add(tap);
         let mut a = [std::ptr::null::<S::T>(); MR];
@@ -88,6 +92,10 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: 
         }
         let mut k = 0;
         while k + UNROLL <= t.k {
+            for _ in 0..t.ahead_lines {
+                S::prefetch(ahead);
+                ahead = ahead.wrapping_add(64);
+            }
             step!(k, b, acc[0]);
             step!(k + 1, b.add(NV * S::LANES), acc[1 % SETS]);
             step!(k + 2, b.add(2 * NV * S::LANES), acc[2 % SETS]);

@@ -52,20 +52,28 @@ impl Drop for Bytes {
     }
 }
 
-thread_local! {
-    static SCRATCH: UnsafeCell<Bytes> = const { UnsafeCell::new(Bytes::EMPTY) };
+/// Whose memory: a unit of work on some thread, or a call made of several loops, on the thread that makes it.
+#[derive(Clone, Copy)]
+pub(crate) enum Owner {
+    Unit,
+    Call,
 }
 
-/// Calls `f` with at least `len` bytes of this thread's scratch, of unspecified contents. A call inside `f` gets memory of
-/// its own.
-pub(crate) fn with<R>(len: usize, f: impl FnOnce(*mut u8) -> R) -> R {
-    SCRATCH.with(|cell| {
+thread_local! {
+    static SCRATCH: [UnsafeCell<Bytes>; 2] = const { [UnsafeCell::new(Bytes::EMPTY), UnsafeCell::new(Bytes::EMPTY)] };
+}
+
+/// Calls `f` with at least `len` bytes of this thread's scratch, of unspecified contents. A call inside `f` for the same
+/// owner gets memory of its own.
+pub(crate) fn with<R>(owner: Owner, len: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+    SCRATCH.with(|cells| {
+        let cell = cells[owner as usize].get();
         // SAFETY: the cell holds this thread's block except while a caller of `with` uses it; taking it out keeps nested
         // calls apart.
-        let mut block = unsafe { std::mem::replace(&mut *cell.get(), Bytes::EMPTY) };
+        let mut block = unsafe { std::mem::replace(&mut *cell, Bytes::EMPTY) };
         if block.len() < len {
             drop(block);
-            // Doubling is not needed: plans of one model settle on their largest need after one call.
+            // No room to grow: the plans of a model settle on their largest need after one call.
             block = Bytes::new(len).unwrap_or_else(|| {
                 handle_alloc_error(
                     Layout::from_size_align(len, ALIGN).unwrap_or(Layout::new::<u8>()),
@@ -74,7 +82,7 @@ pub(crate) fn with<R>(len: usize, f: impl FnOnce(*mut u8) -> R) -> R {
         }
         let result = f(block.ptr());
         // SAFETY: as above.
-        unsafe { *cell.get() = block };
+        unsafe { *cell = block };
         result
     })
 }

@@ -52,6 +52,14 @@ pub(crate) trait Simd: 'static {
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// Asks for a cache line; any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
     /// The first `n < LANES` elements, zeros after them.
     unsafe fn load_n(p: *const Self::T, n: usize) -> Self::V;
 }
