@@ -65,9 +65,9 @@ impl Tensor {
         }
     }
 
-    /// Whether this is all of its buffer, in order.
-    pub fn is_whole(&self, exprs: &Exprs) -> bool {
-        self.coords.len() == self.sizes.len()
+    /// Whether this is all of `buffer`, in order.
+    pub fn is_whole(&self, exprs: &Exprs, buffer: &Buffer) -> bool {
+        self.sizes == buffer.sizes
             && self
                 .coords
                 .iter()
@@ -310,7 +310,7 @@ impl<'g> Lower<'g> {
 
     /// `t` as all of a buffer: itself if it is that, else a copy.
     pub fn materialize(&mut self, t: &Tensor) -> Tensor {
-        if t.is_whole(self.exprs) {
+        if t.is_whole(self.exprs, &self.loops.buffers[t.buf.index()]) {
             return t.clone();
         }
         let mut body = self.body(&t.sizes);

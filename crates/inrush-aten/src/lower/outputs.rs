@@ -70,8 +70,9 @@ impl Lower<'_> {
 
     /// `t` as all of a buffer that a node of this program writes.
     fn own_buffer(&mut self, t: &Tensor) -> Tensor {
-        let temp = matches!(self.loops.buffers[t.buf.index()].kind, BufferKind::Temp);
-        if temp && t.is_whole(self.exprs) {
+        let buffer = &self.loops.buffers[t.buf.index()];
+        let temp = matches!(buffer.kind, BufferKind::Temp);
+        if temp && t.is_whole(self.exprs, buffer) {
             t.clone()
         } else {
             self.copy(t)

@@ -1,0 +1,236 @@
+//! Every operator case through import, normalize, decompose, lower and the loop interpreter, against PyTorch's results.
+//!
+//! The cases are written by `python/gen_op_cases.py`; `INRUSH_OP_CASES` names their folder. `INRUSH_OP_CASE` picks those
+//! whose name contains it.
+
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_interp::{LoopsOptions, Tensor, Value};
+use inrush_loops::Output;
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[test]
+fn every_case_agrees_with_pytorch() {
+    let Some(folder) = std::env::var_os("INRUSH_OP_CASES") else {
+        eprintln!("INRUSH_OP_CASES is not set: no operator cases to run");
+        return;
+    };
+    let folder = Path::new(&folder);
+    let index = std::fs::read(folder.join("index.json")).expect("index.json of the operator cases");
+    let index: Json = serde_json::from_slice(&index).expect("index.json is JSON");
+    let filter = std::env::var("INRUSH_OP_CASE").unwrap_or_default();
+    let (mut ran, mut failures) = (0, Vec::new());
+    for case in index["cases"].as_array().expect("a list of cases") {
+        let name = case["name"].as_str().expect("a name");
+        if !name.contains(&filter) {
+            continue;
+        }
+        ran += 1;
+        if let Err(e) = run_case(folder, case) {
+            let e = e.to_string();
+            let head: Vec<&str> = e.lines().take(6).collect();
+            failures.push(format!("{name}: {}", head.join("\n    ")));
+        }
+    }
+    assert!(ran > 0, "no case has `{filter}` in its name");
+    eprintln!("{} of {ran} cases agree", ran - failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn run_case(folder: &Path, case: &Json) -> Result<()> {
+    let model = inrush_torch::open(&folder.join(case["archive"].as_str().unwrap_or_default()))?;
+    let mut weights = BTreeMap::new();
+    for name in model.weights.names() {
+        let view = model.weights.view(name).expect("a name that was listed");
+        weights.insert(name.to_string(), weight(&view)?);
+    }
+    let graph = inrush_aten::normalize(model.graph)?;
+    let graph = inrush_aten::decompose(graph)?;
+    let loops = inrush_aten::lower(graph)?;
+    inrush_loops::verify::verify(&loops)?;
+    for run in case["runs"].as_array().into_iter().flatten() {
+        run_once(folder, case, run, &loops, &mut weights)?;
+    }
+    Ok(())
+}
+
+/// A weight as its strides lay it out, in row-major order.
+fn weight(view: &inrush_torch::WeightView) -> Result<Tensor> {
+    let mut t = Tensor::zeros(view.dtype, view.sizes)?;
+    let size = view.dtype.size();
+    for k in 0..t.numel() {
+        let (mut rest, mut at) = (k as i64, 0);
+        for (n, s) in view.sizes.iter().zip(view.strides).rev() {
+            at += rest % n * s;
+            rest /= n;
+        }
+        let at = at as usize * size;
+        t.data[k * size..(k + 1) * size].copy_from_slice(&view.bytes[at..at + size]);
+    }
+    Ok(t)
+}
+
+fn run_once(
+    folder: &Path,
+    case: &Json,
+    run: &Json,
+    loops: &inrush_loops::Loops,
+    weights: &mut BTreeMap<String, Tensor>,
+) -> Result<()> {
+    let file = |key: &str| {
+        std::fs::read(folder.join(run[key].as_str().unwrap_or_default()))
+            .map_err(|e| Error::machine(e.to_string()))
+    };
+    let (given, expect) = (file("inputs")?, file("expect")?);
+    let given = SafeTensors::deserialize(&given).map_err(|e| Error::input(e.to_string()))?;
+    let expect = SafeTensors::deserialize(&expect).map_err(|e| Error::input(e.to_string()))?;
+    let leaves = case["inputs"].as_array().map_or(0, Vec::len);
+    let mut inputs = Vec::new();
+    for k in 0..leaves.max(loops.num_inputs) {
+        inputs.push(match given.tensor(&k.to_string()) {
+            Ok(view) => Value::Tensor(tensor(&view)?),
+            Err(_) => match &run["scalars"][k.to_string()] {
+                Json::Bool(b) => Value::Scalar(Scalar::Bool(*b)),
+                Json::Number(n) if n.is_i64() => {
+                    Value::Scalar(Scalar::Int(n.as_i64().unwrap_or_default()))
+                }
+                Json::Number(n) => Value::Scalar(Scalar::Float(n.as_f64().unwrap_or_default())),
+                _ => Value::None,
+            },
+        });
+    }
+    inputs.truncate(loops.num_inputs);
+    let symbols = BTreeMap::new();
+    let out = inrush_interp::loops(loops, &inputs, weights, &symbols, LoopsOptions::default())?;
+    let mut user = 0;
+    let mut problems = Vec::new();
+    for (value, output) in out.iter().zip(&loops.outputs) {
+        if let Output::Mutation { input, .. } = output {
+            let Value::Tensor(new) = value else { continue };
+            match &loops.buffer(*input).kind {
+                inrush_loops::BufferKind::Weight { name } => {
+                    if let Ok(want) = expect.tensor(&format!("buffer:{name}")) {
+                        check(name, new, &tensor(&want)?, None, &Json::Null, &mut problems)?;
+                    }
+                    weights.insert(name.clone(), new.clone());
+                }
+                inrush_loops::BufferKind::Input { index } => {
+                    let key = format!("input{index}");
+                    if let Ok(want) = expect.tensor(&key) {
+                        check(&key, new, &tensor(&want)?, None, &Json::Null, &mut problems)?;
+                    }
+                }
+                _ => return Err(Error::internal("a mutation of neither input nor weight")),
+            }
+            continue;
+        }
+        let entry = &run["outputs"][user];
+        let name = entry["name"].as_str().unwrap_or("?");
+        if let Ok(want) = expect.tensor(&user.to_string()) {
+            let Value::Tensor(got) = value else {
+                problems.push(format!("{name}: not a tensor but {value:?}"));
+                continue;
+            };
+            let exact = match expect.tensor(&format!("ref{user}")) {
+                Ok(v) => Some(tensor(&v)?),
+                Err(_) => None,
+            };
+            check(
+                name,
+                got,
+                &tensor(&want)?,
+                exact.as_ref(),
+                &entry["tol"],
+                &mut problems,
+            )?;
+        }
+        user += 1;
+    }
+    if user != run["outputs"].as_array().map_or(0, Vec::len) {
+        problems.push(format!("{user} outputs"));
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(Error::internal(problems.join("\n"))),
+    }
+}
+
+fn tensor(view: &safetensors::tensor::TensorView) -> Result<Tensor> {
+    use safetensors::Dtype as D;
+    let dtype = match view.dtype() {
+        D::BOOL => DType::Bool,
+        D::U8 => DType::U8,
+        D::I8 => DType::I8,
+        D::U16 => DType::U16,
+        D::I16 => DType::I16,
+        D::U32 => DType::U32,
+        D::I32 => DType::I32,
+        D::U64 => DType::U64,
+        D::I64 => DType::I64,
+        D::F16 => DType::F16,
+        D::BF16 => DType::BF16,
+        D::F32 => DType::F32,
+        D::F64 => DType::F64,
+        other => return Err(Error::unsupported(format!("dtype {other:?}"))),
+    };
+    Ok(Tensor {
+        dtype,
+        sizes: view.shape().iter().map(|s| *s as i64).collect(),
+        data: view.data().to_vec(),
+    })
+}
+
+/// Compares `got` with PyTorch's result, or with the result computed in `f64` where there is one: either will do.
+fn check(
+    name: &str,
+    got: &Tensor,
+    want: &Tensor,
+    exact: Option<&Tensor>,
+    tolerance: &Json,
+    problems: &mut Vec<String>,
+) -> Result<()> {
+    if got.dtype != want.dtype || got.sizes != want.sizes {
+        problems.push(format!(
+            "{name}: {}{:?}, expected {}{:?}",
+            got.dtype, got.sizes, want.dtype, want.sizes
+        ));
+        return Ok(());
+    }
+    let mut found = mismatch(got, want, tolerance)?;
+    if let (Some(_), Some(exact)) = (&found, exact) {
+        if mismatch(got, exact, tolerance)?.is_none() {
+            found = None;
+        }
+    }
+    if let Some(what) = found {
+        problems.push(format!("{name}: {what}"));
+    }
+    Ok(())
+}
+
+fn mismatch(got: &Tensor, want: &Tensor, tolerance: &Json) -> Result<Option<String>> {
+    let number = |key: &str| tolerance[key].as_f64().unwrap_or_default();
+    let norm = tolerance["kind"] == "norm";
+    let (rtol, atol) = (number("rtol"), number("atol"));
+    let (mut error, mut size) = (0f64, 0f64);
+    for k in 0..want.numel() {
+        let (a, b) = (got.get(k)?, want.get(k)?);
+        let (x, y) = (a.as_f64(), b.as_f64());
+        let same = a == b || x == y && got.dtype.is_float() || x.is_nan() && y.is_nan();
+        if same {
+            size += if y.is_finite() { y * y } else { 0.0 };
+            continue;
+        }
+        let close = x.is_finite() && y.is_finite() && (x - y).abs() <= atol + rtol * y.abs();
+        if norm && x.is_finite() && y.is_finite() {
+            error += (x - y) * (x - y);
+            size += y * y;
+        } else if !close {
+            return Ok(Some(format!("element {k} is {a}, expected {b}")));
+        }
+    }
+    let error = error.sqrt() / size.sqrt().max(1e-30);
+    Ok((norm && error > number("max")).then(|| format!("error {error:.2e} of the norm")))
+}
