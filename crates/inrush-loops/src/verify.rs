@@ -19,7 +19,16 @@ pub struct Problem {
 
 /// Checks every rule of the level. The error shows the program with a caret under each offending line.
 pub fn verify(p: &Loops) -> Result<()> {
-    let problems = problems(p);
+    outcome(p, problems(p))
+}
+
+/// Checks the rules that still hold after scheduling: mutated inputs are written by nodes, and a node may overwrite what it
+/// reads at the same point.
+pub fn verify_scheduled(p: &Loops) -> Result<()> {
+    outcome(p, problems_at(p, true))
+}
+
+fn outcome(p: &Loops, problems: Vec<Problem>) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
@@ -58,6 +67,10 @@ pub fn unproven(p: &Loops) -> Vec<Unproven> {
 
 /// Every broken rule, in program order.
 pub fn problems(p: &Loops) -> Vec<Problem> {
+    problems_at(p, false)
+}
+
+fn problems_at(p: &Loops, scheduled: bool) -> Vec<Problem> {
     // References first: the other checks follow them.
     let mut out = reference_problems(p);
     if !out.is_empty() {
@@ -72,7 +85,7 @@ pub fn problems(p: &Loops) -> Vec<Problem> {
     for (k, node) in p.nodes.iter().enumerate() {
         let mut check = body::Check::new(p, k, node, &mut out);
         check.run();
-        order(p, k, node, &mut written, &mut out);
+        order(p, k, node, scheduled, &mut written, &mut out);
     }
     outputs(p, &written, &mut out);
     out
@@ -220,13 +233,21 @@ fn alias(p: &Loops, place: Place, b: &Buffer, of: &Buffer, out: &mut Vec<Problem
     }
 }
 
-/// Each temporary is written before it is read; inputs and weights are never written; no node reads what it writes.
-fn order(p: &Loops, k: usize, node: &Node, written: &mut [bool], out: &mut Vec<Problem>) {
+/// Each temporary is written before it is read. Before scheduling, inputs and weights are never written and no node reads
+/// what it writes.
+fn order(
+    p: &Loops,
+    k: usize,
+    node: &Node,
+    scheduled: bool,
+    written: &mut [bool],
+    out: &mut Vec<Problem>,
+) {
     let body = node.body();
     let writes: Vec<BufId> = node.writes().into_iter().map(|b| p.storage(b)).collect();
     let read = |b: BufId, place: Place, out: &mut Vec<Problem>| {
         let storage = p.storage(b);
-        if writes.contains(&storage) {
+        if !scheduled && writes.contains(&storage) {
             problem(
                 out,
                 place,
@@ -246,7 +267,7 @@ fn order(p: &Loops, k: usize, node: &Node, written: &mut [bool], out: &mut Vec<P
             Stmt::Load { buf, .. } => read(*buf, place, out),
             Stmt::Store { buf, mode, .. } => {
                 let storage = p.storage(*buf);
-                if !matches!(p.buffer(storage).kind, BufferKind::Temp) {
+                if !scheduled && !matches!(p.buffer(storage).kind, BufferKind::Temp) {
                     problem(out, place, format!("{buf} is not a temporary"));
                 } else if *mode != StoreMode::Set && !written[storage.index()] {
                     problem(

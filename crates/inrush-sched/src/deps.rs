@@ -68,6 +68,13 @@ impl Deps {
             .any(|w| (*w as usize) > from && (*w as usize) <= to)
     }
 
+    /// Whether `b` may hold different values at different times.
+    pub fn rewritten(&self, loops: &Loops, b: BufId) -> bool {
+        let s = loops.storage(b).index();
+        let writers = self.storage_writers[s].len();
+        writers > 1 || (writers == 1 && self.fixed[s])
+    }
+
     /// The nodes that must run before node `k`, each once: writers of what it reads, readers and writers of what it
     /// writes.
     pub fn before(&self, loops: &Loops, node: &Node, k: usize) -> SmallVec<[u32; 4]> {

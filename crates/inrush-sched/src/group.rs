@@ -89,9 +89,16 @@ pub(crate) fn append(
         })
         .collect();
     for stmt in &second.stmts {
-        if let Stmt::Store { buf, coords, .. } = stmt {
+        if let Stmt::Store {
+            buf, coords, mode, ..
+        } = stmt
+        {
             let at: Coords = coords.iter().map(|c| ex.subst(*c, rename)).collect();
-            if touched.iter().any(|(t, c)| t == buf && **c != at) {
+            let combines = *mode != StoreMode::Set;
+            if touched
+                .iter()
+                .any(|(t, c)| t == buf && (combines || **c != at))
+            {
                 return None;
             }
         }

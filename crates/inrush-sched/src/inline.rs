@@ -40,6 +40,8 @@ struct Info {
     anchored: bool,
     /// Can run when weights are loaded.
     at_load: bool,
+    /// Buffers read, by this node or what was inlined into it, that some node overwrites; and the first node that reads.
+    rewritten: SmallVec<[(BufId, usize); 1]>,
     inlined: bool,
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Re
         collect_uses(loops, k, node, &mut uses, &mut operand_of);
     }
     for (k, node) in nodes.iter().enumerate() {
-        infos.push(info(loops, node, &deps, &infos, weights_only[k]));
+        infos.push(info(loops, k, node, &deps, weights_only[k]));
     }
     // Which node writes a buffer, when exactly one does.
     let writer = |b: BufId| match deps.writers[b.index()].as_slice() {
@@ -93,6 +95,7 @@ pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Re
             Ok(()) => {
                 infos[k].inlined = true;
                 let (ops, loads, stmts) = (infos[k].ops, infos[k].loads, infos[k].stmts);
+                let rewritten = infos[k].rewritten.clone();
                 let Ok(inverse) = &infos[k].inverse else {
                     continue;
                 };
@@ -101,6 +104,7 @@ pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Re
                     to.ops += ops;
                     to.loads += loads - 1;
                     to.stmts += stmts;
+                    to.rewritten.extend(rewritten.iter().copied());
                 }
             }
             Err(Some((consumer, reason))) => refusals.push(Refusal {
@@ -170,7 +174,7 @@ fn collect_uses(
     }
 }
 
-fn info(loops: &Loops, node: &Node, deps: &Deps, _before: &[Info], at_load: bool) -> Info {
+fn info(loops: &Loops, k: usize, node: &Node, deps: &Deps, at_load: bool) -> Info {
     let ex = &loops.exprs;
     let body = node.body();
     let (mut ops, mut loads) = (0, 0);
@@ -198,6 +202,10 @@ fn info(loops: &Loops, node: &Node, deps: &Deps, _before: &[Info], at_load: bool
         depth: 0,
         anchored: false,
         at_load,
+        rewritten: (node.reads().into_iter())
+            .filter(|b| deps.rewritten(loops, *b))
+            .map(|b| (b, k))
+            .collect(),
         inlined: false,
     }
 }
@@ -290,9 +298,9 @@ impl Judge<'_> {
     /// Whether node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
     fn producer(&self, k: usize, infos: &[Info]) -> Verdict {
         let p = &infos[k];
-        let Node::Body(body) = &self.nodes[k] else {
+        if matches!(self.nodes[k], Node::Contraction(_)) {
             return Err(None);
-        };
+        }
         let inverse = match &p.inverse {
             Ok(i) => i,
             Err(Reason::IsReduction) => return Err(None),
@@ -324,8 +332,8 @@ impl Judge<'_> {
             {
                 return refuse(Reason::TooManyStatements);
             }
-            for b in body.reads() {
-                if self.deps.written_between(self.loops, b, k, u.node) {
+            for (b, from) in &p.rewritten {
+                if self.deps.written_between(self.loops, *b, *from, u.node) {
                     return refuse(Reason::Overwritten);
                 }
             }

@@ -25,6 +25,7 @@ mod refusal;
 mod schedule;
 mod split;
 mod text;
+mod verify;
 
 pub use layout::layout;
 pub use memory::plan_memory;
@@ -32,3 +33,4 @@ pub use options::Options;
 pub use plan::{Group, Memory, Place, Plan, Step};
 pub use refusal::{Reason, Refusal};
 pub use schedule::{fuse, schedule};
+pub use verify::verify;
