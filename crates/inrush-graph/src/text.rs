@@ -64,3 +64,9 @@ const RELATIONS: [(crate::Relation, &str); 4] = [
     (crate::Relation::Le, "<="),
     (crate::Relation::Lt, "<"),
 ];
+
+impl std::fmt::Display for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.print())
+    }
+}

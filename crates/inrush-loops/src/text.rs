@@ -67,3 +67,9 @@ impl Loops {
         out
     }
 }
+
+impl std::fmt::Display for Loops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.print())
+    }
+}

@@ -1,0 +1,131 @@
+//! File tests: Markdown files, one topic each.
+//!
+//! A file starts with a header that is a sentence and prose that says why. Each `##` section (or the file, if it has none)
+//! is one test: its first fenced block is a program in some IR (`graph`, `loops`), the later ones say what later stages must
+//! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
+//! agree on random inputs. With blessing, expectations are rewritten instead of compared.
+
+mod markdown;
+mod random;
+mod run;
+mod stages;
+
+pub use markdown::{Block, Document};
+pub use stages::{STAGES, Stage};
+
+use std::path::{Path, PathBuf};
+
+/// The outcome of one file.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Number of expectations that were compared.
+    pub checked: usize,
+    /// Expectations that were rewritten.
+    pub blessed: usize,
+    pub failures: Vec<String>,
+}
+
+/// Every `.md` file under `dir`, in order.
+pub fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            out.extend(files(&path)?);
+        } else if path.extension().is_some_and(|e| e == "md") {
+            out.push(path);
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Checks one file; with `bless`, rewrites what differs.
+pub fn check_file(path: &Path, bless: bool) -> Outcome {
+    let mut out = Outcome::default();
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    let text = match std::fs::read_to_string(path) {
+        Ok(t) => t,
+        Err(e) => {
+            out.failures.push(format!("{name}: {e}"));
+            return out;
+        }
+    };
+    let mut doc = match Document::parse(&text) {
+        Ok(d) => d,
+        Err(e) => {
+            out.failures.push(format!("{name}: {e}"));
+            return out;
+        }
+    };
+    if !doc.title.ends_with('.') {
+        out.failures
+            .push(format!("{name}: the header is not a sentence"));
+    }
+    for section in doc.sections() {
+        check_section(&mut doc, section, &name, bless, &mut out);
+    }
+    if out.blessed > 0
+        && let Err(e) = std::fs::write(path, doc.print())
+    {
+        out.failures.push(format!("{name}: {e}"));
+    }
+    out
+}
+
+fn check_section(
+    doc: &mut Document,
+    section: std::ops::Range<usize>,
+    name: &str,
+    bless: bool,
+    out: &mut Outcome,
+) {
+    let program = doc.blocks[section.start].clone();
+    for k in section {
+        let block = doc.blocks[k].clone();
+        let got = stages::give(&program, &block);
+        let place = format!("{name}:{}: `{}`", block.line, block.language);
+        let got = match got {
+            Ok(None) => continue,
+            Ok(Some(text)) => text,
+            Err(e) => {
+                out.failures.push(format!("{place}: {e}"));
+                continue;
+            }
+        };
+        out.checked += 1;
+        if got.trim_end() == block.text.trim_end() {
+            continue;
+        }
+        if bless {
+            doc.blocks[k].text = got.trim_end().to_string();
+            out.blessed += 1;
+        } else {
+            out.failures.push(format!(
+                "{place} differs\n{}",
+                difference(&block.text, &got)
+            ));
+        }
+    }
+}
+
+/// Lines of `want` and `got` around what differs: those dropped with `-`, those new with `+`.
+fn difference(want: &str, got: &str) -> String {
+    let (a, b): (Vec<&str>, Vec<&str>) = (
+        want.trim_end().lines().collect(),
+        got.trim_end().lines().collect(),
+    );
+    let front = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
+    let back = (a[front..].iter().rev().zip(b[front..].iter().rev()))
+        .take_while(|(x, y)| x == y)
+        .count();
+    let mut out = String::new();
+    for l in &a[front..a.len() - back] {
+        out.push_str(&format!("  - {l}\n"));
+    }
+    for l in &b[front..b.len() - back] {
+        out.push_str(&format!("  + {l}\n"));
+    }
+    out
+}

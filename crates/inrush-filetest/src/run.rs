@@ -1,0 +1,224 @@
+//! The `run` block: every way to evaluate the program gives the same on random inputs.
+//!
+//! Settings after the fence: `s0=3` (a symbol's value), `x=0..5` (range of an integer input), `ordinary` (no NaN or infinity
+//! among the inputs), `seed=7`. The block's text says who took part, so that nobody is left out silently.
+
+use crate::Block;
+use crate::random::Random;
+use crate::stages::Program;
+use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
+use inrush_graph::{Graph, InputKind, Type};
+use inrush_interp::{LoopsOptions, Tensor, Value};
+use inrush_loops::{BufferKind, Loops};
+use std::collections::BTreeMap;
+
+/// What the block asks for.
+struct Settings {
+    symbols: BTreeMap<String, i64>,
+    ranges: BTreeMap<String, (i64, i64)>,
+    special: bool,
+    seed: u64,
+}
+
+/// Inputs by position and weights by name.
+#[derive(Default)]
+struct Inputs {
+    user: Vec<Value>,
+    weights: BTreeMap<String, Tensor>,
+}
+
+type Participant<'a> = (
+    &'static str,
+    Box<dyn Fn(&Inputs) -> Result<Vec<Value>> + 'a>,
+);
+
+/// Evaluates in every way and compares. The text lists who took part.
+pub fn agree(program: &Program, block: &Block) -> Result<String> {
+    program.verify()?;
+    let settings = settings(block)?;
+    let mut who: Vec<Participant> = Vec::new();
+    let exact = LoopsOptions::default();
+    if let Program::Graph(g) = program {
+        let symbols = settings.symbols.clone();
+        who.push((
+            "graph",
+            Box::new(move |i| inrush_interp::graph(g, &i.user, &i.weights, &symbols)),
+        ));
+    }
+    let as_loops = |l: Loops, symbols: BTreeMap<String, i64>| {
+        move |i: &Inputs| inrush_interp::loops(&l, &i.user, &i.weights, &symbols, exact)
+    };
+    who.push((
+        "loops",
+        Box::new(as_loops(program.loops()?, settings.symbols.clone())),
+    ));
+    let plan = program.plan(&Caps::cpu(Isa::Avx2, 2))?;
+    who.push((
+        "fused",
+        Box::new(as_loops(plan.to_loops(), settings.symbols.clone())),
+    ));
+
+    let mut rounds = vec![false];
+    if settings.special {
+        rounds.push(true);
+    }
+    for special in rounds {
+        let mut random = Random::new(settings.seed);
+        let inputs = inputs(program, &settings, &mut random, special)?;
+        let (first, want) = (
+            who[0].0,
+            who[0].1(&inputs).map_err(|e| e.context(who[0].0))?,
+        );
+        for (name, run) in &who[1..] {
+            let got = run(&inputs).map_err(|e| e.context(name))?;
+            compare(&want, &got).map_err(|e| {
+                Error::internal(format!(
+                    "{name} differs from {first} (special: {special}): {e}"
+                ))
+            })?;
+        }
+    }
+    let names: Vec<&str> = who.iter().map(|w| w.0).collect();
+    Ok(format!("{} agree", names.join(", ")))
+}
+
+fn settings(block: &Block) -> Result<Settings> {
+    let mut out = Settings {
+        symbols: BTreeMap::new(),
+        ranges: BTreeMap::new(),
+        special: true,
+        seed: 1,
+    };
+    for word in &block.settings {
+        let bad = || Error::input(format!("the setting `{word}` has no meaning"));
+        let number = |s: &str| s.parse::<i64>().map_err(|_| bad());
+        match word.split_once('=') {
+            None if word == "ordinary" => out.special = false,
+            None => return Err(bad()),
+            Some(("seed", v)) => out.seed = number(v)? as u64,
+            Some((name, v)) => match v.split_once("..") {
+                Some((lo, hi)) => {
+                    out.ranges.insert(name.into(), (number(lo)?, number(hi)?));
+                }
+                None => {
+                    out.symbols.insert(name.into(), number(v)?);
+                }
+            },
+        }
+    }
+    Ok(out)
+}
+
+fn inputs(program: &Program, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
+    match program {
+        Program::Graph(g) => of_graph(g, s, random, special),
+        Program::Loops(l) => of_loops(l, s, random, special),
+    }
+}
+
+/// Values of sizes; a symbol that the settings leave out is 3, within its bounds.
+fn sizes(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> Result<Vec<i64>> {
+    let value = |y| {
+        let info = ex.sym_info(y);
+        let free = 3.min(info.upper).max(info.lower);
+        Some(s.symbols.get(&info.name).copied().unwrap_or(free))
+    };
+    list.iter().map(|e| ex.eval(*e, &value)).collect()
+}
+
+fn of_graph(g: &Graph, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
+    let mut out = Inputs::default();
+    for i in &g.inputs {
+        let name = &g.value(i.value).name;
+        let range = s.ranges.get(name).copied().unwrap_or((-8, 8));
+        let value = match &g.value(i.value).ty {
+            Type::Tensor(t) => {
+                let sizes = sizes(&g.exprs, &t.sizes, s)?;
+                Value::Tensor(random.tensor(t.dtype, &sizes, range, special)?)
+            }
+            Type::Int(e) => Value::Scalar(Scalar::Int(sizes(&g.exprs, &[*e], s)?[0])),
+            _ => Value::Scalar(Scalar::Float(0.5)),
+        };
+        match (&i.kind, value) {
+            (InputKind::User { index }, v) => {
+                if out.user.len() <= *index {
+                    out.user.resize(*index + 1, Value::None);
+                }
+                out.user[*index] = v;
+            }
+            (InputKind::Parameter { name }, Value::Tensor(t))
+            | (InputKind::Buffer { name, .. }, Value::Tensor(t))
+            | (InputKind::Constant { name }, Value::Tensor(t)) => {
+                out.weights.insert(name.clone(), t);
+            }
+            _ => return Err(Error::input("a weight is no tensor")),
+        }
+    }
+    Ok(out)
+}
+
+fn of_loops(l: &Loops, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
+    let mut out = Inputs::default();
+    out.user.resize(l.num_inputs, Value::Scalar(Scalar::Int(3)));
+    for b in &l.buffers {
+        let range = s.ranges.get(&b.name).copied().unwrap_or((-8, 8));
+        let sizes = sizes(&l.exprs, &b.sizes, s)?;
+        match &b.kind {
+            BufferKind::Input { index } => {
+                out.user[*index] = Value::Tensor(random.tensor(b.dtype, &sizes, range, special)?);
+            }
+            BufferKind::Weight { name } => {
+                let t = random.tensor(b.dtype, &sizes, range, special)?;
+                out.weights.insert(name.clone(), t);
+            }
+            _ => {}
+        }
+    }
+    Ok(out)
+}
+
+/// Differences that rounding explains, relative to the largest magnitude.
+fn tolerance(d: DType) -> f64 {
+    match d {
+        DType::F64 => 1e-11,
+        DType::BF16 => 2e-2,
+        DType::F16 => 3e-3,
+        _ => 2e-5,
+    }
+}
+
+fn compare(want: &[Value], got: &[Value]) -> Result<()> {
+    if want.len() != got.len() {
+        let (a, b) = (want.len(), got.len());
+        return Err(Error::internal(format!("{b} outputs instead of {a}")));
+    }
+    for (k, pair) in want.iter().zip(got).enumerate() {
+        match pair {
+            (Value::Tensor(a), Value::Tensor(b)) => {
+                let error = b.max_error(a)?;
+                if error > tolerance(a.dtype) {
+                    return Err(Error::internal(format!(
+                        "output {k} by {error:.3e}\n  want {}\n  got  {}",
+                        show(a)?,
+                        show(b)?
+                    )));
+                }
+            }
+            (a, b) if a == b => {}
+            (a, b) => {
+                return Err(Error::internal(format!(
+                    "output {k}: {b:?} instead of {a:?}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first elements of a tensor.
+fn show(t: &Tensor) -> Result<String> {
+    let some: Vec<String> = (0..t.numel().min(16))
+        .map(|k| Ok(t.get(k)?.to_string()))
+        .collect::<Result<_>>()?;
+    Ok(format!("{}{:?} {}", t.dtype, t.sizes, some.join(" ")))
+}

@@ -1,0 +1,78 @@
+//! Repository chores: `cargo xtask bless`, `cargo xtask tidy`.
+
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+#[derive(Parser)]
+#[command(about = "Repository chores")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Rewrite the expectations of the file tests by what the stages give now.
+    Bless {
+        /// Only files whose path contains this.
+        filter: Option<String>,
+    },
+    /// Check formatting, lints, and what each crate must not know.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().chore {
+        Chore::Bless { filter } => bless(filter.as_deref()),
+        Chore::Tidy => tidy::tidy(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository's root.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}
+
+/// Runs cargo in the root.
+fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    let status = Command::new(env!("CARGO"))
+        .args(args)
+        .envs(env.iter().copied())
+        .current_dir(root())
+        .status()
+        .map_err(|e| format!("cargo: {e}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("`cargo {}` failed", args.join(" "))),
+    }
+}
+
+fn bless(filter: Option<&str>) -> Result<(), String> {
+    let env = [
+        ("INRUSH_BLESS", "1"),
+        ("INRUSH_FILTER", filter.unwrap_or("")),
+    ];
+    cargo(
+        &[
+            "test",
+            "--package",
+            "inrush-filetest",
+            "--test",
+            "files",
+            "--",
+            "--nocapture",
+        ],
+        &env,
+    )
+}

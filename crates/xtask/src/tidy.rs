@@ -1,0 +1,81 @@
+//! What CI holds besides tests: formatting, lints, and the sentences "does not know" of the layers.
+
+use crate::{cargo, root};
+use std::process::Command;
+
+/// A crate and one that must not be among what it is built from.
+const DOES_NOT_KNOW: &[(&str, &str)] = &[
+    ("inrush-base", "inrush-expr"),
+    ("inrush-expr", "inrush-loops"),
+    ("inrush-graph", "inrush-aten"),
+    ("inrush-graph", "inrush-loops"),
+    ("inrush-loops", "inrush-graph"),
+    ("inrush-aten", "inrush-sched"),
+    ("inrush-aten", "inrush-kernel"),
+    ("inrush-sched", "inrush-graph"),
+    ("inrush-sched", "inrush-kernel"),
+    ("inrush-kernel", "inrush-c"),
+    ("inrush-kernel", "inrush-sched"),
+    ("inrush-c", "inrush-sched"),
+    ("inrush-program", "inrush-kernel"),
+    ("inrush-program", "inrush-loops"),
+    ("inrush-package", "inrush-loops"),
+    ("inrush-package", "inrush-graph"),
+    ("inrush-compile", "inrush-runtime"),
+    ("inrush-compile", "inrush-cpu"),
+    ("inrush-compile", "inrush-torch"),
+    ("inrush-runtime", "inrush-expr"),
+    ("inrush-runtime", "inrush-loops"),
+    ("inrush-runtime", "inrush-graph"),
+    ("inrush-runtime", "inrush-compile"),
+    ("inrush-cpu", "inrush-loops"),
+    ("inrush-cpu", "inrush-compile"),
+    ("inrush-interp", "inrush-kernel"),
+    ("inrush-interp", "inrush-c"),
+];
+
+pub fn tidy() -> Result<(), String> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        &[],
+    )?;
+    let mut broken = Vec::new();
+    for (package, other) in DOES_NOT_KNOW {
+        if depends(package, other)? {
+            broken.push(format!("{package} knows {other}"));
+        }
+    }
+    match broken.is_empty() {
+        true => Ok(()),
+        false => Err(broken.join("\n")),
+    }
+}
+
+/// Whether `package`, as it is built into others (without what only its tests use), depends on `other`. A package that is not
+/// there depends on nothing.
+fn depends(package: &str, other: &str) -> Result<bool, String> {
+    let out = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--package",
+            package,
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+        ])
+        .current_dir(root())
+        .output()
+        .map_err(|e| format!("cargo tree: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    Ok((text.lines()).any(|l| l.split_whitespace().next() == Some(other)))
+}
