@@ -170,7 +170,13 @@ fn convolution(pool: &Pool, isa: Isa, shape: ConvShape) -> f64 {
     let ci = shape.c_in / shape.groups;
     let [_, kh, kw] = shape.kernel;
     let filters = floats(shape.c_out * ci * kh * kw);
-    let conv = Conv::plan(shape, DType::F32, isa, pool.threads()).unwrap();
+    let algorithm = match std::env::var("ALGORITHM").as_deref() {
+        Ok("direct") if shape.groups == 1 => Algorithm::Direct,
+        Ok("winograd2") if shape.step == [1; 3] && shape.kernel[2] == 3 => Algorithm::Winograd(2),
+        Ok("winograd4") if shape.step == [1; 3] && shape.kernel[2] == 3 => Algorithm::Winograd(4),
+        _ => Conv::choose(&shape, DType::F32, isa, pool.threads()),
+    };
+    let conv = Conv::plan_with(shape, DType::F32, isa, pool.threads(), algorithm).unwrap();
     let strides = [ci * kh * kw, kh * kw, 0, kw, 1].map(|x| x as isize);
     let packed = unsafe {
         conv.pack(pool, filters.as_ptr().cast(), DType::F32, strides)

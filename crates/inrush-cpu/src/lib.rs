@@ -21,9 +21,10 @@ mod pool;
 mod scratch;
 mod simd;
 mod store;
+mod winograd;
 
 pub use affine::Affine;
-pub use conv::{Conv, ConvShape, PackedFilters};
+pub use conv::{Algorithm, Conv, ConvShape, PackedFilters};
 pub use gemm::{Gemm, GemmShape, Lhs, Rhs};
 pub use isa::{available, detect};
 pub use pack::{PackedB, RhsView};

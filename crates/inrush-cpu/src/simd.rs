@@ -13,10 +13,11 @@ pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
     const DTYPE: DType;
     fn plus(self, b: Self) -> Self;
     fn times(self, b: Self) -> Self;
+    fn minus(self, b: Self) -> Self;
 }
 
 macro_rules! element {
-    ($($t:ty, $d:ident, $plus:expr, $times:expr;)*) => {$(
+    ($($t:ty, $d:ident, $plus:expr, $times:expr, $minus:expr;)*) => {$(
         impl Element for $t {
             const DTYPE: DType = DType::$d;
             #[inline(always)]
@@ -27,14 +28,18 @@ macro_rules! element {
             fn times(self, b: Self) -> Self {
                 $times(self, b)
             }
+            #[inline(always)]
+            fn minus(self, b: Self) -> Self {
+                $minus(self, b)
+            }
         }
     )*};
 }
 element! {
-    f32, F32, |a: f32, b| a + b, |a: f32, b| a * b;
-    f64, F64, |a: f64, b| a + b, |a: f64, b| a * b;
-    i32, I32, i32::wrapping_add, i32::wrapping_mul;
-    i64, I64, i64::wrapping_add, i64::wrapping_mul;
+    f32, F32, |a: f32, b| a + b, |a: f32, b| a * b, |a: f32, b| a - b;
+    f64, F64, |a: f64, b| a + b, |a: f64, b| a * b, |a: f64, b| a - b;
+    i32, I32, i32::wrapping_add, i32::wrapping_mul, i32::wrapping_sub;
+    i64, I64, i64::wrapping_add, i64::wrapping_mul, i64::wrapping_sub;
 }
 
 /// A vector register of one level and element type.
@@ -52,6 +57,7 @@ pub(crate) trait Simd: 'static {
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     /// Asks for a cache line; any address will do.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
@@ -104,6 +110,10 @@ impl<T: Element> Simd for Portable<T> {
     #[inline(always)]
     unsafe fn add(a: [T; 4], b: [T; 4]) -> [T; 4] {
         std::array::from_fn(|i| a[i].plus(b[i]))
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [T; 4], b: [T; 4]) -> [T; 4] {
+        std::array::from_fn(|i| a[i].minus(b[i]))
     }
     #[inline(always)]
     unsafe fn load_n(p: *const T, n: usize) -> [T; 4] {

@@ -7,7 +7,19 @@ use inrush_base::{DType, ErrorKind, Isa};
 use inrush_cpu::*;
 
 fn run(shape: ConvShape, padding: usize, isa: Isa, threads: usize, rng: &mut Rng) {
-    let what = format!("{shape:?} {} x{threads}", isa.name());
+    let algorithm = Conv::choose(&shape, DType::F32, isa, threads);
+    run_with(shape, padding, isa, threads, algorithm, rng);
+}
+
+fn run_with(
+    shape: ConvShape,
+    padding: usize,
+    isa: Isa,
+    threads: usize,
+    algorithm: Algorithm,
+    rng: &mut Rng,
+) {
+    let what = format!("{shape:?} {algorithm:?} {} x{threads}", isa.name());
     let pool = Pool::new(Some(threads)).unwrap();
     let s = &shape;
     let [id, ih, iw] = s.input;
@@ -19,7 +31,7 @@ fn run(shape: ConvShape, padding: usize, isa: Isa, threads: usize, rng: &mut Rng
     let [kd, kh, kw] = s.kernel;
     let ci = s.c_in / s.groups;
     let filters = rng.floats(s.c_out * ci * kd * kh * kw);
-    let conv = Conv::plan(shape, DType::F32, isa, threads).unwrap();
+    let conv = Conv::plan_with(shape, DType::F32, isa, threads, algorithm).unwrap();
     let strides = [ci * kd * kh * kw, kd * kh * kw, kh * kw, kw, 1].map(|x| x as isize);
     let packed = unsafe {
         conv.pack(&pool, filters.as_ptr().cast(), DType::F32, strides)
@@ -62,7 +74,14 @@ fn run(shape: ConvShape, padding: usize, isa: Isa, threads: usize, rng: &mut Rng
             want.push(sum);
         }
     }
-    close(&out, &want, ci * kd * kh * kw, &what);
+    assert_eq!(packed.algorithm(), algorithm);
+    // Minimal filtering loses a digit: as if the sums were so many times longer.
+    let worse = if let Algorithm::Winograd(_) = algorithm {
+        30
+    } else {
+        1
+    };
+    close(&out, &want, ci * kd * kh * kw * worse, &what);
     assert!(
         count.iter().all(|&c| c == 1),
         "{what}: a result was not given exactly once"
@@ -185,4 +204,53 @@ fn impossible_convolutions() {
         1,
         &mut Rng(1),
     );
+}
+
+/// Tiles that end inside and beyond the image, images of a batch, several chunks of tile rows, channels of someone else
+/// between the pixels.
+#[test]
+fn minimal_filtering() {
+    let mut rng = Rng(23);
+    for isa in available() {
+        for (batch, ci, co, [h, w], padding) in [
+            (1, 16, 16, [3, 3], 0),
+            (1, 16, 48, [6, 6], 0),
+            (2, 32, 16, [7, 9], 0),
+            (3, 48, 32, [8, 12], 5),
+            (1, 64, 64, [30, 31], 0),
+            (1, 32, 64, [60, 70], 0),
+            (0, 16, 16, [6, 6], 0),
+        ] {
+            let mut shape = ConvShape::new_2d(batch, ci, co, [h, w], [3, 3], 1);
+            let pixel = (ci + padding) as isize;
+            let image = (h * w) as isize * pixel;
+            shape.strides = [image, image, w as isize * pixel, pixel];
+            for size in [2, 4] {
+                let algorithm = Algorithm::Winograd(size);
+                run_with(shape, padding, isa, 1 + rng.below(4), algorithm, &mut rng);
+            }
+        }
+    }
+    let shape = ConvShape::new_2d(1, 16, 16, [8, 8], [3, 3], 2);
+    let refused = |algorithm| {
+        Conv::plan_with(shape, DType::F32, Isa::Scalar, 1, algorithm)
+            .unwrap_err()
+            .kind()
+    };
+    assert_eq!(refused(Algorithm::Winograd(4)), ErrorKind::Internal);
+    assert_eq!(refused(Algorithm::Depthwise), ErrorKind::Internal);
+}
+
+/// The large network layers that minimal filtering is chosen for, against the direct way.
+#[test]
+fn minimal_filtering_is_chosen_where_it_pays() {
+    let isa = detect();
+    let chosen = |c, size: usize| {
+        let shape = ConvShape::new_2d(1, c, c, [size + 2, size + 2], [3, 3], 1);
+        Conv::choose(&shape, DType::F32, isa, 2)
+    };
+    assert_eq!(chosen(64, 56), Algorithm::Winograd(4));
+    assert_eq!(chosen(128, 28), Algorithm::Winograd(4));
+    assert_ne!(chosen(512, 7), Algorithm::Winograd(4));
+    assert_eq!(chosen(20, 56), Algorithm::Direct);
 }

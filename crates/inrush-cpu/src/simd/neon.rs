@@ -4,7 +4,7 @@ use super::Simd;
 use std::arch::aarch64::*;
 
 macro_rules! simd {
-    ($name:ident, $t:ty, $v:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
+    ($name:ident, $t:ty, $v:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $sub:ident) => {
         pub(crate) struct $name;
         impl Simd for $name {
             type T = $t;
@@ -35,6 +35,10 @@ macro_rules! simd {
                 $add(a, b)
             }
             #[inline(always)]
+            unsafe fn sub(a: $v, b: $v) -> $v {
+                $sub(a, b)
+            }
+            #[inline(always)]
             unsafe fn load_n(p: *const $t, n: usize) -> $v {
                 let mut lanes = [0.0; $lanes];
                 for (i, lane) in lanes.iter_mut().enumerate().take(n) {
@@ -55,7 +59,8 @@ simd!(
     vld1q_f32,
     vst1q_f32,
     vfmaq_f32,
-    vaddq_f32
+    vaddq_f32,
+    vsubq_f32
 );
 simd!(
     NeonF64,
@@ -66,5 +71,6 @@ simd!(
     vld1q_f64,
     vst1q_f64,
     vfmaq_f64,
-    vaddq_f64
+    vaddq_f64,
+    vsubq_f64
 );

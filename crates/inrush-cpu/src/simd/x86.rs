@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 macro_rules! simd {
     ($name:ident, $t:ty, $v:ty, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident,
-     $add:ident, |$p:ident, $n:ident| $load_n:expr) => {
+     $add:ident, $sub:ident, |$p:ident, $n:ident| $load_n:expr) => {
         pub(crate) struct $name;
         impl Simd for $name {
             type T = $t;
@@ -36,6 +36,10 @@ macro_rules! simd {
                 $add(a, b)
             }
             #[inline(always)]
+            unsafe fn sub(a: $v, b: $v) -> $v {
+                $sub(a, b)
+            }
+            #[inline(always)]
             unsafe fn load_n($p: *const $t, $n: usize) -> $v {
                 $load_n
             }
@@ -54,6 +58,7 @@ simd!(
     _mm256_storeu_ps,
     _mm256_fmadd_ps,
     _mm256_add_ps,
+    _mm256_sub_ps,
     |p, n| {
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane))
@@ -70,6 +75,7 @@ simd!(
     _mm256_storeu_pd,
     _mm256_fmadd_pd,
     _mm256_add_pd,
+    _mm256_sub_pd,
     |p, n| {
         let lane = _mm256_setr_epi64x(0, 1, 2, 3);
         _mm256_maskload_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), lane))
@@ -86,6 +92,7 @@ simd!(
     _mm512_storeu_ps,
     _mm512_fmadd_ps,
     _mm512_add_ps,
+    _mm512_sub_ps,
     |p, n| _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p)
 );
 simd!(
@@ -99,5 +106,6 @@ simd!(
     _mm512_storeu_pd,
     _mm512_fmadd_pd,
     _mm512_add_pd,
+    _mm512_sub_pd,
     |p, n| _mm512_maskz_loadu_pd(((1u32 << n) - 1) as __mmask8, p)
 );
