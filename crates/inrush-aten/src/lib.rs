@@ -61,6 +61,8 @@ pub enum Route {
     View(fn(&Call) -> Result<Vec<View>>),
     /// Calls of other operators; disappears in stage `decompose`.
     Decompose(fn(&mut Builder, &Args) -> Result<Vec<ValueId>>),
+    /// Says something about sizes or types and computes nothing; stage `normalize` consumes it.
+    Assert,
     /// Bodies of its own.
     Lower(for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>),
 }

@@ -12,7 +12,7 @@ pub fn infer(args: Args, values: &[Value]) -> Option<Result<Vec<Type>>> {
         (Meta::Fn(f), _) => Some(f(&call)),
         (Meta::Route, Route::Pointwise(p)) => Some(pointwise(&call, &p)),
         (Meta::Route, Route::View(f)) => Some(view(&call, f)),
-        (Meta::Route, Route::Lower(_) | Route::Decompose(_)) => None,
+        (Meta::Route, Route::Lower(_) | Route::Decompose(_) | Route::Assert) => None,
     }
 }
 

@@ -168,8 +168,8 @@ impl<'g> Lower<'g> {
                     .collect()
             }
             Route::Lower(f) => f(self, &call)?,
-            Route::Decompose(_) => {
-                return Err(Error::internal("this operator must be decomposed first"));
+            Route::Decompose(_) | Route::Assert => {
+                return Err(Error::internal("this operator must be gone before this stage"));
             }
         };
         if outs.len() < node.outs.len() {

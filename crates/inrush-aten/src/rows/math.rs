@@ -145,17 +145,11 @@ fn logaddexp2(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn heaviside(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let zero = p.c(0.0);
-    let one = p.c(1.0);
+    let (zero, one) = (p.c(0.0), p.c(1.0));
     let is_zero = p.op2(S::Eq, x[0], zero);
-    let negative = p.op2(S::Lt, x[0], zero);
-    let v = p.select(negative, zero, one);
-    let v = p.select(is_zero, x[1], v);
-    if !p.is_float() {
-        return Ok(v);
-    }
-    let nan = p.op1(S::IsNan, x[0]);
-    Ok(p.select(nan, x[0], v))
+    let positive = p.op2(S::Gt, x[0], zero);
+    let v = p.select(positive, one, zero);
+    Ok(p.select(is_zero, x[1], v))
 }
 
 fn entr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {

@@ -3,6 +3,7 @@
 mod activation;
 mod arith;
 mod arrange;
+mod asserts;
 mod attention;
 mod cast;
 mod compare;
@@ -36,6 +37,7 @@ const FAMILIES: &[&[Row]] = &[
     activation::ROWS,
     arith::ROWS,
     arrange::ROWS,
+    asserts::ROWS,
     attention::ROWS,
     cast::ROWS,
     compare::ROWS,
