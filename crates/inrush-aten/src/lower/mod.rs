@@ -169,7 +169,9 @@ impl<'g> Lower<'g> {
             }
             Route::Lower(f) => f(self, &call)?,
             Route::Decompose(_) | Route::Assert => {
-                return Err(Error::internal("this operator must be gone before this stage"));
+                return Err(Error::internal(
+                    "this operator must be gone before this stage",
+                ));
             }
         };
         if outs.len() < node.outs.len() {
