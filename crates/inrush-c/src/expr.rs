@@ -83,12 +83,14 @@ impl Emitter<'_> {
         Ok(format!("({a}{op}{b}?{a}:{b})"))
     }
 
-    fn sym(&mut self, s: Sym, each: bool) -> Result<String> {
-        if each && self.lane.as_ref().is_some_and(|l| l.sym == s) {
-            return Ok(format!("({}+k)", self.names[&s].0));
+    pub(crate) fn sym(&mut self, s: Sym, each: bool) -> Result<String> {
+        let suffix = self.suffix();
+        if self.lane.as_ref().is_some_and(|l| l.sym == s) {
+            let name = format!("{}{suffix}", self.names[&s].0);
+            return Ok(if each { format!("({name}+k)") } else { name });
         }
         match self.names.get(&s) {
-            Some((name, true)) if each => Ok(format!("{name}[k]")),
+            Some((name, true)) if each => Ok(format!("{name}{suffix}[k]")),
             Some((name, false)) => Ok(name.clone()),
             _ => Err(Error::internal(format!(
                 "the symbol `{}` has no value here",

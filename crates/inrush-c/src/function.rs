@@ -18,7 +18,8 @@ pub(crate) struct Lane {
     pub width: u32,
     /// Number of live lanes where it may be less than the width: a C expression.
     pub count: Option<String>,
-    /// Which of the unrolled copies this is.
+    /// Vectors that one turn of the loop handles, and which of them is spelled now.
+    pub copies: u32,
     pub copy: u32,
 }
 
@@ -260,23 +261,9 @@ impl Emitter<'_> {
             };
         };
         let w = width as i64;
+        let step = w * unroll as i64;
         let known = match l.range {
             Range::Full(e) => self.exprs.as_int(e),
-            // Blocks are multiples of the width: only the end of the axis may be partial.
-            Range::Block { extent, .. } => {
-                if self
-                    .exprs
-                    .as_int(self.exprs.modulo(extent, self.exprs.int(w)))
-                    == Some(0)
-                {
-                    return Cut {
-                        unroll: 1,
-                        main: true,
-                        rest: Rest::None,
-                    };
-                }
-                None
-            }
             _ => None,
         };
         match known {
@@ -313,15 +300,17 @@ impl Emitter<'_> {
                 }
             }
             None => {
+                // Blocks are multiples of the step: only the end of the axis may be partial.
                 let exact = match l.range {
-                    Range::Full(e) => {
-                        self.exprs.as_int(self.exprs.modulo(e, self.exprs.int(w))) == Some(0)
+                    Range::Full(e) | Range::Block { extent: e, .. } => {
+                        let rest = self.exprs.modulo(e, self.exprs.int(step));
+                        self.exprs.is_int(rest, 0)
                     }
                     _ => false,
                 };
                 if exact {
                     return Cut {
-                        unroll: 1,
+                        unroll,
                         main: true,
                         rest: Rest::None,
                     };
@@ -343,19 +332,75 @@ impl Emitter<'_> {
         for item in items {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
-                Item::Let(v) => self.value(*v)?,
+                Item::Let(v) => {
+                    for copy in 0..self.copies(*v) {
+                        self.set_copy(copy);
+                        self.value(*v)?;
+                    }
+                }
                 Item::Acc(a) => self.start(*a)?,
-                Item::Update { acc, value } => self.update(*acc, *value)?,
+                Item::Update { acc, value } => {
+                    for copy in 0..self.all_copies() {
+                        self.set_copy(copy);
+                        self.update(*acc, *value)?;
+                    }
+                }
                 Item::Store {
                     buf,
                     offset,
                     value,
                     mode,
                     mask,
-                } => self.store(*buf, *offset, *value, *mode, *mask)?,
+                } => {
+                    for copy in 0..self.all_copies() {
+                        self.set_copy(copy);
+                        self.store(*buf, *offset, *value, *mode, *mask)?;
+                    }
+                }
             }
+            self.set_copy(0);
         }
         Ok(())
+    }
+
+    fn all_copies(&self) -> u32 {
+        self.lane.as_ref().map_or(1, |l| l.copies)
+    }
+
+    fn set_copy(&mut self, copy: u32) {
+        if let Some(l) = &mut self.lane {
+            l.copy = copy;
+        }
+    }
+
+    /// What tells the names of the current copy from those of others.
+    pub(crate) fn suffix(&self) -> String {
+        match &self.lane {
+            Some(l) if l.copies > 1 => format!("_{}", l.copy),
+            _ => String::new(),
+        }
+    }
+
+    /// How often a value is evaluated in one turn: a uniform one once.
+    fn copies(&self, v: ValId) -> u32 {
+        if self.all_copies() == 1 {
+            return 1;
+        }
+        let def = &self.kernel.value(v).def;
+        let varies = |v: &ValId| matches!(&self.vars[v.index()], Some((_, true)));
+        let own = match def {
+            Def::Load { buf, .. } => matches!(
+                self.kernel.buffer(*buf).role,
+                BufRole::Local { per_lane: true, .. }
+            ),
+            Def::Final(a) => self.started[a.index()].is_some(),
+            Def::Running { .. } | Def::Sum => true,
+            _ => false,
+        };
+        let differs = own
+            || def.operands().iter().any(varies)
+            || def.expr().is_some_and(|e| self.expr_varies(e));
+        if differs { self.all_copies() } else { 1 }
     }
 
     fn loop_item(&mut self, l: &Loop) -> Result<()> {
@@ -369,6 +414,12 @@ impl Emitter<'_> {
         };
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));
+            // Windows of a few points: their loops cost more than their bodies.
+            if let (Range::Full(e), true) = (l.range, self.lane.is_some()) {
+                if let Some(n @ 2..=5) = self.exprs.as_int(e) {
+                    self.line(format!("#pragma GCC unroll {n}"));
+                }
+            }
             self.open(format!("for (i64 {name} = {lo}; {name} < {hi}; {name}++)"));
             self.items(&l.body)?;
             self.close();
@@ -385,30 +436,20 @@ impl Emitter<'_> {
             } else {
                 self.open(format!("for (; {name} + {step} <= {hi}; {name} += {step})"));
             }
-            for copy in 0..cut.unroll {
-                if cut.unroll == 1 {
-                    self.lanes_body(l, &name, w, None, 0)?;
-                } else {
-                    self.open("");
-                    let inner = format!("{name}_{copy}");
-                    self.line(format!("const i64 {inner} = {name} + {};", copy * w));
-                    self.lanes_body(l, &inner, w, None, copy)?;
-                    self.close();
-                }
-            }
+            self.lanes_body(l, &name, w, None, cut.unroll)?;
             self.close();
         }
         match cut.rest {
             Rest::None => {}
             Rest::Part(Some(n)) => {
                 self.open("");
-                self.lanes_body(l, &name, w, Some(n.to_string()), 0)?;
+                self.lanes_body(l, &name, w, Some(n.to_string()), 1)?;
                 self.close();
             }
             Rest::Part(None) => {
                 self.open(format!("if ({name} < {hi})"));
                 self.line(format!("const i64 c = {hi} - {name};"));
-                self.lanes_body(l, &name, w, Some("c".into()), 0)?;
+                self.lanes_body(l, &name, w, Some("c".into()), 1)?;
                 self.close();
             }
             Rest::Loop => {
@@ -416,7 +457,7 @@ impl Emitter<'_> {
                 self.line(format!(
                     "const i64 c = {hi} - {name} < {w} ? {hi} - {name} : {w};"
                 ));
-                self.lanes_body(l, &name, w, Some("c".into()), 0)?;
+                self.lanes_body(l, &name, w, Some("c".into()), 1)?;
                 self.close();
             }
         }
@@ -430,14 +471,23 @@ impl Emitter<'_> {
         name: &str,
         width: u32,
         count: Option<String>,
-        copy: u32,
+        copies: u32,
     ) -> Result<()> {
         self.names.insert(l.sym, (name.to_string(), false));
+        if copies > 1 {
+            for copy in 0..copies {
+                self.line(format!(
+                    "const i64 {name}_{copy} = {name} + {};",
+                    copy * width
+                ));
+            }
+        }
         self.lane = Some(Lane {
             sym: l.sym,
             width,
             count,
-            copy,
+            copies,
+            copy: 0,
         });
         let done = self.items(&l.body);
         self.lane = None;
@@ -453,9 +503,11 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn var(&self, v: ValId) -> Result<(String, bool)> {
-        self.vars[v.index()]
-            .clone()
-            .ok_or_else(|| Error::internal(format!("{v} has no value here")))
+        match &self.vars[v.index()] {
+            Some((name, true)) => Ok((format!("{name}{}", self.suffix()), true)),
+            Some((text, false)) => Ok((text.clone(), false)),
+            None => Err(Error::internal(format!("{v} has no value here"))),
+        }
     }
 
     pub(crate) fn dtype(&self, v: ValId) -> DType {
@@ -516,7 +568,8 @@ impl Emitter<'_> {
         } else {
             types::scalar(d).to_string()
         };
-        self.line(format!("const {ty} {v} = {text};"));
+        let suffix = if varies { self.suffix() } else { String::new() };
+        self.line(format!("const {ty} {v}{suffix} = {text};"));
         self.vars[v.index()] = Some((v.to_string(), varies));
     }
 
@@ -586,8 +639,9 @@ impl Emitter<'_> {
         } else {
             text
         };
+        let name = format!("{v}{}", self.suffix());
         self.line(format!(
-            "{ty} {v}; for (i32 k = 0; k < {}; k++) {v}[k] = ({elem})({text});",
+            "{ty} {name}; for (i32 k = 0; k < {}; k++) {name}[k] = ({elem})({text});",
             lane.width
         ));
         self.vars[v.index()] = Some((v.to_string(), true));
@@ -641,6 +695,7 @@ impl Emitter<'_> {
             let w = self.width();
             let ty = self.helpers.vector("i64", w);
             let lanes = self.lane_count();
+            let name = format!("{name}{}", self.suffix());
             self.line(format!(
                 "{ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {{ {body} {name}[k] = t; }}"
             ));

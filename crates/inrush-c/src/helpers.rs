@@ -445,25 +445,26 @@ impl Helpers {
         name
     }
 
-    /// Combines the lanes of a vector with a scalar function or operator.
-    pub(crate) fn across(
-        &mut self,
-        what: &str,
-        elem: &str,
-        w: u32,
-        combine: &dyn Fn(&str, &str) -> String,
-    ) -> String {
+    /// Combines the lanes of a vector: `both` says how two vectors `x` and `y` are combined.
+    pub(crate) fn across(&mut self, what: &str, elem: &str, w: u32, both: &str) -> String {
         let v = self.vector(elem, w);
+        let m = self.vector(&int_like(elem), w);
         let name = format!("h{what}_{v}");
-        let mut level: Vec<String> = (0..w).map(|i| format!("x[{i}]")).collect();
-        while level.len() > 1 {
-            let half = level.len() / 2;
-            level = (0..half)
-                .map(|i| combine(&level[i], &level[i + half]))
-                .collect();
+        let mut body = format!("{v} y;");
+        let mut half = w / 2;
+        while half > 0 {
+            let lanes: Vec<String> = (0..w).map(|i| (i ^ half).to_string()).collect();
+            let lanes = lanes.join(",");
+            body += &gcc_only(
+                &format!("y = __builtin_shuffle(x, ({m}){{{lanes}}});"),
+                &format!("y = __builtin_shufflevector(x, x, {lanes});"),
+            );
+            _ = write!(body, "x = {both};");
+            half /= 2;
         }
-        let body = format!("return {};", level[0]);
-        self.function(&name, format!("{elem} {name}({v} x)"), |_| body);
+        self.function(&name, format!("{elem} {name}({v} x)"), |_| {
+            body + " return x[0];"
+        });
         name
     }
 

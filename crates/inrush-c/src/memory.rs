@@ -107,11 +107,11 @@ impl Emitter<'_> {
                     Some((m, false)) => format!("if ({m}) "),
                     None => String::new(),
                 };
+                let name = format!("m{}{}", v.0, self.suffix());
                 self.line(format!(
-                    "{raw_ty} m{0} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {guard}m{0}[k] = {buf}[{at}];",
-                    v.0
+                    "{raw_ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {guard}{name}[k] = {buf}[{at}];"
                 ));
-                let value = self.widen_vector(&format!("m{}", v.0), d);
+                let value = self.widen_vector(&name, d);
                 match &mask {
                     None => value,
                     Some((m, varies)) => {
@@ -318,13 +318,7 @@ impl Emitter<'_> {
         };
         let d = self.dtype(v);
         let elem = types::scalar(d);
-        let name = |s| {
-            self.names
-                .get(&s)
-                .map(|n| n.0.clone())
-                .ok_or_else(|| Error::internal("a sum outside of the tile's loops"))
-        };
-        let (m, col) = (name(m)?, name(n)?);
+        let (m, col) = (self.sym(m, false)?, self.sym(n, false)?);
         let at = format!("(const {elem} *)acc + ({m} - m0) * ld + ({col} - n0)");
         if !self.lane.as_ref().is_some_and(|l| l.sym == n) {
             self.declare(v, &format!("*({at})"), false);

@@ -67,7 +67,10 @@ impl Emitter<'_> {
         let arg = op.is_arg();
         let (width, copies) = match (self.spread[a.index()], self.lane.is_some()) {
             (Some((w, u)), _) => (Some(w), u),
-            (None, true) => (Some(self.width()), 1),
+            (None, true) => (
+                Some(self.width()),
+                self.lane.as_ref().map_or(1, |l| l.copies),
+            ),
             (None, false) => (None, 1),
         };
         match width {
@@ -96,7 +99,9 @@ impl Emitter<'_> {
                 }
                 if arg {
                     let index = self.helpers.vector("i64", w);
-                    self.line(format!("{index} {a}i = {{0}};"));
+                    for copy in 0..copies {
+                        self.line(format!("{index} {a}i_{copy} = {{0}};"));
+                    }
                 }
             }
         }
@@ -134,7 +139,8 @@ impl Emitter<'_> {
         let mut x = self.vector(value)?;
         let (copy, count) = match &self.lane {
             Some(l) if spread => (l.copy, l.count.clone()),
-            _ => (0, None),
+            Some(l) => (l.copy, None),
+            None => (0, None),
         };
         if let Some(c) = count {
             // Dead lanes take no part.
@@ -146,7 +152,8 @@ impl Emitter<'_> {
             x = format!("{sel}({live}({c}), {x}, {neutral})");
         }
         let name = format!("{a}_{copy}");
-        let text = self.combine_text(op, d, w, &name, &x);
+        // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
+        let text = self.combine_text(op, d, w, &x, &name);
         self.line(format!("{name} = {text};"));
         Ok(())
     }
@@ -178,7 +185,8 @@ impl Emitter<'_> {
         let w = self.width();
         let x = self.vector(value)?;
         let elem = self.elem(d);
-        let best = format!("{a}_0");
+        let copy = self.copy();
+        let best = format!("{a}_{copy}");
         let int = types::int_like(elem);
         let m = self.helpers.vector(&int, w);
         let sign = match (d, op) {
@@ -203,7 +211,7 @@ impl Emitter<'_> {
         };
         self.line(format!(
             "{{ const {m} t = ({x} {sign} {best}){nan}; {best} = {sel}(t, {x}, {best}); \
-             {a}i = {sel_index}({mask}, {bc}({at}), {a}i); }}"
+             {a}i_{copy} = {sel_index}({mask}, {bc}({at}), {a}i_{copy}); }}"
         ));
         Ok(())
     }
@@ -215,7 +223,12 @@ impl Emitter<'_> {
         let lanes = self.started[a.index()].is_some();
         let out = self.dtype(v);
         if op.is_arg() {
-            self.declare(v, &format!("{a}i"), lanes);
+            let text = if lanes {
+                format!("{a}i_{}", self.copy())
+            } else {
+                format!("{a}i")
+            };
+            self.declare(v, &text, lanes);
             return Ok(());
         }
         if out != d {
@@ -226,7 +239,7 @@ impl Emitter<'_> {
         }
         let Some((w, copies)) = self.spread[a.index()] else {
             let text = if lanes {
-                format!("{a}_0")
+                format!("{a}_{}", self.copy())
             } else {
                 a.to_string()
             };
@@ -238,21 +251,9 @@ impl Emitter<'_> {
             total = self.combine_text(op, d, w, &total, &format!("{a}_{copy}"));
         }
         let elem = self.acc_elem(d, w);
-        let extreme = match op {
-            ReduceOp::Max if d != DType::Bool => self.helpers.extreme("max", elem, 1, self.caps),
-            ReduceOp::Min if d != DType::Bool => self.helpers.extreme("min", elem, 1, self.caps),
-            _ => String::new(),
-        };
-        let combine = move |x: &str, y: &str| match op {
-            _ if !extreme.is_empty() => format!("{extreme}({x}, {y})"),
-            ReduceOp::Sum if d != DType::Bool => format!("({x} + {y})"),
-            ReduceOp::Prod if d != DType::Bool => format!("({x} * {y})"),
-            ReduceOp::XorSum => format!("({x} ^ {y})"),
-            ReduceOp::Any | ReduceOp::Sum | ReduceOp::Max => format!("({x} | {y})"),
-            _ => format!("({x} & {y})"),
-        };
         let what = format!("{}{}", op.text(), if d == DType::Bool { "b" } else { "" });
-        let f = self.helpers.across(&what, elem, w, &combine);
+        let both = self.combine_text(op, d, w, "x", "y");
+        let f = self.helpers.across(&what, elem, w, &both);
         let text = if d == DType::Bool {
             format!("-{f}({total})")
         } else {
@@ -270,11 +271,15 @@ impl Emitter<'_> {
         self.update(a, value)?;
         let lanes = self.started[a.index()].is_some();
         let text = if lanes {
-            format!("{a}_0")
+            format!("{a}_{}", self.copy())
         } else {
             a.to_string()
         };
         self.declare(v, &text, lanes);
         Ok(())
+    }
+
+    fn copy(&self) -> u32 {
+        self.lane.as_ref().map_or(0, |l| l.copy)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::build::Builder;
 use crate::nest::{EffectKind, Nest};
-use crate::{Def, ValId};
+use crate::{BufRole, Def, ValId};
 use inrush_base::{Caps, DType};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
@@ -90,6 +90,33 @@ pub(crate) fn dtypes<'b>(
         .filter(|v| !matches!(b.values[*v].def, Def::Indirect { .. } | Def::Index(_)))
         .map(|v| b.values[v].dtype);
     stored.chain(computed)
+}
+
+/// Vectors that a lanes loop around reductions handles at once: their accumulators are independent, and more of each cache
+/// line is used at a time. Divides 4.
+pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
+    let reduces = b.nests.iter().any(|n| !n.splits.is_empty());
+    let local = |v: usize| match &b.values[v].def {
+        Def::Load { buf, .. } => matches!(b.buffers[buf.index()].role, BufRole::Local { .. }),
+        Def::Running { .. } => true,
+        _ => false,
+    };
+    let alive = || (0..b.values.len()).filter(|v| live.values[*v]);
+    if !reduces || alive().any(local) {
+        return 1;
+    }
+    let ops: u32 = alive()
+        .map(|v| match &b.values[v].def {
+            Def::Op { op, .. } if op.class() == OpClass::Math => 16,
+            Def::Const(_) | Def::Final(_) => 0,
+            _ => 1,
+        })
+        .sum();
+    match ops {
+        0..=12 => 4,
+        13..=24 => 2,
+        _ => 1,
+    }
 }
 
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations.

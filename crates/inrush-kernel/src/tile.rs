@@ -55,6 +55,7 @@ pub fn tile(
         let lane = grid.remove(axis);
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
         let blocked = !combining && total > 2 * UNIT_POINTS;
+        let unroll = lanes::copies(&builder, &live);
         if blocked {
             let step = 4 * width as i64;
             block = ((2 * UNIT_POINTS / point) / step * step).max(step);
@@ -74,7 +75,7 @@ pub fn tile(
             } else {
                 Range::Full(lane.size)
             },
-            role: Role::Lanes { width, unroll: 1 },
+            role: Role::Lanes { width, unroll },
         });
     }
     while let Some(last) = grid.last().copied() {
