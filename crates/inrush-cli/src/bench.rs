@@ -11,7 +11,10 @@ use std::time::Duration;
 
 pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
     if !a.json {
-        println!("{:<36} {:>10} {:>10} {:>9} {:>10} {:>10} {:>8}", "model", "graph ms", "C ms", "load ms", "run ms", "best ms", "launches");
+        println!(
+            "{:<36} {:>10} {:>10} {:>9} {:>10} {:>10} {:>8}",
+            "model", "graph ms", "C ms", "load ms", "run ms", "best ms", "launches"
+        );
     }
     let mut first_error = None;
     for path in &a.models {
@@ -32,7 +35,9 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
         .then(tempfile::tempdir)
         .transpose()
         .map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
-    let cache = fresh.as_ref().map_or_else(Cache::open_default, |d| Cache::at(d.path().to_path_buf()));
+    let cache = fresh
+        .as_ref()
+        .map_or_else(Cache::open_default, |d| Cache::at(d.path().to_path_buf()));
     let s = session::open(path, &a.target, &cache, true)?;
     let beside = sibling(path);
     let inputs = if beside.exists() {
@@ -40,11 +45,20 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
     } else if let Some(v) = &s.samples {
         v.clone()
     } else {
-        let symbols: Vec<i64> =
-            s.model.program().symbols.iter().map(|sym| 2.clamp(sym.lower, sym.upper)).collect();
+        let symbols: Vec<i64> = s
+            .model
+            .program()
+            .symbols
+            .iter()
+            .map(|sym| 2.clamp(sym.lower, sym.upper))
+            .collect();
         random_inputs(&s.model, &symbols)?
     };
-    let l = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)))?;
+    let l = measure(
+        &s.model,
+        &inputs,
+        Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)),
+    )?;
     let counts = Counts::of(&s.model);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let graph = s.times.compile() - s.times.build();
@@ -67,7 +81,8 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
     } else {
         println!(
             "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
-            path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+            path.file_name()
+                .map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
             ms(graph),
             ms(s.times.build()),
             ms(s.times.load),

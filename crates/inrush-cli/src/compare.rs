@@ -7,7 +7,10 @@ use inrush_runtime::Tensor;
 pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
     let bytes = t.to_bytes();
     fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-        bytes.chunks_exact(N).map(|c| f(c.try_into().expect("chunks of N"))).collect()
+        bytes
+            .chunks_exact(N)
+            .map(|c| f(c.try_into().expect("chunks of N")))
+            .collect()
     }
     Ok(match t.dtype {
         DType::F64 => each(&bytes, f64::from_le_bytes),
@@ -30,14 +33,25 @@ pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
 /// stands in one tensor only.
 pub fn relative_error(got: &Tensor, want: &Tensor) -> Result<f64> {
     if got.sizes != want.sizes {
-        return Err(Error::input(format!("sizes {:?} instead of {:?}", got.sizes, want.sizes)));
+        return Err(Error::input(format!(
+            "sizes {:?} instead of {:?}",
+            got.sizes, want.sizes
+        )));
     }
     if got.dtype != want.dtype {
-        return Err(Error::input(format!("{} instead of {}", got.dtype.torch_name(), want.dtype.torch_name())));
+        return Err(Error::input(format!(
+            "{} instead of {}",
+            got.dtype.torch_name(),
+            want.dtype.torch_name()
+        )));
     }
     if !got.dtype.is_float() {
         // Integers are right or wrong; i64 beyond 2^53 must not be compared as floats.
-        return Ok(if got.to_bytes() == want.to_bytes() { 0.0 } else { f64::INFINITY });
+        return Ok(if got.to_bytes() == want.to_bytes() {
+            0.0
+        } else {
+            f64::INFINITY
+        });
     }
     let (got, want) = (to_f64(got)?, to_f64(want)?);
     let (mut diff, mut norm) = (0.0, 0.0);
@@ -49,16 +63,25 @@ pub fn relative_error(got: &Tensor, want: &Tensor) -> Result<f64> {
             return Ok(f64::INFINITY);
         }
     }
-    Ok(if norm > 0.0 { (diff / norm).sqrt() } else { diff.sqrt() })
+    Ok(if norm > 0.0 {
+        (diff / norm).sqrt()
+    } else {
+        diff.sqrt()
+    })
 }
 
 /// How many rows of `scores` (rows × classes) have their first maximum at the label.
 pub fn correct(scores: &Tensor, labels: &Tensor) -> Result<(usize, usize)> {
     let [rows, classes] = scores.sizes[..] else {
-        return Err(Error::input("accuracy needs an output 0 of two dimensions (rows × classes)"));
+        return Err(Error::input(
+            "accuracy needs an output 0 of two dimensions (rows × classes)",
+        ));
     };
     if labels.sizes != [rows] {
-        return Err(Error::input(format!("`labels` has sizes {:?}, expected [{rows}]", labels.sizes)));
+        return Err(Error::input(format!(
+            "`labels` has sizes {:?}, expected [{rows}]",
+            labels.sizes
+        )));
     }
     let (scores, labels) = (to_f64(scores)?, to_f64(labels)?);
     let mut right = 0;

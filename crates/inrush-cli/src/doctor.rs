@@ -14,9 +14,7 @@ pub fn has_vector_math() -> bool {
         static FOUND: OnceLock<bool> = OnceLock::new();
         *FOUND.get_or_init(|| {
             // SAFETY: loading the C library's own companion runs no code of others; only a symbol's presence is read.
-            unsafe {
-                libloading_probe("libmvec.so.1", b"_ZGVdN8v_erff\0")
-            }
+            unsafe { libloading_probe("libmvec.so.1", b"_ZGVdN8v_erff\0") }
         })
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]
@@ -43,22 +41,44 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
     findings.push(Finding {
         what: "processor",
         ok: true,
-        detail: format!("{}, levels {}, {threads} threads", std::env::consts::ARCH, levels.join(", ")),
+        detail: format!(
+            "{}, levels {}, {threads} threads",
+            std::env::consts::ARCH,
+            levels.join(", ")
+        ),
     });
     findings.push(match Compiler::find().and_then(|c| Ok((c.version()?, c))) {
-        Ok((version, c)) => {
-            Finding { what: "C compiler", ok: true, detail: format!("{} ({version})", c.path.display()) }
-        }
-        Err(e) => Finding { what: "C compiler", ok: false, detail: e.message().to_string() },
+        Ok((version, c)) => Finding {
+            what: "C compiler",
+            ok: true,
+            detail: format!("{} ({version})", c.path.display()),
+        },
+        Err(e) => Finding {
+            what: "C compiler",
+            ok: false,
+            detail: e.message().to_string(),
+        },
     });
     findings.push(match try_build() {
-        Ok(ms) => Finding { what: "build", ok: true, detail: format!("a kernel built in {ms} ms") },
-        Err(e) => Finding { what: "build", ok: false, detail: e.message().to_string() },
+        Ok(ms) => Finding {
+            what: "build",
+            ok: true,
+            detail: format!("a kernel built in {ms} ms"),
+        },
+        Err(e) => Finding {
+            what: "build",
+            ok: false,
+            detail: e.message().to_string(),
+        },
     });
     findings.push(Finding {
         what: "vector math",
         ok: true,
-        detail: if has_vector_math() { "libmvec".into() } else { "none: math functions run one element at a time".into() },
+        detail: if has_vector_math() {
+            "libmvec".into()
+        } else {
+            "none: math functions run one element at a time".into()
+        },
     });
     let cache = Cache::open_default();
     let usage = cache.usage();
@@ -70,31 +90,57 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
         ok: writable.is_ok(),
         detail: match writable {
             Ok(()) => {
-                format!("{}: {} objects, {:.1} MB", cache.dir().display(), usage.entries, usage.bytes as f64 / 1e6)
+                format!(
+                    "{}: {} objects, {:.1} MB",
+                    cache.dir().display(),
+                    usage.entries,
+                    usage.bytes as f64 / 1e6
+                )
             }
-            Err(e) => format!("{}: not writable: {e}; set INRUSH_CACHE_DIR", cache.dir().display()),
+            Err(e) => format!(
+                "{}: not writable: {e}; set INRUSH_CACHE_DIR",
+                cache.dir().display()
+            ),
         },
     });
     let healthy = findings.iter().all(|f| f.ok);
     if a.json {
         let map: serde_json::Map<String, serde_json::Value> = findings
             .iter()
-            .map(|f| (f.what.replace(' ', "_"), serde_json::json!({"ok": f.ok, "detail": f.detail})))
+            .map(|f| {
+                (
+                    f.what.replace(' ', "_"),
+                    serde_json::json!({"ok": f.ok, "detail": f.detail}),
+                )
+            })
             .collect();
         println!("{}", serde_json::Value::Object(map));
     } else {
         for f in &findings {
-            println!("{} {:<12} {}", if f.ok { "ok  " } else { "FAIL" }, f.what, f.detail);
+            println!(
+                "{} {:<12} {}",
+                if f.ok { "ok  " } else { "FAIL" },
+                f.what,
+                f.detail
+            );
         }
     }
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    Ok(if healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(3)
+    })
 }
 
 /// Builds one function in a throw-away cache; milliseconds.
 fn try_build() -> Result<u128> {
-    let dir = tempfile::tempdir().map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
+    let dir = tempfile::tempdir()
+        .map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
     let start = std::time::Instant::now();
-    let target = Target { isa: inrush_cpu::detect(), vector_math: has_vector_math() };
+    let target = Target {
+        isa: inrush_cpu::detect(),
+        vector_math: has_vector_math(),
+    };
     let source = "int inrush_probe(int x) { return x + 1; }\n".to_string();
     Compiler::find()?.build(&[source], &target, &Cache::at(dir.path().to_path_buf()))?;
     Ok(start.elapsed().as_millis())
@@ -102,7 +148,11 @@ fn try_build() -> Result<u128> {
 
 pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     let cache = Cache::open_default();
-    let usage = if a.clear { cache.clear()? } else { cache.usage() };
+    let usage = if a.clear {
+        cache.clear()?
+    } else {
+        cache.usage()
+    };
     println!(
         "{}: {} objects, {:.1} MB{}",
         cache.dir().display(),

@@ -25,12 +25,18 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     let name = a.model.display().to_string();
     let stage = a.stage.as_str();
     if !STAGES.contains(&stage) && stage != "summary" && stage != "refusals" {
-        return Err(Error::input(format!("unknown stage `{stage}`: {}, refusals or summary", STAGES.join(", "))));
+        return Err(Error::input(format!(
+            "unknown stage `{stage}`: {}, refusals or summary",
+            STAGES.join(", ")
+        )));
     }
     if Package::is_package(&a.model) {
         let p = Package::open(&a.model)?;
         if stage != "wrap" && stage != "summary" {
-            return Err(Error::input(format!("a compiled package holds no stage `{stage}`, only `wrap`")).in_file(name));
+            return Err(Error::input(format!(
+                "a compiled package holds no stage `{stage}`, only `wrap`"
+            ))
+            .in_file(name));
         }
         show(&p.program.to_string());
         return Ok(ExitCode::SUCCESS);
@@ -41,13 +47,21 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if stage == "import" {
-        show(&archive.graph.to_string());
+        show(&archive.graph.print());
         return Ok(ExitCode::SUCCESS);
     }
     let caps = session::caps(&a.target)?;
     let mut keep = Keep { stage, text: None };
-    let compiled = inrush_compile::compile(archive.graph, &caps, &Options { pieces: 1, ..Options::default() }, &mut keep)
-        .map_err(|e| e.in_file(name));
+    let compiled = inrush_compile::compile(
+        archive.graph,
+        &caps,
+        &Options {
+            pieces: 1,
+            ..Options::default()
+        },
+        &mut keep,
+    )
+    .map_err(|e| e.in_file(name));
     // A stage that was reached is shown even when a later one failed.
     match (keep.text, compiled) {
         (Some(text), _) => show(&text),

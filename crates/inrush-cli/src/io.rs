@@ -61,21 +61,23 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>> {
             return Err(Error::input("the file is empty"));
         }
         // SAFETY: the mapping is read only and dropped before this function returns.
-        let map =
-            unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
-        let tensors =
-            SafeTensors::deserialize(&map).map_err(|e| Error::input(format!("not a safetensors file: {e}")))?;
+        let map = unsafe { memmap2::Mmap::map(&file) }
+            .map_err(|e| Error::input(format!("cannot map: {e}")))?;
+        let tensors = SafeTensors::deserialize(&map)
+            .map_err(|e| Error::input(format!("not a safetensors file: {e}")))?;
         let mut out = BTreeMap::new();
         for (name, view) in tensors.iter() {
-            let dtype = dtype(view.dtype())
-                .ok_or_else(|| Error::unsupported(format!("tensor `{name}` has dtype {:?}", view.dtype())))?;
+            let dtype = dtype(view.dtype()).ok_or_else(|| {
+                Error::unsupported(format!("tensor `{name}` has dtype {:?}", view.dtype()))
+            })?;
             let sizes = view
                 .shape()
                 .iter()
                 .map(|s| i64::try_from(*s))
                 .collect::<std::result::Result<Vec<_>, _>>()
                 .map_err(|_| Error::input(format!("tensor `{name}` is too large")))?;
-            let t = Tensor::from_bytes(dtype, sizes, view.data()).map_err(|e| e.context(format!("tensor `{name}`")))?;
+            let t = Tensor::from_bytes(dtype, sizes, view.data())
+                .map_err(|e| e.context(format!("tensor `{name}`")))?;
             out.insert(name.to_string(), t);
         }
         Ok(out)
@@ -87,9 +89,15 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>> {
 pub fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let mut data = Vec::with_capacity(tensors.len());
     for (name, t) in tensors {
-        let d = file_dtype(t.dtype)
-            .ok_or_else(|| Error::unsupported(format!("writing {} tensors to a safetensors file", t.dtype)))?;
-        data.push((name.clone(), d, t.sizes.iter().map(|s| *s as usize).collect::<Vec<_>>(), t.to_bytes()));
+        let d = file_dtype(t.dtype).ok_or_else(|| {
+            Error::unsupported(format!("writing {} tensors to a safetensors file", t.dtype))
+        })?;
+        data.push((
+            name.clone(),
+            d,
+            t.sizes.iter().map(|s| *s as usize).collect::<Vec<_>>(),
+            t.to_bytes(),
+        ));
     }
     let views = data
         .iter()

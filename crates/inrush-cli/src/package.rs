@@ -16,7 +16,9 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         return Err(Error::input("no such file").in_file(a.model.display().to_string()));
     }
     if Package::is_package(&a.model) {
-        return Err(Error::input("already a compiled package").in_file(a.model.display().to_string()));
+        return Err(
+            Error::input("already a compiled package").in_file(a.model.display().to_string())
+        );
     }
     let mut c = session::compile_archive(&a.model, &caps, &progress)?;
     let built = session::build(&mut c, &caps, &Cache::open_default(), &progress)?;
@@ -30,7 +32,12 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     };
     let weights = &c.archive.weights;
     inrush_package::write(&a.output, target, &c.compiled.program, &object, &|name| {
-        weights.view(name).map(|w| WeightData { dtype: w.dtype, sizes: w.sizes, strides: w.strides, bytes: w.bytes })
+        weights.view(name).map(|w| WeightData {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
     })?;
     progress.done();
     let bytes = std::fs::metadata(&a.output).map_or(0, |m| m.len());

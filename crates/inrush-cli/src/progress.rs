@@ -15,7 +15,11 @@ impl Progress {
     pub fn new(quiet: bool) -> Progress {
         let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());
         bar.set_draw_target(ProgressDrawTarget::hidden());
-        Progress { bar, start: Instant::now(), visible: !quiet && std::io::stderr().is_terminal() }
+        Progress {
+            bar,
+            start: Instant::now(),
+            visible: !quiet && std::io::stderr().is_terminal(),
+        }
     }
 
     /// Names the step that begins.

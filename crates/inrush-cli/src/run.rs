@@ -17,10 +17,20 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     let expect = a.expect.as_deref().map(io::read).transpose()?;
     let s = session::open(&a.model, &a.target, &cache, a.json)?;
     let (inputs, source) = match given {
-        Some(tensors) => (bind_inputs(&s.model, tensors, a.inputs.as_deref().unwrap_or(Path::new("")))?, "given"),
+        Some(tensors) => (
+            bind_inputs(
+                &s.model,
+                tensors,
+                a.inputs.as_deref().unwrap_or(Path::new("")),
+            )?,
+            "given",
+        ),
         None => match &s.samples {
             Some(v) if a.size.is_empty() => (v.clone(), "the archive's sample inputs"),
-            _ => (random_inputs(&s.model, &symbol_values(&s, &a.size)?)?, "seeded random inputs"),
+            _ => (
+                random_inputs(&s.model, &symbol_values(&s, &a.size)?)?,
+                "seeded random inputs",
+            ),
         },
     };
     let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
@@ -37,14 +47,30 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             .collect();
         io::write(path, &tensors)?;
     }
-    let latency = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)))?;
+    let latency = measure(
+        &s.model,
+        &inputs,
+        Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)),
+    )?;
     let counts = Counts::of(&s.model);
-    let failed = report.max_rel_err.is_some_and(|e| e.is_nan() || e > a.tolerance);
+    let failed = report
+        .max_rel_err
+        .is_some_and(|e| e.is_nan() || e > a.tolerance);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     if a.json {
-        let fallbacks: Vec<&str> = s.model.program().fallbacks.iter().map(|f| f.op.as_str()).collect();
-        let stages: serde_json::Map<String, serde_json::Value> =
-            s.times.stages.iter().map(|(n, d)| (n.to_string(), ms(*d).into())).collect();
+        let fallbacks: Vec<&str> = s
+            .model
+            .program()
+            .fallbacks
+            .iter()
+            .map(|f| f.op.as_str())
+            .collect();
+        let stages: serde_json::Map<String, serde_json::Value> = s
+            .times
+            .stages
+            .iter()
+            .map(|(n, d)| (n.to_string(), ms(*d).into()))
+            .collect();
         let line = serde_json::json!({
             "model": a.model.display().to_string(),
             "target": s.caps.to_string(),
@@ -65,7 +91,12 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
         });
         println!("{line}");
     } else {
-        println!("{}  on {}, {} threads", a.model.display(), s.caps, s.caps.threads);
+        println!(
+            "{}  on {}, {} threads",
+            a.model.display(),
+            s.caps,
+            s.caps.threads
+        );
         match s.cached {
             Some(cached) => {
                 let build = s.times.build();
@@ -90,17 +121,29 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             "  kernels  {} fused, {} matrix products or convolutions, 0 extern calls",
             counts.kernels, counts.contractions
         );
-        println!("  memory   {:.2} MB a call, weights aside", peak as f64 / 1e6);
+        println!(
+            "  memory   {:.2} MB a call, weights aside",
+            peak as f64 / 1e6
+        );
         if let Some(e) = report.max_rel_err {
             let verdict = if failed { "FAILED" } else { "ok" };
-            println!("  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}", a.tolerance);
+            println!(
+                "  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}",
+                a.tolerance
+            );
         }
         if let Some((right, n)) = report.accuracy {
-            println!("  accuracy {:.2} % ({right} of {n})", 100.0 * right as f64 / n.max(1) as f64);
+            println!(
+                "  accuracy {:.2} % ({right} of {n})",
+                100.0 * right as f64 / n.max(1) as f64
+            );
         }
     }
     if failed {
-        eprintln!("inrush: {}: the outputs differ from the expected ones", a.model.display());
+        eprintln!(
+            "inrush: {}: the outputs differ from the expected ones",
+            a.model.display()
+        );
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
@@ -115,33 +158,62 @@ pub struct Counts {
 impl Counts {
     pub fn of(model: &Model) -> Counts {
         let steps = &model.program().steps;
-        let contractions = steps.iter().filter(|s| matches!(s, Step::Contract(_))).count();
-        Counts { kernels: steps.len() - contractions, contractions }
+        let contractions = steps
+            .iter()
+            .filter(|s| matches!(s, Step::Contract(_)))
+            .count();
+        Counts {
+            kernels: steps.len() - contractions,
+            contractions,
+        }
     }
 }
 
 /// Outputs that belong to the user: mutations have none.
 pub fn user_outputs(model: &Model, outputs: Vec<Value>) -> Vec<Value> {
     let keep = |o: &inrush_program::Output| !matches!(o, inrush_program::Output::Mutation);
-    model.program().outputs.iter().zip(outputs).filter(|(o, _)| keep(o)).map(|(_, v)| v).collect()
+    model
+        .program()
+        .outputs
+        .iter()
+        .zip(outputs)
+        .filter(|(o, _)| keep(o))
+        .map(|(_, v)| v)
+        .collect()
 }
 
 /// Tensors of a file as inputs: by name, else by position.
-pub fn bind_inputs(model: &Model, mut tensors: BTreeMap<String, Tensor>, path: &Path) -> Result<Vec<Value>> {
+pub fn bind_inputs(
+    model: &Model,
+    mut tensors: BTreeMap<String, Tensor>,
+    path: &Path,
+) -> Result<Vec<Value>> {
     let program = model.program();
     let mut out = Vec::with_capacity(program.inputs.len());
     for (i, spec) in program.inputs.iter().enumerate() {
-        let found = tensors.remove(&spec.name).or_else(|| tensors.remove(&i.to_string()));
+        let found = tensors
+            .remove(&spec.name)
+            .or_else(|| tensors.remove(&i.to_string()));
         out.push(match (&spec.ty, found) {
             (InputType::Tensor { .. }, Some(t)) => Value::Tensor(t),
             (InputType::Int { .. }, Some(t)) if t.numel() == 1 && t.dtype == DType::I64 => {
                 Value::Int(compare::to_f64(&t)?[0] as i64)
             }
             (InputType::Constant { value }, _) => Value::Scalar((*value).into()),
-            (_, Some(_)) => return Err(Error::input(format!("input `{}` must be an int64 scalar", spec.name))),
+            (InputType::Ignored, _) => Value::None,
+            (_, Some(_)) => {
+                return Err(Error::input(format!(
+                    "input `{}` must be an int64 scalar",
+                    spec.name
+                )));
+            }
             (_, None) => {
-                let names: Vec<String> =
-                    program.inputs.iter().enumerate().map(|(k, s)| format!("\"{k}\" or \"{}\"", s.name)).collect();
+                let names: Vec<String> = program
+                    .inputs
+                    .iter()
+                    .enumerate()
+                    .map(|(k, s)| format!("\"{k}\" or \"{}\"", s.name))
+                    .collect();
                 return Err(Error::input(format!(
                     "no tensor for input `{}`; the model wants the keys {}",
                     spec.name,
@@ -152,7 +224,10 @@ pub fn bind_inputs(model: &Model, mut tensors: BTreeMap<String, Tensor>, path: &
         });
     }
     if let Some(extra) = tensors.keys().next() {
-        return Err(Error::input(format!("the tensor `{extra}` belongs to no input")).in_file(path.display().to_string()));
+        return Err(
+            Error::input(format!("the tensor `{extra}` belongs to no input"))
+                .in_file(path.display().to_string()),
+        );
     }
     Ok(out)
 }
@@ -168,7 +243,10 @@ fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
             .ok_or_else(|| Error::input(format!("--size wants NAME=N, got `{g}`")))?;
         if !program.symbols.iter().any(|s| s.name == name) {
             let names: Vec<&str> = program.symbols.iter().map(|s| s.name.as_str()).collect();
-            return Err(Error::input(format!("the model has no size `{name}` (it has: {})", names.join(", "))));
+            return Err(Error::input(format!(
+                "the model has no size `{name}` (it has: {})",
+                names.join(", ")
+            )));
         }
         chosen.insert(name, value);
     }
@@ -176,8 +254,16 @@ fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
         .symbols
         .iter()
         .map(|sym| {
-            let hint = s.hints.iter().find(|(n, _)| *n == sym.name).map(|(_, v)| *v);
-            chosen.get(sym.name.as_str()).copied().or(hint).unwrap_or(2.clamp(sym.lower, sym.upper))
+            let hint = s
+                .hints
+                .iter()
+                .find(|(n, _)| *n == sym.name)
+                .map(|(_, v)| *v);
+            chosen
+                .get(sym.name.as_str())
+                .copied()
+                .or(hint)
+                .unwrap_or(2.clamp(sym.lower, sym.upper))
         })
         .collect())
 }
@@ -201,14 +287,24 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
         .enumerate()
         .map(|(at, spec)| match &spec.ty {
             InputType::Constant { value } => Ok(Value::Scalar((*value).into())),
+            InputType::Ignored => Ok(Value::None),
             InputType::Int { .. } => {
-                let of = program.symbols.iter().position(|s| s.source == SymbolSource::Int { input: at as u32 });
+                let of = program
+                    .symbols
+                    .iter()
+                    .position(|s| s.source == SymbolSource::Int { input: at as u32 });
                 Ok(Value::Int(of.map_or(0, |k| symbols[k])))
             }
-            InputType::Tensor { dtype, sizes: ids, .. } => {
+            InputType::Tensor {
+                dtype, sizes: ids, ..
+            } => {
                 let dims: Vec<i64> = ids.iter().map(|i| sizes[i.0 as usize]).collect();
-                let n = dims.iter().try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
-                let n = n.filter(|n| *n <= 1 << 32).ok_or_else(|| Error::input("these inputs are too large"))?;
+                let n = dims
+                    .iter()
+                    .try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
+                let n = n
+                    .filter(|n| *n <= 1 << 32)
+                    .ok_or_else(|| Error::input("these inputs are too large"))?;
                 let mut bytes = Vec::with_capacity(n as usize * dtype.0.size());
                 for _ in 0..n {
                     let r = next();
@@ -221,7 +317,11 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                         d if d.is_int() || d == DType::Bool => {
                             bytes.extend(&((r >> 60) & 1).to_le_bytes()[..d.size()]);
                         }
-                        d => return Err(Error::unsupported(format!("random {d} inputs; pass --inputs"))),
+                        d => {
+                            return Err(Error::unsupported(format!(
+                                "random {d} inputs; pass --inputs"
+                            )));
+                        }
                     }
                 }
                 Tensor::from_bytes(dtype.0, dims, &bytes).map(Value::Tensor)
@@ -238,8 +338,13 @@ struct Check {
 
 impl Check {
     fn new(outputs: &[Value], expect: Option<&BTreeMap<String, Tensor>>) -> Result<Check> {
-        let mut check = Check { max_rel_err: None, accuracy: None };
-        let Some(expect) = expect else { return Ok(check) };
+        let mut check = Check {
+            max_rel_err: None,
+            accuracy: None,
+        };
+        let Some(expect) = expect else {
+            return Ok(check);
+        };
         for (key, want) in expect {
             if key == "labels" {
                 if let Some(Value::Tensor(scores)) = outputs.first() {
@@ -247,13 +352,16 @@ impl Check {
                 }
                 continue;
             }
-            let at: usize = key
-                .parse()
-                .map_err(|_| Error::input(format!("expected output `{key}`: keys are positions, or `labels`")))?;
+            let at: usize = key.parse().map_err(|_| {
+                Error::input(format!(
+                    "expected output `{key}`: keys are positions, or `labels`"
+                ))
+            })?;
             let Some(Value::Tensor(got)) = outputs.get(at) else {
                 return Err(Error::input(format!("the model has no tensor output {at}")));
             };
-            let e = compare::relative_error(got, want).map_err(|e| e.context(format!("output {at}")))?;
+            let e = compare::relative_error(got, want)
+                .map_err(|e| e.context(format!("output {at}")))?;
             check.max_rel_err = Some(check.max_rel_err.map_or(e, |m| m.max(e)));
         }
         Ok(check)
@@ -283,5 +391,9 @@ pub fn measure(model: &Model, inputs: &[Value], limit: Duration) -> Result<Laten
         }
     }
     times.sort();
-    Ok(Latency { median: times[times.len() / 2], best: times[0], count: times.len() })
+    Ok(Latency {
+        median: times[times.len() / 2],
+        best: times[0],
+        count: times.len(),
+    })
 }

@@ -2,12 +2,13 @@
 
 use crate::args::TargetArgs;
 use crate::progress::Progress;
-use inrush_base::{Caps, Error, Isa, Result};
+use inrush_base::{Caps, Error, Isa, Result, Scalar};
 use inrush_compile::{Compiled, Observer, Options};
 use inrush_package::Package;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{Model, Parts, Pool, WeightSource, WeightView};
+use inrush_runtime::{Model, Parts, Pool, Tensor, Value, WeightSource, WeightView};
+use inrush_torch::Sample;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,9 @@ pub fn caps(target: &TargetArgs) -> Result<Caps> {
     let isa = match target.target.as_str() {
         "native" => native,
         name => Isa::parse(name).ok_or_else(|| {
-            Error::input(format!("unknown target `{name}`: native, scalar, avx2, avx512 or neon"))
+            Error::input(format!(
+                "unknown target `{name}`: native, scalar, avx2, avx512 or neon"
+            ))
         })?,
     };
     let threads = match target.threads {
@@ -46,7 +49,11 @@ impl Times {
     }
     /// What the C compiler took.
     pub fn build(&self) -> Duration {
-        self.stages.iter().filter(|s| s.0 == "build").map(|s| s.1).sum()
+        self.stages
+            .iter()
+            .filter(|s| s.0 == "build")
+            .map(|s| s.1)
+            .sum()
     }
 }
 
@@ -58,7 +65,7 @@ pub struct Session {
     /// The shared object came from the cache; `None` for a package.
     pub cached: Option<bool>,
     /// Inputs that came with the archive.
-    pub samples: Option<Vec<inrush_runtime::Value>>,
+    pub samples: Option<Vec<Value>>,
     /// Values of symbols that the archive's example had, by name.
     pub hints: Vec<(String, i64)>,
 }
@@ -94,24 +101,45 @@ pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<
     progress.step("import".into());
     let mut archive = open_archive(path)?;
     times.stages.push(("import", start.elapsed()));
-    let options = Options { pieces: std::thread::available_parallelism().map_or(1, |n| n.get()).min(8), ..Options::default() };
+    let options = Options {
+        pieces: std::thread::available_parallelism()
+            .map_or(1, |n| n.get())
+            .min(8),
+        ..Options::default()
+    };
     let graph = std::mem::take(&mut archive.graph);
-    let mut watch = Watch { times: &mut times, progress, start: Instant::now() };
+    let mut watch = Watch {
+        times: &mut times,
+        progress,
+        start: Instant::now(),
+    };
     let compiled = inrush_compile::compile(graph, caps, &options, &mut watch)
         .map_err(|e| e.in_file(path.display().to_string()))?;
-    Ok(CompiledArchive { archive, compiled, times })
+    Ok(CompiledArchive {
+        archive,
+        compiled,
+        times,
+    })
 }
 
-/// Opens a `.pt2` archive with the operators that inrush knows.
+/// Opens a `.pt2` archive.
 pub fn open_archive(path: &Path) -> Result<inrush_torch::Model> {
-    inrush_torch::open(path, &inrush_aten::bind)
+    inrush_torch::open(path)
 }
 
 /// Builds the kernels of a compiled archive.
-pub fn build(c: &mut CompiledArchive, caps: &Caps, cache: &Cache, progress: &Progress) -> Result<inrush_runtime::cc::Built> {
+pub fn build(
+    c: &mut CompiledArchive,
+    caps: &Caps,
+    cache: &Cache,
+    progress: &Progress,
+) -> Result<inrush_runtime::cc::Built> {
     progress.step("build: C compiler".into());
     let start = Instant::now();
-    let target = Target { isa: caps.isa, vector_math: caps.vector_math };
+    let target = Target {
+        isa: caps.isa,
+        vector_math: caps.vector_math,
+    };
     let built = Compiler::find()?.build(&c.compiled.pieces, &target, cache)?;
     c.times.stages.push(("build", start.elapsed()));
     Ok(built)
@@ -133,7 +161,11 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
         return Err(Error::machine(format!(
             "this processor cannot run {} code (it can run {})",
             caps.isa.name(),
-            inrush_cpu::available().iter().map(|i| i.name()).collect::<Vec<_>>().join(", ")
+            inrush_cpu::available()
+                .iter()
+                .map(|i| i.name())
+                .collect::<Vec<_>>()
+                .join(", ")
         )));
     }
     let mut c = compile_archive(path, &caps, &progress)?;
@@ -141,7 +173,7 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
     let start = Instant::now();
     progress.step("load".into());
     let hints = c.archive.hints();
-    let samples = c.archive.sample_values();
+    let samples = sample_values(&c.archive);
     let parts = Parts {
         program: c.compiled.program,
         object: &built.path,
@@ -151,16 +183,31 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
     let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
     let mut times = c.times;
     times.load = start.elapsed();
-    Ok(Session { model, times, caps, cached: Some(built.cached), samples, hints })
+    Ok(Session {
+        model,
+        times,
+        caps,
+        cached: Some(built.cached),
+        samples,
+        hints,
+    })
 }
 
-fn open_package(path: &Path, mut caps: Caps, pool: Arc<Pool>, progress: &Progress) -> Result<Session> {
+fn open_package(
+    path: &Path,
+    mut caps: Caps,
+    pool: Arc<Pool>,
+    progress: &Progress,
+) -> Result<Session> {
     let start = Instant::now();
     progress.step("load".into());
     let package = Package::open(path)?;
     let t = &package.target;
     let isa = Isa::parse(&t.isa).filter(|i| inrush_cpu::available().contains(i));
-    let (Some(isa), true) = (isa, t.arch == std::env::consts::ARCH && t.os == std::env::consts::OS) else {
+    let (Some(isa), true) = (
+        isa,
+        t.arch == std::env::consts::ARCH && t.os == std::env::consts::OS,
+    ) else {
         return Err(Error::machine(format!(
             "the package was compiled for {} {} {}, this machine is {} {} {}",
             t.os,
@@ -175,20 +222,58 @@ fn open_package(path: &Path, mut caps: Caps, pool: Arc<Pool>, progress: &Progres
     caps.isa = isa;
     // The loader wants a file of its own; it goes when the code has been mapped.
     let fail = |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
-    let object = tempfile::Builder::new().prefix("inrush-").suffix(".so").tempfile().map_err(fail)?;
+    let object = tempfile::Builder::new()
+        .prefix("inrush-")
+        .suffix(".so")
+        .tempfile()
+        .map_err(fail)?;
     std::fs::write(object.path(), package.object()).map_err(fail)?;
     let program = package.program.clone();
-    let parts = Parts { program, object: object.path(), weights: Box::new(PackageWeights(package)), pool };
+    let parts = Parts {
+        program,
+        object: object.path(),
+        weights: Box::new(PackageWeights(package)),
+        pool,
+    };
     let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
-    let times = Times { load: start.elapsed(), ..Times::default() };
-    Ok(Session { model, times, caps, cached: None, samples: None, hints: Vec::new() })
+    let times = Times {
+        load: start.elapsed(),
+        ..Times::default()
+    };
+    Ok(Session {
+        model,
+        times,
+        caps,
+        cached: None,
+        samples: None,
+        hints: Vec::new(),
+    })
+}
+
+/// The archive's sample inputs as values of a call.
+fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
+    let samples = archive.samples.as_ref().ok()?;
+    samples
+        .iter()
+        .map(|s| match s {
+            Sample::Tensor(t) => Tensor::from_bytes(t.dtype, t.sizes.clone(), &t.bytes).ok().map(Value::Tensor),
+            Sample::Scalar(Scalar::Int(i)) => Some(Value::Int(*i)),
+            Sample::Scalar(s) => Some(Value::Scalar(*s)),
+            Sample::None => Some(Value::None),
+        })
+        .collect()
 }
 
 struct ArchiveWeights(inrush_torch::Weights);
 
 impl WeightSource for ArchiveWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.0.view(name).map(|w| WeightView { dtype: w.dtype, sizes: w.sizes, strides: w.strides, bytes: w.bytes })
+        self.0.view(name).map(|w| WeightView {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
     }
 }
 
@@ -196,6 +281,11 @@ struct PackageWeights(Package);
 
 impl WeightSource for PackageWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.0.weight(name).map(|w| WeightView { dtype: w.dtype, sizes: w.sizes, strides: w.strides, bytes: w.bytes })
+        self.0.weight(name).map(|w| WeightView {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
     }
 }

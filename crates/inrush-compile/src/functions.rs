@@ -1,7 +1,8 @@
 //! Kernels of a plan: tiled, emitted, each distinct function once.
 
-use crate::wrap::{Emitted, Function};
+use crate::wrap::Emitted;
 use inrush_base::{Caps, Result};
+use inrush_c::Function;
 use inrush_kernel::Kernel;
 use inrush_sched::{Plan, Step};
 use rustc_hash::FxHashMap;
@@ -23,7 +24,7 @@ pub struct EmittedAll {
 /// Stage tile over all steps.
 pub fn tile(plan: &Plan, caps: &Caps) -> Result<Kernels> {
     let one = |s: &Step| match s {
-        Step::Kernel(g) => inrush_kernel::tile(&plan.loops, g, caps),
+        Step::Kernel(g) => inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps),
         Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps),
     };
     Ok(Kernels {
@@ -45,44 +46,59 @@ pub fn show(plan: &Plan, kernels: &Kernels) -> String {
 /// Stage emit: C source, equal functions once, spread over `pieces` translation units of similar length.
 pub fn emit(plan: &Plan, kernels: Kernels, caps: &Caps, pieces: usize) -> Result<EmittedAll> {
     let mut functions: Vec<Function> = Vec::new();
-    let mut sources: Vec<String> = Vec::new();
-    let mut by_text: FxHashMap<String, u32> = FxHashMap::default();
+    let mut by_name: FxHashMap<String, u32> = FxHashMap::default();
     let mut one = |kernel: Kernel| -> Result<Emitted> {
-        let text = inrush_c::emit(&plan.loops.exprs, &kernel, caps, PLACEHOLDER)?;
+        let function = inrush_c::emit(&plan.loops.exprs, &kernel, caps)?;
         let next = functions.len() as u32;
-        let function = *by_text.entry(text).or_insert_with_key(|text| {
-            let symbol = format!("inrush_k{next}");
-            sources.push(text.replace(PLACEHOLDER, &symbol));
-            functions.push(Function { symbol });
+        let at = *by_name.entry(function.name.clone()).or_insert_with(|| {
+            functions.push(function);
             next
         });
-        Ok(Emitted { kernel, function })
+        Ok(Emitted {
+            kernel,
+            function: at,
+        })
     };
-    let load_steps = kernels.load_steps.into_iter().map(&mut one).collect::<Result<_>>()?;
-    let steps = kernels.steps.into_iter().map(&mut one).collect::<Result<_>>()?;
-    Ok(EmittedAll { functions, load_steps, steps, pieces: spread(&sources, caps, pieces) })
+    let load_steps = kernels
+        .load_steps
+        .into_iter()
+        .map(&mut one)
+        .collect::<Result<_>>()?;
+    let steps = kernels
+        .steps
+        .into_iter()
+        .map(&mut one)
+        .collect::<Result<_>>()?;
+    let pieces = spread(&functions, pieces);
+    Ok(EmittedAll {
+        functions,
+        load_steps,
+        steps,
+        pieces,
+    })
 }
 
-/// What stands for a function's name until equal functions have been found.
-const PLACEHOLDER: &str = "inrush_NAME";
-
 /// Longest first into the shortest piece; within a piece functions keep their order.
-fn spread(sources: &[String], caps: &Caps, pieces: usize) -> Vec<String> {
-    let pieces = pieces.min(sources.len()).max(1);
-    let mut order: Vec<usize> = (0..sources.len()).collect();
-    order.sort_by_key(|i| (std::cmp::Reverse(sources[*i].len()), *i));
+fn spread(functions: &[Function], pieces: usize) -> Vec<String> {
+    let pieces = pieces.min(functions.len()).max(1);
+    let mut order: Vec<usize> = (0..functions.len()).collect();
+    order.sort_by_key(|i| (std::cmp::Reverse(functions[*i].text.len()), *i));
     let mut lengths = vec![0; pieces];
-    let mut piece_of = vec![0; sources.len()];
+    let mut piece_of = vec![0; functions.len()];
     for i in order {
-        let p = (0..pieces).min_by_key(|p| (lengths[*p], *p)).expect("at least one piece");
-        lengths[p] += sources[i].len();
+        let p = (0..pieces).min_by_key(|p| (lengths[*p], *p)).unwrap_or(0);
+        lengths[p] += functions[i].text.len();
         piece_of[i] = p;
     }
     (0..pieces)
         .map(|p| {
-            let own: Vec<&str> =
-                sources.iter().zip(&piece_of).filter(|(_, q)| **q == p).map(|(s, _)| s.as_str()).collect();
-            inrush_c::translation_unit(&own, caps)
+            inrush_c::unit(
+                functions
+                    .iter()
+                    .zip(&piece_of)
+                    .filter(|(_, q)| **q == p)
+                    .map(|(f, _)| f),
+            )
         })
         .collect()
 }

@@ -15,7 +15,16 @@ use inrush_graph::Graph;
 use inrush_program::Program;
 
 /// The stages in order, as `inrush inspect --stage` names them.
-pub const STAGES: &[&str] = &["import", "normalize", "decompose", "lower", "fuse", "tile", "emit", "wrap"];
+pub const STAGES: &[&str] = &[
+    "import",
+    "normalize",
+    "decompose",
+    "lower",
+    "fuse",
+    "tile",
+    "emit",
+    "wrap",
+];
 
 /// Sees the stages go by.
 pub trait Observer {
@@ -50,14 +59,27 @@ pub struct Compiled {
 ///
 /// # Errors
 /// An error with the stage's name: an operator or argument that is not supported, or a broken invariant.
-pub fn compile(graph: Graph, caps: &Caps, options: &Options, observer: &mut dyn Observer) -> Result<Compiled> {
+pub fn compile(
+    graph: Graph,
+    caps: &Caps,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Compiled> {
     let mut run = Run { observer };
-    let graph = run.stage("normalize", || inrush_aten::normalize(graph), |g| g.to_string())?;
+    let graph = run.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
     let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
-    let graph = run.stage("decompose", || inrush_aten::decompose(graph), |g| g.to_string())?;
-    let loops = run.stage("lower", || inrush_aten::lower(&graph), |l| l.to_string())?;
-    let plan = run.stage("fuse", || inrush_sched::schedule(loops, caps, &options.sched), |p| p.to_string())?;
-    let kernels = run.stage("tile", || functions::tile(&plan, caps), |k| functions::show(&plan, k))?;
+    let graph = run.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
+    let loops = run.stage("lower", || inrush_aten::lower(graph.clone()), |l| l.print())?;
+    let plan = run.stage(
+        "fuse",
+        || inrush_sched::schedule(loops, caps, &options.sched),
+        |p| p.print(),
+    )?;
+    let kernels = run.stage(
+        "tile",
+        || functions::tile(&plan, caps),
+        |k| functions::show(&plan, k),
+    )?;
     let emitted = run.stage(
         "emit",
         || functions::emit(&plan, kernels, caps, options.pieces.max(1)),
@@ -65,11 +87,24 @@ pub fn compile(graph: Graph, caps: &Caps, options: &Options, observer: &mut dyn 
     )?;
     let program = run.stage(
         "wrap",
-        || wrap::wrap(&graph, &signature, &plan, &emitted.functions, &emitted.load_steps, &emitted.steps),
+        || {
+            wrap::wrap(
+                &graph,
+                &signature,
+                &plan,
+                &emitted.functions,
+                &emitted.load_steps,
+                &emitted.steps,
+            )
+        },
         |p| p.to_string(),
     )?;
-    let refusals = plan.refusals.iter().map(|r| r.to_string()).collect();
-    Ok(Compiled { program, pieces: emitted.pieces, refusals })
+    let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
+    Ok(Compiled {
+        program,
+        pieces: emitted.pieces,
+        refusals,
+    })
 }
 
 struct Run<'a> {

@@ -29,21 +29,41 @@ pub fn signature(graph: &Graph) -> Result<Signature> {
         .filter_map(|i| match i.kind {
             InputKind::User { index } => {
                 let v = graph.value(i.value);
-                Some((index, SignatureInput { name: v.name.clone(), ty: v.ty.clone() }))
+                Some((
+                    index,
+                    SignatureInput {
+                        name: v.name.clone(),
+                        ty: v.ty.clone(),
+                    },
+                ))
             }
             _ => None,
         })
         .collect();
     inputs.sort_by_key(|(index, _)| *index);
-    if inputs.iter().enumerate().any(|(at, (index, _))| at != *index) {
-        return Err(Error::internal("user inputs are not numbered from zero without gaps"));
+    if inputs
+        .iter()
+        .enumerate()
+        .any(|(at, (index, _))| at != *index)
+    {
+        return Err(Error::internal(
+            "user inputs are not numbered from zero without gaps",
+        ));
     }
     let inputs: Vec<SignatureInput> = inputs.into_iter().map(|(_, i)| i).collect();
-    let mut out = Signature { inputs, syms: Vec::new(), symbols: Vec::new() };
+    let mut out = Signature {
+        inputs,
+        syms: Vec::new(),
+        symbols: Vec::new(),
+    };
     let mut wanted: Vec<Sym> = Vec::new();
     for i in &out.inputs {
         match &i.ty {
-            Type::Tensor(t) => t.sizes.iter().chain(&t.strides).for_each(|e| graph.exprs.collect_syms(*e, &mut wanted)),
+            Type::Tensor(t) => t
+                .sizes
+                .iter()
+                .chain(&t.strides)
+                .for_each(|e| graph.exprs.collect_syms(*e, &mut wanted)),
             Type::Int(e) => graph.exprs.collect_syms(*e, &mut wanted),
             _ => {}
         }
@@ -51,12 +71,19 @@ pub fn signature(graph: &Graph) -> Result<Signature> {
     for sym in wanted {
         let info = graph.exprs.sym_info(sym);
         let Some(source) = source_of(graph, &out.inputs, sym) else {
-            return Err(Error::unsupported(format!("no input determines the size `{}` on its own", info.name)));
+            return Err(Error::unsupported(format!(
+                "no input determines the size `{}` on its own",
+                info.name
+            )));
         };
         out.symbols.push(Symbol {
             name: info.name,
             lower: info.lower,
-            upper: if info.kind == SymKind::Size { info.upper } else { i64::MAX },
+            upper: if info.kind == SymKind::Size {
+                info.upper
+            } else {
+                i64::MAX
+            },
             source,
         });
         out.syms.push(sym);
@@ -74,14 +101,23 @@ fn source_of(graph: &Graph, inputs: &[SignatureInput], sym: Sym) -> Option<Symbo
             }
             Type::Tensor(TensorType { sizes, .. }) => {
                 for (d, e) in sizes.iter().enumerate() {
-                    let Some((coefs, rest)) = graph.exprs.affine(*e, &[sym]) else { continue };
-                    let (Some(factor), Some(offset)) = (graph.exprs.as_int(coefs[0]), graph.exprs.as_int(rest)) else {
+                    let Some((coefs, rest)) = graph.exprs.affine(*e, &[sym]) else {
+                        continue;
+                    };
+                    let (Some(factor), Some(offset)) =
+                        (graph.exprs.as_int(coefs[0]), graph.exprs.as_int(rest))
+                    else {
                         continue;
                     };
                     if factor == 0 {
                         continue;
                     }
-                    let source = SymbolSource::Dim { input: k as u32, dim: d as u32, factor, offset };
+                    let source = SymbolSource::Dim {
+                        input: k as u32,
+                        dim: d as u32,
+                        factor,
+                        offset,
+                    };
                     if factor == 1 && offset == 0 {
                         return Some(source);
                     }

@@ -17,8 +17,18 @@ pub struct Sizes<'a> {
 impl<'a> Sizes<'a> {
     /// `symbols` are the program's symbols by position.
     pub fn new(exprs: &'a Exprs, symbols: &[Sym]) -> Self {
-        let symbols = symbols.iter().enumerate().map(|(i, s)| (*s, i as u32)).collect();
-        Sizes { exprs, symbols, known: FxHashMap::default(), lines: Vec::new(), by_line: FxHashMap::default() }
+        let symbols = symbols
+            .iter()
+            .enumerate()
+            .map(|(i, s)| (*s, i as u32))
+            .collect();
+        Sizes {
+            exprs,
+            symbols,
+            known: FxHashMap::default(),
+            lines: Vec::new(),
+            by_line: FxHashMap::default(),
+        }
     }
 
     pub fn finish(self) -> Vec<Size> {

@@ -3,10 +3,13 @@
 use crate::signature::Signature;
 use crate::sizes::Sizes;
 use inrush_base::{Error, Result};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_c::Function;
+use inrush_expr::{Expr, Sym};
 use inrush_graph::{Graph, Relation as GraphRelation, Type};
-use inrush_kernel::Kernel;
-use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, OriginId, Output as LoopOutput};
+use inrush_kernel::{Item, Kernel};
+use inrush_loops::{
+    Access, Axis, BufferKind, Contraction, Loops, OriginId, Output as LoopOutput, StoreMode,
+};
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
@@ -16,12 +19,6 @@ pub struct Emitted {
     pub kernel: Kernel,
     /// Position among the distinct functions.
     pub function: u32,
-}
-
-/// The functions of the shared object.
-pub struct Function {
-    pub symbol: String,
-
 }
 
 struct Wrap<'a> {
@@ -40,8 +37,16 @@ pub fn wrap(
     steps: &[Emitted],
 ) -> Result<Program> {
     let loops = &plan.loops;
-    let mut w = Wrap { loops, sizes: Sizes::new(&loops.exprs, &signature.syms), kernels: Vec::new() };
-    let mut out = Program { name: loops.name.clone(), symbols: signature.symbols.clone(), ..Program::default() };
+    let mut w = Wrap {
+        loops,
+        sizes: Sizes::new(&loops.exprs, &signature.syms),
+        kernels: Vec::new(),
+    };
+    let mut out = Program {
+        name: loops.name.clone(),
+        symbols: signature.symbols.clone(),
+        ..Program::default()
+    };
 
     for i in &signature.inputs {
         let ty = match &i.ty {
@@ -50,12 +55,22 @@ pub fn wrap(
                 sizes: w.sizes.all(&t.sizes)?,
                 strides: w.sizes.all(&t.strides)?,
             },
-            Type::Int(e) => program::InputType::Int { value: w.sizes.of(*e)? },
+            Type::Int(e) => program::InputType::Int {
+                value: w.sizes.of(*e)?,
+            },
+            Type::Constant(v) => program::InputType::Constant { value: (*v).into() },
+            Type::None => program::InputType::Ignored,
             other => {
-                return Err(Error::unsupported(format!("input `{}` has a type that a program cannot take: {other:?}", i.name)));
+                return Err(Error::unsupported(format!(
+                    "input `{}` has a type that a program cannot take: {other:?}",
+                    i.name
+                )));
             }
         };
-        out.inputs.push(program::Input { name: i.name.clone(), ty });
+        out.inputs.push(program::Input {
+            name: i.name.clone(),
+            ty,
+        });
     }
     for g in &graph.guards {
         out.guards.push(program::Guard {
@@ -73,20 +88,29 @@ pub fn wrap(
     let written: Vec<bool> = {
         let mut written = vec![false; loops.buffers.len()];
         for s in &plan.steps {
-            s.writes().into_iter().for_each(|b| written[loops.storage(b).index()] = true);
+            s.writes()
+                .into_iter()
+                .for_each(|b| written[loops.storage(b).index()] = true);
         }
         written
     };
     for (at, b) in loops.buffers.iter().enumerate() {
         let place = w.place(plan, at)?;
         let bytes = w.bytes(b)?;
-        out.buffers.push(Buffer { name: b.name.clone(), dtype: Dt(b.dtype), place, bytes, written: written[at] });
+        out.buffers.push(Buffer {
+            name: b.name.clone(),
+            dtype: Dt(b.dtype),
+            place,
+            bytes,
+            written: written[at],
+        });
     }
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
     out.load_bytes = w.optional(plan.memory.load_bytes)?;
-    for (plan_steps, emitted, target) in
-        [(&plan.load_steps, load_steps, &mut out.load_steps), (&plan.steps, steps, &mut out.steps)]
-    {
+    for (plan_steps, emitted, target) in [
+        (&plan.load_steps, load_steps, &mut out.load_steps),
+        (&plan.steps, steps, &mut out.steps),
+    ] {
         for (s, e) in plan_steps.iter().zip(emitted) {
             target.push(w.step(s, e, functions)?);
         }
@@ -96,7 +120,8 @@ pub fn wrap(
     }
     out.kernels = w.kernels;
     out.sizes = w.sizes.finish();
-    out.verify().map_err(|e| Error::internal(e.message().to_string()))?;
+    out.verify()
+        .map_err(|e| Error::internal(e.message().to_string()))?;
     Ok(out)
 }
 
@@ -117,26 +142,50 @@ impl Wrap<'_> {
                 let zero = self.sizes.int(0);
                 Place::Arena { offset: zero }
             }
-            From::Input(input) => Place::Input { input: input as u32 },
+            From::Input(input) => Place::Input {
+                input: input as u32,
+            },
             From::Weight => {
                 let BufferKind::Weight { name } = &b.kind else {
-                    return Err(Error::internal(format!("buffer `{}` is placed as a weight", b.name)));
+                    return Err(Error::internal(format!(
+                        "buffer `{}` is placed as a weight",
+                        b.name
+                    )));
                 };
                 let exprs = &self.loops.exprs;
-                let ints = |es: &[Expr]| es.iter().map(|e| exprs.as_int(*e)).collect::<Option<Vec<i64>>>();
+                let ints = |es: &[Expr]| {
+                    es.iter()
+                        .map(|e| exprs.as_int(*e))
+                        .collect::<Option<Vec<i64>>>()
+                };
                 let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;
                 let (Some(sizes), Some(strides)) = (ints(&b.sizes), ints(&layout.strides)) else {
-                    return Err(Error::internal(format!("weight `{name}` has symbolic sizes")));
+                    return Err(Error::internal(format!(
+                        "weight `{name}` has symbolic sizes"
+                    )));
                 };
-                Place::Weight(program::Weight { name: name.clone(), sizes, strides })
+                Place::Weight(program::Weight {
+                    name: name.clone(),
+                    sizes,
+                    strides,
+                })
             }
-            From::Output(output) => Place::Output { output: output as u32 },
-            From::Arena { offset, .. } => Place::Arena { offset: self.sizes.of(offset)? },
-            From::Load { offset, .. } => Place::Persistent { offset: self.sizes.of(offset)? },
+            From::Output(output) => Place::Output {
+                output: output as u32,
+            },
+            From::Arena { offset, .. } => Place::Arena {
+                offset: self.sizes.of(offset)?,
+            },
+            From::Load { offset, .. } => Place::Persistent {
+                offset: self.sizes.of(offset)?,
+            },
             // Kernels index an alias by its own layout, offset included, from the start of the storage.
             From::Alias(of) => {
                 let zero = self.sizes.int(0);
-                Place::Alias { of: of.0, offset: zero }
+                Place::Alias {
+                    of: of.0,
+                    offset: zero,
+                }
             }
         })
     }
@@ -144,7 +193,9 @@ impl Wrap<'_> {
     /// Bytes from the start of the storage to the last element.
     fn bytes(&mut self, b: &inrush_loops::Buffer) -> Result<SizeId> {
         let ex = &self.loops.exprs;
-        let Some(layout) = &b.layout else { return Ok(self.sizes.int(0)) };
+        let Some(layout) = &b.layout else {
+            return Ok(self.sizes.int(0));
+        };
         if b.sizes.iter().any(|s| ex.is_int(*s, 0)) {
             return Ok(self.sizes.int(0));
         }
@@ -172,7 +223,9 @@ impl Wrap<'_> {
             }
             // The step that writes the input has done it.
             LoopOutput::Mutation { .. } => program::Output::Mutation,
-            LoopOutput::Int(e) => program::Output::Int { value: self.sizes.of(*e)? },
+            LoopOutput::Int(e) => program::Output::Int {
+                value: self.sizes.of(*e)?,
+            },
             LoopOutput::Scalar(s) => program::Output::Scalar { value: (*s).into() },
             LoopOutput::None => program::Output::None,
         })
@@ -197,13 +250,20 @@ impl Wrap<'_> {
             .iter()
             .map(|c| match c.origin.map(|o| &self.loops.origins[o.index()]) {
                 Some(o) => {
-                    let line = o.line.as_ref().map_or(String::new(), |l| format!("\n  at {l}"));
+                    let line = o
+                        .line
+                        .as_ref()
+                        .map_or(String::new(), |l| format!("\n  at {l}"));
                     format!("node `{}` ({}): {}{line}", o.name, o.op, c.message)
                 }
                 None => c.message.clone(),
             })
             .collect();
-        self.kernels.push(program::Kernel { symbol: f.symbol.clone(), title: e.kernel.name.clone(), checks });
+        self.kernels.push(program::Kernel {
+            symbol: f.name.clone(),
+            title: e.kernel.name.clone(),
+            checks,
+        });
         self.kernels.len() as u32 - 1
     }
 
@@ -222,7 +282,7 @@ impl Wrap<'_> {
                 units: self.sizes.of(k.units)?,
                 unit_cost: self.sizes.of(k.cost_per_unit)?,
                 scratch_bytes: self.optional(k.scratch_bytes)?,
-                serial: k.serial,
+                serial: collides(&k.body),
                 origins,
             }),
             Step::Contraction(c) => self.contraction(c, kernel, buffers, sizes, origins)?,
@@ -237,11 +297,14 @@ impl Wrap<'_> {
         sizes: Vec<SizeId>,
         origins: Vec<String>,
     ) -> Result<program::Step> {
-        let exprs: &Exprs = &self.loops.exprs;
-        let syms = |groups: &[&[Axis]]| -> Vec<Sym> { groups.iter().flat_map(|g| g.iter().map(|a| a.sym)).collect() };
+        let syms = |groups: &[&[Axis]]| -> Vec<Sym> {
+            groups
+                .iter()
+                .flat_map(|g| g.iter().map(|a| a.sym))
+                .collect()
+        };
         let (a_coefs, a_offset) = self.affine(&c.a, &syms(&[&c.batch, &c.m, &c.k]))?;
         let (b_coefs, b_offset) = self.affine(&c.b, &syms(&[&c.batch, &c.n, &c.k]))?;
-        let _ = exprs;
         let (nb, nm, nn) = (c.batch.len(), c.m.len(), c.n.len());
         let mut batch = Vec::new();
         for (i, axis) in c.batch.iter().enumerate() {
@@ -253,11 +316,17 @@ impl Wrap<'_> {
         }
         let mut m = Vec::new();
         for (i, axis) in c.m.iter().enumerate() {
-            m.push(Level { size: self.sizes.of(axis.size)?, stride: self.sizes.of(a_coefs[nb + i])? });
+            m.push(Level {
+                size: self.sizes.of(axis.size)?,
+                stride: self.sizes.of(a_coefs[nb + i])?,
+            });
         }
         let mut n = Vec::new();
         for (i, axis) in c.n.iter().enumerate() {
-            n.push(Level { size: self.sizes.of(axis.size)?, stride: self.sizes.of(b_coefs[nb + i])? });
+            n.push(Level {
+                size: self.sizes.of(axis.size)?,
+                stride: self.sizes.of(b_coefs[nb + i])?,
+            });
         }
         let mut k = Vec::new();
         for (i, axis) in c.k.iter().enumerate() {
@@ -293,11 +362,25 @@ impl Wrap<'_> {
         for (c, s) in access.coords.iter().zip(&layout.strides) {
             flat = ex.add(flat, ex.mul(*c, *s));
         }
-        ex.affine(flat, syms)
-            .ok_or_else(|| Error::internal(format!("a contraction reads `{}` at {}, which is not affine", b.name, ex.show(flat))))
+        ex.affine(flat, syms).ok_or_else(|| {
+            Error::internal(format!(
+                "a contraction reads `{}` at {}, which is not affine",
+                b.name,
+                ex.show(flat)
+            ))
+        })
     }
 }
 
 fn no_layout(name: &str) -> Error {
     Error::internal(format!("buffer `{name}` has no layout"))
+}
+
+/// Units may meet in one element: a store that combines with what is there runs on one thread.
+fn collides(items: &[Item]) -> bool {
+    items.iter().any(|i| match i {
+        Item::Loop(l) => collides(&l.body),
+        Item::Store { mode, .. } => *mode != StoreMode::Set,
+        _ => false,
+    })
 }

@@ -85,6 +85,8 @@ pub enum InputType {
     Constant {
         value: Num,
     },
+    /// Takes a place among the inputs; any value will do.
+    Ignored,
 }
 
 /// A relation between sizes that must hold at a call.

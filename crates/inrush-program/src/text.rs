@@ -129,6 +129,7 @@ impl fmt::Display for Program {
                 InputType::Int { value } => {
                     writeln!(f, "input {}: int {}", i.name, self.show_size(*value))?
                 }
+                InputType::Ignored => writeln!(f, "input {}: ignored", i.name)?,
                 InputType::Constant { value } => {
                     writeln!(f, "input {}: constant {}", i.name, Scalar::from(*value))?
                 }

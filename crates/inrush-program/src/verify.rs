@@ -42,7 +42,7 @@ impl Program {
                     sizes.len() == strides.len() && sizes.iter().chain(strides).all(size)
                 }
                 InputType::Int { value } => size(value),
-                InputType::Constant { .. } => true,
+                InputType::Constant { .. } | InputType::Ignored => true,
             };
             if !ok {
                 return bad(format!("input `{}`", i.name));
