@@ -1,15 +1,34 @@
-//! Reads archives and prints what is in them, with the time that reading took.
+//! Imports archives and prints what is in them, with the time it takes: `cargo run --release --example summary -- a.pt2 …`.
+//! With `--any` operators that no row describes are accepted; with `--quiet` only the times are printed.
+
+use inrush_torch::{Options, open_with};
+use std::path::Path;
+use std::time::Instant;
 
 fn main() {
-    for path in std::env::args().skip(1) {
-        let start = std::time::Instant::now();
-        match inrush_torch::open(path.as_ref()) {
-            Ok(m) => println!(
-                "{path}: {:.1} ms\n{}",
-                start.elapsed().as_secs_f64() * 1e3,
-                m.summary()
-            ),
-            Err(e) => println!("{e}"),
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    let any = |exprs: &_, op: &str, given: &[inrush_aten::NamedArg]| {
+        inrush_aten::bind(exprs, op, given)
+            .or_else(|| Some(Ok(given.iter().map(|a| a.arg.clone()).collect())))
+    };
+    let mut options = Options::default();
+    if has("--any") {
+        options.bind = &any;
+    }
+    for path in args.iter().filter(|a| !a.starts_with("--")) {
+        let start = Instant::now();
+        let model = open_with(Path::new(path), &options);
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        match model {
+            Ok(m) => {
+                if !has("--quiet") {
+                    print!("{}", m.summary());
+                    println!("  sample inputs: {:?}", m.samples);
+                }
+                println!("{ms:8.2} ms {:6} nodes {path}", m.graph.nodes.len());
+            }
+            Err(e) => println!("{ms:8.2} ms {e}"),
         }
     }
 }

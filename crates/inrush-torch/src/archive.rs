@@ -1,143 +1,335 @@
-//! The container: a zip with stored entries under one top folder.
+//! Zip archives seen through a map of the file: names and byte ranges, nothing unpacked.
+//!
+//! Only stored (uncompressed) entries have readable contents; that is all that PyTorch writes. Every length and offset is
+//! untrusted: ranges are checked against the file and against each other before anything is sliced.
 
 use inrush_base::{Error, Result};
-use memmap2::Mmap;
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Cursor;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
+use std::sync::Arc;
 
-/// A mapped archive. Names are given without the top folder.
+/// The contents of a file, mapped or in memory; cheap to clone.
+#[derive(Clone)]
+pub struct Bytes(Arc<Source>);
+
+enum Source {
+    Map(memmap2::Mmap),
+    Memory(Vec<u8>),
+}
+
+impl Bytes {
+    /// Maps a file.
+    pub fn map(path: &Path) -> Result<Bytes> {
+        let shown = path.display();
+        let file =
+            File::open(path).map_err(|e| Error::input(format!("cannot open {shown}: {e}")))?;
+        let meta = file
+            .metadata()
+            .map_err(|e| Error::input(format!("cannot read {shown}: {e}")))?;
+        if !meta.is_file() {
+            return Err(Error::input(format!("{shown} is not a file")));
+        }
+        if meta.len() == 0 {
+            return Ok(Bytes::from(Vec::new()));
+        }
+        // SAFETY: the map is read-only and private to this process. Another process that changes the file while it is
+        // mapped changes what is read here; that is the caller's agreement, as for every mapped model format.
+        let map = unsafe { memmap2::Mmap::map(&file) }
+            .map_err(|e| Error::input(format!("cannot map {shown}: {e}")))?;
+        Ok(Bytes(Arc::new(Source::Map(map))))
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Bytes {
+        Bytes(Arc::new(Source::Memory(bytes)))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &*self.0 {
+            Source::Map(m) => m,
+            Source::Memory(v) => v,
+        }
+    }
+}
+
+/// One file of the archive.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// Where the name stands (in the central directory).
+    name: Range<usize>,
+    /// Where the contents stand.
+    data: Range<usize>,
+    method: u16,
+    encrypted: bool,
+    crc: u32,
+}
+
+/// The directory of a zip archive that lies in `bytes[base]`. Ranges are positions in `bytes`.
 pub struct Archive {
-    map: Mmap,
-    entries: BTreeMap<String, Range<usize>>,
+    bytes: Bytes,
+    /// Sorted by name.
+    entries: Vec<Entry>,
+}
+
+const END: u32 = 0x0605_4b50;
+const END64: u32 = 0x0606_4b50;
+const END64_LOCATOR: u32 = 0x0706_4b50;
+const CENTRAL: u32 = 0x0201_4b50;
+const LOCAL: u32 = 0x0403_4b50;
+const STORED: u16 = 0;
+
+/// Little-endian fields of a byte slice; past its end is an error.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn get<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
+        at.checked_add(N)
+            .and_then(|end| self.0.get(at..end))
+            .and_then(|s| s.try_into().ok())
+            .ok_or_else(|| Error::input("the zip directory is cut off"))
+    }
+    fn u16(&self, at: usize) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.get(at)?))
+    }
+    fn u32(&self, at: usize) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.get(at)?))
+    }
+    fn u64(&self, at: usize) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.get(at)?))
+    }
+    fn offset(&self, at: usize) -> Result<usize> {
+        usize::try_from(self.u64(at)?).map_err(|_| Error::input("a zip offset is out of range"))
+    }
+}
+
+/// Where the central directory lies and how many entries it holds.
+struct Directory {
+    at: usize,
+    len: usize,
+    entries: usize,
 }
 
 impl Archive {
-    pub fn open(path: &Path) -> Result<Archive> {
-        let file = File::open(path).map_err(|e| Error::input(format!("cannot open: {e}")))?;
-        let length = file
-            .metadata()
-            .map_err(|e| Error::input(format!("cannot read: {e}")))?;
-        if !length.is_file() || length.len() == 0 {
-            return Err(Error::input(
-                "not a `.pt2` archive: an empty file or no file at all",
-            ));
-        }
-        // SAFETY: the mapping is read only; a file that another process changes meanwhile gives wrong numbers, as changed
-        // weights on disk would.
-        let map =
-            unsafe { Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
-        let mut zip = zip::ZipArchive::new(Cursor::new(&map[..]))
-            .map_err(|e| Error::input(format!("not a `.pt2` archive (or a truncated one): {e}")))?;
-        let mut entries = BTreeMap::new();
-        let mut top: Option<String> = None;
-        for i in 0..zip.len() {
-            let f = zip
-                .by_index_raw(i)
-                .map_err(|e| Error::input(format!("damaged zip entry {i}: {e}")))?;
-            let name = f.name().to_string();
-            if f.is_dir() {
-                continue;
-            }
-            let range = f
-                .data_start()
-                .and_then(|s| usize::try_from(s).ok())
-                .and_then(|s| Some(s..s.checked_add(usize::try_from(f.size()).ok()?)?))
-                .filter(|r| r.end <= map.len())
-                .ok_or_else(|| Error::input(format!("zip entry `{name}` lies outside the file")))?;
-            if f.compression() != zip::CompressionMethod::Stored {
-                return Err(Error::input(format!(
-                    "zip entry `{name}` is compressed; torch.export stores its entries"
-                )));
-            }
-            let Some((folder, rest)) = name.split_once('/') else {
-                return Err(Error::input(format!(
-                    "zip entry `{name}` is in no folder; not a `.pt2` archive"
-                )));
-            };
-            if top.get_or_insert_with(|| folder.to_string()) != folder {
-                return Err(Error::input(format!(
-                    "zip entry `{name}` is not under `{}`",
-                    top.unwrap_or_default()
-                )));
-            }
-            if entries.insert(rest.to_string(), range).is_some() {
-                return Err(Error::input(format!("two zip entries are called `{name}`")));
+    /// Reads the directory of the archive that fills all of `bytes`.
+    pub fn new(bytes: Bytes) -> Result<Archive> {
+        let all = 0..bytes.len();
+        Archive::within(bytes, all)
+    }
+
+    /// Reads the directory of the archive that fills `bytes[base]` (an archive stored inside another).
+    pub fn within(bytes: Bytes, base: Range<usize>) -> Result<Archive> {
+        let file = bytes
+            .get(base.clone())
+            .ok_or_else(|| Error::internal("an archive outside its file"))?;
+        let mut entries = entries(file)?;
+        for e in &mut entries {
+            for r in [&mut e.name, &mut e.data] {
+                *r = r.start + base.start..r.end + base.start;
             }
         }
-        drop(zip);
-        let archive = Archive { map, entries };
-        archive.check_format()?;
+        entries.sort_by(|a, b| bytes[a.name.clone()].cmp(&bytes[b.name.clone()]));
+        let archive = Archive { bytes, entries };
+        if let Some(w) =
+            (archive.entries.windows(2)).find(|w| archive.name(&w[0]) == archive.name(&w[1]))
+        {
+            return Err(Error::input(format!(
+                "the archive holds `{}` twice",
+                archive.name(&w[0])
+            )));
+        }
         Ok(archive)
     }
 
-    fn check_format(&self) -> Result<()> {
-        let text = |name: &str| {
-            self.get(name)
-                .map(|b| String::from_utf8_lossy(b).trim().to_string())
-        };
-        match (text("archive_format"), text("archive_version")) {
-            (Some(f), Some(v)) if f == "pt2" && v == "0" => {}
-            (Some(f), v) => {
-                return Err(Error::unsupported(format!(
-                    "archive format `{f}` version `{}`; this reader knows `pt2` version `0`",
-                    v.unwrap_or_default()
-                )));
-            }
-            (None, _) if self.get("serialized_exported_program.json").is_some() => {
-                return Err(Error::unsupported(
-                    "an archive of torch before 2.9; save it again with torch 2.11 or later",
-                ));
-            }
-            (None, _) => {
-                return Err(Error::input(
-                    "not a `.pt2` archive: it has no `archive_format`",
-                ));
-            }
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    fn name(&self, e: &Entry) -> &str {
+        // Checked when the directory was read.
+        std::str::from_utf8(&self.bytes[e.name.clone()]).unwrap_or_default()
+    }
+
+    /// Names of all entries, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|e| self.name(e))
+    }
+
+    fn find(&self, name: &str) -> Option<&Entry> {
+        (self.entries)
+            .binary_search_by(|e| self.bytes[e.name.clone()].cmp(name.as_bytes()))
+            .ok()
+            .map(|i| &self.entries[i])
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Where the contents of `name` lie.
+    pub fn range(&self, name: &str) -> Result<Range<usize>> {
+        let e = self
+            .find(name)
+            .ok_or_else(|| Error::input(format!("the archive holds no `{name}`")))?;
+        if e.encrypted {
+            return Err(Error::input(format!("`{name}` is encrypted")));
         }
-        match text(".data/byteorder").or_else(|| text("byteorder")) {
-            Some(order) if order != "little" => {
-                Err(Error::unsupported(format!("byte order `{order}`")))
+        if e.method != STORED {
+            return Err(Error::unsupported(format!(
+                "`{name}` is compressed (method {}); PyTorch stores entries as they are",
+                e.method
+            )));
+        }
+        Ok(e.data.clone())
+    }
+
+    /// Contents of `name` after a check against the archive's checksum.
+    pub fn read(&self, name: &str) -> Result<&[u8]> {
+        let range = self.range(name)?;
+        self.check(name)?;
+        Ok(&self.bytes[range])
+    }
+
+    /// Compares the contents of `name` with the archive's checksum.
+    pub fn check(&self, name: &str) -> Result<()> {
+        let range = self.range(name)?;
+        let stored = self.find(name).map_or(0, |e| e.crc);
+        if crc32fast::hash(&self.bytes[range]) != stored {
+            return Err(Error::input(format!(
+                "`{name}` is damaged: its checksum does not match"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Finds the central directory from the records at the end of the file.
+fn directory(file: &[u8]) -> Result<Directory> {
+    const END_LEN: usize = 22;
+    let not_zip = || Error::input("not a zip archive, or its end is cut off");
+    // The record is followed by a comment of at most 65535 bytes.
+    let last = file.len().checked_sub(END_LEN).ok_or_else(not_zip)?;
+    let first = last.saturating_sub(0xffff);
+    let f = Fields(file);
+    let end = (first..=last)
+        .rev()
+        .find(|&p| {
+            f.u32(p).is_ok_and(|s| s == END)
+                && f.u16(p + 20)
+                    .is_ok_and(|n| p + END_LEN + n as usize == file.len())
+        })
+        .ok_or_else(not_zip)?;
+    let (entries, len, at) = (f.u16(end + 10)?, f.u32(end + 12)?, f.u32(end + 16)?);
+    let locator = end.checked_sub(20);
+    if let Some(l) = locator.filter(|&l| f.u32(l).is_ok_and(|s| s == END64_LOCATOR)) {
+        let record = f.offset(l + 8)?;
+        if f.u32(record)? != END64 {
+            return Err(Error::input("the zip64 directory is missing"));
+        }
+        return Ok(Directory {
+            entries: f.offset(record + 32)?,
+            len: f.offset(record + 40)?,
+            at: f.offset(record + 48)?,
+        });
+    }
+    Ok(Directory {
+        at: at as usize,
+        len: len as usize,
+        entries: entries as usize,
+    })
+}
+
+/// Every entry, in directory order, with ranges inside `file` that do not overlap.
+fn entries(file: &[u8]) -> Result<Vec<Entry>> {
+    const HEADER: usize = 46;
+    let dir = directory(file)?;
+    let end = dir.at.checked_add(dir.len).filter(|e| *e <= file.len());
+    let end = end.ok_or_else(|| Error::input("the zip directory lies outside the file"))?;
+    let mut out = Vec::new();
+    let mut spans = Vec::new();
+    let mut p = dir.at;
+    for _ in 0..dir.entries {
+        let f = Fields(&file[..end]);
+        if f.u32(p)? != CENTRAL {
+            return Err(Error::input("the zip directory is damaged"));
+        }
+        let (flags, method, crc) = (f.u16(p + 8)?, f.u16(p + 10)?, f.u32(p + 16)?);
+        let name_at = p + HEADER;
+        let extra_at = name_at + f.u16(p + 28)? as usize;
+        let comment_at = extra_at + f.u16(p + 30)? as usize;
+        let next = comment_at + f.u16(p + 32)? as usize;
+        if next > end {
+            return Err(Error::input("the zip directory is cut off"));
+        }
+        let name = std::str::from_utf8(&file[name_at..extra_at])
+            .map_err(|_| Error::input("an entry's name is not UTF-8"))?;
+        let sizes = [f.u32(p + 24)?, f.u32(p + 20)?, f.u32(p + 42)?];
+        let [size, packed, header] = zip64(&file[extra_at..comment_at], sizes)
+            .ok_or_else(|| Error::input(format!("the sizes of `{name}` are damaged")))?;
+        if method == STORED && size != packed {
+            return Err(Error::input(format!("the sizes of `{name}` disagree")));
+        }
+        let span = payload(&file[..dir.at], header, packed)
+            .map_err(|e| e.context(format!("entry `{name}`")))?;
+        spans.push((header, span.end, out.len()));
+        out.push(Entry {
+            name: name_at..extra_at,
+            data: span,
+            method,
+            encrypted: flags & 1 != 0,
+            crc,
+        });
+        p = next;
+    }
+    spans.sort_unstable();
+    if let Some(w) = spans.windows(2).find(|w| w[0].1 > w[1].0) {
+        let name = |k: usize| String::from_utf8_lossy(&file[out[k].name.clone()]).into_owned();
+        return Err(Error::input(format!(
+            "entries `{}` and `{}` overlap",
+            name(w[0].2),
+            name(w[1].2)
+        )));
+    }
+    Ok(out)
+}
+
+/// Sizes and offset with those that are all ones replaced from the zip64 field, in its order.
+fn zip64(mut extra: &[u8], fields: [u32; 3]) -> Option<[usize; 3]> {
+    let mut out = fields.map(|v| v as usize);
+    if fields.iter().all(|v| *v != u32::MAX) {
+        return Some(out);
+    }
+    while extra.len() >= 4 {
+        let id = u16::from_le_bytes([extra[0], extra[1]]);
+        let len = u16::from_le_bytes([extra[2], extra[3]]) as usize;
+        let body = extra.get(4..4 + len)?;
+        if id == 1 {
+            let mut values = body.chunks_exact(8);
+            for (o, _) in out.iter_mut().zip(fields).filter(|(_, f)| *f == u32::MAX) {
+                let bytes: [u8; 8] = values.next()?.try_into().ok()?;
+                *o = usize::try_from(u64::from_le_bytes(bytes)).ok()?;
             }
-            _ => Ok(()),
+            return Some(out);
         }
+        extra = &extra[4 + len..];
     }
+    None
+}
 
-    pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.entries.get(name).map(|r| &self.map[r.clone()])
+/// Where the contents of the entry with a local header at `header` lie.
+fn payload(file: &[u8], header: usize, len: usize) -> Result<Range<usize>> {
+    let f = Fields(file);
+    if f.u32(header)? != LOCAL {
+        return Err(Error::input("its header is damaged"));
     }
-
-    /// The bytes of an entry, or an error that names it.
-    pub fn bytes(&self, name: &str) -> Result<&[u8]> {
-        self.get(name)
-            .ok_or_else(|| Error::input(format!("the archive has no entry `{name}`")))
-    }
-
-    /// Where an entry lies in the mapping.
-    pub fn range(&self, name: &str) -> Option<Range<usize>> {
-        self.entries.get(name).cloned()
-    }
-
-    pub fn map(&self) -> &[u8] {
-        &self.map
-    }
-
-    /// The one model in the archive.
-    pub fn model_name(&self) -> Result<String> {
-        let names: Vec<&str> = self
-            .entries
-            .keys()
-            .filter_map(|n| n.strip_prefix("models/")?.strip_suffix(".json"))
-            .collect();
-        match names[..] {
-            [one] => Ok(one.to_string()),
-            [] => Err(Error::input("the archive holds no model (`models/*.json`)")),
-            _ => Err(Error::unsupported(format!(
-                "the archive holds several models: {}",
-                names.join(", ")
-            ))),
-        }
-    }
+    let start = header + 30 + f.u16(header + 26)? as usize + f.u16(header + 28)? as usize;
+    start
+        .checked_add(len)
+        .filter(|end| *end <= file.len())
+        .map(|end| start..end)
+        .ok_or_else(|| Error::input("its contents lie outside the file"))
 }

@@ -1,39 +1,47 @@
-//! The JSON of an exported program, as far as inrush reads it. Unknown keys are skipped; an unknown kind of argument or
-//! specification is an error that names it.
+//! The JSON of an exported program, as far as it is read. Names are those of the archive; keys that are not listed are skipped.
 
-use inrush_base::DType;
+use crate::json::{Frame, Number, Pairs, Text, union};
 use serde::Deserialize;
-use std::borrow::Cow;
 
+/// The major version of the schema that this reader knows; minor versions add to it.
 pub const MAJOR: i64 = 8;
+/// The newest minor version that it was written against.
+pub const MINOR: i64 = 20;
 
-type Str<'a> = Cow<'a, str>;
-type Map<'a, T> = std::collections::BTreeMap<Str<'a>, T>;
-
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct ExportedProgram<'a> {
     #[serde(borrow)]
     pub graph_module: GraphModule<'a>,
-    #[serde(borrow, default)]
-    pub range_constraints: Map<'a, RangeConstraint>,
     pub schema_version: SchemaVersion,
     #[serde(borrow, default)]
-    pub torch_version: Str<'a>,
+    pub range_constraints: Pairs<'a, RangeConstraint>,
+    #[serde(borrow)]
+    pub torch_version: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub guards_code: Vec<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+/// What can be read of an archive whose other parts cannot.
+#[derive(Deserialize, Debug)]
+pub struct Versions<'a> {
+    pub schema_version: SchemaVersion,
+    #[serde(borrow)]
+    pub torch_version: Option<Text<'a>>,
+}
+
+#[derive(Deserialize, Copy, Clone, Debug)]
 pub struct SchemaVersion {
     pub major: i64,
     pub minor: i64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct RangeConstraint {
-    pub min_val: Option<i64>,
-    pub max_val: Option<i64>,
+    pub min_val: Option<Number>,
+    pub max_val: Option<Number>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct GraphModule<'a> {
     #[serde(borrow)]
     pub graph: Graph<'a>,
@@ -41,25 +49,35 @@ pub struct GraphModule<'a> {
     pub signature: Signature<'a>,
     #[serde(borrow, default)]
     pub module_call_graph: Vec<ModuleCall<'a>>,
+    #[serde(borrow, default)]
+    pub treespec_namedtuple_fields: Pairs<'a, NamedTuple<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
+pub struct NamedTuple<'a> {
+    #[serde(borrow)]
+    pub field_names: Vec<Text<'a>>,
+}
+
+#[derive(Deserialize, Debug)]
 pub struct ModuleCall<'a> {
     #[serde(borrow)]
-    pub fqn: Str<'a>,
-    #[serde(borrow, default)]
-    pub signature: Option<ModuleSignature<'a>>,
+    pub fqn: Text<'a>,
+    #[serde(borrow)]
+    pub signature: Option<CallSignature<'a>>,
 }
 
-#[derive(Deserialize)]
-pub struct ModuleSignature<'a> {
+#[derive(Deserialize, Debug)]
+pub struct CallSignature<'a> {
     #[serde(borrow)]
-    pub in_spec: Str<'a>,
+    pub in_spec: Text<'a>,
     #[serde(borrow)]
-    pub out_spec: Str<'a>,
+    pub out_spec: Text<'a>,
+    #[serde(borrow)]
+    pub forward_arg_names: Option<Vec<Text<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct Graph<'a> {
     #[serde(borrow)]
     pub inputs: Vec<Argument<'a>>,
@@ -68,37 +86,77 @@ pub struct Graph<'a> {
     #[serde(borrow)]
     pub nodes: Vec<Node<'a>>,
     #[serde(borrow)]
-    pub tensor_values: Map<'a, TensorMeta<'a>>,
+    pub tensor_values: Pairs<'a, TensorMeta<'a>>,
     #[serde(borrow, default)]
-    pub sym_int_values: Map<'a, SymInt<'a>>,
+    pub sym_int_values: Pairs<'a, SymInt<'a>>,
+    #[serde(borrow, default)]
+    pub sym_bool_values: Pairs<'a, SymBool<'a>>,
+    #[serde(borrow, default)]
+    pub sym_float_values: Pairs<'a, SymFloat<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct Node<'a> {
     #[serde(borrow)]
-    pub target: Str<'a>,
+    pub target: Text<'a>,
     #[serde(borrow)]
     pub inputs: Vec<NamedArgument<'a>>,
     #[serde(borrow)]
     pub outputs: Vec<Argument<'a>>,
-    #[serde(borrow, default)]
-    pub metadata: Map<'a, Str<'a>>,
-    #[serde(borrow, default)]
-    pub name: Option<Str<'a>>,
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(borrow)]
+    pub name: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug, Default)]
+pub struct Metadata {
+    #[serde(default)]
+    pub stack_trace: Frame,
+}
+
+/// `NamedArgument::kind` of an argument that stands behind its keyword.
+pub const KEYWORD: i64 = 2;
+
+#[derive(Deserialize, Clone, Debug)]
 pub struct NamedArgument<'a> {
     #[serde(borrow)]
-    pub name: Str<'a>,
+    pub name: Text<'a>,
     #[serde(borrow)]
     pub arg: Argument<'a>,
-    /// 1 positional, 2 keyword.
-    #[serde(default)]
     pub kind: Option<i64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
+pub struct Named<'a> {
+    #[serde(borrow)]
+    pub name: Text<'a>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+pub struct GraphArgument<'a> {
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    #[serde(borrow)]
+    pub graph: Graph<'a>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+pub struct CustomObject<'a> {
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    #[serde(borrow)]
+    pub class_fqn: Text<'a>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+pub struct Device<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Text<'a>,
+    pub index: Option<i64>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
 pub struct TensorMeta<'a> {
     pub dtype: i64,
     #[serde(borrow)]
@@ -110,188 +168,58 @@ pub struct TensorMeta<'a> {
     pub layout: i64,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SymInt<'a> {
-    AsInt(i64),
-    #[serde(borrow)]
-    AsExpr(SymExpr<'a>),
-}
+/// `TensorMeta::layout` of dense tensors.
+pub const STRIDED: i64 = 7;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct SymExpr<'a> {
     #[serde(borrow)]
-    pub expr_str: Str<'a>,
-    #[serde(default)]
-    pub hint: Option<Hint>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hint {
-    AsInt(i64),
-    AsBool(serde::de::IgnoredAny),
-    AsFloat(serde::de::IgnoredAny),
-}
-
-#[derive(Deserialize)]
-pub struct Name<'a> {
+    pub expr_str: Text<'a>,
     #[serde(borrow)]
-    pub name: Str<'a>,
+    pub hint: Option<Hint<'a>>,
 }
 
-/// A float; non-finite ones are strings.
-#[derive(Copy, Clone)]
-pub struct Number(pub f64);
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw<'a> {
-            Float(f64),
-            #[serde(borrow)]
-            Text(Cow<'a, str>),
-        }
-        match Raw::deserialize(d)? {
-            Raw::Float(v) => Ok(Number(v)),
-            Raw::Text(t) => match &*t {
-                "Infinity" => Ok(Number(f64::INFINITY)),
-                "-Infinity" => Ok(Number(f64::NEG_INFINITY)),
-                "NaN" => Ok(Number(f64::NAN)),
-                other => Err(serde::de::Error::custom(format!("`{other}` is no number"))),
-            },
-        }
+union!(Hint { "as_int" => Int(i64), "as_bool" => Bool(bool), "as_float" => Float(Number) });
+union!(SymInt { "as_expr" => Expr(SymExpr<'a>), "as_int" => Int(i64) });
+union!(SymBool { "as_expr" => Expr(SymExpr<'a>), "as_bool" => Bool(bool) });
+union!(SymFloat { "as_expr" => Expr(SymExpr<'a>), "as_float" => Float(Number) });
+union!(SymIntArgument { "as_name" => Name(Text<'a>), "as_int" => Int(i64) });
+union!(SymBoolArgument { "as_name" => Name(Text<'a>), "as_bool" => Bool(bool) });
+union!(SymFloatArgument { "as_name" => Name(Text<'a>), "as_float" => Float(Number) });
+union!(OptionalTensor { "as_tensor" => Tensor(Named<'a>), "as_none" => None(bool) });
+union!(
+    /// An argument or result of a node.
+    Argument {
+        "as_none" => None(bool),
+        "as_tensor" => Tensor(Named<'a>),
+        "as_tensors" => Tensors(Vec<Named<'a>>),
+        "as_optional_tensor" => OptionalTensor(OptionalTensor<'a>),
+        "as_optional_tensors" => OptionalTensors(Vec<OptionalTensor<'a>>),
+        "as_int" => Int(i64),
+        "as_ints" => Ints(Vec<i64>),
+        "as_float" => Float(Number),
+        "as_floats" => Floats(Vec<Number>),
+        "as_bool" => Bool(bool),
+        "as_bools" => Bools(Vec<bool>),
+        "as_string" => Str(Text<'a>),
+        "as_strings" => Strs(Vec<Text<'a>>),
+        "as_sym_int" => SymInt(SymIntArgument<'a>),
+        "as_sym_ints" => SymInts(Vec<SymIntArgument<'a>>),
+        "as_sym_bool" => SymBool(SymBoolArgument<'a>),
+        "as_sym_bools" => SymBools(Vec<SymBoolArgument<'a>>),
+        "as_sym_float" => SymFloat(SymFloatArgument<'a>),
+        "as_sym_floats" => SymFloats(Vec<SymFloatArgument<'a>>),
+        "as_scalar_type" => ScalarType(i64),
+        "as_memory_format" => MemoryFormat(i64),
+        "as_layout" => Layout(i64),
+        "as_device" => Device(Device<'a>),
+        "as_graph" => Graph(Box<GraphArgument<'a>>),
+        "as_operator" => Operator(Text<'a>),
+        "as_custom_obj" => CustomObject(CustomObject<'a>),
     }
-}
+);
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SymIntArgument<'a> {
-    #[serde(borrow)]
-    AsName(Str<'a>),
-    AsInt(i64),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SymBoolArgument<'a> {
-    #[serde(borrow)]
-    AsName(Str<'a>),
-    AsBool(bool),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SymFloatArgument<'a> {
-    #[serde(borrow)]
-    AsName(Str<'a>),
-    AsFloat(Number),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptionalTensor<'a> {
-    #[serde(borrow)]
-    AsTensor(Name<'a>),
-    AsNone(serde::de::IgnoredAny),
-}
-
-#[derive(Deserialize)]
-pub struct Device<'a> {
-    #[serde(borrow, rename = "type")]
-    pub kind: Str<'a>,
-}
-
-#[derive(Deserialize)]
-pub struct GraphArgument<'a> {
-    #[serde(borrow)]
-    pub name: Str<'a>,
-    #[serde(borrow)]
-    pub graph: Box<Graph<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Argument<'a> {
-    AsNone(serde::de::IgnoredAny),
-    #[serde(borrow)]
-    AsTensor(Name<'a>),
-    #[serde(borrow)]
-    AsTensors(Vec<Name<'a>>),
-    AsInt(i64),
-    AsInts(Vec<i64>),
-    AsFloat(Number),
-    AsFloats(Vec<Number>),
-    #[serde(borrow)]
-    AsString(Str<'a>),
-    AsStrings(serde::de::IgnoredAny),
-    AsBool(bool),
-    AsBools(Vec<bool>),
-    #[serde(borrow)]
-    AsSymInt(SymIntArgument<'a>),
-    #[serde(borrow)]
-    AsSymInts(Vec<SymIntArgument<'a>>),
-    #[serde(borrow)]
-    AsSymBool(SymBoolArgument<'a>),
-    AsSymBools(serde::de::IgnoredAny),
-    #[serde(borrow)]
-    AsSymFloat(SymFloatArgument<'a>),
-    AsSymFloats(serde::de::IgnoredAny),
-    AsScalarType(i64),
-    AsMemoryFormat(i64),
-    AsLayout(i64),
-    #[serde(borrow)]
-    AsDevice(Device<'a>),
-    #[serde(borrow)]
-    AsGraph(GraphArgument<'a>),
-    #[serde(borrow)]
-    AsOptionalTensor(OptionalTensor<'a>),
-    #[serde(borrow)]
-    AsOptionalTensors(Vec<OptionalTensor<'a>>),
-    AsCustomObj(serde::de::IgnoredAny),
-    AsOperator(serde::de::IgnoredAny),
-    AsComplex(serde::de::IgnoredAny),
-    AsNestedTensors(serde::de::IgnoredAny),
-    AsIntLists(serde::de::IgnoredAny),
-    AsFloatLists(serde::de::IgnoredAny),
-    AsStringToArgument(serde::de::IgnoredAny),
-}
-
-impl Argument<'_> {
-    /// The kind's name in the archive, for messages.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Argument::AsNone(_) => "none",
-            Argument::AsTensor(_) => "tensor",
-            Argument::AsTensors(_) => "tensors",
-            Argument::AsInt(_) | Argument::AsSymInt(_) => "int",
-            Argument::AsInts(_) | Argument::AsSymInts(_) => "ints",
-            Argument::AsFloat(_) | Argument::AsSymFloat(_) => "float",
-            Argument::AsFloats(_) | Argument::AsSymFloats(_) => "floats",
-            Argument::AsString(_) => "string",
-            Argument::AsStrings(_) => "strings",
-            Argument::AsBool(_) | Argument::AsSymBool(_) => "bool",
-            Argument::AsBools(_) | Argument::AsSymBools(_) => "bools",
-            Argument::AsScalarType(_) => "scalar_type",
-            Argument::AsMemoryFormat(_) => "memory_format",
-            Argument::AsLayout(_) => "layout",
-            Argument::AsDevice(_) => "device",
-            Argument::AsGraph(_) => "graph",
-            Argument::AsOptionalTensor(_) => "optional_tensor",
-            Argument::AsOptionalTensors(_) => "optional_tensors",
-            Argument::AsCustomObj(_) => "custom_obj",
-            Argument::AsOperator(_) => "operator",
-            Argument::AsComplex(_) => "complex",
-            Argument::AsNestedTensors(_) => "nested_tensors",
-            Argument::AsIntLists(_) => "int_lists",
-            Argument::AsFloatLists(_) => "float_lists",
-            Argument::AsStringToArgument(_) => "string_to_argument",
-        }
-    }
-}
-
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct Signature<'a> {
     #[serde(borrow)]
     pub input_specs: Vec<InputSpec<'a>>,
@@ -299,158 +227,123 @@ pub struct Signature<'a> {
     pub output_specs: Vec<OutputSpec<'a>>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InputSpec<'a> {
-    #[serde(borrow)]
-    UserInput(UserInput<'a>),
-    #[serde(borrow)]
-    Parameter(ParameterSpec<'a>),
-    #[serde(borrow)]
-    Buffer(BufferSpec<'a>),
-    #[serde(borrow)]
-    TensorConstant(ConstantSpec<'a>),
-    #[serde(borrow)]
-    ConstantInput(ConstantInput<'a>),
-    CustomObj(serde::de::IgnoredAny),
-    Token(serde::de::IgnoredAny),
-}
+union!(InputSpec {
+    "user_input" => User(UserSpec<'a>),
+    "parameter" => Parameter(ParameterSpec<'a>),
+    "buffer" => Buffer(BufferSpec<'a>),
+    "tensor_constant" => Constant(ConstantSpec<'a>),
+    "custom_obj" => CustomObject(CustomObjectSpec<'a>),
+    "token" => Token(serde::de::IgnoredAny),
+    "constant_input" => ConstantInput(ConstantInputSpec<'a>),
+});
 
-#[derive(Deserialize)]
-pub struct UserInput<'a> {
+#[derive(Deserialize, Clone, Debug)]
+pub struct UserSpec<'a> {
     #[serde(borrow)]
     pub arg: Argument<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct ParameterSpec<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub parameter_name: Str<'a>,
+    pub parameter_name: Text<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct BufferSpec<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub buffer_name: Str<'a>,
-    pub persistent: bool,
+    pub buffer_name: Text<'a>,
+    pub persistent: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct ConstantSpec<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub tensor_constant_name: Str<'a>,
+    pub tensor_constant_name: Text<'a>,
 }
 
-#[derive(Deserialize)]
-pub struct ConstantInput<'a> {
+#[derive(Deserialize, Clone, Debug)]
+pub struct CustomObjectSpec<'a> {
     #[serde(borrow)]
-    pub name: Str<'a>,
-    pub value: ConstantValue,
+    pub arg: CustomObject<'a>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConstantValue {
-    AsNone(serde::de::IgnoredAny),
-    AsInt(i64),
-    AsFloat(Number),
-    AsString(serde::de::IgnoredAny),
-    AsBool(bool),
+#[derive(Deserialize, Clone, Debug)]
+pub struct ConstantInputSpec<'a> {
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    #[serde(borrow)]
+    pub value: ConstantValue<'a>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputSpec<'a> {
+union!(ConstantValue {
+    "as_none" => None(bool),
+    "as_int" => Int(i64),
+    "as_float" => Float(Number),
+    "as_string" => Str(Text<'a>),
+    "as_bool" => Bool(bool),
+});
+
+union!(OutputSpec {
+    "user_output" => User(UserSpec<'a>),
+    "loss_output" => Loss(LossSpec<'a>),
+    "buffer_mutation" => BufferMutation(BufferMutation<'a>),
+    "parameter_mutation" => ParameterMutation(ParameterMutation<'a>),
+    "user_input_mutation" => UserInputMutation(UserInputMutation<'a>),
+    "gradient_to_parameter" => GradientToParameter(serde::de::IgnoredAny),
+    "gradient_to_user_input" => GradientToUserInput(serde::de::IgnoredAny),
+    "token" => Token(serde::de::IgnoredAny),
+});
+
+#[derive(Deserialize, Clone, Debug)]
+pub struct LossSpec<'a> {
     #[serde(borrow)]
-    UserOutput(UserInput<'a>),
-    #[serde(borrow)]
-    LossOutput(LossOutput<'a>),
-    #[serde(borrow)]
-    BufferMutation(BufferMutation<'a>),
-    #[serde(borrow)]
-    ParameterMutation(ParameterMutation<'a>),
-    #[serde(borrow)]
-    UserInputMutation(UserInputMutation<'a>),
-    GradientToParameter(serde::de::IgnoredAny),
-    GradientToUserInput(serde::de::IgnoredAny),
-    Token(serde::de::IgnoredAny),
+    pub arg: Named<'a>,
 }
 
-#[derive(Deserialize)]
-pub struct LossOutput<'a> {
-    #[serde(borrow)]
-    pub arg: Name<'a>,
-}
-
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct BufferMutation<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub buffer_name: Str<'a>,
+    pub buffer_name: Text<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct ParameterMutation<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub parameter_name: Str<'a>,
+    pub parameter_name: Text<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Debug)]
 pub struct UserInputMutation<'a> {
     #[serde(borrow)]
-    pub arg: Name<'a>,
+    pub arg: Named<'a>,
     #[serde(borrow)]
-    pub user_input_name: Str<'a>,
+    pub user_input_name: Text<'a>,
 }
 
-/// `data/weights/*_config.json` and `data/constants/*_config.json`.
-#[derive(Deserialize)]
+/// `data/weights/NAME_weights_config.json` and its twin for constants.
+#[derive(Deserialize, Debug)]
 pub struct PayloadConfig<'a> {
     #[serde(borrow)]
-    pub config: Map<'a, Payload<'a>>,
+    pub config: Pairs<'a, Payload<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Debug)]
 pub struct Payload<'a> {
     #[serde(borrow)]
-    pub path_name: Str<'a>,
+    pub path_name: Text<'a>,
     #[serde(default)]
     pub use_pickle: bool,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub tensor_meta: Option<TensorMeta<'a>>,
-}
-
-/// The dtype of torch.export's own numbering (not c10's).
-pub fn dtype(code: i64) -> Option<DType> {
-    Some(match code {
-        1 => DType::U8,
-        2 => DType::I8,
-        3 => DType::I16,
-        4 => DType::I32,
-        5 => DType::I64,
-        6 => DType::F16,
-        7 => DType::F32,
-        8 => DType::F64,
-        10 => DType::C64,
-        11 => DType::C128,
-        12 => DType::Bool,
-        13 => DType::BF16,
-        28 => DType::U16,
-        29 => DType::F8E4M3FN,
-        30 => DType::F8E5M2,
-        31 => DType::F8E4M3FNUZ,
-        32 => DType::F8E5M2FNUZ,
-        34 => DType::U32,
-        35 => DType::U64,
-        _ => return None,
-    })
 }

@@ -1,27 +1,104 @@
-//! Weights: slices of the mapped archive by fully qualified name.
+//! Weights and constants: names of tensors that lie in the map of the archive.
 
-use crate::archive::Archive;
-use crate::schema::{PayloadConfig, SymInt, TensorMeta, dtype};
+use crate::archive::{Archive, Bytes};
+use crate::json;
+use crate::schema::{PayloadConfig, STRIDED, SymInt, TensorMeta};
 use inrush_base::{DType, Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-/// The weights, buffers and constants of an archive.
-pub struct Weights {
-    archive: Arc<Archive>,
-    items: BTreeMap<String, Item>,
+/// A tensor inside the archive: a strided view of a storage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorRef {
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    /// In elements.
+    pub strides: Vec<i64>,
+    /// Of the first element in the storage, in elements.
+    pub offset: i64,
+    /// The whole storage, as positions in the archive. Several tensors may share one.
+    pub storage: Range<usize>,
 }
 
-struct Item {
-    dtype: DType,
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
-    /// From the element at coordinates zero to the end of the storage.
-    bytes: Range<usize>,
+impl TensorRef {
+    /// A tensor that lies inside its storage.
+    pub fn new(
+        dtype: DType,
+        sizes: Vec<i64>,
+        strides: Vec<i64>,
+        offset: i64,
+        storage: Range<usize>,
+    ) -> Result<TensorRef> {
+        let needed = extent(&sizes, &strides, offset)
+            .and_then(|n| n.checked_mul(dtype.size()))
+            .ok_or_else(|| {
+                Error::input(format!(
+                    "sizes {sizes:?}, strides {strides:?}, offset {offset} are no tensor"
+                ))
+            })?;
+        if needed > storage.len() {
+            return Err(Error::input(format!(
+                "{} bytes where sizes {sizes:?}, strides {strides:?}, offset {offset} of {} need {needed}",
+                storage.len(),
+                dtype.torch_name()
+            )));
+        }
+        Ok(TensorRef {
+            dtype,
+            sizes,
+            strides,
+            offset,
+            storage,
+        })
+    }
+
+    /// Where the element with coordinates zero lies in the archive.
+    pub fn start(&self) -> usize {
+        // An empty tensor may have any offset.
+        let skip = (self.offset as usize).saturating_mul(self.dtype.size());
+        self.storage.start + skip.min(self.storage.len())
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> i64 {
+        // Does not overflow: checked when the tensor was made.
+        self.sizes.iter().fold(1i64, |a, s| a.saturating_mul(*s))
+    }
+
+    /// Rows follow each other without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1i64;
+        for (size, stride) in self.sizes.iter().zip(&self.strides).rev() {
+            if *size != 1 && *stride != expected {
+                return false;
+            }
+            expected = expected.saturating_mul((*size).max(1));
+        }
+        true
+    }
 }
 
-/// A weight as it lies in its storage; `bytes` starts at the element with coordinates zero.
+/// Elements of storage that a tensor reaches; `None` when it is no tensor (negative or overflowing).
+fn extent(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
+    if sizes.len() != strides.len() || offset < 0 {
+        return None;
+    }
+    if sizes.iter().chain(strides).any(|v| *v < 0) {
+        return None;
+    }
+    // Also a tensor that strides of zero make larger than its storage must be countable.
+    sizes.iter().try_fold(1i64, |a, s| a.checked_mul(*s))?;
+    if sizes.contains(&0) {
+        return Some(0);
+    }
+    let mut last = offset;
+    for (size, stride) in sizes.iter().zip(strides) {
+        last = last.checked_add((size - 1).checked_mul(*stride)?)?;
+    }
+    usize::try_from(last).ok()?.checked_add(1)
+}
+
+/// A weight as it lies in its storage; `bytes` begins at the element with coordinates zero.
 #[derive(Copy, Clone, Debug)]
 pub struct WeightView<'a> {
     pub dtype: DType,
@@ -30,107 +107,120 @@ pub struct WeightView<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Tensors of the archive by fully qualified name.
+pub struct Weights {
+    bytes: Bytes,
+    tensors: BTreeMap<String, TensorRef>,
+    /// Names whose contents are pickled objects, with their file.
+    pickled: BTreeMap<String, String>,
+}
+
 impl Weights {
-    pub(crate) fn open(archive: Arc<Archive>, model: &str) -> Result<Weights> {
-        let mut items = BTreeMap::new();
-        for (folder, what) in [("weights", "weight"), ("constants", "constant")] {
-            let entry = format!("data/{folder}/{model}_{folder}_config.json");
-            let Some(json) = archive.get(&entry) else {
-                if archive.get(&format!("data/{folder}/{model}.pt")).is_some() {
-                    return Err(Error::unsupported(format!(
-                        "`data/{folder}/{model}.pt` is a pickle; save the model again with torch 2.11 or later"
-                    )));
-                }
-                continue;
-            };
-            let config: PayloadConfig = serde_json::from_slice(json).map_err(|e| {
-                Error::input(format!("`{entry}` is not what torch.export writes: {e}"))
-            })?;
-            for (name, payload) in &config.config {
-                let place = |e: Error| e.context(format!("{what} `{name}`"));
-                if payload.use_pickle {
-                    return Err(place(Error::unsupported(
-                        "stored as a pickle (a tensor subclass or an object)",
-                    )));
-                }
-                let meta = payload
-                    .tensor_meta
-                    .as_ref()
-                    .ok_or_else(|| place(Error::unsupported("no tensor but an object")))?;
-                let path = format!("data/{folder}/{}", payload.path_name);
-                let range = archive
-                    .range(&path)
-                    .ok_or_else(|| place(Error::input(format!("no entry `{path}`"))))?;
-                items.insert(name.to_string(), item(meta, range).map_err(place)?);
+    /// Reads `data/KIND/MODEL_KIND_config.json` for both kinds, weights and constants.
+    pub(crate) fn read(archive: &Archive, root: &str, model: &str) -> Result<Weights> {
+        let mut out = Weights {
+            bytes: archive.bytes().clone(),
+            tensors: BTreeMap::new(),
+            pickled: BTreeMap::new(),
+        };
+        for kind in ["weights", "constants"] {
+            let folder = format!("{root}/data/{kind}");
+            let name = format!("{folder}/{model}_{kind}_config.json");
+            if archive.contains(&name) {
+                out.add(archive, &folder, &name)?;
+            } else if archive.contains(&format!("{folder}/{model}.pt")) {
+                return Err(Error::unsupported(format!(
+                    "its {kind} are a pickle (`{folder}/{model}.pt`), as older versions of torch wrote; export it again with torch 2.11 or newer"
+                )));
             }
         }
-        Ok(Weights { archive, items })
+        Ok(out)
     }
 
-    /// A weight by name.
-    pub fn view(&self, name: &str) -> Option<WeightView<'_>> {
-        self.items.get(name).map(|i| WeightView {
-            dtype: i.dtype,
-            sizes: &i.sizes,
-            strides: &i.strides,
-            bytes: &self.archive.map()[i.bytes.clone()],
-        })
+    fn add(&mut self, archive: &Archive, folder: &str, name: &str) -> Result<()> {
+        let text = archive.read(name)?;
+        let config: PayloadConfig = json::parse(text).map_err(|e| e.context(name))?;
+        for (fqn, payload) in config.config.0 {
+            let at = format!("{folder}/{}", payload.path_name);
+            let Some(meta) = payload.tensor_meta.filter(|_| !payload.use_pickle) else {
+                self.pickled.insert(fqn.to_string(), at);
+                continue;
+            };
+            let tensor = archive
+                .range(&at)
+                .and_then(|range| tensor(&meta, range))
+                .map_err(|e| e.context(format!("{name}, `{fqn}` in `{at}`")))?;
+            if self.tensors.insert(fqn.to_string(), tensor).is_some() {
+                return Err(Error::input(format!("{name}: `{fqn}` is there twice")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Result<&TensorRef> {
+        if let Some(file) = self.pickled.get(name) {
+            return Err(Error::unsupported(format!(
+                "`{name}` is a pickled object (`{file}`), not a plain tensor"
+            )));
+        }
+        (self.tensors.get(name))
+            .ok_or_else(|| Error::input(format!("the archive holds no weight called `{name}`")))
+    }
+
+    /// All tensors, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &TensorRef)> {
+        self.tensors.iter().map(|(n, t)| (n.as_str(), t))
     }
 
     /// Names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.items.keys().map(String::as_str)
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A weight by name, with its bytes.
+    pub fn view(&self, name: &str) -> Option<WeightView<'_>> {
+        self.tensors.get(name).map(|t| WeightView {
+            dtype: t.dtype,
+            sizes: &t.sizes,
+            strides: &t.strides,
+            bytes: &self.bytes[t.start()..t.storage.end],
+        })
+    }
+
+    /// The map that all ranges lie in; keeps the file mapped as long as a clone lives.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Bytes of all storages, each counted once.
+    pub fn total_bytes(&self) -> usize {
+        let mut ranges: Vec<_> = (self.tensors.values())
+            .map(|t| (t.storage.start, t.storage.end))
+            .collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges.iter().map(|(a, b)| b - a).sum()
     }
 }
 
-fn item(meta: &TensorMeta, range: Range<usize>) -> Result<Item> {
-    let dtype = dtype(meta.dtype)
-        .ok_or_else(|| Error::unsupported(format!("dtype code {}", meta.dtype)))?;
-    let ints = |list: &[SymInt], what: &str| -> Result<Vec<i64>> {
-        list.iter()
-            .map(|s| match s {
-                SymInt::AsInt(v) if *v >= 0 => Ok(*v),
-                SymInt::AsInt(v) => Err(Error::input(format!("negative {what} {v}"))),
-                SymInt::AsExpr(_) => Err(Error::input(format!("symbolic {what}"))),
-            })
-            .collect()
-    };
-    let sizes = ints(&meta.sizes, "size")?;
-    let strides = ints(&meta.strides, "stride")?;
-    let offset = ints(std::slice::from_ref(&meta.storage_offset), "storage offset")?[0];
-    if sizes.len() != strides.len() {
-        return Err(Error::input("as many sizes as strides are needed"));
+fn tensor(meta: &TensorMeta, storage: Range<usize>) -> Result<TensorRef> {
+    if meta.layout != STRIDED {
+        return Err(Error::unsupported(format!(
+            "a tensor of layout {} (only strided ones are dense)",
+            meta.layout
+        )));
     }
-    let too_small = || {
-        Error::input(format!(
-            "its payload of {} bytes is too small for {dtype}{sizes:?} with strides {strides:?} at offset {offset}",
-            range.len()
-        ))
+    let fixed = |s: &SymInt| match s {
+        SymInt::Int(v) => Ok(*v),
+        _ => Err(Error::input("a weight of symbolic size")),
     };
-    let empty = sizes.contains(&0);
-    let mut last = offset;
-    for (s, t) in sizes.iter().zip(&strides) {
-        if !empty {
-            last = (s - 1)
-                .checked_mul(*t)
-                .and_then(|v| last.checked_add(v))
-                .ok_or_else(too_small)?;
-        }
-    }
-    let bytes = |n: i64| {
-        usize::try_from(n)
-            .ok()
-            .and_then(|n| n.checked_mul(dtype.size()))
-            .ok_or_else(too_small)
-    };
-    if !empty && bytes(last.checked_add(1).ok_or_else(too_small)?)? > range.len() {
-        return Err(too_small());
-    }
-    let start = range.start + bytes(offset)?.min(range.len());
-    Ok(Item {
-        dtype,
-        sizes,
-        strides,
-        bytes: start..range.end,
-    })
+    let all = |v: &[SymInt]| v.iter().map(fixed).collect::<Result<Vec<i64>>>();
+    TensorRef::new(
+        crate::codes::dtype(meta.dtype)?,
+        all(&meta.sizes)?,
+        all(&meta.strides)?,
+        fixed(&meta.storage_offset)?,
+        storage,
+    )
 }

@@ -1,0 +1,196 @@
+//! From the JSON of an exported program to a [`Graph`].
+
+mod args;
+mod guards;
+mod nodes;
+mod signature;
+mod symbols;
+mod unknown;
+
+use crate::arith::Relations;
+use crate::json::Pairs;
+use crate::schema::{self, ExportedProgram};
+use crate::weights::Weights;
+use crate::{Bind, Signature};
+use inrush_base::{Error, Result};
+use inrush_expr::Expr;
+use inrush_graph::{Graph, LineId, TensorType, Type, ValueId};
+use rustc_hash::FxHashMap;
+use symbols::{Meeting, Symbols};
+use unknown::UnknownOps;
+
+/// A graph and what it does not say.
+pub struct Converted {
+    pub graph: Graph,
+    /// What was left out, for people.
+    pub notes: Vec<String>,
+}
+
+/// Converts a whole program. `signature` gives the nesting and names of the user's inputs.
+pub fn convert<'a>(
+    program: &'a ExportedProgram<'a>,
+    name: &str,
+    signature: &Signature,
+    weights: &Weights,
+    bind: Bind,
+) -> Result<Converted> {
+    let module = &program.graph_module;
+    let mut importer = Importer {
+        graph: Graph {
+            name: name.to_string(),
+            ..Graph::default()
+        },
+        symbols: Symbols::new(&program.range_constraints)?,
+        bind,
+        lines: FxHashMap::default(),
+        unknown: UnknownOps::default(),
+        notes: Vec::new(),
+    };
+    let mut scope = Scope::new(&module.graph, String::new())?;
+    importer.inputs(&mut scope, &module.signature, weights)?;
+    importer.symbols.meeting = Meeting::Body;
+    importer.guards(&program.guards_code, signature);
+    importer.nodes(&mut scope)?;
+    importer.unknown.check()?;
+    importer.outputs(&scope, &module.signature)?;
+    importer.derived_ranges();
+    Ok(Converted {
+        graph: importer.graph,
+        notes: importer.notes,
+    })
+}
+
+/// What a name of the archive stands for.
+#[derive(Clone, Debug)]
+enum Bound {
+    Value(ValueId),
+    Int(Expr),
+    Float(f64),
+    Bool(bool),
+    /// A condition on sizes that is known when a call begins.
+    Relations(Relations),
+    /// An output that the operator does not produce.
+    Nothing,
+}
+
+/// The names of one graph: the top one, or that of a higher-order operator.
+struct Scope<'a> {
+    graph: &'a schema::Graph<'a>,
+    tensors: FxHashMap<&'a str, &'a schema::TensorMeta<'a>>,
+    ints: FxHashMap<&'a str, &'a schema::SymInt<'a>>,
+    bools: FxHashMap<&'a str, &'a schema::SymBool<'a>>,
+    floats: FxHashMap<&'a str, &'a schema::SymFloat<'a>>,
+    names: FxHashMap<&'a str, Bound>,
+    /// Put before the names of values, which are unique over all graphs.
+    prefix: String,
+}
+
+impl<'a> Scope<'a> {
+    fn new(graph: &'a schema::Graph<'a>, prefix: String) -> Result<Scope<'a>> {
+        Ok(Scope {
+            graph,
+            tensors: table(&graph.tensor_values)?,
+            ints: table(&graph.sym_int_values)?,
+            bools: table(&graph.sym_bool_values)?,
+            floats: table(&graph.sym_float_values)?,
+            names: FxHashMap::default(),
+            prefix,
+        })
+    }
+
+    fn define(&mut self, name: &'a str, bound: Bound) -> Result<()> {
+        match self.names.insert(name, bound) {
+            None => Ok(()),
+            Some(_) => Err(Error::input(format!("`{name}` is defined twice"))),
+        }
+    }
+
+    fn meta(&self, name: &str) -> Result<&'a schema::TensorMeta<'a>> {
+        (self.tensors.get(name).copied()).ok_or_else(|| {
+            Error::input(format!("the archive does not describe the tensor `{name}`"))
+        })
+    }
+}
+
+fn table<'a, T>(pairs: &'a Pairs<'a, T>) -> Result<FxHashMap<&'a str, &'a T>> {
+    let mut out = FxHashMap::with_capacity_and_hasher(pairs.0.len(), Default::default());
+    for (name, v) in &pairs.0 {
+        if out.insert(&**name, v).is_some() {
+            return Err(Error::input(format!("`{name}` is described twice")));
+        }
+    }
+    Ok(out)
+}
+
+/// The graph while it is built.
+struct Importer<'a, 'b> {
+    graph: Graph,
+    symbols: Symbols<'a>,
+    bind: Bind<'b>,
+    lines: FxHashMap<&'a str, LineId>,
+    unknown: UnknownOps,
+    notes: Vec<String>,
+}
+
+/// Dimensions that are accepted.
+const MOST_DIMENSIONS: usize = 64;
+
+impl<'a> Importer<'a, '_> {
+    fn tensor_type(&mut self, meta: &'a schema::TensorMeta<'a>) -> Result<TensorType> {
+        if meta.layout != schema::STRIDED {
+            return Err(Error::unsupported(format!(
+                "a tensor of layout {}",
+                crate::codes::layout(meta.layout)?
+            )));
+        }
+        let dtype = crate::codes::dtype(meta.dtype)?;
+        if meta.sizes.len() != meta.strides.len() || meta.sizes.len() > MOST_DIMENSIONS {
+            return Err(Error::input(format!(
+                "{} sizes and {} strides",
+                meta.sizes.len(),
+                meta.strides.len()
+            )));
+        }
+        let x = &self.graph.exprs;
+        let mut sizes = Vec::with_capacity(meta.sizes.len());
+        let mut bytes = Some(dtype.size() as i64);
+        for s in &meta.sizes {
+            let e = self.symbols.int(x, s)?;
+            let range = x.range(e);
+            if range.hi < 0 {
+                return Err(Error::input(format!("the size {} is negative", x.show(e))));
+            }
+            // The smallest tensor of this type must be addressable.
+            bytes = bytes.and_then(|b| b.checked_mul(range.lo.max(1)));
+            sizes.push(e);
+        }
+        if bytes.is_none() {
+            return Err(Error::input(format!(
+                "a tensor of sizes {} is too large",
+                x.show_list(&sizes)
+            )));
+        }
+        let strides = (meta.strides.iter())
+            .map(|s| self.symbols.int(x, s))
+            .collect::<Result<_>>()?;
+        Ok(TensorType {
+            dtype,
+            sizes,
+            strides,
+        })
+    }
+
+    /// A new value called `name` in `scope`.
+    fn define_value(&mut self, scope: &mut Scope<'a>, name: &'a str, ty: Type) -> Result<ValueId> {
+        let v = self.graph.add_value(&format!("{}{name}", scope.prefix), ty);
+        scope.define(name, Bound::Value(v))?;
+        Ok(v)
+    }
+
+    /// A new tensor value with the type that the archive describes.
+    fn define_tensor(&mut self, scope: &mut Scope<'a>, name: &'a str) -> Result<ValueId> {
+        let ty = scope.meta(name).and_then(|m| self.tensor_type(m));
+        let ty = ty.map_err(|e| e.context(format!("tensor `{name}`")))?;
+        self.define_value(scope, name, Type::Tensor(ty))
+    }
+}

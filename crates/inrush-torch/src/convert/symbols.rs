@@ -1,0 +1,141 @@
+//! Symbolic sizes of an archive as expressions.
+
+use crate::arith::Relations;
+
+use crate::json::{Pairs, Text};
+use crate::schema::{Hint, RangeConstraint, SymExpr, SymInt};
+use crate::srepr::{self, Parsed, SymbolText};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Sym, SymKind};
+use rustc_hash::FxHashMap;
+
+/// Declares symbols when they are met and remembers what each text stands for.
+pub struct Symbols<'a> {
+    ranges: FxHashMap<&'a str, (i64, i64)>,
+    parsed: FxHashMap<&'a str, Parsed>,
+    /// Symbols met now are sizes of inputs, or integer inputs; those met later come from data.
+    pub meeting: Meeting,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Meeting {
+    InputSize,
+    InputInteger,
+    Body,
+}
+
+impl<'a> Symbols<'a> {
+    pub fn new(constraints: &'a Pairs<'a, RangeConstraint>) -> Result<Symbols<'a>> {
+        let mut ranges = FxHashMap::default();
+        for (name, r) in &constraints.0 {
+            // Floats saturate, so that anything near the ends is no bound.
+            let lower = r.min_val.map_or(i64::MIN, |v| v.0 as i64);
+            let upper = r.max_val.map_or(i64::MAX, |v| v.0 as i64);
+            if lower > upper {
+                return Err(Error::input(format!(
+                    "range_constraints: the range of `{name}` is empty: {lower} to {upper}"
+                )));
+            }
+            ranges.insert(&**name, (lower, upper));
+        }
+        Ok(Symbols {
+            ranges,
+            parsed: FxHashMap::default(),
+            meeting: Meeting::InputSize,
+        })
+    }
+
+    /// Constraints on expressions that are no lone symbol, such as `2*s0`.
+    pub fn derived(&self, exprs: &Exprs) -> Vec<(&'a str, i64, i64)> {
+        let mut out: Vec<_> = (self.ranges.iter())
+            .filter(|(name, _)| exprs.sym_by_name(name).is_none())
+            .map(|(name, (lower, upper))| (*name, *lower, *upper))
+            .collect();
+        out.sort_unstable();
+        out
+    }
+
+    fn parse(&mut self, exprs: &Exprs, e: &'a SymExpr<'a>) -> Result<&Parsed> {
+        let text: &'a str = &e.expr_str;
+        if !self.parsed.contains_key(text) {
+            let (ranges, meeting) = (&self.ranges, self.meeting);
+            let parsed = srepr::parse(exprs, text, &mut |s| {
+                Ok(exprs.sym_expr(symbol(exprs, ranges, meeting, &s)))
+            })?;
+            // The hint of an expression that is a lone symbol is that symbol's.
+            if let (Parsed::Int(v), Some(Hint::Int(hint))) = (&parsed, &e.hint) {
+                if let Some(sym) = exprs.as_sym(*v) {
+                    exprs.set_hint(sym, *hint);
+                }
+            }
+            self.parsed.insert(text, parsed);
+        }
+        Ok(&self.parsed[text])
+    }
+
+    pub fn int(&mut self, exprs: &Exprs, s: &'a SymInt<'a>) -> Result<Expr> {
+        match s {
+            SymInt::Int(v) => Ok(exprs.int(*v)),
+            SymInt::Expr(e) => match self.parse(exprs, e)? {
+                Parsed::Int(v) => Ok(*v),
+                Parsed::Real(f) => Err(Error::unsupported(format!(
+                    "`{f}` in the symbolic integer `{}`",
+                    crate::lex::shorten(&e.expr_str)
+                ))),
+                _ => Err(Error::input(format!(
+                    "the symbolic integer `{}` is a condition",
+                    crate::lex::shorten(&e.expr_str)
+                ))),
+            },
+            SymInt::Unknown(k) => Err(unknown("symbolic integer", k)),
+        }
+    }
+
+    /// The relations that the condition demands; `None` when it is no conjunction of relations.
+    pub fn relations(&mut self, exprs: &Exprs, e: &'a SymExpr<'a>) -> Result<Option<Relations>> {
+        match self.parse(exprs, e)? {
+            Parsed::Bool(r) => Ok(Some(r.clone())),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The error about a key that the schema of this reader does not have.
+pub fn unknown(what: &str, key: &Text) -> Error {
+    Error::unsupported(format!("an unknown kind of {what}: `{key}`"))
+}
+
+fn symbol(
+    exprs: &Exprs,
+    ranges: &FxHashMap<&str, (i64, i64)>,
+    meeting: Meeting,
+    s: &SymbolText,
+) -> Sym {
+    if let Some(sym) = exprs.sym_by_name(s.name) {
+        return sym;
+    }
+    let assumed = match (s.positive, s.nonnegative) {
+        (true, _) => 1,
+        (_, true) => 0,
+        _ => i64::MIN,
+    };
+    let (lower, upper) = match ranges.get(s.name) {
+        // Where there is a range it wins: export assumes positive sizes even where it accepts zero.
+        Some(range) => *range,
+        None => (assumed, i64::MAX),
+    };
+    match meeting {
+        Meeting::InputSize => exprs.size_sym(s.name, lower.max(0), upper.max(0)),
+        Meeting::InputInteger => exprs.size_sym(s.name, lower, upper),
+        Meeting::Body => exprs.unbacked_sym(s.name, lower, upper),
+    }
+}
+
+/// All symbols of the relation are known when a call begins.
+pub fn known_at_call(exprs: &Exprs, relations: &Relations) -> bool {
+    relations.iter().all(|(_, a, b)| {
+        [a, b]
+            .into_iter()
+            .all(|e| (exprs.free_syms(*e).iter()).all(|s| exprs.sym_info(*s).kind == SymKind::Size))
+    })
+}

@@ -1,0 +1,243 @@
+//! JSON with errors that say where: borrowed strings, unions, and the text around a mistake.
+
+use inrush_base::{Error, Result};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use crate::lex::shorten;
+
+/// A string that is borrowed from the JSON text unless it holds escapes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Text<'a>(pub Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, v: &'de str) -> std::result::Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(v)))
+            }
+            fn visit_str<E>(self, v: &str) -> std::result::Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(v.to_string())))
+            }
+        }
+        d.deserialize_str(V)
+    }
+}
+
+/// A float; archives write those that JSON cannot as strings.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Number(pub f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Number;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a number or \"Infinity\", \"-Infinity\", \"NaN\"")
+            }
+            fn visit_f64<E>(self, v: f64) -> std::result::Result<Number, E> {
+                Ok(Number(v))
+            }
+            fn visit_i64<E>(self, v: i64) -> std::result::Result<Number, E> {
+                Ok(Number(v as f64))
+            }
+            fn visit_u64<E>(self, v: u64) -> std::result::Result<Number, E> {
+                Ok(Number(v as f64))
+            }
+            fn visit_str<E: serde::de::Error>(self, v: &str) -> std::result::Result<Number, E> {
+                match v {
+                    "Infinity" => Ok(Number(f64::INFINITY)),
+                    "-Infinity" => Ok(Number(f64::NEG_INFINITY)),
+                    "NaN" => Ok(Number(f64::NAN)),
+                    _ => Err(E::custom(format_args!("`{v}` is not a number"))),
+                }
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// A map in the order of the file.
+#[derive(Clone, Debug)]
+pub struct Pairs<'a, T>(pub Vec<(Text<'a>, T)>);
+
+impl<T> Default for Pairs<'_, T> {
+    fn default() -> Self {
+        Pairs(Vec::new())
+    }
+}
+
+impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Pairs<'a, T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct V<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for V<T> {
+            type Value = Pairs<'de, T>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Pairs<'de, T>, A::Error> {
+                let mut out = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    out.push(pair);
+                }
+                Ok(Pairs(out))
+            }
+        }
+        d.deserialize_map(V(std::marker::PhantomData))
+    }
+}
+
+/// The last Python frame outside PyTorch itself of a stack trace: `model.py:12 in forward: x = x + 1`.
+#[derive(Clone, Debug, Default)]
+pub struct Frame(pub Option<String>);
+
+impl<'de> Deserialize<'de> for Frame {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Frame;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a stack trace")
+            }
+            fn visit_str<E: serde::de::Error>(self, v: &str) -> std::result::Result<Frame, E> {
+                Ok(Frame(last_frame(v)))
+            }
+        }
+        d.deserialize_str(V).map_err(D::Error::custom)
+    }
+}
+
+/// Frames are written `File "path", line 12, in forward` with the source text on the next line.
+fn last_frame(trace: &str) -> Option<String> {
+    const START: &str = "File \"";
+    let show = |at: usize| -> Option<String> {
+        let frame = &trace[at + START.len()..];
+        let (path, rest) = frame.split_once("\", line ")?;
+        let (head, body) = rest.split_once('\n').unwrap_or((rest, ""));
+        let (line, function) = head.split_once(", in ")?;
+        let mut out = format!("{path}:{line} in {}", function.trim());
+        let source = body.lines().next().unwrap_or_default().trim();
+        if !source.is_empty() && !source.starts_with(START) {
+            out.push_str(": ");
+            out.push_str(source);
+        }
+        Some(shorten(&out))
+    };
+    let own = |at: &usize| {
+        let path = trace[at + START.len()..]
+            .split('"')
+            .next()
+            .unwrap_or_default();
+        !path.starts_with("torch/") && !path.contains("/site-packages/torch/")
+    };
+    let mut starts = trace.rmatch_indices(START).map(|(at, _)| at);
+    let last = starts.clone().next()?;
+    show(starts.find(own).unwrap_or(last))
+}
+
+/// Reads `text`; an error shows what stands around the place.
+pub fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|e| {
+        let at = offset(text, e.line(), e.column());
+        let from = at.saturating_sub(60);
+        let to = (at + 20).min(text.len());
+        let around = String::from_utf8_lossy(&text[from..to]);
+        let mut message = format!("{e}, near `{}`", shorten(&around));
+        if let Some(target) = target_before(&text[..at]) {
+            message.push_str(&format!(", in or after a call of `{}`", shorten(&target)));
+        }
+        Error::input(message)
+    })
+}
+
+/// Position of a line and column, both counted from one.
+fn offset(text: &[u8], line: usize, column: usize) -> usize {
+    let mut start = 0;
+    for _ in 1..line {
+        match text[start..].iter().position(|b| *b == b'\n') {
+            Some(p) => start += p + 1,
+            None => break,
+        }
+    }
+    (start + column).min(text.len())
+}
+
+/// The operator of the last node that begins before the mistake.
+fn target_before(text: &[u8]) -> Option<String> {
+    const KEY: &[u8] = b"\"target\": \"";
+    let at = text.windows(KEY.len()).rposition(|w| w == KEY)? + KEY.len();
+    let end = text[at..].iter().position(|b| *b == b'"')?;
+    Some(String::from_utf8_lossy(&text[at..at + end]).into_owned())
+}
+
+/// Declares a union of the archive's schema: an object with exactly one key. A key that is not listed becomes `Unknown`,
+/// so that the reader can say where a newer archive holds something that it does not know.
+macro_rules! union {
+    ($(#[$doc:meta])* $name:ident { $($key:literal => $variant:ident($ty:ty)),* $(,)? }) => {
+        $(#[$doc])*
+        // What a union holds is stated in full, read or not.
+        #[allow(dead_code)]
+        #[derive(Clone, Debug)]
+        pub enum $name<'a> {
+            $($variant($ty),)*
+            Unknown($crate::json::Text<'a>),
+        }
+        impl<'de: 'a, 'a> serde::Deserialize<'de> for $name<'a> {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct V;
+                impl<'de> serde::de::Visitor<'de> for V {
+                    type Value = $name<'de>;
+                    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                        f.write_str(concat!("an object with one key (", stringify!($name), ")"))
+                    }
+                    fn visit_map<A: serde::de::MapAccess<'de>>(
+                        self,
+                        mut map: A,
+                    ) -> Result<$name<'de>, A::Error> {
+                        use serde::de::Error;
+                        let key = map.next_key::<$crate::json::Text<'de>>()?;
+                        let key = key.ok_or_else(|| A::Error::custom("a union without a key"))?;
+                        let out = match &*key {
+                            $($key => $name::$variant(map.next_value()?),)*
+                            _ => {
+                                map.next_value::<serde::de::IgnoredAny>()?;
+                                $name::Unknown(key)
+                            }
+                        };
+                        match map.next_key::<serde::de::IgnoredAny>()? {
+                            None => Ok(out),
+                            Some(_) => Err(A::Error::custom("a union with two keys")),
+                        }
+                    }
+                }
+                d.deserialize_map(V)
+            }
+        }
+    };
+}
+pub(crate) use union;

@@ -1,0 +1,102 @@
+//! Tokens of the two small Python-like languages in archives: sympy's `srepr` and guards.
+
+use inrush_base::{Error, Result};
+
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Token<'a> {
+    Ident(&'a str),
+    /// Digits, with a fraction or exponent perhaps.
+    Number(&'a str),
+    /// The inside of a quoted string; escapes are not undone.
+    Str(&'a str),
+    Punct(&'static str),
+    End,
+}
+
+const PUNCT: &[&str] = &[
+    "//", "**", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ".", "=", "+", "-", "*",
+    "/", "%", "<", ">", ":", "~", "&", "|", "^",
+];
+
+#[derive(Clone)]
+pub struct Lexer<'a> {
+    text: &'a str,
+    pos: usize,
+}
+
+impl<'a> Lexer<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Lexer { text, pos: 0 }
+    }
+
+    pub fn error(&self, message: impl std::fmt::Display) -> Error {
+        Error::input(format!("{message} in `{}`", shorten(self.text)))
+    }
+
+    pub fn peek(&self) -> Result<Token<'a>> {
+        self.clone().next()
+    }
+
+    pub fn next(&mut self) -> Result<Token<'a>> {
+        let rest = self.text[self.pos..].trim_start_matches([' ', '\n', '\t']);
+        let start = self.text.len() - rest.len();
+        let take = |f: &dyn Fn(u8) -> bool| rest.bytes().take_while(|b| f(*b)).count();
+        let Some(first) = rest.bytes().next() else {
+            self.pos = start;
+            return Ok(Token::End);
+        };
+        let (token, len) = if first.is_ascii_alphabetic() || first == b'_' {
+            let n = take(&|b| b.is_ascii_alphanumeric() || b == b'_');
+            (Token::Ident(&rest[..n]), n)
+        } else if first.is_ascii_digit() {
+            let n = take(&|b| b.is_ascii_alphanumeric() || b == b'.');
+            (Token::Number(&rest[..n]), n)
+        } else if first == b'\'' || first == b'"' {
+            let quote = first as char;
+            let Some(n) = rest[1..].find(quote) else {
+                return Err(self.error("a string that does not end"));
+            };
+            (Token::Str(&rest[1..1 + n]), n + 2)
+        } else if let Some(p) = PUNCT.iter().find(|p| rest.starts_with(**p)) {
+            (Token::Punct(p), p.len())
+        } else {
+            return Err(self.error("an unexpected character"));
+        };
+        self.pos = start + len;
+        Ok(token)
+    }
+
+    /// Takes `p` if it comes next.
+    pub fn eat(&mut self, p: &str) -> Result<bool> {
+        let hit = matches!(self.peek()?, Token::Punct(q) if q == p);
+        if hit {
+            self.next()?;
+        }
+        Ok(hit)
+    }
+
+    pub fn expect(&mut self, p: &str) -> Result<()> {
+        match self.eat(p)? {
+            true => Ok(()),
+            false => Err(self.error(format_args!("expected `{p}`"))),
+        }
+    }
+
+    pub fn end(&mut self) -> Result<()> {
+        match self.peek()? {
+            Token::End => Ok(()),
+            _ => Err(self.error("something follows the expression")),
+        }
+    }
+}
+
+/// Text from an archive as an error message shows it.
+pub fn shorten(text: &str) -> String {
+    const MOST: usize = 160;
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let mut out: String = text.chars().take(MOST).map(clean).collect();
+    if text.chars().nth(MOST).is_some() {
+        out.push('…');
+    }
+    out
+}

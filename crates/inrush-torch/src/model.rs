@@ -1,0 +1,362 @@
+//! An archive as a whole.
+
+use crate::archive::{Archive, Bytes};
+use crate::convert::convert;
+use crate::json;
+use crate::sample::{self, Sample};
+use crate::schema::{self, ExportedProgram, MAJOR, MINOR, Versions};
+use crate::tree::Tree;
+use crate::weights::Weights;
+use inrush_aten::NamedArg;
+use inrush_base::{Error, Result};
+use inrush_expr::Exprs;
+use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, Type};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Puts the arguments of a call in the order of its schema and fills in defaults; `None` when the operator is not known.
+pub type Bind<'b> = &'b dyn Fn(&Exprs, &str, &[NamedArg]) -> Option<Result<Vec<Arg>>>;
+
+/// A model as its archive describes it.
+pub struct Model {
+    pub graph: Graph,
+    /// Parameters, buffers and constants by the names in [`InputKind`].
+    pub weights: Weights,
+    pub signature: Signature,
+    /// The inputs that the model was exported with, flattened; or why they could not be read.
+    pub samples: std::result::Result<Vec<Sample>, String>,
+    /// Version of PyTorch that wrote the archive.
+    pub torch_version: String,
+    /// Schema version, major and minor.
+    pub schema_version: (i64, i64),
+    /// What was left out at import, for people.
+    pub notes: Vec<String>,
+    /// Values that symbols had at export, by name.
+    hints: Vec<(String, i64)>,
+}
+
+/// Names and nesting of the user's inputs and outputs.
+#[derive(Clone, Default, Debug)]
+pub struct Signature {
+    /// The pair of positional and keyword arguments.
+    pub in_tree: Option<Tree>,
+    pub out_tree: Option<Tree>,
+    /// One for each flattened input (constants too), as the Python function names them: `x`, `pair.0`, `mask`.
+    pub input_names: Vec<String>,
+    /// One for each flattened output: its path in the returned value, empty for a lone tensor.
+    pub output_names: Vec<String>,
+}
+
+/// How an archive is read.
+pub struct Options<'a> {
+    /// Which of several models; the only one, or `model`, when it is not given.
+    pub model: Option<&'a str>,
+    pub bind: Bind<'a>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options {
+            model: None,
+            bind: &inrush_aten::bind,
+        }
+    }
+}
+
+/// Reads the archive at `path`.
+pub fn open(path: &Path) -> Result<Model> {
+    open_with(path, &Options::default())
+}
+
+/// Reads the archive at `path`.
+pub fn open_with(path: &Path, options: &Options) -> Result<Model> {
+    let bytes = Bytes::map(path)?;
+    open_bytes(bytes, options).map_err(|e| e.in_file(path.display().to_string()))
+}
+
+/// Reads an archive in memory.
+pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
+    let archive = Archive::new(bytes)?;
+    let root = root(&archive)?;
+    check_container(&archive, &root)?;
+    let name = model_name(&archive, &root, options.model)?;
+    let entry = format!("{root}/models/{name}.json");
+    let text = archive.read(&entry)?;
+    let program = program(text).map_err(|e| e.context(&entry))?;
+    let weights = Weights::read(&archive, &root, &name)?;
+
+    let call = (program.graph_module.module_call_graph.iter())
+        .find(|m| m.fqn.is_empty())
+        .and_then(|m| m.signature.as_ref());
+    let mut notes = Vec::new();
+    let signature = match call.map(|c| signature(&program, c)) {
+        Some(Ok(s)) => s,
+        Some(Err(e)) => {
+            notes.push(format!(
+                "nesting of inputs and outputs not read: {}",
+                e.message()
+            ));
+            Signature::default()
+        }
+        None => Signature::default(),
+    };
+    let mut converted = convert(&program, &root, &signature, &weights, options.bind)
+        .map_err(|e| e.context(&entry))
+        .map_err(|e| newer(e, &program))?;
+    if let Some(c) = call {
+        converted.graph.in_tree = Some(c.in_spec.to_string());
+        converted.graph.out_tree = Some(c.out_spec.to_string());
+    }
+    notes.extend(converted.notes);
+
+    let sample_entry = format!("{root}/data/sample_inputs/{name}.pt");
+    let samples = match archive.contains(&sample_entry) {
+        false => Err(format!("the archive holds no `{sample_entry}`")),
+        true => sample::read(&archive, &sample_entry, signature.in_tree.as_ref())
+            .map_err(|e| format!("`{sample_entry}`: {e}")),
+    };
+    let x = &converted.graph.exprs;
+    let hints = (x.symbols().into_iter())
+        .filter_map(|s| {
+            let info = x.sym_info(s);
+            Some((info.name, info.hint?))
+        })
+        .collect();
+    let version = program.schema_version;
+    Ok(Model {
+        hints,
+        graph: converted.graph,
+        weights,
+        signature,
+        samples,
+        torch_version: (program.torch_version.as_deref())
+            .unwrap_or_default()
+            .to_string(),
+        schema_version: (version.major, version.minor),
+        notes,
+    })
+}
+
+/// The one folder at the top.
+fn root(archive: &Archive) -> Result<String> {
+    let format = "/archive_format";
+    if let Some(root) = archive
+        .names()
+        .find_map(|n| n.strip_suffix(format).filter(|r| !r.contains('/')))
+    {
+        return Ok(root.to_string());
+    }
+    let ends = |suffix: &str| archive.names().any(|n| n.ends_with(suffix));
+    Err(Error::unsupported(
+        if ends("serialized_exported_program.json") {
+            "an archive as torch wrote it before 2.6; export it again with torch 2.11 or newer"
+        } else if ends("/constants.pkl") {
+            "a TorchScript archive, not one of torch.export"
+        } else if ends("/data.pkl") {
+            "a checkpoint of torch.save, not an archive of torch.export"
+        } else {
+            "a zip, but not an archive of torch.export: it holds no `archive_format`"
+        },
+    ))
+}
+
+fn check_container(archive: &Archive, root: &str) -> Result<()> {
+    let text = |name: &str| -> Result<String> {
+        let bytes = archive.read(&format!("{root}/{name}"))?;
+        Ok(crate::lex::shorten(String::from_utf8_lossy(bytes).trim()))
+    };
+    let format = text("archive_format")?;
+    if format != "pt2" {
+        return Err(Error::unsupported(format!(
+            "an archive of format `{format}`"
+        )));
+    }
+    let version = text("archive_version")?;
+    if version != "0" {
+        return Err(Error::unsupported(format!(
+            "an archive of version {version}; this reader knows version 0"
+        )));
+    }
+    for order in ["byteorder", ".data/byteorder"] {
+        if archive.contains(&format!("{root}/{order}")) && text(order)? != "little" {
+            return Err(Error::unsupported("weights are not little-endian"));
+        }
+    }
+    Ok(())
+}
+
+fn model_name(archive: &Archive, root: &str, wanted: Option<&str>) -> Result<String> {
+    let folder = format!("{root}/models/");
+    let names: Vec<&str> = archive
+        .names()
+        .filter_map(|n| n.strip_prefix(&folder)?.strip_suffix(".json"))
+        .collect();
+    let one = match (wanted, names.as_slice()) {
+        (Some(w), _) => names.iter().find(|n| **n == w),
+        (None, [one]) => Some(one),
+        (None, _) => names.iter().find(|n| **n == "model"),
+    };
+    match one {
+        Some(n) => Ok(n.to_string()),
+        None if names.is_empty() => Err(Error::unsupported(
+            "the archive holds no exported program (a package of compiled code?)",
+        )),
+        None => Err(Error::input(format!(
+            "which model? The archive holds {}",
+            names.join(", ")
+        ))),
+    }
+}
+
+fn program(text: &[u8]) -> Result<ExportedProgram<'_>> {
+    match json::parse::<ExportedProgram>(text) {
+        Ok(p) if p.schema_version.major == MAJOR => Ok(p),
+        Ok(p) => Err(wrong_major(p.schema_version, p.torch_version.as_deref())),
+        // The version stands behind the graph: look for it alone before the graph's mistake is believed.
+        Err(e) => match json::parse::<Versions>(text) {
+            Ok(v) if v.schema_version.major != MAJOR => {
+                Err(wrong_major(v.schema_version, v.torch_version.as_deref()))
+            }
+            Ok(v) if v.schema_version.minor > MINOR => Err(e.context(format!(
+                "schema {MAJOR}.{} is newer than {MAJOR}.{MINOR}, which this reader was written for",
+                v.schema_version.minor
+            ))),
+            _ => Err(e),
+        },
+    }
+}
+
+fn wrong_major(v: schema::SchemaVersion, torch: Option<&str>) -> Error {
+    Error::unsupported(format!(
+        "schema {}.{} (torch {}); this reader knows schema {MAJOR}, which torch 2.11 to 2.15 write",
+        v.major,
+        v.minor,
+        torch.unwrap_or("unknown")
+    ))
+}
+
+/// Says so when an archive that cannot be read is newer than the reader.
+fn newer(e: Error, program: &ExportedProgram) -> Error {
+    let v = program.schema_version;
+    if v.minor <= MINOR {
+        return e;
+    }
+    e.context(format!(
+        "schema {}.{} is newer than {MAJOR}.{MINOR}, which this reader was written for",
+        v.major, v.minor
+    ))
+}
+
+fn signature(program: &ExportedProgram, call: &schema::CallSignature) -> Result<Signature> {
+    let mut tuples = BTreeMap::new();
+    for (class, def) in &program.graph_module.treespec_namedtuple_fields.0 {
+        let fields: Vec<String> = def.field_names.iter().map(|f| f.to_string()).collect();
+        tuples.insert(class.to_string(), fields);
+    }
+    let fields = |class: &str| tuples.get(class).cloned();
+    let in_tree = Tree::parse(&call.in_spec, &fields)?;
+    let out_tree = Tree::parse(&call.out_spec, &fields)?;
+    let names: Vec<String> = (call.forward_arg_names.iter().flatten())
+        .map(|n| n.to_string())
+        .collect();
+    Ok(Signature {
+        input_names: in_tree.input_names(&names),
+        output_names: out_tree.paths(),
+        in_tree: Some(in_tree),
+        out_tree: Some(out_tree),
+    })
+}
+
+impl Model {
+    /// Values that symbols had at export, by name.
+    pub fn hints(&self) -> Vec<(String, i64)> {
+        self.hints.clone()
+    }
+
+    /// A few lines for people: what goes in, what comes out, which operators are called how often.
+    pub fn summary(&self) -> String {
+        let g = &self.graph;
+        let x = &g.exprs;
+        let show = |ty: &Type| match ty {
+            Type::Tensor(t) => format!("{}{}", t.dtype, x.show_list(&t.sizes)),
+            Type::Int(e) => format!("int {}", x.show(*e)),
+            Type::Float => "float".into(),
+            Type::Bool => "bool".into(),
+            Type::Constant(s) => format!("always {s}"),
+            Type::None => "none".into(),
+        };
+        let mut out = String::new();
+        let (major, minor) = self.schema_version;
+        _ = writeln!(
+            out,
+            "{} (torch {}, schema {major}.{minor})",
+            g.name, self.torch_version
+        );
+        for line in x.show_decls() {
+            _ = writeln!(out, "  {line}");
+        }
+        for i in &g.inputs {
+            if let InputKind::User { index } = i.kind {
+                let v = g.value(i.value);
+                let name = self.signature.input_names.get(index).unwrap_or(&v.name);
+                _ = writeln!(out, "  input {index} {name}: {}", show(&v.ty));
+            }
+        }
+        for o in &g.outputs {
+            let what = match &o.value {
+                OutputValue::Value(v) => show(&g.value(*v).ty),
+                OutputValue::Scalar(s) => s.to_string(),
+                OutputValue::None => "none".into(),
+            };
+            match o.kind {
+                OutputKind::User { index } => {
+                    let name = self.signature.output_names.get(index);
+                    let name = name.map(String::as_str).unwrap_or_default();
+                    _ = writeln!(out, "  output {index} {name}: {what}");
+                }
+                OutputKind::Mutation { input } => {
+                    let name = &g.value(g.inputs[input].value).name;
+                    _ = writeln!(out, "  writes {name}: {what}");
+                }
+            }
+        }
+        for guard in &g.guards {
+            _ = writeln!(
+                out,
+                "  guard {} {:?} {}",
+                x.show(guard.left),
+                guard.relation,
+                x.show(guard.right)
+            );
+        }
+        _ = writeln!(
+            out,
+            "  {} weights, {:.1} MB; {} nodes:",
+            self.weights.iter().count(),
+            self.weights.total_bytes() as f64 / 1e6,
+            g.nodes.len()
+        );
+        for (op, n) in self.operators() {
+            _ = writeln!(out, "  {n:6} {op}");
+        }
+        for note in &self.notes {
+            _ = writeln!(out, "  note: {note}");
+        }
+        if let Err(why) = &self.samples {
+            _ = writeln!(out, "  no sample inputs: {why}");
+        }
+        out
+    }
+
+    /// Operators with the number of their calls, most frequent first.
+    pub fn operators(&self) -> Vec<(&str, usize)> {
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        for n in &self.graph.nodes {
+            *count.entry(&n.op).or_default() += 1;
+        }
+        let mut out: Vec<_> = count.into_iter().collect();
+        out.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        out
+    }
+}
