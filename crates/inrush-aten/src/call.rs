@@ -157,6 +157,14 @@ impl<'a> Args<'a> {
         self.scalar(name).map(Scalar::as_f64)
     }
 
+    pub fn floats(&self, name: &str) -> Result<&'a [f64]> {
+        match self.arg(name)? {
+            Arg::Floats(v) => Ok(v),
+            Arg::None => Ok(&[]),
+            _ => Err(self.wrong(name, "a list of floats")),
+        }
+    }
+
     pub fn bool(&self, name: &str) -> Result<bool> {
         match self.arg(name)? {
             Arg::Bool(b) => Ok(*b),

@@ -11,6 +11,7 @@ mod convolution;
 mod create;
 mod einsum;
 mod equation;
+mod image;
 mod indexing;
 mod join;
 mod loss;
@@ -18,9 +19,11 @@ mod math;
 mod matmul;
 mod moments;
 mod norm;
+mod order;
 mod pointwise;
 mod pool;
 mod reduce;
+mod resample;
 mod scan;
 mod scatter;
 mod shape;
@@ -44,6 +47,7 @@ const FAMILIES: &[&[Row]] = &[
     convolution::ROWS,
     create::ROWS,
     einsum::ROWS,
+    image::ROWS,
     indexing::ROWS,
     join::ROWS,
     loss::ROWS,
@@ -51,8 +55,10 @@ const FAMILIES: &[&[Row]] = &[
     matmul::ROWS,
     moments::ROWS,
     norm::ROWS,
+    order::ROWS,
     pool::ROWS,
     reduce::ROWS,
+    resample::ROWS,
     scan::ROWS,
     scatter::ROWS,
     shape::ROWS,

@@ -1,0 +1,439 @@
+//! Order: sorting, the greatest few, searching in sorted sequences, running extremes.
+
+use crate::{Args, BodyBuilder, Builder, Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
+use inrush_base::{DType, Error, Result, Scalar, promote};
+use inrush_expr::Expr;
+use inrush_graph::{Type, ValueId};
+use inrush_loops::{ReduceOp, ScalarOp as S, StmtId};
+
+/// `a` comes before `b` in ascending order, NaN last.
+fn before(body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
+    let lt = body.op(S::Lt, &[a, b]);
+    if !body.dtype(a).is_float() {
+        return lt;
+    }
+    let (na, nb) = (body.op(S::IsNan, &[a]), body.op(S::IsNan, &[b]));
+    let number = body.op(S::Not, &[na]);
+    let last = body.op(S::And, &[nb, number]);
+    body.op(S::Or, &[lt, last])
+}
+
+/// How many elements of the row of each element of `x` come before it: its place in the sorted row. Equal elements keep
+/// their order. Every element is compared with every other of its row, which suits short rows.
+fn ranks<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, descending: bool) -> Tensor {
+    let mut body = lw.body(&x.sizes);
+    let outer = body.outer();
+    let others = body.reduce_axes(&x.sizes[dim..=dim]);
+    let mut at = outer.clone();
+    at[dim] = others[0];
+    let (mine, other) = (body.load(x, &outer), body.load(x, &at));
+    let (first, second) = if descending {
+        (
+            before(&mut body, mine, other),
+            before(&mut body, other, mine),
+        )
+    } else {
+        (
+            before(&mut body, other, mine),
+            before(&mut body, mine, other),
+        )
+    };
+    let (i, j) = (body.index_value(outer[dim]), body.index_value(others[0]));
+    let earlier = body.op(S::Lt, &[j, i]);
+    let distinct = body.op(S::Not, &[second]);
+    let tie = body.op(S::And, &[distinct, earlier]);
+    let counts = body.op(S::Or, &[first, tie]);
+    let one = body.cast(counts, DType::I64);
+    let rank = body.reduce(ReduceOp::Sum, one);
+    lw.store_new(body, rank, DType::I64, &x.sizes)
+}
+
+/// The first `count` of each row in order, and where they came from.
+fn ordered<'g>(
+    lw: &mut Lower<'g>,
+    x: &Tensor,
+    dim: usize,
+    count: Expr,
+    descending: bool,
+) -> Vec<Tensor> {
+    let exprs = lw.exprs;
+    if x.sizes.is_empty() {
+        let mut body = lw.body(&[]);
+        let v = body.load(x, &[]);
+        let values = lw.store_new(body, v, x.dtype, &[]);
+        let mut body = lw.body(&[]);
+        let zero = body.constant(Scalar::Int(0), DType::I64);
+        return vec![values, lw.store_new(body, zero, DType::I64, &[])];
+    }
+    let rank = ranks(lw, x, dim, descending);
+    let mut sizes = x.sizes.clone();
+    sizes[dim] = count;
+    let (values, indices) = (lw.temp(x.dtype, &sizes), lw.temp(DType::I64, &sizes));
+    let mut body = lw.body(&x.sizes);
+    let outer = body.outer();
+    let (v, r) = (body.load(x, &outer), body.load(&rank, &outer));
+    let mask = if exprs.prove_eq(count, x.sizes[dim]) {
+        None
+    } else {
+        let limit = body.index_value(count);
+        Some(body.op(S::Lt, &[r, limit]))
+    };
+    let mut at = outer.clone();
+    at[dim] = body.indirect(r, count, false, false, mask);
+    let from = body.index_value(outer[dim]);
+    body.store_with(values.buf, &at, v, inrush_loops::StoreMode::Set, mask);
+    body.store_with(indices.buf, &at, from, inrush_loops::StoreMode::Set, mask);
+    lw.push(body);
+    vec![values, indices]
+}
+
+fn sort<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, "self")?;
+    let dim = call.dim("dim", x.sizes.len())?;
+    let count = x.sizes.get(dim).copied().unwrap_or(lw.exprs.int(1));
+    let descending = call.bool("descending")?;
+    Ok(ordered(lw, &x, dim, count, descending))
+}
+
+fn sort_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    Ok(vec![
+        meta::tensor(call.exprs, t.dtype, t.sizes.clone()),
+        meta::tensor(call.exprs, DType::I64, t.sizes.clone()),
+    ])
+}
+
+fn topk<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, "self")?;
+    let dim = call.dim("dim", x.sizes.len())?;
+    let largest = call.bool("largest")?;
+    Ok(ordered(lw, &x, dim, call.int("k")?, largest))
+}
+
+fn topk_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    let dim = call.dim("dim", t.rank())?;
+    let mut sizes = t.sizes.clone();
+    let k = call.int("k")?;
+    if let Some(s) = sizes.get_mut(dim) {
+        if call.exprs.prove_lt(*s, k) {
+            return Err(call.unsupported("k", "more than there are elements"));
+        }
+        *s = k;
+    }
+    Ok(vec![
+        meta::tensor(call.exprs, t.dtype, sizes.clone()),
+        meta::tensor(call.exprs, DType::I64, sizes),
+    ])
+}
+
+fn argsort(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, dim) = (args.value("self")?, args.int("dim")?);
+    let descending = args.bool("descending")?;
+    let sorted = b.call_multi(
+        "aten.sort.default",
+        &[x.into(), dim.into(), descending.into()],
+    )?;
+    Ok(vec![sorted[1]])
+}
+
+fn msort(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let sorted = b.call_multi("aten.sort.default", &[x.into(), b.int(0)])?;
+    Ok(vec![sorted[0]])
+}
+
+/// The `k`th smallest, counting from 1.
+fn kthvalue(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let rank = b.rank(x)?;
+    let dim = b.int(args.dim("dim", rank)? as i64);
+    let sorted = b.call_multi("aten.sort.default", &[x.into(), dim.clone()])?;
+    if rank == 0 {
+        return Ok(sorted);
+    }
+    let at = b.exprs.sub(args.int("k")?, b.exprs.int(1));
+    let keep = args.bool("keepdim")?;
+    let mut out = Vec::new();
+    for v in sorted {
+        let v = b.call("aten.select.int", &[v.into(), dim.clone(), at.into()])?;
+        out.push(match keep {
+            true => b.call("aten.unsqueeze.default", &[v.into(), dim.clone()])?,
+            false => v,
+        });
+    }
+    Ok(out)
+}
+
+/// The number of elements of a sorted sequence that come before a value, by halving steps.
+struct Search<'t> {
+    sequence: &'t Tensor,
+    /// Elements equal to the value count as before it.
+    right: bool,
+    dtype: DType,
+}
+
+impl Search<'_> {
+    /// `lead` are the indices of the sequence's dimensions but the last.
+    fn position(&self, body: &mut BodyBuilder, lead: &[Expr], value: StmtId) -> Result<StmtId> {
+        let exprs = body.exprs;
+        let size = *self
+            .sequence
+            .sizes
+            .last()
+            .ok_or_else(|| Error::input("a sequence without dimensions"))?;
+        let top = exprs.range(size).hi;
+        if top > 1 << 40 {
+            return Err(Error::unsupported(
+                "searching in a sequence of unbounded length",
+            ));
+        }
+        let length = body.index_value(size);
+        let mut found = body.constant(Scalar::Int(0), DType::I64);
+        if top < 1 {
+            return Ok(found);
+        }
+        let mut step = 1i64 << top.ilog2();
+        while step > 0 {
+            let c = body.constant(Scalar::Int(step), DType::I64);
+            let next = body.op(S::Add, &[found, c]);
+            let fits = body.op(S::Le, &[next, length]);
+            let one = body.constant(Scalar::Int(1), DType::I64);
+            let last = body.op(S::Sub, &[next, one]);
+            let i = body.indirect(last, size, false, false, Some(fits));
+            let at = [lead, &[i]].concat();
+            let v = body.load_masked(self.sequence, &at, fits, Scalar::Int(0));
+            let v = body.cast(v, self.dtype);
+            // Negated comparisons, so that NaN comes after everything.
+            let after = body.op(if self.right { S::Gt } else { S::Ge }, &[v, value]);
+            let go = body.op(S::Not, &[after]);
+            let go = body.op(S::And, &[go, fits]);
+            found = body.select(go, next, found);
+            step /= 2;
+        }
+        Ok(found)
+    }
+}
+
+/// `bucketize(self, boundaries)` and `searchsorted(sorted_sequence, self)`.
+fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec<Tensor>> {
+    let sequence = lw.arg(call, sequence)?;
+    let has = |p: &str| call.op.schema().position(p).is_some();
+    if has("sorter") && call.given("sorter") {
+        return Err(call.unsupported("sorter", "not supported"));
+    }
+    let right = match has("side") {
+        true => match call.opt_str("side")? {
+            Some("right") => true,
+            Some("left") => false,
+            _ => call.bool("right")?,
+        },
+        false => call.bool("right")?,
+    };
+    let value = call
+        .operand("self")?
+        .ok_or_else(|| Error::input("no value to search for"))?;
+    let (sizes, dtype) = match value {
+        Operand::Tensor(v) => {
+            let t = call.type_of(v)?;
+            (t.sizes.clone(), promote(t.dtype, sequence.dtype))
+        }
+        Operand::Scalar(s) if s.default_dtype().is_float() && !sequence.dtype.is_float() => {
+            (Vec::new(), DType::F32)
+        }
+        _ => (Vec::new(), sequence.dtype),
+    };
+    let dtype = dtype.compute();
+    let mut body = lw.body(&sizes);
+    let outer = body.outer();
+    let x = lw.operand(&mut body, value, dtype)?;
+    let lead: Vec<Expr> = match sequence.sizes.len() {
+        1 => Vec::new(),
+        n if n == sizes.len() => outer[..n - 1].to_vec(),
+        _ => return Err(Error::input("the sequence and the values differ in rank")),
+    };
+    let search = Search {
+        sequence: &sequence,
+        right,
+        dtype,
+    };
+    let found = search.position(&mut body, &lead, x)?;
+    let dtype = index_dtype(call)?;
+    Ok(vec![lw.store_new(body, found, dtype, &sizes)])
+}
+
+fn index_dtype(call: &Call) -> Result<DType> {
+    Ok(match call.bool("out_int32")? {
+        true => DType::I32,
+        false => DType::I64,
+    })
+}
+
+fn search_meta(call: &Call) -> Result<Vec<Type>> {
+    let sizes = match call.operand("self")? {
+        Some(Operand::Tensor(v)) => call.type_of(v)?.sizes.clone(),
+        _ => Vec::new(),
+    };
+    meta::one(call.exprs, index_dtype(call)?, sizes)
+}
+
+/// Running extreme and the last place where it was met.
+fn running<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
+    let t = lw.arg(call, "self")?;
+    let d = call.dim("dim", t.sizes.len())?;
+    let mut outer = t.sizes.clone();
+    let along = match outer.is_empty() {
+        true => lw.exprs.int(1),
+        false => outer.remove(d),
+    };
+    let mut body = lw.body(&outer);
+    let mut at = body.outer();
+    let along = body.reduce_axes(&[along]);
+    if !t.sizes.is_empty() {
+        at.insert(d, along[0]);
+    }
+    let v = body.load(&t, &at);
+    let best = body.scan(op, v);
+    // Where an element is the extreme so far, its place is the latest one.
+    let mut hit = body.op(S::Eq, &[v, best]);
+    if t.dtype.is_float() {
+        let nan = body.op(S::IsNan, &[v]);
+        hit = body.op(S::Or, &[hit, nan]);
+    }
+    let place = body.index_value(along[0]);
+    let zero = body.constant(Scalar::Int(0), DType::I64);
+    let place = body.select(hit, place, zero);
+    let place = body.scan(ReduceOp::Max, place);
+    let (values, indices) = (lw.temp(t.dtype, &t.sizes), lw.temp(DType::I64, &t.sizes));
+    body.store(values.buf, &at, best);
+    body.store(indices.buf, &at, place);
+    lw.push(body);
+    Ok(vec![values, indices])
+}
+
+const SORT: &str =
+    "(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)";
+const RUNNING: &str = "(Tensor self, int dim) -> (Tensor values, Tensor indices)";
+
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+const fn row(
+    name: &'static str,
+    schema: &'static str,
+    types: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(types),
+        route: Route::Lower(f),
+        example,
+    }
+}
+
+const fn derived(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::Decompose(f),
+        example,
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.sort.default",
+        SORT,
+        sort_meta,
+        sort,
+        "(f32[3,7], 0, true)",
+    ),
+    row(
+        "aten.sort.stable",
+        "(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)",
+        sort_meta,
+        sort,
+        "(i64[3,7]{0:3}, stable=true)",
+    ),
+    row(
+        "aten.topk.default",
+        "(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
+        topk_meta,
+        topk,
+        "(f32[3,7], 2)",
+    ),
+    derived(
+        "aten.argsort.default",
+        "(Tensor self, int dim=-1, bool descending=False) -> Tensor",
+        argsort,
+        "(f32[3,7], 1)",
+    ),
+    derived(
+        "aten.argsort.stable",
+        "(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor",
+        argsort,
+        "(f32[3,7], stable=true, descending=true)",
+    ),
+    derived(
+        "aten.msort.default",
+        "(Tensor self) -> Tensor",
+        msort,
+        "(f32[7,2])",
+    ),
+    derived(
+        "aten.kthvalue.default",
+        "(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        kthvalue,
+        "(f32[3,7], 2, 1, true)",
+    ),
+    row(
+        "aten.bucketize.Tensor",
+        "(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
+        search_meta,
+        |lw, c| search(lw, c, "boundaries"),
+        "(f32[3,4], f32[5])",
+    ),
+    row(
+        "aten.bucketize.Scalar",
+        "(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
+        search_meta,
+        |lw, c| search(lw, c, "boundaries"),
+        "(0.5, f32[5])",
+    ),
+    row(
+        "aten.searchsorted.Tensor",
+        "(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor",
+        search_meta,
+        |lw, c| search(lw, c, "sorted_sequence"),
+        "(f32[3,5], f32[3,4], side=\"right\")",
+    ),
+    row(
+        "aten.searchsorted.Scalar",
+        "(Tensor sorted_sequence, Scalar self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor",
+        search_meta,
+        |lw, c| search(lw, c, "sorted_sequence"),
+        "(f32[5], 0.25)",
+    ),
+    row(
+        "aten.cummax.default",
+        RUNNING,
+        sort_meta,
+        |lw, c| running(lw, c, ReduceOp::Max),
+        "(f32[3,5], 1)",
+    ),
+    row(
+        "aten.cummin.default",
+        RUNNING,
+        sort_meta,
+        |lw, c| running(lw, c, ReduceOp::Min),
+        "(f32[3,5], 0)",
+    ),
+];

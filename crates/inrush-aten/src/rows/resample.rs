@@ -1,0 +1,632 @@
+//! Resampling of images: nearest, linear and cubic interpolation, and sampling at a grid of points.
+
+use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_graph::Type;
+use inrush_loops::{ScalarOp as S, StmtId};
+
+/// How the source position of an output point is found and what is read around it.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Kind {
+    /// `floor(i * scale)`.
+    Nearest,
+    /// `floor((i + 0.5) * scale)`.
+    NearestExact,
+    Linear,
+    Cubic,
+}
+
+/// One spatial dimension: sizes, and the step between neighbouring outputs in the input.
+struct Axis {
+    input: i64,
+    output: i64,
+    scale: f64,
+    align_corners: bool,
+}
+
+/// The spatial dimensions of a call. Sizes must be known: the scale is a constant of the kernel.
+fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
+    let name = args.op.row.name;
+    let spatial = ["1d", "2d", "3d"]
+        .iter()
+        .position(|d| name.contains(d))
+        .map_or(2, |k| k + 1);
+    if x.len() != spatial + 2 {
+        return Err(Error::input(format!(
+            "an input of rank {} for {spatial} spatial dimensions",
+            x.len()
+        )));
+    }
+    let has = |p: &str| args.op.schema().position(p).is_some();
+    let vector = has("scale_factors");
+    let factors: Vec<Option<f64>> = if vector {
+        match args.floats("scale_factors")? {
+            [] => vec![None; spatial],
+            f if f.len() == spatial => f.iter().copied().map(Some).collect(),
+            _ => return Err(args.unsupported("scale_factors", "one for each dimension is needed")),
+        }
+    } else {
+        let names: &[&str] = match spatial {
+            1 => &["scales"],
+            2 => &["scales_h", "scales_w"],
+            _ => &["scales_d", "scales_h", "scales_w"],
+        };
+        names
+            .iter()
+            .map(|n| Ok(args.opt_scalar(n)?.map(Scalar::as_f64)))
+            .collect::<Result<_>>()?
+    };
+    let align_corners = has("align_corners") && args.bool("align_corners")?;
+    let sizes = args.const_ints("output_size")?;
+    let exprs = args.exprs;
+    (0..spatial)
+        .map(|d| {
+            let input = exprs
+                .as_int(x[2 + d])
+                .ok_or_else(|| Error::unsupported("resampling of a dimension of symbolic size"))?;
+            let output = match (sizes.get(d), factors[d]) {
+                (Some(n), _) => *n,
+                (None, Some(f)) => (input as f64 * f).floor() as i64,
+                (None, None) => return Err(Error::input("neither output_size nor scale_factors")),
+            };
+            if input < 1 || output < 1 {
+                return Err(Error::input("resampling needs sizes of at least 1"));
+            }
+            Ok(Axis {
+                input,
+                output,
+                scale: match factors[d].filter(|f| *f > 0.0) {
+                    Some(f) => 1.0 / f,
+                    None => input as f64 / output as f64,
+                },
+                align_corners,
+            })
+        })
+        .collect()
+}
+
+impl Axis {
+    /// The step in the precision of `dtype`, in which PyTorch computes positions.
+    fn step(&self, dtype: DType) -> f64 {
+        let step = match (self.align_corners, self.output) {
+            (true, 1) => 0.0,
+            (true, n) => (self.input - 1) as f64 / (n - 1) as f64,
+            (false, _) => self.scale,
+        };
+        Scalar::Float(step).convert(dtype).as_f64()
+    }
+
+    /// The nearest source of output `i` in the arithmetic of `dtype`.
+    fn nearest(&self, i: i64, half: f64, dtype: DType) -> i64 {
+        let round = |v: f64| Scalar::Float(v).convert(dtype).as_f64();
+        let at = round(round(i as f64 + half) * self.step(dtype)).floor() as i64;
+        at.min(self.input - 1)
+    }
+
+    /// The nearest source as an index expression, where a quotient of integers says the same for every output.
+    fn exact_nearest(&self, body: &BodyBuilder, i: Expr, half: bool, dtype: DType) -> Option<Expr> {
+        let exprs = body.exprs;
+        let (num, den) = (self.input, self.output);
+        if self.output > 1 << 16 {
+            return None;
+        }
+        let half_f = if half { 0.5 } else { 0.0 };
+        let quotient = |i: i64| match half {
+            false => i * num / den,
+            true => (2 * i + 1) * num / (2 * den),
+        };
+        let agrees = (0..den).all(|i| self.nearest(i, half_f, dtype) == quotient(i));
+        agrees.then(|| {
+            let (i, num, den) = match half {
+                false => (i, num, den),
+                true => {
+                    let odd = exprs.add(exprs.mul(exprs.int(2), i), exprs.int(1));
+                    (odd, num, 2 * den)
+                }
+            };
+            exprs.floordiv(exprs.mul(i, exprs.int(num)), exprs.int(den))
+        })
+    }
+}
+
+/// A source index and its weight; no weight is a weight of one.
+type Tap = (Expr, Option<StmtId>);
+
+/// `value`, a float, as an index in `0..size`.
+fn clamped(body: &mut BodyBuilder, value: StmtId, size: i64) -> Expr {
+    let dtype = body.dtype(value);
+    let (lo, hi) = (body.float(0.0, dtype), body.float((size - 1) as f64, dtype));
+    let v = body.op(S::Maximum, &[value, lo]);
+    let v = body.op(S::Minimum, &[v, hi]);
+    let v = body.cast(v, DType::I64);
+    body.indirect(v, body.exprs.int(size), false, false, None)
+}
+
+/// The sources of output index `i` along one dimension.
+fn taps(body: &mut BodyBuilder, axis: &Axis, kind: Kind, i: Expr, dtype: DType) -> Vec<Tap> {
+    let half = kind == Kind::NearestExact;
+    if matches!(kind, Kind::Nearest | Kind::NearestExact)
+        && let Some(at) = axis.exact_nearest(body, i, half, dtype)
+    {
+        return vec![(at, None)];
+    }
+    let step = body.float(axis.step(dtype), dtype);
+    let at = body.index_value(i);
+    let at = body.cast(at, dtype);
+    let add = |body: &mut BodyBuilder, x: StmtId, c: f64| {
+        let c = body.float(c, dtype);
+        body.op(S::Add, &[x, c])
+    };
+    let source = match kind {
+        Kind::Nearest => body.op(S::Mul, &[at, step]),
+        Kind::NearestExact => {
+            let moved = add(body, at, 0.5);
+            body.op(S::Mul, &[moved, step])
+        }
+        _ if axis.align_corners => body.op(S::Mul, &[at, step]),
+        _ => {
+            let moved = add(body, at, 0.5);
+            let scaled = body.op(S::Mul, &[moved, step]);
+            add(body, scaled, -0.5)
+        }
+    };
+    match kind {
+        Kind::Nearest | Kind::NearestExact => {
+            let v = body.op(S::Floor, &[source]);
+            vec![(clamped(body, v, axis.input), None)]
+        }
+        Kind::Linear => {
+            let zero = body.float(0.0, dtype);
+            let source = body.op(S::Maximum, &[source, zero]);
+            let low = body.op(S::Floor, &[source]);
+            let last = body.float((axis.input - 1) as f64, dtype);
+            let low = body.op(S::Minimum, &[low, last]);
+            let high = add(body, low, 1.0);
+            let w1 = body.op(S::Sub, &[source, low]);
+            let one = body.float(1.0, dtype);
+            let w0 = body.op(S::Sub, &[one, w1]);
+            let (a, b) = (
+                clamped(body, low, axis.input),
+                clamped(body, high, axis.input),
+            );
+            vec![(a, Some(w0)), (b, Some(w1))]
+        }
+        Kind::Cubic => {
+            let low = body.op(S::Floor, &[source]);
+            let t = body.op(S::Sub, &[source, low]);
+            let weights = cubic_weights(body, t);
+            weights
+                .into_iter()
+                .enumerate()
+                .map(|(k, w)| {
+                    let at = add(body, low, k as f64 - 1.0);
+                    (clamped(body, at, axis.input), Some(w))
+                })
+                .collect()
+        }
+    }
+}
+
+/// Weights of the four points around position `t` between the middle two: Keys' cubic with `a = -0.75`.
+fn cubic_weights(body: &mut BodyBuilder, t: StmtId) -> [StmtId; 4] {
+    let dtype = body.dtype(t);
+    let a = -0.75;
+    // Horner's scheme, highest power first.
+    let poly = |body: &mut BodyBuilder, x: StmtId, c: [f64; 4]| {
+        let mut v = body.float(c[0], dtype);
+        for c in &c[1..] {
+            let scaled = body.op(S::Mul, &[v, x]);
+            let c = body.float(*c, dtype);
+            v = body.op(S::Add, &[scaled, c]);
+        }
+        v
+    };
+    let one = body.float(1.0, dtype);
+    let far = body.op(S::Add, &[t, one]);
+    let back = body.op(S::Sub, &[one, t]);
+    let far_back = body.op(S::Add, &[back, one]);
+    let near = [a + 2.0, -(a + 3.0), 0.0, 1.0];
+    let outer = [a, -5.0 * a, 8.0 * a, -4.0 * a];
+    [
+        poly(body, far, outer),
+        poly(body, t, near),
+        poly(body, back, near),
+        poly(body, far_back, outer),
+    ]
+}
+
+/// The weighted sum over the taps of all dimensions, first dimension outermost.
+fn blend(
+    body: &mut BodyBuilder,
+    x: &Tensor,
+    at: &mut Vec<Expr>,
+    taps: &[Vec<Tap>],
+    dtype: DType,
+) -> StmtId {
+    let Some((first, rest)) = taps.split_first() else {
+        let v = body.load(x, at);
+        return body.cast(v, dtype);
+    };
+    let mut sum: Option<StmtId> = None;
+    for (index, weight) in first {
+        at.push(*index);
+        let mut v = blend(body, x, at, rest, dtype);
+        at.pop();
+        if let Some(w) = weight {
+            v = body.op(S::Mul, &[v, *w]);
+        }
+        sum = Some(match sum {
+            Some(s) => body.op(S::Add, &[s, v]),
+            None => v,
+        });
+    }
+    sum.unwrap_or_else(|| body.float(0.0, dtype))
+}
+
+fn source_name(args: &Args) -> &'static str {
+    match args.op.schema().position("self") {
+        Some(_) => "self",
+        None => "input",
+    }
+}
+
+fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<Tensor>> {
+    let x = lw.arg(call, source_name(call))?;
+    let axes = axes(call, &x.sizes)?;
+    let interpolates = matches!(kind, Kind::Linear | Kind::Cubic);
+    if interpolates && !x.dtype.is_float() {
+        return Err(Error::unsupported(format!(
+            "interpolation of dtype {}",
+            x.dtype
+        )));
+    }
+    let dtype = match x.dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    };
+    let mut sizes = x.sizes[..2].to_vec();
+    sizes.extend(axes.iter().map(|a| lw.exprs.int(a.output)));
+    let mut body = lw.body(&sizes);
+    let outer = body.outer();
+    let taps: Vec<Vec<Tap>> = axes
+        .iter()
+        .zip(&outer[2..])
+        .map(|(a, i)| taps(&mut body, a, kind, *i, dtype))
+        .collect();
+    let mut at = outer[..2].to_vec();
+    let v = if interpolates {
+        blend(&mut body, &x, &mut at, &taps, dtype)
+    } else {
+        at.extend(taps.iter().map(|t| t[0].0));
+        body.load(&x, &at)
+    };
+    Ok(vec![lw.store_new(body, v, x.dtype, &sizes)])
+}
+
+fn resample_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor(source_name(call))?;
+    let axes = axes(call, &t.sizes)?;
+    let mut sizes = t.sizes[..2].to_vec();
+    sizes.extend(axes.iter().map(|a| call.exprs.int(a.output)));
+    meta::one(call.exprs, t.dtype, sizes)
+}
+
+/// What a point outside the image reads.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Outside {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+/// Arithmetic on positions along one dimension of a grid.
+struct Grid<'b, 'g> {
+    body: &'b mut BodyBuilder<'g>,
+    size: Expr,
+    align_corners: bool,
+}
+
+impl<'b, 'g> Grid<'b, 'g> {
+    fn new(body: &'b mut BodyBuilder<'g>, size: Expr, align_corners: bool) -> Self {
+        Grid {
+            body,
+            size,
+            align_corners,
+        }
+    }
+
+    fn c(&mut self, like: StmtId, value: f64) -> StmtId {
+        let dtype = self.body.dtype(like);
+        self.body.float(value, dtype)
+    }
+
+    /// `x op c`.
+    fn by(&mut self, op: S, x: StmtId, c: f64) -> StmtId {
+        let c = self.c(x, c);
+        self.body.op(op, &[x, c])
+    }
+
+    /// The size plus `c`, as a float like `like`.
+    fn extent(&mut self, like: StmtId, c: i64) -> StmtId {
+        let e = self.body.exprs;
+        let v = self.body.index_value(e.add(self.size, e.int(c)));
+        let dtype = self.body.dtype(like);
+        self.body.cast(v, dtype)
+    }
+
+    /// -1 to 1 as a position in the image.
+    fn position(&mut self, x: StmtId) -> StmtId {
+        let moved = self.by(S::Add, x, 1.0);
+        if self.align_corners {
+            let half = self.by(S::Mul, moved, 0.5);
+            let last = self.extent(x, -1);
+            return self.body.op(S::Mul, &[half, last]);
+        }
+        let size = self.extent(x, 0);
+        let scaled = self.body.op(S::Mul, &[moved, size]);
+        let scaled = self.by(S::Sub, scaled, 1.0);
+        self.by(S::Mul, scaled, 0.5)
+    }
+
+    fn clip(&mut self, x: StmtId) -> StmtId {
+        let zero = self.c(x, 0.0);
+        let last = self.extent(x, -1);
+        let v = self.body.op(S::Maximum, &[x, zero]);
+        self.body.op(S::Minimum, &[v, last])
+    }
+
+    /// Folds a position back at the image's ends: between centres with `align_corners`, else between edges.
+    fn reflect(&mut self, x: StmtId) -> StmtId {
+        let (low, span) = if self.align_corners {
+            (0.0, self.extent(x, -1))
+        } else {
+            (-0.5, self.extent(x, 0))
+        };
+        let from = self.by(S::Sub, x, low);
+        let from = self.body.op(S::Abs, &[from]);
+        // With a single element there is nothing to fold over.
+        let zero = self.c(x, 0.0);
+        let some = self.body.op(S::Gt, &[span, zero]);
+        let one = self.c(x, 1.0);
+        let period = self.body.op(S::Where, &[some, span, one]);
+        let quotient = self.body.op(S::Div, &[from, period]);
+        let flips = self.body.op(S::Floor, &[quotient]);
+        let whole = self.body.op(S::Mul, &[flips, period]);
+        let rest = self.body.op(S::Sub, &[from, whole]);
+        let two = self.c(x, 2.0);
+        let odd = self.body.op(S::Remainder, &[flips, two]);
+        let even = self.body.op(S::Eq, &[odd, zero]);
+        let back = self.body.op(S::Sub, &[period, rest]);
+        let folded = self.body.op(S::Where, &[even, rest, back]);
+        let folded = self.body.op(S::Where, &[some, folded, zero]);
+        self.by(S::Add, folded, low)
+    }
+
+    fn outside(&mut self, x: StmtId, outside: Outside) -> StmtId {
+        match outside {
+            Outside::Zeros => x,
+            Outside::Border => self.clip(x),
+            Outside::Reflection => {
+                let folded = self.reflect(x);
+                self.clip(folded)
+            }
+        }
+    }
+
+    /// Whether an integral position lies in the image; false for NaN.
+    fn inside(&mut self, x: StmtId) -> StmtId {
+        let zero = self.c(x, 0.0);
+        let last = self.extent(x, -1);
+        let a = self.body.op(S::Ge, &[x, zero]);
+        let b = self.body.op(S::Le, &[x, last]);
+        self.body.op(S::And, &[a, b])
+    }
+
+    fn index(&mut self, x: StmtId, mask: StmtId) -> Expr {
+        let v = self.body.cast(x, DType::I64);
+        self.body.indirect(v, self.size, false, false, Some(mask))
+    }
+}
+
+/// Samples `input[n, c, y, x]` at the points of `grid[n, i, j, (x, y)]`.
+fn grid_sampler<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (x, grid) = (lw.arg(call, "input")?, lw.arg(call, "grid")?);
+    let sizes = grid_sizes(&x.sizes, &grid.sizes)?;
+    let outside = match call.const_int("padding_mode")? {
+        0 => Outside::Zeros,
+        1 => Outside::Border,
+        2 => Outside::Reflection,
+        _ => return Err(call.unsupported("padding_mode", "unknown mode")),
+    };
+    let nearest = match call.const_int("interpolation_mode")? {
+        0 => false,
+        1 => true,
+        _ => return Err(call.unsupported("interpolation_mode", "only bilinear and nearest")),
+    };
+    let align_corners = call.bool("align_corners")?;
+    let mut body = lw.body(&sizes);
+    let outer = body.outer();
+    let exprs = lw.exprs;
+    let mut places = Vec::new();
+    for (size, component) in [(x.sizes[2], 1), (x.sizes[3], 0)] {
+        let at = [outer[0], outer[2], outer[3], exprs.int(component)];
+        let v = body.load(&grid, &at);
+        let mut g = Grid::new(&mut body, size, align_corners);
+        let p = g.position(v);
+        let p = g.outside(p, outside);
+        // Each dimension gives one source without a weight, or two with theirs.
+        places.push(if nearest {
+            let at = g.body.op(S::Round, &[p]);
+            vec![(at, None)]
+        } else {
+            let low = g.body.op(S::Floor, &[p]);
+            let w1 = g.body.op(S::Sub, &[p, low]);
+            let one = g.c(p, 1.0);
+            let w0 = g.body.op(S::Sub, &[one, w1]);
+            let high = g.by(S::Add, low, 1.0);
+            vec![(low, Some(w0)), (high, Some(w1))]
+        });
+    }
+    let mut sum: Option<StmtId> = None;
+    for (row, wy) in &places[0] {
+        for (column, wx) in &places[1] {
+            let at = [(x.sizes[2], *row), (x.sizes[3], *column)].map(|(size, at)| {
+                let inside = Grid::new(&mut body, size, align_corners).inside(at);
+                (size, at, inside)
+            });
+            let mask = body.op(S::And, &[at[0].2, at[1].2]);
+            let [y, x_at] =
+                at.map(|(size, at, _)| Grid::new(&mut body, size, align_corners).index(at, mask));
+            let at = [outer[0], outer[1], y, x_at];
+            let mut v = body.load_masked(&x, &at, mask, Scalar::Int(0));
+            if let (Some(wy), Some(wx)) = (wy, wx) {
+                let w = body.op(S::Mul, &[*wy, *wx]);
+                v = body.op(S::Mul, &[v, w]);
+            }
+            sum = Some(match sum {
+                Some(s) => body.op(S::Add, &[s, v]),
+                None => v,
+            });
+        }
+    }
+    let v = sum.ok_or_else(|| Error::internal("no corners"))?;
+    Ok(vec![lw.store_new(body, v, x.dtype, &sizes)])
+}
+
+fn grid_sizes(x: &[Expr], grid: &[Expr]) -> Result<Vec<Expr>> {
+    match (x, grid) {
+        ([n, c, _, _], [_, rows, columns, _]) => Ok(vec![*n, *c, *rows, *columns]),
+        _ => Err(Error::unsupported(
+            "sampling of other than two-dimensional images",
+        )),
+    }
+}
+
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(resample_meta),
+        route: Route::Lower(f),
+        example,
+    }
+}
+
+const VEC: &str = "(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor";
+const VEC_ALIGN: &str =
+    "(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor";
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.upsample_nearest1d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[2,3,5], [8], none)",
+    ),
+    row(
+        "aten.upsample_nearest2d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[1,2,4,5], none, [2.0,2.0])",
+    ),
+    row(
+        "aten.upsample_nearest3d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[1,2,2,3,2], [4,3,5], none)",
+    ),
+    row(
+        "aten._upsample_nearest_exact1d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[2,3,5], [8], none)",
+    ),
+    row(
+        "aten._upsample_nearest_exact2d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[1,2,4,5], [3,11], none)",
+    ),
+    row(
+        "aten.upsample_linear1d.vec",
+        VEC_ALIGN,
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[2,3,5], [8], true, none)",
+    ),
+    row(
+        "aten.upsample_bilinear2d.vec",
+        VEC_ALIGN,
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[1,2,4,5], none, false, [1.5,2.0])",
+    ),
+    row(
+        "aten.upsample_trilinear3d.vec",
+        VEC_ALIGN,
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[1,2,2,3,2], [4,3,5], false, none)",
+    ),
+    row(
+        "aten.upsample_bicubic2d.vec",
+        VEC_ALIGN,
+        |lw, c| resample(lw, c, Kind::Cubic),
+        "(f32[1,2,4,5], [6,7], false, none)",
+    ),
+    row(
+        "aten.upsample_nearest1d.default",
+        "(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[2,3,5], [8])",
+    ),
+    row(
+        "aten.upsample_nearest2d.default",
+        "(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[1,2,4,5], [7,10])",
+    ),
+    row(
+        "aten._upsample_nearest_exact2d.default",
+        "(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[1,2,4,5], [7,10])",
+    ),
+    row(
+        "aten.upsample_linear1d.default",
+        "(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[2,3,5], [8], false)",
+    ),
+    row(
+        "aten.upsample_bilinear2d.default",
+        "(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[1,2,4,5], [8,3], false)",
+    ),
+    row(
+        "aten.upsample_bicubic2d.default",
+        "(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Cubic),
+        "(f32[1,2,4,5], [8,3], true)",
+    ),
+    Row {
+        name: "aten.grid_sampler.default",
+        schema: "(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor",
+        meta: Meta::Fn(grid_meta),
+        route: Route::Lower(grid_sampler),
+        example: "(f32[1,2,4,5], f32[1,3,3,2]{-1.5:1.5}, 0, 0, false)",
+    },
+    Row {
+        name: "aten.grid_sampler_2d.default",
+        schema: "(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor",
+        meta: Meta::Fn(grid_meta),
+        route: Route::Lower(grid_sampler),
+        example: "(f32[1,2,4,5], f32[1,3,3,2]{-2.5:2.5}, 0, 2, true)",
+    },
+];
+
+fn grid_meta(call: &Call) -> Result<Vec<Type>> {
+    let (x, grid) = (call.tensor("input")?, call.tensor("grid")?);
+    meta::one(call.exprs, x.dtype, grid_sizes(&x.sizes, &grid.sizes)?)
+}
