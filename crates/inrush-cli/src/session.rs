@@ -256,7 +256,9 @@ fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
     samples
         .iter()
         .map(|s| match s {
-            Sample::Tensor(t) => Tensor::from_bytes(t.dtype, t.sizes.clone(), &t.bytes).ok().map(Value::Tensor),
+            Sample::Tensor(t) => Tensor::from_bytes(t.dtype, t.sizes.clone(), &t.bytes)
+                .ok()
+                .map(Value::Tensor),
             Sample::Scalar(Scalar::Int(i)) => Some(Value::Int(*i)),
             Sample::Scalar(s) => Some(Value::Scalar(*s)),
             Sample::None => Some(Value::None),

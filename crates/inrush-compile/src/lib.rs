@@ -75,7 +75,8 @@ pub fn compile(
         || inrush_sched::schedule(loops, caps, &options.sched),
         |p| p.print(),
     )?;
-    let kernels = run.stage("tile",
+    let kernels = run.stage(
+        "tile",
         || functions::tile(&plan, caps),
         |k| functions::show(&plan, k),
     )?;

@@ -45,7 +45,8 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
                     kind(other)
                 )));
             }
-            (InputType::Int { .. }, Value::Int(_)) | (InputType::Constant { .. } | InputType::Ignored, _) => {}
+            (InputType::Int { .. }, Value::Int(_))
+            | (InputType::Constant { .. } | InputType::Ignored, _) => {}
             (InputType::Int { .. }, other) => {
                 return Err(Error::input(format!(
                     "input `{}` must be an integer, got {}",
