@@ -96,6 +96,8 @@ pub(crate) struct Geometry {
     pub step: isize,
     pub taps: Vec<isize>,
     pub channels: usize,
+    /// Input pixels that one line of output reads.
+    pub reach: usize,
 }
 
 /// The plan of a convolution: cheap to make, so that sizes may change between calls. Filters are packed by any plan of the
@@ -259,6 +261,7 @@ impl Conv {
                 step: along(2),
                 taps,
                 channels: s.c_out,
+                reach: kd * kh * (ow.saturating_sub(1) * s.step[2] + (kw - 1) * s.dilation[2] + 1),
             };
             let cut = depthwise::choose(
                 geometry.lines.len(),

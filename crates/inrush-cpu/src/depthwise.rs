@@ -30,59 +30,91 @@ pub(crate) struct Pixels<T> {
 /// written up to the next whole vector.
 pub(crate) type PixelFn<T> = unsafe fn(&Pixels<T>);
 
-/// Pixels of one tile: enough sums to keep the multipliers busy, and registers for them on every level.
-const TILE: usize = 8;
+/// Pixels of one tile: with two vectors of channels, as many sums as sixteen registers hold beside the filters.
+const TILE: usize = 7;
 
+/// `P` pixels of `NV` whole vectors of channels. Two vectors share a cache line, so that their loads use different banks.
 #[inline(always)]
 #[allow(
     unsafe_op_in_unsafe_fn,
     clippy::needless_range_loop,
     reason = "loops of constant length over register arrays"
 )]
-unsafe fn tile<S: Simd, const P: usize>(t: &Pixels<S::T>, pixel: usize, channel: usize) {
-    let mut acc = [S::zero(); P];
+unsafe fn tile<S: Simd, const P: usize, const NV: usize>(
+    t: &Pixels<S::T>,
+    pixel: usize,
+    channel: usize,
+) {
+    let mut acc = [[S::zero(); NV]; P];
     let x = t.x.offset(pixel as isize * t.step).add(channel);
     let w = t.w.add(channel);
-    let left = t.channels - channel;
-    if left >= S::LANES {
-        for tap in 0..t.ntaps {
-            let weight = S::load(w.add(tap * t.w_step));
-            let x = x.offset(*t.taps.add(tap));
-            for p in 0..P {
-                acc[p] = S::fma(S::load(x.offset(p as isize * t.step)), weight, acc[p]);
-            }
+    for tap in 0..t.ntaps {
+        let x = x.offset(*t.taps.add(tap));
+        let mut weight = [S::zero(); NV];
+        for v in 0..NV {
+            weight[v] = S::load(w.add(tap * t.w_step + v * S::LANES));
         }
-    } else {
-        for tap in 0..t.ntaps {
-            let weight = S::load(w.add(tap * t.w_step));
-            let x = x.offset(*t.taps.add(tap));
-            for p in 0..P {
-                let v = S::load_n(x.offset(p as isize * t.step), left);
-                acc[p] = S::fma(v, weight, acc[p]);
+        for p in 0..P {
+            let x = x.offset(p as isize * t.step);
+            for v in 0..NV {
+                acc[p][v] = S::fma(S::load(x.add(v * S::LANES)), weight[v], acc[p][v]);
             }
         }
     }
     for p in 0..P {
-        S::store(t.c.add((pixel + p) * t.ldc + channel), acc[p]);
+        for v in 0..NV {
+            S::store(
+                t.c.add((pixel + p) * t.ldc + channel + v * S::LANES),
+                acc[p][v],
+            );
+        }
     }
+}
+
+/// One pixel of the last channels, fewer than a vector.
+#[inline(always)]
+#[allow(unsafe_op_in_unsafe_fn, reason = "as above")]
+unsafe fn tail<S: Simd>(t: &Pixels<S::T>, pixel: usize, channel: usize) {
+    let mut acc = S::zero();
+    let x = t.x.offset(pixel as isize * t.step).add(channel);
+    for tap in 0..t.ntaps {
+        let weight = S::load(t.w.add(tap * t.w_step + channel));
+        let v = S::load_n(x.offset(*t.taps.add(tap)), t.channels - channel);
+        acc = S::fma(v, weight, acc);
+    }
+    S::store(t.c.add(pixel * t.ldc + channel), acc);
 }
 
 #[inline(always)]
 #[allow(unsafe_op_in_unsafe_fn, reason = "the contract of `PixelFn`")]
 unsafe fn pixels<S: Simd>(t: &Pixels<S::T>) {
+    macro_rules! tiles {
+        ($nv:literal, $p0:expr, $p1:expr, $channel:expr) => {
+            match $p1 - $p0 {
+                1 => tile::<S, 1, $nv>(t, $p0, $channel),
+                2 => tile::<S, 2, $nv>(t, $p0, $channel),
+                3 => tile::<S, 3, $nv>(t, $p0, $channel),
+                4 => tile::<S, 4, $nv>(t, $p0, $channel),
+                5 => tile::<S, 5, $nv>(t, $p0, $channel),
+                6 => tile::<S, 6, $nv>(t, $p0, $channel),
+                _ => tile::<S, TILE, $nv>(t, $p0, $channel),
+            }
+        };
+    }
     let parts = t.pixels.div_ceil(TILE);
+    let pairs = t.channels / (2 * S::LANES) * 2 * S::LANES;
+    let whole = t.channels / S::LANES * S::LANES;
     for i in 0..parts {
         let (p0, p1) = part(t.pixels, parts, i);
-        for channel in (0..t.channels).step_by(S::LANES) {
-            match p1 - p0 {
-                1 => tile::<S, 1>(t, p0, channel),
-                2 => tile::<S, 2>(t, p0, channel),
-                3 => tile::<S, 3>(t, p0, channel),
-                4 => tile::<S, 4>(t, p0, channel),
-                5 => tile::<S, 5>(t, p0, channel),
-                6 => tile::<S, 6>(t, p0, channel),
-                7 => tile::<S, 7>(t, p0, channel),
-                _ => tile::<S, TILE>(t, p0, channel),
+        for channel in (0..pairs).step_by(2 * S::LANES) {
+            tiles!(2, p0, p1, channel);
+        }
+        for channel in (pairs..whole).step_by(S::LANES) {
+            tiles!(1, p0, p1, channel);
+        }
+        if whole < t.channels {
+            for p in p0..p1 {
+                tail::<S>(t, p, whole);
             }
         }
     }
@@ -175,6 +207,7 @@ pub(crate) struct Cut {
 /// Channels are cut at multiples of this: the vectors of every level.
 const CHANNELS: usize = 16;
 const SUM_BYTES: usize = 64 << 10;
+const L1_BYTES: usize = 16 << 10;
 
 pub(crate) fn choose(
     lines: usize,
@@ -261,26 +294,31 @@ pub(crate) unsafe fn run<T: Kernel>(
             ((m.1 - m.0) * ld * size_of::<T>()).next_multiple_of(ALIGN),
             |sums| {
                 let sums = sums.cast::<T>();
-                let mut walk = g.lines.walk(l0);
-                for line in 0..l1 - l0 {
-                    let x = at
-                        .get()
-                        .cast::<T>()
-                        .wrapping_offset(walk.next() + c0 as isize);
-                    // SAFETY: a line of the input at each tap; whole vectors of filters and sums.
-                    unsafe {
-                        f(&Pixels {
-                            x,
-                            step: g.step,
-                            pixels: g.width,
-                            taps: g.taps.as_ptr(),
-                            ntaps: g.taps.len(),
-                            w: filters.get().data.ptr().cast::<T>().add(c0),
-                            w_step: filters.get().step,
-                            channels: c1 - c0,
-                            c: sums.add(line * g.width * ld),
-                            ldc: ld,
-                        });
+                // A few channels at a time, so that lines shared by neighbouring outputs stay in the first cache.
+                let few = L1_BYTES / (g.reach * size_of::<T>()).max(1);
+                let few = (few - few % CHANNELS).max(CHANNELS);
+                for c in (c0..c1).step_by(few) {
+                    let mut walk = g.lines.walk(l0);
+                    for line in 0..l1 - l0 {
+                        let x = at
+                            .get()
+                            .cast::<T>()
+                            .wrapping_offset(walk.next() + c as isize);
+                        // SAFETY: a line of the input at each tap; whole vectors of filters and sums.
+                        unsafe {
+                            f(&Pixels {
+                                x,
+                                step: g.step,
+                                pixels: g.width,
+                                taps: g.taps.as_ptr(),
+                                ntaps: g.taps.len(),
+                                w: filters.get().data.ptr().cast::<T>().add(c),
+                                w_step: filters.get().step,
+                                channels: few.min(c1 - c),
+                                c: sums.add(line * g.width * ld + (c - c0)),
+                                ldc: ld,
+                            });
+                        }
                     }
                 }
                 // SAFETY: checked above; the block is this unit's own.

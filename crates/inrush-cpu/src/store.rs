@@ -111,6 +111,20 @@ impl Output {
                 let base = view.ptr.wrapping_offset(view.batch.offset(b.batch) * size);
                 let mut rows = view.rows.walk(b.m.0);
                 let (inner, step) = view.cols.inner();
+                let width = b.n.1 - b.n.0;
+                if b.ld == width
+                    && step == 1
+                    && inner == width
+                    && view.rows.stride() == Some(width as isize)
+                {
+                    // The block lies in the result as it lies here.
+                    let to = base.wrapping_offset(
+                        (view.rows.offset(b.m.0) + view.cols.offset(b.n.0)) * size,
+                    );
+                    // SAFETY: as below.
+                    unsafe { write(b.acc, 1, to, 1, width * (b.m.1 - b.m.0)) };
+                    return;
+                }
                 for m in 0..b.m.1 - b.m.0 {
                     let row = base.wrapping_offset(rows.next() * size);
                     let mut n = b.n.0;
