@@ -71,9 +71,6 @@ impl Emitter<'_> {
             ScalarOp::Reciprocal => format!("1 / {}", x[0]),
             ScalarOp::Sqrt => builtin("sqrt"),
             ScalarOp::Rsqrt => format!("1 / __builtin_sqrt{suffix}({})", x[0]),
-            ScalarOp::Sign if float => {
-                format!("{0} != {0} ? {0} : ({elem})(({0} > 0) - ({0} < 0))", x[0])
-            }
             ScalarOp::Sign => format!("({elem})(({0} > 0) - ({0} < 0))", x[0]),
             ScalarOp::Copysign => format!("__builtin_copysign{suffix}({}, {})", x[0], x[1]),
             ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round if !float => {
@@ -201,11 +198,7 @@ impl Emitter<'_> {
             ScalarOp::Sign => {
                 let sign = format!("(({0} < 0) - ({0} > 0))", x[0]);
                 if float {
-                    let sel = self.helpers.select(elem, w, caps);
-                    format!(
-                        "{sel}({0} != {0}, {0}, __builtin_convertvector({sign}, {ty}))",
-                        x[0]
-                    )
+                    format!("__builtin_convertvector({sign}, {ty})")
                 } else {
                     format!("({ty}){sign}")
                 }

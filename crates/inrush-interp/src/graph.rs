@@ -106,7 +106,11 @@ impl Run<'_> {
                 (Type::Int(e), Value::Scalar(Scalar::Int(v))) => {
                     bind(&g.exprs, &[*e], &[*v], &mut self.symbols, &what)?;
                 }
-                (Type::Float, Value::Scalar(_)) | (Type::Bool, Value::Scalar(_)) => {}
+                // A constant that the exporter kept as an input: its type is its value.
+                (Type::Int(e), Value::None) if g.exprs.as_int(*e).is_some() => {}
+                (Type::Float, Value::Scalar(_))
+                | (Type::Bool, Value::Scalar(_))
+                | (Type::None, _) => {}
                 _ => return Err(Error::input(format!("{what} has another type"))),
             }
             self.values[i.value.index()] = value;

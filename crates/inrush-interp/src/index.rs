@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 /// Values of the size symbols.
 pub type Symbols = FxHashMap<Sym, i64>;
 
-/// Learns symbols from a declared size list that consists of plain symbols, constants and expressions in known symbols,
-/// and checks the rest against the actual sizes.
+/// Learns symbols from the sizes of an input: each dimension tells at most one new symbol. [`check`] compares them once all
+/// are known.
 pub fn bind(
     exprs: &Exprs,
     declared: &[Expr],
@@ -24,20 +24,32 @@ pub fn bind(
         )));
     }
     for (e, v) in declared.iter().zip(actual) {
-        if let Some(s) = exprs.as_sym(*e)
-            && !symbols.contains_key(&s)
-        {
-            let info = exprs.sym_info(s);
-            if *v < info.lower || *v > info.upper {
-                return Err(Error::input(format!(
-                    "{what}: {} is {v}, outside its range",
-                    info.name
-                )));
-            }
-            symbols.insert(s, *v);
+        let Some((s, v)) = solve(exprs, *e, *v, symbols) else {
+            continue;
+        };
+        let info = exprs.sym_info(s);
+        if v < info.lower || v > info.upper {
+            let name = info.name;
+            return Err(Error::input(format!(
+                "{what}: {name} is {v}, outside its range"
+            )));
         }
+        symbols.insert(s, v);
     }
     Ok(())
+}
+
+/// The one unknown symbol of `e`, from `e == v` where `e` is `k*s + c`.
+fn solve(exprs: &Exprs, e: Expr, v: i64, symbols: &Symbols) -> Option<(Sym, i64)> {
+    let mut unknown = exprs.free_syms(e);
+    unknown.retain(|s| !symbols.contains_key(s));
+    let &[s] = unknown.as_slice() else {
+        return None;
+    };
+    let (coefs, rest) = exprs.affine(e, &[s])?;
+    let k = size(exprs, coefs[0], symbols).ok()?;
+    let left = v.checked_sub(size(exprs, rest, symbols).ok()?)?;
+    (k != 0 && left % k == 0).then(|| (s, left / k))
 }
 
 /// Checks that the declared sizes are the actual ones, once all symbols are bound.

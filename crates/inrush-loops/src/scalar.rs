@@ -70,7 +70,7 @@ scalar_ops! {
     Reciprocal "reciprocal" 1 Same Core;
     Sqrt "sqrt" 1 Same Core;
     Rsqrt "rsqrt" 1 Same Core;
-    /// -1, 0 or 1; NaN stays NaN.
+    /// -1, 0 or 1: `(x > 0) - (x < 0)`, so NaN gives 0.
     Sign "sign" 1 Same Core;
     Copysign "copysign" 2 Same Core;
     // Rounding (floats). `Round` is to nearest, ties to even.

@@ -162,6 +162,11 @@ impl<'a> Call<'a> {
         match self.opt_ints(k)? {
             None => Ok((0..rank).collect()),
             Some(v) if v.is_empty() => Ok((0..rank).collect()),
+            // The one dimension that a scalar may be asked about is none.
+            Some(v) if rank == 0 => v
+                .into_iter()
+                .try_for_each(|d| wrap(d, 0).map(|_| ()))
+                .map(|()| Vec::new()),
             Some(v) => v.into_iter().map(|d| wrap(d, rank)).collect(),
         }
     }

@@ -72,15 +72,21 @@ const TABLE: &[(&str, usize, Function)] = &[
             m + libm::log1p(libm::exp(n - m))
         }))
     }),
-    ("bitwise_and.Tensor bitwise_and.Scalar", 2, |_, d, x| {
-        op(ScalarOp::And, d, x)
-    }),
-    ("bitwise_or.Tensor bitwise_or.Scalar", 2, |_, d, x| {
-        op(ScalarOp::Or, d, x)
-    }),
-    ("bitwise_xor.Tensor bitwise_xor.Scalar", 2, |_, d, x| {
-        op(ScalarOp::Xor, d, x)
-    }),
+    (
+        "bitwise_and.Tensor bitwise_and.Scalar __and__.Tensor __and__.Scalar",
+        2,
+        |_, d, x| op(ScalarOp::And, d, x),
+    ),
+    (
+        "bitwise_or.Tensor bitwise_or.Scalar __or__.Tensor __or__.Scalar",
+        2,
+        |_, d, x| op(ScalarOp::Or, d, x),
+    ),
+    (
+        "bitwise_xor.Tensor bitwise_xor.Scalar __xor__.Tensor __xor__.Scalar",
+        2,
+        |_, d, x| op(ScalarOp::Xor, d, x),
+    ),
     (
         "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar",
         2,
@@ -117,6 +123,42 @@ const TABLE: &[(&str, usize, Function)] = &[
     ("isfinite", 1, |_, _, x| {
         Ok(Scalar::Bool(f(x, 0).is_finite()))
     }),
+    ("isposinf", 1, |_, _, x| {
+        Ok(Scalar::Bool(f(x, 0) == f64::INFINITY))
+    }),
+    ("isneginf", 1, |_, _, x| {
+        Ok(Scalar::Bool(f(x, 0) == f64::NEG_INFINITY))
+    }),
+    ("heaviside", 2, |_, _, x| {
+        Ok(match f(x, 0) {
+            v if v == 0.0 => x[1],
+            v => Scalar::Float((v > 0.0) as u8 as f64),
+        })
+    }),
+    ("celu", 1, |p, _, x| {
+        let (v, alpha) = (f(x, 0), p.float(1, 1.0)?);
+        Ok(Scalar::Float(if v > 0.0 {
+            v
+        } else {
+            alpha * libm::expm1(v / alpha)
+        }))
+    }),
+    ("softshrink", 1, |p, _, x| {
+        let (v, l) = (f(x, 0), p.float(1, 0.5)?);
+        Ok(Scalar::Float(match v {
+            v if v > l => v - l,
+            v if v < -l => v + l,
+            v if v.is_nan() => v,
+            _ => 0.0,
+        }))
+    }),
+    ("logit", 1, |p, _, x| {
+        let v = match p.opt_scalar(1)? {
+            Some(e) if !f(x, 0).is_nan() => f(x, 0).max(e.as_f64()).min(1.0 - e.as_f64()),
+            _ => f(x, 0),
+        };
+        Ok(Scalar::Float(libm::log(v / (1.0 - v))))
+    }),
     ("signbit", 1, |_, d, x| {
         Ok(Scalar::Bool(if d.is_float() {
             f(x, 0).is_sign_negative()
@@ -131,7 +173,6 @@ const TABLE: &[(&str, usize, Function)] = &[
     }),
     ("sign sgn", 1, |_, d, x| match d {
         DType::Bool => Ok(x[0]),
-        _ if f(x, 0).is_nan() => Ok(Scalar::Float(0.0)),
         _ => op(ScalarOp::Sign, d, x),
     }),
     ("square", 1, |_, d, x| op(ScalarOp::Mul, d, &[x[0], x[0]])),
@@ -422,11 +463,31 @@ fn scaled(p: &Call, d: DType, o: ScalarOp, a: Scalar, b: Scalar) -> Result<Scala
 
 fn divide(mode: &str, d: DType, x: &[Scalar]) -> Result<Scalar> {
     match (mode, d.is_float()) {
-        ("floor", true) => Ok(Scalar::Float((f(x, 0) / f(x, 1)).floor())),
+        ("floor", true) => Ok(Scalar::Float(floor_quotient(f(x, 0), f(x, 1)))),
         ("trunc", true) => Ok(Scalar::Float((f(x, 0) / f(x, 1)).trunc())),
         ("floor", false) => op(ScalarOp::FloorDiv, d, x),
         ("trunc", false) => op(ScalarOp::TruncDiv, d, x),
         _ => Ok(Scalar::Float(f(x, 0) / f(x, 1))),
+    }
+}
+
+/// As Python's `//`: the quotient of what the remainder leaves, so that infinities follow the remainder.
+fn floor_quotient(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        return a / b;
+    }
+    let r = libm::fmod(a, b);
+    let q = (a - r) / b;
+    let q = if r != 0.0 && (b < 0.0) != (r < 0.0) {
+        q - 1.0
+    } else {
+        q
+    };
+    match q {
+        0.0 => 0.0f64.copysign(a / b),
+        // The division was exact but for rounding.
+        q if q - q.floor() > 0.5 => q.floor() + 1.0,
+        q => q.floor(),
     }
 }
 

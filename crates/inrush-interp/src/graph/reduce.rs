@@ -35,6 +35,24 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let dims: Vec<usize> = (0..c.tensor(0)?.rank()).collect();
         rows(c, &dims, |v| v.iter().sum::<f64>() / v.len() as f64)
     }),
+    ("var.dim", |c| {
+        let n = c.bool(2, true)? as u8 as f64;
+        spread(c, |v| variance(v, n))
+    }),
+    ("std.dim", |c| {
+        let n = c.bool(2, true)? as u8 as f64;
+        spread(c, |v| variance(v, n).sqrt())
+    }),
+    ("aminmax", |c| {
+        let x = c.tensor(0)?;
+        let dims = match c.opt_scalar(1)? {
+            None => (0..x.rank()).collect(),
+            Some(_) => c.dims(1, x.rank())?,
+        };
+        let mut out = fold(c, 0, &dims, ReduceOp::Min)?;
+        out.extend(fold(c, 1, &dims, ReduceOp::Max)?);
+        Ok(out)
+    }),
     ("var.correction", |c| {
         let n = c.float(2, 1.0)?;
         spread(c, |v| variance(v, n))
@@ -130,7 +148,13 @@ fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
         usize::MAX => (0..x.rank()).collect(),
         _ => c.dims(k, x.rank())?,
     };
-    let (dtype, _) = c.out(0)?;
+    fold(c, 0, &dims, r)
+}
+
+/// Result `k` as the reduction over `dims`.
+fn fold(c: &Call, k: usize, dims: &[usize], r: ReduceOp) -> Result<Vec<Tensor>> {
+    let x = c.tensor(0)?;
+    let (dtype, _) = c.out(k)?;
     let d = match r {
         ReduceOp::Any | ReduceOp::All => DType::Bool,
         _ => domain(dtype),
@@ -141,9 +165,9 @@ fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
         (ScalarOp::Minimum, DType::Bool) => ScalarOp::And,
         (o, _) => o,
     };
-    let out = c.build(0, |at| {
+    let out = c.build(k, |at| {
         let mut acc = eval::neutral(r, d);
-        for p in reduced(&x.sizes, &dims, at) {
+        for p in reduced(&x.sizes, dims, at) {
             acc = eval::op(combine, d, &[acc, x.get(p)?.convert(d)])?;
         }
         Ok(acc)

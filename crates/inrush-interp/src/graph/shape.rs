@@ -79,6 +79,22 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             })
             .collect()
     }),
+    ("diagonal", |c| {
+        let x = c.tensor(0)?;
+        let offset = c.int(1, 0)?;
+        let (a, b) = (c.dim(2, x.rank())?, wrap(c.int(3, 1)?, x.rank())?);
+        gathered(c, move |at| {
+            // The last coordinate walks along the diagonal.
+            let (lead, i) = at.split_at(at.len() - 1);
+            let mut rest = lead.iter();
+            let place = |d: usize, rest: &mut std::slice::Iter<i64>| match d {
+                _ if d == a => i[0] + (-offset).max(0),
+                _ if d == b => i[0] + offset.max(0),
+                _ => *rest.next().unwrap_or(&0),
+            };
+            Ok((0..at.len() + 1).map(|d| place(d, &mut rest)).collect())
+        })
+    }),
     ("flip", |c| {
         let x = c.tensor(0)?;
         let dims = c.dims(1, x.rank())?;
