@@ -5,6 +5,7 @@
 
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
+use inrush_opcases::{check, tensor};
 use inrush_loops::Output;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -240,88 +241,4 @@ fn run_once(
         true => Ok(()),
         false => Err(Error::internal(problems.join("\n"))),
     }
-}
-
-fn tensor(view: &safetensors::tensor::TensorView) -> Result<Tensor> {
-    use safetensors::Dtype as D;
-    let dtype = match view.dtype() {
-        D::BOOL => DType::Bool,
-        D::U8 => DType::U8,
-        D::I8 => DType::I8,
-        D::U16 => DType::U16,
-        D::I16 => DType::I16,
-        D::U32 => DType::U32,
-        D::I32 => DType::I32,
-        D::U64 => DType::U64,
-        D::I64 => DType::I64,
-        D::F16 => DType::F16,
-        D::BF16 => DType::BF16,
-        D::F32 => DType::F32,
-        D::F64 => DType::F64,
-        other => return Err(Error::unsupported(format!("dtype {other:?}"))),
-    };
-    Ok(Tensor {
-        dtype,
-        sizes: view.shape().iter().map(|s| *s as i64).collect(),
-        data: view.data().to_vec(),
-    })
-}
-
-/// Outputs whose terms cancel, so that PyTorch's own value is rounding: the mean of integers near 2^63.
-const CANCELS: &[&str] = &["integer_i64.mean"];
-
-/// Compares `got` with PyTorch's result, or with the result computed in `f64` where there is one: either will do.
-fn check(
-    name: &str,
-    got: &Tensor,
-    want: &Tensor,
-    exact: Option<&Tensor>,
-    tolerance: &Json,
-    problems: &mut Vec<String>,
-) -> Result<()> {
-    if got.dtype != want.dtype || got.sizes != want.sizes {
-        problems.push(format!(
-            "{name}: {}{:?}, expected {}{:?}",
-            got.dtype, got.sizes, want.dtype, want.sizes
-        ));
-        return Ok(());
-    }
-    let mut found = match CANCELS.contains(&name) {
-        true => None,
-        false => mismatch(got, want, tolerance)?,
-    };
-    if let (Some(_), Some(exact)) = (&found, exact) {
-        if mismatch(got, exact, tolerance)?.is_none() {
-            found = None;
-        }
-    }
-    if let Some(what) = found {
-        problems.push(format!("{name}: {what}"));
-    }
-    Ok(())
-}
-
-fn mismatch(got: &Tensor, want: &Tensor, tolerance: &Json) -> Result<Option<String>> {
-    let number = |key: &str| tolerance[key].as_f64().unwrap_or_default();
-    let norm = tolerance["kind"] == "norm";
-    let (rtol, atol) = (number("rtol"), number("atol"));
-    let (mut error, mut size) = (0f64, 0f64);
-    for k in 0..want.numel() {
-        let (a, b) = (got.get(k)?, want.get(k)?);
-        let (x, y) = (a.as_f64(), b.as_f64());
-        let same = a == b || x == y && got.dtype.is_float() || x.is_nan() && y.is_nan();
-        if same {
-            size += if y.is_finite() { y * y } else { 0.0 };
-            continue;
-        }
-        let close = x.is_finite() && y.is_finite() && (x - y).abs() <= atol + rtol * y.abs();
-        if norm && x.is_finite() && y.is_finite() {
-            error += (x - y) * (x - y);
-            size += y * y;
-        } else if !close {
-            return Ok(Some(format!("element {k} is {a}, expected {b}")));
-        }
-    }
-    let error = error.sqrt() / size.sqrt().max(1e-30);
-    Ok((norm && error > number("max")).then(|| format!("error {error:.2e} of the norm")))
 }

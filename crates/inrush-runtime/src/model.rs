@@ -1,7 +1,7 @@
 //! A loaded model: program, machine code, weights, and what is computed from weights once.
 
 use crate::contract::Packed;
-use crate::tensor::{Storage, copy_strided, extent};
+use crate::tensor::{Storage, Tensor, copy_strided, extent};
 use crate::weights::WeightSource;
 use inrush_base::{Error, Result};
 use inrush_cpu::Pool;
@@ -110,6 +110,39 @@ impl Model {
         }
         self.state.packed = packed;
         Ok(())
+    }
+
+    /// A weight or buffer as it stands now: calls may have changed it. A copy.
+    pub fn weight(&self, name: &str) -> Option<Tensor> {
+        let _guard = self
+            .exclusive
+            .as_ref()
+            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let (id, b, w) = self
+            .program
+            .buffers
+            .iter()
+            .enumerate()
+            .find_map(|(id, b)| match &b.place {
+                Place::Weight(w) if w.name == name => Some((id, b, w)),
+                _ => None,
+            })?;
+        let strides = crate::tensor::contiguous_strides(&w.sizes);
+        let out = Tensor::zeros(b.dtype.0, w.sizes.clone(), strides.clone()).ok()?;
+        if out.numel() > 0 {
+            // SAFETY: the weight's extent was checked when it was bound.
+            unsafe {
+                copy_strided(
+                    self.state.base[id],
+                    &w.strides,
+                    out.data(),
+                    &strides,
+                    &w.sizes,
+                    b.dtype.0.size(),
+                );
+            }
+        }
+        Some(out)
     }
 
     /// The source that the model's weights come from.
