@@ -103,16 +103,18 @@ fn bind(case: &Json, run: &Json, given: &SafeTensors, model: &Model) -> Result<V
             };
             let t = tensor(&view)?;
             let t = Tensor::from_bytes(t.dtype, t.sizes, &t.data)?;
-            // As the case's author had them: transposed, expanded, sliced.
-            let strides: Option<Vec<i64>> = case["inputs"][k]["strides"]
-                .as_array()
-                .and_then(|s| s.iter().map(Json::as_i64).collect());
-            Ok(Value::Tensor(match strides {
-                Some(s) if s.len() == t.sizes.len() && run["sizes"].is_null() => {
-                    t.with_strides(&s).unwrap_or(t)
+            // As the case's author had them: transposed, expanded, sliced. Other sizes of a dynamic case lie row-major.
+            let ints = |key: &str| -> Option<Vec<i64>> {
+                case["inputs"][k][key]
+                    .as_array()
+                    .and_then(|s| s.iter().map(Json::as_i64).collect())
+            };
+            match ints("strides") {
+                Some(s) if ints("sizes").as_ref() == Some(&t.sizes) => {
+                    t.with_strides(&s).map(Value::Tensor)
                 }
-                _ => t,
-            }))
+                _ => Ok(Value::Tensor(t)),
+            }
         })
         .collect()
 }
