@@ -25,7 +25,6 @@ EXACT = {
     "frac": torch.frac,
     "sign": torch.sign,
     "sgn": torch.sgn,
-    "sqrt": torch.sqrt,
     "square": torch.square,
     "positive": torch.positive,
     "isnan": torch.isnan,
@@ -41,6 +40,8 @@ EXACT = {
 }
 # The exact result is out of reach of a vector library: within a few units in the last place.
 FUNCTIONS = {
+    # Not always rounded correctly by PyTorch itself.
+    "sqrt": torch.sqrt,
     "exp": torch.exp,
     "exp2": torch.exp2,
     "expm1": torch.expm1,
@@ -217,7 +218,7 @@ def binary(suite):
         a, b = edge[:, None], edge[None, :].contiguous()
         for name in ("add", "mul", "maximum", "minimum", "fmax", "fmin", "copysign", "eq", "lt", "ge", "logical_and", "logical_or", "logical_xor"):
             g.add(name, getattr(torch, name), a, b)
-        g.add("pow", lambda x, y: torch.pow(x[:12], y[:, :12]), a, b)
+        g.add("pow", lambda x, y: torch.pow(x[:12], y[:, :12]), a, b, tol="close")
         g.add("heaviside", torch.heaviside, a, b)
         g.add("nextafter", torch.nextafter, a, b)
         g.add("clamp_nan", lambda x: torch.clamp(x, -1, 1), edge)

@@ -69,9 +69,9 @@ impl Emitter<'_> {
         let (a, b) = (self.expr_at(a, each, 1)?, self.expr_at(b, each, 1)?);
         Ok(if small {
             // 32-bit division is several times faster.
-            format!("(i64)((u32){}{op}(u32){})", atom(&a), atom(&b))
+            format!("((i64)((u32){}{op}(u32){}))", atom(&a), atom(&b))
         } else if plain {
-            format!("({a}{op}{b})")
+            format!("({}{op}{})", atom(&a), atom(&b))
         } else {
             let f = self.helpers.index_div(name);
             format!("{f}({a}, {b})")
@@ -100,13 +100,41 @@ impl Emitter<'_> {
     }
 }
 
-/// Parenthesised unless it is one token.
+/// Parenthesised unless it is one token or one pair of parentheses.
 fn atom(text: &str) -> String {
-    if text.bytes().all(|b| b.is_ascii_alphanumeric())
-        || text.starts_with('(') && text.ends_with(')')
-    {
+    if text.bytes().all(|b| b.is_ascii_alphanumeric()) || is_wrapped(text) {
         text.into()
     } else {
         format!("({text})")
+    }
+}
+
+/// The first character's parenthesis closes at the last one: `(a)*(b)` is not wrapped.
+fn is_wrapped(text: &str) -> bool {
+    let mut depth = 0usize;
+    for (at, b) in text.bytes().enumerate() {
+        match b {
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            return at > 0 && at + 1 == text.len();
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::atom;
+
+    #[test]
+    fn a_product_of_parentheses_is_no_atom() {
+        assert_eq!(atom("(a)*(b)"), "((a)*(b))");
+        assert_eq!(atom("(a*(b))"), "(a*(b))");
+        assert_eq!(atom("i0"), "i0");
+        assert_eq!(atom("i0*4"), "(i0*4)");
+        assert_eq!(atom("(i64)(x)"), "((i64)(x))");
     }
 }

@@ -329,11 +329,15 @@ impl<'p, 'a> Placer<'p, 'a> {
         // Everything that this nest evaluates, operands first; `late` waits for a reduction over all axes of the nest.
         let needed = self.needed(&effects);
         let mut late = vec![false; b.values.len()];
+        // Scans over an axis of one point, and what reads them, stay behind their accumulator.
+        let mut scan = vec![false; b.values.len()];
         let mut pre: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
         let mut post: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
         let mut late_list: Vec<ValId> = Vec::new();
         for v in needed {
             let info = b.infos[v.index()];
+            scan[v.index()] = matches!(b.values[v.index()].def, Def::Running { .. })
+                || b.uses(v).iter().any(|u| scan[u.index()]);
             late[v.index()] = match &b.values[v.index()].def {
                 Def::Final(a) => starts.iter().any(|(acc, start)| acc == a && *start == 0),
                 _ => b.uses(v).iter().any(|u| late[u.index()]),
@@ -341,6 +345,8 @@ impl<'p, 'a> Placer<'p, 'a> {
             let after = info.after.filter(|(nest, _)| *nest == at);
             if late[v.index()] {
                 late_list.push(v);
+            } else if scan[v.index()] && n == 0 {
+                pre[0].push(Item::Let(v));
             } else if info.bits & all_own == 0 && after.is_none() {
                 self.place(v);
             } else {
@@ -394,12 +400,12 @@ impl<'p, 'a> Placer<'p, 'a> {
         // Innermost first.
         let mut items: Vec<Item> = Vec::new();
         for d in (0..=n).rev() {
-            let mut level = std::mem::take(&mut pre[d]);
-            for (acc, start) in &starts {
-                if *start == d {
-                    level.push(Item::Acc(*acc));
-                }
-            }
+            // Accumulators come first: a scan without axes reads its own among the values of this level.
+            let mut level: Vec<Item> = (starts.iter())
+                .filter(|(_, start)| *start == d)
+                .map(|(acc, _)| Item::Acc(*acc))
+                .collect();
+            level.append(&mut pre[d]);
             if d < n && !items.is_empty() {
                 let axis = nest.axes[order[d]];
                 let role = match lane {
