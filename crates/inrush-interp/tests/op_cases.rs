@@ -3,7 +3,7 @@
 //! The cases are written by `python/gen_op_cases.py`; `INRUSH_OP_CASES` names their folder. `INRUSH_OP_CASE` picks those
 //! whose name contains it.
 
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{Error, Result, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_opcases::{check, tensor};
 use inrush_loops::Output;
