@@ -182,7 +182,34 @@ impl Fuser<'_> {
                 self.refuse(*p, k, reason);
             }
         }
+        self.parts(k)?;
         self.siblings(k)
+    }
+
+    /// Joins a node that only stores constants with its like just before it: borders of one padded buffer.
+    fn parts(&mut self, k: usize) -> Result<()> {
+        let fills = |f: &Fused, n: usize| {
+            matches!(f.nodes[n], Node::Body(_)) && f.nodes[n].reads().is_empty()
+        };
+        if k == 0 || !fills(&self.f, k) || !fills(&self.f, k - 1) {
+            return Ok(());
+        }
+        let (u, own) = (self.f.dag.unit_of(k - 1), self.f.dag.unit_of(k));
+        let work = self.f.units[u].work.max(self.f.units[own].work);
+        if u != own && work <= SMALL_WORK {
+            _ = self.decide_tiny(u, own);
+        }
+        Ok(())
+    }
+
+    /// One kernel without shared axes.
+    fn decide_tiny(&mut self, a: usize, b: usize) -> Result<(), Reason> {
+        self.fits(a, b)?;
+        if !self.f.dag.merge(a, b) {
+            return Err(Reason::WouldCycle);
+        }
+        self.absorb(a, b, &[], &[]);
+        Ok(())
     }
 
     /// Nodes that write what `k` reads, ascending.
@@ -502,6 +529,12 @@ impl Fuser<'_> {
         if !self.f.dag.merge(a, b) {
             return Ok(Err(Reason::WouldCycle));
         }
+        self.absorb(a, b, &keep_a, &keep_b);
+        Ok(Ok(()))
+    }
+
+    /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes.
+    fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) {
         let gone = std::mem::take(&mut self.f.units[b]);
         let unit = &mut self.f.units[a];
         unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
@@ -515,7 +548,6 @@ impl Fuser<'_> {
         unit.stmts += gone.stmts;
         unit.buffers.extend(gone.buffers);
         unit.work = unit.work.max(gone.work);
-        Ok(Ok(()))
     }
 
     /// Siblings pay when they share their whole loop nests.
@@ -532,32 +564,35 @@ impl Fuser<'_> {
         edges.iter().all(|e| inner(a, e.a) == inner(b, e.b))
     }
 
-    /// Whether, with only the axes of `keep` shared, every result of the unit is written so that one outer point is a
-    /// contiguous run: dimensions with shared axes lead those with others.
+    /// Whether, with only the axes of `keep` shared, one outer point stays a contiguous run of memory: what the members
+    /// touch along axes that are shared no more lies within what they touch along those that are.
     fn leads(&self, u: usize, keep: &[usize]) -> bool {
+        let ex = self.ex();
         let unit = &self.f.units[u];
+        if keep.len() == unit.sizes.len() {
+            return true;
+        }
         self.f.dag.members[u].iter().all(|m| {
-            let shared: SmallVec<[Sym; 6]> = keep.iter().map(|i| unit.shared[m][*i]).collect();
-            let body = self.body(*m as usize);
-            if shared.len() == body.axes.len() {
-                return true;
-            }
-            body.stmts.iter().all(|s| match s {
-                Stmt::Store { coords, .. } => {
-                    let mut inner_seen = false;
-                    let mut ok = true;
-                    for c in coords {
-                        let syms = self.ex().free_syms(*c);
-                        let outer = syms.iter().any(|s| shared.contains(s));
-                        let inner = syms
-                            .iter()
-                            .any(|s| self.ex().is_index(*s) && !shared.contains(s));
-                        ok &= !(outer && inner_seen);
-                        inner_seen |= inner;
+            let list = &unit.shared[m];
+            let kept = |s: &Sym| keep.iter().any(|i| list[*i] == *s);
+            let demoted = |s: &Sym| list.contains(s) && !kept(s);
+            accesses(self.body(*m as usize)).all(|(buf, coords, _)| {
+                let Some(layout) = &self.loops.buffer(buf).layout else {
+                    return true;
+                };
+                let mut outer_below = i64::MAX;
+                let mut inner_above = 0;
+                for (c, stride) in coords.iter().zip(&layout.strides) {
+                    let syms = ex.free_syms(*c);
+                    let stride = ex.hint(*stride).saturating_abs();
+                    if syms.iter().any(kept) {
+                        outer_below = outer_below.min(stride);
                     }
-                    ok
+                    if syms.iter().any(demoted) {
+                        inner_above = inner_above.max(stride);
+                    }
                 }
-                _ => true,
+                inner_above == 0 || outer_below >= inner_above
             })
         })
     }

@@ -1,84 +1,92 @@
-//! Stage layout: strides of every temporary, then the order and number of loops.
+//! Layouts: strides of every temporary; stage layout: the order and number of loops.
 //!
 //! Contractions say what they like: operands with the innermost summed axis contiguous, results with the columns contiguous
 //! (channels last, for convolutions). Kernels in between follow what they read. Outputs, inputs and weights are as given.
 
 use inrush_base::{Caps, Result};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Axis, Body, BufId, BufferKind, Coords, Layout, Loops, Stmt};
+use inrush_loops::{Axis, Body, BufId, BufferKind, Coords, Layout, Loops, Node, Stmt};
 use smallvec::SmallVec;
 
 use crate::{Options, Plan, Step, axes};
 
-/// Gives every buffer a layout and arranges the loops of every kernel for it.
-pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
-    let _ = (caps, options);
-    let mut wishes: Vec<Option<Vec<usize>>> = vec![None; plan.loops.buffers.len()];
-    // What a contraction writes, then what it reads; the first wish of a buffer stands.
+/// Chooses the layout of every buffer that has none, from what the nodes do. Fusion looks at it: one outer point of a kernel
+/// should be a contiguous run.
+pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
+    let mut wishes: Vec<Option<Vec<usize>>> = vec![None; loops.buffers.len()];
     let contractions = || {
-        plan.load_steps
-            .iter()
-            .chain(&plan.steps)
-            .filter_map(|s| match s {
-                Step::Contraction(c) => Some(c),
-                Step::Kernel(_) => None,
-            })
+        nodes.iter().filter_map(|n| match n {
+            Node::Contraction(c) => Some(c),
+            Node::Body(_) => None,
+        })
     };
+    // What a contraction writes, then what it reads; the first wish of a buffer stands.
     for c in contractions() {
         for (buf, coords, stores) in accesses(&c.epilogue) {
             if stores {
-                wish(&plan.loops, &mut wishes, buf, coords, &c.epilogue.axes);
+                wish(loops, &mut wishes, buf, coords, &c.epilogue.axes);
             }
         }
     }
     for c in contractions() {
         let order: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.k)).copied().collect();
-        wish(&plan.loops, &mut wishes, c.a.buf, &c.a.coords, &order);
+        wish(loops, &mut wishes, c.a.buf, &c.a.coords, &order);
         for (buf, coords, stores) in accesses(&c.epilogue) {
             if !stores {
-                wish(&plan.loops, &mut wishes, buf, coords, &c.epilogue.axes);
+                wish(loops, &mut wishes, buf, coords, &c.epilogue.axes);
             }
         }
     }
-    for b in 0..plan.loops.buffers.len() {
-        let given = plan.loops.buffers[b].kind != BufferKind::Temp;
-        if given && plan.loops.buffers[b].layout.is_none() {
-            let rank = plan.loops.buffers[b].sizes.len();
-            set(&mut plan.loops, BufId::from_index(b), (0..rank).collect());
+    for b in 0..loops.buffers.len() {
+        let given = loops.buffers[b].kind != BufferKind::Temp;
+        if given && loops.buffers[b].layout.is_none() {
+            row_major(loops, BufId::from_index(b));
         }
     }
-    let Plan {
-        loops,
-        steps,
-        load_steps,
-        ..
-    } = plan;
-    for step in load_steps.iter().chain(&*steps) {
-        for body in step.bodies() {
-            for (buf, coords, stores) in accesses(body) {
-                if !stores || loops.buffer(buf).layout.is_some() {
-                    continue;
-                }
-                let order = match wishes[buf.index()].take() {
-                    Some(order) => order,
-                    None => follow(loops, body, coords)
-                        .unwrap_or_else(|| (0..loops.buffer(buf).sizes.len()).collect()),
-                };
-                set(loops, buf, order);
+    for node in nodes {
+        let body = node.body();
+        for (buf, coords, stores) in accesses(body) {
+            if !stores || loops.buffer(buf).layout.is_some() {
+                continue;
+            }
+            match wishes[buf.index()]
+                .take()
+                .or_else(|| follow(loops, body, coords))
+            {
+                Some(order) => set(loops, buf, order),
+                None => row_major(loops, buf),
             }
         }
     }
     // Buffers that nothing writes any more.
     for b in 0..loops.buffers.len() {
         if loops.buffers[b].layout.is_none() {
-            let rank = loops.buffers[b].sizes.len();
-            set(loops, BufId::from_index(b), (0..rank).collect());
+            row_major(loops, BufId::from_index(b));
         }
     }
-    for step in load_steps.iter_mut().chain(steps) {
+}
+
+fn row_major(loops: &mut Loops, buf: BufId) {
+    let rank = loops.buffer(buf).sizes.len();
+    set(loops, buf, (0..rank).collect());
+}
+
+/// Arranges the loops of every kernel for the layouts of its buffers.
+pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
+    let _ = caps;
+    let Plan {
+        loops,
+        steps,
+        load_steps,
+        ..
+    } = plan;
+    for step in load_steps.iter_mut().chain(&mut *steps) {
         if let Step::Kernel(g) = step {
             axes::arrange(loops, g);
         }
+    }
+    if options.fuse {
+        crate::relayout::weights(loops, steps, load_steps);
     }
     Ok(())
 }
@@ -116,7 +124,7 @@ fn wish(
 }
 
 /// Dense strides with the dimensions in this order, outermost first.
-fn set(loops: &mut Loops, buf: BufId, order: Vec<usize>) {
+pub(crate) fn set(loops: &mut Loops, buf: BufId, order: Vec<usize>) {
     let ex = &loops.exprs;
     let sizes = &loops.buffers[buf.index()].sizes;
     let mut strides = vec![ex.int(1); sizes.len()];

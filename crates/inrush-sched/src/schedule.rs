@@ -27,12 +27,14 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     drop_dead(&mut loops);
     if options.fuse {
         inline::inline(&mut loops, options, &mut refusals);
+        crate::pads::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         for k in 0..loops.nodes.len() {
             digits::split_digits(&loops.exprs, &mut loops.nodes[k])?;
         }
     }
     let nodes = std::mem::take(&mut loops.nodes);
+    crate::layout::choose(&mut loops, &nodes);
     let at_load = fold::at_load(&loops, &nodes);
     let fused = fusion::fuse(&loops, nodes, &at_load, caps, options, &mut refusals)?;
     let (steps, load_steps) = steps(&mut loops, fused, &at_load, options)?;

@@ -127,6 +127,12 @@ impl Plan {
     }
 }
 
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.print())
+    }
+}
+
 fn show_locals(g: &Group) -> String {
     if g.locals.is_empty() {
         return String::new();

@@ -1,0 +1,158 @@
+//! Weights that a kernel would gather across its vector lanes are laid out once, at load, so that lanes are contiguous.
+
+use inrush_base::Scalar;
+use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Loops, Stmt, StmtId, StoreMode};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::layout::{accesses, position, set, stride};
+use crate::{Group, Step, axes};
+
+/// Elements above which a second copy of a weight costs more than gathers.
+const LARGEST: i64 = 1 << 20;
+
+/// Copies what pays, and lets the kernels read the copies.
+pub(crate) fn weights(loops: &mut Loops, steps: &mut [Step], load_steps: &mut Vec<Step>) {
+    let mut copies: FxHashMap<(BufId, usize), BufId> = FxHashMap::default();
+    let mutated: Vec<BufId> = steps.iter().flat_map(|s| s.writes()).collect();
+    let mutated: FxHashSet<BufId> = mutated.into_iter().collect();
+    for step in steps {
+        let Step::Kernel(g) = step else { continue };
+        for body in &mut g.bodies {
+            for at in 0..body.stmts.len() {
+                let Stmt::Load { buf, .. } = body.stmts[at] else {
+                    continue;
+                };
+                if mutated.contains(&buf) {
+                    continue;
+                }
+                let Some(lane) = gathered(loops, body, at) else {
+                    continue;
+                };
+                let copy = *copies
+                    .entry((buf, lane))
+                    .or_insert_with(|| copy(loops, buf, lane, body, load_steps));
+                if let Stmt::Load { buf, .. } = &mut body.stmts[at] {
+                    *buf = copy;
+                }
+            }
+        }
+    }
+}
+
+/// The dimension of a weight that should be contiguous for this load: the kernel's vectors run along it.
+fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
+    let ex = &loops.exprs;
+    let Stmt::Load { buf, coords, .. } = &body.stmts[at] else {
+        return None;
+    };
+    let b = loops.buffer(*buf);
+    if !matches!(b.kind, BufferKind::Weight { .. }) {
+        return None;
+    }
+    let elements = b
+        .sizes
+        .iter()
+        .try_fold(1i64, |p, s| p.checked_mul(ex.as_int(*s)?))?;
+    let times = body
+        .axes
+        .iter()
+        .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    if elements > LARGEST || times < 4 * elements {
+        return None;
+    }
+    let lane = lane(loops, body)?;
+    let step = stride(ex, position(loops, *buf, coords)?, lane.sym)?;
+    if ex.is_int(step, 0) || ex.is_int(step, 1) {
+        return None;
+    }
+    // One dimension moves with the lane, by one.
+    let mut dims = (0..coords.len()).filter(|d| ex.contains_sym(coords[*d], lane.sym));
+    let d = dims.next()?;
+    let moves = ex.affine(coords[d], &[lane.sym])?.0[0];
+    (dims.next().is_none() && ex.is_int(moves, 1)).then_some(d)
+}
+
+/// The axis along which the largest buffer of the body is contiguous.
+fn lane(loops: &Loops, body: &Body) -> Option<Axis> {
+    let ex = &loops.exprs;
+    let size = |b: BufId| {
+        loops
+            .buffer(b)
+            .sizes
+            .iter()
+            .fold(1i64, |p, s| p.saturating_mul(ex.hint(*s).max(0)))
+    };
+    let (buf, coords, _) = accesses(body)
+        .filter(|a| !matches!(loops.buffer(a.0).kind, BufferKind::Weight { .. }))
+        .max_by_key(|a| (size(a.0), a.2))?;
+    let position = position(loops, buf, coords)?;
+    body.axes
+        .iter()
+        .find(|a| stride(ex, position, a.sym).is_some_and(|s| ex.is_int(s, 1)))
+        .copied()
+}
+
+/// A temporary with the dimension innermost, filled by a load step.
+fn copy(
+    loops: &mut Loops,
+    buf: BufId,
+    lane: usize,
+    user: &Body,
+    load_steps: &mut Vec<Step>,
+) -> BufId {
+    let from = loops.buffer(buf).clone();
+    let new = BufId::from_index(loops.buffers.len());
+    loops.buffers.push(Buffer {
+        name: format!("{}.lanes", from.name),
+        kind: BufferKind::Temp,
+        layout: None,
+        ..from.clone()
+    });
+    let rank = from.sizes.len();
+    set(
+        loops,
+        new,
+        (0..rank).filter(|d| *d != lane).chain([lane]).collect(),
+    );
+    let ex = &loops.exprs;
+    let axes: Vec<Axis> = from
+        .sizes
+        .iter()
+        .enumerate()
+        .map(|(d, size)| Axis {
+            sym: ex.index_sym(d as u32, *size),
+            size: *size,
+        })
+        .collect();
+    let coords: inrush_loops::Coords = axes.iter().map(|a| ex.sym_expr(a.sym)).collect();
+    let body = Body {
+        outer: rank,
+        axes: axes.clone(),
+        stmts: vec![
+            Stmt::Load {
+                buf,
+                coords: coords.clone(),
+                mask: None,
+                fill: Scalar::Int(0).convert(from.dtype.compute()),
+            },
+            Stmt::Store {
+                buf: new,
+                coords,
+                value: StmtId(0),
+                mode: StoreMode::Set,
+                mask: None,
+            },
+        ],
+        origins: user.origins.first().copied().into_iter().collect(),
+    };
+    let mut body = body;
+    crate::prepare::unit_axes(ex, &mut body);
+    let mut group = Group {
+        axes: body.axes.clone(),
+        bodies: vec![body],
+        locals: Vec::new(),
+    };
+    axes::arrange(loops, &mut group);
+    load_steps.push(Step::Kernel(group));
+    new
+}
