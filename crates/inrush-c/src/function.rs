@@ -54,6 +54,10 @@ pub(crate) struct Emitter<'a> {
     pub names: FxHashMap<Sym, (String, bool)>,
     pub lane: Option<Lane>,
     loops: usize,
+    /// Loads that the open tile has transposed: the array and the start of the tile.
+    pub tiles: FxHashMap<ValId, (String, String)>,
+    /// Index of the innermost serial loop.
+    pub tile_index: String,
     /// Of each accumulator: width and copies of the lanes loop that feeds it from outside of which it lives.
     pub spread: Vec<Option<(u32, u32)>>,
     /// Of each accumulator: lanes of the loop it was started in.
@@ -72,6 +76,8 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
         names: FxHashMap::default(),
         lane: None,
         loops: 0,
+        tiles: FxHashMap::default(),
+        tile_index: String::new(),
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
     };
@@ -409,6 +415,22 @@ impl Emitter<'_> {
         let (lo, hi) = match l.range {
             Range::Full(e) => ("0".to_string(), paren(&self.expr(e, false)?)),
             Range::Block { .. } => ("lo".into(), "hi".into()),
+            Range::Tile {
+                start,
+                step,
+                extent,
+            } => {
+                let (start, extent) = (self.expr(start, false)?, self.expr(extent, false)?);
+                let (lo, hi) = (format!("{name}l"), format!("{name}h"));
+                self.open("");
+                self.line(format!(
+                    "const i64 {lo} = {start}, {hi} = {lo} + {step} < {0} ? {lo} + {step} : {0};",
+                    paren(&extent)
+                ));
+                self.names.insert(l.sym, (lo.clone(), false));
+                self.transpose(l, &lo, &hi, step)?;
+                (lo, hi)
+            }
             Range::Rows => ("m0".into(), "m1".into()),
             Range::Columns => ("n0".into(), "n1".into()),
         };
@@ -421,8 +443,13 @@ impl Emitter<'_> {
                 }
             }
             self.open(format!("for (i64 {name} = {lo}; {name} < {hi}; {name}++)"));
+            self.tile_index = name.clone();
             self.items(&l.body)?;
             self.close();
+            if let Range::Tile { .. } = l.range {
+                self.tiles.clear();
+                self.close();
+            }
             return Ok(());
         };
         let cut = self.cut(l);

@@ -142,6 +142,70 @@ impl Helpers {
         name
     }
 
+    /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`.
+    pub(crate) fn tile(&mut self, elem: &str, caps: &Caps) -> String {
+        let name = format!("tile_{elem}");
+        if self.has(&name) {
+            return name;
+        }
+        let mut body = String::new();
+        if types::bytes(elem) == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+            let block = self.transpose8();
+            _ = write!(
+                body,
+                "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
+                 for (i64 a = 0; a < na; a += 8) \
+                 {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); return; }} "
+            );
+        }
+        body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a];";
+        let text = format!(
+            "static __attribute__((noinline, unused)) void {name}({elem} *t, i64 w, const {elem} *p, i64 s, i64 na, i64 nl) \
+             {{ {body} }}\n"
+        );
+        self.add(&name, text);
+        name
+    }
+
+    /// An 8 x 8 block of 32-bit elements, from rows `s` apart to rows `d` apart.
+    fn transpose8(&mut self) -> &'static str {
+        let (v, m) = (self.vector("f32", 8), self.vector("i32", 8));
+        let mut body = String::new();
+        for i in 0..8 {
+            _ = write!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);\n");
+        }
+        let mut step = |from: &str, to: &str, pairs: &[(usize, usize)], lo: &str, hi: &str| {
+            for (i, (a, b)) in pairs.iter().enumerate() {
+                let (x, y) = (2 * i, 2 * i + 1);
+                _ = write!(
+                    body,
+                    "{v} {to}{x} = SHUF8({from}{a}, {from}{b}, {lo}), {to}{y} = SHUF8({from}{a}, {from}{b}, {hi});\n"
+                );
+            }
+        };
+        // Pairs of elements, pairs of pairs, halves.
+        let (lo, hi) = ("0,8,1,9,4,12,5,13", "2,10,3,11,6,14,7,15");
+        step("r", "t", &[(0, 1), (2, 3), (4, 5), (6, 7)], lo, hi);
+        let (lo, hi) = ("0,1,8,9,4,5,12,13", "2,3,10,11,6,7,14,15");
+        step("t", "u", &[(0, 2), (1, 3), (4, 6), (5, 7)], lo, hi);
+        let (lo, hi) = ("0,1,2,3,8,9,10,11", "4,5,6,7,12,13,14,15");
+        step("u", "o", &[(0, 4), (1, 5), (2, 6), (3, 7)], lo, hi);
+        for (i, o) in [0, 2, 4, 6, 1, 3, 5, 7].iter().enumerate() {
+            _ = write!(body, "*({v}u *)(t + {i} * d) = o{o};\n");
+        }
+        let shuffle = format!(
+            "#ifdef __clang__\n#define SHUF8(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
+             #else\n#define SHUF8(a, b, ...) __builtin_shuffle(a, b, ({m}){{__VA_ARGS__}})\n#endif\n"
+        );
+        self.add("SHUF8", shuffle);
+        self.function(
+            "transpose8",
+            "void transpose8(f32 *t, i64 d, const f32 *p, i64 s)".into(),
+            |_| body,
+        );
+        "transpose8"
+    }
+
     /// All bits in the first `c` lanes.
     pub(crate) fn lane_mask(&mut self, int: &str, w: u32) -> String {
         let v = self.vector(int, w);

@@ -4,7 +4,7 @@ use crate::function::Emitter;
 use crate::types;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
-use inrush_kernel::{Access, BufRole, KBufId, Kind, ValId, access};
+use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kind, Loop, ValId, access};
 use inrush_loops::StoreMode;
 
 impl Emitter<'_> {
@@ -28,6 +28,51 @@ impl Emitter<'_> {
     fn storable(&self, d: DType) -> Result<()> {
         if d.is_narrow_float() && d.size() == 1 || matches!(d, DType::C64 | DType::C128) {
             return Err(Error::unsupported(format!("{d} in memory of a C kernel")));
+        }
+        Ok(())
+    }
+
+    /// Transposes what the loads of a tile's loop read: each array holds a vector over the lanes for each of its points.
+    pub(crate) fn transpose(&mut self, l: &Loop, lo: &str, hi: &str, step: i64) -> Result<()> {
+        let Some(lane) = self.lane.clone() else {
+            return Ok(());
+        };
+        for item in &l.body {
+            let Item::Let(v) = item else { continue };
+            let Def::Load {
+                buf,
+                offset,
+                mask: None,
+                ..
+            } = self.kernel.value(*v).def
+            else {
+                continue;
+            };
+            let Access::Strided(stride) = self.access(offset) else {
+                continue;
+            };
+            let along = access(self.exprs, offset, l.sym, |_| false);
+            let b = self.kernel.buffer(buf);
+            if along != Access::Contiguous || b.role != BufRole::In {
+                continue;
+            }
+            let elem = types::memory(b.dtype);
+            let w = (lane.width * lane.copies) as i64;
+            let f = self.helpers.tile(elem, self.caps);
+            let (at, stride) = (self.expr(offset, false)?, self.expr(stride, false)?);
+            let name = format!("x{}", v.0);
+            let lanes = match &lane.count {
+                Some(c) => c.clone(),
+                None => w.to_string(),
+            };
+            self.line(format!(
+                "{elem} {name}[{}] __attribute__((aligned(64)));",
+                step * w
+            ));
+            self.line(format!(
+                "{f}({name}, {w}, {buf} + {at}, {stride}, {hi} - {lo}, {lanes});"
+            ));
+            self.tiles.insert(*v, (name, lo.to_string()));
         }
         Ok(())
     }
@@ -62,7 +107,15 @@ impl Emitter<'_> {
         let count = self.lane.as_ref().and_then(|l| l.count.clone());
         let lanes = self.lane_count();
         // The bits as they lie in memory, as one expression or filled in lane by lane.
-        let whole = if mask_varies {
+        let whole = if let Some((array, lo)) = self.tiles.get(&v) {
+            let (copies, copy) = self.lane.as_ref().map_or((1, 0), |l| (l.copies, l.copy));
+            Some(format!(
+                "({raw_ty})*(const {raw_ty}u *)({array} + ({} - {lo}) * {} + {})",
+                self.tile_index,
+                w * copies,
+                w * copy
+            ))
+        } else if mask_varies {
             None
         } else if own && kind == Access::Uniform {
             let at = self.expr(offset, false)?;

@@ -106,3 +106,40 @@ fn large_locals_come_as_scratch() {
     let text = softmax(20000, "i0, i1", "s0, 20000", "20000, 1");
     check(&text, row_locals(), &[rand(&[3, 20000])]);
 }
+
+#[test]
+fn transpositions() {
+    for (dtype, a, b) in [
+        ("f32", 3, 5),
+        ("f32", 16, 8),
+        ("f32", 37, 50),
+        ("f32", 100, 300),
+        ("bf16", 33, 40),
+        ("i64", 20, 23),
+        ("u8", 64, 70),
+    ] {
+        let text = format!(
+            "\
+loops t inputs 2
+size s0 in [1, inf]
+b0 x: {dtype}[s0, {a}, {b}] = input 0
+b1 z: {dtype}[s0, {b}, {a}] = input 1
+b2 y: {dtype}[s0, {b}, {a}] layout [{a}*{b}, {a}, 1] = temp
+body [i0: s0, i1: {b}, i2: {a}] {{
+  v0: {compute} = load b0[i0, i2, i1]
+  v1: {compute} = load b1[i0, i1, i2]
+  v2: {compute} = add v0, v1
+  store b2[i0, i1, i2] = v2
+}}
+output b2
+",
+            compute = if dtype == "bf16" { "f32" } else { dtype }
+        );
+        let d = DType::parse(dtype).unwrap();
+        for n in [1, 3] {
+            let mut r = Random(9);
+            let inputs = [r.tensor(d, &[n, a, b]), r.tensor(d, &[n, b, a])];
+            check(&text, Grouping::Apart, &inputs);
+        }
+    }
+}

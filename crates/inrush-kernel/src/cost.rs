@@ -25,6 +25,10 @@ fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
             Item::Loop(l) => {
                 match l.range {
                     Range::Full(e) | Range::Block { extent: e, .. } => f(e),
+                    Range::Tile { start, extent, .. } => {
+                        f(start);
+                        f(extent);
+                    }
                     Range::Rows | Range::Columns => {}
                 }
                 walk(kernel, &l.body, f);
@@ -192,6 +196,7 @@ fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
                 let times = match l.range {
                     Range::Full(e) => e,
                     Range::Block { extent, block } => exprs.min(extent, exprs.int(block)),
+                    Range::Tile { step, extent, .. } => exprs.min(extent, exprs.int(step)),
                     Range::Rows | Range::Columns => exprs.int(1),
                 };
                 total = exprs.add(total, exprs.mul(times, each));

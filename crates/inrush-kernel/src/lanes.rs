@@ -119,8 +119,44 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
     }
 }
 
-/// How much lanes over `axis` gain in one point of the nest, by accesses and operations.
-fn score(b: &Builder, live: &Live, at: usize, axis: &Axis) -> f64 {
+/// The axis along which loads are contiguous that lanes over `lane` would gather: its tiles are to be transposed. Only where
+/// all work of the group is at the points of its own axes.
+pub(crate) fn transposed(b: &Builder, live: &Live, shared: &[Axis], lane: &Axis) -> Option<Axis> {
+    let exprs = &b.loops.exprs;
+    if b.nests.iter().any(|n| !n.axes.is_empty()) || exprs.hint(lane.size) < 4 {
+        return None;
+    }
+    (0..b.values.len())
+        .filter(|v| live.values[*v])
+        .find_map(|v| match &b.values[v].def {
+            Def::Load {
+                buf,
+                offset,
+                mask: None,
+                ..
+            } if matches!(b.buffers[buf.index()].role, BufRole::In) => shared
+                .iter()
+                .find(|a| exprs.hint(a.size) >= 4 && transposes(b, *offset, lane, a))
+                .copied(),
+            _ => None,
+        })
+}
+
+/// Strided over `lane` and contiguous along `axis`.
+fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
+    let exprs = &b.loops.exprs;
+    axis.sym != lane.sym
+        && b.expr_values(offset).is_empty()
+        && exprs
+            .affine(offset, &[lane.sym, axis.sym])
+            .is_some_and(|(c, _)| {
+                exprs.is_int(c[1], 1) && !exprs.is_int(c[0], 1) && !exprs.is_int(c[0], 0)
+            })
+}
+
+/// How much lanes over `axis` gain in one point of the nest, by accesses and operations. `shared` are the group's axes if
+/// `axis` is one of them.
+fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f64 {
     let exprs = &b.loops.exprs;
     let bit = b.bits[&axis.sym];
     let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
@@ -128,6 +164,11 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis) -> f64 {
         Access::Uniform => 0.0,
         Access::Contiguous => weight,
         Access::Strided(_) | Access::Gather => -1.5 * weight,
+    };
+    // Transposing a tile costs a few shuffles.
+    let tiled = |offset: Expr| {
+        b.nests.iter().all(|n| n.axes.is_empty())
+            && shared.iter().any(|a| transposes(b, offset, axis, a))
     };
     let mut total = 0.0;
     let mut seen = vec![false; b.values.len()];
@@ -156,6 +197,9 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis) -> f64 {
             continue;
         }
         match &b.values[v.index()].def {
+            Def::Load {
+                offset, mask: None, ..
+            } if tiled(*offset) => total -= 0.2,
             Def::Load { offset, .. } => total += weigh(*offset, 1.0),
             Def::Op { op, .. } => {
                 total += if op.class() == OpClass::Math {
@@ -206,7 +250,9 @@ pub(crate) fn own_axis(
         let worth = if w < 2 {
             0.0
         } else {
-            score(b, live, at, axis) * efficiency(exprs, axis.size, w) * points(exprs, &nest.axes)
+            score(b, live, at, axis, &[])
+                * efficiency(exprs, axis.size, w)
+                * points(exprs, &nest.axes)
         };
         if worth > best.map_or(0.0, |x| x.2) {
             best = Some((i, w, worth));
@@ -232,7 +278,7 @@ pub(crate) fn choose(b: &Builder, live: &Live, shared: &[Axis], caps: &Caps) -> 
             continue;
         }
         let worth: f64 = (0..b.nests.len())
-            .map(|n| score(b, live, n, axis) * points(exprs, &b.nests[n].axes))
+            .map(|n| score(b, live, n, axis, shared) * points(exprs, &b.nests[n].axes))
             .sum::<f64>()
             * efficiency(exprs, axis.size, w);
         // Between equals the group's last axis wins: it lies closest in most layouts.

@@ -214,6 +214,13 @@ pub enum Range {
     Full(Expr),
     /// The current block of the grid axis of the same symbol.
     Block { extent: Expr, block: i64 },
+    /// `start..min(start + step, extent)`: one tile of an axis that another loop walks in steps. Inside a lanes loop, loads
+    /// that are contiguous along this axis and strided over the lanes are a transposition of the tile.
+    Tile {
+        start: Expr,
+        step: i64,
+        extent: Expr,
+    },
     /// The rows of an epilogue's tile.
     Rows,
     /// The columns of an epilogue's tile.

@@ -91,6 +91,15 @@ impl Printer<'_> {
                         Range::Block { extent, block } => {
                             format!("< {} in block of {block}", self.show(extent))
                         }
+                        Range::Tile {
+                            start,
+                            step,
+                            extent,
+                        } => format!(
+                            "< {} in tile of {step} from {}",
+                            self.show(extent),
+                            self.show(start)
+                        ),
                         Range::Rows => "in rows".into(),
                         Range::Columns => "in columns".into(),
                     };

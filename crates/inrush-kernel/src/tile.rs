@@ -12,6 +12,8 @@ use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
+/// Points of a tile that is transposed: a cache line of `f32`.
+const TILE: i64 = 16;
 /// Locals that fit into this many bytes live on the stack.
 const STACK_BYTES: i64 = 32 << 10;
 
@@ -51,11 +53,40 @@ pub fn tile(
         .iter()
         .flat_map(|n| &n.effects)
         .any(|e| matches!(&e.kind, EffectKind::Store { mode, .. } if *mode != StoreMode::Set));
+    let mut flat = flat;
+    let mut tiles_sym: Option<Sym> = None;
     if let Lanes::Shared { axis, width } = choice {
         let lane = grid.remove(axis);
+        if let Some(across) = lanes::transposed(&builder, &live, &flat.shared, &lane) {
+            // The grid counts tiles of the other axis; a loop inside the lanes runs over one.
+            let tiles = flat.fresh(exprs.ceildiv(across.size, exprs.int(TILE)));
+            for a in grid.iter_mut().filter(|a| a.sym == across.sym) {
+                *a = tiles;
+            }
+            inner.push(GroupLoop {
+                axis: across,
+                range: Range::Tile {
+                    start: exprs.mul(exprs.sym_expr(tiles.sym), exprs.int(TILE)),
+                    step: TILE,
+                    extent: across.size,
+                },
+                role: Role::Serial,
+            });
+            tiles_sym = Some(tiles.sym);
+        }
+        let point = if tiles_sym.is_some() {
+            TILE * point
+        } else {
+            point
+        };
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
         let blocked = !combining && total > 2 * UNIT_POINTS;
-        let unroll = lanes::copies(&builder, &live);
+        // Whole cache lines of a transposed tile.
+        let unroll = if tiles_sym.is_some() && TILE % width as i64 == 0 {
+            (TILE / width as i64).clamp(1, 4) as u32
+        } else {
+            lanes::copies(&builder, &live)
+        };
         if blocked {
             let step = 4 * width as i64;
             block = ((2 * UNIT_POINTS / point) / step * step).max(step);
@@ -65,18 +96,21 @@ pub fn tile(
         } else {
             total
         };
-        inner.push(GroupLoop {
-            axis: lane,
-            range: if blocked {
-                Range::Block {
-                    extent: lane.size,
-                    block,
-                }
-            } else {
-                Range::Full(lane.size)
+        inner.insert(
+            0,
+            GroupLoop {
+                axis: lane,
+                range: if blocked {
+                    Range::Block {
+                        extent: lane.size,
+                        block,
+                    }
+                } else {
+                    Range::Full(lane.size)
+                },
+                role: Role::Lanes { width, unroll },
             },
-            role: Role::Lanes { width, unroll },
-        });
+        );
     }
     while let Some(last) = grid.last().copied() {
         let more = work.saturating_mul(exprs.hint(last.size).max(1));
@@ -110,11 +144,18 @@ pub fn tile(
         .iter()
         .find(|l| matches!(l.range, Range::Block { .. }))
     {
-        axes.push(GridAxis {
-            sym: axis.sym,
-            extent: *extent,
-            block: *block,
-        });
+        // Tiles of one block follow each other: they read the same pages.
+        let at = (axes.iter())
+            .position(|a| Some(a.sym) == tiles_sym)
+            .unwrap_or(axes.len());
+        axes.insert(
+            at,
+            GridAxis {
+                sym: axis.sym,
+                extent: *extent,
+                block: *block,
+            },
+        );
     }
     let units = exprs.product(
         axes.iter()
@@ -235,10 +276,12 @@ impl<'p, 'a> Placer<'p, 'a> {
         choice: Lanes,
         caps: &'p Caps,
     ) -> Self {
-        let mut bits = grid.iter().fold(0, |acc, a| acc | b.bits[&a.sym]);
+        // The number of a tile is no axis of a body.
+        let bit = |a: &Axis| b.bits.get(&a.sym).copied().unwrap_or(0);
+        let mut bits = grid.iter().fold(0, |acc, a| acc | bit(a));
         let mut level_bits = vec![0, bits];
         for l in inner {
-            bits |= b.bits[&l.axis.sym];
+            bits |= bit(&l.axis);
             level_bits.push(bits);
         }
         Placer {

@@ -54,6 +54,10 @@ impl Verifier<'_> {
             Item::Loop(l) => {
                 match l.range {
                     Range::Full(e) | Range::Block { extent: e, .. } => self.expr(e)?,
+                    Range::Tile { start, extent, .. } => {
+                        self.expr(start)?;
+                        self.expr(extent)?;
+                    }
                     Range::Rows | Range::Columns => {
                         if !matches!(self.kernel.kind, Kind::Epilogue { .. }) {
                             return Err(Error::internal("a tile's range outside of an epilogue"));
