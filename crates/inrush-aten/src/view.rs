@@ -190,6 +190,8 @@ impl View {
         let total = exprs.sum(self.map.iter().zip(source).map(|(m, s)| exprs.mul(*m, *s)));
         let contiguous = exprs.contiguous_strides(&self.sizes);
         match exprs.affine(total, &syms) {
+            // Tensors of PyTorch never run backwards: what reverses is a copy.
+            Some((strides, _)) if strides.iter().any(|s| exprs.range(*s).lo < 0) => contiguous,
             Some((mut strides, _)) => {
                 // The stride of a dimension of size 1 is nobody's business; the row-major one reads best.
                 for (d, s) in strides.iter_mut().enumerate() {

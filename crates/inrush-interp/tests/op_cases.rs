@@ -5,8 +5,8 @@
 
 use inrush_base::{Error, Result, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
-use inrush_opcases::{check, tensor};
 use inrush_loops::Output;
+use inrush_opcases::{check, tensor};
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;

@@ -188,13 +188,10 @@ fn meshgrid(b: &mut Builder, args: &Args, by_row: bool) -> Result<Vec<ValueId>> 
         let mut shape = vec![b.exprs.int(1); list.len()];
         shape[k] = sizes[k];
         let line = b.call("aten.view.default", &[(*v).into(), Arg::Ints(shape)])?;
-        let mut grid = b.call(
+        let grid = b.call(
             "aten.expand.default",
             &[line.into(), Arg::Ints(sizes.clone())],
         )?;
-        if swap {
-            grid = b.call("aten.transpose.int", &[grid.into(), b.int(0), b.int(1)])?;
-        }
         out.push(grid);
     }
     if swap {
