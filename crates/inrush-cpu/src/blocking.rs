@@ -93,6 +93,9 @@ const SUM_BYTES: usize = 128 << 10;
 /// Cycles; below this a dispatch costs more than it gives.
 const SERIAL: f64 = 8000.0;
 
+/// No more parts of the rows than this for each thread.
+const MOST_PARTS: usize = 8;
+
 /// Picks the cheapest cut by a rough count of cycles.
 pub(crate) fn choose(p: &Problem) -> Cut {
     let panels = p.columns.panels();
@@ -107,29 +110,34 @@ pub(crate) fn choose(p: &Problem) -> Cut {
     };
     let mut best_cost = f64::INFINITY;
     let tiles = p.m.div_ceil(p.tile_rows).max(1);
+    let most = tiles.min(MOST_PARTS * p.threads.max(1));
     let mut row_parts = 1;
-    while row_parts <= tiles {
+    while row_parts <= most {
         let rows = p.m.div_ceil(row_parts).max(1);
-        let block = rows.min(block_rows);
-        let mut panel_parts = 1;
-        while panel_parts <= panels.max(1) {
+        let sums = rows.min(block_rows) * p.columns.padded() * p.bytes;
+        let fewest = if p.whole_rows {
+            1
+        } else {
+            sums.div_ceil(SUM_BYTES)
+        };
+        for more in [4, 5, 6, 8, 12, 16, 24, 32] {
+            let panel_parts = (fewest * more).div_ceil(4).clamp(1, panels.max(1));
             let cols = panels.div_ceil(panel_parts) * p.columns.width;
-            let fits = block * cols * p.bytes <= SUM_BYTES || panel_parts == panels;
-            if (fits && !p.whole_rows) || panel_parts == 1 && p.whole_rows {
-                let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts);
-                if cost < best_cost {
-                    best_cost = cost;
-                    best = Cut {
-                        row_parts,
-                        panel_parts,
-                        block_rows,
-                        serial: unit * ((p.matrices * row_parts * panel_parts) as f64) < SERIAL,
-                    };
-                }
+            let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts);
+            if cost < best_cost {
+                best_cost = cost;
+                best = Cut {
+                    row_parts,
+                    panel_parts,
+                    block_rows,
+                    serial: unit * ((p.matrices * row_parts * panel_parts) as f64) < SERIAL,
+                };
             }
-            panel_parts = next(panel_parts, panels.max(1));
+            if p.whole_rows || panel_parts >= panels {
+                break;
+            }
         }
-        row_parts = next(row_parts, tiles);
+        row_parts = next(row_parts);
     }
     if p.whole_rows {
         let rows = SUM_BYTES / (p.columns.padded() * p.bytes).max(1);
@@ -138,12 +146,9 @@ pub(crate) fn choose(p: &Problem) -> Cut {
     best
 }
 
-/// The next count to try: all small ones, then steps of an eighth.
-fn next(n: usize, last: usize) -> usize {
-    if n == last {
-        return n + 1;
-    }
-    (n + (n / 8).max(1)).min(last)
+/// The next count to try: all small ones, then steps of a quarter.
+fn next(n: usize) -> usize {
+    n + (n / 4).max(1)
 }
 
 /// Cycles of one unit, and of the whole on all threads.

@@ -6,6 +6,7 @@ use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
 use crate::pack::{Columns, PackedB, RhsView, Shared, pack_panel, reader};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
+use crate::transpose::TransposeFn;
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -197,6 +198,7 @@ impl Gemm {
             copy_lhs: (!direct).then_some(copy_lhs),
             rhs,
             copy_rhs,
+            transpose: T::transpose(self.isa),
             out,
         };
         let job = Shared(&job);
@@ -219,6 +221,7 @@ struct Job<'a, T: 'static> {
     copy_lhs: Option<CopyFn<u8, T>>,
     rhs: Rhs<'a>,
     copy_rhs: Option<CopyFn<u8, T>>,
+    transpose: Option<TransposeFn<T>>,
     out: &'a Output,
 }
 
@@ -288,7 +291,7 @@ impl<T: Kernel> Job<'_, T> {
                     let depth = s.taps * s.k;
                     for p in panels.0..panels.1 {
                         let to = packed.add((p - panels.0) * columns.width * depth);
-                        pack_panel(copy, view, matrix, columns, p, to);
+                        pack_panel(copy, self.transpose, view, matrix, columns, p, to);
                     }
                 }
                 for b in 0..blocks {

@@ -21,6 +21,7 @@ mod pool;
 mod scratch;
 mod simd;
 mod store;
+mod transpose;
 mod winograd;
 
 pub use affine::Affine;

@@ -5,6 +5,7 @@
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
 use crate::simd::{Element, Portable, Simd};
+use crate::transpose::{self, TransposeFn};
 use inrush_base::{DType, Isa};
 
 /// What one tile computes: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
@@ -208,10 +209,12 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
     /// One function for one vector of channels of several pixels; see [`crate::depthwise`].
     fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<Self>;
+    /// See [`crate::transpose`].
+    fn transpose(isa: Isa) -> Option<TransposeFn<Self>>;
 }
 
 macro_rules! float {
-    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident) => {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident, $transpose:path) => {
         impl Kernel for $t {
             fn kernels(isa: Isa) -> &'static Kernels<$t> {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
@@ -234,6 +237,9 @@ macro_rules! float {
                     _ => &PLAIN,
                 }
             }
+            fn transpose(isa: Isa) -> Option<TransposeFn<$t>> {
+                $transpose(isa)
+            }
             fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<$t> {
                 use crate::depthwise::*;
                 match isa {
@@ -249,8 +255,8 @@ macro_rules! float {
         }
     };
 }
-float!(f32, Avx2F32, Avx512F32, NeonF32);
-float!(f64, Avx2F64, Avx512F64, NeonF64);
+float!(f32, Avx2F32, Avx512F32, NeonF32, transpose::f32);
+float!(f64, Avx2F64, Avx512F64, NeonF64, transpose::none);
 
 macro_rules! int {
     ($t:ty) => {
@@ -258,6 +264,9 @@ macro_rules! int {
             fn kernels(_: Isa) -> &'static Kernels<$t> {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
                 &PLAIN
+            }
+            fn transpose(isa: Isa) -> Option<TransposeFn<$t>> {
+                transpose::none(isa)
             }
             fn depthwise(_: Isa) -> crate::depthwise::PixelFn<$t> {
                 crate::depthwise::pixels_plain::<Portable<$t>>
@@ -298,4 +307,61 @@ pub(crate) fn no_kernel(dtype: DType) -> inrush_base::Error {
     inrush_base::Error::unsupported(format!(
         "matrix products accumulate in f32, f64, i32 or i64, not {dtype}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every height and width of the widest table, also those that this machine's levels do not use.
+    #[test]
+    fn tiles_of_every_size() {
+        static TABLE: Kernels<f64> = table!(plain, Portable<f64>, [1.0; 4], [1 2 3 4 5 6 7 8 9 10 11 12]
+            [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]);
+        let taps = [3isize, 40];
+        let a: Vec<f64> = (0..1000).map(|i| ((i * 37) % 19) as f64 - 9.0).collect();
+        for nv in 1..=MAX_NV {
+            for rows in 1..=TABLE.rows[nv - 1] {
+                for k in [1, 4, 7] {
+                    let n = nv * TABLE.lanes;
+                    let b: Vec<f64> = (0..2 * k * n)
+                        .map(|i| ((i * 53) % 23) as f64 - 11.0)
+                        .collect();
+                    let pointers: Vec<*const f64> =
+                        (0..rows).map(|i| a[i * 60..].as_ptr()).collect();
+                    let mut c = vec![0.5; rows * (n + 1)];
+                    let mut t = Tile {
+                        rows: pointers.as_ptr(),
+                        taps: taps.as_ptr(),
+                        ntaps: 2,
+                        k,
+                        b: b.as_ptr(),
+                        c: c.as_mut_ptr(),
+                        ldc: n + 1,
+                        accumulate: false,
+                        ahead: std::ptr::null(),
+                        ahead_lines: 1,
+                    };
+                    for times in [1.0, 2.0] {
+                        // SAFETY: sizes as above; `plain` needs no features.
+                        unsafe { TABLE.tile(nv, rows)(&t) };
+                        for i in 0..rows {
+                            for j in 0..n {
+                                let sum: f64 = (0..2 * k)
+                                    .map(|x| {
+                                        a[i * 60 + taps[x / k] as usize + x % k] * b[x * n + j]
+                                    })
+                                    .sum();
+                                // SAFETY: an element of `c`.
+                                assert_eq!(unsafe { *t.c.add(i * t.ldc + j) }, sum * times);
+                            }
+                            // SAFETY: as above.
+                            assert_eq!(unsafe { *t.c.add(i * t.ldc + n) }, 0.5);
+                        }
+                        t.accumulate = true;
+                    }
+                }
+            }
+        }
+    }
 }

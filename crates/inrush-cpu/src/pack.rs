@@ -3,6 +3,7 @@
 use crate::convert::CopyFn;
 use crate::micro::{Kernel, Kernels, MAX_NV, with_element};
 use crate::scratch::Bytes;
+use crate::transpose::TransposeFn;
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -118,7 +119,15 @@ impl PackedB {
                 // SAFETY: each unit writes its own panel; the caller vouches for the source.
                 unsafe {
                     let panel = to.get().panel::<T>(matrix, p).cast_mut();
-                    pack_panel(copy, from.get(), matrix, &to.get().columns, p, panel);
+                    pack_panel(
+                        copy,
+                        T::transpose(isa),
+                        from.get(),
+                        matrix,
+                        &to.get().columns,
+                        p,
+                        panel,
+                    );
                 }
             }
         })?;
@@ -171,12 +180,13 @@ pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
     T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
 }
 
-/// Copies one panel.
+/// Copies one panel, by `transpose` where eight columns are contiguous each.
 ///
 /// # Safety
 /// `view` is readable; `dst` can take `view.k.len()` rows of the panel's width.
 pub(crate) unsafe fn pack_panel<T: Kernel>(
     copy: CopyFn<u8, T>,
+    transpose: Option<TransposeFn<T>>,
     view: &RhsView,
     matrix: usize,
     columns: &Columns,
@@ -213,14 +223,23 @@ pub(crate) unsafe fn pack_panel<T: Kernel>(
             }
             return;
         }
+        let transpose = transpose.filter(|_| view.dtype == T::DTYPE && k_step == 1 && k_run >= 8);
         // Down the columns, a stretch of rows at a time so that what is written stays in the first cache.
         const STRETCH: usize = 128;
         let mut i = 0;
         while i < k {
             let run = (k_run - i % k_run).min(STRETCH).min(k - i);
             let row = view.k.offset(i);
-            let mut cols = view.cols.walk(n0);
-            for j in 0..valid {
+            let mut first = 0;
+            if let (Some(transpose), Some(step)) = (transpose, view.cols.stride()) {
+                first = valid - valid % 8;
+                for j in (0..first).step_by(8) {
+                    let src = at(row + view.cols.offset(n0 + j)).cast();
+                    transpose(src, step, dst.add(i * width + j), width, run);
+                }
+            }
+            let mut cols = view.cols.walk(n0 + first);
+            for j in first..valid {
                 let src = at(row + cols.next());
                 copy(src, k_step, dst.add(i * width + j), width as isize, run);
             }
