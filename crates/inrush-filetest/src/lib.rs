@@ -5,6 +5,7 @@
 //! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
 //! agree on random inputs. With blessing, expectations are rewritten instead of compared.
 
+mod compiled;
 mod markdown;
 mod random;
 mod run;

@@ -4,6 +4,7 @@
 //! among the inputs), `seed=7`. The block's text says who took part, so that nobody is left out silently.
 
 use crate::Block;
+use crate::compiled::Compiled;
 use crate::random::Random;
 use crate::stages::Program;
 use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
@@ -57,26 +58,42 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
         "fused",
         Box::new(as_loops(plan.to_loops(), settings.symbols.clone())),
     ));
+    if let Program::Graph(g) = program {
+        for (name, isa) in [("compiled", inrush_cpu::detect()), ("scalar", Isa::Scalar)] {
+            let model = Compiled::new(g, isa).map_err(|e| e.context(name))?;
+            who.push((name, Box::new(move |i| model.run(&i.user, &i.weights))));
+        }
+    }
 
     let mut rounds = vec![false];
     if settings.special {
         rounds.push(true);
     }
+    let mut refusal = None;
     for special in rounds {
         let mut random = Random::new(settings.seed);
         let inputs = inputs(program, &settings, &mut random, special)?;
-        let (first, want) = (
-            who[0].0,
-            who[0].1(&inputs).map_err(|e| e.context(who[0].0))?,
-        );
-        for (name, run) in &who[1..] {
-            let got = run(&inputs).map_err(|e| e.context(name))?;
-            compare(&want, &got).map_err(|e| {
-                Error::internal(format!(
-                    "{name} differs from {first} (special: {special}): {e}"
-                ))
-            })?;
+        let (first, want) = (who[0].0, who[0].1(&inputs));
+        if let Err(e) = &want {
+            refusal = Some(e.to_string());
         }
+        for (name, run) in &who[1..] {
+            match (&want, run(&inputs)) {
+                (Err(_), Err(_)) => {}
+                (Ok(want), Ok(got)) => compare(want, &got).map_err(|e| {
+                    e.context(format!("{name} differs from {first} (special: {special})"))
+                })?,
+                (Ok(_), Err(e)) => return Err(e.context(name)),
+                (Err(e), Ok(_)) => {
+                    let message = format!("{name} gives a result where {first} says: {e}");
+                    return Err(Error::internal(message));
+                }
+            }
+        }
+    }
+    if let Some(e) = refusal {
+        let names: Vec<&str> = who.iter().map(|w| w.0).collect();
+        return Ok(format!("{} refuse: {e}", names.join(", ")));
     }
     let names: Vec<&str> = who.iter().map(|w| w.0).collect();
     Ok(format!("{} agree", names.join(", ")))

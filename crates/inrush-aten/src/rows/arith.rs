@@ -220,14 +220,7 @@ fn sign(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.dtype == DType::Bool {
         return Ok(x[0]);
     }
-    if !p.is_float() {
-        return Ok(p.op1(S::Sign, x[0]));
-    }
-    // The sign of NaN is 0, as ATen has it.
-    let (zero, one, minus) = (p.c(0.0), p.c(1.0), p.c(-1.0));
-    let (above, below) = (p.op2(S::Gt, x[0], zero), p.op2(S::Lt, x[0], zero));
-    let rest = p.select(below, minus, zero);
-    Ok(p.select(above, one, rest))
+    Ok(p.op1(S::Sign, x[0]))
 }
 
 fn square(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
