@@ -1,5 +1,6 @@
 //! Imports archives and prints what is in them, with the time it takes: `cargo run --release --example summary -- a.pt2 …`.
-//! With `--any` operators that no row describes are accepted; with `--quiet` only the times are printed.
+//! With `--any` operators that no row describes are accepted; with `--quiet` only the times are printed;
+//! with `--check` the checksums of weights are compared too.
 
 use inrush_torch::{Options, open_with};
 use std::path::Path;
@@ -27,6 +28,12 @@ fn main() {
                     println!("  sample inputs: {:?}", m.samples);
                 }
                 println!("{ms:8.2} ms {:6} nodes {path}", m.graph.nodes.len());
+                if has("--check") {
+                    let start = Instant::now();
+                    let result = m.weights.check();
+                    let ms = start.elapsed().as_secs_f64() * 1e3;
+                    println!("{ms:8.2} ms checksums: {result:?}");
+                }
             }
             Err(e) => println!("{ms:8.2} ms {e}"),
         }

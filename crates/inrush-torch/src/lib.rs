@@ -10,7 +10,6 @@
 //! convert   JSON -> Graph: names, symbols (srepr), guards, nodes, signature
 //! weights   names -> slices of the map; sample: the inputs the model was exported with (pickle)
 //! tree      Python's nesting of inputs and outputs
-//! tensors   safetensors files
 //! ```
 
 mod archive;
@@ -25,7 +24,6 @@ mod pickle;
 mod sample;
 mod schema;
 mod srepr;
-pub mod tensors;
 mod tree;
 mod weights;
 

@@ -14,6 +14,7 @@ use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, Type};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Puts the arguments of a call in the order of its schema and fills in defaults; `None` when the operator is not known.
 pub type Bind<'b> = &'b dyn Fn(&Exprs, &str, &[NamedArg]) -> Option<Result<Vec<Arg>>>;
@@ -77,7 +78,7 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Model> {
 
 /// Reads an archive in memory.
 pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
-    let archive = Archive::new(bytes)?;
+    let archive = Arc::new(Archive::new(bytes)?);
     let root = root(&archive)?;
     check_container(&archive, &root)?;
     let name = model_name(&archive, &root, options.model)?;

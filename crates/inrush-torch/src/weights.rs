@@ -1,11 +1,12 @@
 //! Weights and constants: names of tensors that lie in the map of the archive.
 
-use crate::archive::{Archive, Bytes};
+use crate::archive::Archive;
 use crate::json;
 use crate::schema::{PayloadConfig, STRIDED, SymInt, TensorMeta};
 use inrush_base::{DType, Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A tensor inside the archive: a strided view of a storage.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,7 +110,9 @@ pub struct WeightView<'a> {
 
 /// Tensors of the archive by fully qualified name.
 pub struct Weights {
-    bytes: Bytes,
+    archive: Arc<Archive>,
+    /// The archive's files that hold them.
+    files: BTreeSet<String>,
     tensors: BTreeMap<String, TensorRef>,
     /// Names whose contents are pickled objects, with their file.
     pickled: BTreeMap<String, String>,
@@ -117,9 +120,10 @@ pub struct Weights {
 
 impl Weights {
     /// Reads `data/KIND/MODEL_KIND_config.json` for both kinds, weights and constants.
-    pub(crate) fn read(archive: &Archive, root: &str, model: &str) -> Result<Weights> {
+    pub(crate) fn read(archive: &Arc<Archive>, root: &str, model: &str) -> Result<Weights> {
         let mut out = Weights {
-            bytes: archive.bytes().clone(),
+            archive: archive.clone(),
+            files: BTreeSet::new(),
             tensors: BTreeMap::new(),
             pickled: BTreeMap::new(),
         };
@@ -150,6 +154,7 @@ impl Weights {
                 .range(&at)
                 .and_then(|range| tensor(&meta, range))
                 .map_err(|e| e.context(format!("{name}, `{fqn}` in `{at}`")))?;
+            self.files.insert(at);
             if self.tensors.insert(fqn.to_string(), tensor).is_some() {
                 return Err(Error::input(format!("{name}: `{fqn}` is there twice")));
             }
@@ -184,13 +189,13 @@ impl Weights {
             dtype: t.dtype,
             sizes: &t.sizes,
             strides: &t.strides,
-            bytes: &self.bytes[t.start()..t.storage.end],
+            bytes: &self.archive.bytes()[t.start()..t.storage.end],
         })
     }
 
-    /// The map that all ranges lie in; keeps the file mapped as long as a clone lives.
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+    /// Compares all weights with the archive's checksums: reads every byte of them, which opening does not.
+    pub fn check(&self) -> Result<()> {
+        self.files.iter().try_for_each(|f| self.archive.check(f))
     }
 
     /// Bytes of all storages, each counted once.

@@ -27,7 +27,12 @@ fn every_graph_is_well_formed() {
     for name in ARCHIVES {
         let m = model(name);
         verify::verify(&m.graph).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(m.notes, Vec::<String>::new(), "{name}");
+        let notes = m.notes.join("; ");
+        assert!(
+            notes.is_empty() || name == "modes" && notes.contains("autocast"),
+            "{name}: {notes}"
+        );
+        m.weights.check().unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(m.graph.name, name);
     }
 }
@@ -224,7 +229,8 @@ fn unknown_operators_are_listed_together() {
 
 #[test]
 fn a_long_chain_takes_linear_time() {
-    // A graph of one operator called n times, from the program of `conditions`.
+    let start_of_test = std::time::Instant::now();
+    // A graph of one operator called n times, in the place of the program of `conditions`.
     let chain = |n: usize| {
         let mut nodes = String::new();
         let mut values = String::from(r#"{"x": M"#);
@@ -249,19 +255,22 @@ fn a_long_chain_takes_linear_time() {
         );
         edit("conditions", "models/model.json", |_| json.into_bytes())
     };
+    // Time on the processor where the system tells it: other work on the machine must not count.
+    let clock = || -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let first = text.split(' ').next().and_then(|v| v.parse().ok());
+        first.unwrap_or_else(|| start_of_test.elapsed().as_nanos() as u64)
+    };
     let time = |n: usize| {
         let archive = chain(n);
-        let start = std::time::Instant::now();
+        let start = clock();
         let m = import(archive).unwrap();
         assert_eq!(m.graph.nodes.len(), n);
-        start.elapsed()
+        (clock() - start) as f64 / 1e6
     };
     time(100);
     let (small, large) = (time(2_000), time(20_000));
-    eprintln!("2,000 nodes {small:?}, 20,000 nodes {large:?}");
+    eprintln!("2,000 nodes {small:.1} ms, 20,000 nodes {large:.1} ms");
     // Ten times the nodes; a quadratic reader would take a hundred times as long.
-    assert!(
-        large < small * 40 + std::time::Duration::from_millis(50),
-        "{small:?}, {large:?}"
-    );
+    assert!(large < small * 30.0 + 20.0, "{small:.1} ms, {large:.1} ms");
 }

@@ -74,6 +74,21 @@ fn truncated_and_damaged_files() {
         .unwrap();
     flipped[at] ^= 1;
     says(flipped, &["weights/models/model.json", "checksum"]);
+    // Weights are not read when a model is opened, but can be checked.
+    let mut flipped = whole.clone();
+    let m = import(whole.clone()).unwrap();
+    let at = m.weights.get("first").unwrap().storage.start;
+    flipped[at] ^= 1;
+    let e = import(flipped)
+        .unwrap()
+        .weights
+        .check()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        e.contains("data/weights/weight_") && e.contains("checksum"),
+        "{e}"
+    );
     let twice = unpack(&whole);
     says(pack(&[&twice[..], &twice[..1]].concat()), &["twice"]);
 }

@@ -250,6 +250,13 @@ impl<'a> Importer<'a, '_> {
 
     /// Replaces a call of `wrap_…(…, graph, operands…)` by the nodes of the graph.
     fn inline(&mut self, scope: &mut Scope<'a>, n: &'a schema::Node<'a>) -> Result<()> {
+        if op_name(&n.target) == "higher_order.wrap_with_autocast" {
+            // Its casts are not in the graph: where they matter, results disagree with what their operators give.
+            let note = "an autocast region was inlined; its casts are not applied".to_string();
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
         let at = n
             .inputs
             .iter()
