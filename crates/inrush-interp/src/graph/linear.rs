@@ -160,9 +160,11 @@ impl Window {
 }
 
 fn convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tensor>> {
-    let (x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
+    let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
+    let single = one_image(&mut x, &weight);
     let per_group = (weight.sizes[0] / groups, weight.sizes[1]);
     let out = c.build(0, |at| {
+        let at = [&vec![0; single as usize], at].concat();
         let (image, channel) = (at[0], at[1]);
         let mut sum = bias.as_ref().map_or(0.0, |b| b.data[channel as usize]);
         for k in points(&weight.sizes[1..]) {
@@ -180,10 +182,21 @@ fn convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tensor>> {
     Ok(vec![out?])
 }
 
+/// Gives a single image a dimension of images; says whether it did.
+fn one_image(x: &mut Floats, weight: &Floats) -> bool {
+    let single = x.sizes.len() + 1 == weight.sizes.len();
+    if single {
+        x.sizes.insert(0, 1);
+    }
+    single
+}
+
 /// Each input element adds its window to the output.
 fn transposed_convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tensor>> {
-    let (x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
-    let (dtype, sizes) = c.out(0)?;
+    let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
+    let (dtype, declared) = c.out(0)?;
+    let single = one_image(&mut x, &weight);
+    let sizes = &[&vec![1; single as usize], declared].concat();
     let mut out = Floats::zeros(sizes)?;
     let (inputs, outputs) = (weight.sizes[0] / groups, weight.sizes[1]);
     for at in points(&x.sizes) {
@@ -203,6 +216,7 @@ fn transposed_convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tenso
             out.data[k] += b.data[at[1] as usize];
         }
     }
+    out.sizes = declared.to_vec();
     Ok(vec![out.tensor(dtype)?])
 }
 
