@@ -1,5 +1,7 @@
-//! Repository chores: `cargo xtask bless`, `cargo xtask tidy`.
+//! Repository chores: `cargo xtask test`, `bless`, `tidy`, `docs`.
 
+mod docs;
+mod test;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -22,12 +24,25 @@ enum Chore {
     },
     /// Check formatting, lints, and what each crate must not know.
     Tidy,
+    /// Run every test, setting up the Python environment that makes the operator cases.
+    Test {
+        /// Leave out what needs Python.
+        #[arg(long)]
+        no_python: bool,
+    },
+    /// Write docs/operators.md, or check that it is true.
+    Docs {
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().chore {
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
+        Chore::Test { no_python } => test::test(no_python),
+        Chore::Docs { check } => docs::docs(check),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

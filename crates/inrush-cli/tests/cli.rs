@@ -1,0 +1,362 @@
+//! The command line on the digits model, and on everything that a user may get wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn repo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_path_buf()
+}
+
+fn digits(end: &str) -> String {
+    repo()
+        .join("examples/digits")
+        .join(format!("digits.{end}"))
+        .display()
+        .to_string()
+}
+
+/// Runs the command with a cache of its own and the given environment.
+fn inrush(cache: &Path, env: &[(&str, &str)], args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_inrush"))
+        .args(args)
+        .env("INRUSH_CACHE_DIR", cache)
+        .envs(env.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The command fails with `code`, says all of `words` on stderr, and does not panic.
+fn fails(out: &Output, code: i32, words: &[&str]) {
+    let err = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{err}");
+    assert!(!err.contains("panicked"), "{err}");
+    for w in words {
+        assert!(err.contains(w), "`{w}` is not in: {err}");
+    }
+}
+
+fn json(out: &Output) -> serde_json::Value {
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+#[test]
+fn digits_compile_run_and_agree_with_pytorch() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "run",
+        &digits("pt2"),
+        "--inputs",
+        &digits("inputs.safetensors"),
+        "--expect",
+        &digits("expect.safetensors"),
+    ];
+    let with = |extra: &[&str]| {
+        let all: Vec<&str> = args
+            .iter()
+            .copied()
+            .chain(["--seconds", "0", "--json"])
+            .chain(extra.iter().copied())
+            .collect();
+        json(&inrush(dir.path(), &[], &all))
+    };
+    let first = with(&[]);
+    assert!(first["accuracy"].as_f64().unwrap() > 0.98, "{first}");
+    assert!(first["max_rel_err"].as_f64().unwrap() < 1e-4, "{first}");
+    assert_eq!(first["cached"], false);
+    assert_eq!(
+        with(&[])["cached"],
+        true,
+        "the second run finds the kernels"
+    );
+    for threads in ["1", "3"] {
+        assert!(
+            with(&["--threads", threads])["max_rel_err"]
+                .as_f64()
+                .unwrap()
+                < 1e-4
+        );
+    }
+    // Plain C runs anywhere.
+    assert!(
+        with(&["--target", "scalar"])["max_rel_err"]
+            .as_f64()
+            .unwrap()
+            < 1e-4
+    );
+}
+
+#[test]
+fn a_package_runs_without_a_compiler() {
+    let dir = tempfile::tempdir().unwrap();
+    let package = dir.path().join("digits.inrush").display().to_string();
+    let made = inrush(
+        dir.path(),
+        &[],
+        &["compile", &digits("pt2"), "-o", &package, "--json"],
+    );
+    assert!(json(&made)["bytes"].as_u64().unwrap() > 100_000);
+    let again = dir.path().join("again.inrush").display().to_string();
+    json(&inrush(
+        dir.path(),
+        &[],
+        &["compile", &digits("pt2"), "-o", &again, "--json"],
+    ));
+    assert_eq!(
+        std::fs::read(&package).unwrap(),
+        std::fs::read(&again).unwrap(),
+        "the same model gives the same bytes"
+    );
+    let no_compiler = [("CC", "/nonexistent/cc"), ("PATH", "/nonexistent")];
+    let nowhere = dir.path().join("no cache");
+    let out = inrush(
+        &nowhere,
+        &no_compiler,
+        &[
+            "run",
+            &package,
+            "--inputs",
+            &digits("inputs.safetensors"),
+            "--expect",
+            &digits("expect.safetensors"),
+            "--seconds",
+            "0",
+            "--json",
+        ],
+    );
+    assert!(json(&out)["accuracy"].as_f64().unwrap() > 0.98);
+    assert!(!nowhere.exists(), "a package needs no cache");
+
+    // Damage anywhere is an error, never a panic or a wrong answer from damaged structure.
+    let whole = std::fs::read(&package).unwrap();
+    let broken = dir.path().join("broken.inrush");
+    for cut in [0, 1, 100, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&broken, &whole[..cut]).unwrap();
+        fails(
+            &inrush(
+                dir.path(),
+                &[],
+                &["run", &broken.display().to_string(), "--seconds", "0"],
+            ),
+            2,
+            &["broken.inrush"],
+        );
+    }
+    // A manifest that asks for another machine.
+    let other = text(&whole[..whole.len().min(4096)]).contains("x86_64");
+    if other {
+        let at = whole.windows(6).position(|w| w == b"x86_64").unwrap();
+        let mut foreign = whole.clone();
+        foreign[at..at + 6].copy_from_slice(b"mips64");
+        std::fs::write(&broken, &foreign).unwrap();
+        let out = inrush(
+            dir.path(),
+            &[],
+            &["run", &broken.display().to_string(), "--seconds", "0"],
+        );
+        assert!(
+            matches!(out.status.code(), Some(2 | 3)),
+            "{}",
+            text(&out.stderr)
+        );
+    }
+}
+
+#[test]
+fn every_stage_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    for stage in [
+        "summary",
+        "import",
+        "normalize",
+        "decompose",
+        "lower",
+        "fuse",
+        "tile",
+        "emit",
+        "wrap",
+        "refusals",
+    ] {
+        let out = inrush(
+            dir.path(),
+            &[],
+            &["inspect", &digits("pt2"), "--stage", stage],
+        );
+        assert!(out.status.success(), "{stage}: {}", text(&out.stderr));
+        assert!(out.stdout.len() > 20, "{stage}");
+    }
+    fails(
+        &inrush(
+            dir.path(),
+            &[],
+            &["inspect", &digits("pt2"), "--stage", "nonsense"],
+        ),
+        2,
+        &["nonsense", "lower"],
+    );
+}
+
+#[test]
+fn compiling_is_deterministic() {
+    let dir = tempfile::tempdir().unwrap();
+    let show = |stage: &str| {
+        inrush(
+            dir.path(),
+            &[],
+            &["inspect", &digits("pt2"), "--stage", stage],
+        )
+        .stdout
+    };
+    for stage in ["fuse", "emit", "wrap"] {
+        assert_eq!(show(stage), show(stage), "{stage}");
+    }
+}
+
+#[test]
+fn the_machine_is_at_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = ["run", &digits("pt2"), "--seconds", "0"];
+    fails(
+        &inrush(dir.path(), &[("CC", "/nonexistent/cc")], &run),
+        3,
+        &["/nonexistent/cc", "CC"],
+    );
+    fails(
+        &inrush(dir.path(), &[("CC", ""), ("PATH", "/nonexistent")], &run),
+        3,
+        &["no C compiler", "install"],
+    );
+    fails(
+        &inrush(dir.path(), &[("CC", "false")], &run),
+        3,
+        &["C compiler", "failed"],
+    );
+    // A file where the cache directory should be.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    fails(&inrush(&file, &[], &run), 3, &["cache", "INRUSH_CACHE_DIR"]);
+    let doctor = inrush(&file, &[("CC", "/nonexistent/cc")], &["doctor"]);
+    assert_eq!(doctor.status.code(), Some(3));
+    assert!(text(&doctor.stdout).contains("FAIL"));
+    assert!(inrush(dir.path(), &[], &["doctor"]).status.success());
+}
+
+#[test]
+fn the_input_is_at_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let go = |args: &[&str]| inrush(dir.path(), &[], args);
+    fails(
+        &go(&["run", "/nonexistent.pt2"]),
+        2,
+        &["/nonexistent.pt2", "no such file"],
+    );
+    fails(&go(&["run"]), 2, &["MODEL"]);
+    fails(
+        &go(&["run", &digits("pt2"), "--target", "vax"]),
+        2,
+        &["vax", "avx2"],
+    );
+    fails(
+        &go(&["run", &digits("pt2"), "--threads", "0"]),
+        2,
+        &["--threads"],
+    );
+    fails(&go(&["run", &digits("pt2"), "--size", "q=3"]), 2, &["`q`"]);
+    fails(
+        &go(&["run", &digits("pt2"), "--inputs", &digits("pt2")]),
+        2,
+        &["safetensors"],
+    );
+    fails(
+        &go(&[
+            "run",
+            &digits("pt2"),
+            "--inputs",
+            &digits("expect.safetensors"),
+            "--seconds",
+            "0",
+        ]),
+        2,
+        &["input"],
+    );
+
+    let archive = std::fs::read(digits("pt2")).unwrap();
+    let broken = dir.path().join("broken.pt2");
+    for cut in [0, 3, 1000, archive.len() / 3, archive.len() - 10] {
+        std::fs::write(&broken, &archive[..cut]).unwrap();
+        fails(
+            &go(&["run", &broken.display().to_string()]),
+            2,
+            &["broken.pt2"],
+        );
+    }
+    fails(&go(&["run", &dir.path().display().to_string()]), 2, &[]);
+}
+
+#[test]
+fn a_wrong_expectation_fails_with_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = inrush(
+        dir.path(),
+        &[],
+        &[
+            "run",
+            &digits("pt2"),
+            "--inputs",
+            &digits("inputs.safetensors"),
+            "--expect",
+            &digits("expect.safetensors"),
+            "--tolerance",
+            "0",
+            "--seconds",
+            "0",
+        ],
+    );
+    fails(&out, 1, &["differ"]);
+    let y = dir.path().join("y.safetensors").display().to_string();
+    let write = [
+        "run",
+        &digits("pt2"),
+        "--inputs",
+        &digits("inputs.safetensors"),
+        "--output",
+        &y,
+        "--seconds",
+        "0",
+    ];
+    assert!(inrush(dir.path(), &[], &write).status.success());
+    let same = [
+        "run",
+        &digits("pt2"),
+        "--inputs",
+        &digits("inputs.safetensors"),
+        "--expect",
+        &y,
+        "--tolerance",
+        "0",
+        "--seconds",
+        "0",
+    ];
+    assert!(
+        inrush(dir.path(), &[], &same).status.success(),
+        "a second run gives the same bits"
+    );
+}
+
+#[test]
+fn completion_and_help() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(text(&inrush(dir.path(), &[], &["completion", "bash"]).stdout).contains("complete"));
+    let help = text(&inrush(dir.path(), &[], &["--help"]).stdout);
+    for c in ["run", "compile", "bench", "inspect", "doctor"] {
+        assert!(help.contains(c), "{c}");
+    }
+}
