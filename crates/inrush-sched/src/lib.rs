@@ -28,6 +28,7 @@ mod schedule;
 mod split;
 mod text;
 mod verify;
+mod widen;
 
 pub use layout::layout;
 pub use memory::plan_memory;
