@@ -7,6 +7,7 @@ mod asserts;
 mod attention;
 mod cast;
 mod compare;
+mod composed;
 mod convolution;
 mod create;
 mod einsum;
@@ -44,6 +45,7 @@ const FAMILIES: &[&[Row]] = &[
     attention::ROWS,
     cast::ROWS,
     compare::ROWS,
+    composed::ROWS,
     convolution::ROWS,
     create::ROWS,
     einsum::ROWS,

@@ -145,14 +145,21 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let list = b.ints(&dims.iter().map(|d| *d as i64).collect::<Vec<_>>());
     let x = b.cast(x, dtype)?;
     let x = b.widen(x)?;
-    let max = b.call("aten.amax.default", &[x.into(), list.clone(), true.into()])?;
-    let infinite = b.call("aten.isinf.default", &[max.into()])?;
-    let max = where_scalar(b, infinite, 0.0, max)?;
-    let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
-    let e = b.call("aten.exp.default", &[d.into()])?;
-    let total = sum(b, e, &list)?;
-    let log = b.call("aten.log.default", &[total.into()])?;
-    let mut y = b.call("aten.add.Tensor", &[log.into(), max.into()])?;
+    let empty = dims.iter().any(|d| b.exprs.is_int(t.sizes[*d], 0));
+    let mut y = if empty {
+        // No terms: the logarithm of zero.
+        let total = sum(b, x, &list)?;
+        b.call("aten.log.default", &[total.into()])?
+    } else {
+        let max = b.call("aten.amax.default", &[x.into(), list.clone(), true.into()])?;
+        let infinite = b.call("aten.isinf.default", &[max.into()])?;
+        let max = where_scalar(b, infinite, 0.0, max)?;
+        let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
+        let e = b.call("aten.exp.default", &[d.into()])?;
+        let total = sum(b, e, &list)?;
+        let log = b.call("aten.log.default", &[total.into()])?;
+        b.call("aten.add.Tensor", &[log.into(), max.into()])?
+    };
     if !args.bool("keepdim")? {
         let sizes: Vec<Expr> = t
             .sizes
