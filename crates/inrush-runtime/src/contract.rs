@@ -20,23 +20,21 @@ pub(crate) struct Contraction {
     rows: Affine,
     taps: Vec<isize>,
     k_step: isize,
-    b: Right,
+    /// `None` where the operand was packed at load.
+    b: Option<RightView>,
     epilogue: EpilogueFn,
     buffers: Vec<BufferId>,
     sizes: Vec<i64>,
 }
 
-enum Right {
-    /// Position of the step whose packed operand it is.
-    Packed,
-    View {
-        buffer: BufferId,
-        offset: isize,
-        dtype: DType,
-        matrices: Affine,
-        k: Affine,
-        cols: Affine,
-    },
+/// A right-hand side that is read where it lies.
+struct RightView {
+    buffer: BufferId,
+    offset: isize,
+    dtype: DType,
+    matrices: Affine,
+    k: Affine,
+    cols: Affine,
 }
 
 /// Sizes and strides of a contraction as numbers, or `None` where they depend on symbols without values.
@@ -207,8 +205,8 @@ impl Contraction {
             packed.is_some(),
         )?;
         let b = match packed {
-            Some(_) => Right::Packed,
-            None => Right::View {
+            Some(_) => None,
+            None => Some(RightView {
                 buffer: c.b,
                 offset: get(c.b_offset) as isize,
                 dtype: program.buffers[c.b as usize].dtype.0,
@@ -220,7 +218,7 @@ impl Contraction {
                 },
                 k,
                 cols,
-            },
+            }),
         };
         // SAFETY: the symbol was emitted with the epilogue's signature.
         let epilogue =
@@ -256,28 +254,18 @@ impl Contraction {
         };
         let view;
         let rhs = match (&self.b, packed) {
-            (Right::Packed, Some(p)) => Rhs::Packed(&p.0),
-            (
-                Right::View {
-                    buffer,
-                    offset,
-                    dtype,
-                    matrices,
-                    k,
-                    cols,
-                },
-                _,
-            ) => {
+            (None, Some(p)) => Rhs::Packed(&p.0),
+            (Some(b), _) => {
                 view = RhsView {
-                    ptr: at(*buffer, *offset, *dtype),
-                    dtype: *dtype,
-                    matrices: *matrices,
-                    k: *k,
-                    cols: *cols,
+                    ptr: at(b.buffer, b.offset, b.dtype),
+                    dtype: b.dtype,
+                    matrices: b.matrices,
+                    k: b.k,
+                    cols: b.cols,
                 };
                 Rhs::View(&view)
             }
-            (Right::Packed, None) => return Err(Error::internal("a packed operand is missing")),
+            (None, None) => return Err(Error::internal("a packed operand is missing")),
         };
         let out = Output::Epilogue(Epilogue {
             f: self.epilogue,
