@@ -2,7 +2,7 @@
 
 use crate::build::Builder;
 use crate::nest::{EffectKind, Nest};
-use crate::{BufRole, Def, ValId};
+use crate::{BufRole, Def, KBufId, ValId};
 use inrush_base::{Caps, DType};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
@@ -160,32 +160,54 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
     let exprs = &b.loops.exprs;
     let bit = b.bits[&axis.sym];
     let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
-    let weigh = |offset: Expr, weight: f64| match access(exprs, offset, axis.sym, varies) {
-        Access::Uniform => 0.0,
-        Access::Contiguous => weight,
-        Access::Strided(_) | Access::Gather => -1.5 * weight,
+    // Locals of a group that runs inside the lanes hold whole vectors.
+    let own_vectors = |buf: KBufId| {
+        !shared.is_empty() && matches!(b.buffers[buf.index()].role, BufRole::Local { .. })
+    };
+    let weigh = |buf: KBufId, offset: Expr, weight: f64| {
+        if own_vectors(buf) {
+            return weight;
+        }
+        match access(exprs, offset, axis.sym, varies) {
+            Access::Uniform => 0.0,
+            Access::Contiguous => weight,
+            Access::Strided(_) | Access::Gather => -1.5 * weight,
+        }
     };
     // Transposing a tile costs a few shuffles.
     let tiled = |offset: Expr| {
         b.nests.iter().all(|n| n.axes.is_empty())
             && shared.iter().any(|a| transposes(b, offset, axis, a))
     };
+    let nest = &b.nests[at];
+    // How often something that depends on these axes is evaluated in one point of the group.
+    let times = |bits: u64| -> f64 {
+        (nest.axes.iter().filter(|a| b.bits[&a.sym] & bits != 0))
+            .map(|a| exprs.hint(a.size).max(1) as f64)
+            .product()
+    };
+    // Behind a reduction inside the lanes everything varies, whatever it is made of.
+    let varying = |v: ValId| {
+        let info = b.infos[v.index()];
+        info.bits & bit != 0 || (!shared.is_empty() && info.pinned)
+    };
     let mut total = 0.0;
     let mut seen = vec![false; b.values.len()];
     let mut todo: Vec<ValId> = Vec::new();
-    for (e, _) in (b.nests[at].effects.iter().zip(&live.effects[at])).filter(|(_, l)| **l) {
+    for (e, _) in (nest.effects.iter().zip(&live.effects[at])).filter(|(_, l)| **l) {
         match &e.kind {
             EffectKind::Update { value, .. } => {
                 todo.push(*value);
-                total += 0.3;
+                total += 0.3 * points(exprs, &nest.axes);
             }
             EffectKind::Store {
+                buf,
                 offset,
                 value,
                 mask,
                 ..
             } => {
-                total += weigh(*offset, 2.0);
+                total += weigh(*buf, *offset, 2.0) * points(exprs, &nest.axes[..e.depth]);
                 todo.push(*value);
                 todo.extend(*mask);
                 todo.extend(b.expr_values(*offset));
@@ -193,23 +215,21 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
         }
     }
     while let Some(v) = todo.pop() {
-        if std::mem::replace(&mut seen[v.index()], true) || b.infos[v.index()].bits & bit == 0 {
+        if std::mem::replace(&mut seen[v.index()], true) || !varying(v) {
             continue;
         }
-        match &b.values[v.index()].def {
+        let weight = match &b.values[v.index()].def {
             Def::Load {
                 offset, mask: None, ..
-            } if tiled(*offset) => total -= 0.2,
-            Def::Load { offset, .. } => total += weigh(*offset, 1.0),
-            Def::Op { op, .. } => {
-                total += if op.class() == OpClass::Math {
-                    2.0
-                } else {
-                    0.1
-                }
-            }
-            _ => {}
-        }
+            } if tiled(*offset) => -0.2,
+            // Masks that differ between lanes are tried lane by lane.
+            Def::Load { mask: Some(m), .. } if varying(*m) => -1.0,
+            Def::Load { buf, offset, .. } => weigh(*buf, *offset, 1.0),
+            Def::Op { op, .. } if op.class() == OpClass::Math => 2.0,
+            Def::Op { .. } => 0.1,
+            _ => 0.0,
+        };
+        total += weight * times(b.infos[v.index()].bits);
         todo.extend(b.uses(v));
     }
     total
@@ -278,7 +298,7 @@ pub(crate) fn choose(b: &Builder, live: &Live, shared: &[Axis], caps: &Caps) -> 
             continue;
         }
         let worth: f64 = (0..b.nests.len())
-            .map(|n| score(b, live, n, axis, shared) * points(exprs, &b.nests[n].axes))
+            .map(|n| score(b, live, n, axis, shared))
             .sum::<f64>()
             * efficiency(exprs, axis.size, w);
         // Between equals the group's last axis wins: it lies closest in most layouts.

@@ -33,7 +33,16 @@ impl Printer<'_> {
     fn kernel(&mut self) {
         let k = self.kernel;
         _ = write!(self.out, "kernel {}", k.name);
-        let sizes: Vec<String> = k.sizes.iter().map(|p| self.show(p.value)).collect();
+        let sizes: Vec<String> = (k.sizes.iter())
+            .map(|p| {
+                let (name, value) = (self.sym(p.sym), self.show(p.value));
+                if name == value {
+                    name
+                } else {
+                    format!("{name} = {value}")
+                }
+            })
+            .collect();
         _ = writeln!(self.out, " [{}] {{", sizes.join(", "));
         for (i, b) in k.buffers.iter().enumerate() {
             let role = match &b.role {

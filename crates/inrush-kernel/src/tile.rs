@@ -9,11 +9,14 @@ use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::scalar::OpClass;
 use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
+use rustc_hash::FxHashMap;
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
 /// Points of a tile that is transposed: a cache line of `f32`.
 const TILE: i64 = 16;
+/// Position of the index symbol that stands for the length of a flat kernel.
+const LENGTH_POSITION: u32 = 1 << 24;
 /// Locals that fit into this many bytes live on the stack.
 const STACK_BYTES: i64 = 32 << 10;
 
@@ -161,9 +164,39 @@ pub fn tile(
         axes.iter()
             .map(|a| exprs.ceildiv(a.extent, exprs.int(a.block))),
     );
+    // How long a flat kernel runs is an argument: one function serves tensors of all sizes.
+    let mut length = None;
+    if let ([a], true) = (
+        flat.shared.as_slice(),
+        builder.nests.iter().all(|n| n.axes.is_empty()),
+    ) {
+        if exprs.as_int(a.size).is_some_and(|n| n > 16) {
+            let sym = exprs.index_sym(LENGTH_POSITION, exprs.int(i64::MAX));
+            let extent = exprs.sym_expr(sym);
+            for g in &mut axes {
+                g.extent = extent;
+            }
+            for l in &mut inner {
+                l.range = match l.range {
+                    Range::Full(_) => Range::Full(extent),
+                    Range::Block { block, .. } => Range::Block { extent, block },
+                    other => other,
+                };
+            }
+            length = Some(Param { sym, value: a.size });
+        }
+    }
     let tree = Placer::new(&builder, &live, &grid, &inner, choice, caps).run()?;
     let origins = origins(bodies);
-    finish(builder, tree, Kind::Grid(axes), origins, units, choice)
+    let mut kernel = finish(builder, tree, Kind::Grid(axes), origins, units, choice)?;
+    if let Some(p) = length {
+        kernel.cost_per_unit = exprs.subst(
+            kernel.cost_per_unit,
+            &FxHashMap::from_iter([(p.sym, p.value)]),
+        );
+        kernel.sizes.push(p);
+    }
+    Ok(kernel)
 }
 
 pub(crate) fn origins(bodies: &[Body]) -> Vec<OriginId> {
