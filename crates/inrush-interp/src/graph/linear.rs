@@ -29,7 +29,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         }
     }),
     ("convolution", |c| {
-        let n = c.tensor(0)?.rank().saturating_sub(2);
+        let n = c.tensor(1)?.rank().saturating_sub(2);
         let window = Window::new(c, n, [3, 4, 5])?;
         let groups = c.int(8, 1)?;
         match c.bool(6, false)? {
@@ -38,7 +38,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         }
     }),
     ("conv1d conv2d conv3d", |c| {
-        let n = c.tensor(0)?.rank().saturating_sub(2);
+        let n = c.tensor(1)?.rank().saturating_sub(2);
         let window = Window::new(c, n, [3, 4, 5])?;
         convolution(c, &window, c.int(6, 1)?)
     }),
