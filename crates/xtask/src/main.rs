@@ -1,5 +1,6 @@
-//! Repository chores: `cargo xtask test`, `bless`, `tidy`, `docs`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`.
 
+mod bench;
 mod docs;
 mod test;
 mod tidy;
@@ -17,6 +18,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Measure models, growth of compile time and memory-bound kernels (`cargo xtask bench --help`).
+    #[command(disable_help_flag = true)]
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Rewrite the expectations of the file tests by what the stages give now.
     Bless {
         /// Only files whose path contains this.
@@ -39,6 +46,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Args::parse().chore {
+        Chore::Bench { args } => bench::bench(&args),
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
         Chore::Test { no_python } => test::test(no_python),

@@ -1,0 +1,264 @@
+//! How compile time grows: generated graphs of growing size, and processor time of each stage per operator.
+
+use crate::Args;
+use crate::clock::{Mark, mark};
+use crate::table::Table;
+use inrush_base::{Caps, Result};
+use inrush_cli::args::TargetArgs;
+use inrush_cli::session;
+use inrush_compile::{Observer, Options};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Processor time of the stages.
+struct Stages {
+    start: Mark,
+    done: Vec<(&'static str, Duration)>,
+}
+
+impl Observer for Stages {
+    fn begin(&mut self, _stage: &'static str) {
+        self.start = mark();
+    }
+    fn end(&mut self, stage: &'static str, _text: &dyn Fn() -> String) {
+        self.done.push((stage, self.start.span().busy()));
+    }
+}
+
+pub fn growth(a: &Args) -> Result<Value> {
+    let caps = session::caps(&TargetArgs {
+        target: "native".into(),
+        threads: Some(a.threads()),
+    })?;
+    let kinds: [(&str, fn(usize) -> Text); 3] = [
+        ("pointwise chain", pointwise),
+        ("matmul chain", chain),
+        ("transformer", transformer),
+    ];
+    let mut report = Vec::new();
+    for (kind, make) in kinds {
+        let mut table: Option<Table> = None;
+        for size in &a.sizes {
+            eprintln!("compiling {kind}, {size} operators");
+            let text = make(*size);
+            let (stages, kernels) = compile(&text.text, &caps)?;
+            let operators = text.operators as f64;
+            let each: Vec<(&str, f64)> = stages
+                .iter()
+                .map(|(n, d)| (*n, d.as_secs_f64() * 1e6 / operators))
+                .collect();
+            let total: f64 = each.iter().filter(|e| e.0 != "parse").map(|e| e.1).sum();
+            let table = table.get_or_insert_with(|| {
+                let mut head = vec!["microseconds an operator", "operators", "steps"];
+                head.extend(each.iter().map(|e| e.0));
+                head.push("compile");
+                Table::new(&head)
+            });
+            let mut row = vec![
+                kind.to_string(),
+                text.operators.to_string(),
+                kernels.to_string(),
+            ];
+            row.extend(each.iter().map(|e| format!("{:.1}", e.1)));
+            row.push(format!("{total:.1}"));
+            table.row(row);
+            let stages: serde_json::Map<String, Value> = each
+                .iter()
+                .map(|(n, us)| (n.to_string(), (*us).into()))
+                .collect();
+            report.push(json!({
+                "graph": kind, "operators": text.operators, "steps": kernels,
+                "us_per_operator": stages, "compile_us_per_operator": total,
+            }));
+        }
+        if let Some(t) = table {
+            println!();
+            t.print();
+        }
+    }
+    Ok(report.into())
+}
+
+/// Stage times (with the parser of the text form in front) and the number of steps of the program.
+fn compile(text: &str, caps: &Caps) -> Result<(Vec<(&'static str, Duration)>, usize)> {
+    let start = mark();
+    let graph = inrush_graph::text::parse(text)?;
+    let mut stages = Stages {
+        start,
+        done: vec![("parse", start.span().busy())],
+    };
+    let options = Options {
+        pieces: 2,
+        ..Options::default()
+    };
+    let compiled = inrush_compile::compile(graph, caps, &options, &mut stages)?;
+    Ok((stages.done, compiled.program.steps.len()))
+}
+
+/// A graph in text form that grows by calls.
+struct Text {
+    text: String,
+    values: usize,
+    operators: usize,
+}
+
+impl Text {
+    fn new() -> Text {
+        Text {
+            text: "graph generated\n".into(),
+            values: 0,
+            operators: 0,
+        }
+    }
+
+    /// A value that no operator makes.
+    fn given(&mut self, ty: &str, source: &str) -> usize {
+        let id = self.values;
+        let _ = writeln!(self.text, "%{id} v{id}: {ty} = {source}");
+        self.values += 1;
+        id
+    }
+
+    fn weight(&mut self, ty: &str) -> usize {
+        let name = format!("parameter w{}", self.values);
+        self.given(ty, &name)
+    }
+
+    fn call(&mut self, ty: &str, call: &str) -> usize {
+        self.operators += 1;
+        self.given(ty, call)
+    }
+
+    fn output(mut self, value: usize) -> Text {
+        let _ = writeln!(self.text, "output 0: %{value}");
+        self
+    }
+}
+
+/// Nothing but pointwise operators, each on the one before and the one before that.
+fn pointwise(operators: usize) -> Text {
+    const T: &str = "f32[64, 64]";
+    let mut t = Text::new();
+    let mut before = t.given(T, "input 0");
+    let mut x = t.given(T, "input 1");
+    let calls = ["add.Tensor", "mul.Tensor", "maximum.default", "sub.Tensor"];
+    for i in 0..operators {
+        let call = match calls[i % 4] {
+            c @ ("add.Tensor" | "sub.Tensor") => format!("aten.{c}(%{x}, %{before}, 1)"),
+            c => format!("aten.{c}(%{x}, %{before})"),
+        };
+        (before, x) = (x, t.call(T, &call));
+    }
+    t.output(x)
+}
+
+/// Blocks of product, bias, activation and residual, each with weights of its own.
+fn chain(operators: usize) -> Text {
+    const T: &str = "f32[8, 32]";
+    let mut t = Text::new();
+    let blocks = operators.div_ceil(4);
+    let mut x = t.given(T, "input 0");
+    let weights: Vec<(usize, usize)> = (0..blocks)
+        .map(|_| (t.weight("f32[32, 32]"), t.weight("f32[32]")))
+        .collect();
+    for (w, b) in weights {
+        let y = t.call(T, &format!("aten.mm.default(%{x}, %{w})"));
+        let y = t.call(T, &format!("aten.add.Tensor(%{y}, %{b}, 1)"));
+        let y = t.call(T, &format!("aten.gelu.default(%{y}, \"none\")"));
+        x = t.call(T, &format!("aten.add.Tensor(%{x}, %{y}, 1)"));
+    }
+    t.output(x)
+}
+
+/// Weights of one block: two norms, the four linear layers.
+fn block_weights(t: &mut Text) -> Vec<usize> {
+    let types = [
+        "f32[64]",
+        "f32[64]",
+        "f32[192, 64]",
+        "f32[192]",
+        "f32[64, 64]",
+        "f32[64]",
+        "f32[64]",
+        "f32[64]",
+        "f32[256, 64]",
+        "f32[256]",
+        "f32[64, 256]",
+        "f32[64]",
+    ];
+    types.iter().map(|ty| t.weight(ty)).collect()
+}
+
+/// Blocks of attention and perceptron with their norms and residuals.
+fn transformer(operators: usize) -> Text {
+    const T: &str = "f32[1, 16, 64]";
+    const HEADS: &str = "f32[1, 4, 16, 16] strides [3072, 16, 192, 1]";
+    let mut t = Text::new();
+    let blocks = operators.div_ceil(15);
+    let mut x = t.given(T, "input 0");
+    let weights: Vec<Vec<usize>> = (0..blocks).map(|_| block_weights(&mut t)).collect();
+    for w in weights {
+        let norm = |x: usize, at: usize| {
+            let (g, b) = (w[at], w[at + 1]);
+            format!("aten.layer_norm.default(%{x}, [64], %{g}, %{b}, 1e-5, false)")
+        };
+        let linear =
+            |x: usize, at: usize| format!("aten.linear.default(%{x}, %{}, %{})", w[at], w[at + 1]);
+        let h = t.call(T, &norm(x, 0));
+        let h = t.call("f32[1, 16, 192]", &linear(h, 2));
+        let h = t.call(
+            "f32[1, 16, 3, 4, 16]",
+            &format!("aten.reshape.default(%{h}, [1, 16, 3, 4, 16])"),
+        );
+        let h = t.call(
+            "f32[3, 1, 4, 16, 16] strides [64, 3072, 16, 192, 1]",
+            &format!("aten.permute.default(%{h}, [2, 0, 3, 1, 4])"),
+        );
+        let (q, k) = (t.values, t.values + 1);
+        t.values += 2;
+        let _ = write!(t.text, "%{q} v{q}: {HEADS}, %{k} v{k}: {HEADS}, ");
+        let v = t.call(HEADS, &format!("aten.unbind.int(%{h}, 0)"));
+        let h = t.call(
+            "f32[1, 4, 16, 16] strides [1024, 16, 64, 1]",
+            &format!("aten.scaled_dot_product_attention.default(%{q}, %{k}, %{v}, none, 0.0, false, none, false)"),
+        );
+        let h = t.call(
+            "f32[1, 16, 4, 16]",
+            &format!("aten.transpose.int(%{h}, 1, 2)"),
+        );
+        let h = t.call(T, &format!("aten.reshape.default(%{h}, [1, 16, 64])"));
+        let h = t.call(T, &linear(h, 4));
+        x = t.call(T, &format!("aten.add.Tensor(%{x}, %{h}, 1)"));
+        let h = t.call(T, &norm(x, 6));
+        let h = t.call("f32[1, 16, 256]", &linear(h, 8));
+        let h = t.call(
+            "f32[1, 16, 256]",
+            &format!("aten.gelu.default(%{h}, \"none\")"),
+        );
+        let h = t.call(T, &linear(h, 10));
+        x = t.call(T, &format!("aten.add.Tensor(%{x}, %{h}, 1)"));
+    }
+    t.output(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_graphs_compile() {
+        let caps = Caps::cpu(inrush_base::Isa::Avx2, 2);
+        for (make, products) in [
+            (pointwise as fn(usize) -> Text, 0),
+            (chain, 15),
+            (transformer, 4 * 6),
+        ] {
+            let text = make(60);
+            assert_eq!(text.operators, 60);
+            let (stages, steps) = compile(&text.text, &caps).unwrap();
+            assert_eq!(stages.len(), 8);
+            assert!(steps > products, "{steps} steps");
+        }
+    }
+}
