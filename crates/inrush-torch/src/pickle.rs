@@ -193,7 +193,7 @@ impl<'a> Machine<'a> {
 
     fn set_items(&mut self, items: Vec<Ref>) -> Result<()> {
         let at = *self.stack.last().ok_or_else(|| self.bad("no dictionary"))?;
-        if items.len() % 2 != 0 {
+        if !items.len().is_multiple_of(2) {
             return Err(self.bad("a key without a value"));
         }
         match &mut self.objects[at] {

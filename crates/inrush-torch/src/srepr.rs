@@ -217,10 +217,10 @@ impl<'a> Parser<'a, '_> {
         for a in args {
             ints.push(self.int(a, name)?);
         }
-        if let [a, b] = ints[..] {
-            if let Some(r) = arith::relation(name, a, b) {
-                return Ok(self.relation(r));
-            }
+        if let [a, b] = ints[..]
+            && let Some(r) = arith::relation(name, a, b)
+        {
+            return Ok(self.relation(r));
         }
         let small = |e: Expr| x.as_int(e).filter(|v| (0..63).contains(v));
         match (name, &ints[..]) {

@@ -72,10 +72,10 @@ impl<'a> Importer<'a, '_> {
             return Ok(());
         }
         let arithmetic = op.starts_with("sym.");
-        if arithmetic || SIZE_OPS.contains(&op.as_str()) {
-            if self.known_integers(scope, n)? || self.known_condition(scope, n)? {
-                return Ok(());
-            }
+        if (arithmetic || SIZE_OPS.contains(&op.as_str()))
+            && (self.known_integers(scope, n)? || self.known_condition(scope, n)?)
+        {
+            return Ok(());
         }
         if op == ASSERT && self.assertion(scope, n)? {
             return Ok(());

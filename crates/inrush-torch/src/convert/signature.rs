@@ -94,10 +94,10 @@ impl<'a> Importer<'a, '_> {
                 scope.define(n, Bound::Int(e))?;
                 self.graph.add_value(n, Type::Int(e))
             }
-            Argument::None(_) | Argument::Str(_) => return Ok(self.plain(index, None)),
-            Argument::Int(v) => return Ok(self.plain(index, Some(Scalar::Int(*v)))),
-            Argument::Float(v) => return Ok(self.plain(index, Some(Scalar::Float(v.0)))),
-            Argument::Bool(v) => return Ok(self.plain(index, Some(Scalar::Bool(*v)))),
+            Argument::None(_) | Argument::Str(_) => return self.plain(index, None),
+            Argument::Int(v) => return self.plain(index, Some(Scalar::Int(*v))),
+            Argument::Float(v) => return self.plain(index, Some(Scalar::Float(v.0))),
+            Argument::Bool(v) => return self.plain(index, Some(Scalar::Bool(*v))),
             Argument::Unknown(k) => return Err(unknown("input", k)),
             _ => {
                 return Err(Error::unsupported(format!(
@@ -110,8 +110,9 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
-    fn plain(&mut self, index: usize, value: Option<Scalar>) {
+    fn plain(&mut self, index: usize, value: Option<Scalar>) -> Result<()> {
         self.constant(index, &format!("constant_{index}"), value);
+        Ok(())
     }
 
     /// The graph's input and the stored tensor must agree.

@@ -63,10 +63,10 @@ impl<'a> Symbols<'a> {
                 Ok(exprs.sym_expr(symbol(exprs, ranges, meeting, &s)))
             })?;
             // The hint of an expression that is a lone symbol is that symbol's.
-            if let (Parsed::Int(v), Some(Hint::Int(hint))) = (&parsed, &e.hint) {
-                if let Some(sym) = exprs.as_sym(*v) {
-                    exprs.set_hint(sym, *hint);
-                }
+            if let (Parsed::Int(v), Some(Hint::Int(hint))) = (&parsed, &e.hint)
+                && let Some(sym) = exprs.as_sym(*v)
+            {
+                exprs.set_hint(sym, *hint);
             }
             self.parsed.insert(text, parsed);
         }

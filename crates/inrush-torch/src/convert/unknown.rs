@@ -31,10 +31,11 @@ impl UnknownOps {
         });
         let o = &mut self.ops[at];
         o.calls += 1;
-        if let Some(l) = line {
-            if o.lines.len() < LINES && !o.lines.iter().any(|x| x == l) {
-                o.lines.push(l.to_string());
-            }
+        if let Some(l) = line
+            && o.lines.len() < LINES
+            && !o.lines.iter().any(|x| x == l)
+        {
+            o.lines.push(l.to_string());
         }
     }
 
