@@ -1,7 +1,6 @@
 //! Rates of typical kernels on large tensors beside those of a copy: `cargo run --release -p inrush-c --example bandwidth`.
 
 #[path = "../tests/common/mod.rs"]
-#[allow(dead_code)]
 mod common;
 
 use common::*;
