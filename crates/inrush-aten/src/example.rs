@@ -256,7 +256,8 @@ mod tests {
     #[test]
     fn every_example_lowers() {
         let mut failures = Vec::new();
-        for row in crate::rows() {
+        // Asserts are calls on sizes, which an example cannot write; they become guards before anything is lowered.
+        for row in crate::rows().filter(|r| !matches!(r.route, crate::Route::Assert)) {
             let result = super::example(row.name)
                 .and_then(|e| crate::decompose(e.graph))
                 .and_then(crate::lower)

@@ -3,7 +3,7 @@
 //! The cases are written by `python/gen_op_cases.py`; `INRUSH_OP_CASES` names their folder. `INRUSH_OP_CASE` picks those
 //! whose name contains it; `INRUSH_TARGET` the CPU level to compile for.
 
-use inrush_base::{Error, ErrorKind, Result, Scalar};
+use inrush_base::{Error, Result, Scalar};
 use inrush_cli::args::TargetArgs;
 use inrush_cli::session;
 use inrush_opcases::{check, tensor};
@@ -15,19 +15,6 @@ use serde_json::Value as Json;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Cases that hold something which is refused: the case's name and what the refusal must say. A case that runs all the same
-/// fails the test, so that this list only shrinks.
-const REFUSED: &[(&str, &str)] = &[
-    ("batch_norm_training", "running statistics"),
-    ("create", "tril_indices"),
-    ("index", "depends on the data"),
-    ("inplace", "changes the shape"),
-    ("resample_cubic", "_upsample_bilinear2d_aa"),
-    ("unary_rare", "digamma"),
-    ("unbacked_item", "item"),
-    ("unbacked_mask", "depends on the data"),
-];
 
 #[test]
 fn every_case_agrees_with_pytorch() {
@@ -55,21 +42,11 @@ fn every_case_agrees_with_pytorch() {
             s.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = case["name"].as_str().unwrap_or("?");
-                    let result = match (
+                    let result = inrush_opcases::expected(
+                        name,
                         run_case(folder, case, &cache),
-                        REFUSED.iter().find(|r| r.0 == name),
-                    ) {
-                        (Err(e), Some(r))
-                            if e.kind() == ErrorKind::Unsupported
-                                && e.to_string().contains(r.1) =>
-                        {
-                            Ok(())
-                        }
-                        (Ok(()), Some(_)) => Err(Error::internal(
-                            "runs, but stands in the list of refused cases",
-                        )),
-                        (result, _) => result,
-                    };
+                        inrush_opcases::REFUSED,
+                    );
                     if let Err(e) = result {
                         let e = e.to_string();
                         let head: Vec<&str> = e.lines().take(6).collect();

@@ -6,11 +6,19 @@
 use inrush_base::{Error, Result, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_loops::Output;
-use inrush_opcases::{check, tensor};
+use inrush_opcases::{REFUSED, check, expected, tensor};
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// What the interpreters lack and compiled code has.
+const GAPS: &[(&str, &str)] = &[
+    ("constant_inputs", "another type"),
+    ("mask", "masks as indices"),
+    // The loop interpreter adds one by one; the scheduler splits and widens long sums.
+    ("reduce_large", "var_long"),
+];
 
 #[test]
 fn every_case_agrees_with_pytorch() {
@@ -22,6 +30,7 @@ fn every_case_agrees_with_pytorch() {
     let index = std::fs::read(folder.join("index.json")).expect("index.json of the operator cases");
     let index: Json = serde_json::from_slice(&index).expect("index.json is JSON");
     let filter = std::env::var("INRUSH_OP_CASE").unwrap_or_default();
+    let gaps: Vec<(&str, &str)> = REFUSED.iter().chain(GAPS).copied().collect();
     let (mut ran, mut failures) = (0, Vec::new());
     for case in index["cases"].as_array().expect("a list of cases") {
         let name = case["name"].as_str().expect("a name");
@@ -29,7 +38,8 @@ fn every_case_agrees_with_pytorch() {
             continue;
         }
         ran += 1;
-        if let Err(e) = run_case(folder, case) {
+        let outcome = expected(name, run_case(folder, case), &gaps);
+        if let Err(e) = outcome {
             let e = e.to_string();
             let head: Vec<&str> = e.lines().take(6).collect();
             failures.push(format!("{name}: {}", head.join("\n    ")));

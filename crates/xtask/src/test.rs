@@ -18,6 +18,7 @@ pub fn test(no_python: bool) -> Result<(), String> {
             .arg(root().join("python").join("gen_op_cases.py"))
             .arg(&cases))?;
         env.push(("INRUSH_OP_CASES", cases.display().to_string()));
+        env.push(("INRUSH_PYTHON", python));
     }
     step("tests");
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
