@@ -2,8 +2,9 @@
 
 use crate::depthwise::{self, Filters};
 use crate::gemm::{Gemm, GemmShape, Lhs, Rhs};
-use crate::micro::with_element;
-use crate::pack::{PackedB, RhsView};
+use crate::micro::{Kernel, with_element};
+use crate::pack::{PackedB, RhsView, Shared};
+use crate::scratch::{self, Owner};
 use crate::store::Output;
 use crate::winograd::{self, Winograd};
 use crate::{Affine, Pool};
@@ -356,7 +357,7 @@ impl Conv {
     /// output pixels (`m`) and columns of output channels (`n`), in one batch.
     ///
     /// # Safety
-    /// Every input element that the shape describes and every place that `out` describes is valid for the length of the
+    /// Every input element that the shape describes, with what lies between pixels of a line, and every place that `out` describes is valid for the length of the
     /// call; results overlap no input.
     pub unsafe fn run(
         &self,
@@ -366,6 +367,14 @@ impl Conv {
         filters: &PackedFilters,
         out: &Output,
     ) -> Result<()> {
+        if dtype != self.acc && !matches!(self.kind, Kind::Product { .. }) {
+            // SAFETY: the caller's contract; the copy has the same strides.
+            return with_element!(self.acc, T => unsafe {
+                self.converted::<T>(pool, input, dtype, |copy| {
+                    self.run(pool, copy, self.acc, filters, out)
+                })
+            })?;
+        }
         match (&self.kind, &filters.0) {
             (
                 Kind::Product {
@@ -390,13 +399,10 @@ impl Conv {
             (Kind::Depthwise { geometry, cut }, PackedKind::Depthwise(f)) => {
                 // SAFETY: the caller's contract.
                 with_element!(self.acc, T => unsafe {
-                    depthwise::run::<T>(pool, geometry, cut, self.isa, input, dtype, f, out)
+                    depthwise::run::<T>(pool, geometry, cut, self.isa, input, f, out)
                 })?
             }
             (Kind::Winograd(w), PackedKind::Winograd(size, b)) if w.out == *size => {
-                if dtype != DType::F32 {
-                    return Err(Error::unsupported(format!("minimal filtering of {dtype}")));
-                }
                 // SAFETY: the caller's contract.
                 unsafe { w.run(pool, &self.shape, self.isa, input.cast(), b, out) }
             }
@@ -404,5 +410,51 @@ impl Conv {
                 "filters were packed for another kind of convolution",
             )),
         }
+    }
+
+    /// Calls `f` with a copy of the input in the type of the sums, for the ways that read it several times.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    unsafe fn converted<T: Kernel>(
+        &self,
+        pool: &Pool,
+        input: *const u8,
+        dtype: DType,
+        f: impl FnOnce(*const u8) -> Result<()>,
+    ) -> Result<()> {
+        let read = crate::pack::reader::<T>(dtype)?;
+        let s = &self.shape;
+        let [image, plane, row, pixel] = s.strides;
+        let [id, ih, iw] = s.input;
+        let lines = Affine::new(&[(s.batch, image), (id, plane), (ih, row)])?;
+        if s.strides.iter().any(|&x| x < 0) {
+            return Err(Error::unsupported(format!(
+                "a convolution of {dtype} over an input with negative strides"
+            )));
+        }
+        if lines.is_empty() || iw == 0 {
+            return f(input);
+        }
+        // One line of pixels, with what lies between them.
+        let line = (iw - 1) * pixel as usize + s.c_in;
+        let last = lines.offset(lines.len() - 1) as usize;
+        scratch::with(Owner::Call, (last + line) * size_of::<T>(), |copy| {
+            let pointers = (input, copy);
+            let pointers = Shared(&pointers);
+            pool.parallel_for(lines.len(), 4, &|range| {
+                let mut walk = lines.walk(range.start);
+                for _ in range {
+                    let at = walk.next();
+                    let (from, to) = *pointers.get();
+                    // SAFETY: a line of the input; no farther than the last one in the copy.
+                    unsafe {
+                        let from = from.wrapping_offset(at * dtype.size() as isize);
+                        read(from, 1, to.cast::<T>().offset(at), 1, line);
+                    }
+                }
+            })?;
+            f(copy)
+        })
     }
 }

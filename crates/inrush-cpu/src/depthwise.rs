@@ -244,7 +244,7 @@ pub(crate) fn choose(
 }
 
 /// # Safety
-/// As [`crate::Conv::run`]; `dtype` of the input is `T`'s or one that converts to it.
+/// As [`crate::Conv::run`]; the input is of `T`.
 #[allow(
     clippy::too_many_arguments,
     reason = "one caller, which has checked them"
@@ -255,7 +255,6 @@ pub(crate) unsafe fn run<T: Kernel>(
     cut: &Cut,
     isa: inrush_base::Isa,
     input: *const u8,
-    dtype: DType,
     filters: &Filters,
     out: &Output,
 ) -> Result<()> {
@@ -264,12 +263,6 @@ pub(crate) unsafe fn run<T: Kernel>(
         return Err(Error::internal(
             "filters were packed for another convolution",
         ));
-    }
-    if dtype != T::DTYPE {
-        return Err(Error::unsupported(format!(
-            "a depthwise convolution of {dtype} summed in {}",
-            T::DTYPE
-        )));
     }
     let pixels = g.lines.len() * g.width;
     out.check::<T>(1, pixels, g.channels)?;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Rng, close, counting};
+use half::bf16;
 use inrush_base::{DType, ErrorKind, Isa};
 use inrush_cpu::*;
 
@@ -263,4 +264,49 @@ fn minimal_filtering_is_chosen_where_it_pays() {
     assert_eq!(chosen(128, 28), Algorithm::Winograd(4));
     assert_ne!(chosen(512, 7), Algorithm::Winograd(4));
     assert_eq!(chosen(20, 56), Algorithm::Direct);
+}
+
+/// Halves are summed in f32 by every way.
+#[test]
+fn halves() {
+    let pool = Pool::new(Some(2)).unwrap();
+    let isa = detect();
+    let mut rng = Rng(24);
+    let mut depthwise = ConvShape::new_2d(2, 24, 24, [7, 9], [3, 3], 1);
+    depthwise.groups = 24;
+    let dense = ConvShape::new_2d(2, 16, 32, [7, 9], [3, 3], 1);
+    for (shape, algorithm) in [
+        (depthwise, Algorithm::Depthwise),
+        (dense, Algorithm::Direct),
+        (dense, Algorithm::Winograd(4)),
+    ] {
+        let ci = shape.c_in / shape.groups;
+        let mut small = |n: usize| -> Vec<bf16> {
+            (0..n)
+                .map(|_| bf16::from_f64(rng.below(9) as f64 - 4.0))
+                .collect()
+        };
+        let (input, filters) = (small(2 * 7 * 9 * shape.c_in), small(shape.c_out * ci * 9));
+        let floats = |v: &[bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+        let want = slow(&shape, shape.c_in, &floats(&input), &floats(&filters));
+        let conv = Conv::plan_with(shape, DType::F32, isa, 2, algorithm).unwrap();
+        let strides = [ci * 9, 9, 0, 3, 1].map(|x| x as isize);
+        let m = 2 * 5 * 7;
+        let mut out = vec![0f32; m * shape.c_out];
+        let to = Output::Store(StoreView {
+            ptr: out.as_mut_ptr().cast(),
+            dtype: DType::F32,
+            batch: Affine::ONE,
+            rows: Affine::linear(m, shape.c_out as isize),
+            cols: Affine::linear(shape.c_out, 1),
+        });
+        unsafe {
+            let packed = conv
+                .pack(&pool, filters.as_ptr().cast(), DType::BF16, strides)
+                .unwrap();
+            conv.run(&pool, input.as_ptr().cast(), DType::BF16, &packed, &to)
+                .unwrap();
+        }
+        close(&out, &want, 1 << 18, &format!("{algorithm:?}"));
+    }
 }
