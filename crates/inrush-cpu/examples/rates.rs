@@ -1,7 +1,8 @@
 //! Rates of this machine and of the engine on it: multiplication peak, copy bandwidth, dispatch, and the matrix products
 //! and convolutions of common networks at batch 1, beside the crate `gemm`.
 //!
-//! `cargo run --release -p inrush-cpu --example rates [THREADS] [FILTER] [--json]`
+//! `cargo run --release -p inrush-cpu --example rates [THREADS] [FILTER]`; `ISA` names a lower level, `ALGORITHM` a way of
+//! convolutions (direct, winograd2, winograd4).
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -73,11 +74,107 @@ fn floats(n: usize) -> Floats {
     Floats { data, skip }
 }
 
-/// A tile that stays in registers and the first cache: what the multipliers give.
+/// GFLOP/s of one thread that does nothing but fused multiply-adds in registers, or where that is not written for the
+/// machine, a product in the first cache.
 fn peak(pool: &Pool, isa: Isa) -> f64 {
-    let (m, k, n) = (48 * pool.threads(), 256, 48);
-    let flops = 2.0 * (m * k * n) as f64;
-    flops / product(pool, isa, (1, m, k, n), true, 1) / 1e9
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx2 {
+        const TIMES: usize = 20_000;
+        let flops = (2 * 12 * TIMES * if isa == Isa::Avx512 { 16 } else { 8 }) as f64;
+        let s = best(1, BUDGET, || {
+            // SAFETY: the level has the features.
+            let sum = unsafe {
+                if isa == Isa::Avx512 {
+                    multiply_512(TIMES, black_box(1.0))
+                } else {
+                    multiply_256(TIMES, black_box(1.0))
+                }
+            };
+            black_box(sum);
+        });
+        return flops / s / 1e9;
+    }
+    let (m, k, n) = (48, 256, 48);
+    2.0 * (m * k * n) as f64 / product(pool, isa, (1, m, k, n), true, 1) / 1e9
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! multiply {
+    ($name:ident, $features:literal, $splat:ident, $fma:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name(times: usize, x: f32) -> f32 {
+            use std::arch::x86_64::*;
+            let (a, b) = ($splat(x), $splat(0.5));
+            let mut sums = [a; 12];
+            for _ in 0..times {
+                for sum in &mut sums {
+                    *sum = $fma(*sum, b, a);
+                }
+            }
+            // SAFETY: the first element of each vector.
+            sums.map(|v| unsafe { (&raw const v).cast::<f32>().read() })
+                .iter()
+                .sum()
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+multiply!(multiply_256, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps);
+#[cfg(target_arch = "x86_64")]
+multiply!(multiply_512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);
+
+/// What the machine gives, and what a call costs beside its work.
+fn machine(pool: &Pool, isa: Isa) {
+    let threads = pool.threads();
+    println!("multiply  {:7.1} GFLOP/s a thread", peak(pool, isa));
+    println!(
+        "copy      {:7.1} GB/s, reads and writes counted",
+        bandwidth(pool)
+    );
+    // Each thread has a part, so that the time from call to return is that of all of them.
+    let work = || {
+        (0..2000).for_each(|i| {
+            black_box(i);
+        })
+    };
+    let alone = best(threads, BUDGET, work);
+    let s = best(threads, BUDGET, || {
+        pool.parallel_for(threads, 1, &|r| r.for_each(|_| work()))
+            .unwrap()
+    });
+    println!(
+        "dispatch  {:7.2} us beside {:.2} us of work",
+        (s - alone) * 1e6,
+        alone * 1e6
+    );
+    let shape = GemmShape::new(1, 128, 768, 50257);
+    let s = best(threads, BUDGET, || {
+        black_box(Gemm::plan(shape, DType::F32, isa, threads, true)).unwrap();
+    });
+    println!("plan      {:7.2} us, a product", s * 1e6);
+    let shape = ConvShape::new_2d(1, 64, 64, [58, 58], [3, 3], 1);
+    let s = best(threads, BUDGET, || {
+        black_box(Conv::plan(shape, DType::F32, isa, threads)).unwrap();
+    });
+    println!("plan      {:7.2} us, a convolution", s * 1e6);
+    let (k, n) = (1024, 4096);
+    let b = floats(k * n);
+    for (what, k_step, n_step) in [("[k, n]", n, 1), ("[n, k]", 1, k)] {
+        let view = RhsView {
+            ptr: b.as_ptr().cast(),
+            dtype: DType::F32,
+            matrices: Affine::ONE,
+            k: Affine::linear(k, k_step as isize),
+            cols: Affine::linear(n, n_step as isize),
+        };
+        let s = best(threads, BUDGET, || {
+            black_box(unsafe { PackedB::pack(pool, isa, DType::F32, &view).unwrap() });
+        });
+        println!(
+            "pack      {:7.1} GB/s read, weights {what}",
+            (4 * k * n) as f64 / s / 1e9
+        );
+    }
 }
 
 /// Seconds of a product; weights `[n, k]`, packed or taken as they lie. `sets` of weights are used in turn, so that they
@@ -252,20 +349,7 @@ fn main() {
     let wanted = |name: &str| filter.split(',').any(|f| name.contains(f));
     println!("{} threads, {}", threads, isa.name());
     if wanted("machine") {
-        println!("multiply  {:7.1} GFLOP/s", peak(&pool, isa));
-        println!(
-            "copy      {:7.1} GB/s, reads and writes counted",
-            bandwidth(&pool)
-        );
-        let s = best(pool.threads(), BUDGET, || {
-            for _ in 0..100 {
-                pool.parallel_for(2 * threads, 1, &|r| {
-                    black_box(r);
-                })
-                .unwrap();
-            }
-        });
-        println!("dispatch  {:7.2} us", s / 100.0 * 1e6);
+        machine(&pool, isa);
     }
 
     println!("\nproducts: batch m k n                        GFLOP/s  share of gemm's   us");

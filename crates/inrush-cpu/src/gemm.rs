@@ -3,7 +3,7 @@
 use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, part};
 use crate::convert::CopyFn;
 use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
-use crate::pack::{Columns, PackedB, RhsView, Shared, pack_panel, reader};
+use crate::pack::{Columns, PackedB, RhsView, Shared, pack_panels, reader};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
 use crate::transpose::TransposeFn;
@@ -288,11 +288,7 @@ impl<T: Kernel> Job<'_, T> {
             unsafe {
                 let packed = scratch.add(map.rhs).cast::<T>();
                 if let (Some(copy), Rhs::View(view)) = (self.copy_rhs, self.rhs) {
-                    let depth = s.taps * s.k;
-                    for p in panels.0..panels.1 {
-                        let to = packed.add((p - panels.0) * columns.width * depth);
-                        pack_panel(copy, self.transpose, view, matrix, columns, p, to);
-                    }
+                    pack_panels(copy, self.transpose, view, matrix, columns, panels, packed);
                 }
                 for b in 0..blocks {
                     let (m0, m1) = part(rows.1 - rows.0, blocks, b);

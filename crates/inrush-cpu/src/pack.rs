@@ -61,6 +61,14 @@ impl Columns {
         if p < self.full { self.width } else { self.last }
     }
 
+    /// The columns of panel `p` that exist.
+    fn of(&self, p: usize) -> (usize, usize) {
+        (
+            p * self.width,
+            (p * self.width + self.width_of(p)).min(self.n),
+        )
+    }
+
     /// All columns, padding included.
     pub(crate) fn padded(&self) -> usize {
         self.full * self.width + self.last
@@ -111,23 +119,21 @@ impl PackedB {
             columns,
             data,
         };
+        // Several panels a unit: a row of one of them is a single cache line of the source.
         let panels = columns.panels();
+        let some = panels.div_ceil(4 * pool.threads()).clamp(1, 64);
+        let groups = panels.div_ceil(some);
         let (from, to) = (Shared(view), Shared(&packed));
-        pool.parallel_for(matrices * panels, 1, &|units| {
+        pool.parallel_for(matrices * groups, 1, &|units| {
             for unit in units {
-                let (matrix, p) = (unit / panels, unit % panels);
-                // SAFETY: each unit writes its own panel; the caller vouches for the source.
+                let (matrix, first) = (unit / groups, unit % groups * some);
+                let p = (first, (first + some).min(panels));
+                // SAFETY: each unit writes its own panels; the caller vouches for the source.
                 unsafe {
-                    let panel = to.get().panel::<T>(matrix, p).cast_mut();
-                    pack_panel(
-                        copy,
-                        T::transpose(isa),
-                        from.get(),
-                        matrix,
-                        &to.get().columns,
-                        p,
-                        panel,
-                    );
+                    let to = to.get();
+                    let dst = to.panel::<T>(matrix, first).cast_mut();
+                    let transpose = T::transpose(isa);
+                    pack_panels(copy, transpose, from.get(), matrix, &to.columns, p, dst);
                 }
             }
         })?;
@@ -180,68 +186,123 @@ pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
     T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
 }
 
-/// Copies one panel, by `transpose` where eight columns are contiguous each.
+/// Copies panels `p.0..p.1`, one after the other; by `transpose` where eight columns are contiguous each.
 ///
 /// # Safety
-/// `view` is readable; `dst` can take `view.k.len()` rows of the panel's width.
-pub(crate) unsafe fn pack_panel<T: Kernel>(
+/// `view` is readable; `dst` can take `view.k.len()` rows of each panel's width.
+pub(crate) unsafe fn pack_panels<T: Kernel>(
     copy: CopyFn<u8, T>,
     transpose: Option<TransposeFn<T>>,
     view: &RhsView,
     matrix: usize,
     columns: &Columns,
-    p: usize,
+    p: (usize, usize),
     dst: *mut T,
 ) {
     let size = view.dtype.size() as isize;
     let base = view
         .ptr
         .wrapping_offset(view.matrices.offset(matrix) * size);
-    let (n0, width) = (p * columns.width, columns.width_of(p));
-    let valid = width.min(columns.n - n0);
+    let from = Source { view, base, copy };
     let k = view.k.len();
-    let at = |offset: isize| base.wrapping_offset(offset * size);
-    // SAFETY: sources are elements of the view, destinations inside the panel.
+    let (n_run, n_step) = view.cols.inner();
+    let by_rows =
+        n_step.unsigned_abs() <= view.k.inner().1.unsigned_abs() && n_run >= columns.n.min(4);
+    // SAFETY: destinations are inside the panels, sources elements of the view.
     unsafe {
-        if valid < width {
-            std::ptr::write_bytes(dst, 0, k * width);
+        if columns.last > 0 && p.1 > columns.full {
+            let last = dst.add((columns.full - p.0) * columns.width * k);
+            std::ptr::write_bytes(last, 0, k * columns.last);
         }
-        let (k_run, k_step) = view.k.inner();
-        let (n_run, n_step) = view.cols.inner();
-        if n_step.unsigned_abs() <= k_step.unsigned_abs() && n_run >= valid.min(4) {
-            // Neighbours in memory are neighbours in the panel: copy along the row.
-            let mut rows = view.k.walk(0);
-            for i in 0..k {
-                let row = rows.next();
-                let mut j = 0;
-                while j < valid {
-                    let run = (n_run - (n0 + j) % n_run).min(valid - j);
-                    let src = at(row + view.cols.offset(n0 + j));
-                    copy(src, n_step, dst.add(i * width + j), 1, run);
-                    j += run;
+        if by_rows {
+            // A few rows at a time through all panels: as many streams of the source as prefetchers follow, and stretches
+            // of each panel long enough to be written as one.
+            const ROWS: usize = 8;
+            for i in (0..k).step_by(ROWS) {
+                for q in p.0..p.1 {
+                    let width = columns.width_of(q);
+                    let to = dst.add((q - p.0) * columns.width * k);
+                    let mut rows = view.k.walk(i);
+                    for i in i..(i + ROWS).min(k) {
+                        from.row(rows.next(), columns.of(q), to.add(i * width));
+                    }
                 }
             }
+        } else {
+            for q in p.0..p.1 {
+                let to = dst.add((q - p.0) * columns.width * k);
+                from.columns(columns.of(q), columns.width_of(q), transpose, to);
+            }
+        }
+    }
+}
+
+/// One matrix of a view.
+struct Source<'a, T> {
+    view: &'a RhsView,
+    base: *const u8,
+    copy: CopyFn<u8, T>,
+}
+
+impl<T: Kernel> Source<'_, T> {
+    fn at(&self, offset: isize) -> *const u8 {
+        self.base
+            .wrapping_offset(offset * self.view.dtype.size() as isize)
+    }
+
+    /// Columns `n.0..n.1` of the row at offset `row`: neighbours in memory become neighbours in the panel.
+    unsafe fn row(&self, row: isize, n: (usize, usize), to: *mut T) {
+        let (run, step) = self.view.cols.inner();
+        if run == self.view.cols.len() {
+            // SAFETY: the caller's contract.
+            unsafe { (self.copy)(self.at(row + n.0 as isize * step), step, to, 1, n.1 - n.0) };
             return;
         }
-        let transpose = transpose.filter(|_| view.dtype == T::DTYPE && k_step == 1 && k_run >= 8);
-        // Down the columns, a stretch of rows at a time so that what is written stays in the first cache.
+        let mut j = n.0;
+        while j < n.1 {
+            let some = (run - j % run).min(n.1 - j);
+            // SAFETY: the caller's contract.
+            unsafe {
+                let from = self.at(row + self.view.cols.offset(j));
+                (self.copy)(from, step, to.add(j - n.0), 1, some);
+            }
+            j += some;
+        }
+    }
+
+    /// Columns `n.0..n.1`, a stretch of rows at a time so that what is written stays in the first cache.
+    unsafe fn columns(
+        &self,
+        n: (usize, usize),
+        width: usize,
+        transpose: Option<TransposeFn<T>>,
+        to: *mut T,
+    ) {
         const STRETCH: usize = 128;
+        let view = self.view;
+        let k = view.k.len();
+        let (k_run, k_step) = view.k.inner();
+        let transpose = transpose.filter(|_| view.dtype == T::DTYPE && k_step == 1 && k_run >= 8);
+        let valid = n.1 - n.0;
         let mut i = 0;
         while i < k {
             let run = (k_run - i % k_run).min(STRETCH).min(k - i);
             let row = view.k.offset(i);
             let mut first = 0;
-            if let (Some(transpose), Some(step)) = (transpose, view.cols.stride()) {
-                first = valid - valid % 8;
-                for j in (0..first).step_by(8) {
-                    let src = at(row + view.cols.offset(n0 + j)).cast();
-                    transpose(src, step, dst.add(i * width + j), width, run);
+            // SAFETY: the caller's contract.
+            unsafe {
+                if let (Some(transpose), Some(step)) = (transpose, view.cols.stride()) {
+                    first = valid - valid % 8;
+                    for j in (0..first).step_by(8) {
+                        let from = self.at(row + view.cols.offset(n.0 + j)).cast();
+                        transpose(from, step, to.add(i * width + j), width, run);
+                    }
                 }
-            }
-            let mut cols = view.cols.walk(n0 + first);
-            for j in first..valid {
-                let src = at(row + cols.next());
-                copy(src, k_step, dst.add(i * width + j), width as isize, run);
+                let mut cols = view.cols.walk(n.0 + first);
+                for j in first..valid {
+                    let from = self.at(row + cols.next());
+                    (self.copy)(from, k_step, to.add(i * width + j), width as isize, run);
+                }
             }
             i += run;
         }

@@ -18,6 +18,8 @@ use inrush_base::{Error, Result};
 
 /// How long a worker looks for work before it sleeps: longer than the gaps between the kernels of one model.
 const SPIN: Duration = Duration::from_micros(150);
+/// The same where there are more threads than processors, which would only keep each other from working.
+const SPIN_CROWDED: Duration = Duration::from_micros(2);
 /// Pieces that a thread's share is cut into, so that others can take some when it falls behind.
 const PIECES: usize = 6;
 
@@ -46,6 +48,7 @@ struct Shared {
     job: UnsafeCell<Option<Job>>,
     shares: Box<[Share]>,
     sleepers: AtomicUsize,
+    spin: Duration,
     stop: AtomicBool,
     bed: Mutex<()>,
     bell: Condvar,
@@ -73,13 +76,14 @@ pub struct Pool {
 impl Pool {
     /// A pool of `threads` threads, the caller's included; by default as many as the process may run at once.
     pub fn new(threads: Option<usize>) -> Result<Pool> {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = match threads {
             Some(0) => return Err(Error::input("a thread pool needs at least one thread")),
             Some(n) if n > 4096 => {
                 return Err(Error::input(format!("{n} threads are more than 4096")));
             }
             Some(n) => n,
-            None => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            None => processors,
         };
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -91,6 +95,11 @@ impl Pool {
                 })
                 .collect(),
             sleepers: AtomicUsize::new(0),
+            spin: if threads > processors {
+                SPIN_CROWDED
+            } else {
+                SPIN
+            },
             stop: AtomicBool::new(false),
             bed: Mutex::new(()),
             bell: Condvar::new(),
@@ -295,7 +304,7 @@ fn join_next(shared: &Shared, seen: &mut u64) -> bool {
         if shared.stop.load(Ordering::Relaxed) {
             return false;
         }
-        if began.get_or_insert_with(Instant::now).elapsed() < SPIN {
+        if began.get_or_insert_with(Instant::now).elapsed() < shared.spin {
             continue;
         }
         sleep(shared, *seen);
