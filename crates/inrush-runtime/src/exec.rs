@@ -216,15 +216,15 @@ impl Model {
     }
 
     fn call(&self, p: &Prepared, frame: &mut Frame, inputs: &[Value]) -> Result<Vec<Value>> {
-        let fit = |slot: &mut Option<Storage>, need: usize| {
+        let fit = |slot: &mut Option<Storage>, need: usize| -> Result<*mut u8> {
             if slot.as_ref().is_none_or(|s| s.len() < need) {
                 // Freed first, so that the peak is the new block alone.
                 *slot = None;
-                *slot = Some(Storage::uninit(need));
+                *slot = Some(Storage::uninit(need)?);
             }
-            slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr)
+            Ok(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
         };
-        let arena = fit(&mut frame.arena, p.arena_bytes);
+        let arena = fit(&mut frame.arena, p.arena_bytes)?;
 
         // Inputs that lie otherwise than the kernels expect are copied.
         let mut copies: Vec<Option<Tensor>> = Vec::new();
@@ -245,7 +245,7 @@ impl Model {
         let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
         for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
             if *bytes > 0 {
-                *slot = Some(Arc::new(Storage::uninit(*bytes)));
+                *slot = Some(Arc::new(Storage::uninit(*bytes)?));
             }
         }
         let pointers = &mut frame.pointers;
@@ -364,6 +364,9 @@ impl Model {
         if code == 0 {
             return Ok(());
         }
+        if code == NO_SCRATCH as i64 {
+            return Err(Error::machine("out of memory for a kernel's scratch"));
+        }
         let k = &self.program.kernels[kernel as usize];
         let why = k
             .checks
@@ -414,7 +417,10 @@ impl Model {
                                 )));
                             }
                         };
-                        let storage = storage.unwrap_or_else(|| Arc::new(Storage::uninit(0)));
+                        let storage = match storage {
+                            Some(s) => s,
+                            None => Arc::new(Storage::uninit(0)?),
+                        };
                         let need = extent(&sizes, &strides)
                             .and_then(|n| (n + offset).checked_mul(dtype.0.size()));
                         if need.is_none_or(|n| n > storage.len() && !sizes.contains(&0)) {
@@ -454,8 +460,11 @@ impl Model {
     }
 }
 
+/// What stands for a kernel's code when there is no memory for its scratch.
+const NO_SCRATCH: i32 = -1;
+
 /// Calls `f` with `bytes` of scratch that belong to this thread; null for none. Kept between calls.
-fn with_scratch<T>(bytes: usize, f: impl FnOnce(*mut u8) -> T) -> T {
+fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8) -> i32) -> i32 {
     thread_local! {
         static SCRATCH: RefCell<Option<Storage>> = const { RefCell::new(None) };
     }
@@ -464,7 +473,10 @@ fn with_scratch<T>(bytes: usize, f: impl FnOnce(*mut u8) -> T) -> T {
     }
     SCRATCH.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|s| s.len() < bytes) {
-            *slot = Some(Storage::uninit(bytes));
+            match Storage::uninit(bytes) {
+                Ok(s) => *slot = Some(s),
+                Err(_) => return NO_SCRATCH,
+            }
         }
         f(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
     })

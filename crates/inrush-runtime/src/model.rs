@@ -192,7 +192,7 @@ fn bind_weights(
     let load_bytes = sizes[program.load_bytes.0 as usize]
         .and_then(|n| usize::try_from(n).ok())
         .ok_or_else(|| Error::internal("the block of load-time results has no constant size"))?;
-    let load = Storage::zeroed(load_bytes);
+    let load = Storage::zeroed(load_bytes)?;
     for (id, b) in program.buffers.iter().enumerate() {
         match &b.place {
             Place::Weight(w) => {
@@ -225,7 +225,7 @@ fn bind_weights(
                         .ok_or_else(|| {
                             Error::input(format!("the weight `{}` is too large", w.name))
                         })?;
-                    let storage = Storage::zeroed(want);
+                    let storage = Storage::zeroed(want)?;
                     if want > 0 {
                         // SAFETY: both sides hold every coordinate (checked above).
                         unsafe {

@@ -1,7 +1,7 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
@@ -18,34 +18,38 @@ unsafe impl Send for Storage {}
 unsafe impl Sync for Storage {}
 
 impl Storage {
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), ALIGN).expect("sizes are checked before allocation")
+    fn layout(len: usize) -> Result<Layout> {
+        Layout::from_size_align(len.max(1), ALIGN).map_err(|_| out_of_memory(len))
     }
 
-    /// A block with unspecified contents (initialised memory from the allocator is not promised: write before reading).
-    pub fn uninit(len: usize) -> Storage {
+    /// A block with unspecified contents: write before reading.
+    ///
+    /// # Errors
+    /// A machine error when the memory is not to be had.
+    pub fn uninit(len: usize) -> Result<Storage> {
         // SAFETY: the layout has non-zero size.
-        let ptr = unsafe { alloc(Self::layout(len)) };
-        if ptr.is_null() {
-            handle_alloc_error(Self::layout(len));
-        }
-        Storage { ptr, len }
+        Self::owned(len, unsafe { alloc(Self::layout(len)?) })
     }
 
-    pub fn zeroed(len: usize) -> Storage {
+    /// A block of zeros. Errors as [`Storage::uninit`].
+    pub fn zeroed(len: usize) -> Result<Storage> {
         // SAFETY: the layout has non-zero size.
-        let ptr = unsafe { alloc_zeroed(Self::layout(len)) };
-        if ptr.is_null() {
-            handle_alloc_error(Self::layout(len));
-        }
-        Storage { ptr, len }
+        Self::owned(len, unsafe { alloc_zeroed(Self::layout(len)?) })
     }
 
-    pub fn from_bytes(bytes: &[u8]) -> Storage {
-        let s = Storage::uninit(bytes.len());
+    fn owned(len: usize, ptr: *mut u8) -> Result<Storage> {
+        if ptr.is_null() {
+            return Err(out_of_memory(len));
+        }
+        Ok(Storage { ptr, len })
+    }
+
+    /// A copy of `bytes`. Errors as [`Storage::uninit`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Storage> {
+        let s = Storage::uninit(bytes.len())?;
         // SAFETY: `s` is a fresh block of that length.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), s.ptr, bytes.len()) };
-        s
+        Ok(s)
     }
 
     pub fn len(&self) -> usize {
@@ -66,10 +70,16 @@ impl Storage {
     }
 }
 
+fn out_of_memory(len: usize) -> Error {
+    Error::machine(format!("out of memory: {len} bytes are not to be had"))
+}
+
 impl Drop for Storage {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.ptr, Self::layout(self.len)) }
+        if let Ok(layout) = Self::layout(self.len) {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.ptr, layout) }
+        }
     }
 }
 
@@ -136,7 +146,7 @@ impl Tensor {
             sizes,
             strides,
             offset: 0,
-            storage: Arc::new(Storage::from_bytes(bytes)),
+            storage: Arc::new(Storage::from_bytes(bytes)?),
         })
     }
 
@@ -150,7 +160,7 @@ impl Tensor {
             sizes,
             strides,
             offset: 0,
-            storage: Arc::new(Storage::zeroed(bytes)),
+            storage: Arc::new(Storage::zeroed(bytes)?),
         })
     }
 
