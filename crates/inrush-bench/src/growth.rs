@@ -250,7 +250,7 @@ mod tests {
     fn generated_graphs_compile() {
         let caps = Caps::cpu(inrush_base::Isa::Avx2, 2);
         for (make, products) in [
-            (pointwise as fn(usize) -> Text, 0),
+            (pointwise as fn(usize) -> Text, 1),
             (chain, 15),
             (transformer, 4 * 6),
         ] {
@@ -258,7 +258,7 @@ mod tests {
             assert_eq!(text.operators, 60);
             let (stages, steps) = compile(&text.text, &caps).unwrap();
             assert_eq!(stages.len(), 8);
-            assert!(steps > products, "{steps} steps");
+            assert!(steps >= products, "{steps} steps");
         }
     }
 }
