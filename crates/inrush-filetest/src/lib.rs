@@ -26,6 +26,16 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
+/// What a `run` block with these settings would hold for a graph.
+pub fn agree(graph: &inrush_graph::Graph, settings: &[&str]) -> inrush_base::Result<String> {
+    let block = Block {
+        language: "run".into(),
+        settings: settings.iter().map(|s| s.to_string()).collect(),
+        ..Block::default()
+    };
+    run::agree(&stages::Program::Graph(graph.clone()), &block)
+}
+
 /// Every `.md` file under `dir`, in order.
 pub fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut out = Vec::new();

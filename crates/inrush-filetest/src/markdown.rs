@@ -1,7 +1,7 @@
 //! Just enough Markdown: a title, `##` sections, fenced blocks.
 
 /// A fenced block.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Block {
     /// First word after the fence.
     pub language: String,
@@ -11,7 +11,7 @@ pub struct Block {
     /// Line of the opening fence, from one.
     pub line: usize,
     /// Sections before it.
-    section: usize,
+    pub(crate) section: usize,
 }
 
 /// A file: prose and blocks in turn.

@@ -1,7 +1,7 @@
 //! The `run` block: every way to evaluate the program gives the same on random inputs.
 //!
 //! Settings after the fence: `s0=3` (a symbol's value), `x=0..5` (range of an integer input), `ordinary` (no NaN or infinity
-//! among the inputs), `seed=7`. The block's text says who took part, so that nobody is left out silently.
+//! among the inputs), `seed=7`, `interpreted` (nothing is compiled). The block's text says who took part, so that nobody is left out silently.
 
 use crate::Block;
 use crate::compiled::Compiled;
@@ -18,6 +18,7 @@ struct Settings {
     symbols: BTreeMap<String, i64>,
     ranges: BTreeMap<String, (i64, i64)>,
     special: bool,
+    interpreted: bool,
     seed: u64,
 }
 
@@ -58,7 +59,9 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
         "fused",
         Box::new(as_loops(plan.to_loops(), settings.symbols.clone())),
     ));
-    if let Program::Graph(g) = program {
+    if let Program::Graph(g) = program
+        && !settings.interpreted
+    {
         for (name, isa) in [("compiled", inrush_cpu::detect()), ("scalar", Isa::Scalar)] {
             let model = Compiled::new(g, isa).map_err(|e| e.context(name))?;
             who.push((name, Box::new(move |i| model.run(&i.user, &i.weights))));
@@ -104,6 +107,7 @@ fn settings(block: &Block) -> Result<Settings> {
         symbols: BTreeMap::new(),
         ranges: BTreeMap::new(),
         special: true,
+        interpreted: false,
         seed: 1,
     };
     for word in &block.settings {
@@ -111,6 +115,7 @@ fn settings(block: &Block) -> Result<Settings> {
         let number = |s: &str| s.parse::<i64>().map_err(|_| bad());
         match word.split_once('=') {
             None if word == "ordinary" => out.special = false,
+            None if word == "interpreted" => out.interpreted = true,
             None => return Err(bad()),
             Some(("seed", v)) => out.seed = number(v)? as u64,
             Some((name, v)) => match v.split_once("..") {
@@ -194,6 +199,9 @@ fn of_loops(l: &Loops, s: &Settings, random: &mut Random, special: bool) -> Resu
     Ok(out)
 }
 
+/// Magnitude below which differences are absolute: where everything cancels, what is left is rounding.
+const FLOOR: f64 = 0.1;
+
 /// Differences that rounding explains, relative to the largest magnitude.
 fn tolerance(d: DType) -> f64 {
     match d {
@@ -212,7 +220,7 @@ fn compare(want: &[Value], got: &[Value]) -> Result<()> {
     for (k, pair) in want.iter().zip(got).enumerate() {
         match pair {
             (Value::Tensor(a), Value::Tensor(b)) => {
-                let error = b.max_error(a)?;
+                let error = b.max_error(a, FLOOR)?;
                 if error > tolerance(a.dtype) {
                     return Err(Error::internal(format!(
                         "output {k} by {error:.3e}\n  want {}\n  got  {}",

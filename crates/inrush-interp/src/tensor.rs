@@ -112,9 +112,9 @@ impl Tensor {
         (0..self.numel()).map(|k| self.get(k)).collect()
     }
 
-    /// Largest error relative to the largest finite magnitude of `want`, element by element; infinite where one is NaN or
+    /// Largest error relative to the largest finite magnitude of `want` (`floor` at least), element by element; infinite where one is NaN or
     /// infinite and the other is not the same, or where the types differ.
-    pub fn max_error(&self, want: &Tensor) -> Result<f64> {
+    pub fn max_error(&self, want: &Tensor, floor: f64) -> Result<f64> {
         if self.dtype != want.dtype || self.sizes != want.sizes {
             return Ok(f64::INFINITY);
         }
@@ -142,7 +142,7 @@ impl Tensor {
         Ok(if worst == 0.0 {
             0.0
         } else {
-            worst / norm.max(1e-30)
+            worst / norm.max(floor)
         })
     }
 }

@@ -1,0 +1,135 @@
+//! Damaged text never panics: every program of the file tests, changed at random, is read, verified and printed again.
+//!
+//! `INRUSH_FUZZ_SECONDS` sets how long to go on (two seconds when absent).
+
+use inrush_filetest::Document;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A small xorshift generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 9) % n.max(1) as u64) as usize
+    }
+}
+
+fn programs() -> Vec<(String, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+    let mut out = Vec::new();
+    for path in inrush_filetest::files(&dir).expect("the folder `tests` is there") {
+        let text = std::fs::read_to_string(path).expect("a file that was listed");
+        for b in Document::parse(&text).expect("a file test").blocks {
+            if b.language == "graph" || b.language == "loops" {
+                out.push((b.language, b.text));
+            } else if b.language == "lower" {
+                out.push(("loops".into(), b.text));
+            }
+        }
+    }
+    out
+}
+
+/// One change: a token swapped for another of the text, dropped or doubled, a number made extreme, a line moved.
+fn damage(text: &str, r: &mut Random) -> String {
+    let mut tokens: Vec<&str> = split(text);
+    let n = tokens.len();
+    let (a, b) = (r.below(n), r.below(n));
+    match r.below(6) {
+        0 => tokens[a] = tokens[b],
+        1 => tokens.swap(a, b),
+        2 => _ = tokens.remove(a),
+        3 => tokens.insert(a, tokens[b]),
+        4 => {
+            const ODD: [&str; 14] = [
+                "-1", "0", "9223372036854775807", "-9223372036854775808", "99999999999999999999", "nan", "inf", "[", "]",
+                "(", "i1000000", "bool", "\u{e9}", "1e400",
+            ];
+            tokens[a] = ODD[r.below(ODD.len())];
+        }
+        _ => {
+            let mut lines: Vec<&str> = text.lines().collect();
+            let (i, j) = (r.below(lines.len()), r.below(lines.len()));
+            lines.swap(i, j);
+            return lines.join("\n");
+        }
+    }
+    tokens.concat()
+}
+
+/// Words, runs of blanks, single other characters.
+fn split(text: &str) -> Vec<&str> {
+    let mut out = Vec::new();
+    let mut start = 0;
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let chars: Vec<(usize, char)> = text.char_indices().collect();
+    for k in 1..=chars.len() {
+        let at = chars.get(k).map_or(text.len(), |c| c.0);
+        let joined = k < chars.len() && word(chars[k].1) && word(chars[k - 1].1);
+        if !joined {
+            out.push(&text[start..at]);
+            start = at;
+        }
+    }
+    out
+}
+
+/// Reads, verifies, prints, reads again.
+fn exercise(language: &str, text: &str) {
+    match language {
+        "graph" => {
+            if let Ok(g) = inrush_graph::text::parse(text) {
+                _ = inrush_graph::verify::verify(&g);
+                let once = g.print();
+                let again = inrush_graph::text::parse(&once).map(|g| g.print());
+                assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
+                _ = down(g);
+            }
+        }
+        _ => {
+            if let Ok(p) = inrush_loops::text::parse(text) {
+                _ = inrush_loops::verify::verify(&p);
+                _ = inrush_loops::verify::unproven(&p);
+                let once = p.print();
+                let again = inrush_loops::text::parse(&once).map(|p| p.print());
+                assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
+            }
+        }
+    }
+}
+
+/// A graph that the verifier passes goes as far down as it gets.
+fn down(g: inrush_graph::Graph) -> inrush_base::Result<()> {
+    inrush_graph::verify::verify(&g)?;
+    let loops = inrush_aten::lower(inrush_aten::decompose(inrush_aten::normalize(g)?)?)?;
+    inrush_loops::verify::verify(&loops)?;
+    let caps = inrush_base::Caps::cpu(inrush_base::Isa::Avx2, 2);
+    inrush_sched::schedule(loops, &caps, &inrush_sched::Options::default()).map(|_| ())
+}
+
+#[test]
+fn damaged_programs_do_not_panic() {
+    let seconds = std::env::var("INRUSH_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
+    let programs = programs();
+    let mut r = Random(0x1234_5678_9ABC_DEF1);
+    let mut count = 0;
+    while Instant::now() < end {
+        let (language, text) = &programs[r.below(programs.len())];
+        let mut text = text.clone();
+        for _ in 0..1 + r.below(3) {
+            text = damage(&text, &mut r);
+            if text.is_empty() {
+                break;
+            }
+        }
+        let result = std::panic::catch_unwind(|| exercise(language, &text));
+        assert!(result.is_ok(), "a panic on\n{text}");
+        count += 1;
+    }
+    println!("{count} programs");
+}
