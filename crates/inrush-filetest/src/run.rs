@@ -220,7 +220,7 @@ fn compare(want: &[Value], got: &[Value]) -> Result<()> {
     for (k, pair) in want.iter().zip(got).enumerate() {
         match pair {
             (Value::Tensor(a), Value::Tensor(b)) => {
-                let error = b.max_error(a, FLOOR)?;
+                let error = b.error_above(a, FLOOR)?;
                 if error > tolerance(a.dtype) {
                     return Err(Error::internal(format!(
                         "output {k} by {error:.3e}\n  want {}\n  got  {}",

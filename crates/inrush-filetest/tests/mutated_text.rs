@@ -46,8 +46,20 @@ fn damage(text: &str, r: &mut Random) -> String {
         3 => tokens.insert(a, tokens[b]),
         4 => {
             const ODD: [&str; 14] = [
-                "-1", "0", "9223372036854775807", "-9223372036854775808", "99999999999999999999", "nan", "inf", "[", "]",
-                "(", "i1000000", "bool", "\u{e9}", "1e400",
+                "-1",
+                "0",
+                "9223372036854775807",
+                "-9223372036854775808",
+                "99999999999999999999",
+                "nan",
+                "inf",
+                "[",
+                "]",
+                "(",
+                "i1000000",
+                "bool",
+                "\u{e9}",
+                "1e400",
             ];
             tokens[a] = ODD[r.below(ODD.len())];
         }
@@ -113,7 +125,9 @@ fn down(g: inrush_graph::Graph) -> inrush_base::Result<()> {
 
 #[test]
 fn damaged_programs_do_not_panic() {
-    let seconds = std::env::var("INRUSH_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
+    let seconds = std::env::var("INRUSH_FUZZ_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
     let programs = programs();
     let mut r = Random(0x1234_5678_9ABC_DEF1);

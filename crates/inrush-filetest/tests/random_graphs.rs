@@ -74,7 +74,11 @@ impl Make {
     }
 
     fn sizes(&self, v: ValueId) -> Vec<Expr> {
-        self.g.tensor(v).expect("only tensors are kept").sizes.clone()
+        self.g
+            .tensor(v)
+            .expect("only tensors are kept")
+            .sizes
+            .clone()
     }
 
     fn int(&self, v: i64) -> Arg {
@@ -162,7 +166,9 @@ impl Make {
                 self.call("aten.reshape.default", vec![v, Arg::Ints(new)]);
             }
             6 => {
-                let Some(n) = fixed.filter(|n| *n > 2) else { return };
+                let Some(n) = fixed.filter(|n| *n > 2) else {
+                    return;
+                };
                 let start = self.r.below(2) as i64;
                 let step = 1 + self.r.below(2) as i64;
                 let end = n - self.r.below(2) as i64;
@@ -186,7 +192,10 @@ impl Make {
             }
             12 => {
                 let pad = self.ints(&[(self.r.0 % 3) as i64, 1]);
-                self.call("aten.constant_pad_nd.default", vec![v, pad, Arg::Float(0.5)]);
+                self.call(
+                    "aten.constant_pad_nd.default",
+                    vec![v, pad, Arg::Float(0.5)],
+                );
             }
             13 => self.call("aten.cumsum.default", vec![v, self.int(d), Arg::None]),
             14 => {
@@ -194,7 +203,14 @@ impl Make {
                 let Some(n) = n.filter(|n| self.g.exprs.as_int(*n).is_some()) else {
                     return;
                 };
-                let args = vec![v, Arg::Ints(vec![n]), Arg::None, Arg::None, Arg::Float(1e-2), Arg::Bool(true)];
+                let args = vec![
+                    v,
+                    Arg::Ints(vec![n]),
+                    Arg::None,
+                    Arg::None,
+                    Arg::Float(1e-2),
+                    Arg::Bool(true),
+                ];
                 self.call("aten.layer_norm.default", args);
             }
             15 => {
@@ -229,8 +245,13 @@ impl Make {
 
 #[test]
 fn random_graphs_agree_at_every_level() {
-    let count = std::env::var("INRUSH_RANDOM_GRAPHS").ok().and_then(|s| s.parse().ok());
-    let first: u64 = std::env::var("INRUSH_RANDOM_FIRST").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let count = std::env::var("INRUSH_RANDOM_GRAPHS")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    let first: u64 = std::env::var("INRUSH_RANDOM_FIRST")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
     let mut failures = Vec::new();
     for seed in first..first + count.unwrap_or(60) {
         let mut m = Make::new(seed);
@@ -253,5 +274,10 @@ fn random_graphs_agree_at_every_level() {
             Err(_) => failures.push(format!("seed {seed}: a panic\n{g}")),
         }
     }
-    assert!(failures.is_empty(), "{} fail\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} fail\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

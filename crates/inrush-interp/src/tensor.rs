@@ -112,9 +112,14 @@ impl Tensor {
         (0..self.numel()).map(|k| self.get(k)).collect()
     }
 
+    /// [`Tensor::error_above`] with no floor to speak of.
+    pub fn max_error(&self, want: &Tensor) -> Result<f64> {
+        self.error_above(want, 1e-30)
+    }
+
     /// Largest error relative to the largest finite magnitude of `want` (`floor` at least), element by element; infinite where one is NaN or
     /// infinite and the other is not the same, or where the types differ.
-    pub fn max_error(&self, want: &Tensor, floor: f64) -> Result<f64> {
+    pub fn error_above(&self, want: &Tensor, floor: f64) -> Result<f64> {
         if self.dtype != want.dtype || self.sizes != want.sizes {
             return Ok(f64::INFINITY);
         }

@@ -1,7 +1,7 @@
 //! Bodies over flat memory: every access gets one coordinate, its element offset, and axes that walk memory in one stride
 //! become one axis.
 
-use inrush_base::{Error, Result};
+use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
 use rustc_hash::FxHashMap;
@@ -92,6 +92,7 @@ impl<'a> Flat<'a> {
         self.substitute(&map, |_| true);
         self.shared.retain(|a| !map.contains_key(&a.sym));
         for body in &mut self.bodies {
+            settle(body, |a| map.contains_key(&a.sym));
             let outer = &body.axes[..body.outer];
             body.outer = outer.iter().filter(|a| !map.contains_key(&a.sym)).count();
             body.axes.retain(|a| !map.contains_key(&a.sym));
@@ -198,4 +199,32 @@ fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Result<Expr> {
     };
     let steps = coords.iter().zip(strides).map(|(c, s)| exprs.mul(*c, *s));
     Ok(exprs.add(base, exprs.sum(steps)))
+}
+
+/// Over one point a reduction and a scan are their operand, and the position of an extreme is 0. A scan runs along the last
+/// reduction axis only.
+fn settle(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
+    let axes = body.reduction_axes();
+    let last = axes.last().is_some_and(&unit);
+    let all = last && axes.iter().all(&unit);
+    for stmt in &mut body.stmts {
+        *stmt = match stmt {
+            Stmt::Scan { op, dtype, .. } if last && op.is_arg() => position(*dtype),
+            Stmt::Reduce { op, dtype, .. } if all && op.is_arg() => position(*dtype),
+            Stmt::Scan { value, dtype, .. } if last => Stmt::Cast {
+                arg: *value,
+                to: *dtype,
+            },
+            Stmt::Reduce { value, dtype, .. } if all => Stmt::Cast {
+                arg: *value,
+                to: *dtype,
+            },
+            _ => continue,
+        };
+    }
+}
+
+fn position(dtype: DType) -> Stmt {
+    let value = Scalar::Int(0).convert(dtype);
+    Stmt::Const { value, dtype }
 }
