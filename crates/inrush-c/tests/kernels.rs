@@ -143,3 +143,65 @@ output b2
         }
     }
 }
+
+#[test]
+fn edges_of_the_exponential() {
+    let text = "\
+loops t inputs 1
+size s0 in [0, inf]
+b0 x: f32[s0] = input 0
+b1 y: f32[s0] layout [1] = temp
+b2 z: f32[s0] layout [1] = temp
+body [i0: s0] {
+  v0: f32 = load b0[i0]
+  v1: f32 = exp v0
+  v2: f32 = log v1
+  store b1[i0] = v1
+  store b2[i0] = v2
+}
+output b1
+output b2
+";
+    let p = inrush_loops::text::parse(text).unwrap();
+    let c = Compiled::new(p.clone(), &Grouping::Apart, &machine()).unwrap();
+    let values = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        88.7,
+        88.8,
+        100.0,
+        1e30,
+        -86.0,
+        -87.4,
+        -95.0,
+        -103.9,
+        -104.5,
+        -1e30,
+        1e-30,
+        0.3465,
+        -0.3466,
+        20.25,
+    ];
+    let scalars: Vec<_> = values
+        .iter()
+        .map(|v| inrush_base::Scalar::Float(*v))
+        .collect();
+    let t =
+        inrush_interp::Tensor::from_scalars(DType::F32, &[values.len() as i64], &scalars).unwrap();
+    let inputs = [inrush_interp::Value::Tensor(t)];
+    let want = expected(&p, &inputs).unwrap();
+    let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();
+    for (k, x) in values.iter().enumerate() {
+        let g = got[0].tensor().unwrap().get(k).unwrap().as_f64();
+        let w = want[0].tensor().unwrap().get(k).unwrap().as_f64();
+        // Relative to the value itself, or to the smallest denormal.
+        let close =
+            g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= w.abs() * 2.5e-7 + 1.5e-45;
+        assert!(close, "exp({x}) is {w}, got {g}");
+    }
+}
