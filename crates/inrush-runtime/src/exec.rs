@@ -245,7 +245,7 @@ impl Model {
         let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
         for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
             if *bytes > 0 {
-                *slot = Some(Arc::new(Storage::uninit(*bytes)?));
+                *slot = Some(Arc::new(self.recycler.take(*bytes)?));
             }
         }
         let pointers = &mut frame.pointers;

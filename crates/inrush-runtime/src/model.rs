@@ -1,7 +1,7 @@
 //! A loaded model: program, machine code, weights, and what is computed from weights once.
 
 use crate::contract::Packed;
-use crate::tensor::{Storage, Tensor, copy_strided, extent};
+use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
 use crate::weights::WeightSource;
 use inrush_base::{Error, Result};
 use inrush_cpu::Pool;
@@ -32,6 +32,7 @@ pub struct Model {
     pub(crate) state: State,
     pub(crate) prepared: Mutex<Vec<Arc<crate::exec::Prepared>>>,
     pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
+    pub(crate) recycler: Arc<Recycler>,
     /// Held during a call when calls change the model's own buffers.
     pub(crate) exclusive: Option<Mutex<()>>,
     weights: Box<dyn WeightSource>,
@@ -82,6 +83,7 @@ impl Model {
             },
             prepared: Mutex::new(Vec::new()),
             frames: Mutex::new(Vec::new()),
+            recycler: Arc::default(),
             exclusive: writes_state.then(|| Mutex::new(())),
             weights,
             _library: library,

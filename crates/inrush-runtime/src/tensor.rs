@@ -2,7 +2,7 @@
 
 use inrush_base::{DType, Error, Result, Scalar};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
 pub const ALIGN: usize = 64;
@@ -11,6 +11,41 @@ pub const ALIGN: usize = 64;
 pub struct Storage {
     ptr: *mut u8,
     len: usize,
+    /// Where the block goes when nobody holds it any more.
+    home: Weak<Recycler>,
+}
+
+/// Blocks that outputs of earlier calls lay in. A fresh block of many megabytes costs more in page faults than the kernel that
+/// fills it; a recycled one costs nothing.
+#[derive(Default)]
+pub(crate) struct Recycler {
+    blocks: Mutex<Vec<Storage>>,
+}
+
+/// Blocks that one recycler keeps at most.
+const KEPT: usize = 8;
+/// Smaller blocks are left to the allocator, which keeps them itself.
+const WORTH_KEEPING: usize = 128 << 10;
+
+impl Recycler {
+    /// A block of `len` bytes with unspecified contents, that comes back here when it is dropped.
+    pub fn take(self: &Arc<Self>, len: usize) -> Result<Storage> {
+        if len < WORTH_KEEPING {
+            return Storage::uninit(len);
+        }
+        let mut blocks = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        let found = blocks
+            .iter()
+            .position(|b| b.len == len)
+            .map(|at| blocks.swap_remove(at));
+        drop(blocks);
+        let mut block = match found {
+            Some(b) => b,
+            None => Storage::uninit(len)?,
+        };
+        block.home = Arc::downgrade(self);
+        Ok(block)
+    }
 }
 
 // SAFETY: a block of bytes without interior references; access is through `&`/`&mut` like a `Vec<u8>`.
@@ -41,7 +76,11 @@ impl Storage {
         if ptr.is_null() {
             return Err(out_of_memory(len));
         }
-        Ok(Storage { ptr, len })
+        Ok(Storage {
+            ptr,
+            len,
+            home: Weak::new(),
+        })
     }
 
     /// A copy of `bytes`. Errors as [`Storage::uninit`].
@@ -76,6 +115,17 @@ fn out_of_memory(len: usize) -> Error {
 
 impl Drop for Storage {
     fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            let mut blocks = home.blocks.lock().unwrap_or_else(|e| e.into_inner());
+            if blocks.len() < KEPT {
+                blocks.push(Storage {
+                    ptr: self.ptr,
+                    len: self.len,
+                    home: Weak::new(),
+                });
+                return;
+            }
+        }
         if let Ok(layout) = Self::layout(self.len) {
             // SAFETY: allocated with this layout.
             unsafe { dealloc(self.ptr, layout) }

@@ -287,3 +287,25 @@ fn calls_from_several_threads_agree() {
         }
     });
 }
+
+#[test]
+fn outputs_that_are_kept_are_not_overwritten() {
+    let (_dir, model, w) = load();
+    // Large enough to be recycled.
+    let run = |b: i64| {
+        let (x, t) = input(b);
+        (model.run(&[Value::Tensor(t)]).unwrap(), expected(&x, &w, b))
+    };
+    let kept: Vec<_> = (0..4).map(|_| run(999)).collect();
+    drop(run(999));
+    let later = run(998);
+    for (got, want) in kept.iter().chain([&later]) {
+        assert_eq!(&result(got), want);
+    }
+    drop(model);
+    assert_eq!(
+        &result(&kept[0].0),
+        &kept[0].1,
+        "outputs outlive their model"
+    );
+}
