@@ -51,12 +51,18 @@ impl Cost {
 impl Stmt {
     /// Statements whose values this one uses, masks included.
     pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
-        let mut out = SmallVec::new();
-        self.clone().map_operands(|s| {
-            out.push(s);
-            s
-        });
-        out
+        match self {
+            Stmt::Const { .. } | Stmt::Index { .. } | Stmt::Acc { .. } => SmallVec::new(),
+            Stmt::Load { mask, .. } => mask.iter().copied().collect(),
+            Stmt::Op { args, .. } => args.iter().copied().collect(),
+            Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => SmallVec::from_slice(&[*arg]),
+            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => {
+                SmallVec::from_slice(&[*value])
+            }
+            Stmt::Indirect { value, mask, .. } | Stmt::Store { value, mask, .. } => {
+                [*value].into_iter().chain(*mask).collect()
+            }
+        }
     }
 
     /// Replaces each operand by `f` of it.

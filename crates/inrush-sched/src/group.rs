@@ -172,14 +172,22 @@ pub(crate) fn group(
             size: *size,
         })
         .collect();
-    let mut bodies: Vec<Body> = Vec::with_capacity(members.len());
-    for m in members {
-        let body = rename_shared(ex, m, &axes);
-        match merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
-            true => {}
-            false => bodies.push(body),
+    let renamed: Vec<Body> = members
+        .iter()
+        .map(|m| rename_shared(ex, m, &axes))
+        .collect();
+    let bodies = match pointwise(ex, &loops.buffers, &renamed, &axes) {
+        Some(one) => vec![one],
+        None => {
+            let mut bodies: Vec<Body> = Vec::with_capacity(renamed.len());
+            for body in renamed {
+                if !merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
+                    bodies.push(body);
+                }
+            }
+            bodies
         }
-    }
+    };
     let mut group = Group {
         axes,
         bodies,
@@ -229,6 +237,72 @@ fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
     body.outer = outer;
     substitute(ex, &mut body, &map);
     body
+}
+
+/// All bodies as one, when none has axes of its own: what [`append`] gives one by one, in linear time.
+fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> Option<Body> {
+    if bodies.len() < 2 || bodies.iter().any(|b| b.axes.len() > axes.len()) {
+        return None;
+    }
+    let mut b = Builder::new(ex, buffers, axes.iter().map(|a| a.sym));
+    bodies.iter().for_each(|x| b.will_write(x));
+    let mut hook = Forward {
+        buffers,
+        stored: FxHashMap::default(),
+        clash: false,
+    };
+    // Where earlier bodies touch each buffer; `None` for more than one place.
+    let mut touched: FxHashMap<BufId, Option<Coords>> = FxHashMap::default();
+    let mut origins = Vec::new();
+    for body in bodies {
+        for stmt in &body.stmts {
+            if let Stmt::Store {
+                buf, coords, mode, ..
+            } = stmt
+                && let Some(at) = touched.get(buf)
+                && (*mode != StoreMode::Set || at.as_ref() != Some(coords))
+            {
+                return None;
+            }
+        }
+        let ids = b.splice(body, None, &SymMap::default(), None, &mut hook);
+        if hook.clash {
+            return None;
+        }
+        for stmt in &body.stmts {
+            let (Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. }) = stmt else {
+                continue;
+            };
+            touched
+                .entry(*buf)
+                .and_modify(|at| {
+                    if at.as_ref() != Some(coords) {
+                        *at = None;
+                    }
+                })
+                .or_insert_with(|| Some(coords.clone()));
+            if let Stmt::Store {
+                value, mode, mask, ..
+            } = stmt
+            {
+                let plain =
+                    *mode == StoreMode::Set && mask.is_none() && !hook.stored.contains_key(buf);
+                let entry = plain.then(|| (coords.clone(), ids[value.index()]));
+                hook.stored.insert(*buf, entry);
+            }
+        }
+        for o in &body.origins {
+            if !origins.contains(o) {
+                origins.push(*o);
+            }
+        }
+    }
+    Some(b.finish(Body {
+        axes: axes.to_vec(),
+        outer: axes.len(),
+        stmts: Vec::new(),
+        origins,
+    }))
 }
 
 /// Tries to put `body` into one of the earlier bodies, from the last to the first that it may move up to.

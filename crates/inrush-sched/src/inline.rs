@@ -324,7 +324,9 @@ impl Judge<'_> {
             if matches!(self.nodes[u.node], Node::Contraction(_)) {
                 return refuse(Reason::IsContraction);
             }
-            if p.anchored && !(c.pointwise && c.exact == p.exact) {
+            // A cheap value of what stays in memory anyway may still be computed where it is reduced.
+            let follows = c.exact == p.exact && (c.pointwise || self.duplicable(k, infos));
+            if p.anchored && !follows {
                 return refuse(Reason::FusesWithProducer);
             }
             if c.stmts + p.stmts > self.options.max_stmts

@@ -721,7 +721,7 @@ fn plans_compute_what_loops_compute() {
     let count: u64 = std::env::var("COUNT")
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or(600);
+        .unwrap_or(200);
     for seed in first..first + count {
         check(seed, &Options::default());
     }
