@@ -245,7 +245,6 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
         return None;
     }
     let mut b = Builder::new(ex, buffers, axes.iter().map(|a| a.sym));
-    bodies.iter().for_each(|x| b.will_write(x));
     let mut hook = Forward {
         buffers,
         stored: FxHashMap::default(),
@@ -265,6 +264,8 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
                 return None;
             }
         }
+        // Loads before this body's stores may be shared; from here on they are forwarded.
+        b.will_write(body);
         let ids = b.splice(body, None, &SymMap::default(), None, &mut hook);
         if hook.clash {
             return None;
