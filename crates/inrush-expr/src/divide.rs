@@ -215,14 +215,14 @@ impl Exprs {
             }
         } else if let Node::Product(f) = self.node(b) {
             candidates.extend(f);
-        } else if let Node::Sum { base: 0, terms } = self.node(b) {
-            if let [(c, t)] = terms.as_slice() {
-                candidates.push(*t);
-                candidates.push(self.int(*c));
-                if let Node::Product(f) = self.node(*t) {
-                    candidates.extend(f.iter().copied());
-                    candidates.extend(f.iter().map(|e| self.scale(*e, *c)));
-                }
+        } else if let Node::Sum { base: 0, terms } = self.node(b)
+            && let [(c, t)] = terms.as_slice()
+        {
+            candidates.push(*t);
+            candidates.push(self.int(*c));
+            if let Node::Product(f) = self.node(*t) {
+                candidates.extend(f.iter().copied());
+                candidates.extend(f.iter().map(|e| self.scale(*e, *c)));
             }
         }
         for k in candidates {

@@ -131,7 +131,7 @@ const TABLE: &[(&str, usize, Function)] = &[
     }),
     ("heaviside", 2, |_, _, x| {
         Ok(match f(x, 0) {
-            v if v == 0.0 => x[1],
+            0.0 => x[1],
             v => Scalar::Float((v > 0.0) as u8 as f64),
         })
     }),
@@ -279,8 +279,10 @@ const TABLE: &[(&str, usize, Function)] = &[
     }),
 ];
 
+type OfFloat = fn(f64) -> f64;
+
 /// Functions of one float.
-const FLOATS: &[(&str, fn(f64) -> f64)] = &[
+const FLOATS: &[(&str, OfFloat)] = &[
     ("exp", libm::exp),
     ("exp2", libm::exp2),
     ("expm1", libm::expm1),
@@ -338,7 +340,7 @@ fn row(name: &str) -> Option<(usize, Function)> {
     TABLE.iter().find(|r| hit(r.0)).map(|r| (r.1, r.2))
 }
 
-fn of_float(name: &str) -> Option<fn(f64) -> f64> {
+fn of_float(name: &str) -> Option<OfFloat> {
     FLOATS.iter().find(|r| r.0 == name).map(|r| r.1)
 }
 

@@ -119,9 +119,9 @@ fn reduced(sizes: &[i64], dims: &[usize], at: &[i64]) -> Vec<usize> {
     let dims = dims_sorted(dims);
     let mut full = vec![0; sizes.len()];
     let mut next = at.iter();
-    for d in 0..sizes.len() {
+    for (d, i) in full.iter_mut().enumerate() {
         if kept || !dims.contains(&d) {
-            full[d] = *next.next().unwrap_or(&0);
+            *i = *next.next().unwrap_or(&0);
         }
     }
     points(&extents)
