@@ -10,6 +10,8 @@ pub mod bind;
 pub mod call;
 pub mod decompose;
 pub mod example;
+#[cfg(test)]
+mod flat;
 pub mod lower;
 pub mod meta;
 pub mod normalize;

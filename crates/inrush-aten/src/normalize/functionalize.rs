@@ -13,7 +13,9 @@ use inrush_graph::{
 
 pub fn functionalize(graph: &mut Graph) -> Result<()> {
     let nodes = std::mem::take(&mut graph.nodes);
-    let writes = nodes.iter().any(|n| inplace(n).is_some());
+    let writes = nodes
+        .iter()
+        .any(|n| inplace(n).is_some() || moves_statistics(n));
     let count = graph.values.len();
     let mut f = Functionalize {
         nodes: Vec::with_capacity(nodes.len()),
@@ -38,6 +40,21 @@ fn inplace(node: &Node) -> Option<String> {
         Some(_) => None,
         None => bind::functional_name(&node.op),
     }
+}
+
+/// Whether an operator, called in place, changes what its argument looks like and no element: `unsqueeze_`.
+fn is_view_operator(op: &str) -> bool {
+    lookup(op).is_some_and(|op| {
+        matches!(op.row.route, Route::View(_))
+            && op.schema().returns.iter().any(|r| r.alias.is_some())
+    })
+}
+
+/// Batch normalisation in training mode also moves the running statistics, which its schema does not say.
+fn moves_statistics(node: &Node) -> bool {
+    node.op == "aten.batch_norm.default"
+        && node.args.get(5) == Some(&Arg::Bool(true))
+        && matches!(node.args.get(3..5), Some([Arg::Value(_), Arg::Value(_)]))
 }
 
 /// Operators whose result is their first argument, if that has the declared dtype.
@@ -103,8 +120,13 @@ struct Functionalize<'g> {
 impl Functionalize<'_> {
     fn node(&mut self, mut node: Node) -> Result<()> {
         let target = inplace(&node);
-        if let Some(functional) = target {
-            return self.write(node, functional);
+        match target {
+            Some(view) if is_view_operator(&view) => node.op = view,
+            Some(functional) => return self.write(node, functional),
+            None => {}
+        }
+        if moves_statistics(&node) {
+            self.move_statistics(&mut node)?;
         }
         if let Some(source) = self.identity(&node) {
             self.same[node.outs[0].index()] = self.same[source.index()];
@@ -267,6 +289,64 @@ impl Functionalize<'_> {
         self.assign(target, new)
     }
 
+    /// Writes `running + momentum * (batch - running)` to both running statistics and takes them out of the call, which in
+    /// training mode does not read them.
+    fn move_statistics(&mut self, node: &mut Node) -> Result<()> {
+        let (Arg::Value(input), Arg::Value(mean), Arg::Value(var)) =
+            (&node.args[0], &node.args[3], &node.args[4])
+        else {
+            return Ok(());
+        };
+        let (input, running) = (self.read(*input)?, [*var, *mean]);
+        let momentum = node.args[6].clone();
+        let rank = self.graph.tensor(input)?.rank() as i64;
+        let exprs = &self.graph.exprs;
+        let dims = (0..rank)
+            .filter(|d| *d != 1)
+            .map(|d| exprs.int(d))
+            .collect();
+        // The running variance is of the unbiased kind.
+        let args = vec![Arg::Value(input), Arg::Ints(dims), Arg::Int(exprs.int(1))];
+        let args = self.complete("aten.var_mean.correction", &args)?;
+        let dtype = self.graph.tensor(input)?.dtype;
+        let mut batch = Vec::new();
+        for v in running {
+            let mut ty = self.graph.tensor(v)?.clone();
+            ty.dtype = dtype;
+            batch.push(self.value(v, Type::Tensor(ty)));
+        }
+        self.push("aten.var_mean.correction", args, batch.clone());
+        for (target, mut batch) in running.into_iter().zip(batch) {
+            let target = self.same[target.index()];
+            let ty = self.graph.tensor(target)?.clone();
+            if ty.dtype != dtype {
+                let args = self.complete("aten.to.dtype", &[batch.into(), ty.dtype.into()])?;
+                batch = self.value(target, Type::Tensor(ty.clone()));
+                self.push("aten.to.dtype", args, vec![batch]);
+            }
+            let now = self.read(target)?;
+            let new = self.call_as(
+                "aten.lerp.Scalar",
+                vec![now.into(), batch.into(), momentum.clone()],
+                &ty,
+                target,
+            )?;
+            self.assign(target, new)?;
+        }
+        // The normalisation itself reads no running statistics; the batch's own, which it also gives, nobody asks for.
+        let a = &node.args;
+        let args = [&a[0], &a[1], &a[2], &a[5], &a[6], &a[7]].map(Arg::clone);
+        let mut ty = self.graph.tensor(running[0])?.clone();
+        ty.dtype = dtype.compute();
+        for _ in 0..2 {
+            let unused = self.value(input, Type::Tensor(ty.clone()));
+            node.outs.push(unused);
+        }
+        node.op = "aten._native_batch_norm_legit.no_stats".into();
+        node.args = args.into();
+        Ok(())
+    }
+
     /// Calls `op` and converts its result to the dtype that is written to.
     fn call_as(
         &mut self,
@@ -383,60 +463,44 @@ impl Functionalize<'_> {
         let view = self.view_of(w, parent)?.ok_or_else(refuse)?;
         let exprs = &self.graph.exprs;
         let indices = crate::view::indices(exprs, &view.sizes);
-        let (op, args) = if view.sizes.len() == pty.rank() && view.sizes != pty.sizes
-            || view.map != crate::view::indices(exprs, &pty.sizes)
-        {
-            // A permutation: parent dimension d is dimension order[d] of the view.
-            let order: Option<Vec<_>> = (0..pty.rank())
-                .map(|d| {
-                    let k = (0..view.sizes.len()).find(|k| {
-                        exprs.as_int(indices[*k]).is_none() && indices[*k] == view.map[d]
-                    })?;
-                    Some(exprs.int(k as i64))
-                })
-                .collect();
-            match order {
-                Some(order) => ("aten.permute.default", vec![new.into(), Arg::Ints(order)]),
-                None => {
-                    // One dimension is shifted by a constant: a piece of it.
-                    let d = (0..pty.rank())
-                        .find(|d| view.map[*d] != indices[*d])
-                        .filter(|_| view.sizes.len() == pty.rank())
-                        .ok_or_else(refuse)?;
-                    let others = (0..pty.rank()).all(|k| k == d || view.map[k] == indices[k]);
-                    let start = exprs.sub(view.map[d], indices[d]);
-                    if !others || exprs.free_syms(start).iter().any(|s| exprs.is_index(*s)) {
-                        return Err(refuse());
-                    }
-                    let end = exprs.add(start, view.sizes[d]);
-                    (
-                        "aten.slice_scatter.default",
-                        vec![
-                            parent.into(),
-                            new.into(),
-                            Arg::Int(exprs.int(d as i64)),
-                            Arg::Int(start),
-                            Arg::Int(end),
-                        ],
-                    )
-                }
+        if view.sizes.len() != pty.rank() {
+            return Err(refuse());
+        }
+        // A permutation: dimension d of the parent is dimension order[d] of the view.
+        let mut order: Vec<usize> = Vec::with_capacity(pty.rank());
+        for (size, at) in pty.sizes.iter().zip(&view.map) {
+            let k = (0..indices.len())
+                .find(|k| !order.contains(k) && view.sizes[*k] == *size && indices[*k] == *at);
+            order.extend(k);
+        }
+        let (op, args) = if order.len() == pty.rank() {
+            if order.is_sorted() {
+                return Ok(new);
             }
+            let order = order.iter().map(|k| exprs.int(*k as i64)).collect();
+            ("aten.permute.default", vec![new.into(), Arg::Ints(order)])
         } else {
-            // A piece that starts at 0, or all of it.
-            let d = (0..pty.rank()).find(|d| view.sizes[*d] != pty.sizes[*d]);
-            match d {
-                None => return Ok(new),
-                Some(d) => (
-                    "aten.slice_scatter.default",
-                    vec![
-                        parent.into(),
-                        new.into(),
-                        Arg::Int(exprs.int(d as i64)),
-                        Arg::Int(exprs.int(0)),
-                        Arg::Int(view.sizes[d]),
-                    ],
-                ),
+            // A piece of one dimension.
+            let same = |d: &usize| view.sizes[*d] == pty.sizes[*d] && view.map[*d] == indices[*d];
+            let mut cut = (0..pty.rank()).filter(|d| !same(d));
+            let (Some(d), None) = (cut.next(), cut.next()) else {
+                return Err(refuse());
+            };
+            let start = exprs.sub(view.map[d], indices[d]);
+            if exprs.free_syms(start).iter().any(|s| exprs.is_index(*s)) {
+                return Err(refuse());
             }
+            let end = exprs.add(start, view.sizes[d]);
+            (
+                "aten.slice_scatter.default",
+                vec![
+                    parent.into(),
+                    new.into(),
+                    Arg::Int(exprs.int(d as i64)),
+                    Arg::Int(start),
+                    Arg::Int(end),
+                ],
+            )
         };
         let args = self.complete(op, &args)?;
         let out = self.value(w.parent, Type::Tensor(pty.clone()));
