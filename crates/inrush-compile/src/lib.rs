@@ -69,7 +69,8 @@ pub fn compile(
     let graph = run.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
     let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
     let graph = run.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
-    let loops = run.stage("lower", || inrush_aten::lower(graph.clone()), |l| l.print())?;
+    let guards = graph.guards.clone();
+    let loops = run.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
     let plan = run.stage(
         "fuse",
         || inrush_sched::schedule(loops, caps, &options.sched),
@@ -89,7 +90,7 @@ pub fn compile(
         "wrap",
         || {
             wrap::wrap(
-                &graph,
+                &guards,
                 &signature,
                 &plan,
                 &emitted.functions,

@@ -5,7 +5,7 @@ use crate::sizes::Sizes;
 use inrush_base::{Error, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
-use inrush_graph::{Graph, Relation as GraphRelation, Type};
+use inrush_graph::{Guard, Relation as GraphRelation, Type};
 use inrush_kernel::{Item, Kernel};
 use inrush_loops::{
     Access, Axis, BufferKind, Contraction, Loops, OriginId, Output as LoopOutput, StoreMode,
@@ -29,7 +29,7 @@ struct Wrap<'a> {
 
 /// Makes the program. `steps` and `load_steps` are the emitted kernels of the plan's steps, in order.
 pub fn wrap(
-    graph: &Graph,
+    guards: &[Guard],
     signature: &Signature,
     plan: &Plan,
     functions: &[Function],
@@ -72,7 +72,7 @@ pub fn wrap(
             ty,
         });
     }
-    for g in &graph.guards {
+    for g in guards {
         out.guards.push(program::Guard {
             relation: match g.relation {
                 GraphRelation::Eq => program::Relation::Eq,

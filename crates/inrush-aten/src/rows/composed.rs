@@ -1,6 +1,7 @@
 //! Operators that are a few calls of others and belong to no larger family.
 
-use crate::{Args, Builder, Meta, Route, Row};
+use super::decomposed as row;
+use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
 
@@ -70,21 +71,6 @@ fn diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         }
     };
     Ok(vec![b.call(op, &[x.into(), offset])?])
-}
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    decompose: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(decompose),
-        example,
-    }
 }
 
 pub const ROWS: &[Row] = &[

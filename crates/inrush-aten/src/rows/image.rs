@@ -1,6 +1,7 @@
 //! Channels and pixels: rearrangements, gates, patches, similarities.
 
-use crate::{Args, Builder, Meta, Route, Row};
+use super::decomposed as row;
+use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
@@ -262,23 +263,6 @@ fn cdist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         &[d.into(), Arg::Float(args.float("p")?), b.ints(&[-1])],
     )?;
     Ok(vec![norm])
-}
-
-type Decomposition = fn(&mut Builder, &Args) -> Result<Vec<ValueId>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    f: Decomposition,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
 }
 
 pub const ROWS: &[Row] = &[

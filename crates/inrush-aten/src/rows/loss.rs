@@ -1,6 +1,7 @@
 //! Losses: an elementwise expression and a reduction, halves in `f32`.
 
-use crate::{Args, Builder, Meta, Route, Row};
+use super::decomposed as row;
+use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
@@ -350,23 +351,6 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         loss = add(b, kept, share)?;
     }
     Ok(vec![b.cast(loss, t.dtype)?])
-}
-
-type Decomposition = fn(&mut Builder, &Args) -> Result<Vec<ValueId>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    f: Decomposition,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
 }
 
 pub const ROWS: &[Row] = &[

@@ -32,7 +32,9 @@ mod slice;
 mod softmax;
 mod window;
 
-use crate::{Op, Row};
+use crate::{Args, Builder, Meta, Op, Route, Row};
+use inrush_base::Result;
+use inrush_graph::ValueId;
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
@@ -103,5 +105,21 @@ mod tests {
         for row in super::rows() {
             assert!(seen.insert(row.name), "{} has two rows", row.name);
         }
+    }
+}
+
+/// A row that is calls of other operators, whose types it takes.
+const fn decomposed(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::Decompose(f),
+        example,
     }
 }

@@ -1,6 +1,7 @@
 //! Normalisation: statistics as reductions, the rest pointwise, halves in `f32` throughout.
 
-use crate::{Args, Builder, Meta, Route, Row};
+use super::decomposed as row;
+use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
@@ -333,23 +334,6 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         out.push(b.cast(sum, dtype)?);
     }
     Ok(out)
-}
-
-type Decomposition = fn(&mut Builder, &Args) -> Result<Vec<ValueId>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    f: Decomposition,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
 }
 
 pub const ROWS: &[Row] = &[

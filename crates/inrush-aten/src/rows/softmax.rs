@@ -1,6 +1,7 @@
 //! Softmax and its relatives.
 
-use crate::{Args, Builder, Meta, Route, Row};
+use super::decomposed as row;
+use crate::{Args, Builder, Row};
 use inrush_base::{DType, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
@@ -171,23 +172,6 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         y = b.call("aten.view.default", &[y.into(), sizes.into()])?;
     }
     Ok(vec![b.cast(y, dtype)?])
-}
-
-type Decomposition = fn(&mut Builder, &Args) -> Result<Vec<ValueId>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    f: Decomposition,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
 }
 
 pub const ROWS: &[Row] = &[
