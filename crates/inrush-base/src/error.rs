@@ -67,6 +67,14 @@ impl Error {
     pub fn stage(&self) -> Option<&'static str> {
         self.0.stage
     }
+    /// The first result of the graph node that is at fault, as the graph that was handed in names it.
+    pub fn node(&self) -> Option<&str> {
+        self.0.node.as_deref()
+    }
+    /// The operator at fault.
+    pub fn op(&self) -> Option<&str> {
+        self.0.op.as_deref()
+    }
 
     /// Sets the file unless an inner call already did: the innermost place wins.
     pub fn in_file(mut self, file: impl Into<String>) -> Self {

@@ -36,12 +36,12 @@ impl Graph {
             .map(String::as_str)
     }
 
-    /// Puts the node's place on an error.
+    /// Puts the node's place on an error. A node that a stage made is named by the one it was made from.
     pub fn locate(&self, node: &Node, e: Error) -> Error {
         let name = node
             .outs
             .first()
-            .map(|v| self.value(*v).name.clone())
+            .map(|v| source_name(&self.value(*v).name).to_string())
             .unwrap_or_default();
         let e = e.in_op(&node.op).at_node(name);
         match self.line_of(node) {
@@ -49,6 +49,11 @@ impl Graph {
             None => e,
         }
     }
+}
+
+/// The value of the source graph that a value was made for: stages name theirs `source.suffix`.
+pub fn source_name(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
 }
 
 impl TensorType {

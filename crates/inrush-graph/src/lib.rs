@@ -7,6 +7,8 @@ mod build;
 pub mod text;
 pub mod verify;
 
+pub use build::source_name;
+
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs};
 

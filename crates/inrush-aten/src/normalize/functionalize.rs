@@ -282,7 +282,9 @@ impl Functionalize<'_> {
             self.read_arg(arg)?;
         }
         let ty = self.graph.tensor(target)?.clone();
-        let new = self.call_as(&functional, node.args, &ty, target)?;
+        // Named after the call, which an error about it must point to.
+        let like = node.outs.first().copied().unwrap_or(target);
+        let new = self.call_as(&functional, node.args, &ty, like)?;
         for out in &node.outs {
             self.same[out.index()] = target;
         }

@@ -31,8 +31,10 @@ pub fn normalize(mut graph: Graph) -> Result<Graph> {
 fn complete(graph: &mut Graph) -> Result<()> {
     let mut nodes = std::mem::take(&mut graph.nodes);
     let mut unknown = BTreeSet::new();
+    let mut first = None;
     for node in &mut nodes {
         let Some(op) = bind::signature(&node.op) else {
+            first.get_or_insert_with(|| node.clone());
             unknown.insert(match graph.line_of(node) {
                 Some(l) => format!("{} (at {l})", node.op),
                 None => node.op.clone(),
@@ -43,15 +45,18 @@ fn complete(graph: &mut Graph) -> Result<()> {
             .map_err(|e| graph.locate(node, e))?;
     }
     graph.nodes = nodes;
-    if unknown.is_empty() {
+    let Some(mut first) = first else {
         return Ok(());
-    }
+    };
     let list: Vec<String> = unknown.into_iter().collect();
-    Err(Error::unsupported(format!(
+    let e = Error::unsupported(format!(
         "{} unknown operator(s): {}",
         list.len(),
         list.join(", ")
-    )))
+    ));
+    // The list has the lines; the place is that of the first.
+    first.line = None;
+    Err(graph.locate(&first, e))
 }
 
 /// Compares the declared type of every result with what the operator's meta rule gives.
