@@ -18,7 +18,6 @@ pub struct EmittedAll {
     pub functions: Vec<Function>,
     pub load_steps: Vec<Emitted>,
     pub steps: Vec<Emitted>,
-    pub pieces: Vec<String>,
 }
 
 /// Stage tile over all steps.
@@ -43,8 +42,8 @@ pub fn show(plan: &Plan, kernels: &Kernels) -> String {
     out
 }
 
-/// Stage emit: C source, equal functions once, spread over `pieces` translation units of similar length.
-pub fn emit(plan: &Plan, kernels: Kernels, caps: &Caps, pieces: usize) -> Result<EmittedAll> {
+/// Stage emit: C source, equal functions once.
+pub fn emit(plan: &Plan, kernels: Kernels, caps: &Caps) -> Result<EmittedAll> {
     let mut functions: Vec<Function> = Vec::new();
     let mut by_name: FxHashMap<String, u32> = FxHashMap::default();
     let mut one = |kernel: Kernel| -> Result<Emitted> {
@@ -69,17 +68,15 @@ pub fn emit(plan: &Plan, kernels: Kernels, caps: &Caps, pieces: usize) -> Result
         .into_iter()
         .map(&mut one)
         .collect::<Result<_>>()?;
-    let pieces = spread(&functions, pieces);
     Ok(EmittedAll {
         functions,
         load_steps,
         steps,
-        pieces,
     })
 }
 
-/// Longest first into the shortest piece; within a piece functions keep their order.
-fn spread(functions: &[Function], pieces: usize) -> Vec<String> {
+/// Translation units of similar length: longest first into the shortest piece; within a piece functions keep their order.
+pub fn spread(functions: &[Function], pieces: usize) -> Vec<String> {
     let pieces = pieces.min(functions.len()).max(1);
     let mut order: Vec<usize> = (0..functions.len()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(functions[*i].text.len()), *i));

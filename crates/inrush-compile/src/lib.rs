@@ -6,13 +6,21 @@
 //! Does not know: files, clocks, Python, devices by name.
 
 mod functions;
+mod partition;
+mod sequence;
 mod signature;
 mod sizes;
 mod wrap;
 
 use inrush_base::{Caps, Result};
+use inrush_c::Function;
 use inrush_graph::Graph;
 use inrush_program::Program;
+
+pub use sequence::{
+    Call, Part, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View, What,
+    compile_sequence,
+};
 
 /// The stages in order, as `inrush inspect --stage` names them.
 pub const STAGES: &[&str] = &[
@@ -43,6 +51,8 @@ pub struct Options {
     pub sched: inrush_sched::Options,
     /// Number of translation units that the kernels are spread over, so that they compile side by side.
     pub pieces: usize,
+    /// A broken invariant is an error even where calling the operators would do instead.
+    pub strict: bool,
 }
 
 /// The result of a compilation.
@@ -65,47 +75,19 @@ pub fn compile(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
-    let mut run = Run { observer };
-    let graph = run.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
-    let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
-    let graph = run.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
-    let guards = graph.guards.clone();
-    let loops = run.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
-    let plan = run.stage(
-        "fuse",
-        || inrush_sched::schedule(loops, caps, &options.sched),
-        |p| p.print(),
-    )?;
-    let kernels = run.stage(
-        "tile",
-        || functions::tile(&plan, caps),
-        |k| functions::show(&plan, k),
-    )?;
-    let emitted = run.stage(
-        "emit",
-        || functions::emit(&plan, kernels, caps, options.pieces.max(1)),
-        |e| e.pieces.join("\n"),
-    )?;
-    let program = run.stage(
-        "wrap",
-        || {
-            wrap::wrap(
-                &guards,
-                &signature,
-                &plan,
-                &emitted.functions,
-                &emitted.load_steps,
-                &emitted.steps,
-            )
-        },
-        |p| p.to_string(),
-    )?;
-    let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
+    let unit = Run { observer }.unit(graph, caps, &options.sched)?;
     Ok(Compiled {
-        program,
-        pieces: emitted.pieces,
-        refusals,
+        program: unit.program,
+        pieces: functions::spread(&unit.functions, options.pieces.max(1)),
+        refusals: unit.refusals,
     })
+}
+
+/// What one graph gives.
+pub(crate) struct Unit {
+    pub program: Program,
+    pub functions: Vec<Function>,
+    pub refusals: Vec<String>,
 }
 
 struct Run<'a> {
@@ -113,6 +95,49 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// All stages, up to the distinct functions of the kernels.
+    fn unit(&mut self, graph: Graph, caps: &Caps, sched: &inrush_sched::Options) -> Result<Unit> {
+        let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
+        let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
+        let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
+        let guards = graph.guards.clone();
+        let loops = self.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
+        let plan = self.stage(
+            "fuse",
+            || inrush_sched::schedule(loops, caps, sched),
+            |p| p.print(),
+        )?;
+        let kernels = self.stage(
+            "tile",
+            || functions::tile(&plan, caps),
+            |k| functions::show(&plan, k),
+        )?;
+        let emitted = self.stage(
+            "emit",
+            || functions::emit(&plan, kernels, caps),
+            |e| functions::spread(&e.functions, 1).join("\n"),
+        )?;
+        let program = self.stage(
+            "wrap",
+            || {
+                wrap::wrap(
+                    &guards,
+                    &signature,
+                    &plan,
+                    &emitted.functions,
+                    &emitted.load_steps,
+                    &emitted.steps,
+                )
+            },
+            |p| p.to_string(),
+        )?;
+        Ok(Unit {
+            program,
+            functions: emitted.functions,
+            refusals: plan.refusals.iter().map(|r| plan.show_refusal(r)).collect(),
+        })
+    }
+
     fn stage<T>(
         &mut self,
         name: &'static str,

@@ -66,6 +66,8 @@ pub enum Type {
     Constant(Scalar),
     /// An output that an operator declares but does not produce here.
     None,
+    /// Something that only PyTorch can hold, in words: a sparse tensor, a generator.
+    Opaque(String),
 }
 
 /// Metadata of a tensor: sizes and strides in elements.

@@ -286,6 +286,7 @@ impl Model {
             Type::Bool => "bool".into(),
             Type::Constant(s) => format!("always {s}"),
             Type::None => "none".into(),
+            Type::Opaque(what) => what.clone(),
         };
         let mut out = String::new();
         let (major, minor) = self.schema_version;

@@ -162,6 +162,7 @@ impl Parser<'_> {
             "bool" => Type::Bool,
             "constant" => Type::Constant(self.s.scalar()?),
             "none" => Type::None,
+            "opaque" => Type::Opaque(self.s.string()?),
             _ => return Err(self.s.error(format!("unknown type `{word}`"))),
         })
     }

@@ -104,6 +104,7 @@ impl Printer<'_> {
             Type::Bool => "bool".into(),
             Type::Constant(v) => format!("constant {v}"),
             Type::None => "none".into(),
+            Type::Opaque(what) => format!("opaque {}", quote(what)),
         }
     }
 

@@ -1,0 +1,542 @@
+//! Where a graph is cut: compiled segments between called operators.
+//!
+//! Nodes keep their order. A called node ends the open segment only when it needs something that the segment computes.
+//! Views are never placed: each segment repeats the views that it reads through, and a called operator or an output that
+//! needs a view gets one over the storage of its *root*, the first value up the chain that is no view. So only roots are
+//! stored between pieces, and what aliases in PyTorch aliases here.
+
+use inrush_aten::{Args, Route};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Sym};
+use inrush_graph::{
+    Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
+    ValueId,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// Operators that never copy: their result is a tensor over their first argument's storage.
+const VIEWS: &[&str] = &[
+    "_unsafe_view",
+    "alias",
+    "detach",
+    "diagonal",
+    "expand",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "squeeze",
+    "t",
+    "transpose",
+    "unbind",
+    "unfold",
+    "unsqueeze",
+    "view",
+];
+
+/// The pieces in order.
+pub struct Cut {
+    pub pieces: Vec<Piece>,
+    pub views: Views,
+}
+
+pub enum Piece {
+    Segment(Cutout),
+    Call(NodeId),
+    View { value: ValueId, base: ValueId },
+}
+
+/// A segment as a graph of its own. Its inputs are `inputs`, then the symbols that it mentions as integers.
+pub struct Cutout {
+    pub nodes: Vec<NodeId>,
+    pub graph: Graph,
+    pub inputs: Vec<ValueId>,
+    pub outputs: Vec<ValueId>,
+}
+
+/// For results of views: the node, which of its results, and the value that it looks at.
+pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
+
+/// Whether a node only looks at its first argument's storage.
+pub fn is_view(graph: &Graph, node: &Node) -> bool {
+    let mut parts = node.op.split('.');
+    let (Some("aten"), Some(name)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    // `view.dtype` reads the bytes as something else.
+    VIEWS.contains(&name)
+        && inrush_aten::lookup(&node.op).is_some_and(|op| matches!(op.row.route, Route::View(_)))
+        && matches!(node.args.first(), Some(Arg::Value(v)) if matches!(graph.value(*v).ty, Type::Tensor(_)))
+        && node
+            .outs
+            .iter()
+            .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
+}
+
+/// Nodes that no stage needs to look at: they have no row, or values that only PyTorch can hold. With the reason.
+pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
+    let mut out = BTreeMap::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if is_size(graph, node) {
+            continue;
+        }
+        let foreign = |v: ValueId| match &graph.value(v).ty {
+            Type::Opaque(what) => Some(format!("`{}` is {what}", graph.value(v).name)),
+            Type::Float | Type::Bool => Some(format!(
+                "`{}` is a number that is read from data",
+                graph.value(v).name
+            )),
+            _ => None,
+        };
+        let reason = if inrush_aten::bind::signature(&node.op).is_none() {
+            Some("no lowering".to_string())
+        } else {
+            node.outs
+                .iter()
+                .copied()
+                .chain(node.reads())
+                .find_map(foreign)
+        };
+        if let Some(reason) = reason {
+            out.insert(NodeId::from_index(at), reason);
+        }
+    }
+    out
+}
+
+/// A node whose results are integers: they are expressions, and nothing has to run once their symbols are known.
+fn is_size(graph: &Graph, node: &Node) -> bool {
+    !node.outs.is_empty() && (node.outs.iter()).all(|v| matches!(graph.value(*v).ty, Type::Int(_)))
+}
+
+/// The root of a value: the value itself unless it is a view.
+fn root(views: &Views, mut v: ValueId) -> ValueId {
+    while let Some((_, _, base)) = views.get(&v) {
+        v = *base;
+    }
+    v
+}
+
+struct Cutter<'a> {
+    graph: &'a Graph,
+    views: Views,
+    /// Nodes of the segment under construction, and what they compute.
+    open: Vec<NodeId>,
+    open_values: FxHashSet<ValueId>,
+    placed: Vec<Placed>,
+    /// Views that stand as tensors already.
+    made: FxHashSet<ValueId>,
+}
+
+enum Placed {
+    Segment(Vec<NodeId>),
+    Call(NodeId),
+    View(ValueId),
+}
+
+/// Cuts the graph around the nodes in `called`.
+pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>) -> Result<Cut> {
+    let mut c = Cutter {
+        graph,
+        views: Views::default(),
+        open: Vec::new(),
+        open_values: FxHashSet::default(),
+        placed: Vec::new(),
+        made: FxHashSet::default(),
+    };
+    let mut known: FxHashSet<Sym> = FxHashSet::default();
+    let mut learn = |v: ValueId| {
+        let mut syms = Vec::new();
+        match &graph.value(v).ty {
+            Type::Int(e) => graph.exprs.collect_syms(*e, &mut syms),
+            Type::Tensor(t) => (t.sizes.iter().chain(&t.strides))
+                .for_each(|e| graph.exprs.collect_syms(*e, &mut syms)),
+            _ => {}
+        }
+        let fresh = syms.iter().any(|s| !known.contains(s));
+        known.extend(syms);
+        fresh
+    };
+    for i in &graph.inputs {
+        learn(i.value);
+    }
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let id = NodeId::from_index(at);
+        if is_size(graph, node) {
+            // One that brings a new symbol along reads it from data.
+            if node.outs.iter().any(|v| learn(*v)) {
+                c.call(id);
+            }
+        } else if called.contains_key(&id) {
+            node.outs.iter().for_each(|v| {
+                learn(*v);
+            });
+            c.call(id);
+        } else if is_view(graph, node) {
+            let Some(Arg::Value(base)) = node.args.first() else {
+                continue;
+            };
+            for (k, v) in node.outs.iter().enumerate() {
+                c.views.insert(*v, (id, k, *base));
+            }
+        } else {
+            c.open.push(id);
+            c.open_values.extend(node.outs.iter().copied());
+        }
+    }
+    c.close();
+    for o in &graph.outputs {
+        if let OutputValue::Value(v) = &o.value {
+            c.view(*v);
+        }
+    }
+    c.finish()
+}
+
+impl Cutter<'_> {
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.placed
+                .push(Placed::Segment(std::mem::take(&mut self.open)));
+            self.open_values.clear();
+        }
+    }
+
+    fn call(&mut self, id: NodeId) {
+        let node = &self.graph.nodes[id.index()];
+        let reads: Vec<ValueId> = node.reads().collect();
+        let waits = may_write(&node.op)
+            || (reads.iter()).any(|v| self.open_values.contains(&root(&self.views, *v)));
+        if waits {
+            self.close();
+        }
+        for v in reads {
+            self.view(v);
+        }
+        self.placed.push(Placed::Call(id));
+    }
+
+    /// Makes a tensor of `v` if it is a view.
+    fn view(&mut self, v: ValueId) {
+        if self.views.contains_key(&v) && self.made.insert(v) {
+            self.placed.push(Placed::View(v));
+        }
+    }
+
+    fn finish(self) -> Result<Cut> {
+        let graph = self.graph;
+        // What each piece needs from others, as roots.
+        let mut wanted: FxHashSet<ValueId> = FxHashSet::default();
+        for o in &graph.outputs {
+            if let OutputValue::Value(v) = &o.value {
+                wanted.insert(root(&self.views, *v));
+            }
+        }
+        let mut defined_in: FxHashMap<ValueId, usize> = FxHashMap::default();
+        for (at, p) in self.placed.iter().enumerate() {
+            if let Placed::Segment(nodes) = p {
+                for n in nodes {
+                    for v in &graph.nodes[n.index()].outs {
+                        defined_in.insert(*v, at);
+                    }
+                }
+            }
+        }
+        for (at, p) in self.placed.iter().enumerate() {
+            let nodes = match p {
+                Placed::Segment(nodes) => nodes.as_slice(),
+                Placed::Call(n) => std::slice::from_ref(n),
+                Placed::View(v) => {
+                    wanted.insert(root(&self.views, *v));
+                    continue;
+                }
+            };
+            for n in nodes {
+                for v in graph.nodes[n.index()].reads() {
+                    let r = root(&self.views, v);
+                    if defined_in.get(&r).is_some_and(|d| *d != at) {
+                        wanted.insert(r);
+                    }
+                }
+            }
+        }
+        let pieces = self
+            .placed
+            .iter()
+            .map(|p| {
+                Ok(match p {
+                    Placed::Segment(nodes) => {
+                        Piece::Segment(segment(graph, &self.views, nodes, &wanted))
+                    }
+                    Placed::Call(n) => Piece::Call(*n),
+                    Placed::View(v) => Piece::View {
+                        value: *v,
+                        base: root(&self.views, *v),
+                    },
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Cut {
+            pieces,
+            views: self.views,
+        })
+    }
+}
+
+/// Whether a called operator may change its arguments: then nothing moves across it. Higher-order and custom operators
+/// are not known well enough to say no.
+fn may_write(op: &str) -> bool {
+    let mut parts = op.split('.');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("aten" | "prims" | "sym" | "_operator"), Some(name), overload) => {
+            name.ends_with('_') && !name.ends_with("__")
+                || overload.is_some_and(|o| o.contains("out"))
+        }
+        _ => true,
+    }
+}
+
+/// The graph of a segment.
+fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<ValueId>) -> Cutout {
+    let mut b = Builder {
+        whole,
+        views,
+        out: Graph {
+            name: whole.name.clone(),
+            exprs: whole.exprs.clone(),
+            lines: whole.lines.clone(),
+            ..Graph::default()
+        },
+        map: FxHashMap::default(),
+        inputs: Vec::new(),
+        nodes: Vec::new(),
+        own: (nodes.iter())
+            .flat_map(|n| whole.nodes[n.index()].outs.iter().copied())
+            .collect(),
+        placed: FxHashSet::default(),
+    };
+    for n in nodes {
+        b.place(*n);
+    }
+    let mut outputs = Vec::new();
+    for n in nodes {
+        for v in &whole.nodes[n.index()].outs {
+            if wanted.contains(v) && !matches!(whole.value(*v).ty, Type::None) {
+                b.out.outputs.push(Output {
+                    value: OutputValue::Value(b.map[v]),
+                    kind: OutputKind::User {
+                        index: outputs.len(),
+                    },
+                });
+                outputs.push(*v);
+            }
+        }
+    }
+    b.symbols();
+    Cutout {
+        nodes: b.nodes,
+        graph: b.out,
+        inputs: b.inputs,
+        outputs,
+    }
+}
+
+struct Builder<'a> {
+    whole: &'a Graph,
+    views: &'a Views,
+    out: Graph,
+    map: FxHashMap<ValueId, ValueId>,
+    inputs: Vec<ValueId>,
+    nodes: Vec<NodeId>,
+    /// Values that the segment computes itself, views aside.
+    own: FxHashSet<ValueId>,
+    placed: FxHashSet<NodeId>,
+}
+
+impl Builder<'_> {
+    fn place(&mut self, n: NodeId) {
+        if !self.placed.insert(n) {
+            return;
+        }
+        let node = &self.whole.nodes[n.index()];
+        for v in node.reads() {
+            self.need(v);
+        }
+        let mut copy = node.clone();
+        for a in &mut copy.args {
+            match a {
+                Arg::Value(v) => *v = self.map[v],
+                Arg::Values(vs) => vs.iter_mut().flatten().for_each(|v| *v = self.map[v]),
+                _ => {}
+            }
+        }
+        for v in &mut copy.outs {
+            *v = self.value(*v);
+        }
+        self.nodes.push(n);
+        self.out.nodes.push(copy);
+    }
+
+    /// Makes `v` known: as a view of something known, as an own value, or as an input.
+    fn need(&mut self, v: ValueId) {
+        if self.map.contains_key(&v) || self.own.contains(&v) {
+            return;
+        }
+        // A chain of views is walked from its root; no recursion, chains may be long.
+        let mut chain = Vec::new();
+        let mut at = v;
+        while let Some((n, _, base)) = self.views.get(&at) {
+            if self.map.contains_key(&at) {
+                break;
+            }
+            chain.push(*n);
+            at = *base;
+        }
+        if !self.map.contains_key(&at) && !self.own.contains(&at) {
+            let new = self.value(at);
+            if !matches!(self.whole.value(at).ty, Type::Int(_)) {
+                let index = self.inputs.len();
+                self.inputs.push(at);
+                self.out.inputs.push(Input {
+                    value: new,
+                    kind: InputKind::User { index },
+                });
+            }
+        }
+        for n in chain.into_iter().rev() {
+            self.place(n);
+        }
+    }
+
+    fn value(&mut self, v: ValueId) -> ValueId {
+        if let Some(new) = self.map.get(&v) {
+            return *new;
+        }
+        let new = ValueId::from_index(self.out.values.len());
+        self.out.values.push(self.whole.value(v).clone());
+        self.map.insert(v, new);
+        new
+    }
+
+    /// Adds an integer input for every symbol that the segment mentions. Integers that nodes read are replaced by their
+    /// expressions, so that symbols are all there is to pass.
+    fn symbols(&mut self) {
+        let mut syms: Vec<Sym> = Vec::new();
+        let mut note = |e: Expr| self.whole.exprs.collect_syms(e, &mut syms);
+        for v in &self.out.values {
+            match &v.ty {
+                Type::Tensor(t) => t.sizes.iter().chain(&t.strides).for_each(|e| note(*e)),
+                Type::Int(e) => note(*e),
+                _ => {}
+            }
+        }
+        for a in self.out.nodes.iter().flat_map(|n| &n.args) {
+            match a {
+                Arg::Int(e) => note(*e),
+                Arg::Ints(es) => es.iter().for_each(|e| note(*e)),
+                _ => {}
+            }
+        }
+        let ints: Vec<Option<Expr>> = (self.out.values.iter())
+            .map(|v| match v.ty {
+                Type::Int(e) => Some(e),
+                _ => None,
+            })
+            .collect();
+        for a in self.out.nodes.iter_mut().flat_map(|n| &mut n.args) {
+            match a {
+                Arg::Value(v) => {
+                    if let Some(e) = ints[v.index()] {
+                        *a = Arg::Int(e);
+                    }
+                }
+                Arg::Values(vs) if !vs.is_empty() => {
+                    let all: Option<Vec<Expr>> =
+                        vs.iter().map(|v| v.and_then(|v| ints[v.index()])).collect();
+                    if let Some(all) = all {
+                        *a = Arg::Ints(all);
+                    }
+                }
+                _ => {}
+            }
+        }
+        syms.sort();
+        syms.dedup();
+        for s in syms {
+            let value = ValueId::from_index(self.out.values.len());
+            self.out.values.push(Value {
+                name: format!("size_{}", self.whole.exprs.sym_info(s).name),
+                ty: Type::Int(self.whole.exprs.sym_expr(s)),
+            });
+            let index = self.out.inputs.len();
+            self.out.inputs.push(Input {
+                value,
+                kind: InputKind::User { index },
+            });
+        }
+    }
+}
+
+/// Elements from the first of `base` to the first of `value`, a view of it through any number of views.
+pub fn offset(graph: &Graph, views: &Views, value: ValueId, base: ValueId) -> Result<Expr> {
+    let ex = &graph.exprs;
+    let mut total = ex.int(0);
+    let mut at = value;
+    while at != base {
+        let (n, k, from) = *views
+            .get(&at)
+            .ok_or_else(|| Error::internal("a chain of views has no root"))?;
+        total = ex.add(total, step(graph, &graph.nodes[n.index()], k, from)?);
+        at = from;
+    }
+    Ok(total)
+}
+
+/// The offset that one view adds.
+fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
+    let ex = &graph.exprs;
+    let locate = |e: Error| graph.locate(node, e);
+    let op = inrush_aten::lookup(&node.op)
+        .ok_or_else(|| locate(Error::internal("a view without a row")))?;
+    let args: Vec<Arg> = (node.args.iter())
+        .map(|a| match a {
+            Arg::Value(v) => match graph.value(*v).ty {
+                Type::Int(e) => Arg::Int(e),
+                _ => a.clone(),
+            },
+            _ => a.clone(),
+        })
+        .collect();
+    let args = inrush_aten::bind::complete(ex, op.schema(), &args).map_err(locate)?;
+    let call = inrush_aten::Call::new(
+        Args {
+            exprs: ex,
+            op,
+            args: &args,
+        },
+        &graph.values,
+        &node.outs,
+    );
+    let Route::View(f) = op.row.route else {
+        return Err(locate(Error::unsupported("no view by its row")));
+    };
+    let views = f(&call).map_err(locate)?;
+    let view = views
+        .get(k)
+        .ok_or_else(|| locate(Error::internal("a view has too few results")))?;
+    let zero: FxHashMap<Sym, Expr> = view
+        .sizes
+        .iter()
+        .enumerate()
+        .map(|(d, s)| (ex.index_sym(d as u32, *s), ex.int(0)))
+        .collect();
+    let strides = &graph.tensor(from)?.strides;
+    Ok(ex.sum(
+        view.map
+            .iter()
+            .zip(strides)
+            .map(|(m, s)| ex.mul(ex.subst(*m, &zero), *s)),
+    ))
+}

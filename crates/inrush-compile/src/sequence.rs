@@ -1,0 +1,400 @@
+//! A graph as a sequence of compiled segments and called operators.
+//!
+//! Inside PyTorch any operator can be called, so nothing has to be refused: what has no lowering, or what a stage refuses,
+//! is called where it stands, and the rest is compiled around it. [`compile_sequence`] finds out by trying: a node that a
+//! stage names in an `unsupported` error becomes a call with that reason, and only the segment that held it is cut again.
+
+use crate::functions::spread;
+use crate::partition::{self, Cut, Piece};
+use crate::sizes::Sizes;
+use crate::{Options, Run, Unit};
+use inrush_base::{Caps, Error, ErrorKind, Result};
+use inrush_c::Function;
+use inrush_expr::Sym;
+use inrush_graph::{Graph, NodeId, OutputValue, Type, ValueId};
+use inrush_program::{Program, Size, SizeId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+
+/// What runs for one graph, in order.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    pub parts: Vec<Part>,
+    /// Integers that a call brings along or that its operators compute, in the order in which they become known.
+    pub symbols: Vec<SymbolDef>,
+    /// Size arithmetic over [`Sequence::symbols`]; a line may only be read once its symbols are known.
+    pub sizes: Vec<Size>,
+    /// Values that are integers: what they are in terms of the symbols.
+    pub ints: Vec<(ValueId, SizeId)>,
+    pub outputs: Vec<SequenceOutput>,
+    /// Translation units of the one shared object of all segments.
+    pub pieces: Vec<String>,
+    /// Fusions that were considered and refused, printed.
+    pub refusals: Vec<String>,
+}
+
+/// Where a symbol is read, and from when on.
+#[derive(Clone, Debug)]
+pub struct SymbolDef {
+    pub name: String,
+    pub source: SymbolFrom,
+    /// The part after which it is known; `None` for symbols of the inputs.
+    pub after: Option<usize>,
+}
+
+/// The place that a symbol is read from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum SymbolFrom {
+    /// The value is this integer.
+    Int(ValueId),
+    /// Size `dim` of the tensor is `factor * symbol + offset`.
+    Dim {
+        value: ValueId,
+        dim: u32,
+        factor: i64,
+        offset: i64,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub what: What,
+    /// Values that no later part and no output reads.
+    pub frees: Vec<ValueId>,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Segment(Segment),
+    Call(Call),
+    View(View),
+}
+
+/// Compiled nodes.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub program: Program,
+    /// Tensors by position among the program's inputs; the inputs behind them are integers.
+    pub inputs: Vec<ValueId>,
+    /// For each symbol of the program its position in [`Sequence::symbols`].
+    pub symbols: Vec<u32>,
+    /// Values by position among the program's outputs. Further outputs are mutations.
+    pub outputs: Vec<ValueId>,
+}
+
+/// An operator that is called.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub node: NodeId,
+    pub op: String,
+    pub reason: String,
+    pub outs: Vec<ValueId>,
+}
+
+/// A tensor over another's storage.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub value: ValueId,
+    pub base: ValueId,
+    pub sizes: Vec<SizeId>,
+    pub strides: Vec<SizeId>,
+    /// Elements from the base's first to the view's first.
+    pub offset: SizeId,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum SequenceOutput {
+    Value(ValueId),
+    Int(SizeId),
+    Scalar(inrush_base::Scalar),
+    None,
+}
+
+/// Compiles what compiles and calls the rest.
+///
+/// # Errors
+/// What is nobody's fault at a single node: a graph that is not well formed, or a broken invariant in a stage.
+pub fn compile_sequence(
+    graph: &Graph,
+    caps: &Caps,
+    options: &Options,
+    observer: &mut dyn crate::Observer,
+) -> Result<Sequence> {
+    let by_name: FxHashMap<&str, NodeId> = graph
+        .nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(n, node)| {
+            let id = NodeId::from_index(n);
+            (node.outs.iter()).map(move |v| (graph.value(*v).name.as_str(), id))
+        })
+        .collect();
+    let mut called: BTreeMap<NodeId, String> = partition::must_call(graph);
+    let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
+    let cut = loop {
+        let cut = partition::cut(graph, &called)?;
+        let mut refused = false;
+        for piece in &cut.pieces {
+            let Piece::Segment(s) = piece else { continue };
+            let key = (s.nodes.clone(), s.outputs.clone());
+            if units.contains_key(&key) {
+                continue;
+            }
+            let mut run = Run { observer };
+            match run.unit(s.graph.clone(), caps, &options.sched) {
+                Ok(unit) => {
+                    units.insert(key, unit);
+                }
+                Err(e) => {
+                    refuse(graph, &mut called, &by_name, &s.nodes, &e, options.strict)?;
+                    refused = true;
+                }
+            }
+        }
+        if !refused {
+            break cut;
+        }
+    };
+    assemble(graph, cut, called, units, options)
+}
+
+/// Marks what an error names as called: its node, or without one all nodes of the segment.
+fn refuse(
+    graph: &Graph,
+    called: &mut BTreeMap<NodeId, String>,
+    by_name: &FxHashMap<&str, NodeId>,
+    nodes: &[NodeId],
+    e: &Error,
+    strict: bool,
+) -> Result<()> {
+    if e.kind() == ErrorKind::Machine || (strict && e.kind() == ErrorKind::Internal) {
+        return Err(e.clone());
+    }
+    let named = e
+        .node()
+        .and_then(|n| by_name.get(n))
+        .filter(|n| nodes.contains(n) && !called.contains_key(n));
+    match named {
+        Some(n) => {
+            called.insert(*n, e.message().to_string());
+        }
+        None => {
+            let reason = format!("its segment does not compile: {e}");
+            let mut fresh = false;
+            for n in nodes {
+                if !partition::is_view(graph, &graph.nodes[n.index()]) {
+                    fresh |= called.insert(*n, reason.clone()).is_none();
+                }
+            }
+            if !fresh {
+                return Err(e.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Symbols as they become known.
+struct Known<'a> {
+    graph: &'a Graph,
+    position: FxHashMap<Sym, u32>,
+    defs: Vec<SymbolDef>,
+    order: Vec<Sym>,
+}
+
+impl Known<'_> {
+    /// Reads what a value says about symbols that are not known yet.
+    fn learn(&mut self, value: ValueId, after: Option<usize>) {
+        let ex = &self.graph.exprs;
+        let mut found: Vec<(Sym, SymbolFrom)> = Vec::new();
+        match &self.graph.value(value).ty {
+            Type::Int(e) => found.extend(ex.as_sym(*e).map(|s| (s, SymbolFrom::Int(value)))),
+            Type::Tensor(t) => {
+                for (d, e) in t.sizes.iter().enumerate() {
+                    for sym in ex.free_syms(*e) {
+                        let Some((coefs, rest)) = ex.affine(*e, &[sym]) else {
+                            continue;
+                        };
+                        if let (Some(factor), Some(offset)) = (ex.as_int(coefs[0]), ex.as_int(rest))
+                            && factor != 0
+                        {
+                            found.push((
+                                sym,
+                                SymbolFrom::Dim {
+                                    value,
+                                    dim: d as u32,
+                                    factor,
+                                    offset,
+                                },
+                            ));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        for (sym, source) in found {
+            if !self.position.contains_key(&sym) {
+                self.position.insert(sym, self.defs.len() as u32);
+                self.order.push(sym);
+                self.defs.push(SymbolDef {
+                    name: ex.sym_info(sym).name,
+                    source,
+                    after,
+                });
+            }
+        }
+    }
+}
+
+fn assemble(
+    graph: &Graph,
+    cut: Cut,
+    called: BTreeMap<NodeId, String>,
+    mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>,
+    options: &Options,
+) -> Result<Sequence> {
+    let mut known = Known {
+        graph,
+        position: FxHashMap::default(),
+        defs: Vec::new(),
+        order: Vec::new(),
+    };
+    // Integers first: they are read without looking at a tensor.
+    let is_int = |v: ValueId| matches!(graph.value(v).ty, Type::Int(_));
+    for ints in [true, false] {
+        for i in graph.inputs.iter().filter(|i| is_int(i.value) == ints) {
+            known.learn(i.value, None);
+        }
+    }
+    for (at, piece) in cut.pieces.iter().enumerate() {
+        if let Piece::Call(n) = piece {
+            let outs = &graph.nodes[n.index()].outs;
+            outs.iter().for_each(|v| known.learn(*v, Some(at)));
+        }
+    }
+    let mut sizes = Sizes::new(&graph.exprs, &known.order);
+    let mut functions: Vec<Function> = Vec::new();
+    let mut seen: FxHashSet<String> = FxHashSet::default();
+    let mut refusals = Vec::new();
+    let mut parts = Vec::new();
+    for piece in cut.pieces {
+        let what = match piece {
+            Piece::Segment(s) => {
+                let unit = units
+                    .remove(&(s.nodes, s.outputs.clone()))
+                    .ok_or_else(|| Error::internal("a segment was not compiled"))?;
+                for f in unit.functions {
+                    if seen.insert(f.name.clone()) {
+                        functions.push(f);
+                    }
+                }
+                refusals.extend(unit.refusals);
+                let symbols = unit
+                    .program
+                    .symbols
+                    .iter()
+                    .map(|s| {
+                        let sym = graph.exprs.sym_by_name(&s.name);
+                        sym.and_then(|s| known.position.get(&s).copied())
+                            .ok_or_else(|| unknown(&s.name))
+                    })
+                    .collect::<Result<Vec<u32>>>()?;
+                What::Segment(Segment {
+                    program: unit.program,
+                    inputs: s.inputs,
+                    symbols,
+                    outputs: s.outputs,
+                })
+            }
+            Piece::Call(n) => {
+                let node = &graph.nodes[n.index()];
+                What::Call(Call {
+                    node: n,
+                    op: node.op.clone(),
+                    reason: called.get(&n).cloned().unwrap_or_default(),
+                    outs: node.outs.clone(),
+                })
+            }
+            Piece::View { value, base } => {
+                let t = graph.tensor(value)?;
+                let offset = partition::offset(graph, &cut.views, value, base)?;
+                What::View(View {
+                    value,
+                    base,
+                    sizes: sizes.all(&t.sizes)?,
+                    strides: sizes.all(&t.strides)?,
+                    offset: sizes.of(offset)?,
+                })
+            }
+        };
+        parts.push(Part {
+            what,
+            frees: Vec::new(),
+        });
+    }
+    let outputs = graph
+        .outputs
+        .iter()
+        .map(|o| {
+            Ok(match &o.value {
+                OutputValue::Value(v) => match graph.value(*v).ty {
+                    Type::Int(e) => SequenceOutput::Int(sizes.of(e)?),
+                    _ => SequenceOutput::Value(*v),
+                },
+                OutputValue::Scalar(s) => SequenceOutput::Scalar(*s),
+                OutputValue::None => SequenceOutput::None,
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    // A called operator may take any of them. One that is not arithmetic over known symbols is held as a value instead.
+    let ints = graph
+        .values
+        .iter()
+        .enumerate()
+        .filter_map(|(v, value)| match value.ty {
+            Type::Int(e) => Some((ValueId::from_index(v), sizes.of(e).ok()?)),
+            _ => None,
+        })
+        .collect();
+    free(graph, &mut parts, &outputs);
+    Ok(Sequence {
+        parts,
+        symbols: known.defs,
+        sizes: sizes.finish(),
+        ints,
+        outputs,
+        pieces: spread(&functions, options.pieces.max(1)),
+        refusals,
+    })
+}
+
+fn unknown(name: &str) -> Error {
+    Error::unsupported(format!("nothing says what the size `{name}` is"))
+}
+
+/// Puts every value that a part defines on the list of the last part that reads it.
+fn free(graph: &Graph, parts: &mut [Part], outputs: &[SequenceOutput]) {
+    let mut kept: FxHashSet<ValueId> = outputs
+        .iter()
+        .filter_map(|o| match o {
+            SequenceOutput::Value(v) => Some(*v),
+            _ => None,
+        })
+        .collect();
+    for part in parts.iter_mut().rev() {
+        let (reads, writes): (Vec<ValueId>, Vec<ValueId>) = match &part.what {
+            What::Segment(s) => (s.inputs.clone(), s.outputs.clone()),
+            What::Call(c) => (
+                graph.nodes[c.node.index()].reads().collect(),
+                c.outs.clone(),
+            ),
+            What::View(v) => (vec![v.base], vec![v.value]),
+        };
+        for v in reads.into_iter().chain(writes) {
+            if kept.insert(v) {
+                part.frees.push(v);
+            }
+        }
+    }
+}
