@@ -20,12 +20,12 @@ const MAX_PREPARED: usize = 64;
 
 /// What does not change between calls with the same symbol values.
 pub(crate) struct Prepared {
-    symbols: Vec<i64>,
-    sizes: Vec<i64>,
-    arena_bytes: usize,
+    pub symbols: Vec<i64>,
+    pub sizes: Vec<i64>,
+    pub arena_bytes: usize,
     steps: Vec<Ready>,
     /// Bytes of each output's storage; zero for outputs that are no tensors or share another's.
-    output_bytes: Vec<usize>,
+    pub output_bytes: Vec<usize>,
     /// Arena offset by buffer, for buffers in the arena.
     places: Vec<Where>,
 }
@@ -85,14 +85,15 @@ impl Model {
             .exclusive
             .as_ref()
             .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
-        let mut frame = self
-            .frames
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .pop()
-            .unwrap_or_default();
-        let result = self.call(&prepared, &mut frame, inputs);
-        let mut frames = self.frames.lock().unwrap_or_else(|e| e.into_inner());
+        self.with_frame(|frame| self.call(&prepared, frame, inputs))
+    }
+
+    /// Lends a frame of an earlier call, or a fresh one.
+    pub(crate) fn with_frame<T>(&self, f: impl FnOnce(&mut Frame) -> T) -> T {
+        let lock = || self.frames.lock().unwrap_or_else(|e| e.into_inner());
+        let mut frame = lock().pop().unwrap_or_default();
+        let result = f(&mut frame);
+        let mut frames = lock();
         if frames.len() < 8 {
             frames.push(frame);
         }
@@ -124,7 +125,7 @@ impl Model {
         Ok(prepared)
     }
 
-    fn prepare(&self, symbols: Vec<i64>, sizes: Vec<i64>) -> Result<Prepared> {
+    pub(crate) fn prepare(&self, symbols: Vec<i64>, sizes: Vec<i64>) -> Result<Prepared> {
         let p = &self.program;
         let bytes = |v: i64, what: &str| {
             usize::try_from(v).map_err(|_| Error::input(format!("{what} would take {v} bytes")))
@@ -216,16 +217,6 @@ impl Model {
     }
 
     fn call(&self, p: &Prepared, frame: &mut Frame, inputs: &[Value]) -> Result<Vec<Value>> {
-        let fit = |slot: &mut Option<Storage>, need: usize| -> Result<*mut u8> {
-            if slot.as_ref().is_none_or(|s| s.len() < need) {
-                // Freed first, so that the peak is the new block alone.
-                *slot = None;
-                *slot = Some(Storage::uninit(need)?);
-            }
-            Ok(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
-        };
-        let arena = fit(&mut frame.arena, p.arena_bytes)?;
-
         // Inputs that lie otherwise than the kernels expect are copied.
         let mut copies: Vec<Option<Tensor>> = Vec::new();
         for (at, (spec, value)) in self.program.inputs.iter().zip(inputs).enumerate() {
@@ -248,31 +239,59 @@ impl Model {
                 *slot = Some(Arc::new(self.recycler.take(*bytes)?));
             }
         }
-        let pointers = &mut frame.pointers;
-        pointers.clear();
-        for (id, place) in p.places.iter().enumerate() {
-            pointers.push(match *place {
-                Where::Fixed => self.state.base[id],
-                Where::Arena(offset) => arena.wrapping_add(offset),
-                Where::Output(k) => outputs[k as usize]
-                    .as_ref()
-                    .map_or(std::ptr::null_mut(), |s| s.as_ptr()),
-                Where::Alias(of, offset) => pointers[of as usize].wrapping_offset(offset),
-                Where::Input(k) => match (copies.get(k as usize), &inputs[k as usize]) {
-                    (Some(Some(t)), _) | (_, Value::Tensor(t)) => t.data(),
-                    _ => std::ptr::null_mut(),
-                },
-            });
-        }
-        self.pool.wake();
-        p.steps.iter().try_for_each(|s| self.step(s, pointers))?;
+        let given: Vec<*mut u8> = inputs
+            .iter()
+            .enumerate()
+            .map(|(k, value)| match (copies.get(k), value) {
+                (Some(Some(t)), _) | (_, Value::Tensor(t)) => t.data(),
+                _ => std::ptr::null_mut(),
+            })
+            .collect();
+        let made: Vec<*mut u8> = outputs
+            .iter()
+            .map(|o| o.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()))
+            .collect();
+        self.issue(p, frame, &given, &made)?;
         // A mutated input that was copied in is copied back.
         for (copy, value) in copies.iter().zip(inputs) {
             if let (Some(copy), Value::Tensor(t)) = (copy, value) {
                 self.copy_back(copy, t);
             }
         }
-        self.collect(p, &outputs, inputs, pointers)
+        self.collect(p, &outputs, inputs, &frame.pointers)
+    }
+
+    /// Places every buffer and runs the steps. `inputs` and `outputs` are addresses by position; those of integers and of
+    /// outputs without storage of their own are not looked at.
+    pub(crate) fn issue(
+        &self,
+        p: &Prepared,
+        frame: &mut Frame,
+        inputs: &[*mut u8],
+        outputs: &[*mut u8],
+    ) -> Result<()> {
+        let fit = |slot: &mut Option<Storage>, need: usize| -> Result<*mut u8> {
+            if slot.as_ref().is_none_or(|s| s.len() < need) {
+                // Freed first, so that the peak is the new block alone.
+                *slot = None;
+                *slot = Some(Storage::uninit(need)?);
+            }
+            Ok(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
+        };
+        let arena = fit(&mut frame.arena, p.arena_bytes)?;
+        let pointers = &mut frame.pointers;
+        pointers.clear();
+        for (id, place) in p.places.iter().enumerate() {
+            pointers.push(match *place {
+                Where::Fixed => self.state.base[id],
+                Where::Arena(offset) => arena.wrapping_add(offset),
+                Where::Output(k) => outputs[k as usize],
+                Where::Alias(of, offset) => pointers[of as usize].wrapping_offset(offset),
+                Where::Input(k) => inputs[k as usize],
+            });
+        }
+        self.pool.wake();
+        p.steps.iter().try_for_each(|s| self.step(s, pointers))
     }
 
     fn copy_back(&self, copy: &Tensor, original: &Tensor) {

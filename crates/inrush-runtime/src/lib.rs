@@ -8,12 +8,14 @@ pub mod cc;
 mod contract;
 mod exec;
 mod model;
+mod planned;
 pub mod tensor;
 mod weights;
 
 pub use exec::CallStats;
 pub use inrush_cpu::Pool;
 pub use model::{Model, Parts};
+pub use planned::{CallPlan, OutputPlace, PlannedOutput};
 pub use tensor::{Storage, Tensor, Value};
 pub use weights::{MemoryWeights, WeightSource, WeightView};
 

@@ -1,0 +1,156 @@
+//! Calls on memory that the caller owns: for a host that brings tensors of its own, such as a PyTorch process.
+
+use crate::bind;
+use crate::exec::Prepared;
+use crate::model::{Model, root};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_program::{Output, Place, SizeId};
+use std::sync::Arc;
+
+/// Everything about a call that depends on the values of its symbols only.
+pub struct CallPlan {
+    prepared: Arc<Prepared>,
+    outputs: Vec<PlannedOutput>,
+}
+
+/// What an output of the program is at these sizes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PlannedOutput {
+    Tensor {
+        dtype: DType,
+        sizes: Vec<i64>,
+        /// In elements.
+        strides: Vec<i64>,
+        place: OutputPlace,
+    },
+    Int(i64),
+    Scalar(Scalar),
+    /// The call writes it into an input.
+    Mutation,
+    None,
+}
+
+/// Where an output's elements are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OutputPlace {
+    /// In memory that the caller passes at this position, at least as large as sizes and strides say.
+    Own,
+    /// In an input's memory, this many elements after its first.
+    Input { input: usize, offset: i64 },
+    /// In the memory of an earlier output, likewise.
+    Output { output: usize, offset: i64 },
+}
+
+impl CallPlan {
+    pub fn outputs(&self) -> &[PlannedOutput] {
+        &self.outputs
+    }
+
+    /// Bytes of intermediates.
+    pub fn arena_bytes(&self) -> usize {
+        self.prepared.arena_bytes
+    }
+}
+
+impl Model {
+    /// Plans calls for these values of the program's symbols, in the program's order.
+    ///
+    /// # Errors
+    /// An input error when a symbol is outside its range or a guard does not hold.
+    pub fn plan(&self, symbols: &[i64]) -> Result<CallPlan> {
+        let p = self.program();
+        if symbols.len() != p.symbols.len() {
+            return Err(Error::internal(format!(
+                "{} symbols given, the program has {}",
+                symbols.len(),
+                p.symbols.len()
+            )));
+        }
+        for (s, v) in p.symbols.iter().zip(symbols) {
+            if *v < s.lower || *v > s.upper {
+                return Err(Error::input(format!(
+                    "`{}` is {v}, outside {}..={}",
+                    s.name, s.lower, s.upper
+                )));
+            }
+        }
+        let sizes = bind::sizes(p, symbols)?;
+        bind::check(p, &sizes, symbols, &[])?;
+        let prepared = Arc::new(self.prepare(symbols.to_vec(), sizes)?);
+        let outputs = (0..p.outputs.len())
+            .map(|k| self.planned(k, &prepared.sizes))
+            .collect::<Result<_>>()?;
+        Ok(CallPlan { prepared, outputs })
+    }
+
+    fn planned(&self, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {
+        let p = self.program();
+        let value = |id: &SizeId| sizes[id.0 as usize];
+        Ok(match &p.outputs[k] {
+            Output::Int { value: v } => PlannedOutput::Int(value(v)),
+            Output::Scalar { value } => PlannedOutput::Scalar((*value).into()),
+            Output::Mutation => PlannedOutput::Mutation,
+            Output::None => PlannedOutput::None,
+            Output::Tensor {
+                buffer,
+                dtype,
+                sizes: s,
+                strides,
+            } => {
+                let mut offset = 0;
+                let mut at = *buffer;
+                while let Place::Alias { of, offset: by } = &p.buffers[at as usize].place {
+                    offset += value(by);
+                    at = *of;
+                }
+                let offset = offset / dtype.0.size().max(1) as i64;
+                let place = match root(p, *buffer).1 {
+                    Place::Output { output } if *output as usize == k && offset == 0 => {
+                        OutputPlace::Own
+                    }
+                    Place::Output { output } => OutputPlace::Output {
+                        output: *output as usize,
+                        offset,
+                    },
+                    Place::Input { input } => OutputPlace::Input {
+                        input: *input as usize,
+                        offset,
+                    },
+                    _ => {
+                        return Err(Error::internal(format!(
+                            "output {k} has no storage of its own"
+                        )));
+                    }
+                };
+                PlannedOutput::Tensor {
+                    dtype: dtype.0,
+                    sizes: s.iter().map(value).collect(),
+                    strides: strides.iter().map(value).collect(),
+                    place,
+                }
+            }
+        })
+    }
+
+    /// Runs a planned call. Addresses are by position of inputs and outputs; those of integers, and of outputs that are not
+    /// [`OutputPlace::Own`], are ignored.
+    ///
+    /// # Errors
+    /// An input error for an index out of range inside the model.
+    ///
+    /// # Safety
+    /// Each address is that of the first element of a tensor with the dtype, sizes and strides that the program says, and
+    /// nobody else writes it meanwhile.
+    pub unsafe fn run_planned(
+        &self,
+        plan: &CallPlan,
+        inputs: &[*mut u8],
+        outputs: &[*mut u8],
+    ) -> Result<()> {
+        let p = self.program();
+        if inputs.len() < p.inputs.len() || outputs.len() < p.outputs.len() {
+            return Err(Error::internal("too few addresses for a call"));
+        }
+        self.with_frame(|frame| self.issue(&plan.prepared, frame, inputs, outputs))
+    }
+}
