@@ -21,6 +21,8 @@ const MAX_PREPARED: usize = 64;
 /// What does not change between calls with the same symbol values.
 pub(crate) struct Prepared {
     pub symbols: Vec<i64>,
+    /// Threads that work is cut for; a host may change it between calls.
+    pub threads: usize,
     pub sizes: Vec<i64>,
     pub arena_bytes: usize,
     steps: Vec<Ready>,
@@ -111,7 +113,11 @@ impl Model {
 
     fn prepared_for(&self, symbols: &[i64], inputs: &[Value]) -> Result<Arc<Prepared>> {
         let mut known = self.prepared.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(p) = known.iter().find(|p| p.symbols == symbols) {
+        let threads = self.pool.threads();
+        if let Some(p) = known
+            .iter()
+            .find(|p| p.symbols == symbols && p.threads == threads)
+        {
             return Ok(p.clone());
         }
         let sizes = bind::sizes(&self.program, symbols)?;
@@ -160,6 +166,7 @@ impl Model {
         }
         Ok(Prepared {
             symbols,
+            threads: self.pool.threads(),
             sizes,
             arena_bytes,
             steps,

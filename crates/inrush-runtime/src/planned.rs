@@ -46,6 +46,11 @@ impl CallPlan {
         &self.outputs
     }
 
+    /// Threads that work was cut for. A call on another number of them is right but not the fastest: plan again.
+    pub fn threads(&self) -> usize {
+        self.prepared.threads
+    }
+
     /// Bytes of intermediates.
     pub fn arena_bytes(&self) -> usize {
         self.prepared.arena_bytes

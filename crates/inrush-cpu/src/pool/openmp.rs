@@ -1,0 +1,179 @@
+//! Loops on the OpenMP runtime that another library brought into the process.
+//!
+//! Nothing is linked: the entry points are looked up among the libraries that are loaded. GNU's runtime has them, and
+//! LLVM's and Intel's offer the same ones for programs that GCC compiled.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Mutex;
+
+use super::{Share, Task, deal, drain, lock, panicked};
+use inrush_base::Result;
+
+type Parallel = unsafe extern "C" fn(
+    f: extern "C" fn(*mut c_void),
+    data: *mut c_void,
+    n: c_uint,
+    flags: c_uint,
+);
+type Count = unsafe extern "C" fn() -> c_int;
+
+/// Shares that lie on the stack; more threads than this cost a call an allocation.
+const ON_STACK: usize = 32;
+
+/// The entry points of a loaded OpenMP runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenMp {
+    parallel: Parallel,
+    max_threads: Count,
+    thread_num: Count,
+    in_parallel: Count,
+}
+
+impl OpenMp {
+    /// The entry points as `find` gives them (null for none), where it has all.
+    ///
+    /// # Safety
+    /// What `find` gives are the functions of these names of one OpenMP runtime, which stays loaded.
+    pub unsafe fn with(find: impl Fn(&CStr) -> *const c_void) -> Option<OpenMp> {
+        let get = |name: &CStr| Some(find(name)).filter(|p| !p.is_null());
+        // SAFETY: the caller says that they have these types.
+        unsafe {
+            let count = |name| get(name).map(|p| std::mem::transmute::<*const c_void, Count>(p));
+            Some(OpenMp {
+                parallel: std::mem::transmute::<*const c_void, Parallel>(get(c"GOMP_parallel")?),
+                max_threads: count(c"omp_get_max_threads")?,
+                thread_num: count(c"omp_get_thread_num")?,
+                in_parallel: count(c"omp_in_parallel")?,
+            })
+        }
+    }
+
+    /// The runtime that this process has loaded, if any: first what any library of the process would find by name, then
+    /// what only the libraries find that depend on it.
+    pub fn of_process() -> Option<OpenMp> {
+        #[cfg(unix)]
+        {
+            // SAFETY: the names belong to OpenMP; libraries found here are never closed.
+            let all = unsafe { Self::with(|name| dlsym(std::ptr::null_mut(), name.as_ptr())) };
+            all.or_else(loaded)
+        }
+        #[cfg(not(unix))]
+        None
+    }
+
+    /// The same with the number of threads from `max_threads` instead of `omp_get_max_threads`: for hosts that set it
+    /// for each of their threads late, when that thread first needs it.
+    ///
+    /// # Safety
+    /// `max_threads` may be called from any thread while the runtime is used.
+    pub unsafe fn with_max_threads(self, max_threads: Count) -> OpenMp {
+        OpenMp {
+            max_threads,
+            ..self
+        }
+    }
+
+    /// Threads that a region begun here gets, the caller's included.
+    pub(super) fn threads(&self) -> usize {
+        // SAFETY: as promised when the entry points were found.
+        let (n, nested) = unsafe { ((self.max_threads)(), (self.in_parallel)() != 0) };
+        if nested { 1 } else { n.clamp(1, 4096) as usize }
+    }
+
+    /// Runs a loop in a region; `None`, with nothing done, where there is one thread or a region already.
+    pub(super) fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
+        let threads = self.threads();
+        if threads == 1 {
+            return None;
+        }
+        let stack: [Share; ON_STACK];
+        let heap: Vec<Share>;
+        let shares = if threads <= ON_STACK {
+            stack = [const { Share::new() }; ON_STACK];
+            &stack[..threads]
+        } else {
+            heap = (0..threads).map(|_| Share::new()).collect();
+            &heap
+        };
+        let region = Region {
+            shares,
+            chunk: deal(shares, units, grain),
+            task,
+            thread_num: self.thread_num,
+            panic: Mutex::new(None),
+        };
+        let data = std::ptr::from_ref(&region).cast_mut().cast();
+        // Always the whole team, as runtimes end the threads that a smaller one leaves out. Where fewer come than were
+        // asked for, those take the others' shares.
+        // SAFETY: the region ends before the call does.
+        unsafe { (self.parallel)(enter, data, threads as c_uint, 0) };
+        Some(match lock(&region.panic).take() {
+            Some(what) => Err(panicked(&what)),
+            None => Ok(()),
+        })
+    }
+}
+
+struct Region<'a> {
+    shares: &'a [Share],
+    chunk: usize,
+    task: Task<'a>,
+    thread_num: Count,
+    panic: Mutex<Option<String>>,
+}
+
+extern "C" fn enter(data: *mut c_void) {
+    // SAFETY: `run` passes a region that outlives the call.
+    let region = unsafe { &*data.cast::<Region>() };
+    // SAFETY: a function of the runtime.
+    let me = unsafe { (region.thread_num)() }.max(0) as usize;
+    let Region {
+        shares,
+        chunk,
+        task,
+        ..
+    } = *region;
+    drain(shares, me % shares.len(), chunk, task, &region.panic);
+}
+
+#[cfg(unix)]
+unsafe extern "C" {
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *const c_void;
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+}
+
+/// A runtime whose symbols are not visible to every library, by its file.
+#[cfg(target_os = "linux")]
+fn loaded() -> Option<OpenMp> {
+    const LAZY: c_int = 1;
+    const NOLOAD: c_int = 4;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let files = maps.lines().filter_map(|l| l.find('/').map(|at| &l[at..]));
+    let runtimes = files.filter(|path| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        ["libgomp", "libomp", "libiomp"]
+            .iter()
+            .any(|r| name.starts_with(r))
+    });
+    for path in runtimes {
+        let Ok(path) = std::ffi::CString::new(path) else {
+            continue;
+        };
+        // SAFETY: a library that is loaded already; the handle is kept, so it stays so.
+        let library = unsafe { dlopen(path.as_ptr(), LAZY | NOLOAD) };
+        if library.is_null() {
+            continue;
+        }
+        // SAFETY: symbols of that library or of those it depends on.
+        let found = unsafe { OpenMp::with(|name| dlsym(library, name.as_ptr())) };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn loaded() -> Option<OpenMp> {
+    None
+}
