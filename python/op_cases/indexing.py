@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from .core import generator
 from .pointwise import spread
+from .structure import Fn
 
 
 def cases(suite):
@@ -55,6 +56,9 @@ def cases(suite):
         g.add("sum_after", lambda w, a: (F.embedding(a, w) + F.embedding(a * 0 + 1, w)), weight, words)
         g.add("one_hot", lambda a: F.one_hot(a, 11), words)
         g.add("bag", lambda w, a: F.embedding(a, w).sum(1), weight, words, tol="norm")
+    classes = torch.tensor([4, 0, 2])
+    outside = [("a class beyond the last", (classes + 1,)), ("a negative class", (classes - 1,))]
+    suite.model("one_hot_range", Fn(lambda _, a: F.one_hot(a, 5)), [classes], tol="exact", reject=outside)
     with suite.group("mask", "near", tol="exact") as g:
         keep = torch.rand(5, 6, 7, generator=generator("mask")) > 0.4
         row = torch.tensor([True, False, True, True, False, True, False])

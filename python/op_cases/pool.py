@@ -22,6 +22,13 @@ def cases(suite):
         g.add("channels_last", lambda t: F.max_pool2d(t.to(memory_format=torch.channels_last), 3, 2, 1), x)
         g.add("indices", lambda t: F.max_pool2d(t, 2, return_indices=True), x)
         g.add("adaptive", lambda t: F.adaptive_max_pool2d(t, (4, 5)), x)
+        g.add("adaptive_indices", lambda t: F.adaptive_max_pool2d(t, (4, 5), return_indices=True), x)
+        nan, low = float("nan"), -float("inf")
+        g.add("several_nans", lambda t: F.max_pool2d(torch.where(t > 0.5, nan, t), 3, 2, 1, return_indices=True), x)
+        g.add("several_nans_adaptive", lambda t: F.adaptive_max_pool2d(torch.where(t > 0.5, nan, t), (4, 5), return_indices=True), x)
+        g.add("all_lowest", lambda t: F.max_pool2d(torch.full_like(t, low), 3, 2, 1, return_indices=True), x)
+        g.add("all_lowest_dilated", lambda t: F.max_pool2d(torch.full_like(t, low), 2, 1, 1, dilation=2, return_indices=True), x)
+        g.add("some_lowest", lambda t: F.max_pool1d(torch.where(t > -1, low, t), 3, 2, 1, return_indices=True), y)
         g.add("three_d", lambda t: F.max_pool3d(t[:, None], 2), x)
     with suite.group("avg_pool", "zoo", tol="norm") as g:
         g.add("two", lambda t: F.avg_pool2d(t, 2), x)

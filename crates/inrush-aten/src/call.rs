@@ -1,14 +1,31 @@
 //! A call's arguments by name, with the checks that every row needs.
 
 use crate::Op;
+use crate::normalize::require;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
-use inrush_graph::{Arg, MemoryFormat, TensorType, Type, Value, ValueId};
+use inrush_graph::{Arg, Guard, MemoryFormat, Relation, TensorType, Type, Value, ValueId};
+use std::cell::RefCell;
+
+/// Relations between sizes that rows ask for and that nothing proves: they are to be checked at each call.
+#[derive(Default)]
+pub struct Demands(RefCell<Vec<Guard>>);
+
+impl Demands {
+    /// Adds what was asked for to the guards of a graph.
+    pub fn drain_into(&self, exprs: &Exprs, guards: &mut Vec<Guard>) -> Result<()> {
+        for g in self.0.take() {
+            require(exprs, guards, g.relation, g.left, g.right, &g.why)?;
+        }
+        Ok(())
+    }
+}
 
 /// Bound arguments of a call.
 #[derive(Copy, Clone)]
 pub struct Args<'a> {
     pub exprs: &'a Exprs,
+    pub demands: &'a Demands,
     pub op: &'static Op,
     pub args: &'a [Arg],
 }
@@ -55,6 +72,53 @@ impl<'a> Args<'a> {
             Ok(a) => Error::unsupported(format!("argument `{name}` must be {want}, is {a:?}")),
             Err(e) => e,
         }
+    }
+
+    /// Two sizes must be equal: what is not proved is checked at each call.
+    pub fn same(&self, a: Expr, b: Expr, what: &str) -> Result<()> {
+        if self.exprs.prove_eq(a, b) {
+            return Ok(());
+        }
+        self.demand(Relation::Eq, a, b, what, self.exprs.prove_ne(a, b))
+    }
+
+    /// `a` must be at most `b`.
+    pub fn at_most(&self, a: Expr, b: Expr, what: &str) -> Result<()> {
+        if self.exprs.prove_le(a, b) {
+            return Ok(());
+        }
+        self.demand(Relation::Le, a, b, what, self.exprs.prove_lt(b, a))
+    }
+
+    /// Two lists of sizes must be equal.
+    pub fn same_sizes(&self, a: &[Expr], b: &[Expr], what: &str) -> Result<()> {
+        if a.len() != b.len() {
+            return Err(Error::input(format!(
+                "{what}: sizes {} and {} differ",
+                self.exprs.show_list(a),
+                self.exprs.show_list(b)
+            )));
+        }
+        a.iter()
+            .zip(b)
+            .try_for_each(|(x, y)| self.same(*x, *y, what))
+    }
+
+    fn demand(&self, relation: Relation, a: Expr, b: Expr, what: &str, never: bool) -> Result<()> {
+        if never {
+            return Err(Error::input(format!(
+                "{what}: sizes {} and {} do not fit",
+                self.exprs.show(a),
+                self.exprs.show(b)
+            )));
+        }
+        self.demands.0.borrow_mut().push(Guard {
+            relation,
+            left: a,
+            right: b,
+            why: format!("{what} of {}", self.op.row.name),
+        });
+        Ok(())
     }
 
     /// True when the schema has the parameter and the call gives something for it.

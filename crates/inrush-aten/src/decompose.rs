@@ -1,6 +1,6 @@
 //! Stage decompose: operators that are defined by others are replaced by calls of those.
 
-use crate::call::Args;
+use crate::call::{Args, Demands};
 use crate::normalize::{prune, reconcile};
 use crate::{Route, bind, lookup, meta};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -14,6 +14,7 @@ const MAX_DEPTH: usize = 32;
 pub fn decompose(mut graph: Graph) -> Result<Graph> {
     let nodes = std::mem::take(&mut graph.nodes);
     let mut out = Vec::with_capacity(nodes.len());
+    let demands = Demands::default();
     // What each value became.
     let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
     for mut node in nodes {
@@ -33,6 +34,7 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
             .map_or(String::new(), |v| graph.value(*v).name.clone());
         let mut builder = Builder {
             exprs: &graph.exprs,
+            demands: &demands,
             values: &mut graph.values,
             nodes: &mut out,
             line: node.line,
@@ -43,11 +45,17 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
         let first_new = builder.values.len();
         let args = Args {
             exprs: builder.exprs,
+            demands: &demands,
             op,
             args: &node.args,
         };
         let result = f(&mut builder, &args);
-        let outs = result.map_err(|e| graph.locate(&node, e))?;
+        let outs = result
+            .and_then(|outs| {
+                demands.drain_into(&graph.exprs, &mut graph.guards)?;
+                Ok(outs)
+            })
+            .map_err(|e| graph.locate(&node, e))?;
         if outs.len() < node.outs.len() {
             let e = Error::internal(format!(
                 "decomposition gives {} results, {} are wanted",
@@ -126,6 +134,7 @@ fn rename(arg: &mut Arg, now: &[ValueId]) {
 /// Adds calls to a graph. A call of an operator that decomposes is decomposed on the spot.
 pub struct Builder<'g> {
     pub exprs: &'g Exprs,
+    demands: &'g Demands,
     values: &'g mut Vec<Value>,
     nodes: &'g mut Vec<Node>,
     line: Option<LineId>,
@@ -150,6 +159,7 @@ impl Builder<'_> {
         let bound = bind::complete(self.exprs, entry.schema(), args).map_err(|e| e.context(op))?;
         let bound_args = Args {
             exprs: self.exprs,
+            demands: self.demands,
             op: entry,
             args: &bound,
         };
@@ -245,6 +255,7 @@ pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Typ
     let mut values = graph.values.clone();
     let mut builder = Builder {
         exprs: &graph.exprs,
+        demands: &Demands::default(),
         values: &mut values,
         nodes: &mut Vec::new(),
         line: None,

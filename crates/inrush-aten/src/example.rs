@@ -4,7 +4,7 @@
 //! a test makes up). Sizes are integers or symbols. Other arguments are numbers, `true`, `none`, strings, lists, and dtypes
 //! as `dtype=f64`.
 
-use crate::{NamedArg, bind, lookup, meta};
+use crate::{Demands, NamedArg, bind, lookup, meta};
 use inrush_base::text::{Scanner, Token};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -45,6 +45,7 @@ pub fn parse(op: &str, text: &str) -> Result<Example> {
     let entry = lookup(op).ok_or_else(|| Error::input("an in-place operator has no example"))?;
     let bound = crate::Args {
         exprs: &graph.exprs,
+        demands: &Demands::default(),
         op: entry,
         args: &args,
     };

@@ -20,7 +20,7 @@ pub mod schema;
 pub mod view;
 
 pub use bind::{NamedArg, bind};
-pub use call::{Args, Call, Operand};
+pub use call::{Args, Call, Demands, Operand};
 pub use decompose::{Builder, decompose};
 pub use lower::body::BodyBuilder;
 pub use lower::{Lower, Pw, Tensor, lower};

@@ -11,8 +11,9 @@ pub mod product;
 
 pub use pointwise::Pw;
 
+use crate::call::{Args, Demands};
 use crate::view::{View, index};
-use crate::{Call, Route, call::Args, lookup};
+use crate::{Call, Route, lookup};
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -90,6 +91,8 @@ pub struct Lower<'g> {
 
 /// Lowers a graph in which every operator has a route other than decomposition.
 pub fn lower(graph: Graph) -> Result<Loops> {
+    // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
+    let demands = Demands::default();
     let mut lw = Lower {
         graph: &graph,
         exprs: &graph.exprs,
@@ -104,7 +107,7 @@ pub fn lower(graph: Graph) -> Result<Loops> {
     };
     lw.inputs()?;
     for node in &graph.nodes {
-        lw.node(node).map_err(|e| graph.locate(node, e))?;
+        lw.node(node, &demands).map_err(|e| graph.locate(node, e))?;
     }
     lw.outputs()?;
     let mut loops = lw.loops;
@@ -141,11 +144,12 @@ impl<'g> Lower<'g> {
         Ok(())
     }
 
-    fn node(&mut self, node: &'g inrush_graph::Node) -> Result<()> {
+    fn node(&mut self, node: &'g inrush_graph::Node, demands: &'g Demands) -> Result<()> {
         let op =
             lookup(&node.op).ok_or_else(|| Error::unsupported("no row describes this operator"))?;
         let args = Args {
             exprs: self.exprs,
+            demands: demands,
             op,
             args: &node.args,
         };

@@ -5,7 +5,7 @@
 //! next. Writes whose base is an input of the graph become its new contents at the end.
 
 use crate::view::View;
-use crate::{Args, Call, Route, bind, lookup, meta};
+use crate::{Args, Call, Demands, Route, bind, lookup, meta};
 use inrush_base::{Error, Result};
 use inrush_graph::{
     Arg, Graph, LineId, Node, Output, OutputKind, OutputValue, TensorType, Type, Value, ValueId,
@@ -519,9 +519,11 @@ impl Functionalize<'_> {
         };
         let mut args = w.args.clone();
         args[0] = Arg::Value(parent);
+        let demands = Demands::default();
         let call = Call::new(
             Args {
                 exprs: &self.graph.exprs,
+                demands: &demands,
                 op,
                 args: &args,
             },
@@ -531,16 +533,20 @@ impl Functionalize<'_> {
         Ok(f(&call)?.into_iter().nth(w.out))
     }
 
-    fn infer(&self, op: &str, args: &[Arg]) -> Result<Option<Vec<Type>>> {
+    fn infer(&mut self, op: &str, args: &[Arg]) -> Result<Option<Vec<Type>>> {
         let entry = lookup(op).ok_or_else(|| {
             Error::unsupported(format!("no row describes `{op}`, which this writes with"))
         })?;
+        let demands = Demands::default();
         let args = Args {
             exprs: &self.graph.exprs,
+            demands: &demands,
             op: entry,
             args,
         };
-        meta::infer(args, &self.graph.values).transpose()
+        let types = meta::infer(args, &self.graph.values).transpose()?;
+        demands.drain_into(&self.graph.exprs, &mut self.graph.guards)?;
+        Ok(types)
     }
 
     fn complete(&self, op: &str, args: &[Arg]) -> Result<Vec<Arg>> {

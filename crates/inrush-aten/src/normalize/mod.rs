@@ -11,7 +11,7 @@ mod prune;
 
 pub use prune::prune;
 
-use crate::{Args, bind, meta};
+use crate::{Args, Demands, bind, meta};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, SymKind};
 use inrush_graph::{Arg, Graph, Guard, Relation, TensorType, Type};
@@ -62,19 +62,26 @@ fn complete(graph: &mut Graph) -> Result<()> {
 /// Compares the declared type of every result with what the operator's meta rule gives.
 fn check_types(graph: &mut Graph) -> Result<()> {
     let mut guards = std::mem::take(&mut graph.guards);
+    let demands = Demands::default();
     for node in &graph.nodes {
         let Some(op) = crate::lookup(&node.op) else {
             continue; // an in-place operator: its result is its first argument
         };
         let args = Args {
             exprs: &graph.exprs,
+            demands: &demands,
             op,
             args: &node.args,
         };
         let Some(inferred) = meta::infer(args, &graph.values) else {
             continue; // checked where it is decomposed
         };
-        let inferred = inferred.map_err(|e| graph.locate(node, e))?;
+        let inferred = inferred
+            .and_then(|types| {
+                demands.drain_into(&graph.exprs, &mut guards)?;
+                Ok(types)
+            })
+            .map_err(|e| graph.locate(node, e))?;
         if inferred.len() < node.outs.len() {
             let e = Error::input(format!(
                 "{} results declared, the operator gives {}",

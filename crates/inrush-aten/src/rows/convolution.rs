@@ -58,18 +58,10 @@ impl Conv {
                 .divide_exact(w[0], groups)
                 .ok_or_else(|| Error::input("groups do not divide the output channels"))?
         };
-        let fits = if transposed {
-            exprs.prove_eq(w[0], channels)
+        if transposed {
+            args.same(w[0], channels, "the input channels")?;
         } else {
-            exprs.prove_eq(w[1], group_in)
-        };
-        if !fits {
-            return Err(Error::input(format!(
-                "input with {} channels in {} groups does not fit weight {}",
-                exprs.show(channels),
-                exprs.show(groups),
-                exprs.show_list(w)
-            )));
+            args.same(w[1], group_in, "the input channels of a group")?;
         }
         let positive = |e: &Expr| exprs.range(*e).lo > 0;
         if !stride.iter().chain(&dilation).all(positive) {
@@ -377,6 +369,10 @@ fn depthwise<'g>(
 fn convolution_meta(call: &Call) -> Result<Vec<Type>> {
     let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
     let conv = Conv::new(call, &x.sizes, &w.sizes)?;
+    if let Some(bias) = call.opt_tensor("bias")? {
+        let channels = call.exprs.mul(conv.groups, conv.group_out);
+        call.same_sizes(&bias.sizes, &[channels], "the bias")?;
+    }
     meta::one(call.exprs, x.dtype, conv.sizes(call.exprs))
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// The extent of each index: that of an operand in which it is not 1.
 fn extents<'s>(
-    exprs: &Exprs,
+    call: &Call,
     inputs: &[Vec<Index>],
     sizes: impl Iterator<Item = &'s [Expr]>,
 ) -> Result<BTreeMap<Index, Expr>> {
@@ -19,14 +19,10 @@ fn extents<'s>(
     for (indices, sizes) in inputs.iter().zip(sizes) {
         for (index, size) in indices.iter().zip(sizes) {
             let known = out.entry(*index).or_insert(*size);
-            if exprs.is_int(*known, 1) {
+            if call.exprs.is_int(*known, 1) {
                 *known = *size;
-            } else if !exprs.is_int(*size, 1) && exprs.prove_ne(*known, *size) {
-                return Err(Error::input(format!(
-                    "an index of extents {} and {}",
-                    exprs.show(*known),
-                    exprs.show(*size)
-                )));
+            } else if !call.exprs.is_int(*size, 1) {
+                call.same(*known, *size, "an index's extent")?;
             }
         }
     }
@@ -52,11 +48,7 @@ fn types<'c>(call: &Call<'c>) -> Result<Vec<&'c TensorType>> {
 fn einsum_meta(call: &Call) -> Result<Vec<Type>> {
     let types = types(call)?;
     let eq = equation(call, &types)?;
-    let of = extents(
-        call.exprs,
-        &eq.inputs,
-        types.iter().map(|t| t.sizes.as_slice()),
-    )?;
+    let of = extents(call, &eq.inputs, types.iter().map(|t| t.sizes.as_slice()))?;
     let first = types
         .first()
         .ok_or_else(|| Error::input("einsum without operands"))?;
@@ -68,11 +60,7 @@ fn einsum_meta(call: &Call) -> Result<Vec<Type>> {
 fn einsum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let types = types(call)?;
     let eq = equation(call, &types)?;
-    let of = extents(
-        lw.exprs,
-        &eq.inputs,
-        types.iter().map(|t| t.sizes.as_slice()),
-    )?;
+    let of = extents(call, &eq.inputs, types.iter().map(|t| t.sizes.as_slice()))?;
     let mut operands = Vec::new();
     for (v, indices) in call.list("tensors")?.into_iter().zip(eq.inputs) {
         operands.push(Labelled {
@@ -236,6 +224,9 @@ fn rest(rank: usize, dims: &[usize]) -> impl Iterator<Item = usize> {
 fn tensordot_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = (call.tensor("self")?, call.tensor("other")?);
     let (da, db) = summed_dims(call, a.rank(), b.rank())?;
+    for (x, y) in da.iter().zip(&db) {
+        call.same(a.sizes[*x], b.sizes[*y], "the summed dimension")?;
+    }
     let mut sizes: Vec<Expr> = rest(a.rank(), &da).map(|d| a.sizes[d]).collect();
     sizes.extend(rest(b.rank(), &db).map(|d| b.sizes[d]));
     meta::one(call.exprs, a.dtype, sizes)
@@ -260,9 +251,6 @@ fn tensordot<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         index.push(ib[d]);
     }
     for (x, y) in da.iter().zip(&db) {
-        if exprs.prove_ne(a.sizes[*x], b.sizes[*y]) {
-            return Err(Error::input("summed dimensions of different sizes"));
-        }
         let k = p.axis(Role::K, a.sizes[*x]);
         (ia[*x], ib[*y]) = (k, k);
     }

@@ -252,15 +252,27 @@ fn one_hot(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let mut sizes = b.sizes(x)?;
     sizes.push(b.exprs.int(1));
-    let x = b.call("aten.view.default", &[x.into(), sizes.into()])?;
     let numbers = b.call("aten.arange.default", &[classes.into()])?;
+    // The number of a class, looked up by itself: this refuses numbers that are none.
+    let flat = b.call("aten.view.default", &[x.into(), b.ints(&[-1])])?;
+    let x = b.call(
+        "aten.index_select.default",
+        &[numbers.into(), b.int(0), flat.into()],
+    )?;
+    let x = b.call("aten.view.default", &[x.into(), sizes.into()])?;
     let hit = b.call("aten.eq.Tensor", &[x.into(), numbers.into()])?;
     Ok(vec![b.cast(hit, DType::I64)?])
 }
 
-fn same_as_index(call: &Call) -> Result<Vec<Type>> {
-    let dtype = call.tensor("self")?.dtype;
-    meta::one(call.exprs, dtype, call.tensor("index")?.sizes.clone())
+fn gather_meta(call: &Call) -> Result<Vec<Type>> {
+    let (t, index) = (call.tensor("self")?, call.tensor("index")?);
+    let dim = call.dim("dim", t.rank())?;
+    for (d, (i, s)) in index.sizes.iter().zip(&t.sizes).enumerate() {
+        if d != dim {
+            call.at_most(*i, *s, "the index")?;
+        }
+    }
+    meta::one(call.exprs, t.dtype, index.sizes.clone())
 }
 
 pub const ROWS: &[Row] = &[
@@ -303,7 +315,7 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "aten.gather.default",
         schema: "(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
-        meta: Meta::Fn(same_as_index),
+        meta: Meta::Fn(gather_meta),
         route: Route::Lower(gather),
         example: "(f32[4,5], 1, i64[3,2]{0:4})",
     },

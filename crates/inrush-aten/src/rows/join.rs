@@ -46,14 +46,15 @@ fn cat_meta(c: &Call) -> Result<Vec<Type>> {
     let mut sizes = first.sizes.clone();
     for v in &parts[1..] {
         let t = c.type_of(*v)?;
-        let fits = t.rank() == sizes.len()
-            && (0..sizes.len()).all(|k| k == d || e.prove_eq(sizes[k], t.sizes[k]));
-        if !fits {
+        if t.rank() != sizes.len() {
             return Err(Error::input(format!(
-                "cat of sizes {} and {} along dimension {d}",
+                "cat of sizes {} and {}",
                 e.show_list(&first.sizes),
                 e.show_list(&t.sizes)
             )));
+        }
+        for k in (0..sizes.len()).filter(|k| *k != d) {
+            c.same(sizes[k], t.sizes[k], "another dimension")?;
         }
         sizes[d] = e.add(sizes[d], t.sizes[d]);
     }

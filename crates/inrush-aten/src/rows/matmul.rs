@@ -47,8 +47,17 @@ fn factors<'c>(call: &Call<'c>, first: usize) -> (&'c str, &'c str) {
 fn matmul_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 0);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
-    let (sizes, _) = matmul_sizes(call.exprs, &a.sizes, &b.sizes)?;
+    let sizes = checked_sizes(call, &a.sizes, &b.sizes)?;
     meta::one(call.exprs, a.dtype, sizes)
+}
+
+/// Sizes of `a @ b`, whose summed dimensions must agree at each call.
+fn checked_sizes(call: &Call, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
+    let (sizes, _) = matmul_sizes(call.exprs, a, b)?;
+    if let (Some(ka), Some(kb)) = (a.last(), b.get(b.len().saturating_sub(2))) {
+        call.same(*ka, *kb, "the summed dimension")?;
+    }
+    Ok(sizes)
 }
 
 /// `a @ b` with the stored value made by `finish`.
@@ -109,6 +118,21 @@ fn matmul<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![product(lw, &a, &b, |_, sum, _| Ok(sum))?])
 }
 
+/// A summand must broadcast to the product.
+fn expands(call: &Call, from: &[Expr], to: &[Expr]) -> Result<()> {
+    let Some(lead) = to.len().checked_sub(from.len()) else {
+        return Err(Error::input(
+            "the summand has more dimensions than the product",
+        ));
+    };
+    for (s, t) in from.iter().zip(&to[lead..]) {
+        if !call.exprs.is_int(*s, 1) {
+            call.same(*s, *t, "the summand")?;
+        }
+    }
+    Ok(())
+}
+
 fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
     match (x, w) {
         ([lead @ .., kx], [n @ .., kw]) if n.len() < 2 && !exprs.prove_ne(*kx, *kw) => {
@@ -125,6 +149,12 @@ fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
 fn linear_meta(call: &Call) -> Result<Vec<Type>> {
     let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
     let sizes = linear_sizes(call.exprs, &x.sizes, &w.sizes)?;
+    if let (Some(kx), Some(kw)) = (x.sizes.last(), w.sizes.last()) {
+        call.same(*kx, *kw, "the summed dimension")?;
+    }
+    if let Some(bias) = call.opt_tensor("bias")? {
+        expands(call, &bias.sizes, &sizes)?;
+    }
     meta::one(call.exprs, x.dtype, sizes)
 }
 
@@ -203,10 +233,11 @@ fn inner<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 fn addmm_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 1);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
-    let (mut sizes, _) = matmul_sizes(call.exprs, &a.sizes, &b.sizes)?;
+    let mut sizes = checked_sizes(call, &a.sizes, &b.sizes)?;
     if call.op.row.name == "aten.addbmm.default" {
         sizes.remove(0);
     }
+    expands(call, &call.tensor("self")?.sizes, &sizes)?;
     meta::one(call.exprs, a.dtype, sizes)
 }
 
@@ -357,6 +388,9 @@ pub const ROWS: &[Row] = &[
         schema: "(Tensor self, Tensor other) -> Tensor",
         meta: Meta::Fn(|c| {
             let (a, b) = (c.tensor("self")?, c.tensor("other")?);
+            if let (Some(ka), Some(kb)) = (a.sizes.last(), b.sizes.last()) {
+                c.same(*ka, *kb, "the summed dimension")?;
+            }
             meta::one(c.exprs, a.dtype, inner_sizes(&a.sizes, &b.sizes)?)
         }),
         route: Route::Lower(inner),

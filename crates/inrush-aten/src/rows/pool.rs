@@ -125,8 +125,25 @@ fn int_op(body: &mut BodyBuilder, op: ScalarOp, a: StmtId, b: StmtId) -> StmtId 
     body.op(op, &[a, b])
 }
 
+/// The number of the tap that a pool's index names: of the greatest element the first, but of several NaNs the last.
+fn winning_tap(body: &mut BodyBuilder, v: StmtId, kernel: &[Expr], taps: &[Expr]) -> StmtId {
+    let greatest = body.reduce(ReduceOp::ArgMax, v);
+    if !body.dtype(v).is_float() {
+        return greatest;
+    }
+    let number = crate::View::ravel(body.exprs, taps, kernel);
+    let number = body.index_value(number);
+    let none = body.constant(Scalar::Int(-1), DType::I64);
+    let nan = body.op(ScalarOp::IsNan, &[v]);
+    let nan = body.select(nan, number, none);
+    let nan = body.reduce(ReduceOp::Max, nan);
+    let found = body.op(ScalarOp::Gt, &[nan, none]);
+    body.select(found, nan, greatest)
+}
+
 /// Row-major position in the input's spatial dimensions of tap number `tap` (row-major over the taps of a window), where
-/// `start` and `step` say where tap `k` of a dimension lies.
+/// `start` and `step` say where tap `k` of a dimension lies. In a window of minus infinities the first tap may lie in the
+/// padding: the first one inside the input stands for it.
 fn flat_position(
     body: &mut BodyBuilder,
     tap: StmtId,
@@ -149,10 +166,18 @@ fn flat_position(
     digits.reverse();
     let mut flat: Option<StmtId> = None;
     for (d, digit) in digits.into_iter().enumerate() {
+        let padded = body.exprs.range(start[d]).lo < 0;
+        let first = body.exprs.modulo(start[d], step[d]);
         let step = body.index_value(step[d]);
         let start = body.index_value(start[d]);
         let moved = int_op(body, ScalarOp::Mul, digit, step);
-        let place = int_op(body, ScalarOp::Add, moved, start);
+        let mut place = int_op(body, ScalarOp::Add, moved, start);
+        if padded {
+            let first = body.index_value(first);
+            let zero = body.constant(Scalar::Int(0), DType::I64);
+            let outside = body.op(ScalarOp::Lt, &[place, zero]);
+            place = body.select(outside, first, place);
+        }
         flat = Some(match flat {
             None => place,
             Some(f) => {
@@ -184,7 +209,7 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         lw.push(body);
         return Ok(vec![values]);
     }
-    let tap = body.reduce(ReduceOp::ArgMax, v);
+    let tap = winning_tap(&mut body, v, &pool.kernel(), &taps);
     let start: Vec<Expr> = pool
         .windows
         .iter()
@@ -351,7 +376,7 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     }
     let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
     let greatest = body.reduce(ReduceOp::Max, v);
-    let tap = body.reduce(ReduceOp::ArgMax, v);
+    let tap = winning_tap(&mut body, v, &kernel, &taps);
     let values = lw.temp(x.dtype, &sizes);
     let stored = body.cast_for_store(greatest, x.dtype);
     body.store(values.buf, &outer, stored);

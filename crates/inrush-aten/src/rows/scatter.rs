@@ -12,6 +12,57 @@ fn same_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, t.dtype, t.sizes.clone())
 }
 
+/// The index must lie within the source, and outside `dim` within the input.
+fn scatter_meta(call: &Call) -> Result<Vec<Type>> {
+    let (t, index) = (call.tensor("self")?, call.tensor("index")?);
+    let dim = call.dim("dim", t.rank())?;
+    let within = |sizes: &[Expr], skip: Option<usize>| -> Result<()> {
+        for (d, (i, s)) in index.sizes.iter().zip(sizes).enumerate() {
+            if skip != Some(d) {
+                call.at_most(*i, *s, "the index")?;
+            }
+        }
+        Ok(())
+    };
+    within(&t.sizes, Some(dim))?;
+    if let Ok(Some(Operand::Tensor(v))) = call.operand("src") {
+        within(&call.type_of(v)?.sizes, None)?;
+    }
+    same_meta(call)
+}
+
+/// A row of the source for each element of the index.
+fn rows_meta(call: &Call) -> Result<Vec<Type>> {
+    let (t, index) = (call.tensor("self")?, call.tensor("index")?);
+    let dim = call.dim("dim", t.rank())?;
+    let source = call.tensor("source")?;
+    let mut want = t.sizes.clone();
+    if let Some(s) = want.get_mut(dim) {
+        *s = index.numel(call.exprs);
+        call.same_sizes(&source.sizes, &want, "the source")?;
+    }
+    same_meta(call)
+}
+
+/// The values must broadcast to what the indices name.
+fn put_meta(call: &Call) -> Result<Vec<Type>> {
+    let (t, values) = (call.tensor("self")?, call.tensor("values")?);
+    let indices = call.opt_list("indices")?;
+    let mut masks = indices.iter().flatten();
+    // How many elements a mask names, the lowering asks.
+    if !masks.any(|v| call.type_of(*v).is_ok_and(|t| t.dtype == DType::Bool)) {
+        let a = Advanced::new(call, &indices, &t.sizes)?;
+        let lead = a.sizes.len().checked_sub(values.rank());
+        let lead = lead.ok_or_else(|| Error::input("values with more dimensions than places"))?;
+        for (s, place) in values.sizes.iter().zip(&a.sizes[lead..]) {
+            if !call.exprs.is_int(*s, 1) {
+                call.same(*s, *place, "the values")?;
+            }
+        }
+    }
+    same_meta(call)
+}
+
 /// A fresh buffer with the elements of `t`.
 fn copy_of<'g>(lw: &mut Lower<'g>, t: &Tensor) -> Tensor {
     let mut body = lw.body(&t.sizes);
@@ -272,7 +323,6 @@ fn index_put<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         return put_masked(lw, &t, *mask, &values, accumulate);
     }
     let a = Advanced::new(call, &indices, &t.sizes)?;
-    meta::broadcast(lw.exprs, &a.sizes, &values.sizes)?;
     let out = copy_of(lw, &t);
     let mut body = lw.body(&a.sizes);
     let outer = body.outer();
@@ -322,11 +372,17 @@ fn put_masked<'g>(
 
 type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
 
-const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
+const fn row(
+    name: &'static str,
+    schema: &'static str,
+    meta: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
     Row {
         name,
         schema,
-        meta: Meta::Fn(same_meta),
+        meta: Meta::Fn(meta),
         route: Route::Lower(f),
         example,
     }
@@ -336,72 +392,84 @@ pub const ROWS: &[Row] = &[
     row(
         "aten.scatter.src",
         "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+        scatter_meta,
         |lw, call| scatter(lw, call, "src", StoreMode::Set),
         "(f32[4,5], 0, i64[1,3]{0:3}, f32[2,3])",
     ),
     row(
         "aten.scatter.value",
         "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+        scatter_meta,
         |lw, call| scatter(lw, call, "value", StoreMode::Set),
         "(f32[4,5], 1, i64[3,2]{0:4}, 2.5)",
     ),
     row(
         "aten.scatter.reduce",
         "(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+        scatter_meta,
         |lw, call| scatter(lw, call, "src", named_mode(call)?),
         "(f32[4,5], 1, i64[3,2]{0:4}, f32[3,2], reduce=\"multiply\")",
     ),
     row(
         "aten.scatter.value_reduce",
         "(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
+        scatter_meta,
         |lw, call| scatter(lw, call, "value", named_mode(call)?),
         "(f32[4,5], 1, i64[3,2]{0:4}, 2.5, reduce=\"add\")",
     ),
     row(
         "aten.scatter_add.default",
         "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+        scatter_meta,
         |lw, call| scatter(lw, call, "src", StoreMode::Add),
         "(f32[4,5], 0, i64[6,5]{0:3}, f32[6,5])",
     ),
     row(
         "aten.scatter_reduce.two",
         "(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor",
+        scatter_meta,
         scatter_reduce,
         "(f32[4], 0, i64[6]{0:3}, f32[6], \"mean\", include_self=false)",
     ),
     row(
         "aten.index_add.default",
         "(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
+        rows_meta,
         index_add,
         "(f32[4,3], 0, i64[5]{0:3}, f32[5,3], alpha=2)",
     ),
     row(
         "aten.index_copy.default",
         "(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
+        rows_meta,
         index_copy,
         "(f32[3,4], 1, i64[1]{0:3}, f32[3,1])",
     ),
     row(
         "aten.index_fill.int_Scalar",
         "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+        same_meta,
         index_fill,
         "(f32[3,4], 1, i64[2]{-4:3}, 7)",
     ),
     row(
         "aten.index_fill.int_Tensor",
         "(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
+        same_meta,
         index_fill,
         "(f32[3,4], 0, i64[2]{0:2}, f32[])",
     ),
     row(
         "aten.index_put.default",
         "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+        put_meta,
         index_put,
         "(f32[4,5], [i64[3]{-4:3}, i64[3]{0:4}], f32[3], true)",
     ),
     row(
         "aten._unsafe_index_put.default",
         "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
+        put_meta,
         index_put,
         "(f32[4,5], [bool[4]], f32[])",
     ),

@@ -5,6 +5,7 @@ use crate::view::{index, indices};
 use crate::{Call, Lower, Meta, Route, Row, Tensor, View, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
+use inrush_graph::TensorType;
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// A slice bound: negative ones count from the end, all are clamped to `0..=size`.
@@ -103,13 +104,7 @@ fn narrow(c: &Call) -> Result<Vec<View>> {
 fn pieces(c: &Call, d: usize, lens: &[Expr]) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let total = e.sum(lens.iter().copied());
-    if !e.prove_eq(total, t.sizes[d]) {
-        return Err(Error::input(format!(
-            "pieces {} do not add up to size {}",
-            e.show_list(lens),
-            e.show(t.sizes[d])
-        )));
-    }
+    c.same(total, t.sizes[d], "the sum of pieces")?;
     let mut start = e.int(0);
     Ok(lens
         .iter()
@@ -332,12 +327,6 @@ fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>>
     let t = call.tensor("self")?;
     let d = dimension(call, "dim", t.rank())?;
     let (start, len, step) = slice_range(call, t.sizes[d])?;
-    let src = call.tensor("src")?;
-    if src.rank() != t.rank() || !call.exprs.prove_eq(src.sizes[d], len) {
-        return Err(Error::input(
-            "the source does not have the size of the slice",
-        ));
-    }
     replace_part(lw, call, |b, at| {
         let e = b.exprs;
         let from_start = e.sub(at[d], start);
@@ -395,9 +384,36 @@ fn diagonal_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tenso
     })
 }
 
-fn like_self(c: &Call) -> Result<Vec<inrush_graph::Type>> {
+/// The source must have the sizes of the part that it replaces.
+fn part_meta(
+    c: &Call,
+    part: impl FnOnce(&Call, &TensorType) -> Result<Vec<Expr>>,
+) -> Result<Vec<inrush_graph::Type>> {
     let t = c.tensor("self")?;
+    let part = part(c, t)?;
+    c.same_sizes(&c.tensor("src")?.sizes, &part, "the source")?;
     meta::one(c.exprs, t.dtype, t.sizes.clone())
+}
+
+fn sliced(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
+    let d = dimension(c, "dim", t.rank())?;
+    let (_, len, _) = slice_range(c, t.sizes[d])?;
+    let mut sizes = t.sizes.clone();
+    sizes[d] = len;
+    Ok(sizes)
+}
+
+fn selected(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
+    let mut sizes = t.sizes.clone();
+    sizes.remove(dimension(c, "dim", t.rank())?);
+    Ok(sizes)
+}
+
+fn diagonal_of(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
+    let (d1, d2) = diagonal_dims(c, t.rank())?;
+    let (_, _, len) = diagonal_range(c, &t.sizes, d1, d2)?;
+    let kept = (0..t.rank()).filter(|d| *d != d1 && *d != d2);
+    Ok(kept.map(|d| t.sizes[d]).chain([len]).collect())
 }
 
 pub const ROWS: &[Row] = &[
@@ -470,21 +486,21 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "aten.slice_scatter.default",
         schema: "(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor",
-        meta: Meta::Fn(like_self),
+        meta: Meta::Fn(|c| part_meta(c, sliced)),
         route: Route::Lower(slice_scatter),
         example: "(f32[3,8], f32[3,3], 1, 1, 7, 2)",
     },
     Row {
         name: "aten.select_scatter.default",
         schema: "(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
-        meta: Meta::Fn(like_self),
+        meta: Meta::Fn(|c| part_meta(c, selected)),
         route: Route::Lower(select_scatter),
         example: "(f32[3,8], f32[3], 1, -1)",
     },
     Row {
         name: "aten.diagonal_scatter.default",
         schema: "(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
-        meta: Meta::Fn(like_self),
+        meta: Meta::Fn(|c| part_meta(c, diagonal_of)),
         route: Route::Lower(diagonal_scatter),
         example: "(f32[3,4], f32[3], 1)",
     },
