@@ -510,9 +510,12 @@ fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
         })
         .collect();
     let args = inrush_aten::bind::complete(ex, op.schema(), &args).map_err(locate)?;
+    // What the view asks of sizes, the segments that hold it check.
+    let demands = inrush_aten::Demands::default();
     let call = inrush_aten::Call::new(
         Args {
             exprs: ex,
+            demands: &demands,
             op,
             args: &args,
         },
