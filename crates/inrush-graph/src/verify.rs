@@ -144,6 +144,9 @@ impl Check<'_> {
                 }
             }
             Type::Int(e) => self.no_index(place, *e),
+            Type::Opaque(what) if what.is_empty() => {
+                self.say(place, "an opaque value does not say what it is")
+            }
             _ => {}
         }
     }

@@ -19,6 +19,7 @@ guard s0 <= 2*u8 + 1 because \"torch._check\"
 %8 all: f32[s0, 3] = odd.op(none, true, [%0, none], tensors[], [], [2, s0 - 1], -1.5, inf, floats[1.0], bools[true], \"a b\", dtype.u8, u8, format.channels_last, other \"cpu\", -3, 1e-300)
 call aten._assert.default(%4)
 %9 item: float = aten.item.default(%4)
+%10 fft: opaque \"complex64\" = aten.fft_fft.default(%0)
 output 0: %8
 output 1: scalar 2.5
 output 2: none

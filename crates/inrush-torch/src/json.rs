@@ -132,8 +132,9 @@ impl<'de> Deserialize<'de> for Frame {
     }
 }
 
-/// Frames are written `File "path", line 12, in forward` with the source text on the next line.
-fn last_frame(trace: &str) -> Option<String> {
+/// The last line of a Python stack trace that is the user's own. Frames are written
+/// `File "path", line 12, in forward` with the source text on the next line.
+pub fn last_frame(trace: &str) -> Option<String> {
     const START: &str = "File \"";
     let show = |at: usize| -> Option<String> {
         let frame = &trace[at + START.len()..];

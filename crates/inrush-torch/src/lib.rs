@@ -13,7 +13,7 @@
 //! ```
 
 mod archive;
-mod arith;
+pub mod arith;
 mod codes;
 mod convert;
 mod guard;
@@ -24,10 +24,12 @@ mod pickle;
 mod sample;
 mod schema;
 mod srepr;
+pub mod sympy;
 mod tree;
 mod weights;
 
 pub use archive::{Archive, Bytes};
+pub use json::last_frame;
 pub use model::{Bind, Model, Options, Signature, open, open_bytes, open_with};
 pub use sample::{Sample, SampleTensor, Slice};
 pub use tree::Tree;

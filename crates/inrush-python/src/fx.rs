@@ -1,0 +1,345 @@
+//! FX graphs of ATen operators, as AOTAutograd hands them to a compiler, to [`Graph`].
+
+mod args;
+mod results;
+mod symbols;
+mod target;
+mod types;
+
+use crate::errors::raise;
+use inrush_aten::{NamedArg, bind};
+use inrush_base::{Error, Scalar};
+use inrush_expr::Expr;
+use inrush_graph::{
+    Arg, Graph, Input, InputKind, LineId, Node, Output, OutputKind, OutputValue, Type, ValueId,
+};
+use inrush_torch::last_frame;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+use rustc_hash::FxHashMap;
+use symbols::Symbols;
+use target::{Role, Target};
+use types::Names;
+
+/// A graph and what it does not hold.
+pub struct Imported {
+    pub graph: Graph,
+    /// The FX node behind each graph node, in order; `None` for those that no FX node stands for (`sym.int`).
+    pub nodes: Vec<Option<Py<PyAny>>>,
+    /// For each graph node why it has to be called through its FX node even where a row describes its operator: an
+    /// argument that the graph cannot hold.
+    pub called: Vec<Option<String>>,
+    /// Attributes of the module that the graph takes as inputs (`InputKind::Constant`), after the placeholders.
+    pub constants: Vec<Py<PyAny>>,
+    /// What each FX node stands for, by its address ([`key`]).
+    pub sources: FxHashMap<usize, Source>,
+}
+
+/// What an FX node's value is.
+pub enum Source {
+    Value(ValueId),
+    /// An integer that is known from sizes and integer inputs, or is a symbol that a node or a tensor defines.
+    Int(Expr),
+    Float(f64),
+    Bool(bool),
+    None,
+    /// Results of an operator that returns several.
+    List(Vec<Source>),
+    /// An attribute of the module that is no tensor: a subgraph, an object.
+    Object(Py<PyAny>),
+}
+
+/// A Python object's identity; objects of a graph live as long as it.
+pub fn key(object: &Bound<'_, PyAny>) -> usize {
+    object.as_ptr() as usize
+}
+
+/// Imports a GraphModule.
+pub fn import<'py>(py: Python<'py>, gm: &Bound<'py, PyAny>) -> PyResult<Imported> {
+    let mut importer = Importer {
+        names: Names::get(py)?,
+        gm: gm.clone(),
+        out: Imported {
+            graph: Graph {
+                name: "fx".into(),
+                ..Graph::default()
+            },
+            nodes: Vec::new(),
+            called: Vec::new(),
+            constants: Vec::new(),
+            sources: FxHashMap::default(),
+        },
+        symbols: Symbols::default(),
+        lines: FxHashMap::default(),
+        traces: FxHashMap::default(),
+        attributes: FxHashMap::default(),
+        users: 0,
+    };
+    let nodes = gm
+        .getattr(intern!(py, "graph"))?
+        .getattr(intern!(py, "nodes"))?;
+    for node in nodes.try_iter()? {
+        importer.fx_node(&node?)?;
+    }
+    Ok(importer.out)
+}
+
+struct Importer<'py> {
+    names: &'static Names,
+    gm: Bound<'py, PyAny>,
+    out: Imported,
+    symbols: Symbols,
+    lines: FxHashMap<String, LineId>,
+    /// Lines by the identity of the stack trace's string, which nodes of one line share.
+    traces: FxHashMap<usize, LineId>,
+    /// Attributes that were met, by name.
+    attributes: FxHashMap<String, ValueId>,
+    /// Placeholders so far.
+    users: usize,
+}
+
+impl<'py> Importer<'py> {
+    fn fx_node(&mut self, node: &Bound<'py, PyAny>) -> PyResult<()> {
+        let py = node.py();
+        let op = node.getattr(intern!(py, "op"))?;
+        let op = op.cast::<PyString>()?.to_str()?;
+        let source = match op {
+            "call_function" => Some(self.call(node)?),
+            "placeholder" => Some(self.placeholder(node)?),
+            "get_attr" => Some(self.attribute(node)?),
+            "output" => {
+                self.outputs(node)?;
+                None
+            }
+            _ => return Err(raise(Error::unsupported(format!("an FX node `{op}`")))),
+        };
+        if let Some(source) = source {
+            self.out.sources.insert(key(node), source);
+        }
+        Ok(())
+    }
+
+    fn placeholder(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
+        let name = name_of(node)?;
+        let val = meta(node, intern!(node.py(), "val"))?;
+        let (value, source) = match val {
+            Some(val) if !val.is_none() => self.input(&name, &val)?,
+            _ => {
+                // No metadata: an input that nothing reads, or one whose type the graph does not need to know.
+                let ty = Type::Opaque("input without metadata".into());
+                let v = self.out.graph.add_value(&name, ty);
+                (v, Source::Value(v))
+            }
+        };
+        let kind = InputKind::User { index: self.users };
+        self.out.graph.inputs.push(Input { value, kind });
+        self.users += 1;
+        Ok(source)
+    }
+
+    fn attribute(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
+        let py = node.py();
+        let target = node.getattr(intern!(py, "target"))?;
+        let target = target.cast::<PyString>()?.to_str()?;
+        if let Some(v) = self.attributes.get(target) {
+            return Ok(Source::Value(*v));
+        }
+        let mut object = self.gm.clone();
+        for part in target.split('.') {
+            object = object.getattr(part)?;
+        }
+        if !self.names.is_tensor(&object)? {
+            return Ok(Source::Object(object.unbind()));
+        }
+        let name = name_of(node)?;
+        let ty = self.tensor(&object)?;
+        let value = self.out.graph.add_value(&name, ty);
+        let kind = InputKind::Constant {
+            name: target.to_string(),
+        };
+        self.out.graph.inputs.push(Input { value, kind });
+        self.out.constants.push(object.unbind());
+        self.attributes.insert(target.to_string(), value);
+        Ok(Source::Value(value))
+    }
+
+    fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
+        let py = node.py();
+        let target = Target::of(self.names, &node.getattr(intern!(py, "target"))?)?;
+        let args = node.getattr(intern!(py, "args"))?.cast_into::<PyTuple>()?;
+        match target.role {
+            Role::Item => {
+                if let Some(source) = self.item(node, &args)? {
+                    return Ok(source);
+                }
+            }
+            Role::Size => {
+                let val = meta(node, intern!(py, "val"))?;
+                if let Some(source) = val.map(|v| self.known_integer(&v)).transpose()?.flatten() {
+                    return Ok(source);
+                }
+            }
+            Role::Operator | Role::Other => {}
+        }
+        let kwargs = node.getattr(intern!(py, "kwargs"))?.cast_into::<PyDict>()?;
+        let (args, why) = self.arguments(&target, &args, &kwargs)?;
+        let line = self.line(node)?;
+        let mut outs = Vec::new();
+        let name = name_of(node)?;
+        let source = match meta(node, intern!(py, "val"))? {
+            Some(val) => self.results(&name, &val, &mut outs, 0)?,
+            None => Source::None,
+        };
+        self.out.graph.nodes.push(Node {
+            op: target.name.to_string(),
+            args,
+            outs,
+            line,
+        });
+        self.out.nodes.push(Some(node.clone().unbind()));
+        self.out.called.push(why);
+        Ok(source)
+    }
+
+    /// Arguments in schema order where a row describes the operator, else as they are; and why the call cannot be compiled.
+    fn arguments(
+        &mut self,
+        target: &Target,
+        args: &Bound<'py, PyTuple>,
+        kwargs: &Bound<'py, PyDict>,
+    ) -> PyResult<(Vec<Arg>, Option<String>)> {
+        let mut given = Vec::with_capacity(args.len());
+        let mut why = None;
+        for a in args.iter_borrowed() {
+            match self.arg(&a, 0)? {
+                Some(arg) => given.push(NamedArg {
+                    name: String::new(),
+                    arg,
+                    keyword: false,
+                }),
+                None => {
+                    why.get_or_insert_with(|| format!("argument {} is {}", given.len(), what(&a)));
+                    given.push(self.loose(&a, "")?);
+                }
+            }
+        }
+        for (k, a) in kwargs.iter() {
+            let name = k.cast::<PyString>()?.to_str()?;
+            match self.arg(&a, 0)? {
+                Some(arg) => given.push(NamedArg {
+                    name: name.to_string(),
+                    arg,
+                    keyword: true,
+                }),
+                None => {
+                    why.get_or_insert_with(|| format!("argument `{name}` is {}", what(&a)));
+                    given.push(self.loose(&a, name)?);
+                }
+            }
+        }
+        if target.role == Role::Operator && why.is_none() {
+            match bind(&self.out.graph.exprs, &target.name, &given) {
+                Some(Ok(bound)) => return Ok((bound, None)),
+                Some(Err(e)) => why = Some(e.message().to_string()),
+                None => {}
+            }
+        }
+        Ok((given.into_iter().map(|a| a.arg).collect(), why))
+    }
+
+    fn line(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Option<LineId>> {
+        let Some(trace) = meta(node, intern!(node.py(), "stack_trace"))? else {
+            return Ok(None);
+        };
+        if let Some(id) = self.traces.get(&key(&trace)) {
+            return Ok(Some(*id));
+        }
+        let Ok(text) = trace.cast::<PyString>() else {
+            return Ok(None);
+        };
+        let Some(line) = last_frame(text.to_str()?) else {
+            return Ok(None);
+        };
+        let lines = &mut self.out.graph.lines;
+        let id = *self.lines.entry(line).or_insert_with_key(|line| {
+            lines.push(line.clone());
+            LineId::from_index(lines.len() - 1)
+        });
+        self.traces.insert(key(&trace), id);
+        Ok(Some(id))
+    }
+
+    fn outputs(&mut self, node: &Bound<'py, PyAny>) -> PyResult<()> {
+        let py = node.py();
+        let args = node.getattr(intern!(py, "args"))?.cast_into::<PyTuple>()?;
+        let all = args.get_item(0)?;
+        let list: Vec<Bound<'py, PyAny>> = match self.names.is_node(&all) {
+            true => vec![all],
+            false => all.try_iter()?.collect::<PyResult<_>>()?,
+        };
+        for (index, o) in list.iter().enumerate() {
+            let value = self.output(o)?;
+            let kind = OutputKind::User { index };
+            self.out.graph.outputs.push(Output { value, kind });
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, o: &Bound<'py, PyAny>) -> PyResult<OutputValue> {
+        Ok(match self.arg(o, 0)? {
+            Some(Arg::None) => OutputValue::None,
+            Some(Arg::Value(v)) => OutputValue::Value(v),
+            Some(Arg::Int(e)) => match self.out.graph.exprs.as_int(e) {
+                Some(v) => OutputValue::Scalar(Scalar::Int(v)),
+                None => OutputValue::Value(self.int_value(e)),
+            },
+            Some(Arg::Float(f)) => OutputValue::Scalar(Scalar::Float(f)),
+            Some(Arg::Bool(b)) => OutputValue::Scalar(Scalar::Bool(b)),
+            _ => {
+                return Err(raise(Error::unsupported(format!(
+                    "{} as an output",
+                    what(o)
+                ))));
+            }
+        })
+    }
+
+    /// A value that holds `e`, defined by a node of its own.
+    fn int_value(&mut self, e: Expr) -> ValueId {
+        let g = &mut self.out.graph;
+        let v = g.add_value(&format!("int.{}", g.nodes.len()), Type::Int(e));
+        g.nodes.push(Node {
+            op: "sym.int".into(),
+            args: vec![Arg::Int(e)],
+            outs: vec![v],
+            line: None,
+        });
+        self.out.nodes.push(None);
+        self.out.called.push(None);
+        v
+    }
+}
+
+/// A node's name.
+fn name_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
+    node.getattr(intern!(node.py(), "name"))?.extract()
+}
+
+/// An entry of the node's metadata.
+fn meta<'py>(
+    node: &Bound<'py, PyAny>,
+    entry: &Bound<'py, PyString>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let meta = node.getattr(intern!(node.py(), "meta"))?;
+    match meta.cast::<PyDict>() {
+        Ok(d) => d.get_item(entry),
+        Err(_) => Ok(None),
+    }
+}
+
+/// An object for people: its type.
+fn what(object: &Bound<'_, PyAny>) -> String {
+    let name = object.get_type().name();
+    name.map_or("an object".into(), |n| format!("a `{n}`"))
+}

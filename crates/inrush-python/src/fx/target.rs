@@ -1,0 +1,95 @@
+//! What FX nodes call. Targets are few and live as long as the process, so that each is looked at once.
+
+use super::key;
+use super::types::Names;
+use pyo3::intern;
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A called function.
+#[derive(Clone)]
+pub struct Target {
+    /// `aten.add.Tensor`, `sym.floordiv`, `higher_order.cond`.
+    pub name: Arc<str>,
+    pub role: Role,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// An overload of a dispatcher operator.
+    Operator,
+    /// Arithmetic on sizes, or an operator that reads a size: nothing to run when the result is a known integer.
+    Size,
+    /// `operator.getitem`.
+    Item,
+    /// A higher-order operator or any other Python function.
+    Other,
+}
+
+/// Operators that only say what is known anyway.
+const SIZE_OPS: &[&str] = &[
+    "aten.sym_size.int",
+    "aten.sym_stride.int",
+    "aten.sym_numel.default",
+    "aten.sym_storage_offset.default",
+];
+
+/// Targets by identity; the object is kept, so that its address is not taken by another.
+static KNOWN: Mutex<Option<FxHashMap<usize, (Target, Py<PyAny>)>>> = Mutex::new(None);
+
+impl Target {
+    pub fn of(names: &Names, target: &Bound<'_, PyAny>) -> PyResult<Target> {
+        // The lock is never held while Python runs.
+        let known = |k: usize| {
+            let map = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+            map.as_ref()?.get(&k).map(|(t, _)| t.clone())
+        };
+        if let Some(t) = known(key(target)) {
+            return Ok(t);
+        }
+        let new = Self::inspect(names, target)?;
+        let mut map = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        (map.get_or_insert_default()).insert(key(target), (new.clone(), target.clone().unbind()));
+        Ok(new)
+    }
+
+    fn inspect(names: &Names, target: &Bound<'_, PyAny>) -> PyResult<Target> {
+        let py = target.py();
+        let make = |name: &str, role| Target {
+            name: name.into(),
+            role,
+        };
+        if target.is_instance(names.overload.bind(py))? {
+            let name = target.str()?;
+            let name = name.to_str()?;
+            let role = match SIZE_OPS.contains(&name) {
+                true => Role::Size,
+                false => Role::Operator,
+            };
+            return Ok(make(name, role));
+        }
+        let text = |attribute| -> PyResult<String> {
+            let v = target.getattr_opt(attribute)?;
+            Ok(v.and_then(|v| v.extract().ok()).unwrap_or_default())
+        };
+        if target.is_instance(names.higher_order.bind(py))? {
+            let name = text(intern!(py, "_name"))?;
+            return Ok(make(&format!("higher_order.{name}"), Role::Other));
+        }
+        let module = text(intern!(py, "__module__"))?;
+        let name = text(intern!(py, "__name__"))?;
+        if module == "_operator" && name == "getitem" {
+            return Ok(make("sym.getitem", Role::Item));
+        }
+        let size = match module.as_str() {
+            "_operator" | "math" | "builtins" => Some(&*name),
+            "torch" => name.strip_prefix("_sym_").or(name.strip_prefix("sym_")),
+            _ => None,
+        };
+        Ok(match size {
+            Some(name) => make(&format!("sym.{}", name.trim_matches('_')), Role::Size),
+            None => make(&format!("{module}.{name}"), Role::Other),
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! The Python module `inrush._native`.
+//!
+//! ```text
+//! fx        FX GraphModule -> Graph, beside it what the graph cannot hold: FX nodes, attributes, lists
+//!   target  what is called: names of operators and functions, remembered by identity
+//!   types   metadata of values -> types
+//!   sympy   SymInt -> expressions, ranges, hints
+//!   args    Python arguments -> arguments of the graph
+//! errors    inrush's errors as Python exceptions
+//! ```
+//!
+//! Nothing of libtorch is linked; PyTorch's Python objects are reached through the interpreter.
+
+mod errors;
+pub mod fx;
+
+use pyo3::prelude::*;
+
+/// inrush's native half; use the package `inrush`.
+#[pymodule]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::errors::{Error, InputError, InternalError, MachineError, UnsupportedError};
+
+    /// Seconds that the import of `gm` takes, for tests of its speed.
+    #[pyfunction]
+    fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {
+        let start = std::time::Instant::now();
+        fx::import(gm.py(), gm)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// The text form of the graph that `gm` is imported as.
+    #[pyfunction]
+    fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
+        let imported = fx::import(gm.py(), gm)?;
+        inrush_graph::verify::verify(&imported.graph).map_err(errors::raise)?;
+        Ok(imported.graph.print())
+    }
+}

@@ -1,0 +1,209 @@
+//! What sympy's functions mean: the semantics of symbolic sizes, whether they come as text or as objects.
+
+use crate::arith::{self, Relations};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs};
+use inrush_graph::Relation;
+
+/// What an expression stands for.
+#[derive(Clone, Debug)]
+pub enum Parsed {
+    Int(Expr),
+    /// A conjunction of relations; empty when it always holds.
+    Bool(Relations),
+    /// A condition that is no conjunction of relations, or one that never holds.
+    OtherBool,
+    /// Something that is no integer; with the name of the function that makes it so.
+    Real(String),
+}
+
+/// A value while it is read. Integers may be fractions on the way: `s0*(s0 - 1)/2` is written as a product with `1/2`.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Ratio(Expr, i64),
+    Bool(Relations),
+    OtherBool,
+    Real(String),
+    /// `a / b` as a real number; what rounds it knows how to divide.
+    Quotient(Expr, Expr),
+}
+
+/// Builds expressions from calls of sympy's functions and classes.
+#[derive(Copy, Clone)]
+pub struct Sympy<'e> {
+    pub exprs: &'e Exprs,
+}
+
+impl Sympy<'_> {
+    pub fn finish(&self, v: Value) -> Result<Parsed> {
+        Ok(match v {
+            Value::Ratio(..) => Parsed::Int(self.int(v, "the expression")?),
+            Value::Bool(r) => Parsed::Bool(r),
+            Value::OtherBool => Parsed::OtherBool,
+            Value::Real(f) => Parsed::Real(f),
+            Value::Quotient(..) => Parsed::Real("IntTrueDiv".into()),
+        })
+    }
+
+    /// The integer that `v` is.
+    pub fn int(&self, v: Value, user: &str) -> Result<Expr> {
+        match v {
+            Value::Ratio(n, 1) => Ok(n),
+            // sympy knows that the quotient is an integer, so rounding does nothing.
+            Value::Ratio(n, d) => arith::floordiv(self.exprs, n, self.exprs.int(d)),
+            Value::Real(f) => Err(Error::unsupported(format!(
+                "`{f}` in a symbolic size (argument of {user})"
+            ))),
+            Value::Quotient(..) => Err(Error::unsupported(format!(
+                "a true division in a symbolic size (argument of {user})"
+            ))),
+            Value::Bool(_) | Value::OtherBool => Err(Error::input(format!(
+                "{user} takes integers, not conditions"
+            ))),
+        }
+    }
+
+    pub fn call(&self, name: &str, args: Vec<Value>) -> Result<Value> {
+        let x = self.exprs;
+        let ratio = |e: Expr| Ok(Value::Ratio(e, 1));
+        // A real argument makes most results real; those that round it are met first.
+        if let Some(rounded) = self.round(name, &args)? {
+            return ratio(rounded);
+        }
+        match name {
+            "FloatTrueDiv" | "FloatPow" | "RoundDecimal" | "ToFloat" | "TruncToFloat" => {
+                return Ok(Value::Real(name.into()));
+            }
+            "Add" | "Mul" | "Min" | "Max" | "Pow" | "Identity" => {
+                if let Some(Value::Real(f)) = args.iter().find(|a| matches!(a, Value::Real(_))) {
+                    return Ok(Value::Real(f.clone()));
+                }
+                if args.iter().any(|a| matches!(a, Value::Quotient(..))) {
+                    return Ok(Value::Real("IntTrueDiv".into()));
+                }
+            }
+            "And" | "Or" | "Not" => return self.logic(name, args),
+            _ => {}
+        }
+        if matches!(name, "Add" | "Mul") {
+            return self.fold(name, args);
+        }
+        let count = args.len();
+        let mut ints = Vec::with_capacity(count);
+        let real = |a: &Value| matches!(a, Value::Real(_) | Value::Quotient(..));
+        if arith::relation(name, x.int(0), x.int(0)).is_some() && args.iter().any(real) {
+            return Ok(Value::OtherBool);
+        }
+        for a in args {
+            ints.push(self.int(a, name)?);
+        }
+        if let [a, b] = ints[..]
+            && let Some(r) = arith::relation(name, a, b)
+        {
+            return Ok(self.relation(r));
+        }
+        let small = |e: Expr| x.as_int(e).filter(|v| (0..63).contains(v));
+        match (name, &ints[..]) {
+            ("Integer" | "Identity" | "CeilToInt" | "FloorToInt" | "TruncToInt", [a]) => ratio(*a),
+            ("Rational", [p, q]) => match x.as_int(*q).filter(|q| *q > 0) {
+                Some(q) => Ok(Value::Ratio(*p, q)),
+                None => Err(Error::input("a bad fraction")),
+            },
+            ("FloorDiv" | "CleanDiv", [a, b]) => ratio(arith::floordiv(x, *a, *b)?),
+            ("CeilDiv", [a, b]) => ratio(x.neg(arith::floordiv(x, x.neg(*a), *b)?)),
+            ("Mod" | "PythonMod", [a, b]) => ratio(arith::modulo(x, *a, *b)?),
+            ("ModularIndexing", [a, b, c]) => {
+                let q = arith::floordiv(x, *a, *b)?;
+                ratio(arith::modulo(x, q, *c)?)
+            }
+            ("IntTrueDiv", [a, b]) => Ok(Value::Quotient(*a, *b)),
+            ("Pow" | "PowByNatural", [a, b]) => match x.as_int(*b) {
+                Some(n) => ratio(arith::pow(x, *a, n).map_err(|e| e.context(name))?),
+                None => Err(Error::unsupported(format!(
+                    "`{name}` with a symbolic exponent in a symbolic size"
+                ))),
+            },
+            ("LShift", [a, b]) if small(*b).is_some() => {
+                let by = x.int(1 << small(*b).unwrap_or(0));
+                ratio(arith::mul(x, *a, by)?)
+            }
+            ("RShift", [a, b]) if small(*b).is_some() => {
+                let by = x.int(1 << small(*b).unwrap_or(0));
+                ratio(arith::floordiv(x, *a, by)?)
+            }
+            ("Min", [first, rest @ ..]) => ratio(rest.iter().fold(*first, |a, b| x.min(a, *b))),
+            ("Max", [first, rest @ ..]) => ratio(rest.iter().fold(*first, |a, b| x.max(a, *b))),
+            _ => Err(Error::unsupported(format!(
+                "`{name}` of {count} arguments in a symbolic size"
+            ))),
+        }
+    }
+
+    /// Roundings of `a / b`.
+    fn round(&self, name: &str, args: &[Value]) -> Result<Option<Expr>> {
+        let x = self.exprs;
+        let [Value::Quotient(a, b)] = args else {
+            return Ok(None);
+        };
+        let positive = x.range(*a).lo >= 0 && x.range(*b).lo > 0;
+        Ok(Some(match name {
+            "FloorToInt" => arith::floordiv(x, *a, *b)?,
+            "CeilToInt" => x.neg(arith::floordiv(x, x.neg(*a), *b)?),
+            "TruncToInt" if positive => arith::floordiv(x, *a, *b)?,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Sums and products, of fractions too.
+    fn fold(&self, name: &str, args: Vec<Value>) -> Result<Value> {
+        let x = self.exprs;
+        let overflow = || Error::input("a fraction beyond 64 bits");
+        let mut acc = (x.int((name == "Mul") as i64), 1i64);
+        for a in args {
+            let (n, d) = match a {
+                Value::Ratio(n, d) => (n, d),
+                other => (self.int(other, name)?, 1),
+            };
+            let den = acc.1.checked_mul(d).ok_or_else(overflow)?;
+            acc = if name == "Mul" {
+                (arith::mul(x, acc.0, n)?, den)
+            } else if d == acc.1 {
+                (arith::add(x, acc.0, n)?, d)
+            } else {
+                let left = arith::mul(x, acc.0, x.int(d))?;
+                let right = arith::mul(x, n, x.int(acc.1))?;
+                (arith::add(x, left, right)?, den)
+            };
+        }
+        Ok(Value::Ratio(acc.0, acc.1))
+    }
+
+    /// Only constants are decided here: what ranges prove may rest on the very assertion that is being read.
+    fn relation(&self, r: (Relation, Expr, Expr)) -> Value {
+        let constant = |e: Expr| self.exprs.as_int(e).is_some();
+        match arith::decide(self.exprs, r).filter(|_| constant(r.1) && constant(r.2)) {
+            Some(true) => Value::Bool(Vec::new()),
+            Some(false) => Value::OtherBool,
+            None => Value::Bool(vec![r]),
+        }
+    }
+
+    fn logic(&self, name: &str, args: Vec<Value>) -> Result<Value> {
+        let mut all = Vec::new();
+        let count = args.len();
+        for a in args {
+            match a {
+                Value::Bool(r) => all.push(r),
+                Value::OtherBool => return Ok(Value::OtherBool),
+                _ => {
+                    return Err(Error::input(format!("`{name}` takes conditions")));
+                }
+            }
+        }
+        Ok(match (name, count) {
+            ("And", _) => Value::Bool(all.concat()),
+            ("Not", 1) if all[0].len() == 1 => Value::Bool(vec![arith::negated(all[0][0])]),
+            _ => Value::OtherBool,
+        })
+    }
+}

@@ -1,0 +1,1 @@
+"""inrush: a compiler backend for PyTorch, in Rust."""
