@@ -18,7 +18,7 @@ use inrush_graph::Graph;
 use inrush_program::Program;
 
 pub use sequence::{
-    Call, Part, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View, What,
+    Call, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View, What,
     compile_sequence,
 };
 

@@ -6,7 +6,7 @@
 //! stored between pieces, and what aliases in PyTorch aliases here.
 
 use inrush_aten::{Args, Route};
-use inrush_base::{Error, Result};
+use inrush_base::{DTypeClass, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
@@ -83,6 +83,9 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
             continue;
         }
         let foreign = |v: ValueId| match &graph.value(v).ty {
+            Type::Tensor(t) if t.dtype.class() == DTypeClass::Complex => {
+                Some(format!("`{}` is complex", graph.value(v).name))
+            }
             Type::Opaque(what) => Some(format!("`{}` is {what}", graph.value(v).name)),
             Type::Float | Type::Bool => Some(format!(
                 "`{}` is a number that is read from data",

@@ -10,7 +10,7 @@ use crate::sizes::Sizes;
 use crate::{Options, Run, Unit};
 use inrush_base::{Caps, Error, ErrorKind, Result};
 use inrush_c::Function;
-use inrush_expr::Sym;
+use inrush_expr::{Expr, Sym};
 use inrush_graph::{Graph, NodeId, OutputValue, Type, ValueId};
 use inrush_program::{Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -24,8 +24,8 @@ pub struct Sequence {
     pub symbols: Vec<SymbolDef>,
     /// Size arithmetic over [`Sequence::symbols`]; a line may only be read once its symbols are known.
     pub sizes: Vec<Size>,
-    /// Values that are integers: what they are in terms of the symbols.
-    pub ints: Vec<(ValueId, SizeId)>,
+    /// Integers that the caller asked for, where they are arithmetic over the symbols.
+    pub ints: Vec<(Expr, SizeId)>,
     pub outputs: Vec<SequenceOutput>,
     /// Translation units of the one shared object of all segments.
     pub pieces: Vec<String>,
@@ -110,12 +110,22 @@ pub enum SequenceOutput {
     None,
 }
 
+/// What the caller knows beside the graph.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Nodes that must be called, with the reason.
+    pub called: BTreeMap<NodeId, String>,
+    /// Integers whose values calls need.
+    pub ints: Vec<Expr>,
+}
+
 /// Compiles what compiles and calls the rest.
 ///
 /// # Errors
 /// What is nobody's fault at a single node: a graph that is not well formed, or a broken invariant in a stage.
 pub fn compile_sequence(
     graph: &Graph,
+    request: &Request,
     caps: &Caps,
     options: &Options,
     observer: &mut dyn crate::Observer,
@@ -129,7 +139,8 @@ pub fn compile_sequence(
             (node.outs.iter()).map(move |v| (graph.value(*v).name.as_str(), id))
         })
         .collect();
-    let mut called: BTreeMap<NodeId, String> = partition::must_call(graph);
+    let mut called = partition::must_call(graph);
+    called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
     let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
     let cut = loop {
         let cut = partition::cut(graph, &called)?;
@@ -155,7 +166,7 @@ pub fn compile_sequence(
             break cut;
         }
     };
-    assemble(graph, cut, called, units, options)
+    assemble(graph, request, cut, called, units, options)
 }
 
 /// Marks what an error names as called: its node, or without one all nodes of the segment.
@@ -249,6 +260,7 @@ impl Known<'_> {
 
 fn assemble(
     graph: &Graph,
+    request: &Request,
     cut: Cut,
     called: BTreeMap<NodeId, String>,
     mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>,
@@ -347,15 +359,8 @@ fn assemble(
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    // A called operator may take any of them. One that is not arithmetic over known symbols is held as a value instead.
-    let ints = graph
-        .values
-        .iter()
-        .enumerate()
-        .filter_map(|(v, value)| match value.ty {
-            Type::Int(e) => Some((ValueId::from_index(v), sizes.of(e).ok()?)),
-            _ => None,
-        })
+    let ints = (request.ints.iter())
+        .filter_map(|e| Some((*e, sizes.of(*e).ok()?)))
         .collect();
     free(graph, &mut parts, &outputs);
     Ok(Sequence {

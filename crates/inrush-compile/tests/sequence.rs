@@ -1,13 +1,20 @@
 //! Graphs with operators that have to be called: where they are cut, and what passes between the pieces.
 
 use inrush_base::{Caps, Isa};
-use inrush_compile::{Options, Sequence, SymbolFrom, What, compile_sequence};
+use inrush_compile::{Options, Request, Sequence, SymbolFrom, What, compile_sequence};
 use inrush_graph::{Graph, ValueId};
 
 fn compile(text: &str) -> (Graph, Sequence) {
     let graph = inrush_graph::text::parse(text).expect("the graph parses");
     let caps = Caps::cpu(Isa::Avx2, 2);
-    let sequence = compile_sequence(&graph, &caps, &Options::default(), &mut ()).expect("compiles");
+    let sequence = compile_sequence(
+        &graph,
+        &Request::default(),
+        &caps,
+        &Options::default(),
+        &mut (),
+    )
+    .expect("compiles");
     (graph, sequence)
 }
 

@@ -6,13 +6,23 @@
 //!   types   metadata of values -> types
 //!   sympy   SymInt -> expressions, ranges, hints
 //!   args    Python arguments -> arguments of the graph
+//! compile   the stages, the C compiler, and what a call needs -> Runner
+//! run       a call: segments, called operators, views over Python tensors
+//!   call    called operators with their arguments
+//!   shim    libtorch's stable C functions, looked up in the process
+//! callable  the Python object that is called
 //! errors    inrush's errors as Python exceptions
 //! ```
 //!
 //! Nothing of libtorch is linked; PyTorch's Python objects are reached through the interpreter.
 
+mod call;
+mod callable;
+mod compile;
 mod errors;
 pub mod fx;
+mod run;
+mod shim;
 
 use pyo3::prelude::*;
 
@@ -23,6 +33,9 @@ mod _native {
 
     #[pymodule_export]
     use super::errors::{Error, InputError, InternalError, MachineError, UnsupportedError};
+
+    #[pymodule_export]
+    use super::callable::{Compiled, compile_fx};
 
     /// Seconds that the import of `gm` takes, for tests of its speed.
     #[pyfunction]

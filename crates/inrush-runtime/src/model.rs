@@ -97,6 +97,11 @@ impl Model {
         &self.program
     }
 
+    /// Threads that a call would run on now.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
     /// Runs the load steps, then packs the right-hand sides that never change.
     fn fold(&mut self) -> Result<()> {
         self.run_load_steps()?;

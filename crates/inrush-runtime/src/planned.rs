@@ -4,13 +4,23 @@ use crate::bind;
 use crate::exec::Prepared;
 use crate::model::{Model, root};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_program::{Output, Place, SizeId};
+use inrush_program::{InputType, Output, Place, SizeId};
 use std::sync::Arc;
 
 /// Everything about a call that depends on the values of its symbols only.
 pub struct CallPlan {
     prepared: Arc<Prepared>,
+    inputs: Vec<Option<PlannedInput>>,
     outputs: Vec<PlannedOutput>,
+}
+
+/// A tensor that a call takes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlannedInput {
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    /// In elements. Those of dimensions of size one are nobody's business.
+    pub strides: Vec<i64>,
 }
 
 /// What an output of the program is at these sizes.
@@ -42,6 +52,11 @@ pub enum OutputPlace {
 }
 
 impl CallPlan {
+    /// By position; `None` for inputs that are no tensors.
+    pub fn inputs(&self) -> &[Option<PlannedInput>] {
+        &self.inputs
+    }
+
     pub fn outputs(&self) -> &[PlannedOutput] {
         &self.outputs
     }
@@ -85,7 +100,26 @@ impl Model {
         let outputs = (0..p.outputs.len())
             .map(|k| self.planned(k, &prepared.sizes))
             .collect::<Result<_>>()?;
-        Ok(CallPlan { prepared, outputs })
+        let value = |id: &SizeId| prepared.sizes[id.0 as usize];
+        let inputs = (p.inputs.iter())
+            .map(|i| match &i.ty {
+                InputType::Tensor {
+                    dtype,
+                    sizes,
+                    strides,
+                } => Some(PlannedInput {
+                    dtype: dtype.0,
+                    sizes: sizes.iter().map(value).collect(),
+                    strides: strides.iter().map(value).collect(),
+                }),
+                _ => None,
+            })
+            .collect();
+        Ok(CallPlan {
+            prepared,
+            inputs,
+            outputs,
+        })
     }
 
     fn planned(&self, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {

@@ -1,0 +1,431 @@
+//! A compiled graph as it runs in a PyTorch process: segments, called operators and views over Python tensors.
+//!
+//! Values live in slots. A segment takes the addresses of its input tensors, allocates its outputs through PyTorch, and runs
+//! without the interpreter's lock. Nothing is looked up by name.
+
+use crate::call::{CalledOp, Frame};
+use crate::shim::{Shims, dtype_code, shims};
+use inrush_base::{Error, ErrorKind, Scalar};
+use inrush_program::{Size, SizeId};
+use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex};
+
+/// Everything that a call needs.
+pub struct Runner {
+    pub steps: Vec<Step>,
+    pub symbols: Vec<Symbol>,
+    pub sizes: Vec<Size>,
+    pub slots: usize,
+    /// Slot of each argument; `None` where nothing reads it.
+    pub inputs: Vec<Option<usize>>,
+    /// Attributes of the graph module, by slot.
+    pub constants: Vec<(usize, Py<PyAny>)>,
+    pub outputs: Vec<Out>,
+    /// Values of the sizes where there are no symbols.
+    pub fixed: Option<Vec<Option<i64>>>,
+}
+
+/// A symbol and where a call reads it.
+pub struct Symbol {
+    pub slot: usize,
+    pub read: Read,
+    /// The step after which it can be read; `None` for arguments.
+    pub after: Option<usize>,
+}
+
+pub enum Read {
+    Int,
+    Dim {
+        dim: usize,
+        factor: i64,
+        offset: i64,
+    },
+}
+
+pub struct Step {
+    pub what: What,
+    /// Slots that nothing reads any more.
+    pub frees: Vec<usize>,
+    /// Whether symbols become known after it.
+    pub learns: bool,
+}
+
+pub enum What {
+    Segment(Segment),
+    Call(CalledOp),
+    View(View),
+}
+
+pub struct Segment {
+    pub model: Model,
+    pub inputs: Vec<usize>,
+    pub symbols: Vec<u32>,
+    /// Slots of the outputs; outputs behind them are mutations.
+    pub outputs: Vec<usize>,
+    /// Plans for sizes seen, latest last.
+    pub plans: Mutex<Vec<Planned>>,
+    /// Whether a call writes any of its inputs.
+    pub mutates: bool,
+}
+
+/// Values of a segment's symbols and the plan for them.
+type Planned = (SmallVec<[i64; 4]>, Arc<CallPlan>);
+
+pub struct View {
+    pub base: usize,
+    pub value: usize,
+    pub sizes: Vec<SizeId>,
+    pub strides: Vec<SizeId>,
+    pub offset: SizeId,
+}
+
+pub enum Out {
+    Slot(usize),
+    Size(SizeId),
+    Constant(Py<PyAny>),
+}
+
+/// Plans kept for a segment.
+const MAX_PLANS: usize = 64;
+
+/// The state of one call.
+struct Call<'a> {
+    runner: &'a Runner,
+    slots: SmallVec<[Option<Py<PyAny>>; 32]>,
+    symbols: SmallVec<[Option<i64>; 8]>,
+    sizes: Vec<Option<i64>>,
+}
+
+impl Frame for Call<'_> {
+    fn slot(&self, slot: usize) -> Option<&Py<PyAny>> {
+        self.slots[slot].as_ref()
+    }
+    fn size(&self, id: SizeId) -> PyResult<i64> {
+        let sizes = self.runner.fixed.as_ref().unwrap_or(&self.sizes);
+        sizes[id.0 as usize].ok_or_else(|| {
+            PyRuntimeError::new_err("a size that depends on data is not known yet, or overflows")
+        })
+    }
+    fn set(&mut self, slot: usize, value: Py<PyAny>) {
+        self.slots[slot] = Some(value);
+    }
+}
+
+impl Runner {
+    /// Runs the graph on its flat arguments.
+    pub fn run<'py>(
+        &self,
+        py: Python<'py>,
+        args: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+    ) -> PyResult<SmallVec<[Py<PyAny>; 8]>> {
+        if args.len() != self.inputs.len() {
+            return Err(PyTypeError::new_err(format!(
+                "a compiled graph takes {} arguments, got {}",
+                self.inputs.len(),
+                args.len()
+            )));
+        }
+        let mut call = Call {
+            runner: self,
+            slots: SmallVec::new(),
+            symbols: SmallVec::new(),
+            sizes: Vec::new(),
+        };
+        call.slots.resize_with(self.slots, || None);
+        for (a, slot) in args.zip(&self.inputs) {
+            if let Some(slot) = slot {
+                call.slots[*slot] = Some(a.unbind());
+            }
+        }
+        for (slot, value) in &self.constants {
+            call.slots[*slot] = Some(value.clone_ref(py));
+        }
+        let shims = shims(py)?;
+        if self.fixed.is_none() {
+            call.symbols.resize(self.symbols.len(), None);
+            call.learn(py, shims, None)?;
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            match &step.what {
+                What::Segment(s) => call.segment(py, shims, s)?,
+                What::Call(c) => c.run(py, &mut call)?,
+                What::View(v) => call.view(py, shims, v)?,
+            }
+            // Symbols first: they may be read from a value that nothing else reads.
+            if step.learns {
+                call.learn(py, shims, Some(at))?;
+            }
+            for slot in &step.frees {
+                call.slots[*slot] = None;
+            }
+        }
+        self.outputs
+            .iter()
+            .map(|o| {
+                Ok(match o {
+                    Out::Slot(s) => match &call.slots[*s] {
+                        Some(v) => v.clone_ref(py),
+                        None => py.None(),
+                    },
+                    Out::Size(id) => call.size(*id)?.into_pyobject(py)?.into_any().unbind(),
+                    Out::Constant(c) => c.clone_ref(py),
+                })
+            })
+            .collect()
+    }
+}
+
+impl Call<'_> {
+    fn object(&self, slot: usize) -> PyResult<&Py<PyAny>> {
+        self.slots[slot]
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("a value is read before it is there"))
+    }
+
+    /// Reads the symbols that become known now, and evaluates the sizes again.
+    fn learn(&mut self, py: Python<'_>, shims: &Shims, after: Option<usize>) -> PyResult<()> {
+        for (k, s) in self.runner.symbols.iter().enumerate() {
+            if s.after != after {
+                continue;
+            }
+            let object = self.object(s.slot)?.bind(py);
+            let value = match s.read {
+                Read::Int => object.extract::<i64>()?,
+                Read::Dim {
+                    dim,
+                    factor,
+                    offset,
+                } => {
+                    // SAFETY: the tensor is held by its slot.
+                    let (sizes, _) = unsafe { shims.shape(shims.tensor(object)?)? };
+                    let size = sizes.get(dim).copied().unwrap_or(0) - offset;
+                    if size % factor != 0 {
+                        return Err(PyValueError::new_err(format!(
+                            "size {} is not what the graph was compiled for",
+                            size + offset
+                        )));
+                    }
+                    size / factor
+                }
+            };
+            self.symbols[k] = Some(value);
+        }
+        self.sizes = evaluate(&self.runner.sizes, &self.symbols);
+        Ok(())
+    }
+
+    fn view(&mut self, py: Python<'_>, shims: &Shims, v: &View) -> PyResult<()> {
+        let all = |ids: &[SizeId]| {
+            ids.iter()
+                .map(|i| self.size(*i))
+                .collect::<PyResult<SmallVec<[i64; 8]>>>()
+        };
+        let (sizes, strides) = (all(&v.sizes)?, all(&v.strides)?);
+        let base = shims.tensor(self.object(v.base)?.bind(py))?;
+        let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?)?;
+        self.slots[v.value] = Some(view);
+        Ok(())
+    }
+
+    fn segment(&mut self, py: Python<'_>, shims: &Shims, s: &Segment) -> PyResult<()> {
+        let plan = self.plan(s)?;
+        let mut copies: SmallVec<[(usize, Py<PyAny>); 2]> = SmallVec::new();
+        let mut inputs: SmallVec<[*mut u8; 32]> = SmallVec::new();
+        for (slot, want) in s.inputs.iter().zip(plan.inputs()) {
+            let Some(want) = want else {
+                inputs.push(std::ptr::null_mut());
+                continue;
+            };
+            let object = self.object(*slot)?.bind(py);
+            let h = shims.tensor(object)?;
+            let code = dtype_code(want.dtype);
+            // SAFETY: the tensor is held by its slot.
+            let (address, (sizes, strides)) = unsafe { (shims.data(h, code)?, shims.shape(h)?) };
+            if sizes != want.sizes {
+                return Err(PyRuntimeError::new_err(format!(
+                    "a tensor of sizes {sizes:?} where the graph was compiled for {:?}",
+                    want.sizes
+                )));
+            }
+            let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
+                .all(|(n, (a, b))| *n <= 1 || a == b);
+            if lies || sizes.contains(&0) {
+                inputs.push(address);
+                continue;
+            }
+            let (copy, address) = shims.empty(py, &want.sizes, &want.strides, code)?;
+            copy.bind(py).call_method1("copy_", (object,))?;
+            copies.push((*slot, copy));
+            inputs.push(address);
+        }
+        // Integers are symbols by now.
+        inputs.resize(plan.inputs().len(), std::ptr::null_mut());
+        let mut outputs: SmallVec<[*mut u8; 16]> = SmallVec::new();
+        let mut made: SmallVec<[Option<Py<PyAny>>; 8]> = SmallVec::new();
+        for o in plan.outputs() {
+            match o {
+                PlannedOutput::Tensor {
+                    dtype,
+                    sizes,
+                    strides,
+                    place: OutputPlace::Own,
+                } => {
+                    let (t, p) = shims.empty(py, sizes, strides, dtype_code(*dtype))?;
+                    made.push(Some(t));
+                    outputs.push(p);
+                }
+                _ => {
+                    made.push(None);
+                    outputs.push(std::ptr::null_mut());
+                }
+            }
+        }
+        let addresses = Addresses(inputs, outputs);
+        py.detach(|| {
+            let a = &addresses;
+            // SAFETY: sizes, strides and dtypes of inputs were just compared, outputs just allocated; slots and `made` hold
+            // the tensors until the call returns.
+            unsafe { s.model.run_planned(&plan, &a.0, &a.1) }
+        })
+        .map_err(|e| run_error(&e))?;
+        if s.mutates {
+            for (slot, copy) in &copies {
+                let original = self.object(*slot)?.bind(py);
+                original.call_method1("copy_", (copy,))?;
+            }
+        }
+        for (k, slot) in s.outputs.iter().enumerate() {
+            let value = match &plan.outputs()[k] {
+                PlannedOutput::Int(i) => i.into_pyobject(py)?.into_any().unbind(),
+                PlannedOutput::Scalar(v) => scalar(py, *v)?,
+                PlannedOutput::Mutation | PlannedOutput::None => py.None(),
+                PlannedOutput::Tensor {
+                    sizes,
+                    strides,
+                    place,
+                    ..
+                } => match *place {
+                    OutputPlace::Own => made[k].take().unwrap_or_else(|| py.None()),
+                    OutputPlace::Input { input, offset } => {
+                        let base = self.object(s.inputs[input])?;
+                        share(py, shims, base, sizes, strides, offset)?
+                    }
+                    OutputPlace::Output { output, offset } => {
+                        let base = match (&made[output], s.outputs.get(output)) {
+                            (Some(t), _) => t,
+                            (None, Some(slot)) => self.object(*slot)?,
+                            _ => return Err(PyRuntimeError::new_err("an output is missing")),
+                        };
+                        share(py, shims, base, sizes, strides, offset)?
+                    }
+                },
+            };
+            self.slots[*slot] = Some(value);
+        }
+        Ok(())
+    }
+
+    /// The plan for the present values of a segment's symbols.
+    fn plan(&self, s: &Segment) -> PyResult<Arc<CallPlan>> {
+        let symbols = s
+            .symbols
+            .iter()
+            .map(|k| {
+                self.symbols[*k as usize]
+                    .ok_or_else(|| PyRuntimeError::new_err("a size is not known yet"))
+            })
+            .collect::<PyResult<SmallVec<[i64; 4]>>>()?;
+        let mut plans = s.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let threads = s.model.threads();
+        if let Some(at) = plans.iter().rposition(|(v, _)| *v == symbols) {
+            if plans[at].1.threads() == threads {
+                return Ok(plans[at].1.clone());
+            }
+            // The user has changed the number of threads since.
+            plans.remove(at);
+        }
+        let plan = Arc::new(s.model.plan(&symbols).map_err(|e| run_error(&e))?);
+        if plans.len() == MAX_PLANS {
+            plans.remove(0);
+        }
+        plans.push((symbols, plan.clone()));
+        Ok(plan)
+    }
+}
+
+/// The tensor itself where it is seen whole, else a view of it.
+fn share(
+    py: Python<'_>,
+    shims: &Shims,
+    base: &Py<PyAny>,
+    sizes: &[i64],
+    strides: &[i64],
+    offset: i64,
+) -> PyResult<Py<PyAny>> {
+    let h = shims.tensor(base.bind(py))?;
+    // SAFETY: the caller holds the tensor.
+    let (s, t) = unsafe { shims.shape(h)? };
+    if offset == 0 && s == sizes && t == strides {
+        return Ok(base.clone_ref(py));
+    }
+    shims.view(py, h, sizes, strides, offset)
+}
+
+pub fn scalar(py: Python<'_>, v: Scalar) -> PyResult<Py<PyAny>> {
+    Ok(match v {
+        Scalar::Bool(b) => b.into_pyobject(py)?.to_owned().into_any().unbind(),
+        Scalar::Int(i) => i.into_pyobject(py)?.into_any().unbind(),
+        Scalar::Float(f) => f.into_pyobject(py)?.into_any().unbind(),
+    })
+}
+
+/// Addresses that cross into the part without the lock.
+struct Addresses(SmallVec<[*mut u8; 32]>, SmallVec<[*mut u8; 16]>);
+// SAFETY: what they point to is held by the call for as long as they are used.
+unsafe impl Send for Addresses {}
+unsafe impl Sync for Addresses {}
+
+/// Every size whose symbols are known.
+pub fn evaluate(lines: &[Size], symbols: &[Option<i64>]) -> Vec<Option<i64>> {
+    let mut out: Vec<Option<i64>> = Vec::with_capacity(lines.len());
+    for line in lines {
+        let get = |id: SizeId| out[id.0 as usize];
+        let value = match *line {
+            Size::Const(v) => Some(v),
+            Size::Sym(s) => symbols.get(s as usize).copied().flatten(),
+            Size::Add(a, b) => get(a).zip(get(b)).and_then(|(a, b)| a.checked_add(b)),
+            Size::Mul(a, b) => get(a).zip(get(b)).and_then(|(a, b)| a.checked_mul(b)),
+            Size::FloorDiv(a, b) => get(a).zip(get(b)).and_then(|(a, b)| floor_div(a, b)),
+            Size::Mod(a, b) => get(a)
+                .zip(get(b))
+                .and_then(|(a, b)| a.checked_sub(floor_div(a, b)?.checked_mul(b)?)),
+            Size::Min(a, b) => get(a).zip(get(b)).map(|(a, b)| a.min(b)),
+            Size::Max(a, b) => get(a).zip(get(b)).map(|(a, b)| a.max(b)),
+        };
+        out.push(value);
+    }
+    out
+}
+
+fn floor_div(a: i64, b: i64) -> Option<i64> {
+    let q = a.checked_div(b)?;
+    Some(if a % b != 0 && (a < 0) != (b < 0) {
+        q - 1
+    } else {
+        q
+    })
+}
+
+/// What goes wrong inside a call is what eager would raise: an index out of range.
+pub fn run_error(e: &Error) -> PyErr {
+    match e.kind() {
+        ErrorKind::Input => PyIndexError::new_err(e.to_string()),
+        ErrorKind::Machine if e.message().contains("memory") => {
+            PyMemoryError::new_err(e.to_string())
+        }
+        _ => PyRuntimeError::new_err(e.to_string()),
+    }
+}
