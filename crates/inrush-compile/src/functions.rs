@@ -34,12 +34,8 @@ pub fn tile(plan: &Plan, caps: &Caps) -> Result<Kernels> {
 
 /// The kernels as text.
 pub fn show(plan: &Plan, kernels: &Kernels) -> String {
-    let mut out = String::new();
-    for k in kernels.load_steps.iter().chain(&kernels.steps) {
-        out.push_str(&inrush_kernel::print(&plan.loops.exprs, k));
-        out.push('\n');
-    }
-    out
+    let all = kernels.load_steps.iter().chain(&kernels.steps);
+    inrush_kernel::text::print_all(&plan.loops.exprs, all)
 }
 
 /// Stage emit: C source, equal functions once.

@@ -1,18 +1,22 @@
 //! File tests: Markdown files, one topic each.
 //!
 //! A file starts with a header that is a sentence and prose that says why. Each `##` section (or the file, if it has none)
-//! is one test: its first fenced block is a program in some IR (`graph`, `loops`), the later ones say what later stages must
+//! is one test: its first fenced block is a program in some IR (`graph`, `loops`, `plan`, `kernels`, `program`), the later ones say what later stages must
 //! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
 //! agree on random inputs. With blessing, expectations are rewritten instead of compared.
 
 mod compiled;
 mod markdown;
 mod random;
+mod roundtrip;
 mod run;
 mod stages;
+mod survive;
 
 pub use markdown::{Block, Document};
-pub use stages::{STAGES, Stage};
+pub use roundtrip::round_trips;
+pub use stages::{Program, STAGES, Stage};
+pub use survive::survive;
 
 use std::path::{Path, PathBuf};
 

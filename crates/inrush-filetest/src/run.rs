@@ -102,6 +102,61 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     Ok(format!("{} agree", names.join(", ")))
 }
 
+/// Interprets a small program on made-up inputs; what comes out is an error or a value, never a panic.
+pub fn survive(program: &Program) -> Result<()> {
+    let loops = match program {
+        Program::Graph(_) | Program::Loops(_) => program.loops(),
+        Program::Plan(p) => Ok(p.to_loops()),
+        _ => return Ok(()),
+    };
+    let s = settings(&Block::default())?;
+    let mut random = Random::new(s.seed);
+    if let Program::Graph(g) = program
+        && loops.is_ok()
+    {
+        let values = g.values.iter().filter_map(|v| match &v.ty {
+            Type::Tensor(t) => Some(&t.sizes),
+            _ => None,
+        });
+        for list in values {
+            small(&g.exprs, list, &s)?;
+        }
+        let i = of_graph(g, &s, &mut random, true)?;
+        _ = inrush_interp::graph(g, &i.user, &i.weights, &s.symbols);
+    }
+    let l = loops?;
+    if l.num_inputs > 1000 {
+        return Err(Error::input("too many inputs for a test"));
+    }
+    for b in &l.buffers {
+        small(&l.exprs, &b.sizes, &s)?;
+    }
+    for n in &l.nodes {
+        let axes = &n.body().axes;
+        let extents: Vec<_> = axes.iter().map(|a| a.size).collect();
+        small(&l.exprs, &extents, &s)?;
+        if let inrush_loops::Node::Contraction(c) = n {
+            let extents: Vec<_> = c.k.iter().map(|a| a.size).collect();
+            small(&l.exprs, &extents, &s)?;
+        }
+    }
+    let i = of_loops(&l, &s, &mut random, true)?;
+    let options = LoopsOptions::default();
+    inrush_interp::loops(&l, &i.user, &i.weights, &s.symbols, options).map(|_| ())
+}
+
+/// An error unless the product of sizes is one that is interpreted in no time.
+fn small(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> Result<()> {
+    let sizes = sizes(ex, list, s)?;
+    let points = sizes
+        .iter()
+        .fold(1i64, |p, s| p.saturating_mul((*s).max(0)));
+    match points <= 2000 {
+        true => Ok(()),
+        false => Err(Error::input("too large to be interpreted in a test")),
+    }
+}
+
 fn settings(block: &Block) -> Result<Settings> {
     let mut out = Settings {
         symbols: BTreeMap::new(),
@@ -135,6 +190,7 @@ fn inputs(program: &Program, s: &Settings, random: &mut Random, special: bool) -
     match program {
         Program::Graph(g) => of_graph(g, s, random, special),
         Program::Loops(l) => of_loops(l, s, random, special),
+        _ => Err(Error::input("only graphs and loops are evaluated")),
     }
 }
 
@@ -163,6 +219,9 @@ fn of_graph(g: &Graph, s: &Settings, random: &mut Random, special: bool) -> Resu
         };
         match (&i.kind, value) {
             (InputKind::User { index }, v) => {
+                if *index > g.inputs.len() {
+                    return Err(Error::input("an input beyond the number of inputs"));
+                }
                 if out.user.len() <= *index {
                     out.user.resize(*index + 1, Value::None);
                 }
@@ -187,6 +246,9 @@ fn of_loops(l: &Loops, s: &Settings, random: &mut Random, special: bool) -> Resu
         let sizes = sizes(&l.exprs, &b.sizes, s)?;
         match &b.kind {
             BufferKind::Input { index } => {
+                if *index >= out.user.len() {
+                    return Err(Error::input("an input beyond the number of inputs"));
+                }
                 out.user[*index] = Value::Tensor(random.tensor(b.dtype, &sizes, range, special)?);
             }
             BufferKind::Weight { name } => {

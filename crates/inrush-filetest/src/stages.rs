@@ -1,10 +1,12 @@
 //! The table of stages: what a block of this language must hold, given the test's first block.
 
 use crate::{Block, run};
-use inrush_base::{Caps, Isa, Result};
+use inrush_base::{Caps, Error, Isa, Result};
+use inrush_expr::Exprs;
 use inrush_graph::Graph;
+use inrush_kernel::Kernel;
 use inrush_loops::Loops;
-use inrush_sched::Plan;
+use inrush_sched::{Plan, Step};
 
 /// A stage by its name.
 pub struct Stage {
@@ -17,6 +19,9 @@ pub struct Stage {
 pub enum Program {
     Graph(Graph),
     Loops(Loops),
+    Plan(Plan),
+    Kernels(Exprs, Vec<Kernel>),
+    Program(inrush_program::Program),
 }
 
 /// Every stage that a block can be about. A crate joins by a row.
@@ -51,20 +56,44 @@ pub const STAGES: &[Stage] = &[
         },
     },
     Stage {
+        name: "memory",
+        show: |p, caps| {
+            let text = p.plan(caps)?.print();
+            let about = |l: &&str| {
+                ["arena ", "load arena ", "place "]
+                    .iter()
+                    .any(|w| l.starts_with(w))
+            };
+            Ok(text
+                .lines()
+                .filter(about)
+                .map(|l| format!("{l}\n"))
+                .collect())
+        },
+    },
+    Stage {
         name: "tile",
         show: |p, caps| {
-            p.kernels(caps, |plan, k, _| {
-                Ok(inrush_kernel::print(&plan.loops.exprs, k))
-            })
+            let (exprs, kernels) = p.kernels(caps)?;
+            Ok(inrush_kernel::text::print_all(&exprs, &kernels))
         },
     },
     Stage {
         name: "emit",
         show: |p, caps| {
-            p.kernels(caps, |plan, k, caps| {
-                Ok(inrush_c::emit(&plan.loops.exprs, k, caps)?.text)
-            })
+            let (exprs, kernels) = p.kernels(caps)?;
+            let mut out = String::new();
+            for k in &kernels {
+                let function = inrush_c::emit(&exprs, k, caps).map_err(|e| e.in_stage("emit"))?;
+                out.push_str(function.text.trim_end());
+                out.push('\n');
+            }
+            Ok(out)
         },
+    },
+    Stage {
+        name: "wrap",
+        show: |p, caps| Ok(p.program(caps)?.print()),
     },
 ];
 
@@ -105,19 +134,33 @@ fn caps(block: &Block) -> Caps {
 
 impl Program {
     pub fn read(block: &Block) -> Result<Program> {
-        match block.language.as_str() {
-            "graph" => Ok(Program::Graph(inrush_graph::text::parse(&block.text)?)),
-            "loops" => Ok(Program::Loops(inrush_loops::text::parse(&block.text)?)),
-            other => Err(inrush_base::Error::input(format!(
+        Program::parse(&block.language, &block.text)
+    }
+
+    /// Reads a program of the level that has this name.
+    pub fn parse(language: &str, text: &str) -> Result<Program> {
+        match language {
+            "graph" => Ok(Program::Graph(inrush_graph::text::parse(text)?)),
+            "loops" => Ok(Program::Loops(inrush_loops::text::parse(text)?)),
+            "plan" => Ok(Program::Plan(inrush_sched::text::parse(text)?)),
+            "kernels" => {
+                let (exprs, kernels) = inrush_kernel::text::parse(text)?;
+                Ok(Program::Kernels(exprs, kernels))
+            }
+            "program" => Ok(Program::Program(inrush_program::text::parse(text)?)),
+            other => Err(Error::input(format!(
                 "a test cannot start with a block `{other}`"
             ))),
         }
     }
 
-    fn print(&self) -> String {
+    pub fn print(&self) -> String {
         match self {
             Program::Graph(g) => g.print(),
             Program::Loops(l) => l.print(),
+            Program::Plan(p) => p.print(),
+            Program::Kernels(exprs, k) => inrush_kernel::text::print_all(exprs, k),
+            Program::Program(p) => p.print(),
         }
     }
 
@@ -125,10 +168,15 @@ impl Program {
         match self {
             Program::Graph(g) => inrush_graph::verify::verify(g),
             Program::Loops(l) => inrush_loops::verify::verify(l),
+            Program::Plan(p) => inrush_sched::verify(p),
+            Program::Kernels(exprs, kernels) => {
+                (kernels.iter()).try_for_each(|k| inrush_kernel::verify(exprs, k))
+            }
+            Program::Program(p) => p.verify(),
         }
     }
 
-    fn normalized(&self) -> Result<Graph> {
+    pub fn normalized(&self) -> Result<Graph> {
         match self {
             Program::Graph(g) => {
                 inrush_graph::verify::verify(g)?;
@@ -136,7 +184,7 @@ impl Program {
                 inrush_graph::verify::verify(&g)?;
                 Ok(g)
             }
-            Program::Loops(_) => Err(inrush_base::Error::input("the test starts below the graph")),
+            _ => Err(below("the graph")),
         }
     }
 
@@ -152,14 +200,24 @@ impl Program {
             Program::Graph(_) => {
                 inrush_aten::lower(self.decomposed()?).map_err(|e| e.in_stage("lower"))?
             }
+            _ => return Err(below("loops")),
         };
         inrush_loops::verify::verify(&l)?;
         Ok(l)
     }
 
     pub fn plan(&self, caps: &Caps) -> Result<Plan> {
-        inrush_sched::schedule(self.loops()?, caps, &inrush_sched::Options::default())
-            .map_err(|e| e.in_stage("fuse"))
+        let plan = match self {
+            Program::Graph(_) | Program::Loops(_) => {
+                let options = inrush_sched::Options::default();
+                inrush_sched::schedule(self.loops()?, caps, &options)
+                    .map_err(|e| e.in_stage("fuse"))?
+            }
+            Program::Plan(p) => p.clone(),
+            _ => return Err(below("the plan")),
+        };
+        inrush_sched::verify(&plan)?;
+        Ok(plan)
     }
 
     /// Accesses that ranges do not prove to be in bounds, one a line.
@@ -175,34 +233,64 @@ impl Program {
             .collect())
     }
 
-    /// Text of every kernel of the plan.
-    fn kernels(
-        &self,
-        caps: &Caps,
-        show: impl Fn(&Plan, &inrush_kernel::Kernel, &Caps) -> Result<String>,
-    ) -> Result<String> {
-        let plan = self.plan(caps)?;
-        let mut out = String::new();
-        for step in plan.load_steps.iter().chain(&plan.steps) {
-            let kernel = match step {
-                inrush_sched::Step::Kernel(g) => {
-                    inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps)
-                }
-                inrush_sched::Step::Contraction(c) => {
-                    inrush_kernel::tile_epilogue(&plan.loops, c, caps)
-                }
+    /// Every kernel, those that run at load first.
+    pub fn kernels(&self, caps: &Caps) -> Result<(Exprs, Vec<Kernel>)> {
+        let (exprs, kernels) = match self {
+            Program::Kernels(exprs, kernels) => (exprs.clone(), kernels.clone()),
+            Program::Program(_) => return Err(below("kernels")),
+            _ => {
+                let plan = self.plan(caps)?;
+                let steps = plan.load_steps.iter().chain(&plan.steps);
+                let one = |step: &Step| match step {
+                    Step::Kernel(g) => {
+                        inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps)
+                    }
+                    Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps),
+                };
+                let kernels: Result<Vec<Kernel>> = steps.map(one).collect();
+                let kernels = kernels.map_err(|e| e.in_stage("tile"))?;
+                (plan.loops.exprs, kernels)
             }
-            .map_err(|e| e.in_stage("tile"))?;
-            inrush_kernel::verify(&plan.loops.exprs, &kernel)?;
-            out.push_str(show(&plan, &kernel, caps)?.trim_end());
-            out.push('\n');
-        }
-        Ok(out)
+        };
+        (kernels.iter()).try_for_each(|k| inrush_kernel::verify(&exprs, k))?;
+        Ok((exprs, kernels))
+    }
+
+    /// The program that an executor runs.
+    pub fn program(&self, caps: &Caps) -> Result<inrush_program::Program> {
+        let program = match self {
+            Program::Program(p) => p.clone(),
+            Program::Graph(g) => {
+                let options = inrush_compile::Options {
+                    pieces: 1,
+                    ..Default::default()
+                };
+                inrush_compile::compile(g.clone(), caps, &options, &mut ())?.program
+            }
+            _ => {
+                return Err(Error::input(
+                    "a program needs the graph's inputs and guards",
+                ));
+            }
+        };
+        program.verify()?;
+        Ok(program)
     }
 
     /// The first error on the way down.
     fn error(&self, caps: &Caps) -> Result<()> {
         self.verify()?;
-        self.plan(caps).map(|_| ())
+        match self {
+            Program::Program(_) => Ok(()),
+            Program::Plan(_) | Program::Kernels(..) => {
+                let (exprs, kernels) = self.kernels(caps)?;
+                (kernels.iter()).try_for_each(|k| inrush_c::emit(&exprs, k, caps).map(|_| ()))
+            }
+            Program::Graph(_) | Program::Loops(_) => self.plan(caps).map(|_| ()),
+        }
     }
+}
+
+fn below(level: &str) -> Error {
+    Error::input(format!("the test starts below {level}"))
 }

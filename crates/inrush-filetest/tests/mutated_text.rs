@@ -2,7 +2,8 @@
 //!
 //! `INRUSH_FUZZ_SECONDS` sets how long to go on; without it the same few thousand programs are tried everywhere.
 
-use inrush_filetest::Document;
+use inrush_base::{Caps, Isa};
+use inrush_filetest::{Document, Program, survive};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,25 @@ impl Random {
     }
 }
 
-fn programs() -> Vec<(String, String)> {
+/// Every program of the file tests at every level at which it has a text.
+fn programs() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+    let caps = Caps::cpu(Isa::Avx2, 2);
     let mut out = Vec::new();
     for path in inrush_filetest::files(&dir).expect("the folder `tests` is there") {
-        let text = std::fs::read_to_string(path).expect("a file that was listed");
-        for b in Document::parse(&text).expect("a file test").blocks {
-            if b.language == "graph" || b.language == "loops" {
-                out.push((b.language, b.text));
-            } else if b.language == "lower" {
-                out.push(("loops".into(), b.text));
-            }
+        let text = std::fs::read_to_string(&path).expect("a file that was listed");
+        let doc = Document::parse(&text).expect("a file test");
+        for section in doc.sections() {
+            let block = &doc.blocks[section.start];
+            out.push(block.text.clone());
+            let Ok(program) = Program::read(block) else {
+                continue;
+            };
+            out.extend(program.loops().map(|l| l.print()));
+            out.extend(program.plan(&caps).map(|p| p.print()));
+            let kernels = program.kernels(&caps);
+            out.extend(kernels.map(|(e, k)| inrush_kernel::text::print_all(&e, &k)));
+            out.extend(program.program(&caps).map(|p| p.print()));
         }
     }
     out
@@ -90,48 +99,6 @@ fn split(text: &str) -> Vec<&str> {
     out
 }
 
-/// Reads, verifies, prints, reads again.
-fn exercise(language: &str, text: &str) {
-    match language {
-        "graph" => {
-            if let Ok(g) = inrush_graph::text::parse(text) {
-                _ = inrush_graph::verify::verify(&g);
-                let once = g.print();
-                let again = inrush_graph::text::parse(&once).map(|g| g.print());
-                if !overflows(&once) {
-                    assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
-                }
-                _ = down(g);
-            }
-        }
-        _ => {
-            if let Ok(p) = inrush_loops::text::parse(text) {
-                _ = inrush_loops::verify::verify(&p);
-                _ = inrush_loops::verify::unproven(&p);
-                let once = p.print();
-                let again = inrush_loops::text::parse(&once).map(|p| p.print());
-                if !overflows(&once) {
-                    assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
-                }
-            }
-        }
-    }
-}
-
-/// Sizes beyond 64 bits stand as products of huge constants; such text does not read back to itself, it only must not panic.
-fn overflows(text: &str) -> bool {
-    text.contains("*92233720368547758") || text.contains("9223372036854775807*")
-}
-
-/// A graph that the verifier passes goes as far down as it gets.
-fn down(g: inrush_graph::Graph) -> inrush_base::Result<()> {
-    inrush_graph::verify::verify(&g)?;
-    let loops = inrush_aten::lower(inrush_aten::decompose(inrush_aten::normalize(g)?)?)?;
-    inrush_loops::verify::verify(&loops)?;
-    let caps = inrush_base::Caps::cpu(inrush_base::Isa::Avx2, 2);
-    inrush_sched::schedule(loops, &caps, &inrush_sched::Options::default()).map(|_| ())
-}
-
 /// How many are tried by default.
 const PROGRAMS: usize = 4000;
 
@@ -145,15 +112,14 @@ fn damaged_programs_do_not_panic() {
     let mut r = Random(0x1234_5678_9ABC_DEF1);
     let mut count = 0;
     while end.map_or(count < PROGRAMS, |end| Instant::now() < end) {
-        let (language, text) = &programs[r.below(programs.len())];
-        let mut text = text.clone();
+        let mut text = programs[r.below(programs.len())].clone();
         for _ in 0..1 + r.below(3) {
             text = damage(&text, &mut r);
             if text.is_empty() {
                 break;
             }
         }
-        let result = std::panic::catch_unwind(|| exercise(language, &text));
+        let result = std::panic::catch_unwind(|| survive(&text));
         assert!(result.is_ok(), "a panic on\n{text}");
         count += 1;
     }

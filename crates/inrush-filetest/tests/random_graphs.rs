@@ -1,9 +1,10 @@
-//! Random graphs mean the same at every level: views of views, broadcasts, reductions, joins and products in any order.
+//! Random graphs mean the same at every level, and read back from their text: views of views, broadcasts, reductions, joins and products in any order.
 //!
 //! `INRUSH_RANDOM_GRAPHS` sets how many are interpreted (a tenth of them are compiled too).
 
 use inrush_aten::decompose::result_types;
 use inrush_expr::Expr;
+use inrush_filetest::Program;
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, TensorType, Type, ValueId,
 };
@@ -265,6 +266,8 @@ fn random_graphs_agree_at_every_level() {
             settings.push("interpreted");
         }
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let caps = inrush_base::Caps::cpu(inrush_base::Isa::Avx2, 2);
+            inrush_filetest::round_trips(&Program::Graph(g.clone()), &caps)?;
             inrush_filetest::agree(&g, &settings)
         }));
         match result {

@@ -229,15 +229,27 @@ impl Iterator for Points {
     }
 }
 
-/// Row-major position of `at` in a tensor of `sizes`.
+/// Row-major position of `at` in a tensor of `sizes`. Where the two do not fit it is no position of the tensor.
 pub(crate) fn position(sizes: &[i64], at: &[i64]) -> usize {
-    (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + i) as usize
+    let inside = sizes.len() == at.len() && sizes.iter().zip(at).all(|(n, i)| (0..*n).contains(i));
+    match inside {
+        true => (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + i) as usize,
+        false => NOWHERE,
+    }
 }
+
+/// Reading there is an error.
+const NOWHERE: usize = u32::MAX as usize;
 
 /// Position of the element that a broadcast of `sizes` has at `at`, whose rank is no smaller.
 fn broadcast_position(sizes: &[i64], at: &[i64]) -> usize {
-    let at = &at[at.len() - sizes.len()..];
-    (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + if *n == 1 { 0 } else { *i }) as usize
+    let Some(at) = (at.len().checked_sub(sizes.len())).map(|front| &at[front..]) else {
+        return NOWHERE;
+    };
+    let inner: smallvec::SmallVec<[i64; 8]> = (sizes.iter().zip(at))
+        .map(|(n, i)| if *n == 1 { 0 } else { *i })
+        .collect();
+    position(sizes, &inner)
 }
 
 /// The dtype in which the interpreter computes values of `d`.

@@ -14,7 +14,7 @@ mod flatten;
 mod fold;
 mod lanes;
 mod nest;
-mod print;
+pub mod text;
 mod tile;
 mod verify;
 
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 
 pub use epilogue::tile_epilogue;
 pub use lanes::{Access, access};
-pub use print::print;
+pub use text::print;
 pub use tile::tile;
 pub use verify::verify;
 

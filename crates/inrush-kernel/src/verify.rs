@@ -1,6 +1,7 @@
 //! What must hold of a kernel: values and symbols are known where they are used, accumulators start before they are updated
 //! and end after, dtypes agree, lanes loops do not nest.
 
+use crate::text::{Place, print_with_notes};
 use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, Role, ValId};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -14,9 +15,12 @@ pub fn verify(exprs: &Exprs, kernel: &Kernel) -> Result<()> {
         accs: vec![false; kernel.accs.len()],
         syms: kernel.sizes.iter().map(|p| p.sym).collect(),
         lanes: false,
+        items: 0,
+        at: Place::Kernel,
     };
     let run = |v: &mut Verifier| -> Result<()> {
         v.items(&kernel.head)?;
+        v.at = Place::Grid;
         match &kernel.kind {
             Kind::Grid(axes) => {
                 for a in axes {
@@ -29,7 +33,14 @@ pub fn verify(exprs: &Exprs, kernel: &Kernel) -> Result<()> {
         }
         v.items(&kernel.body)
     };
-    run(&mut v).map_err(|e| e.context(format!("kernel `{}`", kernel.name)))
+    run(&mut v).map_err(|e| {
+        let message = e.message().to_string();
+        Error::internal(format!(
+            "the kernel `{}` breaks a rule: {message}\n{}",
+            kernel.name,
+            print_with_notes(exprs, kernel, &[(v.at, message.clone())])
+        ))
+    })
 }
 
 struct Verifier<'a> {
@@ -39,6 +50,9 @@ struct Verifier<'a> {
     accs: Vec<bool>,
     syms: Vec<Sym>,
     lanes: bool,
+    /// Items so far, and the place of what is being checked.
+    items: usize,
+    at: Place,
 }
 
 impl Verifier<'_> {
@@ -50,6 +64,8 @@ impl Verifier<'_> {
     }
 
     fn item(&mut self, item: &Item) -> Result<()> {
+        self.at = Place::Item(self.items);
+        self.items += 1;
         match item {
             Item::Loop(l) => {
                 match l.range {
@@ -192,6 +208,7 @@ impl Verifier<'_> {
                 if skip == 1 {
                     self.used(args[0], Some(DType::Bool))?;
                 }
+                self.used(args[skip], None)?;
                 let operand = self.kernel.value(args[skip]).dtype;
                 for a in &args[skip..] {
                     self.used(*a, Some(operand))?;

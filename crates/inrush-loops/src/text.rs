@@ -19,7 +19,8 @@
 mod parse;
 mod print;
 
-pub use parse::parse;
+pub use parse::{Reader, parse};
+pub use print::{axes, lines, node};
 
 use crate::{BufId, Loops, StmtId};
 

@@ -3,7 +3,7 @@
 //! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a number of units.
 
 mod size;
-mod text;
+pub mod text;
 mod verify;
 
 use inrush_base::Scalar;

@@ -1,206 +1,100 @@
-//! The program as text, for people: `inrush inspect --stage wrap`.
+//! The text form of programs: `inrush inspect --stage wrap`.
+//!
+//! ```text
+//! program mlp
+//! symbol s0 in [1, 64] = input 0 dim 0
+//! size z0 = 3
+//! size z1 = s0
+//! size z2 = 3 * s0
+//! input 0 x: f32[s0, 3] strides [3, 1]
+//! guard s0 <= 3 "the batch is small"
+//! b0 x: f32 z2 bytes = input 0
+//! b1 y: f32 z2 bytes written = output 0
+//! kernel k0 relu_0123 relu checks []
+//! arena 0 bytes
+//! load arena 0 bytes
+//! launch k0 [b0, b1] sizes [s0] units z2 cost 8 scratch 0 from [relu]
+//! output 0: b1 f32[s0, 3] strides [3, 1]
+//! ```
+//!
+//! Sizes are lines of arithmetic. Where one is used it stands as `z2`; a constant or a symbol stands for the first line
+//! that holds it. Steps that run at load bear the word `load`.
 
-use crate::*;
+mod parse;
+mod print;
+
+pub use parse::parse;
+
+use crate::{Program, Relation, Size, SizeId};
 use std::fmt;
 
+/// A line of the text form that an error can stand on. Steps are counted from the first that runs at load.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    Symbol(usize),
+    Size(usize),
+    Input(usize),
+    Guard(usize),
+    Buffer(usize),
+    Arena,
+    LoadArena,
+    Step(usize),
+    Output(usize),
+}
+
+const RELATIONS: [(Relation, &str); 4] = [
+    (Relation::Eq, "=="),
+    (Relation::Ne, "!="),
+    (Relation::Le, "<="),
+    (Relation::Lt, "<"),
+];
+
 impl Program {
-    /// A size as an expression over symbols.
+    /// Prints the text form; [`parse`] reads it back.
+    pub fn print(&self) -> String {
+        let mut out = String::new();
+        for (_, line) in print::lines(self) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+        out
+    }
+
+    /// A size as an expression over symbols, for messages. What nests too deeply is left out.
     pub fn show_size(&self, id: SizeId) -> String {
-        let bin = |a: SizeId, op: &str, b: SizeId| {
-            format!("({} {op} {})", self.show_size(a), self.show_size(b))
-        };
-        match self.sizes[id.0 as usize] {
-            Size::Const(v) => v.to_string(),
-            Size::Sym(s) => self.symbols[s as usize].name.clone(),
-            Size::Add(a, b) => bin(a, "+", b),
-            Size::Mul(a, b) => bin(a, "*", b),
-            Size::FloorDiv(a, b) => bin(a, "//", b),
-            Size::Mod(a, b) => bin(a, "%", b),
-            Size::Min(a, b) => format!("min({}, {})", self.show_size(a), self.show_size(b)),
-            Size::Max(a, b) => format!("max({}, {})", self.show_size(a), self.show_size(b)),
+        self.show_nested(id, 0)
+    }
+
+    fn show_nested(&self, id: SizeId, depth: usize) -> String {
+        if depth > 8 {
+            return "..".into();
+        }
+        let show = |id| self.show_nested(id, depth + 1);
+        match self.sizes.get(id.0 as usize).copied() {
+            None => format!("z{}", id.0),
+            Some(Size::Const(v)) => v.to_string(),
+            Some(Size::Sym(s)) => {
+                let symbol = self.symbols.get(s as usize);
+                symbol.map_or_else(|| format!("symbol {s}"), |s| s.name.clone())
+            }
+            Some(Size::Add(a, b)) => format!("({} + {})", show(a), show(b)),
+            Some(Size::Mul(a, b)) => format!("({} * {})", show(a), show(b)),
+            Some(Size::FloorDiv(a, b)) => format!("({} // {})", show(a), show(b)),
+            Some(Size::Mod(a, b)) => format!("({} % {})", show(a), show(b)),
+            Some(Size::Min(a, b)) => format!("min({}, {})", show(a), show(b)),
+            Some(Size::Max(a, b)) => format!("max({}, {})", show(a), show(b)),
         }
     }
 
-    fn show_sizes(&self, ids: &[SizeId]) -> String {
-        let parts: Vec<String> = ids.iter().map(|i| self.show_size(*i)).collect();
-        format!("[{}]", parts.join(", "))
-    }
-
-    fn show_buffers(&self, ids: &[BufferId]) -> String {
-        let parts: Vec<&str> = ids
-            .iter()
-            .map(|b| self.buffers[*b as usize].name.as_str())
-            .collect();
-        parts.join(", ")
-    }
-
-    fn write_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
-        match step {
-            Step::Launch(l) => {
-                let k = &self.kernels[l.kernel as usize];
-                writeln!(
-                    f,
-                    "  launch {}({}) sizes {} units {} cost {}{}  ;; {}",
-                    k.symbol,
-                    self.show_buffers(&l.buffers),
-                    self.show_sizes(&l.sizes),
-                    self.show_size(l.units),
-                    self.show_size(l.unit_cost),
-                    if l.serial { " serial" } else { "" },
-                    k.title
-                )
-            }
-            Step::Contract(c) => {
-                let level = |l: &[Level]| {
-                    let v: Vec<String> = l
-                        .iter()
-                        .map(|l| format!("{}:{}", self.show_size(l.size), self.show_size(l.stride)))
-                        .collect();
-                    v.join(" ")
-                };
-                let k: Vec<String> =
-                    c.k.iter()
-                        .map(|l| {
-                            format!(
-                                "{}:{}:{}",
-                                self.show_size(l.size),
-                                self.show_size(l.a_stride),
-                                self.show_size(l.b_stride)
-                            )
-                        })
-                        .collect();
-                let batch: Vec<String> = c
-                    .batch
-                    .iter()
-                    .map(|l| {
-                        format!(
-                            "{}:{}:{}",
-                            self.show_size(l.size),
-                            self.show_size(l.a_stride),
-                            self.show_size(l.b_stride)
-                        )
-                    })
-                    .collect();
-                let e = &self.kernels[c.epilogue as usize];
-                writeln!(
-                    f,
-                    "  contract {} x {} batch [{}] m [{}] n [{}] k [{}] in {} -> {}({}) sizes {}  ;; {}",
-                    self.buffers[c.a as usize].name,
-                    self.buffers[c.b as usize].name,
-                    batch.join(" "),
-                    level(&c.m),
-                    level(&c.n),
-                    k.join(" "),
-                    c.acc.0,
-                    e.symbol,
-                    self.show_buffers(&c.buffers),
-                    self.show_sizes(&c.sizes),
-                    e.title
-                )
-            }
-        }
+    /// The line of one place.
+    pub fn print_place(&self, place: Place) -> Option<String> {
+        let mut lines = print::lines(self).into_iter();
+        lines.find(|(p, _)| *p == Some(place)).map(|(_, l)| l)
     }
 }
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "program {}", self.name)?;
-        for s in &self.symbols {
-            writeln!(
-                f,
-                "symbol {} in {}..={} from {:?}",
-                s.name, s.lower, s.upper, s.source
-            )?;
-        }
-        for i in &self.inputs {
-            match &i.ty {
-                InputType::Tensor {
-                    dtype,
-                    sizes,
-                    strides,
-                } => writeln!(
-                    f,
-                    "input {}: {}{} strides {}",
-                    i.name,
-                    dtype.0,
-                    self.show_sizes(sizes),
-                    self.show_sizes(strides)
-                )?,
-                InputType::Int { value } => {
-                    writeln!(f, "input {}: int {}", i.name, self.show_size(*value))?
-                }
-                InputType::Ignored => writeln!(f, "input {}: ignored", i.name)?,
-                InputType::Constant { value } => {
-                    writeln!(f, "input {}: constant {}", i.name, Scalar::from(*value))?
-                }
-            }
-        }
-        for g in &self.guards {
-            writeln!(
-                f,
-                "guard {} {:?} {}",
-                self.show_size(g.left),
-                g.relation,
-                self.show_size(g.right)
-            )?;
-        }
-        for b in &self.buffers {
-            let place = match &b.place {
-                Place::Input { input } => format!("input {input}"),
-                Place::Weight(w) => {
-                    format!("weight {} {:?} strides {:?}", w.name, w.sizes, w.strides)
-                }
-                Place::Persistent { offset } => {
-                    format!("persistent at {}", self.show_size(*offset))
-                }
-                Place::Arena { offset } => format!("arena at {}", self.show_size(*offset)),
-                Place::Output { output } => format!("output {output}"),
-                Place::Alias { of, offset } => {
-                    format!(
-                        "alias of {} at {}",
-                        self.buffers[*of as usize].name,
-                        self.show_size(*offset)
-                    )
-                }
-            };
-            writeln!(
-                f,
-                "buffer {}: {} {} bytes, {place}",
-                b.name,
-                b.dtype.0,
-                self.show_size(b.bytes)
-            )?;
-        }
-        writeln!(f, "arena {} bytes", self.show_size(self.arena_bytes))?;
-        if !self.load_steps.is_empty() {
-            writeln!(f, "load:")?;
-            self.load_steps
-                .iter()
-                .try_for_each(|s| self.write_step(f, s))?;
-        }
-        writeln!(f, "run:")?;
-        self.steps.iter().try_for_each(|s| self.write_step(f, s))?;
-        for (i, o) in self.outputs.iter().enumerate() {
-            match o {
-                Output::Tensor {
-                    buffer,
-                    dtype,
-                    sizes,
-                    strides,
-                } => writeln!(
-                    f,
-                    "output {i}: {} {}{} strides {}",
-                    self.buffers[*buffer as usize].name,
-                    dtype.0,
-                    self.show_sizes(sizes),
-                    self.show_sizes(strides)
-                )?,
-                Output::Int { value } => writeln!(f, "output {i}: int {}", self.show_size(*value))?,
-                Output::Scalar { value } => writeln!(f, "output {i}: {}", Scalar::from(*value))?,
-                Output::Mutation => writeln!(f, "output {i}: mutation")?,
-                Output::None => writeln!(f, "output {i}: none")?,
-            }
-        }
-        Ok(())
+        f.write_str(&self.print())
     }
 }

@@ -1,122 +1,211 @@
 //! The rules that a program keeps. An executor may rely on them, so a program read from disk is verified first.
 
+use crate::text::Place as Line;
 use crate::*;
 use inrush_base::{Error, Result};
+use std::collections::BTreeSet;
+
+/// A broken rule and the line of the text form that it stands on.
+struct Problem {
+    line: Line,
+    message: String,
+}
+
+type Checked = std::result::Result<(), Problem>;
+
+fn rule(holds: bool, line: Line, message: impl FnOnce() -> String) -> Checked {
+    match holds {
+        true => Ok(()),
+        false => Err(Problem {
+            line,
+            message: message(),
+        }),
+    }
+}
 
 impl Program {
-    /// Every reference points at something that exists, sizes refer backwards, aliases do not form cycles.
+    /// Every reference points at something that exists, sizes refer backwards, aliases do not form cycles. The error shows
+    /// the line that breaks a rule.
     pub fn verify(&self) -> Result<()> {
-        let bad = |what: String| Err(Error::input(format!("the program is damaged: {what}")));
-        for (at, line) in self.sizes.iter().enumerate() {
-            if line.operands().iter().any(|o| o.0 as usize >= at) {
-                return bad(format!("size {at} refers forward"));
-            }
-            if matches!(line, Size::Sym(s) if *s as usize >= self.symbols.len()) {
-                return bad(format!("size {at} names a symbol that does not exist"));
-            }
-        }
-        let size = |id: &SizeId| (id.0 as usize) < self.sizes.len();
-        let buffer = |id: &BufferId| (*id as usize) < self.buffers.len();
-        if !size(&self.arena_bytes) || !size(&self.load_bytes) {
-            return bad("arena size".into());
-        }
-        for s in &self.symbols {
-            let ok = match s.source {
-                SymbolSource::Dim { input, dim, factor, .. } => {
-                    factor != 0
-                        && self.inputs.get(input as usize).is_some_and(
-                            |i| matches!(&i.ty, InputType::Tensor { sizes, .. } if (dim as usize) < sizes.len()),
-                        )
-                }
-                SymbolSource::Int { input } => {
-                    self.inputs.get(input as usize).is_some_and(|i| matches!(i.ty, InputType::Int { .. }))
-                }
-            };
-            if !ok {
-                return bad(format!("symbol `{}` has no source", s.name));
-            }
-        }
-        for i in &self.inputs {
-            let ok = match &i.ty {
+        self.rules().map_err(|p| {
+            let line = self.print_place(p.line).unwrap_or_default();
+            Error::input(format!(
+                "the program is damaged: {}\n  {line}\n  ^",
+                p.message
+            ))
+        })
+    }
+
+    fn size(&self, line: Line, id: SizeId) -> Checked {
+        rule((id.0 as usize) < self.sizes.len(), line, || {
+            format!("there is no size z{}", id.0)
+        })
+    }
+
+    fn each_size<'a>(&self, line: Line, ids: impl IntoIterator<Item = &'a SizeId>) -> Checked {
+        ids.into_iter().try_for_each(|id| self.size(line, *id))
+    }
+
+    fn buffer(&self, line: Line, id: BufferId) -> Checked {
+        rule((id as usize) < self.buffers.len(), line, || {
+            format!("there is no buffer b{id}")
+        })
+    }
+
+    fn each_buffer(&self, line: Line, ids: &[BufferId]) -> Checked {
+        ids.iter().try_for_each(|id| self.buffer(line, *id))
+    }
+
+    fn kernel(&self, line: Line, id: u32) -> Checked {
+        rule((id as usize) < self.kernels.len(), line, || {
+            format!("there is no kernel k{id}")
+        })
+    }
+
+    fn rules(&self) -> Checked {
+        self.size_lines()?;
+        self.size(Line::Arena, self.arena_bytes)?;
+        self.size(Line::LoadArena, self.load_bytes)?;
+        self.symbol_sources()?;
+        for (k, i) in self.inputs.iter().enumerate() {
+            let line = Line::Input(k);
+            match &i.ty {
                 InputType::Tensor { sizes, strides, .. } => {
-                    sizes.len() == strides.len() && sizes.iter().chain(strides).all(size)
+                    self.tensor(line, sizes, strides)?;
                 }
-                InputType::Int { value } => size(value),
-                InputType::Constant { .. } | InputType::Ignored => true,
-            };
-            if !ok {
-                return bad(format!("input `{}`", i.name));
+                InputType::Int { value } => self.size(line, *value)?,
+                InputType::Constant { .. } | InputType::Ignored => {}
             }
         }
-        if !self.guards.iter().all(|g| size(&g.left) && size(&g.right)) {
-            return bad("a guard".into());
+        for (k, g) in self.guards.iter().enumerate() {
+            self.each_size(Line::Guard(k), [&g.left, &g.right])?;
         }
-        for (at, b) in self.buffers.iter().enumerate() {
-            let ok = match &b.place {
-                Place::Input { input } => self
-                    .inputs
-                    .get(*input as usize)
-                    .is_some_and(|i| matches!(i.ty, InputType::Tensor { .. })),
-                Place::Weight(w) => w.sizes.len() == w.strides.len(),
-                Place::Persistent { offset } => size(offset),
-                Place::Arena { offset } => size(offset),
-                Place::Output { output } => (*output as usize) < self.outputs.len(),
-                Place::Alias { of, offset } => (*of as usize) < at && size(offset),
-            };
-            if !ok || !size(&b.bytes) {
-                return bad(format!("buffer `{}`", b.name));
+        self.buffer_places()?;
+        for (k, s) in self.load_steps.iter().chain(&self.steps).enumerate() {
+            match s {
+                Step::Launch(l) => self.launch(Line::Step(k), l)?,
+                Step::Contract(c) => self.contract(Line::Step(k), c)?,
             }
         }
-        for (at, s) in self.load_steps.iter().chain(&self.steps).enumerate() {
-            let ok = match s {
-                Step::Launch(l) => {
-                    (l.kernel as usize) < self.kernels.len()
-                        && l.buffers.iter().all(buffer)
-                        && l.sizes.iter().all(size)
-                        && [l.units, l.unit_cost, l.scratch_bytes].iter().all(size)
-                }
-                Step::Contract(c) => {
-                    (c.epilogue as usize) < self.kernels.len()
-                        && buffer(&c.a)
-                        && buffer(&c.b)
-                        && c.buffers.iter().all(buffer)
-                        && c.sizes.iter().all(size)
-                        && size(&c.a_offset)
-                        && size(&c.b_offset)
-                        && c.batch
-                            .iter()
-                            .all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
-                        && c.k
-                            .iter()
-                            .all(|l| size(&l.size) && size(&l.a_stride) && size(&l.b_stride))
-                        && c.m
-                            .iter()
-                            .chain(&c.n)
-                            .all(|l| size(&l.size) && size(&l.stride))
-                }
-            };
-            if !ok {
-                return bad(format!("step {at}"));
-            }
-        }
-        for (at, o) in self.outputs.iter().enumerate() {
-            let ok = match o {
+        for (k, o) in self.outputs.iter().enumerate() {
+            let line = Line::Output(k);
+            match o {
                 Output::Tensor {
-                    buffer: b,
+                    buffer,
                     sizes,
                     strides,
                     ..
                 } => {
-                    buffer(b)
-                        && sizes.len() == strides.len()
-                        && sizes.iter().chain(strides).all(size)
+                    self.buffer(line, *buffer)?;
+                    self.tensor(line, sizes, strides)?;
                 }
-                Output::Int { value } => size(value),
-                Output::Scalar { .. } | Output::Mutation | Output::None => true,
-            };
-            if !ok {
-                return bad(format!("output {at}"));
+                Output::Int { value } => self.size(line, *value)?,
+                Output::Scalar { .. } | Output::Mutation | Output::None => {}
             }
+        }
+        Ok(())
+    }
+
+    fn size_lines(&self) -> Checked {
+        for (k, s) in self.sizes.iter().enumerate() {
+            let line = Line::Size(k);
+            let back = s.operands().iter().all(|o| (o.0 as usize) < k);
+            rule(back, line, || "a size refers forward".into())?;
+            let known = !matches!(s, Size::Sym(s) if *s as usize >= self.symbols.len());
+            rule(known, line, || {
+                "a size names a symbol that does not exist".into()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn symbol_sources(&self) -> Checked {
+        let mut names = BTreeSet::new();
+        for (k, s) in self.symbols.iter().enumerate() {
+            let line = Line::Symbol(k);
+            rule(names.insert(&s.name), line, || {
+                format!("a second symbol `{}`", s.name)
+            })?;
+            let ok = match s.source {
+                SymbolSource::Dim {
+                    input, dim, factor, ..
+                } => {
+                    let rank = match self.inputs.get(input as usize).map(|i| &i.ty) {
+                        Some(InputType::Tensor { sizes, .. }) => sizes.len(),
+                        _ => 0,
+                    };
+                    factor != 0 && (dim as usize) < rank
+                }
+                SymbolSource::Int { input } => self
+                    .inputs
+                    .get(input as usize)
+                    .is_some_and(|i| matches!(i.ty, InputType::Int { .. })),
+            };
+            rule(ok, line, || format!("symbol `{}` has no source", s.name))?;
+        }
+        Ok(())
+    }
+
+    fn tensor(&self, line: Line, sizes: &[SizeId], strides: &[SizeId]) -> Checked {
+        rule(sizes.len() == strides.len(), line, || {
+            format!("{} strides for {} sizes", strides.len(), sizes.len())
+        })?;
+        self.each_size(line, sizes.iter().chain(strides))
+    }
+
+    fn buffer_places(&self) -> Checked {
+        for (k, b) in self.buffers.iter().enumerate() {
+            let line = Line::Buffer(k);
+            self.size(line, b.bytes)?;
+            match &b.place {
+                Place::Input { input } => {
+                    let ty = self.inputs.get(*input as usize).map(|i| &i.ty);
+                    let ok = matches!(ty, Some(InputType::Tensor { .. }));
+                    rule(ok, line, || format!("input {input} is no tensor"))?;
+                }
+                Place::Weight(w) => rule(w.sizes.len() == w.strides.len(), line, || {
+                    format!("{} strides for {} sizes", w.strides.len(), w.sizes.len())
+                })?,
+                Place::Persistent { offset } | Place::Arena { offset } => {
+                    self.size(line, *offset)?;
+                }
+                Place::Output { output } => {
+                    rule((*output as usize) < self.outputs.len(), line, || {
+                        format!("there is no output {output}")
+                    })?;
+                }
+                Place::Alias { of, offset } => {
+                    rule((*of as usize) < k, line, || {
+                        format!("an alias of b{of}, which is not an earlier buffer")
+                    })?;
+                    self.size(line, *offset)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&self, line: Line, l: &Launch) -> Checked {
+        self.kernel(line, l.kernel)?;
+        self.each_buffer(line, &l.buffers)?;
+        self.each_size(line, &l.sizes)?;
+        self.each_size(line, [&l.units, &l.unit_cost, &l.scratch_bytes])
+    }
+
+    fn contract(&self, line: Line, c: &Contract) -> Checked {
+        self.kernel(line, c.epilogue)?;
+        self.each_buffer(line, &[c.a, c.b])?;
+        self.each_buffer(line, &c.buffers)?;
+        self.each_size(line, &c.sizes)?;
+        self.each_size(line, [&c.a_offset, &c.b_offset])?;
+        for l in &c.batch {
+            self.each_size(line, [&l.size, &l.a_stride, &l.b_stride])?;
+        }
+        for l in &c.k {
+            self.each_size(line, [&l.size, &l.a_stride, &l.b_stride])?;
+        }
+        for l in c.m.iter().chain(&c.n) {
+            self.each_size(line, [&l.size, &l.stride])?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ mod refusal;
 mod relayout;
 mod schedule;
 mod split;
-mod text;
+pub mod text;
 mod verify;
 mod widen;
 

@@ -23,6 +23,10 @@ macro_rules! reasons {
             pub fn text(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
             }
+            /// The reason of this name.
+            pub fn parse(text: &str) -> Option<Reason> {
+                Self::ALL.iter().copied().find(|r| r.text() == text)
+            }
             /// A sentence for people.
             pub fn why(self) -> &'static str {
                 match self { $(Reason::$name => $why,)* }

@@ -1,93 +1,90 @@
-//! Text of a plan, and the plan as plain loops.
+//! The text form of plans, and the plan as plain loops.
+//!
+//! ```text
+//! plan softmax inputs 1
+//! size s0 in [1, 64] hint 8
+//! origin o0: aten.softmax.int softmax at "model.py:12"
+//! b0 x: f32[s0, 10] layout [10, 1] = input 0
+//! b1 m: f32[] layout [] = temp
+//! b2 y: f32[s0, 10] layout [10, 1] = temp
+//! output b2
+//! kernel [i0: s0] locals b1 {
+//!   body [i0: s0] reduce [i1: 10] from o0 {
+//!     ...
+//!   }
+//! }
+//! arena 0 bytes
+//! load arena 0 bytes
+//! place b2 output 0
+//! refused o0 -> o1: is_reduction
+//! ```
+//!
+//! Declarations and bodies are those of the loops' text. Steps that run at load bear the word `load`. A buffer's place is
+//! written where its kind does not tell it.
+
+mod parse;
+mod print;
+
+pub use parse::parse;
 
 use inrush_expr::Expr;
-use inrush_loops::{Coords, Loops, Node, Stmt};
-use std::fmt::Write;
+use inrush_loops::{BufId, Coords, Loops, Node, OriginId, Stmt, StmtId};
 
-use crate::{Group, Place, Plan, Refusal, Step};
+use crate::{Plan, Refusal, Step};
+
+/// A line of the text form that an error can stand on. Steps are counted from the first that runs at load.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Line {
+    /// The header.
+    Program,
+    Buffer(BufId),
+    Step(usize),
+    /// A body of a step.
+    Body(usize, usize),
+    Stmt(usize, usize, StmtId),
+    /// Where a buffer lives; its declaration where no line says so.
+    Place(BufId),
+    Refusal(usize),
+}
 
 impl Plan {
-    /// What `inspect` shows: buffers and outputs, kernels in order, memory, refusals.
+    /// What `inspect` shows: buffers and outputs, kernels in order, memory, refusals. [`parse`] reads it back.
     pub fn print(&self) -> String {
-        let mut out = self.loops.print();
-        if !self.load_steps.is_empty() {
-            out.push_str("at load:\n");
-            self.print_steps(&self.load_steps, &mut out);
-            out.push_str("each call:\n");
-        }
-        self.print_steps(&self.steps, &mut out);
-        self.print_memory(&mut out);
-        for r in &self.refusals {
-            _ = writeln!(out, "refused {}", self.show_refusal(r));
+        self.print_with_notes(&[])
+    }
+
+    /// The text form with each note under its line, behind a caret: how verifier reports are shown.
+    pub fn print_with_notes(&self, notes: &[(Line, String)]) -> String {
+        let lines = print::lines(self);
+        // A place that has no line of its own stands with the declaration.
+        let there = |l: &Line| lines.iter().any(|(p, _)| *p == Some(*l));
+        let notes: Vec<(Line, &String)> = (notes.iter())
+            .map(|(l, note)| match l {
+                Line::Place(b) if !there(l) => (Line::Buffer(*b), note),
+                l => (*l, note),
+            })
+            .collect();
+        let mut out = String::new();
+        for (place, line) in &lines {
+            out.push_str(line);
+            out.push('\n');
+            let indent = line.len() - line.trim_start().len();
+            for (_, note) in notes.iter().filter(|n| Some(n.0) == *place) {
+                out.push_str(&format!("{}^ {note}\n", " ".repeat(indent)));
+            }
         }
         out
     }
 
-    fn print_steps(&self, steps: &[Step], out: &mut String) {
-        for s in steps {
-            match s {
-                Step::Kernel(g) => {
-                    _ = writeln!(out, "kernel {}{} {{", self.show_axes(g), show_locals(g));
-                    for b in &g.bodies {
-                        let text = self.loops.print_node(&Node::Body(b.clone()));
-                        text.lines().for_each(|l| _ = writeln!(out, "  {l}"));
-                    }
-                    out.push_str("}\n");
-                }
-                Step::Contraction(c) => {
-                    out.push_str(&self.loops.print_node(&Node::Contraction(c.clone())));
-                }
-            }
-        }
-    }
-
-    fn show_axes(&self, g: &Group) -> String {
-        let ex = &self.loops.exprs;
-        let parts: Vec<String> = g
-            .axes
-            .iter()
-            .map(|a| format!("{}: {}", ex.sym_info(a.sym).name, ex.show(a.size)))
-            .collect();
-        format!("[{}]", parts.join(", "))
-    }
-
-    fn print_memory(&self, out: &mut String) {
-        let ex = &self.loops.exprs;
-        for (what, size) in [
-            ("arena", self.memory.arena_bytes),
-            ("load arena", self.memory.load_bytes),
-        ] {
-            if let Some(size) = size {
-                _ = writeln!(out, "{what} {} bytes", ex.show(size));
-            }
-        }
-        for (k, place) in self.memory.places.iter().enumerate() {
-            match place {
-                Place::Arena {
-                    offset,
-                    bytes,
-                    in_place_of,
-                } => {
-                    let over = in_place_of.map_or(String::new(), |b| format!(" in place of {b}"));
-                    let (offset, bytes) = (ex.show(*offset), ex.show(*bytes));
-                    _ = writeln!(out, "b{k} at {offset}, {bytes} bytes{over}");
-                }
-                Place::Load { offset, bytes } => {
-                    let (offset, bytes) = (ex.show(*offset), ex.show(*bytes));
-                    _ = writeln!(out, "b{k} at load {offset}, {bytes} bytes");
-                }
-                _ => {}
-            }
-        }
+    fn origin_name(&self, o: Option<OriginId>) -> &str {
+        o.and_then(|o| self.loops.origins.get(o.index()))
+            .map_or("?", |o| o.name.as_str())
     }
 
     /// `producer -> consumer: reason`.
     pub fn show_refusal(&self, r: &Refusal) -> String {
-        let name = |o: Option<inrush_loops::OriginId>| {
-            o.and_then(|o| self.loops.origins.get(o.index()))
-                .map_or("?", |o| o.name.as_str())
-        };
-        format!("{} -> {}: {}", name(r.producer), name(r.consumer), r.reason)
+        let (from, to) = (self.origin_name(r.producer), self.origin_name(r.consumer));
+        format!("{from} -> {to}: {}", r.reason)
     }
 
     /// The plan as a plain program: load steps, then steps, one node after the other. It computes the same; locals have
@@ -131,12 +128,4 @@ impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.print())
     }
-}
-
-fn show_locals(g: &Group) -> String {
-    if g.locals.is_empty() {
-        return String::new();
-    }
-    let names: Vec<String> = g.locals.iter().map(|b| b.to_string()).collect();
-    format!(" locals {}", names.join(" "))
 }

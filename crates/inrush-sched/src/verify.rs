@@ -4,41 +4,66 @@ use inrush_base::{Error, Result};
 use inrush_expr::Sym;
 use inrush_loops::{BufId, BufferKind, Stmt};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
+use crate::text::Line;
 use crate::{Group, Place, Plan, Step};
 
 /// Checks a plan: its nodes are valid loops in a valid order, kernels keep the rule of one outer point, locals stay local,
 /// and no two live buffers share storage.
 pub fn verify(plan: &Plan) -> Result<()> {
     inrush_loops::verify::verify_scheduled(&plan.to_loops())?;
+    rules(plan).map_err(|p| {
+        Error::internal(format!(
+            "the plan of `{}` breaks a rule: {}\n{}",
+            plan.loops.name,
+            p.message,
+            plan.print_with_notes(&[(p.line, p.message.clone())])
+        ))
+    })
+}
+
+/// A broken rule and the line of the text form that it stands on.
+struct Problem {
+    line: Line,
+    message: String,
+}
+
+type Checked = std::result::Result<(), Problem>;
+
+fn rules(plan: &Plan) -> Checked {
     for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
         if let Step::Kernel(g) = step {
-            kernel(plan, g).map_err(|e| e.context(format!("step {k}")))?;
+            kernel(plan, k, g)?;
         }
     }
     local_use(plan)?;
-    if plan.memory.arena_bytes.is_some() {
-        memory(plan)?;
+    match plan.memory.arena_bytes {
+        Some(_) => memory(plan),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-fn broken(what: impl Into<String>) -> Error {
-    Error::internal(what)
+fn broken(line: Line, what: impl Into<String>) -> Problem {
+    Problem {
+        line,
+        message: what.into(),
+    }
 }
 
-fn kernel(plan: &Plan, g: &Group) -> Result<()> {
+fn kernel(plan: &Plan, at: usize, g: &Group) -> Checked {
     let ex = &plan.loops.exprs;
     let outer: Vec<Sym> = g.axes.iter().map(|a| a.sym).collect();
     for (k, b) in g.bodies.iter().enumerate() {
         if b.axes.get(..g.axes.len()) != Some(&g.axes[..]) || b.outer < g.axes.len() {
-            return Err(broken(format!(
-                "body {k} does not start with the kernel's axes"
-            )));
+            return Err(broken(
+                Line::Body(at, k),
+                "the body does not start with the kernel's axes",
+            ));
         }
     }
     // Accesses to each buffer that one body writes and another touches.
-    let mut all: FxHashMap<BufId, Vec<(usize, bool, &inrush_loops::Coords)>> = FxHashMap::default();
+    let mut all: BTreeMap<BufId, Vec<(usize, bool, &inrush_loops::Coords)>> = BTreeMap::new();
     for (k, b) in g.bodies.iter().enumerate() {
         for s in &b.stmts {
             match s {
@@ -57,9 +82,10 @@ fn kernel(plan: &Plan, g: &Group) -> Result<()> {
             for (_, _, coords) in uses {
                 let syms = coords.iter().flat_map(|c| ex.free_syms(*c));
                 if syms.into_iter().any(|s| outer.contains(&s)) {
-                    return Err(broken(format!(
-                        "the local {buf} is indexed by an outer axis"
-                    )));
+                    return Err(broken(
+                        Line::Step(at),
+                        format!("the local {buf} is indexed by an outer axis"),
+                    ));
                 }
             }
             continue;
@@ -87,9 +113,10 @@ fn kernel(plan: &Plan, g: &Group) -> Result<()> {
                 .iter()
                 .all(|u| u.2.iter().any(|c| ex.contains_sym(*c, a.sym)));
             if !pinned && !mixed {
-                return Err(broken(format!(
-                    "bodies touch {buf} at different points of an outer axis"
-                )));
+                return Err(broken(
+                    Line::Step(at),
+                    format!("bodies touch {buf} at different points of an outer axis"),
+                ));
             }
         }
     }
@@ -97,17 +124,23 @@ fn kernel(plan: &Plan, g: &Group) -> Result<()> {
 }
 
 /// Locals belong to one kernel.
-fn local_use(plan: &Plan) -> Result<()> {
+fn local_use(plan: &Plan) -> Checked {
     let mut owner: FxHashMap<BufId, usize> = FxHashMap::default();
     let steps = || plan.load_steps.iter().chain(&plan.steps).enumerate();
     for (k, step) in steps() {
         if let Step::Kernel(g) = step {
             for l in &g.locals {
                 if owner.insert(*l, k).is_some() {
-                    return Err(broken(format!("{l} is local to two kernels")));
+                    return Err(broken(
+                        Line::Step(k),
+                        format!("{l} is local to two kernels"),
+                    ));
                 }
                 if plan.loops.buffer(*l).kind != BufferKind::Temp {
-                    return Err(broken(format!("the local {l} is no temporary")));
+                    return Err(broken(
+                        Line::Step(k),
+                        format!("the local {l} is no temporary"),
+                    ));
                 }
             }
         }
@@ -115,7 +148,10 @@ fn local_use(plan: &Plan) -> Result<()> {
     for (k, step) in steps() {
         for b in step.reads().into_iter().chain(step.writes()) {
             if owner.get(&b).is_some_and(|o| *o != k) {
-                return Err(broken(format!("step {k} uses the local {b} of another")));
+                return Err(broken(
+                    Line::Step(k),
+                    format!("the step uses the local {b} of another"),
+                ));
             }
         }
     }
@@ -123,8 +159,9 @@ fn local_use(plan: &Plan) -> Result<()> {
 }
 
 /// Buffers that live together do not overlap; what shares bytes in place says so.
-fn memory(plan: &Plan) -> Result<()> {
+fn memory(plan: &Plan) -> Checked {
     let ex = &plan.loops.exprs;
+    let loads = plan.load_steps.len();
     let n = plan.loops.buffers.len();
     let mut from = vec![usize::MAX; n];
     let mut to = vec![0; n];
@@ -132,7 +169,10 @@ fn memory(plan: &Plan) -> Result<()> {
         for b in step.reads().into_iter().chain(step.writes()) {
             let b = plan.loops.storage(b);
             if plan.memory.places[b.index()] == Place::Unused {
-                return Err(broken(format!("step {k} uses {b}, which has no place")));
+                return Err(broken(
+                    Line::Step(loads + k),
+                    format!("the step uses {b}, which has no place"),
+                ));
             }
             from[b.index()] = from[b.index()].min(k);
             to[b.index()] = to[b.index()].max(k);
@@ -154,7 +194,10 @@ fn memory(plan: &Plan) -> Result<()> {
             ex.int(plan.loops.buffers[a.0].dtype.size() as i64),
         );
         if !ex.prove_le(need, a.2) {
-            return Err(broken(format!("b{} does not fit its bytes", a.0)));
+            return Err(broken(
+                Line::Place(BufId::from_index(a.0)),
+                format!("b{} does not fit its bytes", a.0),
+            ));
         }
         for b in &placed[i + 1..] {
             let apart_in_time = to[a.0] < from[b.0] || to[b.0] < from[a.0];
@@ -166,7 +209,10 @@ fn memory(plan: &Plan) -> Result<()> {
             let in_place = (taken(a.0, b.3) && to[a.0] == from[b.0])
                 || (taken(b.0, a.3) && to[b.0] == from[a.0]);
             if !apart && !in_place {
-                return Err(broken(format!("b{} and b{} share bytes", a.0, b.0)));
+                return Err(broken(
+                    Line::Place(BufId::from_index(b.0)),
+                    format!("b{} and b{} share bytes", a.0, b.0),
+                ));
             }
         }
     }

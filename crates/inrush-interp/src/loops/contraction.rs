@@ -39,10 +39,10 @@ impl Run<'_> {
             for_each_point(&extents[outer..], |k| {
                 let x = self
                     .memory
-                    .read_at(a.buf, position(pa + a.inner(outer, k))?)?;
+                    .read_at(a.buf, position(pa.wrapping_add(a.inner(outer, k)))?)?;
                 let y = self
                     .memory
-                    .read_at(b.buf, position(pb + b.inner(outer, k))?)?;
+                    .read_at(b.buf, position(pb.wrapping_add(b.inner(outer, k)))?)?;
                 acc = match d {
                     // The hot cases spelled out; a fused and a separate rounding are both allowed.
                     DType::F32 => {
@@ -78,16 +78,18 @@ impl Run<'_> {
                 Error::internal(format!("`{}` is not affine", exprs.show(*coord)))
             })?;
             let rest = size(exprs, rest, &self.symbols)?;
-            let (mut low, mut high) = (rest, rest);
-            out.base += rest * view.strides[d];
+            // Wide: text may hold any numbers. What is in bounds is small, and steps of axes of one point do not matter.
+            let (mut low, mut high) = (rest as i128, rest as i128);
+            out.base = out.base.wrapping_add(rest.wrapping_mul(view.strides[d]));
             for (k, coef) in coefs.iter().enumerate() {
                 let coef = size(exprs, *coef, &self.symbols)?;
-                out.steps[k] += coef * view.strides[d];
-                let end = coef * (extents[k] - 1);
+                let step = coef.wrapping_mul(view.strides[d]);
+                out.steps[k] = out.steps[k].wrapping_add(step);
+                let end = coef as i128 * (extents[k] as i128 - 1);
                 low += end.min(0);
                 high += end.max(0);
             }
-            if low < 0 || high >= view.sizes[d] {
+            if low < 0 || high >= view.sizes[d] as i128 {
                 return Err(Error::input(format!(
                     "dimension {d} of {} is read at {low}..={high}, size {}",
                     x.buf, view.sizes[d]
@@ -107,15 +109,12 @@ impl Linear {
         }
     }
     fn at(&self, outer: &[i64]) -> i64 {
-        self.base
-            + outer
-                .iter()
-                .zip(&self.steps)
-                .map(|(i, s)| i * s)
-                .sum::<i64>()
+        let steps = outer.iter().zip(&self.steps);
+        steps.fold(self.base, |at, (i, s)| at.wrapping_add(i.wrapping_mul(*s)))
     }
     fn inner(&self, outer: usize, k: &[i64]) -> i64 {
-        k.iter().zip(&self.steps[outer..]).map(|(i, s)| i * s).sum()
+        let steps = k.iter().zip(&self.steps[outer..]);
+        steps.fold(0i64, |at, (i, s)| at.wrapping_add(i.wrapping_mul(*s)))
     }
 }
 

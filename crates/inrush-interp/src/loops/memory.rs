@@ -116,8 +116,10 @@ impl View {
                 self.name, self.sizes
             )));
         }
-        let steps = coords.iter().zip(&self.strides).map(|(c, s)| c * s);
-        let at = self.offset + steps.sum::<i64>();
+        let steps = coords.iter().zip(&self.strides);
+        let at = steps.fold(self.offset, |at, (c, s)| {
+            at.wrapping_add(c.wrapping_mul(*s))
+        });
         usize::try_from(at)
             .map_err(|_| Error::internal(format!("{} lies at a negative position", self.name)))
     }

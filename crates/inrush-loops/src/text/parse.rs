@@ -6,54 +6,81 @@ use inrush_base::text::{Scanner, Token};
 
 /// Reads a program as [`Loops::print`] writes it. The result is well-formed but not verified.
 pub fn parse(text: &str) -> Result<Loops> {
-    let mut p = Parser {
-        s: Scanner::new(text),
-        out: Loops::default(),
-    };
-    p.program()?;
-    Ok(p.out)
+    let mut r = Reader::new(text);
+    r.header("loops")?;
+    while r.more()? {
+        if r.declaration()? {
+            continue;
+        }
+        let node = r.node()?;
+        r.out.nodes.push(node);
+    }
+    Ok(r.out)
 }
 
-struct Parser<'a> {
-    s: Scanner<'a>,
-    out: Loops,
+/// Reads the parts of a program's text; forms that hold loops (a schedule's) are read with it too.
+pub struct Reader<'a> {
+    pub s: Scanner<'a>,
+    /// What was read so far.
+    pub out: Loops,
 }
 
 /// Index symbols of one body by name.
 type Scope = Vec<(String, Sym)>;
 
-impl Parser<'_> {
-    fn program(&mut self) -> Result<()> {
+impl<'a> Reader<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Reader {
+            s: Scanner::new(text),
+            out: Loops::default(),
+        }
+    }
+
+    /// `WORD name inputs n`.
+    pub fn header(&mut self, word: &str) -> Result<()> {
         self.s.skip_newlines()?;
-        self.s.expect_word("loops")?;
+        self.s.expect_word(word)?;
         self.out.name = self.s.name()?;
         if self.s.eat_word("inputs")? {
             self.out.num_inputs = self.size()?;
         }
-        self.s.end_of_line()?;
-        loop {
-            self.s.skip_newlines()?;
-            if self.s.at_end()? {
-                return Ok(());
-            }
-            if self.out.exprs.parse_decl(&mut self.s)? {
-                continue;
-            }
-            if self.s.eat_word("origin")? {
-                self.origin()?;
-            } else if self.s.eat_word("body")? {
-                self.body()?;
-            } else if self.s.eat_word("contraction")? {
-                self.contraction()?;
-            } else if self.s.eat_word("output")? {
-                self.output()?;
-            } else {
-                self.buffer()?;
-            }
-        }
+        self.s.end_of_line()
     }
 
-    fn size(&mut self) -> Result<usize> {
+    /// Skips empty lines; whether anything follows.
+    pub fn more(&mut self) -> Result<bool> {
+        self.s.skip_newlines()?;
+        Ok(!self.s.at_end()?)
+    }
+
+    /// Reads a line that declares a symbol, an origin, a buffer or an output, if one comes next.
+    pub fn declaration(&mut self) -> Result<bool> {
+        if self.out.exprs.parse_decl(&mut self.s)? {
+            return Ok(true);
+        }
+        if self.s.eat_word("origin")? {
+            self.origin()?;
+        } else if self.s.eat_word("output")? {
+            self.output()?;
+        } else if matches!(self.s.peek()?, Token::Ident(w) if w.starts_with('b') && w != "body") {
+            self.buffer()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Reads a body or a contraction.
+    pub fn node(&mut self) -> Result<Node> {
+        if self.s.eat_word("contraction")? {
+            return Ok(Node::Contraction(self.contraction()?));
+        }
+        self.s.expect_word("body")?;
+        Ok(Node::Body(self.body()?))
+    }
+
+    /// A count: an integer that is not negative.
+    pub fn size(&mut self) -> Result<usize> {
         let v = self.s.int()?;
         usize::try_from(v).map_err(|_| self.s.error("expected a count"))
     }
@@ -68,7 +95,8 @@ impl Parser<'_> {
         Err(self.s.error(found))
     }
 
-    fn reference(&mut self, prefix: &str, count: usize) -> Result<usize> {
+    /// A name `prefix` + number below `count`.
+    pub fn reference(&mut self, prefix: &str, count: usize) -> Result<usize> {
         let k = self.s.id(prefix)?;
         if k < count {
             return Ok(k);
@@ -76,12 +104,13 @@ impl Parser<'_> {
         Err(self.s.error(format!("`{prefix}{k}` is not defined")))
     }
 
-    fn buf(&mut self) -> Result<BufId> {
+    /// A buffer that was declared.
+    pub fn buf(&mut self) -> Result<BufId> {
         let count = self.out.buffers.len();
         Ok(BufId::from_index(self.reference("b", count)?))
     }
 
-    fn dtype(&mut self) -> Result<DType> {
+    pub fn dtype(&mut self) -> Result<DType> {
         let word = self.s.ident()?;
         DType::parse(&word).ok_or_else(|| self.s.error(format!("unknown dtype `{word}`")))
     }
@@ -196,6 +225,16 @@ impl Parser<'_> {
         Ok(Axis { sym, size })
     }
 
+    /// `[i0: s0, i1: 4]` with a scope of its own.
+    pub fn outer_axes(&mut self) -> Result<Vec<Axis>> {
+        self.axes(&mut Scope::new())
+    }
+
+    /// An expression over sizes.
+    pub fn size_expr(&mut self) -> Result<Expr> {
+        self.expr(&Scope::new())
+    }
+
     fn axes(&mut self, scope: &mut Scope) -> Result<Vec<Axis>> {
         self.s.expect("[")?;
         let mut out = Vec::new();
@@ -222,7 +261,7 @@ impl Parser<'_> {
         Ok(out)
     }
 
-    fn body(&mut self) -> Result<()> {
+    fn body(&mut self) -> Result<Body> {
         let mut scope = Scope::new();
         let mut body = Body {
             axes: self.axes(&mut scope)?,
@@ -236,11 +275,10 @@ impl Parser<'_> {
         self.s.expect("{")?;
         self.s.end_of_line()?;
         self.stmts(&mut body, &mut scope)?;
-        self.out.nodes.push(Node::Body(body));
-        Ok(())
+        Ok(body)
     }
 
-    fn contraction(&mut self) -> Result<()> {
+    fn contraction(&mut self) -> Result<Contraction> {
         let dtype = self.dtype()?;
         let mut scope = Scope::new();
         let mut part = |p: &mut Self, word| {
@@ -268,7 +306,7 @@ impl Parser<'_> {
         };
         let (a, b) = (access(self, "a")?, access(self, "b")?);
         self.stmts(&mut epilogue, &mut scope)?;
-        self.out.nodes.push(Node::Contraction(Contraction {
+        Ok(Contraction {
             batch,
             m,
             n,
@@ -277,8 +315,7 @@ impl Parser<'_> {
             b,
             dtype,
             epilogue,
-        }));
-        Ok(())
+        })
     }
 
     fn access(&mut self, scope: &Scope) -> Result<(BufId, Coords)> {

@@ -4,8 +4,13 @@ use super::Place;
 use crate::*;
 use inrush_base::text::{quote, show_name};
 
-/// Every line with the place that it is about.
-pub(super) fn lines(p: &Loops) -> Vec<(Option<Place>, String)> {
+/// `[i0: s0, i1: 4]`.
+pub fn axes(p: &Loops, axes: &[Axis]) -> String {
+    Names::new(&p.exprs).axes(axes)
+}
+
+/// Every line of a program with the place that it is about.
+pub fn lines(p: &Loops) -> Vec<(Option<Place>, String)> {
     let mut out = Vec::new();
     let header = format!("loops {} inputs {}", show_name(&p.name), p.num_inputs);
     out.push((Some(Place::Program), header));
@@ -114,7 +119,8 @@ impl<'a> Names<'a> {
     }
 }
 
-pub(super) fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String)>) {
+/// The lines of a node, as if it stood at position `at`.
+pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String)>) {
     let mut names = Names::new(&p.exprs);
     let from: String = n.body().origins.iter().map(|o| format!(" {o}")).collect();
     let from = if from.is_empty() {

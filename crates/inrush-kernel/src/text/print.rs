@@ -1,15 +1,18 @@
-//! The text of a kernel: one statement a line, indented by loops.
+//! Kernels to text.
 
-use crate::{BufRole, Def, Item, Kernel, Kind, Range, Role, ValId};
+use super::{Names, Place};
+use crate::{BufRole, Def, Item, KBufId, Kernel, Kind, Range, Role, ValId};
+use inrush_base::text::{quote, show_name};
 use inrush_expr::{Expr, Exprs, Sym};
-use std::fmt::Write;
 
-/// Prints a kernel. Index symbols are named in order of appearance: `g` those of the grid, `i` those of loops.
-pub fn print(exprs: &Exprs, kernel: &Kernel) -> String {
+/// Every line of a kernel with the place that it is about.
+pub(super) fn lines(exprs: &Exprs, kernel: &Kernel) -> Vec<(Option<Place>, String)> {
     let mut p = Printer {
+        names: Names::of(exprs, kernel),
         exprs,
         kernel,
-        out: String::new(),
+        items: 0,
+        out: Vec::new(),
     };
     p.kernel();
     p.out
@@ -18,21 +21,28 @@ pub fn print(exprs: &Exprs, kernel: &Kernel) -> String {
 struct Printer<'a> {
     exprs: &'a Exprs,
     kernel: &'a Kernel,
-    out: String,
+    names: Names,
+    /// Items so far.
+    items: usize,
+    out: Vec<(Option<Place>, String)>,
 }
 
 impl Printer<'_> {
     fn show(&self, e: Expr) -> String {
-        self.exprs.show(e)
+        self.exprs.show_with(e, &|s| self.names.get(s, self.exprs))
     }
 
     fn sym(&self, s: Sym) -> String {
-        self.exprs.sym_info(s).name
+        self.names.get(s, self.exprs)
+    }
+
+    fn line(&mut self, depth: usize, place: Option<Place>, text: impl Into<String>) {
+        let text = format!("{}{}", "  ".repeat(depth), text.into());
+        self.out.push((place, text));
     }
 
     fn kernel(&mut self) {
         let k = self.kernel;
-        _ = write!(self.out, "kernel {}", k.name);
         let sizes: Vec<String> = (k.sizes.iter())
             .map(|p| {
                 let (name, value) = (self.sym(p.sym), self.show(p.value));
@@ -43,7 +53,26 @@ impl Printer<'_> {
                 }
             })
             .collect();
-        _ = writeln!(self.out, " [{}] {{", sizes.join(", "));
+        let from = super::from(&k.origins);
+        let name = show_name(&k.name);
+        let header = format!("kernel {name}{from} {{");
+        self.line(0, Some(Place::Kernel), header);
+        if !self.names.order.is_empty() {
+            let indices: Vec<String> = (self.names.order.iter())
+                .map(|(_, name, extent)| format!("{name}: {}", self.show(*extent)))
+                .collect();
+            self.line(1, None, format!("index [{}]", indices.join(", ")));
+        }
+        self.line(1, None, format!("sizes [{}]", sizes.join(", ")));
+        let mut costs = format!(
+            "units {} cost {}",
+            self.show(k.units),
+            self.show(k.cost_per_unit)
+        );
+        if let Some(s) = k.scratch_bytes {
+            costs.push_str(&format!(" scratch {}", self.show(s)));
+        }
+        self.line(1, None, costs);
         for (i, b) in k.buffers.iter().enumerate() {
             let role = match &b.role {
                 BufRole::In => "in".to_string(),
@@ -55,17 +84,25 @@ impl Printer<'_> {
                     if *per_lane { " lanes" } else { "" }
                 ),
             };
-            _ = writeln!(self.out, "  b{i} = {} {} {role}", b.dtype, b.buf);
+            let place = Place::Buffer(KBufId::from_index(i));
+            self.line(
+                1,
+                Some(place),
+                format!("b{i} = {} {} {role}", b.dtype, b.buf),
+            );
         }
         for (i, a) in k.accs.iter().enumerate() {
-            _ = write!(self.out, "  a{i} = {} {}", a.dtype, a.op.text());
-            if let Some(e) = a.index {
-                _ = write!(self.out, " at {}", self.show(e));
-            }
-            self.out.push('\n');
+            let at = a
+                .index
+                .map_or(String::new(), |e| format!(" at {}", self.show(e)));
+            self.line(1, None, format!("a{i} = {} {}{at}", a.dtype, a.op.text()));
+        }
+        for c in &k.checks {
+            let from = super::from(c.origin.as_slice());
+            self.line(1, None, format!("check{from} {}", quote(&c.message)));
         }
         self.items(&k.head, 1);
-        match &k.kind {
+        let open = match &k.kind {
             Kind::Grid(axes) => {
                 let axes: Vec<String> = axes
                     .iter()
@@ -78,21 +115,26 @@ impl Printer<'_> {
                         format!("{} < {}{block}", self.sym(a.sym), self.show(a.extent))
                     })
                     .collect();
-                _ = writeln!(self.out, "  grid {} {{", axes.join(", "));
+                match axes.is_empty() {
+                    true => "grid {".to_string(),
+                    false => format!("grid {} {{", axes.join(", ")),
+                }
             }
             Kind::Epilogue { batch, m, n } => {
                 let (b, m, n) = (self.sym(*batch), self.sym(*m), self.sym(*n));
-                _ = writeln!(self.out, "  tile {b}, {m}, {n} {{");
+                format!("tile {b}, {m}, {n} {{")
             }
-        }
+        };
+        self.line(1, Some(Place::Grid), open);
         self.items(&k.body, 2);
-        _ = writeln!(self.out, "  }}\n}}");
+        self.line(1, None, "}");
+        self.line(0, None, "}");
     }
 
     fn items(&mut self, items: &[Item], depth: usize) {
         for item in items {
-            let indent = "  ".repeat(depth);
-            self.out.push_str(&indent);
+            let place = Some(Place::Item(self.items));
+            self.items += 1;
             match item {
                 Item::Loop(l) => {
                     let range = match l.range {
@@ -114,15 +156,21 @@ impl Printer<'_> {
                     };
                     let role = match l.role {
                         Role::Serial => String::new(),
-                        Role::Lanes { width, unroll } => format!(" lanes {width} x {unroll}"),
+                        Role::Lanes { width, unroll } => format!(" lanes {width} by {unroll}"),
                     };
-                    _ = writeln!(self.out, "for {} {range}{role} {{", self.sym(l.sym));
+                    let open = format!("for {} {range}{role} {{", self.sym(l.sym));
+                    self.line(depth, place, open);
                     self.items(&l.body, depth + 1);
-                    _ = writeln!(self.out, "{indent}}}");
+                    self.line(depth, None, "}");
                 }
-                Item::Let(v) => self.value(*v),
-                Item::Acc(a) => _ = writeln!(self.out, "start {a}"),
-                Item::Update { acc, value } => _ = writeln!(self.out, "update {acc}, {value}"),
+                Item::Let(v) => {
+                    let text = self.value(*v);
+                    self.line(depth, place, text);
+                }
+                Item::Acc(a) => self.line(depth, place, format!("start {a}")),
+                Item::Update { acc, value } => {
+                    self.line(depth, place, format!("update {acc}, {value}"));
+                }
                 Item::Store {
                     buf,
                     offset,
@@ -131,18 +179,15 @@ impl Printer<'_> {
                     mask,
                 } => {
                     let mask = mask_text(*mask);
-                    _ = writeln!(
-                        self.out,
-                        "store.{} {buf}[{}], {value}{mask}",
-                        mode.text(),
-                        self.show(*offset)
-                    );
+                    let offset = self.show(*offset);
+                    let text = format!("store.{} {buf}[{offset}], {value}{mask}", mode.text());
+                    self.line(depth, place, text);
                 }
             }
         }
     }
 
-    fn value(&mut self, v: ValId) {
+    fn value(&self, v: ValId) -> String {
         let value = self.kernel.value(v);
         let def = match &value.def {
             Def::Const(c) => format!("const {c}"),
@@ -185,7 +230,7 @@ impl Printer<'_> {
             Def::Running { acc, value } => format!("running {acc}, {value}"),
             Def::Sum => "sum".into(),
         };
-        _ = writeln!(self.out, "{} {v} = {def}", value.dtype);
+        format!("{} {v} = {def}", value.dtype)
     }
 }
 

@@ -1,0 +1,64 @@
+//! What is printed parses back: every stage's text of a graph or of loops, read and printed again.
+
+use crate::stages::Program;
+use inrush_base::{Caps, Error, Result};
+
+/// Takes a program down and reads every text on the way. Gives the number of texts, those of stages that refuse left out.
+///
+/// # Errors
+/// The first text that does not read back to itself.
+pub fn round_trips(program: &Program, caps: &Caps) -> Result<usize> {
+    let mut count = 0;
+    let mut check = |stage: &str, once: Result<String>, read: &dyn Fn(&str) -> Result<String>| {
+        // A refusal is another test's matter.
+        let Ok(once) = once else { return Ok(()) };
+        let again = read(&once).map_err(|e| e.context(format!("{stage} does not read back")))?;
+        if let Some((a, b)) = once.lines().zip(again.lines()).find(|(a, b)| a != b) {
+            return Err(Error::internal(format!(
+                "{stage} reads back as something else\n- {a}\n+ {b}"
+            )));
+        }
+        if once.len() != again.len() {
+            return Err(Error::internal(format!("{stage} loses lines")));
+        }
+        count += 1;
+        Ok(())
+    };
+    let graph = |t: &str| Ok(inrush_graph::text::parse(t)?.print());
+    let loops = |t: &str| Ok(inrush_loops::text::parse(t)?.print());
+    if let Program::Graph(g) = program {
+        check("import", Ok(g.print()), &graph)?;
+        check("normalize", program.normalized().map(|g| g.print()), &graph)?;
+        check("decompose", program.decomposed().map(|g| g.print()), &graph)?;
+    }
+    check("lower", program.loops().map(|l| l.print()), &loops)?;
+    check("fuse", program.plan(caps).map(|p| p.print()), &|t| {
+        let plan = inrush_sched::text::parse(t)?;
+        inrush_sched::verify(&plan)?;
+        Ok(plan.print())
+    })?;
+    let kernels = program
+        .kernels(caps)
+        .map(|(e, k)| inrush_kernel::text::print_all(&e, &k));
+    check("tile", kernels, &|t| {
+        let (exprs, kernels) = inrush_kernel::text::parse(t)?;
+        (kernels.iter()).try_for_each(|k| inrush_kernel::verify(&exprs, k))?;
+        Ok(inrush_kernel::text::print_all(&exprs, &kernels))
+    })?;
+    if let Ok(program) = program.program(caps) {
+        let text = program.print();
+        let again =
+            inrush_program::text::parse(&text).map_err(|e| e.context("wrap does not read back"))?;
+        if again != program {
+            let diff = (text.lines().zip(again.print().lines()))
+                .find(|(a, b)| a != b)
+                .map(|(a, b)| format!("- {a}\n+ {b}"));
+            return Err(Error::internal(format!(
+                "wrap reads back as something else\n{}",
+                diff.unwrap_or_default()
+            )));
+        }
+        count += 1;
+    }
+    Ok(count)
+}

@@ -1,0 +1,69 @@
+//! Hostile text: whatever it is, reading, verifying, printing, lowering and interpreting it give a value or an error.
+
+use crate::run;
+use crate::stages::Program;
+use inrush_base::{Caps, Isa, Result};
+
+/// Reads a text of any level and takes it as far as it goes.
+///
+/// # Panics
+/// On a fault of ours: a panic somewhere below, or a text that is printed and does not read back to itself. For tests and
+/// fuzzing.
+pub fn survive(text: &str) {
+    let Some(language) = language(text) else {
+        return;
+    };
+    let Ok(program) = Program::parse(language, text) else {
+        return;
+    };
+    let verified = program.verify().is_ok();
+    let once = program.print();
+    // Sizes beyond 64 bits stand as products of huge constants; such text does not read back to itself.
+    if !overflows(&once) {
+        let again = Program::parse(language, &once).map(|p| p.print());
+        assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
+    }
+    if let Program::Loops(l) = &program {
+        _ = inrush_loops::verify::unproven(l);
+    }
+    if verified {
+        _ = down(&program);
+        _ = run::survive(&program);
+    }
+}
+
+/// The level of a text, by the word that its first line of substance starts with.
+fn language(text: &str) -> Option<&'static str> {
+    let words = text.lines().filter_map(|l| l.split_whitespace().next());
+    for word in words {
+        match word {
+            "graph" => return Some("graph"),
+            "loops" => return Some("loops"),
+            "plan" => return Some("plan"),
+            "kernel" => return Some("kernels"),
+            "program" => return Some("program"),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn overflows(text: &str) -> bool {
+    text.contains("*92233720368547758") || text.contains("9223372036854775807*")
+}
+
+/// A program that the verifier passes goes as far down as it gets.
+fn down(program: &Program) -> Result<()> {
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    if let Program::Program(_) = program {
+        return Ok(());
+    }
+    let (exprs, kernels) = program.kernels(&caps)?;
+    for k in &kernels {
+        inrush_c::emit(&exprs, k, &caps)?;
+    }
+    if let Program::Graph(_) = program {
+        program.program(&caps)?;
+    }
+    Ok(())
+}
