@@ -109,6 +109,18 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
     out
 }
 
+/// Why a view cannot be made as one: its row does not take it.
+fn crooked(graph: &Graph, node: &Node) -> Option<String> {
+    let Some(Arg::Value(from)) = node.args.first() else {
+        return None;
+    };
+    if !is_view(graph, node) {
+        return None;
+    }
+    let e = step(graph, node, 0, *from).err()?;
+    Some(e.message().to_string())
+}
+
 /// A node whose results are integers: they are expressions, and nothing has to run once their symbols are known.
 fn is_size(graph: &Graph, node: &Node) -> bool {
     !node.outs.is_empty() && (node.outs.iter()).all(|v| matches!(graph.value(*v).ty, Type::Int(_)))

@@ -146,15 +146,15 @@ impl Shims {
         }
     }
 
-    /// Address of a CPU tensor's first element, after its dtype and device have been looked at.
+    /// Address of a CPU tensor's first element, and PyTorch's number of its dtype.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
-    pub unsafe fn data(&self, h: Handle, dtype: i32) -> PyResult<*mut u8> {
-        let (mut p, mut d, mut device) = (std::ptr::null_mut(), 0, 0);
+    pub unsafe fn data(&self, h: Handle) -> PyResult<(*mut u8, i32)> {
+        let (mut p, mut dtype, mut device) = (std::ptr::null_mut(), 0, 0);
         // SAFETY: by the caller's promise; results are locals.
         let rc = unsafe {
-            (self.dtype)(h, &mut d)
+            (self.dtype)(h, &mut dtype)
                 | (self.device_type)(h, &mut device)
                 | if device == CPU {
                     (self.data_ptr)(h, &mut p)
@@ -170,12 +170,7 @@ impl Shims {
                 "a graph that was compiled for the CPU got a tensor on another device",
             ));
         }
-        if d != dtype {
-            return Err(PyRuntimeError::new_err(format!(
-                "a tensor has another dtype than the graph was compiled for (PyTorch's numbers {d} and {dtype})"
-            )));
-        }
-        Ok(p.cast())
+        Ok((p.cast(), dtype))
     }
 
     /// Sizes and strides of a tensor.
