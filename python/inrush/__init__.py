@@ -1,1 +1,60 @@
-"""inrush: a compiler backend for PyTorch, in Rust."""
+"""inrush: a compiler for PyTorch graphs, in Rust.
+
+``torch.compile(f, backend="inrush")`` finds the backend through its entry point; importing this package is needed only for
+what is beside it:
+
+    inrush.last_compile()               what was compiled last: kernels, called operators, fallbacks with reasons, times
+    inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
+    inrush.aot_compile(program, path)   a package from an exported program
+    inrush.load(path)                   the package as a callable
+
+Importing it does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inrush import _log
+from inrush._native import Error, InputError, InternalError, MachineError, UnsupportedError
+
+if TYPE_CHECKING:
+    from inrush._backend import backend as backend
+    from inrush._options import options as options
+    from inrush._package import CompiledPackage as CompiledPackage
+    from inrush._package import aot_compile as aot_compile
+    from inrush._package import load as load
+    from inrush._report import Compilation as Compilation
+    from inrush._report import GraphReport as GraphReport
+    from inrush._report import last_compile as last_compile
+
+# Names that are imported at first use, with the module that has them.
+_LAZY = {
+    "backend": "_backend",
+    "options": "_options",
+    "aot_compile": "_package",
+    "load": "_package",
+    "CompiledPackage": "_package",
+    "last_compile": "_report",
+    "Compilation": "_report",
+    "GraphReport": "_report",
+}
+
+__all__ = ["Error", "InputError", "InternalError", "MachineError", "UnsupportedError", *_LAZY]
+
+_log.configure()
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'inrush' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"inrush.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_LAZY))

@@ -1,0 +1,142 @@
+"""``torch.compile(f, backend="inrush")``: from Dynamo's graph through AOTAutograd to native code."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Callable, Iterable, Mapping
+
+from inrush import _compat, _fallback, _log, _native, _options, _report
+from inrush._options import Options
+
+Compiled = Callable[..., Any]
+
+
+def backend(
+    gm: Any,
+    example_inputs: Iterable[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Compiled:
+    """The compiler that Dynamo calls with each graph that it captured, and with inputs like those to come."""
+    return compile_graph(gm, list(example_inputs), _options.check(options, mode))
+
+
+def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compiled:
+    """AOTAutograd splits the graph into forward and backward parts; each is compiled natively."""
+    if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
+        return _compat.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
+    start = time.perf_counter()
+    frame = Frame(options, len(example_inputs))
+    wrapped = _compat.call_aot(
+        gm,
+        example_inputs,
+        fw_compiler=frame.compiler("forward"),
+        bw_compiler=frame.backward,
+        inference_compiler=frame.compiler("inference"),
+        partition_fn=_compat.partition,
+    )
+    frame.report.seconds = time.perf_counter() - start
+    _log.compile.info("%s", frame.report)
+    if frame.direct is not None:
+        frame.report.direct = True
+        return frame.direct
+    return _compat.disable(wrapped, "compiled by inrush")
+
+
+class Frame:
+    """One graph of Dynamo while AOTAutograd has its parts compiled."""
+
+    def __init__(self, options: Options, inputs: int) -> None:
+        self.options = options
+        self.inputs = inputs
+        self.report = _report.begin()
+        # The native callable, when calls may skip AOTAutograd's wrappers.
+        self.direct: Compiled | None = None
+
+    def compiler(self, kind: str) -> Compiled:
+        def compile(gm: Any, example_inputs: list[Any]) -> Compiled:
+            meta = _compat.metadata()
+            compiled = self.compile(gm, kind, _compat.static_inputs(meta))
+            if kind == "inference" and compiled is not None:
+                why = _compat.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
+                if why is None:
+                    self.direct = compiled
+                else:
+                    _log.compile.debug("calls pass AOTAutograd's wrappers: %s", why)
+            return boxed(compiled or gm)
+
+        return compile
+
+    def backward(self, gm: Any, example_inputs: list[Any]) -> Compiled:
+        # Dynamo must look neither into the compiler, which may run at the first backward call, nor into what it returns.
+        compile = _compat.disable(self.compiler("backward"), "inrush compiles a backward graph")
+        return _compat.disable(compile(gm, example_inputs), "compiled by inrush")
+
+    def compile(self, gm: Any, kind: str, static_inputs: list[int]) -> Compiled | None:
+        """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
+        report = _report.GraphReport(kind, nodes=len(gm.graph.nodes))
+        self.report.graphs.append(report)
+        return compile_native(gm, self.options, report, static_inputs)
+
+
+def compile_native(gm: Any, options: Options, report: _report.GraphReport, static_inputs: list[int]) -> Compiled | None:
+    """One ATen graph to native code, with the rules for failure."""
+    settings = options.as_dict()
+    settings["static_inputs"] = static_inputs
+    settings["kind"] = report.kind
+    try:
+        settings["trace"] = trace_folder(options, gm, report.kind)
+        with _compat.no_tracing():
+            compiled = _native.compile(gm, settings)
+        report.update(compiled.report())
+        return compiled
+    except Exception as error:
+        if isinstance(error, _compat.control_exceptions()) or options.strict:
+            raise
+        report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
+        return None
+
+
+def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
+    """A fresh folder of this graph under the option's, with the graph as AOTAutograd gave it."""
+    if options.trace is None:
+        return None
+    os.makedirs(options.trace, exist_ok=True)
+    taken = [int(m[1]) for m in (re.match(r"(\d+)_", name) for name in os.listdir(options.trace)) if m]
+    number = max(taken, default=-1) + 1
+    while True:
+        folder = os.path.join(options.trace, f"{number:03}_{kind}")
+        try:
+            os.mkdir(folder)
+            break
+        except FileExistsError:
+            number += 1
+    with open(os.path.join(folder, "fx.txt"), "w", encoding="utf-8") as out:
+        out.write(gm.print_readable(print_output=False, include_stride=True, include_device=True))
+    with open(os.path.join(folder, "import.txt"), "w", encoding="utf-8") as out:
+        out.write(_native.import_text(gm))
+    return folder
+
+
+def calls_python(compiled: Any) -> str | None:
+    """Why the callable may enter Python while it runs, or None. Dynamo would trace what Python runs under it."""
+    return "operators are called" if compiled.report().get("calls") else None
+
+
+def boxed(function: Compiled) -> Compiled:
+    """``function`` as AOTAutograd calls it: with a list, which it empties so that inputs can be freed early."""
+    take = getattr(function, "boxed", None)
+
+    def call(inputs: list[Any]) -> Any:
+        if take is not None:
+            return take(inputs)
+        try:
+            return function(*inputs)
+        finally:
+            inputs.clear()
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

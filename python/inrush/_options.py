@@ -1,0 +1,80 @@
+"""The options of ``torch.compile(..., backend="inrush", options={...})``: named, typed, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Mapping
+
+from inrush._native import InputError
+
+# What `torch.compile(mode=...)` may say. They differ in what GPUs do; a CPU has one mode.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be set, with what holds when it is not."""
+
+    strict: bool = False
+    """Raise where inrush would otherwise warn and run the graph eagerly."""
+    fallback_random: bool = False
+    """Draw random numbers as eager PyTorch does, number for number, instead of with generators fused into kernels."""
+    trace: str | None = None
+    """A folder that gets the text of every stage of every graph."""
+    threads: int | None = None
+    """Threads of compiled kernels; by default as many as ``torch.get_num_threads()`` says at each call."""
+    cache: bool = True
+    """Keep compiled graphs on disk and look for them there, so that another process need not trace and build again."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def options() -> dict[str, Any]:
+    """The names of all options with their defaults."""
+    return Options().as_dict()
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"option `{name}` takes True or False, not {value!r}")
+    return value
+
+
+def _folder(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return os.path.abspath(os.fspath(value))
+    except TypeError:
+        raise InputError(f"option `{name}` takes the path of a folder, not {value!r}") from None
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
+        raise InputError(f"option `{name}` takes a number from 1 to 4096, not {value!r}")
+    return value
+
+
+_CHECKS = {
+    "strict": _flag,
+    "fallback_random": _flag,
+    "trace": _folder,
+    "threads": _count,
+    "cache": _flag,
+}
+
+
+def check(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
+    """The options that were given; an unknown name or a bad value is an ``InputError``."""
+    if mode is not None and mode not in MODES:
+        raise InputError(f"there is no mode `{mode}`; known: {', '.join(MODES)}")
+    known = [f.name for f in fields(Options)]
+    unknown = [name for name in given or {} if name not in known]
+    if unknown:
+        names = ", ".join(f"`{name}`" for name in unknown)
+        raise InputError(f"unknown option {names}; known: {', '.join(known)}")
+    return Options(**{name: _CHECKS[name](name, value) for name, value in (given or {}).items()})
