@@ -73,7 +73,10 @@ class Frame:
     def backward(self, gm: Any, example_inputs: list[Any]) -> Compiled:
         # Dynamo must look neither into the compiler, which may run at the first backward call, nor into what it returns.
         compile = _compat.disable(self.compiler("backward"), "inrush compiles a backward graph")
-        return _compat.disable(compile(gm, example_inputs), "compiled by inrush")
+        compiled = compile(gm, example_inputs)
+        run = _compat.disable(lambda inputs: compiled(inputs), "compiled by inrush")
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
 
     def compile(self, gm: Any, kind: str, static_inputs: list[int]) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
@@ -84,13 +87,12 @@ class Frame:
 
 def compile_native(gm: Any, options: Options, report: _report.GraphReport, static_inputs: list[int]) -> Compiled | None:
     """One ATen graph to native code, with the rules for failure."""
-    settings = options.as_dict()
-    settings["static_inputs"] = static_inputs
-    settings["kind"] = report.kind
+    from inrush import control_flow
+
     try:
-        settings["trace"] = trace_folder(options, gm, report.kind)
+        settings = {"strict": options.strict, "threads": options.threads, "trace": trace_folder(options, gm, report.kind)}
         with _compat.no_tracing():
-            compiled = _native.compile(gm, settings)
+            compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())
         return compiled
     except Exception as error:
@@ -98,6 +100,13 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, stati
             raise
         report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
         return None
+
+
+def compile_subgraph(gm: Any, options: Options, report: _report.GraphReport) -> Compiled | None:
+    """The graph of a control-flow operator."""
+    inner = _report.GraphReport("subgraph", nodes=len(gm.graph.nodes))
+    report.subgraphs.append(inner)
+    return compile_native(gm, options, inner, [])
 
 
 def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
@@ -127,12 +136,11 @@ def calls_python(compiled: Any) -> str | None:
 
 
 def boxed(function: Compiled) -> Compiled:
-    """``function`` as AOTAutograd calls it: with a list, which it empties so that inputs can be freed early."""
-    take = getattr(function, "boxed", None)
+    """``function`` as AOTAutograd calls it: with a list, which it empties. Native code takes both forms."""
+    if getattr(function, "_boxed_call", False):
+        return function
 
     def call(inputs: list[Any]) -> Any:
-        if take is not None:
-            return take(inputs)
         try:
             return function(*inputs)
         finally:

@@ -24,8 +24,8 @@ class GraphReport:
 
     kind: str
     nodes: int = 0
-    kernels: int = 0
-    """Fused kernels."""
+    kernels: list[str] = field(default_factory=list)
+    """Fused kernels, each with what is fused in it."""
     contractions: int = 0
     """Matrix products and convolutions."""
     calls: list[Called] = field(default_factory=list)
@@ -38,6 +38,8 @@ class GraphReport:
     """`hit`, or why there was none."""
     stages: dict[str, float] = field(default_factory=dict)
     """Seconds in each stage."""
+    subgraphs: list[GraphReport] = field(default_factory=list)
+    """Branches and bodies of control-flow operators."""
 
     @property
     def extern_calls(self) -> int:
@@ -49,17 +51,21 @@ class GraphReport:
 
     def update(self, native: dict[str, Any]) -> None:
         """Takes over what the native half reports."""
-        self.kernels = native.get("kernels", self.kernels)
-        self.contractions = native.get("contractions", self.contractions)
-        self.cache = native.get("cache", self.cache)
-        self.stages.update(native.get("stages", {}))
-        self.calls = [Called(**call) for call in native.get("calls", ())]
+        self.kernels = list(native["kernels"])
+        self.contractions = native["contractions"]
+        self.stages = dict(native["stages"])
+        self.cache = {True: "hit", False: "nothing was built from these kernels before", None: "no kernels"}[native["cached"]]
+        calls: dict[tuple[str, str], Called] = {}
+        for call in native["calls"]:
+            known = calls.setdefault((call["op"], call["reason"]), Called(call["op"], call["reason"], 0, call["line"]))
+            known.count += 1
+        self.calls = list(calls.values())
 
     def __str__(self) -> str:
         if self.fallback is not None:
             return f"{self.kind}: {self.nodes} nodes run eagerly: {self.fallback}"
         lines = [
-            f"{self.kind}: {self.nodes} nodes, {self.kernels} kernels, {self.contractions} matrix products or convolutions, "
+            f"{self.kind}: {self.nodes} nodes, {len(self.kernels)} kernels, {self.contractions} matrix products or convolutions, "
             f"{self.extern_calls} called operators, {self.seconds * 1e3:.1f} ms, cache: {self.cache or 'not used'}"
         ]
         lines += [f"  {c.op} called {c.count} times: {c.reason}" for c in self.calls]
@@ -79,37 +85,41 @@ class Compilation:
 
     @property
     def kernels(self) -> int:
-        return sum(g.kernels for g in self.graphs)
+        return sum(len(g.kernels) for g in self.all_graphs())
 
     @property
     def extern_calls(self) -> int:
-        return sum(g.extern_calls for g in self.graphs)
+        return sum(g.extern_calls for g in self.all_graphs())
 
     @property
     def fallbacks(self) -> list[str]:
         """Reasons for graphs that run eagerly and for operators that are called."""
-        out = [g.fallback for g in self.graphs if g.fallback is not None]
-        return out + [f"{c.op}: {c.reason}" for c in self._calls()]
+        out = [g.fallback for g in self.all_graphs() if g.fallback is not None]
+        return out + [f"{c.op}: {c.reason}" for g in self.all_graphs() for c in g.calls]
 
     @property
     def cache(self) -> list[str]:
-        return [g.cache for g in self.graphs]
+        return [g.cache for g in self.all_graphs()]
 
     @property
     def stages(self) -> dict[str, float]:
         """Seconds in each stage, over all graphs."""
         total: dict[str, float] = {}
-        for graph in self.graphs:
+        for graph in self.all_graphs():
             for name, seconds in graph.stages.items():
                 total[name] = total.get(name, 0.0) + seconds
         return total
 
-    def _calls(self) -> Iterator[Called]:
-        for graph in self.graphs:
-            yield from graph.calls
+    def all_graphs(self) -> Iterator[GraphReport]:
+        """The graphs and, after each, its subgraphs."""
+        stack = list(reversed(self.graphs))
+        while stack:
+            graph = stack.pop()
+            yield graph
+            stack += reversed(graph.subgraphs)
 
     def __str__(self) -> str:
-        return "\n".join(str(g) for g in self.graphs) or "nothing compiled"
+        return "\n".join(str(g) for g in self.all_graphs()) or "nothing compiled"
 
 
 # The last ones, newest last. A deque's append is atomic, so compiles in several threads need no lock.

@@ -238,6 +238,12 @@ impl<'py> Importer<'py> {
                 }
             }
         }
+        if target.role == Role::Other {
+            why = Some(match target.name.starts_with("higher_order.") {
+                true => "a higher-order operator".to_string(),
+                false => "a Python function".to_string(),
+            });
+        }
         if target.role == Role::Operator && why.is_none() {
             match bind(&self.out.graph.exprs, &target.name, &given) {
                 Some(Ok(bound)) => return Ok((bound, None)),
