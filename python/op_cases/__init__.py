@@ -14,6 +14,7 @@ FAMILIES = (
     "pool",
     "norm",
     "attention",
+    "backward",
     "creation",
     "mutation",
     "structure",

@@ -32,7 +32,16 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
             .outs
             .first()
             .map_or(String::new(), |v| graph.value(*v).name.clone());
+        let declared = node
+            .outs
+            .iter()
+            .map(|v| match &graph.values[v.index()].ty {
+                Type::Tensor(t) => Some(t.clone()),
+                _ => None,
+            })
+            .collect();
         let mut builder = Builder {
+            declared,
             exprs: &graph.exprs,
             demands: &demands,
             values: &mut graph.values,
@@ -141,9 +150,19 @@ pub struct Builder<'g> {
     prefix: String,
     count: usize,
     depth: usize,
+    declared: Vec<Option<TensorType>>,
 }
 
 impl Builder<'_> {
+    /// The type that the graph declares for result `k` of the call that is being decomposed: devices differ in the dtype
+    /// and size of what a forward operator saves for its gradient. `None` for a call that a decomposition made.
+    pub fn declared(&self, k: usize) -> Option<&TensorType> {
+        match self.depth {
+            0 => self.declared.get(k)?.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Calls `op` for its only result. Arguments stand in schema order; trailing defaults may be left out.
     pub fn call(&mut self, op: &str, args: &[Arg]) -> Result<ValueId> {
         let outs = self.call_multi(op, args)?;
@@ -254,6 +273,7 @@ impl Builder<'_> {
 pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Type>> {
     let mut values = graph.values.clone();
     let mut builder = Builder {
+        declared: Vec::new(),
         exprs: &graph.exprs,
         demands: &Demands::default(),
         values: &mut values,

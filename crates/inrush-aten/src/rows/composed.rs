@@ -73,7 +73,237 @@ fn diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.call(op, &[x.into(), offset])?])
 }
 
+/// `dy/dx` is 1 or the weight, `dy/dweight` 0 or `x`.
+fn prelu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (g, x, w) = (
+        args.value("grad_output")?,
+        args.value("self")?,
+        args.value("weight")?,
+    );
+    let above = b.by("aten.gt.Scalar", x, 0.0)?;
+    let scaled = b.mul(w, g)?;
+    let to_input = b.select(above, g, scaled)?;
+    let below = b.unary("aten.logical_not.default", above)?;
+    let product = b.mul(x, g)?;
+    Ok(vec![to_input, b.select_or(below, product, 0.0)?])
+}
+
+/// With `y = a sigmoid(c)`: `s g` to the first half and `a g s (1 - s)` to the second.
+fn glu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (g, x) = (args.value("grad_output")?, args.value("self")?);
+    let t = b.tensor(x)?;
+    let dim = args.dim("dim", t.rank())?;
+    let two = b.exprs.int(2);
+    let half = t
+        .sizes
+        .get(dim)
+        .and_then(|s| b.exprs.divide_exact(*s, two))
+        .ok_or_else(|| Error::input("the dimension must have an even size"))?;
+    let (g, x) = (b.widen(g)?, b.widen(x)?);
+    let a = b.narrow(x, dim, b.exprs.int(0), half)?;
+    let c = b.narrow(x, dim, half, half)?;
+    let s = b.unary("aten.sigmoid.default", c)?;
+    let first = b.mul(s, g)?;
+    let rest = b.call("aten.rsub.Scalar", &[s.into(), Arg::Float(1.0)])?;
+    let slope = b.mul(rest, first)?;
+    let second = b.mul(slope, a)?;
+    let both = Arg::Values(vec![Some(first), Some(second)]);
+    let out = b.call("aten.cat.default", &[both, b.int(dim as i64)])?;
+    Ok(vec![b.cast(out, t.dtype)?])
+}
+
+/// `log_sigmoid` and the `exp(-|x|)` that its gradient may use; on some devices that is left empty.
+fn log_sigmoid_forward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let y = b.unary("aten.log_sigmoid.default", x)?;
+    let (numel, dtype) = (b.exprs.product(b.sizes(x)?), b.dtype(x)?);
+    let empty = b
+        .declared(1)
+        .map(|t| t.sizes.clone())
+        .filter(|s| b.exprs.product(s.iter().copied()) != numel);
+    let buffer = match empty {
+        Some(sizes) => b.full(&sizes, 0.0, dtype)?,
+        None => {
+            let size = b.unary("aten.abs.default", x)?;
+            let minus = b.unary("aten.neg.default", size)?;
+            b.unary("aten.exp.default", minus)?
+        }
+    };
+    Ok(vec![y, buffer])
+}
+
+/// The gradient where the mask kept it, scaled; the scale is rounded to the gradient's dtype.
+fn dropout_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (g, mask) = (args.value("grad_output")?, args.value("mask")?);
+    let dtype = b.dtype(g)?;
+    let kept = b.cast(mask, dtype)?;
+    let kept = b.scale(kept, args.float("scale")?)?;
+    Ok(vec![b.mul(g, kept)?])
+}
+
+/// Without training nothing is dropped; in training random numbers are drawn.
+fn native_dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("input")?;
+    if args.given("train") && args.bool("train")? {
+        return Err(args.unsupported("train", "random numbers are not supported"));
+    }
+    let sizes = b.sizes(x)?;
+    let mask = b.full(&sizes, 1.0, inrush_base::DType::Bool)?;
+    Ok(vec![x, mask])
+}
+
+fn trace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    if b.rank(x)? != 2 {
+        return Err(Error::input("the trace of a matrix"));
+    }
+    let d = b.unary("aten.diagonal.default", x)?;
+    Ok(vec![b.unary("aten.sum.default", d)?])
+}
+
+fn dist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let d = b.sub(args.value("self")?, args.value("other")?)?;
+    let p = args.arg("p")?.clone();
+    Ok(vec![b.call("aten.norm.Scalar", &[d.into(), p])?])
+}
+
+/// `x 2^n`.
+fn ldexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, n) = (args.value("self")?, args.value("other")?);
+    let two = b.call("aten.pow.Scalar", &[Arg::Float(2.0), n.into()])?;
+    Ok(vec![b.mul(x, two)?])
+}
+
+/// `beta self + alpha vec1 vec2^T`.
+fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, u, v) = (
+        args.value("self")?,
+        args.value("vec1")?,
+        args.value("vec2")?,
+    );
+    let (alpha, beta) = (args.scalar("alpha")?, args.scalar("beta")?);
+    let mut outer = b.call("aten.outer.default", &[u.into(), v.into()])?;
+    if alpha.as_f64() != 1.0 {
+        outer = b.call("aten.mul.Tensor", &[outer.into(), b.scalar(alpha)])?;
+    }
+    if beta.as_f64() == 0.0 {
+        return Ok(vec![outer]);
+    }
+    let scaled = match beta.as_f64() {
+        1.0 => x,
+        _ => b.call("aten.mul.Tensor", &[x.into(), b.scalar(beta)])?,
+    };
+    Ok(vec![b.add(scaled, outer)?])
+}
+
+/// The cross product along a dimension of three elements.
+fn cross(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, y) = (args.value("self")?, args.value("other")?);
+    let dim = args.dim("dim", b.rank(x)?)? as i64;
+    let roll = |b: &mut Builder, v: ValueId, by: i64| {
+        let (by, at) = (b.ints(&[by]), b.ints(&[dim]));
+        b.call("aten.roll.default", &[v.into(), by, at])
+    };
+    let (x1, y2) = (roll(b, x, -1)?, roll(b, y, -2)?);
+    let (x2, y1) = (roll(b, x, -2)?, roll(b, y, -1)?);
+    let (p, q) = (b.mul(x1, y2)?, b.mul(x2, y1)?);
+    Ok(vec![b.sub(p, q)?])
+}
+
+/// Matrices along a diagonal of zeros.
+fn block_diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let list = args.list("tensors")?;
+    let mut blocks = Vec::new();
+    for v in list {
+        let mut sizes = b.sizes(v)?;
+        if sizes.len() > 2 {
+            return Err(Error::input("blocks have two dimensions at most"));
+        }
+        while sizes.len() < 2 {
+            sizes.insert(0, b.exprs.int(1));
+        }
+        blocks.push((b.view(v, &sizes)?, sizes[0], sizes[1]));
+    }
+    let total = b.exprs.sum(blocks.iter().map(|x| x.2));
+    let mut left = b.exprs.int(0);
+    let mut rows = Vec::new();
+    for (v, _, width) in blocks {
+        let right = b.exprs.sub(total, b.exprs.add(left, width));
+        let pad = Arg::Ints(vec![left, right]);
+        let v = b.call("aten.constant_pad_nd.default", &[v.into(), pad])?;
+        rows.push(Some(v));
+        left = b.exprs.add(left, width);
+    }
+    Ok(vec![b.call("aten.cat.default", &[Arg::Values(rows)])?])
+}
+
 pub const ROWS: &[Row] = &[
+    row(
+        "aten._prelu_kernel_backward.default",
+        "(Tensor grad_output, Tensor self, Tensor weight) -> (Tensor, Tensor)",
+        prelu_backward,
+        "(f32[2,3,4], f32[2,3,4], f32[1,3,1])",
+    ),
+    row(
+        "aten.glu_backward.default",
+        "(Tensor grad_output, Tensor self, int dim) -> Tensor",
+        glu_backward,
+        "(f32[2,3], f32[2,6], 1)",
+    ),
+    row(
+        "aten.log_sigmoid_forward.default",
+        "(Tensor self) -> (Tensor output, Tensor buffer)",
+        log_sigmoid_forward,
+        "(f32[4])",
+    ),
+    row(
+        "aten.native_dropout.default",
+        "(Tensor input, float p, bool? train) -> (Tensor, Tensor)",
+        native_dropout,
+        "(f32[4], 0.5, false)",
+    ),
+    row(
+        "aten.native_dropout_backward.default",
+        "(Tensor grad_output, Tensor mask, float scale) -> Tensor",
+        dropout_backward,
+        "(f32[4], bool[4], 1.25)",
+    ),
+    row(
+        "aten.trace.default",
+        "(Tensor self) -> Tensor",
+        trace,
+        "(f32[3,4])",
+    ),
+    row(
+        "aten.dist.default",
+        "(Tensor self, Tensor other, Scalar p=2) -> Tensor",
+        dist,
+        "(f32[3,4], f32[4], 3)",
+    ),
+    row(
+        "aten.ldexp.Tensor",
+        "(Tensor self, Tensor other) -> Tensor",
+        ldexp,
+        "(f32[4], i32[4])",
+    ),
+    row(
+        "aten.addr.default",
+        "(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        addr,
+        "(f32[3,4], f32[3], f32[4], beta=0.5, alpha=2.0)",
+    ),
+    row(
+        "aten.linalg_cross.default",
+        "(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
+        cross,
+        "(f32[2,3], f32[2,3])",
+    ),
+    row(
+        "aten.block_diag.default",
+        "(Tensor[] tensors) -> Tensor",
+        block_diag,
+        "([f32[2,3], f32[4], f32[3,1]])",
+    ),
     row(
         "aten.prelu.default",
         "(Tensor self, Tensor weight) -> Tensor",

@@ -50,7 +50,7 @@ fn pair(b: B, args: &Args) -> Result<(ValueId, ValueId, DType)> {
 }
 
 /// The reduction that a call asks for: 0 leaves the elements, 1 is their mean, 2 their sum.
-fn reduced(b: B, args: &Args, loss: ValueId, dtype: DType) -> Result<Vec<ValueId>> {
+pub(super) fn reduced(b: B, args: &Args, loss: ValueId, dtype: DType) -> Result<Vec<ValueId>> {
     let loss = match args.const_int("reduction")? {
         0 => loss,
         1 => {
@@ -179,7 +179,7 @@ struct Picked {
 }
 
 /// The dimension of classes: 1, or 0 for a single sample.
-fn class_dim(rank: usize) -> usize {
+pub(super) fn class_dim(rank: usize) -> usize {
     usize::from(rank > 1)
 }
 

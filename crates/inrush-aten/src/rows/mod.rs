@@ -1,10 +1,12 @@
 //! The operators, one family a file.
 
 mod activation;
+mod activation_backward;
 mod arith;
 mod arrange;
 mod asserts;
 mod attention;
+mod calls;
 mod cast;
 mod compare;
 mod composed;
@@ -16,13 +18,16 @@ mod image;
 mod indexing;
 mod join;
 mod loss;
+mod loss_backward;
 mod math;
 mod matmul;
 mod moments;
 mod norm;
+mod norm_backward;
 mod order;
 mod pointwise;
 mod pool;
+mod pool_backward;
 mod reduce;
 mod resample;
 mod scan;
@@ -30,6 +35,7 @@ mod scatter;
 mod shape;
 mod slice;
 mod softmax;
+mod view_backward;
 mod window;
 
 use crate::{Args, Builder, Meta, Op, Route, Row};
@@ -41,6 +47,7 @@ use std::sync::OnceLock;
 /// The families. A new file adds a line here.
 const FAMILIES: &[&[Row]] = &[
     activation::ROWS,
+    activation_backward::ROWS,
     arith::ROWS,
     arrange::ROWS,
     asserts::ROWS,
@@ -55,12 +62,15 @@ const FAMILIES: &[&[Row]] = &[
     indexing::ROWS,
     join::ROWS,
     loss::ROWS,
+    loss_backward::ROWS,
     math::ROWS,
     matmul::ROWS,
     moments::ROWS,
     norm::ROWS,
+    norm_backward::ROWS,
     order::ROWS,
     pool::ROWS,
+    pool_backward::ROWS,
     reduce::ROWS,
     resample::ROWS,
     scan::ROWS,
@@ -68,6 +78,7 @@ const FAMILIES: &[&[Row]] = &[
     shape::ROWS,
     slice::ROWS,
     softmax::ROWS,
+    view_backward::ROWS,
 ];
 
 /// Every row, family by family.

@@ -51,7 +51,7 @@ fn affine(b: B, mut x: ValueId, weight: Option<ValueId>, bias: Option<ValueId>) 
 }
 
 /// A per-channel vector as it broadcasts over an input of rank `rank` whose channels are dimension 1.
-fn per_channel(b: B, v: ValueId, rank: usize) -> Result<ValueId> {
+pub(super) fn per_channel(b: B, v: ValueId, rank: usize) -> Result<ValueId> {
     let sizes = b.sizes(v)?;
     let [channels] = sizes.as_slice() else {
         return Err(Error::input("a per-channel tensor must have one dimension"));
@@ -66,11 +66,11 @@ fn opt_per_channel(b: B, v: Option<ValueId>, rank: usize) -> Result<Option<Value
 }
 
 /// All of a shape but dimension 1, or the dimensions from `first` on.
-fn dims_from(first: usize, rank: usize) -> Vec<i64> {
+pub(super) fn dims_from(first: usize, rank: usize) -> Vec<i64> {
     (first..rank).map(|d| d as i64).collect()
 }
 
-fn channel_dims(rank: usize) -> Vec<i64> {
+pub(super) fn channel_dims(rank: usize) -> Vec<i64> {
     (0..rank).filter(|d| *d != 1).map(|d| d as i64).collect()
 }
 
@@ -94,9 +94,21 @@ fn layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![layer(b, args)?.0])
 }
 
+/// The dtype of saved statistics: what the graph says, else the input's, or the parameters' where those are wider.
+fn saved_dtype(b: B, args: &Args) -> Result<inrush_base::DType> {
+    if let Some(t) = b.declared(1) {
+        return Ok(t.dtype);
+    }
+    let input = b.dtype(args.value("input")?)?;
+    match args.opt_value("weight")? {
+        Some(w) if b.dtype(w)? != input => Ok(input.compute()),
+        _ => Ok(input),
+    }
+}
+
 fn native_layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (y, s) = layer(b, args)?;
-    let dtype = b.dtype(args.value("input")?)?;
+    let dtype = saved_dtype(b, args)?;
     Ok(vec![y, b.cast(s.mean, dtype)?, b.cast(s.rstd, dtype)?])
 }
 
@@ -195,7 +207,7 @@ fn native_group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         args.opt_value("bias")?,
         args.float("eps")?,
     )?;
-    let dtype = b.dtype(input)?;
+    let dtype = saved_dtype(b, args)?;
     let shape = Arg::Ints(vec![b.sizes(input)?[0], groups]);
     let mut out = vec![y];
     for v in [s.mean, s.rstd] {
@@ -286,7 +298,8 @@ fn native_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             return Err(args.unsupported("training", "running statistics would be updated"));
         }
         let (y, s) = batch(b, args, eps)?;
-        return Ok(vec![y, flat(b, s.mean)?, flat(b, s.rstd)?]);
+        let (mean, rstd) = saved(b, &s)?;
+        return Ok(vec![y, mean, rstd]);
     }
     let y = running(b, args, eps)?;
     let (mean, rstd) = (no_stats(b, args)?, no_stats(b, args)?);
@@ -294,8 +307,20 @@ fn native_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 fn no_stats(b: B, args: &Args) -> Result<ValueId> {
-    let dtype = b.dtype(args.value("input")?)?.compute();
+    let dtype = match b.declared(1) {
+        Some(t) => t.dtype,
+        None => b.dtype(args.value("input")?)?.compute(),
+    };
     b.call("aten.full.default", &[b.ints(&[0]), b.int(0), dtype.into()])
+}
+
+/// Mean and inverse deviation of each channel, of the dtype that the graph wants them in.
+fn saved(b: B, s: &Stats) -> Result<(ValueId, ValueId)> {
+    let (mean, rstd) = (flat(b, s.mean)?, flat(b, s.rstd)?);
+    match b.declared(1).map(|t| t.dtype) {
+        Some(dtype) => Ok((b.cast(mean, dtype)?, b.cast(rstd, dtype)?)),
+        None => Ok((mean, rstd)),
+    }
 }
 
 /// Per-channel statistics as a vector.
@@ -325,7 +350,8 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (mean, variance) = (flat(b, s.mean)?, flat(b, s.variance)?);
     let sum = b.call("aten.mul.Tensor", &[variance.into(), count.into()])?;
     let unbiased = b.call("aten.div.Tensor", &[sum.into(), fewer.into()])?;
-    let mut out = vec![y, mean, flat(b, s.rstd)?];
+    let (saved_mean, rstd) = saved(b, &s)?;
+    let mut out = vec![y, saved_mean, rstd];
     for (old, new) in [(old_mean, mean), (old_var, unbiased)] {
         let dtype = b.dtype(old)?;
         let kept = b.call("aten.mul.Tensor", &[old.into(), Arg::Float(1.0 - momentum)])?;
@@ -336,7 +362,44 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(out)
 }
 
+/// As [`functional_batch_norm`], in training always, with a reserve of bytes that is empty here.
+fn batch_norm_with_update(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let mut call: Vec<Arg> = Vec::new();
+    for name in ["input", "weight", "bias", "running_mean", "running_var"] {
+        call.push(args.arg(name)?.clone());
+    }
+    call.push(true.into());
+    for name in ["momentum", "eps"] {
+        call.push(args.arg(name)?.clone());
+    }
+    let mut outs = b.call_multi("aten._native_batch_norm_legit_functional.default", &call)?;
+    outs.insert(3, reserve(b)?);
+    Ok(outs)
+}
+
+fn reserve(b: B) -> Result<ValueId> {
+    b.full(&[b.exprs.int(0)], 0.0, inrush_base::DType::U8)
+}
+
+fn batch_norm_no_update(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let eps = args.float("eps")?;
+    let y = running(b, args, eps)?;
+    Ok(vec![y, no_stats(b, args)?, no_stats(b, args)?, reserve(b)?])
+}
+
 pub const ROWS: &[Row] = &[
+    row(
+        "aten._batch_norm_with_update_functional.default",
+        "(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)",
+        batch_norm_with_update,
+        "(f32[2,3,4], f32[3], f32[3], f32[3], f32[3]{0.5:2.0}, 0.1, 1e-5)",
+    ),
+    row(
+        "aten._batch_norm_no_update.default",
+        "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+        batch_norm_no_update,
+        "(f32[2,3,4], f32[3], f32[3], f32[3], f32[3]{0.5:2.0}, 0.1, 1e-5)",
+    ),
     row(
         "aten.batch_norm.default",
         "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor",
@@ -354,7 +417,8 @@ pub const ROWS: &[Row] = &[
         "(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |b, args| {
             let (y, s) = batch(b, args, args.float("eps")?)?;
-            Ok(vec![y, flat(b, s.mean)?, flat(b, s.rstd)?])
+            let (mean, rstd) = saved(b, &s)?;
+            Ok(vec![y, mean, rstd])
         },
         "(f32[2,3,4], f32[3], f32[3], true, 0.1, 1e-5)",
     ),

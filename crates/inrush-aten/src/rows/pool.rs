@@ -18,15 +18,15 @@ fn spatial(args: &Args) -> usize {
 }
 
 /// Where windows lie, for pools of fixed windows.
-struct Pool {
-    windows: Vec<Window>,
-    output: Vec<Expr>,
+pub(super) struct Pool {
+    pub windows: Vec<Window>,
+    pub output: Vec<Expr>,
     /// Dimensions before the spatial ones.
-    lead: usize,
+    pub lead: usize,
 }
 
 impl Pool {
-    fn new(args: &Args, x: &[Expr]) -> Result<Pool> {
+    pub fn new(args: &Args, x: &[Expr]) -> Result<Pool> {
         let exprs = args.exprs;
         let spatial = spatial(args);
         let lead = x
@@ -71,7 +71,7 @@ impl Pool {
         })
     }
 
-    fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
+    pub fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
         [&x[..self.lead], &self.output].concat()
     }
 
@@ -298,10 +298,10 @@ fn divide(body: &mut BodyBuilder, sum: StmtId, count: Expr) -> StmtId {
 }
 
 /// Where the windows of an adaptive pool lie: they differ in size by one at most.
-struct Adaptive {
-    input: Vec<Expr>,
-    output: Vec<Expr>,
-    lead: usize,
+pub(super) struct Adaptive {
+    pub input: Vec<Expr>,
+    pub output: Vec<Expr>,
+    pub lead: usize,
 }
 
 impl Adaptive {
@@ -318,6 +318,19 @@ impl Adaptive {
             output,
             lead,
         })
+    }
+
+    /// The pool that makes a result of sizes `y` from an input of sizes `x`.
+    pub fn of_sizes(args: &Args, x: &[Expr], y: &[Expr]) -> Result<Adaptive> {
+        let lead = x.len().checked_sub(spatial(args)).filter(|l| *l > 0);
+        match lead {
+            Some(lead) if x.len() == y.len() => Ok(Adaptive {
+                input: x[lead..].to_vec(),
+                output: y[lead..].to_vec(),
+                lead,
+            }),
+            _ => Err(Error::input("gradient and input of a pool differ in rank")),
+        }
     }
 
     fn sizes(&self, x: &[Expr]) -> Vec<Expr> {

@@ -441,6 +441,19 @@ pub const ROWS: &[Row] = &[
         split,
         "(f32[3,8], 3, 1)",
     ),
+    // Results that share memory for eager's sake alone: autograd must not see it.
+    view(
+        "aten.unsafe_split.Tensor",
+        "(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
+        split,
+        "(f32[3,8], 3, 1)",
+    ),
+    view(
+        "aten.unsafe_split_with_sizes.default",
+        "(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
+        |c| split_sizes(c, "split_sizes"),
+        "(f32[3,8], [1,2,5], 1)",
+    ),
     view(
         "aten.split.sizes",
         "(Tensor(a) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",

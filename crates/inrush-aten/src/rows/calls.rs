@@ -1,0 +1,95 @@
+//! Short forms of the calls that decompositions are made of.
+
+use crate::Builder;
+use inrush_base::{DType, Result};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, ValueId};
+
+impl Builder<'_> {
+    pub(super) fn add(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+        self.call("aten.add.Tensor", &[x.into(), y.into()])
+    }
+
+    pub(super) fn sub(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+        self.call("aten.sub.Tensor", &[x.into(), y.into()])
+    }
+
+    pub(super) fn mul(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+        self.call("aten.mul.Tensor", &[x.into(), y.into()])
+    }
+
+    pub(super) fn div(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+        self.call("aten.div.Tensor", &[x.into(), y.into()])
+    }
+
+    /// `op(x, c)` for a number.
+    pub(super) fn by(&mut self, op: &str, x: ValueId, c: f64) -> Result<ValueId> {
+        self.call(op, &[x.into(), Arg::Float(c)])
+    }
+
+    pub(super) fn scale(&mut self, x: ValueId, c: f64) -> Result<ValueId> {
+        self.by("aten.mul.Tensor", x, c)
+    }
+
+    pub(super) fn unary(&mut self, op: &str, x: ValueId) -> Result<ValueId> {
+        self.call(op, &[x.into()])
+    }
+
+    /// `mask ? x : y`.
+    pub(super) fn select(&mut self, mask: ValueId, x: ValueId, y: ValueId) -> Result<ValueId> {
+        self.call("aten.where.self", &[mask.into(), x.into(), y.into()])
+    }
+
+    /// `mask ? x : c`.
+    pub(super) fn select_or(&mut self, mask: ValueId, x: ValueId, c: f64) -> Result<ValueId> {
+        self.call(
+            "aten.where.ScalarOther",
+            &[mask.into(), x.into(), Arg::Float(c)],
+        )
+    }
+
+    /// Sum over `dims`; `x` itself without any.
+    pub(super) fn sum(&mut self, x: ValueId, dims: &[i64], keep: bool) -> Result<ValueId> {
+        if dims.is_empty() {
+            return Ok(x);
+        }
+        let dims = self.ints(dims);
+        self.call("aten.sum.dim_IntList", &[x.into(), dims, keep.into()])
+    }
+
+    pub(super) fn mean(&mut self, x: ValueId, dims: &[i64], keep: bool) -> Result<ValueId> {
+        if dims.is_empty() {
+            return Ok(x);
+        }
+        let dims = self.ints(dims);
+        self.call("aten.mean.dim", &[x.into(), dims, keep.into()])
+    }
+
+    pub(super) fn view(&mut self, x: ValueId, sizes: &[Expr]) -> Result<ValueId> {
+        self.call("aten.view.default", &[x.into(), sizes.to_vec().into()])
+    }
+
+    /// A tensor of one number.
+    pub(super) fn full(&mut self, sizes: &[Expr], value: f64, dtype: DType) -> Result<ValueId> {
+        self.call(
+            "aten.full.default",
+            &[sizes.to_vec().into(), Arg::Float(value), dtype.into()],
+        )
+    }
+
+    /// Indices `start..start + len` of dimension `dim`.
+    pub(super) fn narrow(
+        &mut self,
+        x: ValueId,
+        dim: usize,
+        start: Expr,
+        len: Expr,
+    ) -> Result<ValueId> {
+        let end = self.exprs.add(start, len);
+        let dim = self.int(dim as i64);
+        self.call(
+            "aten.slice.Tensor",
+            &[x.into(), dim, start.into(), end.into()],
+        )
+    }
+}

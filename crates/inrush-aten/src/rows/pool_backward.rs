@@ -1,0 +1,274 @@
+//! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place.
+
+use super::convolution::in_bounds;
+use super::pool::{Adaptive, Pool};
+use super::view_backward::load_or_zero;
+use super::window::{adaptive_bounds, adaptive_kernel};
+use crate::{BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use inrush_base::{DType, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_graph::Type;
+use inrush_loops::{ReduceOp, ScalarOp, StmtId};
+
+/// The gradient of the input has its type.
+fn like_self(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    meta::one(call.exprs, t.dtype, t.sizes.clone())
+}
+
+/// As [`like_self`], for a pool whose gradient must have the sizes of its result.
+fn fixed_meta(call: &Call) -> Result<Vec<Type>> {
+    let t = call.tensor("self")?;
+    let pool = Pool::new(call, &t.sizes)?;
+    let grad = call.tensor("grad_output")?;
+    call.same_sizes(&grad.sizes, &pool.sizes(&t.sizes), "the gradient")?;
+    like_self(call)
+}
+
+/// The candidates among the windows of an input point: for each spatial dimension the window's number, and how many
+/// windows there are.
+struct Candidates {
+    /// Index into the gradient.
+    at: Vec<Expr>,
+    checks: Vec<(Expr, Expr)>,
+}
+
+/// The windows that may hold the point `outer`, counted down from the last by the reduction axes `taps`.
+fn candidates(body: &BodyBuilder, pool: &Pool, outer: &[Expr], taps: &[Expr]) -> Candidates {
+    let e = body.exprs;
+    let mut at = outer[..pool.lead].to_vec();
+    let mut checks = Vec::new();
+    for (k, w) in pool.windows.iter().enumerate() {
+        let place = e.add(outer[pool.lead + k], w.before);
+        let window = e.sub(e.floordiv(place, w.stride), taps[k]);
+        at.push(window);
+        checks.push((window, pool.output[k]));
+    }
+    Candidates { at, checks }
+}
+
+/// For each spatial dimension the number of windows that may hold a point.
+fn overlaps(lw: &Lower, pool: &Pool) -> Vec<Expr> {
+    let e = lw.exprs;
+    let each = pool.windows.iter();
+    each.map(|w| e.ceildiv(w.span(e), w.stride)).collect()
+}
+
+/// Row-major position of a point in the spatial dimensions.
+fn position(body: &mut BodyBuilder, outer: &[Expr], sizes: &[Expr]) -> StmtId {
+    let flat = crate::View::ravel(body.exprs, outer, sizes);
+    body.index_value(flat)
+}
+
+/// The gradient of the windows whose index names the point.
+fn chosen(
+    body: &mut BodyBuilder,
+    grad: &Tensor,
+    indices: &Tensor,
+    at: &[Expr],
+    mask: Option<StmtId>,
+    here: StmtId,
+) -> StmtId {
+    let index = match mask {
+        Some(m) => body.load_masked(indices, at, m, Scalar::Int(-1)),
+        None => body.load(indices, at),
+    };
+    let index = body.cast(index, DType::I64);
+    let hit = body.op(ScalarOp::Eq, &[index, here]);
+    let g = load_or_zero(body, grad, at, mask);
+    let dtype = body.dtype(g);
+    let zero = body.constant(Scalar::Int(0), dtype);
+    body.select(hit, g, zero)
+}
+
+fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let (grad, indices) = (lw.arg(call, "grad_output")?, lw.arg(call, "indices")?);
+    let sizes = call.tensor("self")?.sizes.clone();
+    let pool = Pool::new(call, &sizes)?;
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&overlaps(lw, &pool));
+    let outer = body.outer();
+    let c = candidates(&body, &pool, &outer, &taps);
+    let mask = in_bounds(&mut body, &c.checks);
+    let here = position(&mut body, &outer[pool.lead..], &sizes[pool.lead..]);
+    let v = chosen(&mut body, &grad, &indices, &c.at, mask, here);
+    let sum = body.reduce(ReduceOp::Sum, v);
+    Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
+}
+
+fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let grad = lw.arg(call, "grad_output")?;
+    let sizes = call.tensor("self")?.sizes.clone();
+    let pool = Pool::new(call, &sizes)?;
+    let e = lw.exprs;
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&overlaps(lw, &pool));
+    let outer = body.outer();
+    let mut c = candidates(&body, &pool, &outer, &taps);
+    let divisor = call.opt_int("divisor_override")?;
+    let padding_counts = call.bool("count_include_pad")?;
+    let mut count = e.int(1);
+    for (k, w) in pool.windows.iter().enumerate() {
+        let window = c.at[pool.lead + k];
+        let start = w.position(e, window, e.int(0));
+        // The point must lie before the window's end.
+        c.checks
+            .push((e.sub(outer[pool.lead + k], start), w.kernel));
+        let end = e.add(start, w.kernel);
+        let (first, last) = match padding_counts {
+            true => (start, e.add(w.input, w.after)),
+            false => (e.max(start, e.int(0)), w.input),
+        };
+        count = e.mul(count, e.sub(e.min(end, last), first));
+    }
+    let mask = in_bounds(&mut body, &c.checks);
+    let g = load_or_zero(&mut body, &grad, &c.at, mask);
+    let v = share(&mut body, g, divisor.unwrap_or(count), mask);
+    let sum = body.reduce(ReduceOp::Sum, v);
+    Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
+}
+
+/// `g / count`; where the mask is false the count may be anything, and 0 is the result.
+fn share(body: &mut BodyBuilder, g: StmtId, count: Expr, mask: Option<StmtId>) -> StmtId {
+    let dtype = body.dtype(g);
+    if let Some(n) = body.exprs.as_int(count) {
+        let n = body.constant(Scalar::Int(n), dtype);
+        return body.op(ScalarOp::Div, &[g, n]);
+    }
+    let n = body.index_value(count);
+    let n = body.cast(n, dtype);
+    let v = body.op(ScalarOp::Div, &[g, n]);
+    match mask {
+        Some(m) => {
+            let zero = body.constant(Scalar::Int(0), dtype);
+            body.select(m, v, zero)
+        }
+        None => v,
+    }
+}
+
+/// Adaptive pools: which windows hold an element is the same question with input and output exchanged.
+fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Tensor>> {
+    let grad = lw.arg(call, "grad_output")?;
+    let sizes = call.tensor("self")?.sizes.clone();
+    let e = lw.exprs;
+    let pool = Adaptive::of_sizes(call, &sizes, &grad.sizes)?;
+    let lead = pool.lead;
+    let kernel: Vec<Expr> = (pool.input.iter())
+        .zip(&pool.output)
+        .map(|(i, o)| adaptive_kernel(e, *o, *i))
+        .collect();
+    let mut body = lw.body(&sizes);
+    let taps = body.reduce_axes(&kernel);
+    let outer = body.outer();
+    let mut at = outer[..lead].to_vec();
+    let mut checks = Vec::new();
+    let mut count = e.int(1);
+    for (k, tap) in taps.iter().enumerate() {
+        let (i, o) = (pool.input[k], pool.output[k]);
+        let (first, end) = match e.divide_exact(i, o) {
+            // Windows side by side.
+            Some(size) => {
+                let first = e.floordiv(outer[lead + k], size);
+                (first, e.add(first, e.int(1)))
+            }
+            None => adaptive_bounds(e, outer[lead + k], o, i),
+        };
+        let window = e.add(first, *tap);
+        checks.push((*tap, e.sub(end, first)));
+        let (start, stop) = match e.divide_exact(i, o) {
+            Some(size) => (e.int(0), size),
+            None => adaptive_bounds(e, window, i, o),
+        };
+        count = e.mul(count, e.sub(stop, start));
+        at.push(window);
+    }
+    let mask = in_bounds(&mut body, &checks);
+    let v = if max {
+        let indices = lw.arg(call, "indices")?;
+        let here = position(&mut body, &outer[lead..], &sizes[lead..]);
+        chosen(&mut body, &grad, &indices, &at, mask, here)
+    } else {
+        let g = load_or_zero(&mut body, &grad, &at, mask);
+        share(&mut body, g, count, mask)
+    };
+    let sum = body.reduce(ReduceOp::Sum, v);
+    Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
+}
+
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+const fn row(
+    name: &'static str,
+    schema: &'static str,
+    meta: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(meta),
+        route: Route::Lower(f),
+        example,
+    }
+}
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.max_pool2d_with_indices_backward.default",
+        "(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+        fixed_meta,
+        max_pool,
+        "(f32[1,2,1,1], f32[1,2,3,3], [3,3], [2,2], [0,0], [1,1], false, i64[1,2,1,1]{0:8})",
+    ),
+    row(
+        "aten.max_pool3d_with_indices_backward.default",
+        "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+        fixed_meta,
+        max_pool,
+        "(f32[1,2,1,1,1], f32[1,2,2,2,2], [2,2,2], [2,2,2], [0,0,0], [1,1,1], false, i64[1,2,1,1,1]{0:7})",
+    ),
+    row(
+        "aten.avg_pool2d_backward.default",
+        "(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
+        fixed_meta,
+        avg_pool,
+        "(f32[1,2,4,4], f32[1,2,7,7], [3,3], [2,2], [1,1], true, false, none)",
+    ),
+    row(
+        "aten.avg_pool3d_backward.default",
+        "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
+        fixed_meta,
+        avg_pool,
+        "(f32[1,2,2,2,2], f32[1,2,4,4,4], [2,2,2], [2,2,2], [0,0,0], false, true, none)",
+    ),
+    row(
+        "aten._adaptive_avg_pool2d_backward.default",
+        "(Tensor grad_output, Tensor self) -> Tensor",
+        like_self,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[2,3,3,4], f32[2,3,7,8])",
+    ),
+    row(
+        "aten._adaptive_avg_pool3d_backward.default",
+        "(Tensor grad_output, Tensor self) -> Tensor",
+        like_self,
+        |lw, call| adaptive(lw, call, false),
+        "(f32[1,2,2,2,2], f32[1,2,5,4,3])",
+    ),
+    row(
+        "aten.adaptive_max_pool2d_backward.default",
+        "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
+        like_self,
+        |lw, call| adaptive(lw, call, true),
+        "(f32[2,3,1,1], f32[2,3,7,8], i64[2,3,1,1]{0:55})",
+    ),
+    row(
+        "aten.adaptive_max_pool3d_backward.default",
+        "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
+        like_self,
+        |lw, call| adaptive(lw, call, true),
+        "(f32[1,2,1,1,1], f32[1,2,5,4,3], i64[1,2,1,1,1]{0:59})",
+    ),
+];
