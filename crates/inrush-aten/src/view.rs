@@ -199,7 +199,7 @@ impl View {
                         *s = contiguous[d];
                     }
                 }
-                strides
+                strides.into_vec()
             }
             None => contiguous,
         }

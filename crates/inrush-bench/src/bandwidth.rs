@@ -108,7 +108,7 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
         "best share %",
     ]);
     let mut report = Vec::new();
-    for case in CASES {
+    for case in CASES.iter().filter(|c| a.wants(c.name)) {
         eprintln!("measuring {}", case.name);
         let model = build(&case.text(), &caps, &cache, &pool).map_err(|e| e.context(case.name))?;
         let inputs = run::random_inputs(&model, &[])?;

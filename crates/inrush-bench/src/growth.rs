@@ -37,7 +37,7 @@ pub fn growth(a: &Args) -> Result<Value> {
         ("transformer", transformer),
     ];
     let mut report = Vec::new();
-    for (kind, make) in kinds {
+    for (kind, make) in kinds.into_iter().filter(|k| a.wants(k.0)) {
         let mut table: Option<Table> = None;
         for size in &a.sizes {
             eprintln!("compiling {kind}, {size} operators");

@@ -21,7 +21,7 @@ pub struct Args {
     /// Folder of NAME.pt2 archives with NAME.inputs.safetensors and NAME.expect.safetensors beside them; files
     /// NAME.bN.inputs.safetensors are further batch sizes to check
     pub archives: Option<PathBuf>,
-    /// Only archives whose name contains this
+    /// Only archives (generated graphs, kernels) whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// A Python with torch: AOTInductor and eager are measured in the same run, in turns
@@ -59,6 +59,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether `--only` leaves this one in.
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|o| name.contains(o.as_str()))
+    }
+
     fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
         self.threads.unwrap_or_else(all).max(1)

@@ -1,73 +1,102 @@
 //! Kernels of a plan: tiled, emitted, each distinct function once.
 
-use crate::wrap::Emitted;
-use inrush_base::{Caps, Result};
+use crate::same;
+use inrush_base::{Caps, Error, Result};
 use inrush_c::Function;
 use inrush_kernel::Kernel;
+use inrush_loops::BufId;
 use inrush_sched::{Plan, Step};
 use rustc_hash::FxHashMap;
 
-/// Kernels of the load steps and of the steps, in order.
+/// The distinct kernels of a plan, and which of them each step runs.
 pub struct Kernels {
-    pub load_steps: Vec<Kernel>,
-    pub steps: Vec<Kernel>,
+    pub distinct: Vec<Kernel>,
+    pub load_steps: Vec<Instance>,
+    pub steps: Vec<Instance>,
 }
 
-/// Functions and the steps that call them.
-pub struct EmittedAll {
+/// A kernel as one step runs it.
+pub struct Instance {
+    /// Position among the distinct kernels.
+    pub kernel: u32,
+    /// What the step passes, in the order of [`Kernel::arguments`].
+    pub buffers: Vec<BufId>,
+}
+
+/// The distinct functions.
+pub struct Functions {
     pub functions: Vec<Function>,
-    pub load_steps: Vec<Emitted>,
-    pub steps: Vec<Emitted>,
+    /// For each distinct kernel its function: kernels of different steps may still give equal text.
+    pub of_kernel: Vec<u32>,
 }
 
-/// Stage tile over all steps.
+/// Stage tile over all steps. Steps that differ in nothing but their buffers are tiled once.
 pub fn tile(plan: &Plan, caps: &Caps) -> Result<Kernels> {
-    let one = |s: &Step| match s {
-        Step::Kernel(g) => inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps),
-        Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps),
+    let mut distinct: Vec<Kernel> = Vec::new();
+    // By form: the kernel, and for each argument its place among the buffers of the form.
+    let mut known: FxHashMap<Vec<u64>, (u32, Vec<usize>)> = FxHashMap::default();
+    let mut one = |step: &Step| -> Result<Instance> {
+        let form = same::form(&plan.loops, step);
+        if let Some((kernel, places)) = known.get(&form.words) {
+            return Ok(Instance {
+                kernel: *kernel,
+                buffers: places.iter().map(|p| form.buffers[*p]).collect(),
+            });
+        }
+        let made = match step {
+            Step::Kernel(g) => {
+                inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps)?
+            }
+            Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps)?,
+        };
+        let buffers: Vec<BufId> = made.arguments().map(|(_, b)| b.buf).collect();
+        let places = buffers
+            .iter()
+            .map(|b| form.buffers.iter().position(|x| x == b))
+            .collect::<Option<Vec<usize>>>()
+            .ok_or_else(|| {
+                Error::internal("a kernel takes a buffer that its step does not touch")
+            })?;
+        let kernel = distinct.len() as u32;
+        distinct.push(made);
+        known.insert(form.words, (kernel, places));
+        Ok(Instance { kernel, buffers })
     };
+    let load_steps = plan
+        .load_steps
+        .iter()
+        .map(&mut one)
+        .collect::<Result<_>>()?;
+    let steps = plan.steps.iter().map(&mut one).collect::<Result<_>>()?;
     Ok(Kernels {
-        load_steps: plan.load_steps.iter().map(one).collect::<Result<_>>()?,
-        steps: plan.steps.iter().map(one).collect::<Result<_>>()?,
+        distinct,
+        load_steps,
+        steps,
     })
 }
 
-/// The kernels as text.
+/// The distinct kernels as text.
 pub fn show(plan: &Plan, kernels: &Kernels) -> String {
-    let all = kernels.load_steps.iter().chain(&kernels.steps);
-    inrush_kernel::text::print_all(&plan.loops.exprs, all)
+    inrush_kernel::text::print_all(&plan.loops.exprs, &kernels.distinct)
 }
 
 /// Stage emit: C source, equal functions once.
-pub fn emit(plan: &Plan, kernels: Kernels, caps: &Caps) -> Result<EmittedAll> {
+pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
     let mut functions: Vec<Function> = Vec::new();
     let mut by_name: FxHashMap<String, u32> = FxHashMap::default();
-    let mut one = |kernel: Kernel| -> Result<Emitted> {
-        let function = inrush_c::emit(&plan.loops.exprs, &kernel, caps)?;
+    let mut of_kernel = Vec::with_capacity(kernels.distinct.len());
+    for kernel in &kernels.distinct {
+        let function = inrush_c::emit(&plan.loops.exprs, kernel, caps)?;
         let next = functions.len() as u32;
         let at = *by_name.entry(function.name.clone()).or_insert_with(|| {
             functions.push(function);
             next
         });
-        Ok(Emitted {
-            kernel,
-            function: at,
-        })
-    };
-    let load_steps = kernels
-        .load_steps
-        .into_iter()
-        .map(&mut one)
-        .collect::<Result<_>>()?;
-    let steps = kernels
-        .steps
-        .into_iter()
-        .map(&mut one)
-        .collect::<Result<_>>()?;
-    Ok(EmittedAll {
+        of_kernel.push(at);
+    }
+    Ok(Functions {
         functions,
-        load_steps,
-        steps,
+        of_kernel,
     })
 }
 

@@ -7,6 +7,7 @@
 
 mod functions;
 mod partition;
+mod same;
 mod sequence;
 mod signature;
 mod sizes;
@@ -114,21 +115,12 @@ impl Run<'_> {
         )?;
         let emitted = self.stage(
             "emit",
-            || functions::emit(&plan, kernels, caps),
+            || functions::emit(&plan, &kernels, caps),
             |e| functions::spread(&e.functions, 1).join("\n"),
         )?;
         let program = self.stage(
             "wrap",
-            || {
-                wrap::wrap(
-                    &guards,
-                    &signature,
-                    &plan,
-                    &emitted.functions,
-                    &emitted.load_steps,
-                    &emitted.steps,
-                )
-            },
+            || wrap::wrap(&guards, &signature, &plan, &kernels, &emitted),
             |p| p.to_string(),
         )?;
         Ok(Unit {

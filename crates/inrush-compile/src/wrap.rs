@@ -1,5 +1,6 @@
 //! Stage wrap: from a plan and its kernels to the program that an executor runs.
 
+use crate::functions::{Functions, Instance, Kernels};
 use crate::signature::Signature;
 use crate::sizes::Sizes;
 use inrush_base::{Error, Result};
@@ -7,40 +8,31 @@ use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
 use inrush_kernel::{Item, Kernel};
-use inrush_loops::{
-    Access, Axis, BufferKind, Contraction, Loops, OriginId, Output as LoopOutput, StoreMode,
-};
+use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, Output as LoopOutput, StoreMode};
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
-
-/// A kernel and the function that was emitted for it.
-pub struct Emitted {
-    pub kernel: Kernel,
-    /// Position among the distinct functions.
-    pub function: u32,
-}
+use smallvec::SmallVec;
 
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
-    kernels: Vec<program::Kernel>,
+    distinct: &'a [Kernel],
 }
 
-/// Makes the program. `steps` and `load_steps` are the emitted kernels of the plan's steps, in order.
+/// Makes the program of a plan and its kernels.
 pub fn wrap(
     guards: &[Guard],
     signature: &Signature,
     plan: &Plan,
-    functions: &[Function],
-    load_steps: &[Emitted],
-    steps: &[Emitted],
+    kernels: &Kernels,
+    functions: &Functions,
 ) -> Result<Program> {
     let loops = &plan.loops;
     let mut w = Wrap {
         loops,
         sizes: Sizes::new(&loops.exprs, &signature.syms),
-        kernels: Vec::new(),
+        distinct: &kernels.distinct,
     };
     let mut out = Program {
         name: loops.name.clone(),
@@ -108,17 +100,20 @@ pub fn wrap(
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
     out.load_bytes = w.optional(plan.memory.load_bytes)?;
     for (plan_steps, emitted, target) in [
-        (&plan.load_steps, load_steps, &mut out.load_steps),
-        (&plan.steps, steps, &mut out.steps),
+        (&plan.load_steps, &kernels.load_steps, &mut out.load_steps),
+        (&plan.steps, &kernels.steps, &mut out.steps),
     ] {
         for (s, e) in plan_steps.iter().zip(emitted) {
-            target.push(w.step(s, e, functions)?);
+            target.push(w.step(s, e)?);
         }
     }
     for o in &loops.outputs {
         out.outputs.push(w.output(o)?);
     }
-    out.kernels = w.kernels;
+    for (k, f) in kernels.distinct.iter().zip(&functions.of_kernel) {
+        out.kernels
+            .push(w.kernel(k, &functions.functions[*f as usize]));
+    }
     out.sizes = w.sizes.finish();
     out.verify()
         .map_err(|e| Error::internal(e.message().to_string()))?;
@@ -231,9 +226,9 @@ impl Wrap<'_> {
         })
     }
 
-    fn origins(&self, ids: &[OriginId]) -> Vec<String> {
+    fn origins(&self, step: &Step) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
-        for id in ids {
+        for id in step.bodies().iter().flat_map(|b| &b.origins) {
             let op = &self.loops.origins[id.index()].op;
             if !out.contains(op) {
                 out.push(op.clone());
@@ -242,10 +237,8 @@ impl Wrap<'_> {
         out
     }
 
-    fn kernel(&mut self, e: &Emitted, functions: &[Function]) -> u32 {
-        let f = &functions[e.function as usize];
-        let checks = e
-            .kernel
+    fn kernel(&self, k: &Kernel, f: &Function) -> program::Kernel {
+        let checks = k
             .checks
             .iter()
             .map(|c| match c.origin.map(|o| &self.loops.origins[o.index()]) {
@@ -259,21 +252,20 @@ impl Wrap<'_> {
                 None => c.message.clone(),
             })
             .collect();
-        self.kernels.push(program::Kernel {
+        program::Kernel {
             symbol: f.name.clone(),
-            title: e.kernel.name.clone(),
+            title: k.name.clone(),
             checks,
-        });
-        self.kernels.len() as u32 - 1
+        }
     }
 
-    fn step(&mut self, s: &Step, e: &Emitted, functions: &[Function]) -> Result<program::Step> {
-        let kernel = self.kernel(e, functions);
-        let k = &e.kernel;
-        let buffers: Vec<BufferId> = k.arguments().map(|(_, b)| b.buf.0).collect();
+    fn step(&mut self, s: &Step, e: &Instance) -> Result<program::Step> {
+        let kernel = e.kernel;
+        let k = &self.distinct[kernel as usize];
+        let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
         let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
         let sizes = self.sizes.all(&values)?;
-        let origins = self.origins(&k.origins);
+        let origins = self.origins(s);
         Ok(match s {
             Step::Kernel(_) => program::Step::Launch(program::Launch {
                 kernel,
@@ -354,7 +346,7 @@ impl Wrap<'_> {
     }
 
     /// Strides of an access over the given axes, and its offset, in elements.
-    fn affine(&self, access: &Access, syms: &[Sym]) -> Result<(Vec<Expr>, Expr)> {
+    fn affine(&self, access: &Access, syms: &[Sym]) -> Result<(SmallVec<[Expr; 6]>, Expr)> {
         let ex = &self.loops.exprs;
         let b = self.loops.buffer(access.buf);
         let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;

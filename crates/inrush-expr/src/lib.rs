@@ -40,7 +40,7 @@ id_type!(
 );
 
 /// The shape of an expression. Sums hold no sums and at most one constant; products hold no constants and no sums.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub enum Node {
     Const(i64),
     Sym(Sym),
@@ -57,8 +57,27 @@ pub enum Node {
     Max(Expr, Expr),
 }
 
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        match self {
+            Node::Const(v) => Node::Const(*v),
+            Node::Sym(s) => Node::Sym(*s),
+            // Copies bytes, where the derived one goes element by element.
+            Node::Sum { base, terms } => Node::Sum {
+                base: *base,
+                terms: SmallVec::from_slice(terms),
+            },
+            Node::Product(f) => Node::Product(SmallVec::from_slice(f)),
+            Node::FloorDiv(a, b) => Node::FloorDiv(*a, *b),
+            Node::Mod(a, b) => Node::Mod(*a, *b),
+            Node::Min(a, b) => Node::Min(*a, *b),
+            Node::Max(a, b) => Node::Max(*a, *b),
+        }
+    }
+}
+
 /// What a symbol stands for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SymKind {
     /// A size of an input tensor or an integer input.
     Size,
@@ -82,6 +101,7 @@ pub struct SymInfo {
 /// Constructors whose results are remembered.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 enum Op {
+    Add,
     Mul,
     FloorDiv,
     Mod,
@@ -93,13 +113,22 @@ enum Op {
 struct Inner {
     nodes: Vec<Node>,
     ranges: Vec<Range>,
+    /// Of each expression the symbols in it, as bits by number modulo 64: a clear bit says that a symbol is not there.
+    masks: Vec<u64>,
     lookup: FxHashMap<Node, Expr>,
     syms: Vec<SymInfo>,
+    /// Each symbol as an expression, once it was asked for.
+    sym_exprs: Vec<Option<Expr>>,
     by_name: FxHashMap<String, Sym>,
     indices: FxHashMap<(u32, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
     /// Number of values beyond `i64` so far.
     saturated: i64,
+}
+
+/// The bit of a symbol in a mask.
+pub(crate) fn sym_bit(s: Sym) -> u64 {
+    1 << (s.index() % 64)
 }
 
 /// The arena of expressions and symbols. Methods take `&self`; the arena grows inside.
@@ -130,6 +159,19 @@ impl Exprs {
         let range = self.range_of_node(&node);
         let mut inner = self.inner.borrow_mut();
         let e = Expr::from_index(inner.nodes.len());
+        let mask = {
+            let of = |e: &Expr| inner.masks[e.index()];
+            match &node {
+                Node::Const(_) => 0,
+                Node::Sym(s) => sym_bit(*s),
+                Node::Sum { terms, .. } => terms.iter().fold(0, |m, (_, t)| m | of(t)),
+                Node::Product(f) => f.iter().fold(0, |m, t| m | of(t)),
+                Node::FloorDiv(a, b) | Node::Mod(a, b) | Node::Min(a, b) | Node::Max(a, b) => {
+                    of(a) | of(b)
+                }
+            }
+        };
+        inner.masks.push(mask);
         inner.nodes.push(node.clone());
         inner.ranges.push(range);
         inner.lookup.insert(node, e);
@@ -151,7 +193,25 @@ impl Exprs {
     }
 
     pub fn sym_expr(&self, s: Sym) -> Expr {
-        self.intern(Node::Sym(s))
+        if let Some(Some(e)) = self.inner.borrow().sym_exprs.get(s.index()) {
+            return *e;
+        }
+        let e = self.intern(Node::Sym(s));
+        let mut inner = self.inner.borrow_mut();
+        let count = inner.syms.len().max(s.index() + 1);
+        inner.sym_exprs.resize(count, None);
+        inner.sym_exprs[s.index()] = Some(e);
+        e
+    }
+
+    /// Bits of the symbols in `e`, see [`sym_bit`].
+    pub(crate) fn mask(&self, e: Expr) -> u64 {
+        self.inner.borrow().masks[e.index()]
+    }
+
+    /// What a symbol stands for.
+    pub fn sym_kind(&self, s: Sym) -> SymKind {
+        self.inner.borrow().syms[s.index()].kind
     }
 
     /// The constant value, if it is one.
@@ -291,8 +351,10 @@ impl Clone for Exprs {
             inner: RefCell::new(Inner {
                 nodes: i.nodes.clone(),
                 ranges: i.ranges.clone(),
+                masks: i.masks.clone(),
                 lookup: i.lookup.clone(),
                 syms: i.syms.clone(),
+                sym_exprs: i.sym_exprs.clone(),
                 by_name: i.by_name.clone(),
                 indices: i.indices.clone(),
                 memo: i.memo.clone(),

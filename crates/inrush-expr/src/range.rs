@@ -143,8 +143,12 @@ impl Exprs {
 
     /// A typical value of `e`: symbols at their hints, else at their lower bound or 8192 at most. For cost estimates.
     pub fn hint(&self, e: Expr) -> i64 {
+        if let Some(v) = self.as_int(e) {
+            return v;
+        }
         self.eval(e, &|s| {
-            let info = self.sym_info(s);
+            let inner = self.inner.borrow();
+            let info = &inner.syms[s.index()];
             Some(match (&info.kind, info.hint) {
                 (_, Some(h)) => h,
                 (SymKind::Index { .. }, None) => 0,

@@ -1,52 +1,53 @@
 //! Substitution, free symbols, and the affine view of an expression.
 
-use crate::{Expr, Exprs, Node, Sym};
+use crate::sum::Terms;
+use crate::{Expr, Exprs, Inner, Node, Sym, sym_bit};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 impl Exprs {
     /// `e` with each symbol of `map` replaced; the result is canonical again.
     pub fn subst(&self, e: Expr, map: &FxHashMap<Sym, Expr>) -> Expr {
-        if map.is_empty() {
-            return e;
-        }
-        let mut memo = FxHashMap::default();
-        self.subst_memo(e, map, &mut memo)
+        let mask = map.keys().fold(0, |m, s| m | sym_bit(*s));
+        self.subst_memo(e, map, mask, &mut FxHashMap::default(), true)
     }
 
     /// [`Exprs::subst`] over many expressions with one memo.
     pub fn subst_all(&self, es: &[Expr], map: &FxHashMap<Sym, Expr>) -> Vec<Expr> {
+        let mask = map.keys().fold(0, |m, s| m | sym_bit(*s));
         let mut memo = FxHashMap::default();
         es.iter()
-            .map(|e| self.subst_memo(*e, map, &mut memo))
+            .map(|e| self.subst_memo(*e, map, mask, &mut memo, false))
             .collect()
     }
 
+    /// `mask` holds the bits of the symbols in `map`. The root of a single expression is not remembered: most are sums of
+    /// symbols, for which the memo stays empty.
     fn subst_memo(
         &self,
         e: Expr,
         map: &FxHashMap<Sym, Expr>,
+        mask: u64,
         memo: &mut FxHashMap<Expr, Expr>,
+        root: bool,
     ) -> Expr {
+        if self.mask(e) & mask == 0 {
+            return e;
+        }
+        if let Some(s) = self.as_sym(e) {
+            return map.get(&s).copied().unwrap_or(e);
+        }
         if let Some(&r) = memo.get(&e) {
             return r;
         }
-        let mut go = |x: Expr| self.subst_memo(x, map, memo);
+        let mut go = |x: Expr| self.subst_memo(x, map, mask, memo, false);
         let r = match self.node(e) {
-            Node::Const(_) => e,
-            Node::Sym(s) => map.get(&s).copied().unwrap_or(e),
+            Node::Const(_) | Node::Sym(_) => e,
             Node::Sum { base, terms } => {
-                let parts: Vec<(i64, Expr, Expr)> =
-                    terms.iter().map(|(c, t)| (*c, *t, go(*t))).collect();
-                if parts.iter().all(|(_, t, r)| t == r) {
-                    e
-                } else {
-                    parts.into_iter().fold(self.int(base), |acc, (c, _, r)| {
-                        self.add(acc, self.mul(self.int(c), r))
-                    })
-                }
+                self.weighted(base, terms.into_iter().map(|(c, t)| (c, go(t))))
             }
             Node::Product(f) => {
-                let parts: Vec<Expr> = f.iter().map(|t| go(*t)).collect();
+                let parts: SmallVec<[Expr; 4]> = f.iter().map(|t| go(*t)).collect();
                 if parts.as_slice() == f.as_slice() {
                     e
                 } else {
@@ -70,66 +71,56 @@ impl Exprs {
                 self.max(a, b)
             }
         };
-        memo.insert(e, r);
+        if !root {
+            memo.insert(e, r);
+        }
         r
     }
 
     /// Symbols that occur in `e`, each once, in order of first occurrence.
-    pub fn free_syms(&self, e: Expr) -> Vec<Sym> {
-        let mut out = Vec::new();
-        self.collect_syms(e, &mut out);
+    pub fn free_syms(&self, e: Expr) -> SmallVec<[Sym; 6]> {
+        let mut out = SmallVec::new();
+        self.inner.borrow().each_sym(e, &mut |s| {
+            if !out.contains(&s) {
+                out.push(s);
+            }
+        });
         out
     }
 
     /// Appends the symbols of `e` that `out` does not hold yet.
     pub fn collect_syms(&self, e: Expr, out: &mut Vec<Sym>) {
-        match self.node(e) {
-            Node::Const(_) => {}
-            Node::Sym(s) => {
-                if !out.contains(&s) {
-                    out.push(s);
-                }
+        self.inner.borrow().each_sym(e, &mut |s| {
+            if !out.contains(&s) {
+                out.push(s);
             }
-            Node::Sum { terms, .. } => terms.iter().for_each(|(_, t)| self.collect_syms(*t, out)),
-            Node::Product(f) => f.iter().for_each(|t| self.collect_syms(*t, out)),
-            Node::FloorDiv(a, b) | Node::Mod(a, b) | Node::Min(a, b) | Node::Max(a, b) => {
-                self.collect_syms(a, out);
-                self.collect_syms(b, out);
-            }
-        }
+        });
     }
 
     pub fn contains_sym(&self, e: Expr, s: Sym) -> bool {
-        match self.node(e) {
-            Node::Const(_) => false,
-            Node::Sym(t) => s == t,
-            Node::Sum { terms, .. } => terms.iter().any(|(_, t)| self.contains_sym(*t, s)),
-            Node::Product(f) => f.iter().any(|t| self.contains_sym(*t, s)),
-            Node::FloorDiv(a, b) | Node::Mod(a, b) | Node::Min(a, b) | Node::Max(a, b) => {
-                self.contains_sym(a, s) || self.contains_sym(b, s)
-            }
-        }
+        self.inner.borrow().contains_sym(e, s)
     }
 
     /// `e` as `rest + sum(coefficient[k] * syms[k])` where neither `rest` nor a coefficient holds any of `syms`.
     /// `None` when `e` is not affine in them.
-    pub fn affine(&self, e: Expr, syms: &[Sym]) -> Option<(Vec<Expr>, Expr)> {
-        let mut coefs = vec![self.int(0); syms.len()];
-        let mut rest = self.int(0);
-        let parts: Vec<(i64, Expr)> = match self.node(e) {
-            Node::Sum { base, terms } => {
-                rest = self.int(base);
-                terms.to_vec()
+    pub fn affine(&self, e: Expr, syms: &[Sym]) -> Option<(SmallVec<[Expr; 6]>, Expr)> {
+        let mut coefs: SmallVec<[Expr; 6]> = SmallVec::from_elem(self.int(0), syms.len());
+        let mask = syms.iter().fold(0, |m, s| m | sym_bit(*s));
+        if self.mask(e) & mask == 0 {
+            return Some((coefs, e));
+        }
+        let (base, terms) = self.terms(e);
+        let mut rest: Terms = SmallVec::new();
+        for (c, t) in terms {
+            if self.mask(t) & mask == 0 {
+                rest.push((c, t));
+                continue;
             }
-            _ => vec![(1, e)],
-        };
-        for (c, t) in parts {
-            let scaled = |x: Expr| self.mul(self.int(c), x);
             match self.node(t) {
-                Node::Sym(s) if syms.contains(&s) => {
-                    let k = syms.iter().position(|x| *x == s)?;
-                    coefs[k] = self.add(coefs[k], scaled(self.int(1)));
-                }
+                Node::Sym(s) => match syms.iter().position(|x| *x == s) {
+                    Some(k) => coefs[k] = self.add(coefs[k], self.int(c)),
+                    None => rest.push((c, t)),
+                },
                 Node::Product(f) => {
                     let mut at = None;
                     let mut others = self.int(1);
@@ -145,14 +136,46 @@ impl Exprs {
                         }
                     }
                     match at {
-                        Some(k) => coefs[k] = self.add(coefs[k], scaled(others)),
-                        None => rest = self.add(rest, scaled(others)),
+                        Some(k) => coefs[k] = self.add(coefs[k], self.scale(others, c)),
+                        None => rest.push((c, t)),
                     }
                 }
                 _ if syms.iter().any(|s| self.contains_sym(t, *s)) => return None,
-                _ => rest = self.add(rest, scaled(t)),
+                _ => rest.push((c, t)),
             }
         }
-        Some((coefs, rest))
+        // Terms that were sorted and joined in `e` may join anew without the others.
+        let rest = self.make_sum(base, rest);
+        Some((coefs, rest.unwrap_or_else(|| self.saturated())))
+    }
+}
+
+impl Inner {
+    fn each_sym(&self, e: Expr, f: &mut impl FnMut(Sym)) {
+        match &self.nodes[e.index()] {
+            Node::Const(_) => {}
+            Node::Sym(s) => f(*s),
+            Node::Sum { terms, .. } => terms.iter().for_each(|(_, t)| self.each_sym(*t, f)),
+            Node::Product(x) => x.iter().for_each(|t| self.each_sym(*t, f)),
+            Node::FloorDiv(a, b) | Node::Mod(a, b) | Node::Min(a, b) | Node::Max(a, b) => {
+                self.each_sym(*a, f);
+                self.each_sym(*b, f);
+            }
+        }
+    }
+
+    fn contains_sym(&self, e: Expr, s: Sym) -> bool {
+        if self.masks[e.index()] & sym_bit(s) == 0 {
+            return false;
+        }
+        match &self.nodes[e.index()] {
+            Node::Const(_) => false,
+            Node::Sym(t) => s == *t,
+            Node::Sum { terms, .. } => terms.iter().any(|(_, t)| self.contains_sym(*t, s)),
+            Node::Product(f) => f.iter().any(|t| self.contains_sym(*t, s)),
+            Node::FloorDiv(a, b) | Node::Mod(a, b) | Node::Min(a, b) | Node::Max(a, b) => {
+                self.contains_sym(*a, s) || self.contains_sym(*b, s)
+            }
+        }
     }
 }

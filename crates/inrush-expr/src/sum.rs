@@ -32,21 +32,64 @@ impl Exprs {
         {
             return joined;
         }
-        Some(match (base, merged.as_slice()) {
-            (_, []) => self.int(base),
-            (0, [(1, t)]) => *t,
-            _ => self.intern(Node::Sum {
-                base,
-                terms: merged,
-            }),
-        })
+        Some(self.canonical_sum(base, merged))
     }
 
     pub fn add(&self, a: Expr, b: Expr) -> Expr {
+        match (self.as_int(a), self.as_int(b)) {
+            (Some(0), _) => b,
+            (_, Some(0)) => a,
+            (Some(x), Some(y)) => match x.checked_add(y) {
+                Some(v) => self.int(v),
+                None => self.saturated(),
+            },
+            (Some(k), None) => self.shift(b, k),
+            (None, Some(k)) => self.shift(a, k),
+            (None, None) => self.remembered(Op::Add, a.min(b), a.max(b), || self.add_terms(a, b)),
+        }
+    }
+
+    fn add_terms(&self, a: Expr, b: Expr) -> Expr {
         let ((ba, mut ta), (bb, tb)) = (self.terms(a), self.terms(b));
-        ta.extend(tb);
+        ta.extend_from_slice(&tb);
         let sum = ba.checked_add(bb).and_then(|base| self.make_sum(base, ta));
         sum.unwrap_or_else(|| self.saturated())
+    }
+
+    /// `base + sum(factor * expression)`.
+    pub(crate) fn weighted(&self, base: i64, parts: impl Iterator<Item = (i64, Expr)>) -> Expr {
+        let mut terms: Terms = smallvec![];
+        let mut total = Some(base);
+        for (c, e) in parts {
+            let (base, more) = self.terms(e);
+            total = total.and_then(|t| t.checked_add(base.checked_mul(c)?));
+            for (d, t) in more {
+                match c.checked_mul(d) {
+                    Some(cd) => terms.push((cd, t)),
+                    None => total = None,
+                }
+            }
+        }
+        let sum = total.and_then(|base| self.make_sum(base, terms));
+        sum.unwrap_or_else(|| self.saturated())
+    }
+
+    /// `e + k`: the terms stay as they are.
+    fn shift(&self, e: Expr, k: i64) -> Expr {
+        let (base, terms) = self.terms(e);
+        match base.checked_add(k) {
+            Some(base) => self.canonical_sum(base, terms),
+            None => self.saturated(),
+        }
+    }
+
+    /// Interns a sum whose terms are sorted, distinct and joined.
+    fn canonical_sum(&self, base: i64, terms: Terms) -> Expr {
+        match (base, terms.as_slice()) {
+            (_, []) => self.int(base),
+            (0, [(1, t)]) => *t,
+            _ => self.intern(Node::Sum { base, terms }),
+        }
     }
 
     pub fn neg(&self, a: Expr) -> Expr {
@@ -58,8 +101,10 @@ impl Exprs {
     }
 
     pub(crate) fn scale(&self, a: Expr, k: i64) -> Expr {
-        if k == 0 {
-            return self.int(0);
+        match k {
+            0 => return self.int(0),
+            1 => return a,
+            _ => {}
         }
         let (base, mut terms) = self.terms(a);
         let mut ok = true;
@@ -69,10 +114,9 @@ impl Exprs {
                 0
             });
         }
+        // Order and joins of terms do not depend on a common factor.
         match base.checked_mul(k) {
-            Some(base) if ok => self
-                .make_sum(base, terms)
-                .unwrap_or_else(|| self.saturated()),
+            Some(base) if ok => self.canonical_sum(base, terms),
             _ => self.saturated(),
         }
     }
