@@ -140,10 +140,13 @@ pub struct Axis {
 /// Coordinates of an access, one per dimension of the buffer.
 pub type Coords = SmallVec<[Expr; 4]>;
 
+/// A few buffers, each once.
+pub type Bufs = SmallVec<[BufId; 8]>;
+
 /// A statement; its id is its position. Operands come before it.
 ///
 /// Values have *compute* dtypes ([`DType::compute`]): a load of `f16` gives `f32`, a store into `f16` rounds.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub enum Stmt {
     /// A constant of the given compute dtype.
     Const { value: Scalar, dtype: DType },

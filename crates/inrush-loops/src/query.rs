@@ -48,6 +48,83 @@ impl Cost {
     }
 }
 
+impl Clone for Stmt {
+    /// Lists are copied as bytes; the derived code goes element by element, and compiling is mostly copying statements.
+    fn clone(&self) -> Stmt {
+        match self {
+            Stmt::Const { value, dtype } => Stmt::Const {
+                value: *value,
+                dtype: *dtype,
+            },
+            Stmt::Index { expr, dtype } => Stmt::Index {
+                expr: *expr,
+                dtype: *dtype,
+            },
+            Stmt::Load {
+                buf,
+                coords,
+                mask,
+                fill,
+            } => Stmt::Load {
+                buf: *buf,
+                coords: Coords::from_slice(coords),
+                mask: *mask,
+                fill: *fill,
+            },
+            Stmt::Op { op, args, dtype } => Stmt::Op {
+                op: *op,
+                args: SmallVec::from_slice(args),
+                dtype: *dtype,
+            },
+            Stmt::Cast { arg, to } => Stmt::Cast { arg: *arg, to: *to },
+            Stmt::Bitcast { arg, from, to } => Stmt::Bitcast {
+                arg: *arg,
+                from: *from,
+                to: *to,
+            },
+            Stmt::Indirect {
+                value,
+                sym,
+                size,
+                wrap,
+                check,
+                mask,
+            } => Stmt::Indirect {
+                value: *value,
+                sym: *sym,
+                size: *size,
+                wrap: *wrap,
+                check: *check,
+                mask: *mask,
+            },
+            Stmt::Reduce { op, value, dtype } => Stmt::Reduce {
+                op: *op,
+                value: *value,
+                dtype: *dtype,
+            },
+            Stmt::Scan { op, value, dtype } => Stmt::Scan {
+                op: *op,
+                value: *value,
+                dtype: *dtype,
+            },
+            Stmt::Acc { dtype } => Stmt::Acc { dtype: *dtype },
+            Stmt::Store {
+                buf,
+                coords,
+                value,
+                mode,
+                mask,
+            } => Stmt::Store {
+                buf: *buf,
+                coords: Coords::from_slice(coords),
+                value: *value,
+                mode: *mode,
+                mask: *mask,
+            },
+        }
+    }
+}
+
 impl Stmt {
     /// Statements whose values this one uses, masks included.
     pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
@@ -268,7 +345,7 @@ impl Body {
     }
 
     /// Buffers that the body reads, each once, in order of first read. Not what a combining store reads.
-    pub fn reads(&self) -> Vec<BufId> {
+    pub fn reads(&self) -> Bufs {
         unique(self.stmts.iter().filter_map(|s| match s {
             Stmt::Load { buf, .. } => Some(*buf),
             _ => None,
@@ -276,7 +353,7 @@ impl Body {
     }
 
     /// Buffers that the body writes, each once, in order of first write.
-    pub fn writes(&self) -> Vec<BufId> {
+    pub fn writes(&self) -> Bufs {
         unique(self.stmts.iter().filter_map(|s| match s {
             Stmt::Store { buf, .. } => Some(*buf),
             _ => None,
@@ -361,7 +438,7 @@ impl Node {
     }
 
     /// Buffers that the node reads, each once.
-    pub fn reads(&self) -> Vec<BufId> {
+    pub fn reads(&self) -> Bufs {
         match self {
             Node::Body(b) => b.reads(),
             Node::Contraction(c) => {
@@ -371,7 +448,7 @@ impl Node {
     }
 
     /// Buffers that the node writes, each once.
-    pub fn writes(&self) -> Vec<BufId> {
+    pub fn writes(&self) -> Bufs {
         self.body().writes()
     }
 
@@ -430,8 +507,8 @@ fn hint_product(exprs: &Exprs, sizes: impl Iterator<Item = Expr>) -> i64 {
     sizes.fold(1i64, |a, e| a.saturating_mul(exprs.hint(e).max(0)))
 }
 
-fn unique(items: impl Iterator<Item = BufId>) -> Vec<BufId> {
-    let mut out = Vec::new();
+fn unique(items: impl Iterator<Item = BufId>) -> Bufs {
+    let mut out = Bufs::new();
     for b in items {
         if !out.contains(&b) {
             out.push(b);

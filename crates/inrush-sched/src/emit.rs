@@ -37,12 +37,14 @@ pub(crate) struct Builder<'a> {
     pub buffers: &'a [Buffer],
     pub stmts: Vec<Stmt>,
     dtypes: Vec<DType>,
+    /// Statements by value, up to the position `known`; short bodies are searched instead.
     memo: FxHashMap<Stmt, StmtId>,
+    known: usize,
     /// Defining statement, without its symbol, to the symbol.
     indirect: FxHashMap<(StmtId, Expr, bool, bool, Option<StmtId>), Sym>,
     /// Buffers that the body writes: their loads are not shared.
     volatile: SmallVec<[BufId; 2]>,
-    used: FxHashSet<Sym>,
+    used: SmallVec<[Sym; 8]>,
 }
 
 impl<'a> Builder<'a> {
@@ -54,6 +56,7 @@ impl<'a> Builder<'a> {
             stmts: Vec::new(),
             dtypes: Vec::new(),
             memo: FxHashMap::default(),
+            known: 0,
             indirect: FxHashMap::default(),
             volatile: SmallVec::new(),
             used: axes.collect(),
@@ -75,7 +78,7 @@ impl<'a> Builder<'a> {
             Stmt::Load { buf, .. } => !self.volatile.contains(buf),
             _ => true,
         };
-        if shared && let Some(&s) = self.memo.get(&stmt) {
+        if shared && let Some(s) = self.find(&stmt) {
             return s;
         }
         let dtype = match &stmt {
@@ -91,12 +94,23 @@ impl<'a> Builder<'a> {
             Stmt::Store { value, .. } => self.dtype(*value),
         };
         let id = StmtId::from_index(self.stmts.len());
-        if shared {
-            self.memo.insert(stmt.clone(), id);
-        }
         self.stmts.push(stmt);
         self.dtypes.push(dtype);
         id
+    }
+
+    /// An equal statement that came before.
+    fn find(&mut self, stmt: &Stmt) -> Option<StmtId> {
+        const SEARCHED: usize = 24;
+        if self.stmts.len() <= SEARCHED {
+            return (self.stmts.iter().position(|s| s == stmt)).map(StmtId::from_index);
+        }
+        for k in self.known..self.stmts.len() {
+            let id = StmtId::from_index(k);
+            self.memo.entry(self.stmts[k].clone()).or_insert(id);
+        }
+        self.known = self.stmts.len();
+        self.memo.get(stmt).copied()
     }
 
     pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
@@ -160,7 +174,7 @@ impl<'a> Builder<'a> {
         let mut position = 0;
         loop {
             let s = self.ex.index_sym(position, size);
-            if self.used.insert(s) {
+            if self.claim(s) {
                 return s;
             }
             position += 1;
@@ -169,7 +183,16 @@ impl<'a> Builder<'a> {
 
     /// Keeps `sym` from being given out.
     pub fn reserve(&mut self, sym: Sym) {
-        self.used.insert(sym);
+        self.claim(sym);
+    }
+
+    /// Takes a symbol; whether it was free.
+    fn claim(&mut self, sym: Sym) -> bool {
+        let free = !self.used.contains(&sym);
+        if free {
+            self.used.push(sym);
+        }
+        free
     }
 
     /// Announces the buffers that the coming statements write.
@@ -238,7 +261,7 @@ impl<'a> Builder<'a> {
                     let new = match self.indirect.get(&key) {
                         Some(s) => *s,
                         None => {
-                            let new = if self.used.insert(sym) {
+                            let new = if self.claim(sym) {
                                 sym
                             } else {
                                 self.fresh(size)

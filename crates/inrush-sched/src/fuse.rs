@@ -7,8 +7,8 @@
 
 use inrush_base::{Caps, Result};
 use inrush_expr::{Exprs, Sym};
-use inrush_loops::{Axis, Body, BufId, Coords, Loops, Node, Stmt};
-use rustc_hash::{FxHashMap, FxHashSet};
+use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::access::{self, Digits, Radix, compare, radix};
@@ -23,16 +23,20 @@ const TINY_WORK: i64 = 2048;
 /// How many earlier readers of a buffer are considered for horizontal fusion.
 const SIBLINGS: usize = 3;
 
+/// Symbols of the shared axes.
+pub(crate) type Syms = SmallVec<[Sym; 6]>;
+
 /// A fused kernel in the making.
 #[derive(Default)]
 pub(crate) struct Unit {
     /// By member, in the order of [`Dag::members`]: its symbols of the shared axes. Empty for contractions.
-    pub shared: FxHashMap<u32, Vec<Sym>>,
+    pub shared: FxHashMap<u32, Syms>,
     pub sizes: Vec<inrush_expr::Expr>,
     pub contraction: bool,
     at_load: bool,
     stmts: usize,
-    buffers: FxHashSet<BufId>,
+    /// Ascending.
+    buffers: Bufs,
     /// Iterations, at the hints, of the longest member.
     work: i64,
 }
@@ -124,7 +128,13 @@ fn unit(loops: &Loops, k: usize, n: &Node, at_load: bool) -> Unit {
         contraction,
         at_load,
         stmts: body.stmts.len(),
-        buffers: n.reads().into_iter().chain(n.writes()).collect(),
+        buffers: {
+            let mut all = n.reads();
+            all.extend(n.writes());
+            all.sort_unstable();
+            all.dedup();
+            all
+        },
         work: product(&loops.exprs, body.axes.iter()),
     }
 }
@@ -392,7 +402,8 @@ impl Fuser<'_> {
             if let Some(list) = self.f.units[u].shared.get_mut(&(n as u32))
                 && let Some(at) = list.iter().position(|s| *s == sym)
             {
-                list.splice(at..=at, new.iter().map(|a| a.sym));
+                list.remove(at);
+                list.insert_many(at, new.iter().map(|a| a.sym));
                 let unit = &mut self.f.units[u];
                 if unit.sizes.len() + split.sizes.len() - 1 == unit.shared[&(n as u32)].len() {
                     unit.sizes.splice(at..=at, split.sizes.iter().copied());
@@ -483,7 +494,7 @@ impl Fuser<'_> {
         if ua.stmts + ub.stmts > self.options.max_stmts {
             return Err(Reason::TooManyStatements);
         }
-        if ua.buffers.union(&ub.buffers).count() > self.options.max_buffers {
+        if both(&ua.buffers, &ub.buffers) > self.options.max_buffers {
             return Err(Reason::TooManyBuffers);
         }
         Ok(())
@@ -537,16 +548,19 @@ impl Fuser<'_> {
     fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) {
         let gone = std::mem::take(&mut self.f.units[b]);
         let unit = &mut self.f.units[a];
-        unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
-        for list in unit.shared.values_mut() {
-            *list = keep_a.iter().map(|i| list[*i]).collect();
+        let as_before = keep_a.len() == unit.sizes.len() && keep_a.is_sorted();
+        if !as_before {
+            unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
+            for list in unit.shared.values_mut() {
+                *list = keep_a.iter().map(|i| list[*i]).collect();
+            }
         }
         for (m, list) in gone.shared {
             let kept = keep_b.iter().map(|i| list[*i]).collect();
             unit.shared.insert(m, kept);
         }
         unit.stmts += gone.stmts;
-        unit.buffers.extend(gone.buffers);
+        add(&mut unit.buffers, &gone.buffers);
         unit.work = unit.work.max(gone.work);
     }
 
@@ -693,10 +707,29 @@ impl Fuser<'_> {
         let gone = std::mem::take(&mut self.f.units[own]);
         let unit = &mut self.f.units[u];
         unit.stmts += gone.stmts;
-        unit.buffers.extend(gone.buffers);
+        add(&mut unit.buffers, &gone.buffers);
         unit.shared.extend(gone.shared);
         Ok(Ok(()))
     }
+}
+
+/// How many buffers two ascending lists name.
+fn both(a: &[BufId], b: &[BufId]) -> usize {
+    let (mut i, mut j, mut count) = (0, 0, 0);
+    while i < a.len() && j < b.len() {
+        let order = a[i].cmp(&b[j]);
+        i += order.is_le() as usize;
+        j += order.is_ge() as usize;
+        count += 1;
+    }
+    count + (a.len() - i) + (b.len() - j)
+}
+
+/// Adds ascending buffers to ascending ones.
+fn add(to: &mut Bufs, more: &[BufId]) {
+    to.extend_from_slice(more);
+    to.sort_unstable();
+    to.dedup();
 }
 
 /// Buffers that a body touches: coordinates, and whether it writes.
