@@ -3,6 +3,7 @@
 use super::softmax::{exponents, safe_exponents};
 use crate::{Args, Builder, Meta, Route, Row};
 use inrush_base::{DType, Error, Result};
+use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 type B<'a, 'g> = &'a mut Builder<'g>;
@@ -52,12 +53,52 @@ fn causal_mask(b: B, scores: ValueId) -> Result<ValueId> {
     b.call("aten.le.Tensor", &[c.into(), r.into()])
 }
 
-fn attention(b: B, args: &Args) -> Result<Attention> {
-    let (query, key) = (args.value("query")?, args.value("key")?);
-    let value = args.value("value")?;
+/// Scaled products of queries and keys, minus infinity where a mask forbids them; factors are of a compute dtype.
+fn scores(b: B, args: &Args, q: ValueId, k: ValueId, features: Expr) -> Result<ValueId> {
+    let kt = b.call("aten.transpose.int", &[k.into(), b.int(-2), b.int(-1)])?;
+    let scores = b.call("aten.matmul.default", &[q.into(), kt.into()])?;
+    let scale = scale(b, args, features)?;
+    let scores = b.scale(scores, scale)?;
+    let mask = args.opt_value("attn_mask")?;
+    if args.bool("is_causal")? {
+        if mask.is_some() {
+            return Err(Error::input("a mask together with is_causal"));
+        }
+        let keep = causal_mask(b, scores)?;
+        return keep_where(b, keep, scores);
+    }
+    match mask {
+        Some(mask) if b.dtype(mask)? == DType::Bool => keep_where(b, mask, scores),
+        Some(mask) => {
+            let m = b.widen(mask)?;
+            b.add(scores, m)
+        }
+        None => Ok(scores),
+    }
+}
+
+/// The factor of the scores: given, or one over the root of the number of features.
+fn scale(b: B, args: &Args, features: Expr) -> Result<f64> {
+    match (args.given("scale"), b.exprs.as_int(features)) {
+        (true, _) => args.float("scale"),
+        (false, Some(n)) => Ok(1.0 / (n as f64).sqrt()),
+        (false, None) => Err(Error::unsupported(
+            "a symbolic number of features without a scale",
+        )),
+    }
+}
+
+fn no_dropout(args: &Args) -> Result<()> {
     if args.float("dropout_p")? != 0.0 {
         return Err(args.unsupported("dropout_p", "random numbers are not supported"));
     }
+    Ok(())
+}
+
+fn attention(b: B, args: &Args) -> Result<Attention> {
+    let (query, key) = (args.value("query")?, args.value("key")?);
+    let value = args.value("value")?;
+    no_dropout(args)?;
     let dtype = b.dtype(query)?;
     let grouped = args.op.schema().position("enable_gqa").is_some() && args.bool("enable_gqa")?;
     let (key, value) = match grouped {
@@ -70,35 +111,8 @@ fn attention(b: B, args: &Args) -> Result<Attention> {
         .ok_or_else(|| Error::input("queries must have two dimensions or more"))?;
     // Scores stay in `f32`, so the factors of half dtypes are widened.
     let (q, k, v) = (b.widen(query)?, b.widen(key)?, b.widen(value)?);
-    let kt = b.call("aten.transpose.int", &[k.into(), b.int(-2), b.int(-1)])?;
-    let scores = b.call("aten.matmul.default", &[q.into(), kt.into()])?;
-    let scale: Arg = match (args.given("scale"), b.exprs.as_int(features)) {
-        (true, _) => args.float("scale")?.into(),
-        (false, Some(n)) => (1.0 / (n as f64).sqrt()).into(),
-        (false, None) => {
-            return Err(Error::unsupported(
-                "a symbolic number of features without a scale",
-            ));
-        }
-    };
-    let mut scores = b.call("aten.mul.Tensor", &[scores.into(), scale])?;
+    let scores = scores(b, args, q, k, features)?;
     let mask = args.opt_value("attn_mask")?;
-    if args.bool("is_causal")? {
-        if mask.is_some() {
-            return Err(Error::input("a mask together with is_causal"));
-        }
-        let keep = causal_mask(b, scores)?;
-        scores = keep_where(b, keep, scores)?;
-    }
-    if let Some(mask) = mask {
-        scores = match b.dtype(mask)? {
-            DType::Bool => keep_where(b, mask, scores)?,
-            _ => {
-                let m = b.widen(mask)?;
-                b.call("aten.add.Tensor", &[scores.into(), m.into()])?
-            }
-        };
-    }
     let last = b.ints(&[-1]);
     let e = match mask {
         // Only a mask can leave a query without keys.
@@ -138,7 +152,63 @@ fn flash_for_cpu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![a.output, lse])
 }
 
+/// With `p = exp(scores - logsumexp)`: `dv = p^T do`, `ds = p (do v^T - sum(do o)) scale`, `dq = ds k`, `dk = ds^T q`.
+fn flash_for_cpu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    no_dropout(args)?;
+    let (query, key) = (args.value("query")?, args.value("key")?);
+    let t = b.tensor(query)?;
+    let (&[.., h, _, features], &[.., kh, _, _]) = (t.sizes.as_slice(), b.sizes(key)?.as_slice())
+    else {
+        return Err(Error::input("queries and keys must have four dimensions"));
+    };
+    if h != kh {
+        return Err(Error::unsupported("gradients of grouped queries"));
+    }
+    let (q, k) = (b.widen(query)?, b.widen(key)?);
+    let v = b.widen(args.value("value")?)?;
+    let grad = b.widen(args.value("grad_out")?)?;
+    let out = b.widen(args.value("out")?)?;
+    let lse = b.widen(args.value("logsumexp")?)?;
+    let scores = scores(b, args, q, k, features)?;
+    let last = b.int(-1);
+    let lse = b.call("aten.unsqueeze.default", &[lse.into(), last])?;
+    let p = b.sub(scores, lse)?;
+    let p = b.unary("aten.exp.default", p)?;
+    let turn = |b: &mut Builder, x: ValueId| {
+        let (i, j) = (b.int(-2), b.int(-1));
+        b.call("aten.transpose.int", &[x.into(), i, j])
+    };
+    let times = |b: &mut Builder, x: ValueId, y: ValueId| {
+        b.call("aten.matmul.default", &[x.into(), y.into()])
+    };
+    let pt = turn(b, p)?;
+    let dv = times(b, pt, grad)?;
+    let vt = turn(b, v)?;
+    let dp = times(b, grad, vt)?;
+    let both = b.mul(grad, out)?;
+    let delta = b.sum(both, &[-1], true)?;
+    let ds = b.sub(dp, delta)?;
+    let ds = b.mul(p, ds)?;
+    let factor = scale(b, args, features)?;
+    let ds = b.scale(ds, factor)?;
+    let dq = times(b, ds, k)?;
+    let dst = turn(b, ds)?;
+    let dk = times(b, dst, q)?;
+    let mut outs = Vec::new();
+    for x in [dq, dk, dv] {
+        outs.push(b.cast(x, t.dtype)?);
+    }
+    Ok(outs)
+}
+
 pub const ROWS: &[Row] = &[
+    Row {
+        name: "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        schema: "(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+        meta: Meta::Route,
+        route: Route::Decompose(flash_for_cpu_backward),
+        example: "(f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1], 0.0, false, scale=0.7)",
+    },
     Row {
         name: "aten.scaled_dot_product_attention.default",
         schema: "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",

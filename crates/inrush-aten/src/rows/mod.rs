@@ -14,6 +14,7 @@ mod convolution;
 mod create;
 mod einsum;
 mod equation;
+mod foreach;
 mod image;
 mod indexing;
 mod join;
@@ -58,6 +59,7 @@ const FAMILIES: &[&[Row]] = &[
     convolution::ROWS,
     create::ROWS,
     einsum::ROWS,
+    foreach::ROWS,
     image::ROWS,
     indexing::ROWS,
     join::ROWS,
