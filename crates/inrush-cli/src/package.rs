@@ -31,6 +31,9 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         isa: caps.isa.name().to_string(),
     };
     let weights = &c.archive.weights;
+    weights
+        .check()
+        .map_err(|e| e.in_file(a.model.display().to_string()))?;
     inrush_package::write(&a.output, target, &c.compiled.program, &object, &|name| {
         weights.view(name).map(|w| WeightData {
             dtype: w.dtype,

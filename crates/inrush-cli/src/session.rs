@@ -172,6 +172,11 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
     let built = build(&mut c, &caps, cache, &progress)?;
     let start = Instant::now();
     progress.step("load".into());
+    // Loading reads every weight anyway; what it reads is compared with the archive's checksums first.
+    c.archive
+        .weights
+        .check()
+        .map_err(|e| e.in_file(path.display().to_string()))?;
     let hints = c.archive.hints();
     let samples = sample_values(&c.archive);
     let parts = Parts {
@@ -220,6 +225,9 @@ fn open_package(
         .in_file(path.display().to_string()));
     };
     caps.isa = isa;
+    package
+        .check_weights()
+        .map_err(|e| e.in_file(path.display().to_string()))?;
     // The loader wants a file of its own; it goes when the code has been mapped.
     let fail = |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
     let object = tempfile::Builder::new()

@@ -15,7 +15,7 @@ mod survive;
 
 pub use markdown::{Block, Document};
 pub use roundtrip::round_trips;
-pub use stages::{Program, STAGES, Stage};
+pub use stages::{Program, STAGES, Setup, Stage};
 pub use survive::survive;
 
 use std::path::{Path, PathBuf};

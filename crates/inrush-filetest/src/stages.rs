@@ -12,7 +12,14 @@ use inrush_sched::{Plan, Step};
 pub struct Stage {
     pub name: &'static str,
     /// The text of its output for a program.
-    pub show: fn(&Program, &Caps) -> Result<String>,
+    pub show: fn(&Program, &Setup) -> Result<String>,
+}
+
+/// What a block asks for: the device (`avx512`; AVX2 with two threads otherwise, the same on every machine) and the
+/// scheduler's limits (`max_stmts=8`).
+pub struct Setup {
+    pub caps: Caps,
+    pub options: inrush_sched::Options,
 }
 
 /// A program at the level at which a test enters.
@@ -44,12 +51,12 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuse",
-        show: |p, caps| Ok(p.plan(caps)?.print()),
+        show: |p, setup| Ok(p.plan_within(setup)?.print()),
     },
     Stage {
         name: "refusals",
-        show: |p, caps| {
-            let plan = p.plan(caps)?;
+        show: |p, setup| {
+            let plan = p.plan_within(setup)?;
             Ok((plan.refusals.iter())
                 .map(|r| plan.show_refusal(r) + "\n")
                 .collect())
@@ -57,8 +64,8 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "memory",
-        show: |p, caps| {
-            let text = p.plan(caps)?.print();
+        show: |p, setup| {
+            let text = p.plan_within(setup)?.print();
             let about = |l: &&str| {
                 ["arena ", "load arena ", "place "]
                     .iter()
@@ -73,18 +80,19 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "tile",
-        show: |p, caps| {
-            let (exprs, kernels) = p.kernels(caps)?;
+        show: |p, setup| {
+            let (exprs, kernels) = p.kernels(&setup.caps)?;
             Ok(inrush_kernel::text::print_all(&exprs, &kernels))
         },
     },
     Stage {
         name: "emit",
-        show: |p, caps| {
-            let (exprs, kernels) = p.kernels(caps)?;
+        show: |p, setup| {
+            let (exprs, kernels) = p.kernels(&setup.caps)?;
             let mut out = String::new();
             for k in &kernels {
-                let function = inrush_c::emit(&exprs, k, caps).map_err(|e| e.in_stage("emit"))?;
+                let function =
+                    inrush_c::emit(&exprs, k, &setup.caps).map_err(|e| e.in_stage("emit"))?;
                 out.push_str(function.text.trim_end());
                 out.push('\n');
             }
@@ -93,7 +101,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "wrap",
-        show: |p, caps| Ok(p.program(caps)?.print()),
+        show: |p, setup| Ok(p.program(&setup.caps)?.print()),
     },
 ];
 
@@ -121,15 +129,36 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
     }
     let stage = (STAGES.iter().find(|s| s.name == block.language))
         .ok_or_else(|| format!("there is no stage `{}`", block.language))?;
-    (stage.show)(&program, &caps(block))
+    let setup = Setup {
+        caps: caps(block),
+        options: options(block)?,
+    };
+    (stage.show)(&program, &setup)
         .map(Some)
         .map_err(|e| e.to_string())
 }
 
-/// The device that a block asks for (`avx512`), AVX2 with two threads otherwise: the same on every machine.
 fn caps(block: &Block) -> Caps {
     let isa = block.settings.iter().find_map(|s| Isa::parse(s));
     Caps::cpu(isa.unwrap_or(Isa::Avx2), 2)
+}
+
+fn options(block: &Block) -> Result<inrush_sched::Options, String> {
+    let mut out = inrush_sched::Options::default();
+    for word in &block.settings {
+        let Some((name, value)) = word.split_once('=') else {
+            continue;
+        };
+        let bad = || format!("the setting `{word}` has no meaning");
+        let value: u32 = value.parse().map_err(|_| bad())?;
+        match name {
+            "max_stmts" => out.max_stmts = value as usize,
+            "max_buffers" => out.max_buffers = value as usize,
+            "split_elements" => out.split_elements = value as i64,
+            _ => return Err(bad()),
+        }
+    }
+    Ok(out)
 }
 
 impl Program {
@@ -207,10 +236,16 @@ impl Program {
     }
 
     pub fn plan(&self, caps: &Caps) -> Result<Plan> {
+        self.plan_within(&Setup {
+            caps: caps.clone(),
+            options: inrush_sched::Options::default(),
+        })
+    }
+
+    fn plan_within(&self, setup: &Setup) -> Result<Plan> {
         let plan = match self {
             Program::Graph(_) | Program::Loops(_) => {
-                let options = inrush_sched::Options::default();
-                inrush_sched::schedule(self.loops()?, caps, &options)
+                inrush_sched::schedule(self.loops()?, &setup.caps, &setup.options)
                     .map_err(|e| e.in_stage("fuse"))?
             }
             Program::Plan(p) => p.clone(),

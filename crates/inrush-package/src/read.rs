@@ -1,4 +1,7 @@
 //! Reading a package. The file is mapped; weights are slices of the mapping.
+//!
+//! The manifest and the machine code are compared with their checksums when the package is opened; the weights, which are
+//! most of the bytes, by [`Package::check_weights`], on all processors.
 
 use crate::{FORMAT, MANIFEST, Manifest, OBJECT, Target};
 use inrush_base::{DType, Error, Result};
@@ -9,14 +12,52 @@ use std::fs::File;
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A package that was opened.
 pub struct Package {
     pub program: Program,
     pub target: Target,
-    map: Mmap,
+    bytes: Bytes,
     object: Range<usize>,
     weights: BTreeMap<String, StoredWeight>,
+    /// Entries that hold weights, in order.
+    files: BTreeMap<String, Entry>,
+}
+
+/// The contents of a package, mapped or in memory.
+enum Bytes {
+    Map(Mmap),
+    Memory(Vec<u8>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Map(m) => m,
+            Bytes::Memory(v) => v,
+        }
+    }
+}
+
+/// An entry of the zip: where its bytes lie, and what their checksum is.
+#[derive(Clone)]
+struct Entry {
+    range: Range<usize>,
+    crc: u32,
+}
+
+impl Entry {
+    fn check<'a>(&self, name: &str, file: &'a [u8]) -> Result<&'a [u8]> {
+        let bytes = &file[self.range.clone()];
+        match crc32fast::hash(bytes) == self.crc {
+            true => Ok(bytes),
+            false => Err(Error::input(format!(
+                "`{name}` is damaged: its checksum does not match"
+            ))),
+        }
+    }
 }
 
 struct StoredWeight {
@@ -49,9 +90,18 @@ impl Package {
         // weight file changed on disk would.
         let map =
             unsafe { Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
+        Self::from_bytes(Bytes::Map(map))
+    }
+
+    /// Reads a package in memory.
+    pub fn read(bytes: Vec<u8>) -> Result<Package> {
+        Self::from_bytes(Bytes::Memory(bytes))
+    }
+
+    fn from_bytes(map: Bytes) -> Result<Package> {
         let mut zip = zip::ZipArchive::new(Cursor::new(&map[..]))
             .map_err(|e| Error::input(format!("not a compiled package: {e}")))?;
-        let mut entries: BTreeMap<String, Range<usize>> = BTreeMap::new();
+        let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
         for i in 0..zip.len() {
             let f = zip
                 .by_index_raw(i)
@@ -67,7 +117,8 @@ impl Package {
                         "entry `{name}` lies outside the file or is compressed"
                     ))
                 })?;
-            entries.insert(name, range);
+            let crc = f.crc32();
+            entries.insert(name, Entry { range, crc });
         }
         let find = |name: &str| {
             entries
@@ -75,7 +126,8 @@ impl Package {
                 .cloned()
                 .ok_or_else(|| Error::input(format!("not a compiled package: no `{name}`")))
         };
-        let manifest: Manifest = serde_json::from_slice(&map[find(MANIFEST)?])
+        let text = find(MANIFEST)?.check(MANIFEST, &map)?;
+        let manifest: Manifest = serde_json::from_slice(text)
             .map_err(|e| Error::input(format!("damaged `{MANIFEST}`: {e}")))?;
         if manifest.format != FORMAT {
             return Err(Error::input(format!(
@@ -85,8 +137,11 @@ impl Package {
         }
         manifest.program.verify()?;
         let mut weights = BTreeMap::new();
+        let mut files = BTreeMap::new();
         for w in &manifest.weights {
-            let whole = find(&w.entry)?;
+            let entry = find(&w.entry)?;
+            let whole = entry.range.clone();
+            files.insert(w.entry.clone(), entry);
             let start = usize::try_from(w.offset)
                 .ok()
                 .and_then(|o| whole.start.checked_add(o));
@@ -114,18 +169,20 @@ impl Package {
             );
         }
         let object = find(OBJECT)?;
+        object.check(OBJECT, &map)?;
         Ok(Package {
             program: manifest.program,
             target: manifest.target,
-            map,
-            object,
+            object: object.range,
+            bytes: map,
             weights,
+            files,
         })
     }
 
     /// The shared object's bytes.
     pub fn object(&self) -> &[u8] {
-        &self.map[self.object.clone()]
+        &self.bytes[self.object.clone()]
     }
 
     /// A weight by name.
@@ -134,7 +191,32 @@ impl Package {
             dtype: w.dtype,
             sizes: &w.sizes,
             strides: &w.strides,
-            bytes: &self.map[w.bytes.clone()],
+            bytes: &self.bytes[w.bytes.clone()],
+        })
+    }
+
+    /// Compares all weights with their checksums: reads every byte of them, which opening does not.
+    pub fn check_weights(&self) -> Result<()> {
+        let files: Vec<(&String, &Entry)> = self.files.iter().collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((name, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                entry.check(name, &self.bytes)?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        std::thread::scope(|s| {
+            // A thread that the machine does not give is done without.
+            let helpers: Vec<_> = (1..threads.min(files.len()))
+                .filter_map(|_| std::thread::Builder::new().spawn_scoped(s, work).ok())
+                .collect();
+            let mut out = work();
+            for h in helpers {
+                let other = h.join();
+                out = out.and(other.unwrap_or_else(|_| Err(Error::internal("a check panicked"))));
+            }
+            out
         })
     }
 }

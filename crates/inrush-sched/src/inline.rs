@@ -33,7 +33,8 @@ struct Info {
     stmts: usize,
     pointwise: bool,
     /// `Ok` when its result can be computed elsewhere.
-    inverse: Result<Inverse, Reason>,
+    /// Of a reduction there is none to speak of: `Err(None)`.
+    inverse: Result<Inverse, Option<Reason>>,
     /// Longest chain of nodes that stay before it.
     depth: u32,
     /// Result that is computed by a contraction or reduction over this node's domain: fusing with that comes first.
@@ -211,10 +212,10 @@ fn info(loops: &Loops, k: usize, node: &Node, deps: &Deps, at_load: bool) -> Inf
 }
 
 /// How to read the node's result back, or why that does not work.
-fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Reason> {
+fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Option<Reason>> {
     let body = match node {
-        Node::Contraction(_) => return Err(Reason::IsContraction),
-        Node::Body(b) if b.is_reduction() => return Err(Reason::IsReduction),
+        Node::Contraction(_) => return Err(Some(Reason::IsContraction)),
+        Node::Body(b) if b.is_reduction() => return Err(None),
         Node::Body(b) => b,
     };
     let mut stores = body.stmts.iter().filter_map(|s| match s {
@@ -228,7 +229,7 @@ fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Reason
         _ => None,
     });
     let (Some((buf, coords, StoreMode::Set, None)), None) = (stores.next(), stores.next()) else {
-        return Err(Reason::SeveralResults);
+        return Err(Some(Reason::SeveralResults));
     };
     let b = loops.buffer(buf);
     if deps.aliased[buf.index()]
@@ -236,11 +237,12 @@ fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Reason
         || b.kind != BufferKind::Temp
         || body.reads().contains(&buf)
     {
-        return Err(Reason::Overwritten);
+        return Err(Some(Reason::Overwritten));
     }
-    let dims = invertible(&loops.exprs, coords, &body.axes).ok_or(Reason::ReadsOtherPoints)?;
+    let dims =
+        invertible(&loops.exprs, coords, &body.axes).ok_or(Some(Reason::ReadsOtherPoints))?;
     if !covers(&loops.exprs, &dims, &b.sizes) {
-        return Err(Reason::ReadsOtherPoints);
+        return Err(Some(Reason::ReadsOtherPoints));
     }
     Ok(Inverse { buf, dims })
 }
@@ -303,8 +305,7 @@ impl Judge<'_> {
         }
         let inverse = match &p.inverse {
             Ok(i) => i,
-            Err(Reason::IsReduction) => return Err(None),
-            Err(reason) => return Err(Some((None, *reason))),
+            Err(reason) => return Err(reason.map(|r| (None, r))),
         };
         let uses = &self.uses[inverse.buf.index()];
         let Some(first) = uses.first() else {

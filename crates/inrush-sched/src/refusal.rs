@@ -43,13 +43,11 @@ reasons! {
     TooManyBuffers "too_many_buffers" "The fused kernel would touch too many buffers.";
     RepeatsWork "repeats_work" "The consumer would compute the producer's values several times.";
     SeveralReaders "several_readers" "The result is expensive and has several readers.";
-    IsReduction "is_reduction" "A reduction's result is needed whole before its reader starts.";
     IsContraction "is_contraction" "A contraction reads its operands from memory.";
     ReductionOfContraction "reduction_of_contraction" "A reduction does not run inside a contraction's tiles.";
     NotAffineInLanes "not_affine_in_lanes" "An access of the epilogue has no unit or zero stride along the columns.";
     Overwritten "overwritten" "A buffer that the producer reads, or writes, is overwritten by another kernel.";
     IsOutput "is_output" "The result is an output and is stored by its own kernel.";
-    ScratchTooLarge "scratch_too_large" "What one outer point would keep does not fit the caches.";
     SeveralResults "several_results" "The producer stores several results, or stores under a mask.";
     FusesWithProducer "fuses_with_producer" "The result becomes part of the contraction or reduction that it reads, which comes first.";
     RunsAtLoad "runs_at_load" "The result depends on weights only and is computed once, at load.";

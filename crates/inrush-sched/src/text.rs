@@ -16,7 +16,7 @@
 //! arena 0 bytes
 //! load arena 0 bytes
 //! place b2 output 0
-//! refused o0 -> o1: is_reduction
+//! refused o0 -> o1: not_same_domain
 //! ```
 //!
 //! Declarations and bodies are those of the loops' text. Steps that run at load bear the word `load`. A buffer's place is

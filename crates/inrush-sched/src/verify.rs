@@ -1,7 +1,7 @@
 //! The verifier of plans: rules of the level, checked from scratch.
 
 use inrush_base::{Error, Result};
-use inrush_expr::Sym;
+use inrush_expr::{Expr, Sym};
 use inrush_loops::{BufId, BufferKind, Stmt};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -109,9 +109,12 @@ fn kernel(plan: &Plan, at: usize, g: &Group) -> Checked {
             });
             // Digits of one dimension may mix outer and inner axes after loops were merged; those were proved when the
             // kernel was formed.
-            let mixed = uses
-                .iter()
-                .all(|u| u.2.iter().any(|c| ex.contains_sym(*c, a.sym)));
+            let mixes = |c: Expr| {
+                let syms = ex.free_syms(c);
+                let inner = |s: &Sym| ex.is_index(*s) && !outer.contains(s);
+                syms.contains(&a.sym) && syms.iter().any(inner)
+            };
+            let mixed = uses.iter().all(|u| u.2.iter().any(|c| mixes(*c)));
             if !pinned && !mixed {
                 return Err(broken(
                     Line::Step(at),

@@ -7,6 +7,7 @@ use inrush_base::{DType, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A tensor inside the archive: a strided view of a storage.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -193,9 +194,30 @@ impl Weights {
         })
     }
 
-    /// Compares all weights with the archive's checksums: reads every byte of them, which opening does not.
+    /// Compares all weights with the archive's checksums, on all processors: reads every byte of them, which opening does
+    /// not.
     pub fn check(&self) -> Result<()> {
-        self.files.iter().try_for_each(|f| self.archive.check(f))
+        let files: Vec<&String> = self.files.iter().collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.archive.check(file)?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        std::thread::scope(|s| {
+            // A thread that the machine does not give is done without.
+            let helpers: Vec<_> = (1..threads.min(files.len()))
+                .filter_map(|_| std::thread::Builder::new().spawn_scoped(s, work).ok())
+                .collect();
+            let mut out = work();
+            for h in helpers {
+                let other = h.join();
+                out = out.and(other.unwrap_or_else(|_| Err(Error::internal("a check panicked"))));
+            }
+            out
+        })
     }
 
     /// Bytes of all storages, each counted once.

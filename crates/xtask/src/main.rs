@@ -1,7 +1,8 @@
-//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `fuzz`.
 
 mod bench;
 mod docs;
+mod fuzz;
 mod test;
 mod tidy;
 
@@ -36,6 +37,17 @@ enum Chore {
         /// Leave out what needs Python.
         #[arg(long)]
         no_python: bool,
+        /// Leave out the fuzz targets, which need a C++ compiler.
+        #[arg(long)]
+        no_fuzz: bool,
+    },
+    /// Run the fuzz targets, each for a bounded time.
+    Fuzz {
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Only this target: text, archive or package.
+        target: Option<String>,
     },
     /// Write docs/operators.md, or check that it is true.
     Docs {
@@ -49,7 +61,8 @@ fn main() -> ExitCode {
         Chore::Bench { args } => bench::bench(&args),
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
-        Chore::Test { no_python } => test::test(no_python),
+        Chore::Test { no_python, no_fuzz } => test::test(no_python, no_fuzz),
+        Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Docs { check } => docs::docs(check),
     };
     match done {
@@ -65,6 +78,18 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}
+
+/// Runs a command in the root.
+fn run(command: &mut Command) -> Result<(), String> {
+    let status = command
+        .current_dir(root())
+        .status()
+        .map_err(|e| e.to_string())?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?} failed ({status})")),
+    }
 }
 
 /// Runs cargo in the root.

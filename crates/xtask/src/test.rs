@@ -1,10 +1,14 @@
 //! All tests, with what they need set up first.
 
-use crate::{cargo, docs, root, tidy};
+use crate::{cargo, docs, fuzz, root, run, tidy};
 use std::process::{Command, Stdio};
 
-/// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first.
-pub fn test(no_python: bool) -> Result<(), String> {
+/// How long each fuzz target runs with the tests.
+const FUZZ_SECONDS: u32 = 20;
+
+/// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
+/// the fuzz targets, for a bounded time.
+pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     step("formatting, lints, layers");
     tidy::tidy()?;
     docs::docs(true)?;
@@ -22,7 +26,12 @@ pub fn test(no_python: bool) -> Result<(), String> {
     }
     step("tests");
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
-    cargo(&["test", "--release", "--workspace"], &env)
+    cargo(&["test", "--release", "--workspace"], &env)?;
+    if !no_fuzz {
+        step("fuzz targets");
+        fuzz::fuzz(FUZZ_SECONDS, None)?;
+    }
+    Ok(())
 }
 
 fn step(what: &str) {
@@ -44,15 +53,4 @@ fn python(script: &str) -> Result<String, String> {
         .last()
         .map(str::to_string)
         .ok_or_else(|| format!("python/{script} named no interpreter"))
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let status = command
-        .current_dir(root())
-        .status()
-        .map_err(|e| e.to_string())?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?} failed ({status})")),
-    }
 }
