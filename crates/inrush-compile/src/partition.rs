@@ -101,6 +101,7 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
                 .copied()
                 .chain(node.reads())
                 .find_map(foreign)
+                .or_else(|| crooked(graph, node))
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);

@@ -170,3 +170,19 @@ output 0: %3
     };
     assert!(call.reason.contains("size"), "{}", call.reason);
 }
+
+#[test]
+fn a_view_that_its_row_does_not_take_is_called() {
+    let (g, s) = compile(
+        "graph t
+%0 x: f32[4] = input 0
+%1 a: f32[] = aten.select.int(%0, 0, 7)
+%2 b: f32[] = aten.neg.default(%1)
+output 0: %2
+",
+    );
+    assert_eq!(
+        show(&g, &s),
+        ["call aten.select.int -> a", "segment a -> b"]
+    );
+}

@@ -1,6 +1,7 @@
-//! Called operators: an FX node's target with its arguments, as it runs inside a compiled graph.
+//! Called operators: from an FX node to a [`Call`] with a template of its arguments, and the call itself.
 
 use crate::fx::{Imported, Source, key};
+use crate::recipe::{Call, ObjectId, Template};
 use inrush_expr::Expr;
 use inrush_graph::ValueId;
 use inrush_program::SizeId;
@@ -9,66 +10,67 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyTuple};
 use rustc_hash::FxHashMap;
 
-/// An argument, with places where values of the call go.
-enum Template {
-    Slot(usize),
-    Size(SizeId),
-    Constant(Py<PyAny>),
-    Tuple(Vec<Template>),
-    List(Vec<Template>),
-    Dict(Vec<(Py<PyAny>, Template)>),
-    Slice(Box<[Template; 3]>),
-}
+/// Arguments and results nest no deeper than this.
+const MAX_DEPTH: usize = 32;
 
-/// What tells an FX node's place among the values of a call.
-pub struct Slots<'a> {
-    pub imported: &'a Imported,
-    pub ints: &'a FxHashMap<Expr, SizeId>,
-    pub slot: &'a mut dyn FnMut(ValueId) -> usize,
-}
-
-/// A called operator.
-pub struct CalledOp {
-    target: Py<PyAny>,
-    args: Vec<Template>,
-    kwargs: Vec<(Py<PyAny>, Template)>,
-    /// The operator gives a tuple or list, whose items are the results.
-    unpack: bool,
-    /// Slots of the results; those in nested lists follow one another.
-    outs: Vec<usize>,
-}
-
-/// Values of a call by slot, and its sizes.
+/// Values of a call by slot, its sizes, and the graph's objects.
 pub trait Frame {
     fn slot(&self, slot: usize) -> Option<&Py<PyAny>>;
     fn size(&self, id: SizeId) -> PyResult<i64>;
+    fn object(&self, id: ObjectId) -> &Py<PyAny>;
     fn set(&mut self, slot: usize, value: Py<PyAny>);
 }
 
-impl CalledOp {
-    /// Reads an FX node. `target` is what to call, which is not always the node's own.
+/// Reads FX nodes as calls.
+pub struct Reader<'a, 'py> {
+    fx_node: Bound<'py, PyAny>,
+    pub imported: &'a Imported,
+    pub ints: &'a FxHashMap<Expr, SizeId>,
+    pub slots: &'a mut FxHashMap<ValueId, usize>,
+    pub objects: &'a mut Vec<Py<PyAny>>,
+}
+
+impl<'a, 'py> Reader<'a, 'py> {
     pub fn new(
-        node: &Bound<'_, PyAny>,
-        target: Bound<'_, PyAny>,
-        slots: &mut Slots<'_>,
-        outs: Vec<usize>,
-    ) -> PyResult<CalledOp> {
-        let py = node.py();
-        let mut reader = Reader {
+        py: Python<'py>,
+        imported: &'a Imported,
+        ints: &'a FxHashMap<Expr, SizeId>,
+        slots: &'a mut FxHashMap<ValueId, usize>,
+        objects: &'a mut Vec<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Reader {
             fx_node: py.import("torch.fx")?.getattr("Node")?,
+            imported,
+            ints,
             slots,
-        };
+            objects,
+        })
+    }
+
+    /// The slot of a value.
+    pub fn slot(&mut self, v: ValueId) -> usize {
+        let next = self.slots.len();
+        *self.slots.entry(v).or_insert(next)
+    }
+
+    /// The call of an FX node. `target` is what to call, which is not always the node's own.
+    pub fn call(
+        &mut self,
+        node: &Bound<'py, PyAny>,
+        target: Bound<'py, PyAny>,
+        outs: Vec<usize>,
+    ) -> PyResult<Call> {
         let val = node.getattr("meta")?.call_method1("get", ("val",))?;
         let mut args = Vec::new();
         for a in node.getattr("args")?.try_iter()? {
-            args.push(reader.read(&a?, 0)?);
+            args.push(self.read(&a?, 0)?);
         }
         let mut kwargs = Vec::new();
         for (k, v) in node.getattr("kwargs")?.cast::<PyDict>()?.iter() {
-            kwargs.push((k.unbind(), reader.read(&v, 0)?));
+            kwargs.push((k.extract()?, self.read(&v, 0)?));
         }
-        Ok(CalledOp {
-            target: target.unbind(),
+        Ok(Call {
+            target: self.hold(target.unbind()),
             args,
             kwargs,
             unpack: val.is_instance_of::<PyTuple>() || val.is_instance_of::<PyList>(),
@@ -76,6 +78,84 @@ impl CalledOp {
         })
     }
 
+    /// Adds an object to the graph's list.
+    pub fn hold(&mut self, object: Py<PyAny>) -> ObjectId {
+        self.objects.push(object);
+        self.objects.len() - 1
+    }
+
+    fn constant(&mut self, object: Py<PyAny>) -> Template {
+        Template::Constant(self.hold(object))
+    }
+
+    /// What an FX node stands for.
+    fn source(&mut self, py: Python<'py>, source: &Source) -> PyResult<Template> {
+        Ok(match source {
+            Source::Value(v) => Template::Slot(self.slot(*v)),
+            Source::Int(e) => match self.ints.get(e) {
+                Some(id) => Template::Size(*id),
+                None => {
+                    return Err(PyRuntimeError::new_err(
+                        "an operator takes an integer that nothing determines",
+                    ));
+                }
+            },
+            Source::Float(f) => self.constant(f.into_pyobject(py)?.into_any().unbind()),
+            Source::Bool(b) => self.constant(b.into_pyobject(py)?.to_owned().into_any().unbind()),
+            Source::None => self.constant(py.None()),
+            Source::List(l) => Template::Tuple(
+                l.iter()
+                    .map(|s| self.source(py, s))
+                    .collect::<PyResult<_>>()?,
+            ),
+            Source::Object(o) => self.constant(o.clone_ref(py)),
+        })
+    }
+
+    fn read(&mut self, a: &Bound<'py, PyAny>, depth: usize) -> PyResult<Template> {
+        if depth > MAX_DEPTH {
+            return Err(PyRecursionError::new_err(
+                "arguments of an operator are nested too deeply",
+            ));
+        }
+        if a.is_instance(&self.fx_node)? {
+            let imported = self.imported;
+            return match imported.sources.get(&key(a)) {
+                Some(source) => self.source(a.py(), source),
+                None => Err(PyRuntimeError::new_err(format!(
+                    "{a} has no value where an operator needs it"
+                ))),
+            };
+        }
+        // Subclasses of tuple, list and dict (named tuples, FX's immutable lists) are handed on as what they derive from.
+        Ok(if a.is_instance_of::<PyTuple>() {
+            Template::Tuple(self.all(a, depth)?)
+        } else if a.is_instance_of::<PyList>() {
+            Template::List(self.all(a, depth)?)
+        } else if let Ok(d) = a.cast::<PyDict>() {
+            let mut items = Vec::new();
+            for (k, v) in d.iter() {
+                let k = self.hold(k.unbind());
+                items.push((k, self.read(&v, depth + 1)?));
+            }
+            Template::Dict(items)
+        } else if a.is_instance_of::<PySlice>() {
+            let mut part = |name: &str| self.read(&a.getattr(name)?, depth + 1);
+            Template::Slice(Box::new([part("start")?, part("stop")?, part("step")?]))
+        } else {
+            self.constant(a.clone().unbind())
+        })
+    }
+
+    fn all(&mut self, items: &Bound<'py, PyAny>, depth: usize) -> PyResult<Vec<Template>> {
+        items
+            .try_iter()?
+            .map(|i| self.read(&i?, depth + 1))
+            .collect()
+    }
+}
+
+impl Call {
     /// Calls the operator and stores its results.
     pub fn run(&self, py: Python<'_>, frame: &mut dyn Frame) -> PyResult<()> {
         let args = self
@@ -94,7 +174,8 @@ impl CalledOp {
                 Some(d)
             }
         };
-        let result = self.target.bind(py).call(args, kwargs.as_ref())?;
+        let target = frame.object(self.target).bind(py).clone();
+        let result = target.call(args, kwargs.as_ref())?;
         if !self.unpack {
             if let Some(slot) = self.outs.first() {
                 frame.set(*slot, result.unbind());
@@ -105,8 +186,7 @@ impl CalledOp {
         flatten(result, &mut leaves, 0)?;
         if leaves.len() != self.outs.len() {
             return Err(PyRuntimeError::new_err(format!(
-                "{} gave {} results, its metadata says {}",
-                self.target,
+                "{target} gave {} results, its metadata says {}",
                 leaves.len(),
                 self.outs.len()
             )));
@@ -134,93 +214,7 @@ fn flatten<'py>(
         .try_for_each(|item| flatten(item?, out, depth + 1))
 }
 
-/// Arguments nest no deeper than this.
-const MAX_DEPTH: usize = 32;
-
-struct Reader<'a, 'b, 'py> {
-    fx_node: Bound<'py, PyAny>,
-    slots: &'a mut Slots<'b>,
-}
-
-impl Reader<'_, '_, '_> {
-    /// What an FX node stands for.
-    fn source(&mut self, py: Python<'_>, source: &Source) -> PyResult<Template> {
-        Ok(match source {
-            Source::Value(v) => Template::Slot((self.slots.slot)(*v)),
-            Source::Int(e) => match self.slots.ints.get(e) {
-                Some(id) => Template::Size(*id),
-                None => {
-                    return Err(PyRuntimeError::new_err(
-                        "an operator takes an integer that nothing determines",
-                    ));
-                }
-            },
-            Source::Float(f) => Template::Constant(f.into_pyobject(py)?.into_any().unbind()),
-            Source::Bool(b) => {
-                Template::Constant(b.into_pyobject(py)?.to_owned().into_any().unbind())
-            }
-            Source::None => Template::Constant(py.None()),
-            Source::List(l) => Template::Tuple(
-                l.iter()
-                    .map(|s| self.source(py, s))
-                    .collect::<PyResult<_>>()?,
-            ),
-            Source::Object(o) => Template::Constant(o.clone_ref(py)),
-        })
-    }
-
-    fn read(&mut self, a: &Bound<'_, PyAny>, depth: usize) -> PyResult<Template> {
-        if depth > MAX_DEPTH {
-            return Err(PyRecursionError::new_err(
-                "arguments of an operator are nested too deeply",
-            ));
-        }
-        if a.is_instance(&self.fx_node)? {
-            let imported = self.slots.imported;
-            return match imported.sources.get(&key(a)) {
-                Some(source) => self.source(a.py(), source),
-                None => Err(PyRuntimeError::new_err(format!(
-                    "{a} has no value where an operator needs it"
-                ))),
-            };
-        }
-        let mut all = |items: &Bound<'_, PyAny>| -> PyResult<Vec<Template>> {
-            items
-                .try_iter()?
-                .map(|i| self.read(&i?, depth + 1))
-                .collect()
-        };
-        // Subclasses of tuple and dict (named tuples, FX's immutable lists) are handed on as what they are made of.
-        Ok(if a.is_instance_of::<PyTuple>() {
-            Template::Tuple(all(a)?).fold(a)
-        } else if a.is_instance_of::<PyList>() {
-            Template::List(all(a)?).fold(a)
-        } else if let Ok(d) = a.cast::<PyDict>() {
-            let items = d
-                .iter()
-                .map(|(k, v)| Ok((k.unbind(), self.read(&v, depth + 1)?)))
-                .collect::<PyResult<Vec<_>>>()?;
-            Template::Dict(items)
-        } else if a.is_instance_of::<PySlice>() {
-            let mut part = |name: &str| self.read(&a.getattr(name)?, depth + 1);
-            Template::Slice(Box::new([part("start")?, part("stop")?, part("step")?]))
-        } else {
-            Template::Constant(a.clone().unbind())
-        })
-    }
-}
-
 impl Template {
-    /// A sequence of constants is a constant: nothing has to be built at a call. Lists stay, since an operator could change them.
-    fn fold(self, original: &Bound<'_, PyAny>) -> Template {
-        match &self {
-            Template::Tuple(items) if items.iter().all(|i| matches!(i, Template::Constant(_))) => {
-                Template::Constant(original.clone().unbind())
-            }
-            _ => self,
-        }
-    }
-
     fn fill<'py>(&self, py: Python<'py>, frame: &dyn Frame) -> PyResult<Bound<'py, PyAny>> {
         let all = |items: &[Template]| {
             items
@@ -234,13 +228,13 @@ impl Template {
                 None => py.None().into_bound(py),
             },
             Template::Size(id) => frame.size(*id)?.into_pyobject(py)?.into_any(),
-            Template::Constant(c) => c.bind(py).clone(),
+            Template::Constant(c) => frame.object(*c).bind(py).clone(),
             Template::Tuple(items) => PyTuple::new(py, all(items)?)?.into_any(),
             Template::List(items) => PyList::new(py, all(items)?)?.into_any(),
             Template::Dict(items) => {
                 let d = PyDict::new(py);
                 for (k, v) in items {
-                    d.set_item(k, v.fill(py, frame)?)?;
+                    d.set_item(frame.object(*k), v.fill(py, frame)?)?;
                 }
                 d.into_any()
             }

@@ -1,12 +1,15 @@
 //! Compiled graphs as Python callables.
 
 use crate::compile::{self, Report, Settings};
+use crate::errors::raise;
+use crate::recipe::Recipe;
 use crate::run::Runner;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
+use std::time::Instant;
 
 /// A compiled graph. It is called with its flat arguments, or as AOTAutograd does with one list of them, which it empties
 /// so that inputs can be freed during the call. It gives a tuple.
@@ -14,6 +17,8 @@ use smallvec::SmallVec;
 pub struct Compiled {
     runner: Runner,
     report: Report,
+    /// Threads that the user asked for.
+    threads: Option<usize>,
 }
 
 #[pymethods]
@@ -39,6 +44,25 @@ impl Compiled {
             _ => self.runner.run(py, args.iter())?,
         };
         PyTuple::new(py, out)
+    }
+
+    /// How `pickle` writes it: the recipe and the report as bytes, the objects as a list in which operators stand by name.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = slf.py();
+        let this = slf.get();
+        let bytes = serde_json::to_vec(&(&this.runner.recipe, &this.report, this.threads))
+            .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
+        let mut objects = Vec::new();
+        for o in &this.runner.objects {
+            let o = o.bind(py);
+            objects.push(match o.is_instance(&overload)? {
+                true => (true, o.call_method0("name")?),
+                false => (false, o.clone()),
+            });
+        }
+        let restore = py.import("inrush._native")?.getattr("restore")?;
+        (restore, (PyBytes::new(py, &bytes), objects)).into_pyobject(py)
     }
 
     /// What compiling did: kernels, called operators with reasons, times of the stages in seconds.
@@ -96,5 +120,48 @@ pub fn compile_fx(
         }
     }
     let (runner, report) = compile::compile(py, gm, &settings, resolve)?;
-    Ok(Compiled { runner, report })
+    Ok(Compiled {
+        runner,
+        report,
+        threads: settings.threads,
+    })
+}
+
+/// Reads a compiled graph back; machine code comes from the cache, or is built again from the source.
+#[pyfunction]
+pub fn restore(
+    py: Python<'_>,
+    bytes: &[u8],
+    objects: Vec<(bool, Bound<'_, PyAny>)>,
+) -> PyResult<Compiled> {
+    let start = Instant::now();
+    let (recipe, mut report, threads): (Recipe, Report, Option<usize>) =
+        serde_json::from_slice(bytes)
+            .map_err(|e| PyValueError::new_err(format!("a stored graph is damaged: {e}")))?;
+    recipe.check(objects.len()).map_err(raise)?;
+    let ops = py.import("torch")?.getattr("ops")?;
+    let mut held = Vec::with_capacity(objects.len());
+    for (named, o) in objects {
+        held.push(match named {
+            true => operator(&ops, o.cast::<PyString>()?.to_str()?)?.unbind(),
+            false => o.unbind(),
+        });
+    }
+    let pool = compile::pool(py, threads)?;
+    let (segments, cached) = py.detach(|| compile::load(&recipe, &pool)).map_err(raise)?;
+    report.stages = vec![("restore".into(), start.elapsed())];
+    report.cached = cached;
+    Ok(Compiled {
+        runner: Runner::new(recipe, held, segments),
+        report,
+        threads,
+    })
+}
+
+/// The operator of a name like `aten::add.Tensor`.
+fn operator<'py>(ops: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let wrong = || PyValueError::new_err(format!("`{name}` names no operator"));
+    let (namespace, rest) = name.split_once("::").ok_or_else(wrong)?;
+    let (op, overload) = rest.split_once('.').unwrap_or((rest, "default"));
+    ops.getattr(namespace)?.getattr(op)?.getattr(overload)
 }

@@ -1,23 +1,24 @@
 //! From an FX graph to a callable: import, the compiler's stages, the C compiler, and what a call needs.
 
-use crate::call::{CalledOp, Slots};
+use crate::call::Reader;
 use crate::errors::raise;
 use crate::fx::{self, Imported, Source};
-use crate::run::{self, Out, Read, Runner, Step};
+use crate::recipe::{self, Out, Read, Recipe, Step};
+use crate::run::{self, Loaded, Runner};
 use inrush_base::{Caps, Error, Isa};
 use inrush_compile::{
     Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, What, compile_sequence,
 };
 use inrush_cpu::OpenMp;
-use inrush_graph::{InputKind, NodeId, ValueId};
-use inrush_program::{Place, Size};
+use inrush_graph::{InputKind, NodeId};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How a graph is compiled, from the user's options.
@@ -31,10 +32,10 @@ pub struct Settings {
 }
 
 /// What compiling did.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Milliseconds by stage, in order; stages of several segments are added up.
-    pub stages: Vec<(&'static str, Duration)>,
+    pub stages: Vec<(String, Duration)>,
     /// Kernels by what is fused in them.
     pub kernels: Vec<String>,
     /// Matrix products and convolutions.
@@ -60,7 +61,7 @@ impl Watch {
         let stages = &mut self.report.stages;
         match stages.iter_mut().find(|s| s.0 == stage) {
             Some(s) => s.1 += took,
-            None => stages.push((stage, took)),
+            None => stages.push((stage.to_string(), took)),
         }
     }
 }
@@ -108,7 +109,7 @@ pub fn compile(
     request.ints.sort();
     request.ints.dedup();
 
-    let pool = pool(py, settings)?;
+    let pool = pool(py, settings.threads)?;
     let caps = caps(pool.threads());
     let options = Options {
         pieces: std::thread::available_parallelism()
@@ -118,117 +119,103 @@ pub fn compile(
         ..Options::default()
     };
     // Without the interpreter's lock: other threads go on while this one compiles.
-    let (graph, request, mut watch, built) = py.detach(move || {
-        let built = build(&graph, &request, &caps, &options, &mut watch, &pool);
-        (graph, request, watch, built)
+    let (graph, caps, mut watch, sequence) = py.detach(move || {
+        let sequence = compile_sequence(&graph, &request, &caps, &options, &mut watch);
+        (graph, caps, watch, sequence)
     });
     if let (Some(dir), Some(texts)) = (&settings.trace, &watch.trace) {
         write_trace(dir, texts).map_err(raise)?;
     }
-    let (sequence, models, cached) = built.map_err(raise)?;
-    let start = Instant::now();
-    watch.report.cached = cached;
+    let sequence = sequence.map_err(raise)?;
     watch.report.refusals = sequence.refusals.clone();
     describe(&mut watch.report, &sequence, &graph);
-    let runner = assemble(py, &graph, &imported, &request, sequence, models, resolve)?;
+    let start = Instant::now();
+    let (recipe, objects) = recipe(py, &graph, &imported, sequence, &caps, resolve)?;
     watch.add("bind", start.elapsed());
-    Ok((runner, watch.report))
+    let start = Instant::now();
+    let (segments, cached) = py.detach(|| load(&recipe, &pool)).map_err(raise)?;
+    watch.report.cached = cached;
+    watch.add("build", start.elapsed());
+    Ok((Runner::new(recipe, objects, segments), watch.report))
 }
 
-type Built = (Sequence, Vec<Option<Model>>, Option<bool>);
-
-/// Everything that needs no Python.
-fn build(
-    graph: &inrush_graph::Graph,
-    request: &Request,
-    caps: &Caps,
-    options: &Options,
-    watch: &mut Watch,
+/// Machine code for a recipe's segments, from the cache or built; and whether it was in the cache.
+pub fn load(
+    recipe: &Recipe,
     pool: &Arc<Pool>,
-) -> Result<Built, Error> {
-    let sequence = compile_sequence(graph, request, caps, options, watch)?;
-    let start = Instant::now();
-    let object = match sequence.pieces.iter().all(|p| p.is_empty()) {
+) -> Result<(Vec<Option<Loaded>>, Option<bool>), Error> {
+    let object = match recipe.pieces.iter().all(|p| p.is_empty()) {
         true => None,
         false => {
             let target = Target {
-                isa: caps.isa,
-                vector_math: caps.vector_math,
+                isa: recipe.isa()?,
+                vector_math: recipe.vector_math,
             };
-            Some(Compiler::find()?.build(&sequence.pieces, &target, &Cache::open_default())?)
+            Some(Compiler::find()?.build(&recipe.pieces, &target, &Cache::open_default())?)
         }
     };
-    watch.add("build", start.elapsed());
-    let start = Instant::now();
-    let models = sequence
-        .parts
+    let segments = recipe
+        .steps
         .iter()
-        .map(|p| match (&p.what, &object) {
-            (What::Segment(s), Some(built)) => Model::from_parts(Parts {
+        .map(|step| match (&step.what, &object) {
+            (recipe::What::Segment(s), Some(built)) => Model::from_parts(Parts {
                 program: s.program.clone(),
                 object: &built.path,
                 weights: Box::new(MemoryWeights::default()),
                 pool: pool.clone(),
             })
-            .map(Some),
-            (What::Segment(_), None) => Err(Error::internal("a segment without kernels")),
+            .map(|m| Some(Loaded::new(m))),
+            (recipe::What::Segment(_), None) => Err(Error::internal("a segment without kernels")),
             _ => Ok(None),
         })
-        .collect::<Result<Vec<_>, Error>>()?;
-    watch.add("load", start.elapsed());
-    Ok((sequence, models, object.map(|o| o.cached)))
+        .collect::<Result<_, Error>>()?;
+    Ok((segments, object.map(|o| o.cached)))
 }
 
-fn assemble(
+/// The recipe of a sequence, and its objects.
+fn recipe(
     py: Python<'_>,
     graph: &inrush_graph::Graph,
     imported: &Imported,
-    request: &Request,
     sequence: Sequence,
-    models: Vec<Option<Model>>,
+    caps: &Caps,
     resolve: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Runner> {
-    let _ = request;
+) -> PyResult<(Recipe, Vec<Py<PyAny>>)> {
     let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
-    let mut slots: FxHashMap<ValueId, usize> = FxHashMap::default();
-    let mut slot = |v: ValueId| {
-        let next = slots.len();
-        *slots.entry(v).or_insert(next)
-    };
+    let mut slots = FxHashMap::default();
+    let mut objects = Vec::new();
+    let mut r = Reader::new(py, imported, &ints, &mut slots, &mut objects)?;
     let mut inputs = Vec::new();
     let mut constants = Vec::new();
     let mut attributes = imported.constants.iter();
     for i in &graph.inputs {
         match i.kind {
-            InputKind::User { .. } => inputs.push(Some(slot(i.value))),
+            InputKind::User { .. } => inputs.push(r.slot(i.value)),
             _ => {
                 if let Some(c) = attributes.next() {
-                    constants.push((slot(i.value), c.clone_ref(py)));
+                    constants.push((r.slot(i.value), r.hold(c.clone_ref(py))));
                 }
             }
         }
     }
     let learns: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
     let mut steps = Vec::new();
-    for (at, (part, model)) in sequence.parts.into_iter().zip(models).enumerate() {
-        let what = match (part.what, model) {
-            (What::Segment(s), Some(model)) => run::What::Segment(run::Segment {
-                mutates: (model.program().buffers.iter())
-                    .any(|b| b.written && matches!(b.place, Place::Input { .. })),
-                model,
-                inputs: s.inputs.iter().map(|v| slot(*v)).collect(),
+    for (at, part) in sequence.parts.into_iter().enumerate() {
+        let what = match part.what {
+            What::Segment(s) => recipe::What::Segment(recipe::Segment {
+                program: s.program,
+                inputs: s.inputs.iter().map(|v| r.slot(*v)).collect(),
                 symbols: s.symbols,
-                outputs: s.outputs.iter().map(|v| slot(*v)).collect(),
-                plans: Mutex::default(),
+                outputs: s.outputs.iter().map(|v| r.slot(*v)).collect(),
             }),
-            (What::View(v), _) => run::What::View(run::View {
-                base: slot(v.base),
-                value: slot(v.value),
+            What::View(v) => recipe::What::View(recipe::View {
+                base: r.slot(v.base),
+                value: r.slot(v.value),
                 sizes: v.sizes,
                 strides: v.strides,
                 offset: v.offset,
             }),
-            (What::Call(c), _) => {
+            What::Call(c) => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
                     raise(Error::internal(format!("`{}` cannot be called", c.op)))
                 })?;
@@ -237,66 +224,50 @@ fn assemble(
                     Some(f) => f.call1((node,))?,
                     None => node.getattr("target")?,
                 };
-                let outs: Vec<usize> = c.outs.iter().map(|v| slot(*v)).collect();
-                let mut names = Slots {
-                    imported,
-                    ints: &ints,
-                    slot: &mut slot,
-                };
-                run::What::Call(CalledOp::new(node, target, &mut names, outs)?)
-            }
-            (What::Segment(_), None) => {
-                return Err(raise(Error::internal("a segment was not loaded")));
+                let outs: Vec<usize> = c.outs.iter().map(|v| r.slot(*v)).collect();
+                recipe::What::Call(r.call(node, target, outs)?)
             }
         };
         steps.push(Step {
             what,
-            frees: part.frees.iter().map(|v| slot(*v)).collect(),
+            frees: part.frees.iter().map(|v| r.slot(*v)).collect(),
             learns: learns.contains(&at),
         });
     }
-    let outputs = sequence
-        .outputs
-        .iter()
-        .map(|o| {
-            Ok(match o {
-                SequenceOutput::Value(v) => Out::Slot(slot(*v)),
-                SequenceOutput::Int(id) => Out::Size(*id),
-                SequenceOutput::Scalar(s) => Out::Constant(run::scalar(py, *s)?),
-                SequenceOutput::None => Out::Constant(py.None()),
-            })
-        })
-        .collect::<PyResult<Vec<_>>>()?;
-    let symbols: Vec<run::Symbol> = sequence
-        .symbols
-        .iter()
-        .map(|s| {
-            let (value, read) = match s.source {
-                SymbolFrom::Int(v) => (v, Read::Int),
-                SymbolFrom::Dim {
-                    value,
-                    dim,
+    let mut outputs = Vec::new();
+    for o in &sequence.outputs {
+        outputs.push(match o {
+            SequenceOutput::Value(v) => Out::Slot(r.slot(*v)),
+            SequenceOutput::Int(id) => Out::Size(*id),
+            SequenceOutput::Scalar(s) => Out::Constant(r.hold(run::scalar(py, *s)?)),
+            SequenceOutput::None => Out::Constant(r.hold(py.None())),
+        });
+    }
+    let mut symbols = Vec::new();
+    for s in &sequence.symbols {
+        let (value, read) = match s.source {
+            SymbolFrom::Int(v) => (v, Read::Int),
+            SymbolFrom::Dim {
+                value,
+                dim,
+                factor,
+                offset,
+            } => (
+                value,
+                Read::Dim {
+                    dim: dim as usize,
                     factor,
                     offset,
-                } => (
-                    value,
-                    Read::Dim {
-                        dim: dim as usize,
-                        factor,
-                        offset,
-                    },
-                ),
-            };
-            run::Symbol {
-                slot: slot(value),
-                read,
-                after: s.after,
-            }
-        })
-        .collect();
-    let fixed = (!sequence.sizes.iter().any(|l| matches!(l, Size::Sym(_))) && symbols.is_empty())
-        .then(|| run::evaluate(&sequence.sizes, &[]));
-    Ok(Runner {
+                },
+            ),
+        };
+        symbols.push(recipe::Symbol {
+            slot: r.slot(value),
+            read,
+            after: s.after,
+        });
+    }
+    let recipe = Recipe {
         steps,
         symbols,
         sizes: sequence.sizes,
@@ -304,8 +275,14 @@ fn assemble(
         inputs,
         constants,
         outputs,
-        fixed,
-    })
+        pieces: sequence.pieces,
+        isa: caps.isa.name().to_string(),
+        vector_math: caps.vector_math,
+    };
+    recipe
+        .check(objects.len())
+        .map_err(|e| raise(Error::internal(e.message().to_string())))?;
+    Ok((recipe, objects))
 }
 
 /// Fills in what the report says of the program.
@@ -347,10 +324,10 @@ impl Source {
 /// The threads that all compiled graphs of the process share: those of PyTorch's own OpenMP runtime, so that there is one
 /// set of threads, of the size that `torch.set_num_threads` says. Threads of inrush's own where the user asks for a
 /// number, or where there is no such runtime.
-fn pool(py: Python<'_>, settings: &Settings) -> PyResult<Arc<Pool>> {
+pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
-    if settings.threads.is_some() {
-        return Ok(Arc::new(Pool::new(settings.threads).map_err(raise)?));
+    if threads.is_some() {
+        return Ok(Arc::new(Pool::new(threads).map_err(raise)?));
     }
     if let Some(p) = POOL.get() {
         return Ok(p.clone());

@@ -6,7 +6,8 @@
 //!   types   metadata of values -> types
 //!   sympy   SymInt -> expressions, ranges, hints
 //!   args    Python arguments -> arguments of the graph
-//! compile   the stages, the C compiler, and what a call needs -> Runner
+//! compile   the stages, the C compiler, and what a call needs -> Recipe, Runner
+//! recipe    what a call does, as data; what caches hold
 //! run       a call: segments, called operators, views over Python tensors
 //!   call    called operators with their arguments
 //!   shim    libtorch's stable C functions, looked up in the process
@@ -21,6 +22,7 @@ mod callable;
 mod compile;
 mod errors;
 pub mod fx;
+mod recipe;
 mod run;
 mod shim;
 
@@ -35,7 +37,7 @@ mod _native {
     use super::errors::{Error, InputError, InternalError, MachineError, UnsupportedError};
 
     #[pymodule_export]
-    use super::callable::{Compiled, compile_fx};
+    use super::callable::{Compiled, compile_fx, restore};
 
     /// Seconds that the import of `gm` takes, for tests of its speed.
     #[pyfunction]

@@ -3,89 +3,48 @@
 //! Values live in slots. A segment takes the addresses of its input tensors, allocates its outputs through PyTorch, and runs
 //! without the interpreter's lock. Nothing is looked up by name.
 
-use crate::call::{CalledOp, Frame};
+use crate::call::Frame;
+use crate::recipe::{ObjectId, Out, Read, Recipe, Segment, View, What};
 use crate::shim::{Shims, dtype_code, shims};
 use inrush_base::{Error, ErrorKind, Scalar};
-use inrush_program::{Size, SizeId};
+use inrush_program::{Buffer, Place, Size, SizeId};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex};
 
-/// Everything that a call needs.
+/// A recipe with its objects and machine code.
 pub struct Runner {
-    pub steps: Vec<Step>,
-    pub symbols: Vec<Symbol>,
-    pub sizes: Vec<Size>,
-    pub slots: usize,
-    /// Slot of each argument; `None` where nothing reads it.
-    pub inputs: Vec<Option<usize>>,
-    /// Attributes of the graph module, by slot.
-    pub constants: Vec<(usize, Py<PyAny>)>,
-    pub outputs: Vec<Out>,
+    pub recipe: Recipe,
+    pub objects: Vec<Py<PyAny>>,
+    /// By step; `None` for steps that are no segments.
+    pub segments: Vec<Option<Loaded>>,
     /// Values of the sizes where there are no symbols.
-    pub fixed: Option<Vec<Option<i64>>>,
+    fixed: Option<Vec<Option<i64>>>,
 }
 
-/// A symbol and where a call reads it.
-pub struct Symbol {
-    pub slot: usize,
-    pub read: Read,
-    /// The step after which it can be read; `None` for arguments.
-    pub after: Option<usize>,
-}
-
-pub enum Read {
-    Int,
-    Dim {
-        dim: usize,
-        factor: i64,
-        offset: i64,
-    },
-}
-
-pub struct Step {
-    pub what: What,
-    /// Slots that nothing reads any more.
-    pub frees: Vec<usize>,
-    /// Whether symbols become known after it.
-    pub learns: bool,
-}
-
-pub enum What {
-    Segment(Segment),
-    Call(CalledOp),
-    View(View),
-}
-
-pub struct Segment {
-    pub model: Model,
-    pub inputs: Vec<usize>,
-    pub symbols: Vec<u32>,
-    /// Slots of the outputs; outputs behind them are mutations.
-    pub outputs: Vec<usize>,
+/// A segment's machine code.
+pub struct Loaded {
+    model: Model,
     /// Plans for sizes seen, latest last.
-    pub plans: Mutex<Vec<Planned>>,
+    plans: Mutex<Vec<Planned>>,
     /// Whether a call writes any of its inputs.
-    pub mutates: bool,
+    mutates: bool,
 }
 
 /// Values of a segment's symbols and the plan for them.
 type Planned = (SmallVec<[i64; 4]>, Arc<CallPlan>);
 
-pub struct View {
-    pub base: usize,
-    pub value: usize,
-    pub sizes: Vec<SizeId>,
-    pub strides: Vec<SizeId>,
-    pub offset: SizeId,
-}
-
-pub enum Out {
-    Slot(usize),
-    Size(SizeId),
-    Constant(Py<PyAny>),
+impl Loaded {
+    pub fn new(model: Model) -> Loaded {
+        let written = |b: &Buffer| b.written && matches!(b.place, Place::Input { .. });
+        Loaded {
+            mutates: model.program().buffers.iter().any(written),
+            model,
+            plans: Mutex::default(),
+        }
+    }
 }
 
 /// Plans kept for a segment.
@@ -109,22 +68,38 @@ impl Frame for Call<'_> {
             PyRuntimeError::new_err("a size that depends on data is not known yet, or overflows")
         })
     }
+    fn object(&self, id: ObjectId) -> &Py<PyAny> {
+        &self.runner.objects[id]
+    }
     fn set(&mut self, slot: usize, value: Py<PyAny>) {
         self.slots[slot] = Some(value);
     }
 }
 
 impl Runner {
+    /// Puts the pieces together. The recipe has been checked against the number of objects.
+    pub fn new(recipe: Recipe, objects: Vec<Py<PyAny>>, segments: Vec<Option<Loaded>>) -> Runner {
+        let symbolic = recipe.sizes.iter().any(|l| matches!(l, Size::Sym(_)));
+        let fixed = (!symbolic && recipe.symbols.is_empty()).then(|| evaluate(&recipe.sizes, &[]));
+        Runner {
+            recipe,
+            objects,
+            segments,
+            fixed,
+        }
+    }
+
     /// Runs the graph on its flat arguments.
     pub fn run<'py>(
         &self,
         py: Python<'py>,
         args: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
     ) -> PyResult<SmallVec<[Py<PyAny>; 8]>> {
-        if args.len() != self.inputs.len() {
+        let recipe = &self.recipe;
+        if args.len() != recipe.inputs.len() {
             return Err(PyTypeError::new_err(format!(
                 "a compiled graph takes {} arguments, got {}",
-                self.inputs.len(),
+                recipe.inputs.len(),
                 args.len()
             )));
         }
@@ -134,25 +109,26 @@ impl Runner {
             symbols: SmallVec::new(),
             sizes: Vec::new(),
         };
-        call.slots.resize_with(self.slots, || None);
-        for (a, slot) in args.zip(&self.inputs) {
-            if let Some(slot) = slot {
-                call.slots[*slot] = Some(a.unbind());
-            }
+        call.slots.resize_with(recipe.slots, || None);
+        for (a, slot) in args.zip(&recipe.inputs) {
+            call.slots[*slot] = Some(a.unbind());
         }
-        for (slot, value) in &self.constants {
-            call.slots[*slot] = Some(value.clone_ref(py));
+        for (slot, object) in &recipe.constants {
+            call.slots[*slot] = Some(self.objects[*object].clone_ref(py));
         }
         let shims = shims(py)?;
         if self.fixed.is_none() {
-            call.symbols.resize(self.symbols.len(), None);
+            call.symbols.resize(recipe.symbols.len(), None);
             call.learn(py, shims, None)?;
         }
-        for (at, step) in self.steps.iter().enumerate() {
-            match &step.what {
-                What::Segment(s) => call.segment(py, shims, s)?,
-                What::Call(c) => c.run(py, &mut call)?,
-                What::View(v) => call.view(py, shims, v)?,
+        for (at, (step, loaded)) in recipe.steps.iter().zip(&self.segments).enumerate() {
+            match (&step.what, loaded) {
+                (What::Segment(s), Some(l)) => call.segment(py, shims, s, l)?,
+                (What::Segment(_), None) => {
+                    return Err(PyRuntimeError::new_err("a segment was not loaded"));
+                }
+                (What::Call(c), _) => c.run(py, &mut call)?,
+                (What::View(v), _) => call.view(py, shims, v)?,
             }
             // Symbols first: they may be read from a value that nothing else reads.
             if step.learns {
@@ -162,7 +138,8 @@ impl Runner {
                 call.slots[*slot] = None;
             }
         }
-        self.outputs
+        recipe
+            .outputs
             .iter()
             .map(|o| {
                 Ok(match o {
@@ -171,7 +148,7 @@ impl Runner {
                         None => py.None(),
                     },
                     Out::Size(id) => call.size(*id)?.into_pyobject(py)?.into_any().unbind(),
-                    Out::Constant(c) => c.clone_ref(py),
+                    Out::Constant(c) => self.objects[*c].clone_ref(py),
                 })
             })
             .collect()
@@ -179,7 +156,7 @@ impl Runner {
 }
 
 impl Call<'_> {
-    fn object(&self, slot: usize) -> PyResult<&Py<PyAny>> {
+    fn value(&self, slot: usize) -> PyResult<&Py<PyAny>> {
         self.slots[slot]
             .as_ref()
             .ok_or_else(|| PyRuntimeError::new_err("a value is read before it is there"))
@@ -187,11 +164,11 @@ impl Call<'_> {
 
     /// Reads the symbols that become known now, and evaluates the sizes again.
     fn learn(&mut self, py: Python<'_>, shims: &Shims, after: Option<usize>) -> PyResult<()> {
-        for (k, s) in self.runner.symbols.iter().enumerate() {
+        for (k, s) in self.runner.recipe.symbols.iter().enumerate() {
             if s.after != after {
                 continue;
             }
-            let object = self.object(s.slot)?.bind(py);
+            let object = self.value(s.slot)?.bind(py);
             let value = match s.read {
                 Read::Int => object.extract::<i64>()?,
                 Read::Dim {
@@ -213,7 +190,7 @@ impl Call<'_> {
             };
             self.symbols[k] = Some(value);
         }
-        self.sizes = evaluate(&self.runner.sizes, &self.symbols);
+        self.sizes = evaluate(&self.runner.recipe.sizes, &self.symbols);
         Ok(())
     }
 
@@ -224,14 +201,14 @@ impl Call<'_> {
                 .collect::<PyResult<SmallVec<[i64; 8]>>>()
         };
         let (sizes, strides) = (all(&v.sizes)?, all(&v.strides)?);
-        let base = shims.tensor(self.object(v.base)?.bind(py))?;
+        let base = shims.tensor(self.value(v.base)?.bind(py))?;
         let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?)?;
         self.slots[v.value] = Some(view);
         Ok(())
     }
 
-    fn segment(&mut self, py: Python<'_>, shims: &Shims, s: &Segment) -> PyResult<()> {
-        let plan = self.plan(s)?;
+    fn segment(&mut self, py: Python<'_>, shims: &Shims, s: &Segment, l: &Loaded) -> PyResult<()> {
+        let plan = self.plan(s, l)?;
         let mut copies: SmallVec<[(usize, Py<PyAny>); 2]> = SmallVec::new();
         let mut inputs: SmallVec<[*mut u8; 32]> = SmallVec::new();
         for (slot, want) in s.inputs.iter().zip(plan.inputs()) {
@@ -239,7 +216,7 @@ impl Call<'_> {
                 inputs.push(std::ptr::null_mut());
                 continue;
             };
-            let object = self.object(*slot)?.bind(py);
+            let object = self.value(*slot)?.bind(py);
             let h = shims.tensor(object)?;
             let code = dtype_code(want.dtype);
             // SAFETY: the tensor is held by its slot.
@@ -289,12 +266,12 @@ impl Call<'_> {
             let a = &addresses;
             // SAFETY: sizes, strides and dtypes of inputs were just compared, outputs just allocated; slots and `made` hold
             // the tensors until the call returns.
-            unsafe { s.model.run_planned(&plan, &a.0, &a.1) }
+            unsafe { l.model.run_planned(&plan, &a.0, &a.1) }
         })
         .map_err(|e| run_error(&e))?;
-        if s.mutates {
+        if l.mutates {
             for (slot, copy) in &copies {
-                let original = self.object(*slot)?.bind(py);
+                let original = self.value(*slot)?.bind(py);
                 original.call_method1("copy_", (copy,))?;
             }
         }
@@ -311,13 +288,13 @@ impl Call<'_> {
                 } => match *place {
                     OutputPlace::Own => made[k].take().unwrap_or_else(|| py.None()),
                     OutputPlace::Input { input, offset } => {
-                        let base = self.object(s.inputs[input])?;
+                        let base = self.value(s.inputs[input])?;
                         share(py, shims, base, sizes, strides, offset)?
                     }
                     OutputPlace::Output { output, offset } => {
                         let base = match (&made[output], s.outputs.get(output)) {
                             (Some(t), _) => t,
-                            (None, Some(slot)) => self.object(*slot)?,
+                            (None, Some(slot)) => self.value(*slot)?,
                             _ => return Err(PyRuntimeError::new_err("an output is missing")),
                         };
                         share(py, shims, base, sizes, strides, offset)?
@@ -330,7 +307,7 @@ impl Call<'_> {
     }
 
     /// The plan for the present values of a segment's symbols.
-    fn plan(&self, s: &Segment) -> PyResult<Arc<CallPlan>> {
+    fn plan(&self, s: &Segment, l: &Loaded) -> PyResult<Arc<CallPlan>> {
         let symbols = s
             .symbols
             .iter()
@@ -339,8 +316,8 @@ impl Call<'_> {
                     .ok_or_else(|| PyRuntimeError::new_err("a size is not known yet"))
             })
             .collect::<PyResult<SmallVec<[i64; 4]>>>()?;
-        let mut plans = s.plans.lock().unwrap_or_else(|e| e.into_inner());
-        let threads = s.model.threads();
+        let mut plans = l.plans.lock().unwrap_or_else(|e| e.into_inner());
+        let threads = l.model.threads();
         if let Some(at) = plans.iter().rposition(|(v, _)| *v == symbols) {
             if plans[at].1.threads() == threads {
                 return Ok(plans[at].1.clone());
@@ -348,7 +325,7 @@ impl Call<'_> {
             // The user has changed the number of threads since.
             plans.remove(at);
         }
-        let plan = Arc::new(s.model.plan(&symbols).map_err(|e| run_error(&e))?);
+        let plan = Arc::new(l.model.plan(&symbols).map_err(|e| run_error(&e))?);
         if plans.len() == MAX_PLANS {
             plans.remove(0);
         }

@@ -1,0 +1,204 @@
+//! What a compiled graph does at a call, as data: it is written to caches and read back, and [`Runner`](crate::run::Runner)
+//! runs it. Python objects stand beside it in a list and are named by position.
+
+use inrush_base::{Error, Isa, Result};
+use inrush_program::{Program, Size, SizeId};
+use serde::{Deserialize, Serialize};
+
+/// A position among the objects.
+pub type ObjectId = usize;
+
+/// Everything that a call needs but machine code and Python objects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recipe {
+    pub steps: Vec<Step>,
+    pub symbols: Vec<Symbol>,
+    /// Size arithmetic over the symbols.
+    pub sizes: Vec<Size>,
+    pub slots: usize,
+    /// Slot of each argument.
+    pub inputs: Vec<usize>,
+    /// Attributes of the graph module, by slot.
+    pub constants: Vec<(usize, ObjectId)>,
+    pub outputs: Vec<Out>,
+    /// C source of the kernels, and what it was written for.
+    pub pieces: Vec<String>,
+    pub isa: String,
+    pub vector_math: bool,
+}
+
+/// A symbol and where a call reads it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Symbol {
+    pub slot: usize,
+    pub read: Read,
+    /// The step after which it can be read; `None` for arguments.
+    pub after: Option<usize>,
+}
+
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+pub enum Read {
+    /// The value is the integer.
+    Int,
+    /// Size `dim` of the tensor is `factor * symbol + offset`.
+    Dim {
+        dim: usize,
+        factor: i64,
+        offset: i64,
+    },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Step {
+    pub what: What,
+    /// Slots that nothing reads any more.
+    pub frees: Vec<usize>,
+    /// Whether symbols become known after it.
+    pub learns: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum What {
+    Segment(Segment),
+    Call(Call),
+    View(View),
+}
+
+/// A compiled program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Segment {
+    pub program: Program,
+    /// Slots of its tensors.
+    pub inputs: Vec<usize>,
+    /// Positions of its symbols.
+    pub symbols: Vec<u32>,
+    /// Slots of its outputs; outputs behind them are mutations.
+    pub outputs: Vec<usize>,
+}
+
+/// A called operator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Call {
+    pub target: ObjectId,
+    pub args: Vec<Template>,
+    pub kwargs: Vec<(String, Template)>,
+    /// The operator gives a tuple or list, whose items are the results.
+    pub unpack: bool,
+    /// Slots of the results; those in nested lists follow one another.
+    pub outs: Vec<usize>,
+}
+
+/// An argument, with places where values of the call go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Template {
+    Slot(usize),
+    Size(SizeId),
+    Constant(ObjectId),
+    Tuple(Vec<Template>),
+    List(Vec<Template>),
+    /// Keys are objects.
+    Dict(Vec<(ObjectId, Template)>),
+    Slice(Box<[Template; 3]>),
+}
+
+/// A tensor over another's storage.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct View {
+    pub base: usize,
+    pub value: usize,
+    pub sizes: Vec<SizeId>,
+    pub strides: Vec<SizeId>,
+    /// Elements from the base's first to the view's first.
+    pub offset: SizeId,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Out {
+    Slot(usize),
+    Size(SizeId),
+    Constant(ObjectId),
+}
+
+impl Recipe {
+    /// Whether every number in it names something that is there: it may come from a file.
+    ///
+    /// # Errors
+    /// An input error; programs are verified where they are loaded.
+    pub fn check(&self, objects: usize) -> Result<()> {
+        let damaged = || Error::input("a stored graph is damaged");
+        let need = |ok: bool| if ok { Ok(()) } else { Err(damaged()) };
+        let slots = |all: &[usize]| need(all.iter().all(|s| *s < self.slots));
+        let size = |id: &SizeId| need((id.0 as usize) < self.sizes.len());
+        let object = |id: &ObjectId| need(*id < objects);
+        need(self.slots <= 1 << 24)?;
+        for (at, line) in self.sizes.iter().enumerate() {
+            need(line.operands().iter().all(|o| (o.0 as usize) < at))?;
+            if let Size::Sym(s) = line {
+                need((*s as usize) < self.symbols.len())?;
+            }
+        }
+        for s in &self.symbols {
+            slots(&[s.slot])?;
+            need(!matches!(s.read, Read::Dim { factor: 0, .. }))?;
+        }
+        slots(&self.inputs)?;
+        for (slot, o) in &self.constants {
+            slots(&[*slot])?;
+            object(o)?;
+        }
+        for o in &self.outputs {
+            match o {
+                Out::Slot(s) => slots(&[*s])?,
+                Out::Size(id) => size(id)?,
+                Out::Constant(o) => object(o)?,
+            }
+        }
+        for step in &self.steps {
+            slots(&step.frees)?;
+            match &step.what {
+                What::Segment(s) => {
+                    slots(&s.inputs)?;
+                    slots(&s.outputs)?;
+                    need(s.inputs.len() <= s.program.inputs.len())?;
+                    need(s.outputs.len() <= s.program.outputs.len())?;
+                    need(s.symbols.len() == s.program.symbols.len())?;
+                    need(s.symbols.iter().all(|k| (*k as usize) < self.symbols.len()))?;
+                }
+                What::Call(c) => {
+                    object(&c.target)?;
+                    slots(&c.outs)?;
+                    let mut all: Vec<&Template> = c.args.iter().collect();
+                    all.extend(c.kwargs.iter().map(|k| &k.1));
+                    while let Some(t) = all.pop() {
+                        match t {
+                            Template::Slot(s) => slots(&[*s])?,
+                            Template::Size(id) => size(id)?,
+                            Template::Constant(o) => object(o)?,
+                            Template::Tuple(v) | Template::List(v) => all.extend(v),
+                            Template::Dict(v) => {
+                                for (k, t) in v {
+                                    object(k)?;
+                                    all.push(t);
+                                }
+                            }
+                            Template::Slice(v) => all.extend(v.iter()),
+                        }
+                    }
+                }
+                What::View(v) => {
+                    slots(&[v.base, v.value])?;
+                    size(&v.offset)?;
+                    need(v.sizes.len() == v.strides.len())?;
+                    v.sizes.iter().chain(&v.strides).try_for_each(size)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The processor level that the source was written for.
+    pub fn isa(&self) -> Result<Isa> {
+        Isa::parse(&self.isa)
+            .ok_or_else(|| Error::input(format!("unknown processor level `{}`", self.isa)))
+    }
+}
