@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _compat, _fallback, _log, _native, _options, _report
+from inrush import _cache, _compat, _fallback, _log, _native, _options, _report
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -30,14 +30,15 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
         return _compat.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
     start = time.perf_counter()
     frame = Frame(options, len(example_inputs))
-    wrapped = _compat.call_aot(
-        gm,
-        example_inputs,
-        fw_compiler=frame.compiler("forward"),
-        bw_compiler=frame.backward,
-        inference_compiler=frame.compiler("inference"),
-        partition_fn=_compat.partition,
-    )
+    with _cache.scope(frame.folder, frame.loaded):
+        wrapped = _compat.call_aot(
+            gm,
+            example_inputs,
+            fw_compiler=frame.compiler("forward"),
+            bw_compiler=frame.backward,
+            inference_compiler=frame.compiler("inference"),
+            partition_fn=_compat.partition,
+        )
     frame.report.seconds = time.perf_counter() - start
     _log.compile.info("%s", frame.report)
     if frame.direct is not None:
@@ -53,30 +54,43 @@ class Frame:
         self.options = options
         self.inputs = inputs
         self.report = _report.begin()
+        self.folder = _cache.folder(options)
         # The native callable, when calls may skip AOTAutograd's wrappers.
         self.direct: Compiled | None = None
 
     def compiler(self, kind: str) -> Compiled:
-        def compile(gm: Any, example_inputs: list[Any]) -> Compiled:
+        def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
             meta = _compat.metadata()
             compiled = self.compile(gm, kind, _compat.static_inputs(meta))
+            report = self.report.graphs[-1]
+            code = _cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)
             if kind == "inference" and compiled is not None:
                 why = _compat.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
                 if why is None:
+                    code.direct = True
                     self.direct = compiled
                 else:
                     _log.compile.debug("calls pass AOTAutograd's wrappers: %s", why)
-            return boxed(compiled or gm)
+            return code
 
         return compile
 
     def backward(self, gm: Any, example_inputs: list[Any]) -> Compiled:
         # Dynamo must look neither into the compiler, which may run at the first backward call, nor into what it returns.
         compile = _compat.disable(self.compiler("backward"), "inrush compiles a backward graph")
-        compiled = compile(gm, example_inputs)
-        run = _compat.disable(lambda inputs: compiled(inputs), "compiled by inrush")
+        code = compile(gm, example_inputs)
+        run = _compat.disable(lambda inputs: code(inputs), "compiled by inrush")
         run._boxed_call = True  # type: ignore[attr-defined]
+        # AOTAutograd's cache keeps what lies below all wrappers.
+        run.__wrapped__ = code  # type: ignore[attr-defined]
+        _compat.backward_is_compiled()
         return run
+
+    def loaded(self, code: _cache.Code) -> None:
+        """Takes a graph that was read from the cache: nothing was traced."""
+        self.report.graphs.append(code.report)
+        if code.direct and not _compat.autocast_enabled():
+            self.direct = code.function
 
     def compile(self, gm: Any, kind: str, static_inputs: list[int]) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""

@@ -6,16 +6,98 @@ Written against 2.11; 2.15 is tried too. Everything else in the package uses doc
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterable
+import threading
+from typing import Any, Callable, Iterable, Iterator
 
 import torch
 from torch._dynamo import disable as _disable
-from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as BypassCache
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
 from torch._guards import TracingContext
+from torch._inductor.output_code import OutputCode
+
+__all__ = ["BypassCache"]
+
+
+_caches = threading.local()
+
+
+class Code(OutputCode):
+    """What AOTAutograd's cache may keep: compiled code that knows its folder."""
+
+    folder: str | None = None
+
+
+def _keep_in_own_folder() -> None:
+    """AOTAutograd's cache has one folder for the process and one form of entries at a time. Have both follow the thread and
+    the code that is saved, which may be long after the forward graph was compiled: a backward graph is compiled when it is
+    first called."""
+    import torch._functorch.config as config
+    from torch._functorch._aot_autograd import graph_compile
+
+    get_folder = AOTAutogradCache._get_tmp_dir.__func__
+    make_entry, save = AOTAutogradCache.make_entry, AOTAutogradCache.save
+
+    def _get_tmp_dir(cls: Any) -> str:
+        return getattr(_caches, "folder", None) or get_folder(cls)
+
+    def own_make_entry(compiled_fw_func: Any, *args: Any, **kwargs: Any) -> Any:
+        below = compiled_fw_func
+        while hasattr(below, "__wrapped__"):
+            below = below.__wrapped__
+        if not isinstance(below, Code):
+            return make_entry(compiled_fw_func, *args, **kwargs)
+        with config.patch(bundled_autograd_cache=True):
+            return make_entry(compiled_fw_func, *args, **kwargs)
+
+    def own_save(key: str, entry: Any, remote: bool) -> None:
+        code = getattr(entry.compiled_fw, "result", None)
+        if not isinstance(code, Code):
+            return save(key, entry, remote)
+        if code.folder is None:
+            return None
+        with graph_cache(code.folder):
+            return save(key, entry, False)
+
+    bundles = graph_compile.should_bundle_autograd_cache
+
+    def own_bundles() -> bool:
+        late, _caches.late = getattr(_caches, "late", False), False
+        return late or bundles()
+
+    graph_compile.should_bundle_autograd_cache = own_bundles
+    AOTAutogradCache._get_tmp_dir = classmethod(_get_tmp_dir)
+    AOTAutogradCache.make_entry = staticmethod(own_make_entry)
+    AOTAutogradCache.save = staticmethod(own_save)
+
+
+_keep_in_own_folder()
+
+
+def backward_is_compiled() -> None:
+    """To be called when a backward graph has been compiled: what AOTAutograd does next in this thread is to save it."""
+    _caches.late = True
+
+
+@contextlib.contextmanager
+def graph_cache(folder: str | None) -> Iterator[None]:
+    """AOTAutograd keeps its entries, whole, in this folder while this lasts; None: it keeps none."""
+    import torch._functorch.config as config
+
+    enabled = folder is not None and config.enable_autograd_cache
+    before = getattr(_caches, "folder", None)
+    _caches.folder = folder
+    try:
+        with config.patch(enable_autograd_cache=enabled, bundled_autograd_cache=enabled, enable_remote_autograd_cache=False):
+            yield
+    finally:
+        _caches.folder = before
 
 
 def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured."""
+    compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
     return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
 
 

@@ -39,6 +39,18 @@ mod _native {
     #[pymodule_export]
     use super::callable::{Compiled, compile_fx, restore};
 
+    /// The level of this machine's processor that kernels are compiled for.
+    #[pyfunction]
+    fn cpu() -> &'static str {
+        inrush_cpu::detect().name()
+    }
+
+    /// The folder that holds inrush's caches.
+    #[pyfunction]
+    fn cache_dir() -> std::path::PathBuf {
+        inrush_runtime::cache::Cache::default_dir()
+    }
+
     /// Seconds that the import of `gm` takes, for tests of its speed.
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {

@@ -1,0 +1,82 @@
+"""Compiled graphs on disk, so that another process neither traces nor compiles what this one has.
+
+AOTAutograd keeps a cache of what it traced, by the graph that Dynamo captured. Its entries hold whatever a compiler
+returned; inrush returns :class:`Code`, which pickles as a recipe (see ``Compiled.__reduce__``) whose machine code lies in
+inrush's build cache. Entries live in a folder of their own for each version of inrush and each set of options, apart from
+those of other backends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator
+
+from inrush import _compat, _native, _report
+from inrush._options import Options
+
+_local = threading.local()
+
+
+@dataclass
+class Code(_compat.Code):
+    """A compiled graph as AOTAutograd's cache takes it."""
+
+    function: Any = None
+    kind: str = ""
+    direct: bool = False
+    """Calls need none of AOTAutograd's wrappers."""
+    report: _report.GraphReport = field(default_factory=lambda: _report.GraphReport(""))
+
+    folder: str | None = None
+    """Where it is kept; None: nowhere."""
+
+    def __post_init__(self) -> None:
+        # In the instance: wrappers take over what they find there.
+        self._boxed_call = True
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self.function(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        if not isinstance(self.function, _native.Compiled):
+            raise _compat.BypassCache("the graph runs eagerly")
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Called when an entry has been read."""
+        loaded = getattr(_local, "loaded", None)
+        if loaded is not None:
+            native = self.function.report()
+            self.report.stages = dict(native["stages"])
+            self.report.cache = "hit, not traced" if native["cached"] is not False else "hit, not traced; kernels built again"
+            loaded(self)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Nothing to keep."""
+
+
+def folder(options: Options) -> str | None:
+    """Where entries lie that this build of inrush can use under these options; None when nothing is to be kept."""
+    if not options.cache or options.trace is not None:
+        # A trace is of stages that run.
+        return None
+    with open(_native.__file__, "rb") as file:
+        build = os.fstat(file.fileno())
+    parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), sorted(options.as_dict().items())]
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    return os.path.join(_native.cache_dir(), "graphs", digest)
+
+
+@contextlib.contextmanager
+def scope(where: str | None, loaded: Callable[[Code], None]) -> Iterator[None]:
+    """AOTAutograd looks for its entries in this folder while this lasts, and tells ``loaded`` what it found."""
+    _local.loaded = loaded
+    try:
+        with _compat.graph_cache(where):
+            yield
+    finally:
+        _local.loaded = None
