@@ -2,7 +2,7 @@
 
 use crate::helpers::Helpers;
 use crate::types;
-use inrush_base::{Caps, DType, Error, Result};
+use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
@@ -53,11 +53,15 @@ pub(crate) struct Emitter<'a> {
     /// C names of symbols and whether they vary.
     pub names: FxHashMap<Sym, (String, bool)>,
     pub lane: Option<Lane>,
-    loops: usize,
+    pub loops: usize,
     /// Loads that the open tile has transposed: the array and the start of the tile.
     pub tiles: FxHashMap<ValId, (String, String)>,
     /// Index of the innermost serial loop.
     pub tile_index: String,
+    /// Of each value the first loop that it was loaded in.
+    pub loaded: Vec<Option<usize>>,
+    /// The axis that consecutive units walk along.
+    pub next_unit: Option<Sym>,
     /// Of each accumulator: width and copies of the lanes loop that feeds it from outside of which it lives.
     pub spread: Vec<Option<(u32, u32)>>,
     /// Of each accumulator: lanes of the loop it was started in.
@@ -78,6 +82,11 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
         loops: 0,
         tiles: FxHashMap::default(),
         tile_index: String::new(),
+        loaded: vec![None; kernel.values.len()],
+        next_unit: match &kernel.kind {
+            Kind::Grid(axes) => axes.last().filter(|a| a.block == 1).map(|a| a.sym),
+            Kind::Epilogue { .. } => None,
+        },
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
     };
@@ -171,6 +180,12 @@ impl Emitter<'_> {
                         self.items(&k.body)?;
                         self.close();
                     }
+                }
+                if (k.buffers.iter()).any(|b| b.role == BufRole::Stream)
+                    && matches!(self.caps.isa, Isa::Avx2 | Isa::Avx512)
+                {
+                    // Other threads see these stores after the next synchronisation only behind a fence.
+                    self.line("__builtin_ia32_sfence();");
                 }
                 self.line("return 0;");
             }

@@ -1,5 +1,6 @@
 //! Small inline functions of the emitted C, made on demand: each unit holds those that its kernels use.
 
+use crate::approx;
 use crate::types::{self, int_like, is_float};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
@@ -51,7 +52,7 @@ impl Helpers {
     }
 
     /// A function unless it is there: `text` makes its body.
-    fn function(
+    pub(crate) fn function(
         &mut self,
         name: &str,
         signature: String,
@@ -122,6 +123,30 @@ impl Helpers {
                 |_| "for (i64 k = 0; k < c; k++) p[k] = x[k];".into(),
             );
         }
+        name
+    }
+
+    /// A whole vector stored past the caches, where its place is aligned.
+    pub(crate) fn stream(&mut self, elem: &str, w: u32) -> String {
+        let v = self.vector(elem, w);
+        let total = types::bytes(elem) * w;
+        let name = format!("stream_{v}");
+        let (suffix, lanes) = match total {
+            16 => ("", 4),
+            32 => ("256", 8),
+            _ => ("512", 16),
+        };
+        let f = self.vector("f32", lanes);
+        self.function(&name, format!("void {name}({elem} *p, {v} x)"), |_| {
+            let past = gcc_only(
+                &format!("__builtin_ia32_movntps{suffix}((f32 *)p, ({f})x);"),
+                &format!("__builtin_nontemporal_store(x, ({v} *)p);"),
+            );
+            format!(
+                "if (__builtin_expect(((u64)p & {}) == 0, 1)) {{ {past} }} else *({v}u *)p = x;",
+                total - 1
+            )
+        });
         name
     }
 
@@ -332,7 +357,8 @@ impl Helpers {
         name
     }
 
-    /// The C library's function `f` over vectors: libmvec's where it has one, else lane by lane.
+    /// The function `f` over vectors: one of [`crate::approx`], else the C library's, libmvec's where it has one, else lane
+    /// by lane.
     pub(crate) fn math(
         &mut self,
         f: &str,
@@ -341,6 +367,12 @@ impl Helpers {
         arity: usize,
         caps: &Caps,
     ) -> String {
+        if elem == "f32"
+            && w > 1
+            && let Some(own) = approx::function(self, f, w, caps)
+        {
+            return own;
+        }
         let scalar = self.libm(f, elem, arity);
         let v = self.vector(elem, w);
         let total = types::bytes(elem) * w;

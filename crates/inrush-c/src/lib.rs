@@ -11,6 +11,7 @@
 //!
 //! Does not know: the scheduler.
 
+mod approx;
 mod expr;
 mod function;
 mod helpers;

@@ -2,10 +2,13 @@
 
 use crate::function::Emitter;
 use crate::types;
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kind, Loop, ValId, access};
 use inrush_loops::StoreMode;
+
+/// Bytes of a row from which on the hardware does not fetch the next one by itself.
+const PREFETCHED_ROW: i64 = 2048;
 
 impl Emitter<'_> {
     fn access(&self, offset: Expr) -> Access {
@@ -126,6 +129,9 @@ impl Emitter<'_> {
             None
         } else if kind == Access::Contiguous {
             let at = self.expr(offset, false)?;
+            if count.is_none() {
+                self.prefetch(v, buf, offset)?;
+            }
             Some(match &count {
                 None => format!("({raw_ty})*(const {raw_ty}u *)({buf} + {at})"),
                 Some(c) => {
@@ -179,6 +185,28 @@ impl Emitter<'_> {
             }
         };
         self.declare(v, &text, true);
+        Ok(())
+    }
+
+    /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
+    /// and computes in the others: these fetch the next row.
+    fn prefetch(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<()> {
+        let first = *self.loaded[v.index()].get_or_insert(self.loops);
+        let (Some(unit), true) = (self.next_unit, first != self.loops) else {
+            return Ok(());
+        };
+        let bytes = self.kernel.buffer(buf).dtype.size() as i64;
+        let step = match self.exprs.affine(offset, &[unit]) {
+            Some((c, _)) => c[0],
+            None => return Ok(()),
+        };
+        // Rows that the second level of cache keeps beside the current one.
+        let row = self.exprs.hint(step).saturating_abs().saturating_mul(bytes);
+        if !(PREFETCHED_ROW..=self.caps.l2_bytes as i64 / 4).contains(&row) {
+            return Ok(());
+        }
+        let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
+        self.line(format!("__builtin_prefetch({buf} + {at} + {step}, 0, 2);"));
         Ok(())
     }
 
@@ -286,6 +314,10 @@ impl Emitter<'_> {
         } else if !mask_varies && !own && kind == Access::Contiguous {
             let at = self.expr(offset, false)?;
             match count {
+                None if self.streams(buf, w * types::bytes(elem)) => {
+                    let f = self.helpers.stream(elem, w);
+                    self.line(format!("{guard}{f}({buf} + {at}, {raw});"));
+                }
                 None => self.line(format!("{guard}*({ty}u *)({buf} + {at}) = {raw};")),
                 Some(c) => {
                     let f = self.helpers.store_part(elem, w, self.caps);
@@ -305,6 +337,18 @@ impl Emitter<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Whether vectors of so many bytes go into this buffer past the caches.
+    fn streams(&self, buf: KBufId, bytes: u32) -> bool {
+        let widest = match self.caps.isa {
+            Isa::Avx2 => 32,
+            Isa::Avx512 => 64,
+            Isa::Scalar | Isa::Neon => return false,
+        };
+        self.kernel.buffer(buf).role == BufRole::Stream
+            && matches!(bytes, 16 | 32 | 64)
+            && bytes <= widest
     }
 
     /// A store that combines with what is there, one element after the other.

@@ -205,3 +205,79 @@ output b2
         assert!(close, "exp({x}) is {w}, got {g}");
     }
 }
+
+/// Functions of `f32` vectors that are ours, over all magnitudes: within their bounds of the exact value, never beyond 1.
+#[test]
+fn bounded_functions_stay_within_their_errors() {
+    for (f, exact, ulps) in [
+        ("erf", libm::erf as fn(f64) -> f64, 6.5),
+        ("tanh", f64::tanh, 6.5),
+        ("exp", f64::exp, 1.5),
+    ] {
+        let text = format!(
+            "loops t inputs 1\nsize s0 in [0, inf]\nb0 x: f32[s0] = input 0\nb1 y: f32[s0] layout [1] = temp\n\
+             body [i0: s0] {{\n  v0: f32 = load b0[i0]\n  v1: f32 = {f} v0\n  store b1[i0] = v1\n}}\noutput b1\n"
+        );
+        let p = inrush_loops::text::parse(&text).unwrap();
+        let c = Compiled::new(p.clone(), &Grouping::Apart, &machine()).unwrap();
+        // Every exponent with a few mantissas, both signs; then the range in which they bend, densely.
+        let mut values: Vec<f32> = (0..0x7f80_0000u32)
+            .step_by(100_003)
+            .map(f32::from_bits)
+            .chain((0..20_000).map(|k| k as f32 * 0.000_5))
+            .flat_map(|x| [x, -x])
+            .collect();
+        values.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+        let scalars: Vec<_> = (values.iter())
+            .map(|v| inrush_base::Scalar::Float(*v as f64))
+            .collect();
+        let t = inrush_interp::Tensor::from_scalars(DType::F32, &[values.len() as i64], &scalars)
+            .unwrap();
+        let inputs = [inrush_interp::Value::Tensor(t)];
+        let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();
+        for (k, x) in values.iter().enumerate() {
+            let g = got[0].tensor().unwrap().get(k).unwrap().as_f64();
+            let w = exact(*x as f64);
+            if w.is_nan() {
+                assert!(g.is_nan(), "{f}({x}) is {g}");
+                continue;
+            }
+            let rounded = w as f32;
+            let ulp = (rounded.abs().next_up() - rounded.abs()) as f64;
+            let close = g == rounded as f64 || (g - w).abs() <= ulps * ulp;
+            assert!(close, "{f}({x}) is {w}, got {g}");
+            assert!(f == "exp" || g.abs() <= 1.0, "{f}({x}) is {g}");
+        }
+    }
+}
+
+/// Results that are expected to be larger than the caches go past them; and tiles of a transposition as well.
+#[test]
+fn large_results_are_streamed() {
+    for (name, at) in [("copy", "i0, i1"), ("transposition", "i1, i0")] {
+        let text = format!(
+            "\
+loops t inputs 1
+size s0 in [0, inf] hint 8192
+size s1 in [0, inf] hint 8192
+b0 x: f32[{}] = input 0
+b1 y: f32[s0, s1] layout [s1, 1] = temp
+body [i0: s0, i1: s1] {{
+  v0: f32 = load b0[{at}]
+  v1: f32 = neg v0
+  store b1[i0, i1] = v1
+}}
+output b1
+",
+            if name == "copy" { "s0, s1" } else { "s1, s0" }
+        );
+        for (n, m) in [(16, 32), (5, 7), (64, 48), (33, 1030), (0, 3)] {
+            let sizes = if name == "copy" { [n, m] } else { [m, n] };
+            check(&text, Grouping::Apart, &[rand(&sizes)]);
+        }
+        let p = inrush_loops::text::parse(&text).unwrap();
+        let c = Compiled::new(p, &Grouping::Apart, &machine()).unwrap();
+        let vectors = c.source.contains("x8 ") || c.source.contains("x16 ");
+        assert_eq!(c.source.contains("stream_"), vectors, "{}", c.source);
+    }
+}

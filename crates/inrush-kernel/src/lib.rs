@@ -107,6 +107,8 @@ pub struct KernelBuf {
 pub enum BufRole {
     In,
     Out,
+    /// [`BufRole::Out`] of a buffer larger than the caches: its stores should go past them.
+    Stream,
     InOut,
     /// Lives within one point of the group's axes. With `per_lane` the group runs inside a lanes loop: an offset counts whole
     /// vectors, one element for each lane.

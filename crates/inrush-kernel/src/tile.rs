@@ -17,6 +17,8 @@ const UNIT_POINTS: i64 = 4096;
 const TILE: i64 = 16;
 /// Position of the index symbol that stands for the length of a flat kernel.
 const LENGTH_POSITION: u32 = 1 << 24;
+/// Results from this many bytes on are stored past the caches: what reads them would find little of them there.
+const STREAM_BYTES: i64 = 32 << 20;
 /// Locals that fit into this many bytes live on the stack.
 const STACK_BYTES: i64 = 32 << 10;
 
@@ -90,7 +92,10 @@ pub fn tile(
         } else {
             lanes::copies(&builder, &live)
         };
-        if blocked {
+        if blocked && tiles_sym.is_some() {
+            // One tile a unit: the next one reads on where this one's rows ended, and so do the prefetchers.
+            block = TILE.max(width as i64);
+        } else if blocked {
             let step = 4 * width as i64;
             block = ((2 * UNIT_POINTS / point) / step * step).max(step);
         }
@@ -628,8 +633,18 @@ pub(crate) fn finish(
         _ => None,
     };
     let mut bytes = exprs.int(0);
+    let grid = matches!(kernel.kind, Kind::Grid(_));
     for buf in &mut kernel.buffers {
         let size = buf.dtype.size() as i64;
+        if grid && buf.role == BufRole::Out {
+            let sizes = &b.loops.buffer(buf.buf).sizes;
+            let total = sizes
+                .iter()
+                .fold(size, |p, s| p.saturating_mul(exprs.hint(*s)));
+            if total >= STREAM_BYTES {
+                buf.role = BufRole::Stream;
+            }
+        }
         if let BufRole::Local { len, per_lane } = &mut buf.role {
             *per_lane = lane_width.is_some();
             let each = exprs.mul(*len, exprs.int(size * lane_width.unwrap_or(1)));

@@ -454,7 +454,7 @@ impl<'a> Builder<'a> {
             // x * 1, x / 1, x - 0 are exact; x + 0 is not (-0).
             (Mul, [a, b], [x, y]) => {
                 for (c, o) in [(x, b), (y, a)] {
-                    if c.is_some_and(|c| is_one(c)) {
+                    if c.is_some_and(is_one) {
                         return Ok(*o);
                     }
                 }

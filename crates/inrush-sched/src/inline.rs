@@ -279,7 +279,7 @@ impl Judge<'_> {
             }
         }
         let Some((_, w)) = latest else { return false };
-        let same = match &self.nodes[w] {
+        match &self.nodes[w] {
             Node::Contraction(c) => {
                 self.loops
                     .exprs
@@ -293,8 +293,7 @@ impl Judge<'_> {
                     == infos[k].exact
             }
             Node::Body(_) => infos[w].anchored && infos[w].exact == infos[k].exact,
-        };
-        same
+        }
     }
 
     /// Whether node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.

@@ -231,6 +231,7 @@ impl Parser<'_> {
         Ok(match self.s.ident()?.as_str() {
             "in" => BufRole::In,
             "out" => BufRole::Out,
+            "stream" => BufRole::Stream,
             "inout" => BufRole::InOut,
             "local" => BufRole::Local {
                 len: self.expr()?,

@@ -77,6 +77,7 @@ impl Printer<'_> {
             let role = match &b.role {
                 BufRole::In => "in".to_string(),
                 BufRole::Out => "out".to_string(),
+                BufRole::Stream => "stream".to_string(),
                 BufRole::InOut => "inout".to_string(),
                 BufRole::Local { len, per_lane } => format!(
                     "local {}{}",
