@@ -69,7 +69,12 @@ pub unsafe extern "C" fn beside_product(
     let threads = unsafe { (*pool).threads() };
     let packs = flags & 1 != 0;
     let shape = GemmShape::new(batch, m, k, n);
-    let Ok(gemm) = Gemm::plan(shape, DType::F32, detect(), threads, packs) else {
+    let plan = if dtype == DType::F32 && s[6] == 1 {
+        Gemm::plan
+    } else {
+        Gemm::plan_copying
+    };
+    let Ok(gemm) = plan(shape, DType::F32, detect(), threads, packs) else {
         return std::ptr::null_mut();
     };
     let packed = packs

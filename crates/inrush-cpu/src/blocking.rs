@@ -63,6 +63,8 @@ pub(crate) struct Problem<'a> {
     pub threads: usize,
     /// The right operand is packed again by every unit that needs it.
     pub packs: bool,
+    /// The left operand is copied by every unit that needs it.
+    pub copies: bool,
     /// Every block must span all columns.
     pub whole_rows: bool,
 }
@@ -75,6 +77,8 @@ pub(crate) struct Cut {
     pub panel_parts: usize,
     /// Most rows of a block inside a unit.
     pub block_rows: usize,
+    /// Most rows whose sums are held while a right operand is packed stretch by stretch.
+    pub held_rows: usize,
     /// Too little work to share.
     pub serial: bool,
 }
@@ -86,6 +90,12 @@ pub(crate) fn part(n: usize, parts: usize, i: usize) -> (usize, usize) {
 
 /// Longest stretch of the sum, in bytes of one column: a panel's stretch and a block of rows share the second cache.
 pub(crate) const STRETCH_BYTES: usize = 3072;
+/// The same where the right operand is packed on the way: a panel shares the first cache with some rows.
+pub(crate) const VIEW_STRETCH_BYTES: usize = 1280;
+/// The packed panels of a unit then: in the third cache, one at a time in the first.
+const PANEL_BYTES: usize = 1 << 20;
+/// The sums of a unit then; touched once a stretch, so that the third cache will do.
+const HELD_BYTES: usize = 1 << 20;
 /// A block of the left operand stays in the second cache.
 const LHS_BYTES: usize = 256 << 10;
 /// A block of sums too.
@@ -93,19 +103,32 @@ const SUM_BYTES: usize = 128 << 10;
 /// Cycles; below this a dispatch costs more than it gives.
 const SERIAL: f64 = 8000.0;
 
+/// Cycles of packing one element.
+const PACK: f64 = 0.8;
+
+/// The same for copying one of the left operand.
+const COPY: f64 = 1.5;
+
 /// No more parts of the rows than this for each thread.
 const MOST_PARTS: usize = 8;
 
 /// Picks the cheapest cut by a rough count of cycles.
 pub(crate) fn choose(p: &Problem) -> Cut {
     let panels = p.columns.panels();
-    let stretch = p.k.min(STRETCH_BYTES / p.bytes).max(1);
+    let longest = if p.packs {
+        VIEW_STRETCH_BYTES
+    } else {
+        STRETCH_BYTES
+    };
+    let stretch = p.k.min(longest / p.bytes).max(1);
+    let advances = p.packs && p.k > longest / p.bytes;
     let block_rows = (LHS_BYTES / (stretch * p.bytes)).max(p.tile_rows);
     let block_rows = block_rows - block_rows % p.tile_rows;
     let mut best = Cut {
         row_parts: 1,
         panel_parts: 1,
         block_rows,
+        held_rows: block_rows,
         serial: true,
     };
     let mut best_cost = f64::INFINITY;
@@ -117,19 +140,33 @@ pub(crate) fn choose(p: &Problem) -> Cut {
         let sums = rows.min(block_rows) * p.columns.padded() * p.bytes;
         let fewest = if p.whole_rows {
             1
+        } else if p.packs {
+            (stretch * p.columns.padded() * p.bytes).div_ceil(PANEL_BYTES)
         } else {
             sums.div_ceil(SUM_BYTES)
         };
         for more in [4, 5, 6, 8, 12, 16, 24, 32] {
             let panel_parts = (fewest * more).div_ceil(4).clamp(1, panels.max(1));
             let cols = panels.div_ceil(panel_parts) * p.columns.width;
-            let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts);
+            let held_rows = (HELD_BYTES / (cols * p.bytes).max(1)).max(p.tile_rows);
+            let block_rows = if p.packs {
+                block_rows.min(held_rows - held_rows % p.tile_rows)
+            } else {
+                block_rows
+            };
+            let packings = if advances {
+                rows.div_ceil(held_rows)
+            } else {
+                1
+            };
+            let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts, packings);
             if cost < best_cost {
                 best_cost = cost;
                 best = Cut {
                     row_parts,
                     panel_parts,
                     block_rows,
+                    held_rows,
                     serial: unit * ((p.matrices * row_parts * panel_parts) as f64) < SERIAL,
                 };
             }
@@ -142,6 +179,7 @@ pub(crate) fn choose(p: &Problem) -> Cut {
     if p.whole_rows {
         let rows = SUM_BYTES / (p.columns.padded() * p.bytes).max(1);
         best.block_rows = best.block_rows.min(rows.max(p.tile_rows));
+        best.held_rows = best.block_rows;
     }
     best
 }
@@ -152,12 +190,17 @@ fn next(n: usize) -> usize {
 }
 
 /// Cycles of one unit, and of the whole on all threads.
-fn cost(p: &Problem, rows: usize, cols: usize, parts: usize) -> (f64, f64) {
+fn cost(p: &Problem, rows: usize, cols: usize, parts: usize, packings: usize) -> (f64, f64) {
     let (rows_f, cols_f, k) = (rows as f64, cols as f64, p.k as f64);
     let bytes = p.bytes as f64;
     let multiply = rows_f * cols_f * k / (2.0 * p.lanes as f64);
-    let read_lhs = rows_f * k * bytes / 16.0;
-    let read_rhs = cols_f * k * if p.packs { 2.0 } else { bytes / 10.0 };
+    let read_lhs = rows_f * k * if p.copies { COPY } else { bytes / 16.0 };
+    let read = if p.packs {
+        PACK * packings as f64
+    } else {
+        bytes / 10.0
+    };
+    let read_rhs = cols_f * k * read;
     let unit = multiply + read_lhs + read_rhs + rows_f * cols_f / p.lanes as f64 + 500.0;
     let units = p.matrices * parts;
     let waves = units.div_ceil(p.threads.max(1)) as f64;
@@ -212,6 +255,7 @@ mod tests {
                 tile_rows: 6,
                 threads,
                 packs: false,
+                copies: false,
                 whole_rows: false,
             });
             assert!(

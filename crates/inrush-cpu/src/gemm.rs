@@ -1,11 +1,13 @@
 //! Batched matrix products with taps.
 
-use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, part};
+use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, VIEW_STRETCH_BYTES, part};
 use crate::convert::CopyFn;
+use crate::in_place::InPlace;
 use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
-use crate::pack::{Columns, PackedB, RhsView, Shared, pack_panels, reader};
+use crate::pack::{Columns, PackedB, Packing, RhsView, Shared, reader};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
+use crate::thin;
 use crate::transpose::TransposeFn;
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
@@ -66,6 +68,7 @@ pub struct Gemm {
     columns: Columns,
     stretches: Vec<Stretch>,
     cut: Cut,
+    whole_rows: bool,
 }
 
 impl Gemm {
@@ -78,7 +81,19 @@ impl Gemm {
         threads: usize,
         packed: bool,
     ) -> Result<Gemm> {
-        Self::plan_with(shape, acc, isa, threads, packed, false)
+        Self::plan_with(shape, acc, isa, threads, packed, false, false)
+    }
+
+    /// As [`Gemm::plan`] for a left operand that is not contiguous along `k` or has another dtype than `acc`, so that
+    /// rows are copied before they are used.
+    pub fn plan_copying(
+        shape: GemmShape,
+        acc: DType,
+        isa: Isa,
+        threads: usize,
+        packed: bool,
+    ) -> Result<Gemm> {
+        Self::plan_with(shape, acc, isa, threads, packed, true, false)
     }
 
     /// As [`Gemm::plan`], but every block handed to the epilogue spans all columns of a group, for epilogues that reduce
@@ -90,7 +105,7 @@ impl Gemm {
         threads: usize,
         packed: bool,
     ) -> Result<Gemm> {
-        Self::plan_with(shape, acc, isa, threads, packed, true)
+        Self::plan_with(shape, acc, isa, threads, packed, false, true)
     }
 
     fn plan_with(
@@ -99,6 +114,7 @@ impl Gemm {
         isa: Isa,
         threads: usize,
         packed: bool,
+        copies: bool,
         whole_rows: bool,
     ) -> Result<Gemm> {
         if !crate::available().contains(&isa) {
@@ -120,11 +136,12 @@ impl Gemm {
                 tile_rows: kernels.rows[columns.width.max(columns.last).max(1).div_ceil(kernels.lanes) - 1],
                 threads,
                 packs: !packed,
+                copies,
                 whole_rows,
             });
-            let limit = STRETCH_BYTES / size_of::<T>();
+            let limit = if packed { STRETCH_BYTES } else { VIEW_STRETCH_BYTES } / size_of::<T>();
             let stretches = blocking::stretches(shape.taps, shape.k, limit);
-            Gemm { shape, isa, acc, columns, stretches, cut }
+            Gemm { shape, isa, acc, columns, stretches, cut, whole_rows }
         })
     }
 
@@ -163,7 +180,7 @@ impl Gemm {
         out.check::<T>(s.batch, s.m, s.groups * s.n)?;
         let copy_lhs = reader::<T>(lhs.dtype)?;
         let depth = s.taps * s.k;
-        let copy_rhs = match rhs {
+        let packing = match rhs {
             Rhs::Packed(b) => {
                 b.check(self.isa, self.acc, depth, &self.columns)?;
                 if b.matrices() != s.groups && b.matrices() != matrices {
@@ -183,11 +200,29 @@ impl Gemm {
                         v.cols.len()
                     )));
                 }
-                Some(reader::<T>(v.dtype)?)
+                Some(Packing::new(v, self.isa)?)
             }
         };
         if matrices == 0 || s.m == 0 || s.n == 0 {
             return Ok(());
+        }
+        if let Rhs::View(view) = rhs
+            && let (Some(way), Some(loops)) = (thin::way(s.m, view), T::thin(self.isa, view.dtype))
+            && !self.whole_rows
+            && depth > 0
+        {
+            let direct = lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && s.taps == 1;
+            let job = InPlace {
+                shape: *s,
+                lhs,
+                copy_lhs: (!direct).then_some(copy_lhs),
+                view,
+                way,
+                loops,
+                out,
+            };
+            // SAFETY: the caller's contract; operands were checked above.
+            return unsafe { job.run(pool) };
         }
         let direct =
             lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && (s.k >= 4 || s.taps == 1);
@@ -196,9 +231,9 @@ impl Gemm {
             kernels: T::kernels(self.isa),
             lhs,
             copy_lhs: (!direct).then_some(copy_lhs),
+            transpose_lhs: T::transpose(self.isa, lhs.dtype).filter(|_| lhs.k_step != 1),
             rhs,
-            copy_rhs,
-            transpose: T::transpose(self.isa),
+            packing,
             out,
         };
         let job = Shared(&job);
@@ -219,53 +254,42 @@ struct Job<'a, T: 'static> {
     lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
     copy_lhs: Option<CopyFn<u8, T>>,
+    /// The same, where rows are contiguous along `m`.
+    transpose_lhs: Option<TransposeFn<T>>,
     rhs: Rhs<'a>,
-    copy_rhs: Option<CopyFn<u8, T>>,
-    transpose: Option<TransposeFn<T>>,
+    /// Set where the right operand is packed on the way.
+    packing: Option<Packing<'a, T>>,
     out: &'a Output,
 }
 
-/// Where the parts of a unit's scratch memory begin, in bytes.
-struct ScratchMap {
-    pointers: usize,
-    sums: usize,
-    lhs: usize,
-    rhs: usize,
-    end: usize,
+/// Where a block of sums goes.
+struct Target<T> {
+    m: (usize, usize),
+    /// Address of column 0 of the first row and distance of rows, for full panels that are stored as they are.
+    straight: Option<(*mut T, usize)>,
+    /// Column 0 of the first panel.
+    sums: *mut T,
+    ld: usize,
+}
+
+/// One unit of work: some panels of one matrix for some rows, and its scratch memory.
+struct Unit<T> {
+    matrix: usize,
+    panels: (usize, usize),
+    /// Rows whose sums are held at a time, and rows of a block, whose left operand stays in the second cache.
+    held_rows: usize,
+    block_rows: usize,
+    /// Every panel is used once, right after it was packed, in the same memory.
+    fleeting: bool,
+    pointers: *mut *const T,
+    sums: *mut T,
+    lhs: *mut T,
+    rhs: *mut T,
 }
 
 impl<T: Kernel> Job<'_, T> {
-    fn scratch_map(&self, block_rows: usize, panels: (usize, usize)) -> ScratchMap {
-        let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
-        let plan = self.plan;
-        let columns = (panels.1 - panels.0) * plan.columns.width;
-        let pointers = 0;
-        let sums = pointers + round(block_rows * size_of::<*const T>());
-        let lhs = sums + round(block_rows * columns * size_of::<T>());
-        let longest = plan
-            .stretches
-            .iter()
-            .map(|s| s.taps * s.k)
-            .max()
-            .unwrap_or(0);
-        let copied = if self.copy_lhs.is_some() {
-            block_rows * longest
-        } else {
-            0
-        };
-        let rhs = lhs + round(copied * size_of::<T>());
-        let packed = if self.copy_rhs.is_some() {
-            plan.shape.taps * plan.shape.k * columns
-        } else {
-            0
-        };
-        ScratchMap {
-            pointers,
-            sums,
-            lhs,
-            rhs,
-            end: rhs + round(packed * size_of::<T>()),
-        }
+    fn packs(&self) -> bool {
+        self.packing.is_some()
     }
 
     /// # Safety
@@ -280,136 +304,204 @@ impl<T: Kernel> Job<'_, T> {
         if rows.0 == rows.1 || panels.0 == panels.1 {
             return;
         }
-        let blocks = (rows.1 - rows.0).div_ceil(cut.block_rows);
-        let block_rows = (rows.1 - rows.0).div_ceil(blocks);
-        let map = self.scratch_map(block_rows, panels);
-        scratch::with(Owner::Unit, map.end, |scratch| {
-            // SAFETY: the parts of the map do not overlap and are large enough for their users.
+        let count = rows.1 - rows.0;
+        // Where stretches are packed one after the other, all rows advance by one before the next is packed.
+        let advance = self.packs() && self.plan.stretches.len() > 1;
+        let limit = if advance {
+            cut.held_rows
+        } else {
+            cut.block_rows
+        };
+        let holds = count.div_ceil(limit);
+        let held_rows = count.div_ceil(holds);
+        let block_rows = held_rows.div_ceil(held_rows.div_ceil(cut.block_rows));
+        let by_rows = self.packing.as_ref().is_some_and(Packing::by_rows);
+        let fleeting = held_rows == block_rows && (advance || holds == 1) && !by_rows;
+
+        let longest = self.plan.stretches.iter().map(|s| s.taps * s.k).max();
+        let longest = longest.unwrap_or(0);
+        let padded = (panels.1 - panels.0) * columns.width;
+        let mut end = 0;
+        let mut take = |wanted: bool, bytes: usize| {
+            let at = end;
+            end += if wanted {
+                bytes.next_multiple_of(ALIGN)
+            } else {
+                0
+            };
+            at
+        };
+        let size = size_of::<T>();
+        let pointers = take(true, block_rows * size_of::<*const T>());
+        let sums = take(true, held_rows * padded * size);
+        let lhs = take(self.copy_lhs.is_some(), block_rows * longest * size);
+        let packed = if fleeting { columns.width } else { padded };
+        let rhs = take(self.packs(), longest * packed * size);
+        scratch::with(Owner::Unit, end, |scratch| {
+            // SAFETY: the parts do not overlap and are large enough for their users.
             unsafe {
-                let packed = scratch.add(map.rhs).cast::<T>();
-                if let (Some(copy), Rhs::View(view)) = (self.copy_rhs, self.rhs) {
-                    pack_panels(copy, self.transpose, view, matrix, columns, panels, packed);
-                }
-                for b in 0..blocks {
-                    let (m0, m1) = part(rows.1 - rows.0, blocks, b);
-                    let m = (rows.0 + m0, rows.0 + m1);
-                    self.block(scratch, &map, packed, matrix, m, panels);
+                let unit = Unit {
+                    matrix,
+                    panels,
+                    held_rows,
+                    block_rows,
+                    fleeting,
+                    pointers: scratch.add(pointers).cast(),
+                    sums: scratch.add(sums).cast(),
+                    lhs: scratch.add(lhs).cast(),
+                    rhs: scratch.add(rhs).cast(),
+                };
+                for h in 0..holds {
+                    let (m0, m1) = part(count, holds, h);
+                    let first = self.packs() && (advance || h == 0);
+                    self.hold(&unit, (rows.0 + m0, rows.0 + m1), first);
                 }
             }
         });
     }
 
+    /// Rows `m.0..m.1` of a unit from start to end; `pack`: its panels have yet to be packed.
+    ///
     /// # Safety
-    /// As [`Job::unit`]; `scratch` follows `map`; `packed` holds the panels where the operand is not packed already.
-    unsafe fn block(
-        &self,
-        scratch: *mut u8,
-        map: &ScratchMap,
-        packed: *const T,
-        matrix: usize,
-        m: (usize, usize),
-        panels: (usize, usize),
-    ) {
+    /// As [`Job::unit`].
+    unsafe fn hold(&self, unit: &Unit<T>, m: (usize, usize), pack: bool) {
         let (s, columns) = (&self.plan.shape, &self.plan.columns);
-        let depth = s.taps * s.k;
-        let rows = m.1 - m.0;
+        let (rows, panels) = (m.1 - m.0, unit.panels);
+        debug_assert!(rows <= unit.held_rows);
         let ld = (panels.1 - panels.0) * columns.width;
-        let n = (
-            panels.0 * columns.width,
-            (panels.1 * columns.width).min(s.n),
-        );
+        // Full panels go straight to where results are stored, if nothing else is to be done with them.
+        let straight = self.straight(unit.matrix, m.0);
+        let blocks = rows.div_ceil(unit.block_rows);
         // SAFETY: see the steps; together with the contract they keep every access in its operand or part of scratch.
         unsafe {
-            let pointers = scratch.add(map.pointers).cast::<*const T>();
-            let sums = scratch.add(map.sums).cast::<T>();
-            let size = self.lhs.dtype.size() as isize;
-            let base = self
-                .lhs
-                .ptr
-                .wrapping_offset(self.lhs.matrices.offset(matrix) * size);
-            if self.copy_lhs.is_none() {
-                let mut walk = self.lhs.rows.walk(m.0);
-                for i in 0..rows {
-                    *pointers.add(i) = base.wrapping_offset(walk.next() * size).cast();
-                }
-            }
-            // Full panels go straight to where results are stored, if nothing else is to be done with them.
-            let straight = self.straight(matrix, m.0);
-            for (i, stretch) in self.plan.stretches.iter().enumerate() {
-                let shifted = [self.lhs.taps[stretch.tap] + stretch.k0 as isize];
-                let mut tile = Tile {
-                    rows: pointers,
-                    taps: if stretch.k0 == 0 {
-                        self.lhs.taps[stretch.tap..].as_ptr()
-                    } else {
-                        shifted.as_ptr()
-                    },
-                    ntaps: stretch.taps,
-                    k: stretch.k,
-                    b: packed,
-                    c: sums,
-                    ldc: ld,
-                    accumulate: i > 0,
-                    ahead: std::ptr::null(),
-                    ahead_lines: 0,
-                };
-                if let Some(copy) = self.copy_lhs {
-                    let copied = scratch.add(map.lhs).cast::<T>();
-                    self.copy_rows(copy, base, m, stretch, copied, pointers);
-                    tile.taps = NO_TAP.as_ptr();
-                    tile.ntaps = 1;
-                    tile.k = stretch.taps * stretch.k;
-                }
-                let panel = |p: usize| match self.rhs {
-                    Rhs::Packed(b) => b.panel::<T>(self.packed_index(b, matrix), p),
-                    Rhs::View(_) => packed.add((p - panels.0) * columns.width * depth),
-                };
-                for p in panels.0..panels.1 {
-                    let width = columns.width_of(p);
-                    tile.b = panel(p).add(stretch.row * width);
-                    if p + 1 < panels.1 {
-                        tile.ahead = panel(p + 1)
-                            .add(stretch.row * columns.width_of(p + 1))
-                            .cast();
-                    } else if let Some(next) = self.plan.stretches.get(i + 1) {
-                        tile.ahead = panel(panels.0)
-                            .add(next.row * columns.width_of(panels.0))
-                            .cast();
-                    }
-                    let to = match &straight {
-                        Some((to, step)) if p < columns.full => {
-                            tile.ldc = *step;
-                            to.wrapping_add(p * columns.width)
-                        }
-                        _ => {
-                            tile.ldc = ld;
-                            sums.add((p - panels.0) * columns.width)
-                        }
+            for i in 0..self.plan.stretches.len() {
+                for b in 0..blocks {
+                    let (m0, m1) = part(rows, blocks, b);
+                    let to = Target {
+                        m: (m.0 + m0, m.0 + m1),
+                        straight: straight.map(|(to, step)| (to.wrapping_add(m0 * step), step)),
+                        sums: unit.sums.add(m0 * ld),
+                        ld,
                     };
-                    self.panel(&mut tile, rows, width / self.kernels.lanes, pointers, to);
+                    self.stretch(unit, i, &to, pack && b == 0);
                 }
             }
             if self.plan.stretches.is_empty() {
-                std::slice::from_raw_parts_mut(sums, rows * ld).fill(T::default());
+                std::slice::from_raw_parts_mut(unit.sums, rows * ld).fill(T::default());
             }
             let done = if straight.is_some() && !self.plan.stretches.is_empty() {
                 columns.full
             } else {
                 0
             };
-            let n = (n.0.max(done * columns.width), n.1);
+            let first = panels.0 * columns.width;
+            let n = (
+                first.max(done * columns.width),
+                (panels.1 * columns.width).min(s.n),
+            );
             if n.0 >= n.1 {
                 return;
             }
-            let group = matrix % s.groups;
-            let sums = sums.add((n.0 - panels.0 * columns.width).min(ld));
+            let group = unit.matrix % s.groups;
             self.out.put(&Block {
-                acc: sums,
+                acc: unit.sums.add((n.0 - first).min(ld)),
                 ld,
-                batch: matrix / s.groups,
+                batch: unit.matrix / s.groups,
                 m,
                 n: (group * s.n + n.0, group * s.n + n.1),
             });
+        }
+    }
+
+    /// One stretch of the sum for a block of rows.
+    ///
+    /// # Safety
+    /// As [`Job::unit`].
+    unsafe fn stretch(&self, unit: &Unit<T>, i: usize, to: &Target<T>, pack: bool) {
+        let columns = &self.plan.columns;
+        let stretch = &self.plan.stretches[i];
+        let depth = stretch.taps * stretch.k;
+        let (panels, rows) = (unit.panels, to.m.1 - to.m.0);
+        // SAFETY: see [`Job::hold`].
+        unsafe {
+            let size = self.lhs.dtype.size() as isize;
+            let offset = self.lhs.matrices.offset(unit.matrix);
+            let base = self.lhs.ptr.wrapping_offset(offset * size);
+            let shifted = [self.lhs.taps[stretch.tap] + stretch.k0 as isize];
+            let mut tile = Tile {
+                rows: unit.pointers,
+                taps: if stretch.k0 == 0 {
+                    self.lhs.taps[stretch.tap..].as_ptr()
+                } else {
+                    shifted.as_ptr()
+                },
+                ntaps: stretch.taps,
+                k: stretch.k,
+                b: std::ptr::null(),
+                c: to.sums,
+                ldc: to.ld,
+                accumulate: i > 0,
+                ahead: std::ptr::null(),
+                ahead_lines: 0,
+            };
+            if let Some(copy) = self.copy_lhs {
+                self.copy_rows(copy, base, to.m, stretch, unit.lhs, unit.pointers);
+                tile.taps = NO_TAP.as_ptr();
+                tile.ntaps = 1;
+                tile.k = depth;
+            } else {
+                let mut walk = self.lhs.rows.walk(to.m.0);
+                for i in 0..rows {
+                    *unit.pointers.add(i) = base.wrapping_offset(walk.next() * size).cast();
+                }
+            }
+            let packing = self.packing.as_ref().filter(|_| pack);
+            let k = (stretch.row, stretch.row + depth);
+            if let Some(packing) = packing.filter(|_| !unit.fleeting) {
+                packing.panels(unit.matrix, columns, panels, k, unit.rhs);
+            }
+            for p in panels.0..panels.1 {
+                let width = columns.width_of(p);
+                match self.rhs {
+                    Rhs::Packed(b) => {
+                        let matrix = self.packed_index(b, unit.matrix);
+                        let panel = |p: usize| b.panel::<T>(matrix, p);
+                        tile.b = panel(p).add(stretch.row * width);
+                        if p + 1 < panels.1 {
+                            tile.ahead = panel(p + 1)
+                                .add(stretch.row * columns.width_of(p + 1))
+                                .cast();
+                        } else if let Some(next) = self.plan.stretches.get(i + 1) {
+                            tile.ahead = panel(panels.0)
+                                .add(next.row * columns.width_of(panels.0))
+                                .cast();
+                        } else {
+                            tile.ahead = std::ptr::null();
+                        }
+                    }
+                    Rhs::View(_) if unit.fleeting => {
+                        if let Some(packing) = packing {
+                            packing.panels(unit.matrix, columns, (p, p + 1), k, unit.rhs);
+                        }
+                        tile.b = unit.rhs;
+                    }
+                    Rhs::View(_) => {
+                        tile.b = unit.rhs.add((p - panels.0) * columns.width * depth);
+                    }
+                }
+                let at = match to.straight {
+                    Some((at, step)) if p < columns.full => {
+                        tile.ldc = step;
+                        at.wrapping_add(p * columns.width)
+                    }
+                    _ => {
+                        tile.ldc = to.ld;
+                        to.sums.add((p - panels.0) * columns.width)
+                    }
+                };
+                let pointers = unit.pointers;
+                self.panel(&mut tile, rows, width / self.kernels.lanes, pointers, at);
+            }
         }
     }
 
@@ -498,19 +590,54 @@ impl<T: Kernel> Job<'_, T> {
     ) {
         let size = self.lhs.dtype.size() as isize;
         let ld = stretch.taps * stretch.k;
-        let step = self.lhs.k_step;
-        let mut walk = self.lhs.rows.walk(m.0);
+        let (rows, step) = (m.1 - m.0, self.lhs.k_step);
+        // Eight products at a time of as many rows as are contiguous; the rest row by row.
+        let (run, along) = self.lhs.rows.inner();
+        let transpose = self.transpose_lhs.filter(|_| along == 1 && run >= 8);
+        let eights = if transpose.is_some() {
+            stretch.k - stretch.k % 8
+        } else {
+            0
+        };
         // SAFETY: reads elements of the operand, writes `rows * ld` elements of scratch.
         unsafe {
-            for i in 0..m.1 - m.0 {
-                let row = walk.next();
-                for t in 0..stretch.taps {
-                    let tap = self.lhs.taps[stretch.tap + t];
-                    let from =
-                        base.wrapping_offset((row + tap + stretch.k0 as isize * step) * size);
-                    copy(from, step, to.add(i * ld + t * stretch.k), 1, stretch.k);
+            let at = |row: isize, tap: usize, k: usize| {
+                let offset = row + self.lhs.taps[tap] + (stretch.k0 + k) as isize * step;
+                base.wrapping_offset(offset * size)
+            };
+            if let Some(transpose) = transpose {
+                // A cache line of the source at a time.
+                const LINE: usize = 16;
+                let mut i = 0;
+                while i < rows {
+                    let some = LINE.min(rows - i).min(run - (m.0 + i) % run);
+                    let row = self.lhs.rows.offset(m.0 + i);
+                    for t in 0..stretch.taps {
+                        for k in (0..eights).step_by(8) {
+                            let dst = to.add(i * ld + t * stretch.k + k);
+                            transpose(at(row, stretch.tap + t, k), step, dst, ld, some);
+                        }
+                    }
+                    i += some;
                 }
+            }
+            let mut walk = self.lhs.rows.walk(m.0);
+            for i in 0..rows {
+                let row = walk.next();
                 *pointers.add(i) = to.add(i * ld);
+                if eights == stretch.k {
+                    continue;
+                }
+                for t in 0..stretch.taps {
+                    let dst = to.add(i * ld + t * stretch.k + eights);
+                    copy(
+                        at(row, stretch.tap + t, eights),
+                        step,
+                        dst,
+                        1,
+                        stretch.k - eights,
+                    );
+                }
             }
         }
     }

@@ -6,7 +6,8 @@
 //! - [`Pool`]: threads that spin for a moment before they sleep, a dispatch costs about a microsecond; or those of an
 //!   OpenMP runtime that the process has.
 //! - [`PackedB`]: weights laid out once, at load.
-//! - [`Gemm`]: batched products, also with several taps, which is what a convolution is.
+//! - [`Gemm`]: batched products, also with several taps, which is what a convolution is. Right operands that are not
+//!   packed are read where they lie by few rows, and packed block by block for many.
 //! - [`Conv`]: channels-last convolutions in one to three dimensions, grouped or depthwise.
 
 mod affine;
@@ -15,6 +16,7 @@ mod conv;
 mod convert;
 mod depthwise;
 mod gemm;
+mod in_place;
 mod isa;
 mod micro;
 mod pack;
@@ -22,6 +24,7 @@ mod pool;
 mod scratch;
 mod simd;
 mod store;
+mod thin;
 mod transpose;
 mod winograd;
 

@@ -5,6 +5,7 @@
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
 use crate::simd::{Element, Portable, Simd};
+use crate::thin;
 use crate::transpose::{self, TransposeFn};
 use inrush_base::{DType, Isa};
 
@@ -70,6 +71,10 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: 
     let mut acc = [[[S::zero(); NV]; MR]; SETS];
     let mut b = t.b;
     let mut ahead = t.ahead;
+    // Sums may have left the caches since they were written.
+    for i in 0..MR {
+        S::prefetch(t.c.wrapping_add(i * t.ldc).cast());
+    }
     for tap in 0..t.ntaps {
         let offset = *t.taps.add(tap);
         let mut a = [std::ptr::null::<S::T>(); MR];
@@ -209,12 +214,14 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
     /// One function for one vector of channels of several pixels; see [`crate::depthwise`].
     fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<Self>;
+    /// The loops of [`crate::thin`] over a right operand of dtype `stored`, where there are any.
+    fn thin(isa: Isa, stored: DType) -> Option<&'static thin::Loops<Self>>;
     /// See [`crate::transpose`].
-    fn transpose(isa: Isa) -> Option<TransposeFn<Self>>;
+    fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
 }
 
 macro_rules! float {
-    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident, $transpose:path) => {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident, $transpose:path, $($stored:ident: $e:ty),*) => {
         impl Kernel for $t {
             fn kernels(isa: Isa) -> &'static Kernels<$t> {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
@@ -237,8 +244,34 @@ macro_rules! float {
                     _ => &PLAIN,
                 }
             }
-            fn transpose(isa: Isa) -> Option<TransposeFn<$t>> {
-                $transpose(isa)
+            fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
+                $transpose(isa, stored)
+            }
+            fn thin(isa: Isa, stored: DType) -> Option<&'static thin::Loops<$t>> {
+                match stored {
+                    $( DType::$stored => {
+                        static PLAIN: thin::Loops<$t> = thin::plain::loops::<Portable<$t>, $e>();
+                        Some(match isa {
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx2 => {
+                                static L: thin::Loops<$t> = thin::avx2::loops::<crate::simd::$avx2, $e>();
+                                &L
+                            }
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx512 => {
+                                static L: thin::Loops<$t> = thin::avx512::loops::<crate::simd::$avx512, $e>();
+                                &L
+                            }
+                            #[cfg(target_arch = "aarch64")]
+                            Isa::Neon => {
+                                static L: thin::Loops<$t> = thin::plain::loops::<crate::simd::$neon, $e>();
+                                &L
+                            }
+                            _ => &PLAIN,
+                        })
+                    } )*
+                    _ => None,
+                }
             }
             fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<$t> {
                 use crate::depthwise::*;
@@ -255,8 +288,8 @@ macro_rules! float {
         }
     };
 }
-float!(f32, Avx2F32, Avx512F32, NeonF32, transpose::f32);
-float!(f64, Avx2F64, Avx512F64, NeonF64, transpose::none);
+float!(f32, Avx2F32, Avx512F32, NeonF32, transpose::f32, F32: f32, F16: half::f16, BF16: half::bf16);
+float!(f64, Avx2F64, Avx512F64, NeonF64, transpose::none, F64: f64);
 
 macro_rules! int {
     ($t:ty) => {
@@ -265,8 +298,12 @@ macro_rules! int {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
                 &PLAIN
             }
-            fn transpose(isa: Isa) -> Option<TransposeFn<$t>> {
-                transpose::none(isa)
+            fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
+                transpose::none(isa, stored)
+            }
+            fn thin(_: Isa, stored: DType) -> Option<&'static thin::Loops<$t>> {
+                static PLAIN: thin::Loops<$t> = thin::plain::loops::<Portable<$t>, $t>();
+                (stored == <$t as Element>::DTYPE).then_some(&PLAIN)
             }
             fn depthwise(_: Isa) -> crate::depthwise::PixelFn<$t> {
                 crate::depthwise::pixels_plain::<Portable<$t>>

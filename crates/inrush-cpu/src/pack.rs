@@ -3,6 +3,7 @@
 use crate::convert::CopyFn;
 use crate::micro::{Kernel, Kernels, MAX_NV, with_element};
 use crate::scratch::Bytes;
+use crate::thin::{Loops, Spread};
 use crate::transpose::TransposeFn;
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
@@ -96,7 +97,6 @@ impl PackedB {
     }
 
     unsafe fn pack_as<T: Kernel>(pool: &Pool, isa: Isa, view: &RhsView) -> Result<PackedB> {
-        let copy = reader::<T>(view.dtype)?;
         let columns = Columns::choose(T::kernels(isa), view.cols.len());
         let (matrices, k) = (view.matrices.len(), view.k.len());
         let data = columns
@@ -123,7 +123,8 @@ impl PackedB {
         let panels = columns.panels();
         let some = panels.div_ceil(4 * pool.threads()).clamp(1, 64);
         let groups = panels.div_ceil(some);
-        let (from, to) = (Shared(view), Shared(&packed));
+        let packing = Packing::<T>::new(view, isa)?;
+        let (from, to) = (Shared(&packing), Shared(&packed));
         pool.parallel_for(matrices * groups, 1, &|units| {
             for unit in units {
                 let (matrix, first) = (unit / groups, unit % groups * some);
@@ -132,8 +133,7 @@ impl PackedB {
                 unsafe {
                     let to = to.get();
                     let dst = to.panel::<T>(matrix, first).cast_mut();
-                    let transpose = T::transpose(isa);
-                    pack_panels(copy, transpose, from.get(), matrix, &to.columns, p, dst);
+                    from.get().panels(matrix, &to.columns, p, (0, k), dst);
                 }
             }
         })?;
@@ -186,52 +186,102 @@ pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
     T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
 }
 
-/// Copies panels `p.0..p.1`, one after the other; by `transpose` where eight columns are contiguous each.
-///
-/// # Safety
-/// `view` is readable; `dst` can take `view.k.len()` rows of each panel's width.
-pub(crate) unsafe fn pack_panels<T: Kernel>(
+/// How a view is packed.
+pub(crate) struct Packing<'a, T: 'static> {
+    view: &'a RhsView,
     copy: CopyFn<u8, T>,
     transpose: Option<TransposeFn<T>>,
-    view: &RhsView,
-    matrix: usize,
-    columns: &Columns,
-    p: (usize, usize),
-    dst: *mut T,
-) {
-    let size = view.dtype.size() as isize;
-    let base = view
-        .ptr
-        .wrapping_offset(view.matrices.offset(matrix) * size);
-    let from = Source { view, base, copy };
-    let k = view.k.len();
-    let (n_run, n_step) = view.cols.inner();
-    let by_rows =
-        n_step.unsigned_abs() <= view.k.inner().1.unsigned_abs() && n_run >= columns.n.min(4);
-    // SAFETY: destinations are inside the panels, sources elements of the view.
-    unsafe {
-        if columns.last > 0 && p.1 > columns.full {
-            let last = dst.add((columns.full - p.0) * columns.width * k);
-            std::ptr::write_bytes(last, 0, k * columns.last);
-        }
-        if by_rows {
-            // A few rows at a time through all panels: as many streams of the source as prefetchers follow, and stretches
-            // of each panel long enough to be written as one.
-            const ROWS: usize = 8;
-            for i in (0..k).step_by(ROWS) {
-                for q in p.0..p.1 {
-                    let width = columns.width_of(q);
-                    let to = dst.add((q - p.0) * columns.width * k);
-                    let mut rows = view.k.walk(i);
-                    for i in i..(i + ROWS).min(k) {
-                        from.row(rows.next(), columns.of(q), to.add(i * width));
+    loops: Option<&'static Loops<T>>,
+    lanes: usize,
+}
+
+impl<'a, T: Kernel> Packing<'a, T> {
+    pub(crate) fn new(view: &'a RhsView, isa: Isa) -> Result<Self> {
+        Ok(Packing {
+            view,
+            copy: reader::<T>(view.dtype)?,
+            transpose: T::transpose(isa, view.dtype),
+            loops: T::thin(isa, view.dtype),
+            lanes: T::kernels(isa).lanes,
+        })
+    }
+
+    /// Whether rows are copied through all panels at once, rather than panel by panel.
+    pub(crate) fn by_rows(&self) -> bool {
+        let (n_run, n_step) = self.view.cols.inner();
+        n_step.unsigned_abs() <= self.view.k.inner().1.unsigned_abs()
+            && n_run >= self.view.cols.len().min(4)
+    }
+
+    /// Copies rows `k.0..k.1` of panels `p.0..p.1`, one panel after the other; by `transpose` where eight columns are
+    /// contiguous each.
+    ///
+    /// # Safety
+    /// The view is readable; `dst` can take that many rows of each panel's width.
+    pub(crate) unsafe fn panels(
+        &self,
+        matrix: usize,
+        columns: &Columns,
+        p: (usize, usize),
+        k: (usize, usize),
+        dst: *mut T,
+    ) {
+        let view = self.view;
+        let size = view.dtype.size() as isize;
+        let base = view
+            .ptr
+            .wrapping_offset(view.matrices.offset(matrix) * size);
+        let from = Source {
+            view,
+            base,
+            copy: self.copy,
+        };
+        let depth = k.1 - k.0;
+        // SAFETY: destinations are inside the panels, sources elements of the view.
+        unsafe {
+            if columns.last > 0 && p.1 > columns.full {
+                let last = dst.add((columns.full - p.0) * columns.width * depth);
+                std::ptr::write_bytes(last, 0, depth * columns.last);
+            }
+            let mut p = p;
+            let mut dst = dst;
+            if let (Some(loops), Some(step), Some(1)) =
+                (self.loops, view.k.stride(), view.cols.stride())
+                && p.0 < columns.full
+            {
+                // Whole panels of plain rows.
+                let whole = p.1.min(columns.full) - p.0;
+                (loops.spread)(&Spread {
+                    src: from.at(view.k.offset(k.0) + (p.0 * columns.width) as isize),
+                    step,
+                    rows: depth,
+                    nv: columns.width / self.lanes,
+                    panels: whole,
+                    dst,
+                    panel_step: columns.width * depth,
+                });
+                p.0 += whole;
+                dst = dst.add(whole * columns.width * depth);
+            }
+            if self.by_rows() {
+                // A few rows at a time through all panels: as many streams of the source as prefetchers follow, and
+                // stretches of each panel long enough to be written as one.
+                const ROWS: usize = 8;
+                for i in (0..depth).step_by(ROWS) {
+                    for q in p.0..p.1 {
+                        let width = columns.width_of(q);
+                        let to = dst.add((q - p.0) * columns.width * depth);
+                        let mut rows = view.k.walk(k.0 + i);
+                        for i in i..(i + ROWS).min(depth) {
+                            from.row(rows.next(), columns.of(q), to.add(i * width));
+                        }
                     }
                 }
-            }
-        } else {
-            for q in p.0..p.1 {
-                let to = dst.add((q - p.0) * columns.width * k);
-                from.columns(columns.of(q), columns.width_of(q), transpose, to);
+            } else {
+                for q in p.0..p.1 {
+                    let to = dst.add((q - p.0) * columns.width * depth);
+                    from.columns(columns.of(q), k, columns.width_of(q), self.transpose, to);
+                }
             }
         }
     }
@@ -274,37 +324,38 @@ impl<T: Kernel> Source<'_, T> {
     unsafe fn columns(
         &self,
         n: (usize, usize),
+        k: (usize, usize),
         width: usize,
         transpose: Option<TransposeFn<T>>,
         to: *mut T,
     ) {
         const STRETCH: usize = 128;
         let view = self.view;
-        let k = view.k.len();
         let (k_run, k_step) = view.k.inner();
-        let transpose = transpose.filter(|_| view.dtype == T::DTYPE && k_step == 1 && k_run >= 8);
+        let transpose = transpose.filter(|_| k_step == 1 && k_run >= 8);
         let valid = n.1 - n.0;
-        let mut i = 0;
-        while i < k {
-            let run = (k_run - i % k_run).min(STRETCH).min(k - i);
-            let row = view.k.offset(i);
+        let (mut at, mut to) = (k.0, to);
+        while at < k.1 {
+            let run = (k_run - at % k_run).min(STRETCH).min(k.1 - at);
+            let row = view.k.offset(at);
             let mut first = 0;
             // SAFETY: the caller's contract.
             unsafe {
                 if let (Some(transpose), Some(step)) = (transpose, view.cols.stride()) {
                     first = valid - valid % 8;
                     for j in (0..first).step_by(8) {
-                        let from = self.at(row + view.cols.offset(n.0 + j)).cast();
-                        transpose(from, step, to.add(i * width + j), width, run);
+                        let from = self.at(row + view.cols.offset(n.0 + j));
+                        transpose(from, step, to.add(j), width, run);
                     }
                 }
                 let mut cols = view.cols.walk(n.0 + first);
                 for j in first..valid {
                     let from = self.at(row + cols.next());
-                    (self.copy)(from, k_step, to.add(i * width + j), width as isize, run);
+                    (self.copy)(from, k_step, to.add(j), width as isize, run);
                 }
             }
-            i += run;
+            at += run;
+            to = to.wrapping_add(run * width);
         }
     }
 }

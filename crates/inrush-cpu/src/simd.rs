@@ -50,6 +50,8 @@ pub(crate) trait Simd: 'static {
     type T: Element;
     type V: Copy;
     const LANES: usize;
+    /// Vector registers of the level.
+    const REGISTERS: usize;
     unsafe fn zero() -> Self::V;
     unsafe fn splat(x: Self::T) -> Self::V;
     unsafe fn load(p: *const Self::T) -> Self::V;
@@ -58,6 +60,20 @@ pub(crate) trait Simd: 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    /// All lanes added up.
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> Self::T {
+        let mut lanes = [Self::T::default(); 16];
+        Self::store(lanes.as_mut_ptr(), v);
+        let mut n = Self::LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] = lanes[i].plus(lanes[i + n]);
+            }
+        }
+        lanes[0]
+    }
     /// Asks for a cache line; any address will do.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
@@ -66,9 +82,70 @@ pub(crate) trait Simd: 'static {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = p;
     }
+    /// The same, but no nearer than the second cache.
+    #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
     /// The first `n < LANES` elements, zeros after them.
     unsafe fn load_n(p: *const Self::T, n: usize) -> Self::V;
 }
+
+/// Loads of stored elements of type `E` as elements of the vector.
+pub(crate) trait Widen<E>: Simd {
+    unsafe fn widen(p: *const E) -> Self::V;
+    /// The first `n < LANES` elements, zeros after them.
+    unsafe fn widen_n(p: *const E, n: usize) -> Self::V;
+}
+
+/// Elements of the vector's own type.
+macro_rules! widen_same {
+    ($($name:ty, $t:ty;)*) => {$(
+        impl Widen<$t> for $name {
+            #[inline(always)]
+            unsafe fn widen(p: *const $t) -> Self::V {
+                Self::load(p)
+            }
+            #[inline(always)]
+            unsafe fn widen_n(p: *const $t, n: usize) -> Self::V {
+                Self::load_n(p, n)
+            }
+        }
+    )*};
+}
+/// Halves, element by element, for levels without instructions for them.
+macro_rules! widen_halves {
+    ($($name:ty, $half:ty;)*) => {$(
+        impl Widen<$half> for $name {
+            #[inline(always)]
+            unsafe fn widen(p: *const $half) -> Self::V {
+                let lanes: [f32; Self::LANES] = std::array::from_fn(|i| p.add(i).read().to_f32());
+                Self::load(lanes.as_ptr())
+            }
+            #[inline(always)]
+            unsafe fn widen_n(p: *const $half, n: usize) -> Self::V {
+                let mut lanes = [0f32; Self::LANES];
+                for (i, lane) in lanes.iter_mut().enumerate().take(n) {
+                    *lane = p.add(i).read().to_f32();
+                }
+                Self::load(lanes.as_ptr())
+            }
+        }
+    )*};
+}
+widen_same! {
+    Portable<f32>, f32; Portable<f64>, f64; Portable<i32>, i32; Portable<i64>, i64;
+}
+widen_halves! { Portable<f32>, half::f16; Portable<f32>, half::bf16; }
+#[cfg(target_arch = "x86_64")]
+widen_same! { Avx2F32, f32; Avx2F64, f64; Avx512F32, f32; Avx512F64, f64; }
+#[cfg(target_arch = "aarch64")]
+widen_same! { NeonF32, f32; NeonF64, f64; }
+#[cfg(target_arch = "aarch64")]
+widen_halves! { NeonF32, half::f16; NeonF32, half::bf16; }
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -86,6 +163,7 @@ impl<T: Element> Simd for Portable<T> {
     type T = T;
     type V = [T; 4];
     const LANES: usize = 4;
+    const REGISTERS: usize = 16;
     #[inline(always)]
     unsafe fn zero() -> [T; 4] {
         [T::default(); 4]

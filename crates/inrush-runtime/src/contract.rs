@@ -197,7 +197,13 @@ impl Contraction {
             taps: taps.len(),
             k: run,
         };
-        let gemm = Gemm::plan(
+        let a_dtype = program.buffers[c.a as usize].dtype.0;
+        let plan = if a_dtype == c.acc.0 && k_step == 1 {
+            Gemm::plan
+        } else {
+            Gemm::plan_copying
+        };
+        let gemm = plan(
             shape,
             c.acc.0,
             inrush_cpu::detect(),
@@ -227,7 +233,7 @@ impl Contraction {
             gemm,
             a: c.a,
             a_offset: get(c.a_offset) as isize,
-            a_dtype: program.buffers[c.a as usize].dtype.0,
+            a_dtype,
             a_matrices: batch,
             rows,
             taps,

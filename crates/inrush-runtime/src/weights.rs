@@ -20,26 +20,35 @@ pub trait WeightSource: Send + Sync {
 /// Weights in memory, row-major.
 #[derive(Default)]
 pub struct MemoryWeights {
-    items: BTreeMap<String, (DType, Vec<i64>, Vec<i64>, Vec<u8>)>,
+    items: BTreeMap<String, Item>,
+}
+
+struct Item {
+    dtype: DType,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    bytes: Vec<u8>,
 }
 
 impl MemoryWeights {
     pub fn insert(&mut self, name: &str, dtype: DType, sizes: Vec<i64>, bytes: Vec<u8>) {
-        let strides = crate::tensor::contiguous_strides(&sizes);
-        self.items
-            .insert(name.to_string(), (dtype, sizes, strides, bytes));
+        let item = Item {
+            strides: crate::tensor::contiguous_strides(&sizes),
+            dtype,
+            sizes,
+            bytes,
+        };
+        self.items.insert(name.to_string(), item);
     }
 }
 
 impl WeightSource for MemoryWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.items
-            .get(name)
-            .map(|(dtype, sizes, strides, bytes)| WeightView {
-                dtype: *dtype,
-                sizes,
-                strides,
-                bytes,
-            })
+        self.items.get(name).map(|item| WeightView {
+            dtype: item.dtype,
+            sizes: &item.sizes,
+            strides: &item.strides,
+            bytes: &item.bytes,
+        })
     }
 }

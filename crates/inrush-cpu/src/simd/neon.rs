@@ -10,6 +10,7 @@ macro_rules! simd {
             type T = $t;
             type V = $v;
             const LANES: usize = $lanes;
+            const REGISTERS: usize = 32;
             #[inline(always)]
             unsafe fn zero() -> $v {
                 $splat(0.0)

@@ -1,16 +1,18 @@
 //! AVX2 with FMA, and AVX-512.
 
-use super::Simd;
+use super::{Simd, Widen};
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 macro_rules! simd {
-    ($name:ident, $t:ty, $v:ty, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident,
-     $add:ident, $sub:ident, |$p:ident, $n:ident| $load_n:expr) => {
+    ($name:ident, $t:ty, $v:ty, $lanes:literal, $registers:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident,
+     $add:ident, $sub:ident, |$p:ident, $n:ident| $load_n:expr, |$x:ident| $sum:expr) => {
         pub(crate) struct $name;
         impl Simd for $name {
             type T = $t;
             type V = $v;
             const LANES: usize = $lanes;
+            const REGISTERS: usize = $registers;
             #[inline(always)]
             unsafe fn zero() -> $v {
                 $zero()
@@ -43,6 +45,10 @@ macro_rules! simd {
             unsafe fn load_n($p: *const $t, $n: usize) -> $v {
                 $load_n
             }
+            #[inline(always)]
+            unsafe fn sum($x: $v) -> $t {
+                $sum
+            }
         }
     };
 }
@@ -52,6 +58,7 @@ simd!(
     f32,
     __m256,
     8,
+    16,
     _mm256_setzero_ps,
     _mm256_set1_ps,
     _mm256_loadu_ps,
@@ -62,6 +69,11 @@ simd!(
     |p, n| {
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane))
+    },
+    |x| {
+        let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+        _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps::<1>(pair, pair)))
     }
 );
 simd!(
@@ -69,6 +81,7 @@ simd!(
     f64,
     __m256d,
     4,
+    16,
     _mm256_setzero_pd,
     _mm256_set1_pd,
     _mm256_loadu_pd,
@@ -79,6 +92,10 @@ simd!(
     |p, n| {
         let lane = _mm256_setr_epi64x(0, 1, 2, 3);
         _mm256_maskload_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), lane))
+    },
+    |x| {
+        let half = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd::<1>(x));
+        _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)))
     }
 );
 simd!(
@@ -86,6 +103,7 @@ simd!(
     f32,
     __m512,
     16,
+    32,
     _mm512_setzero_ps,
     _mm512_set1_ps,
     _mm512_loadu_ps,
@@ -93,13 +111,15 @@ simd!(
     _mm512_fmadd_ps,
     _mm512_add_ps,
     _mm512_sub_ps,
-    |p, n| _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p)
+    |p, n| _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p),
+    |x| _mm512_reduce_add_ps(x)
 );
 simd!(
     Avx512F64,
     f64,
     __m512d,
     8,
+    32,
     _mm512_setzero_pd,
     _mm512_set1_pd,
     _mm512_loadu_pd,
@@ -107,5 +127,38 @@ simd!(
     _mm512_fmadd_pd,
     _mm512_add_pd,
     _mm512_sub_pd,
-    |p, n| _mm512_maskz_loadu_pd(((1u32 << n) - 1) as __mmask8, p)
+    |p, n| _mm512_maskz_loadu_pd(((1u32 << n) - 1) as __mmask8, p),
+    |x| _mm512_reduce_add_pd(x)
 );
+
+/// Halves of either format: `$wide` makes a vector of `$n` of them.
+macro_rules! widen {
+    ($name:ident, $half:ty, |$p:ident| $wide:expr) => {
+        impl Widen<$half> for $name {
+            #[inline(always)]
+            unsafe fn widen(p: *const $half) -> Self::V {
+                let $p = p;
+                $wide
+            }
+            #[inline(always)]
+            unsafe fn widen_n(p: *const $half, n: usize) -> Self::V {
+                let mut some = [<$half>::ZERO; Self::LANES];
+                std::ptr::copy_nonoverlapping(p, some.as_mut_ptr(), n);
+                let $p = some.as_ptr();
+                $wide
+            }
+        }
+    };
+}
+widen!(Avx2F32, f16, |p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())));
+widen!(Avx2F32, bf16, |p| _mm256_castsi256_ps(_mm256_slli_epi32::<
+    16,
+>(
+    _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))
+)));
+widen!(Avx512F32, f16, |p| _mm512_cvtph_ps(_mm256_loadu_si256(
+    p.cast()
+)));
+widen!(Avx512F32, bf16, |p| _mm512_castsi512_ps(
+    _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))
+));

@@ -1,0 +1,162 @@
+//! The job around the loops of [`crate::thin`]: units of columns, rows made contiguous, results handed on.
+
+use crate::Pool;
+use crate::blocking::part;
+use crate::convert::CopyFn;
+use crate::gemm::{GemmShape, Lhs};
+use crate::micro::Kernel;
+use crate::pack::{RhsView, Shared};
+use crate::scratch::{self, ALIGN, Owner};
+use crate::store::{Block, Output};
+use crate::thin::{self, Axpy, DOT_STRETCH, Dot, Loops, Way};
+use inrush_base::Result;
+
+/// Cycles below which a dispatch costs more than it gives.
+const SERIAL: usize = 8000;
+
+pub(crate) struct InPlace<'a, T: 'static> {
+    pub shape: GemmShape,
+    pub lhs: &'a Lhs<'a>,
+    /// Set where rows cannot be read in place.
+    pub copy_lhs: Option<CopyFn<u8, T>>,
+    pub view: &'a RhsView,
+    pub way: Way,
+    pub loops: &'static Loops<T>,
+    pub out: &'a Output,
+}
+
+impl<T: Kernel> InPlace<'_, T> {
+    fn depth(&self) -> usize {
+        self.shape.taps * self.shape.k
+    }
+
+    /// # Safety
+    /// As [`crate::Gemm::run`], for operands that were checked.
+    pub(crate) unsafe fn run(&self, pool: &Pool) -> Result<()> {
+        let s = &self.shape;
+        let matrices = s.batch * s.groups;
+        let cycles = (matrices * s.n)
+            .saturating_mul(self.depth())
+            .saturating_mul(s.m.max(8))
+            / 16;
+        let threads = if cycles < SERIAL { 1 } else { pool.threads() };
+        let parts = s.n.div_ceil(thin::chunk(matrices, s.m, s.n, threads));
+        let units = matrices * parts;
+        let me = Shared(self);
+        let grain = if threads == 1 { units } else { 1 };
+        pool.parallel_for(units, grain, &|range| {
+            for unit in range {
+                // Whole vectors, so that only the last part has a remainder.
+                let vectors = part(s.n.div_ceil(16), parts, unit % parts);
+                let n = (vectors.0 * 16, (vectors.1 * 16).min(s.n));
+                if n.0 < n.1 {
+                    // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
+                    unsafe { me.get().unit(unit / parts, n) };
+                }
+            }
+        })
+    }
+
+    /// Columns `n.0..n.1` of one matrix.
+    unsafe fn unit(&self, matrix: usize, n: (usize, usize)) {
+        let (s, depth) = (&self.shape, self.depth());
+        let width = n.1 - n.0;
+        let ld = width.next_multiple_of(16);
+        let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
+        let sums = round(s.m * size_of::<*const T>());
+        let offsets = sums + round(s.m * ld * size_of::<T>());
+        let copies = offsets + round(width * size_of::<isize>());
+        let copied = if self.copy_lhs.is_some() {
+            s.m * depth
+        } else {
+            0
+        };
+        scratch::with(
+            Owner::Unit,
+            copies + round(copied * size_of::<T>()),
+            |memory| {
+                // SAFETY: the parts of the memory are as large as their users need; operands were checked.
+                unsafe {
+                    let x = memory.cast::<*const T>();
+                    self.rows(matrix, x, memory.add(copies).cast());
+                    let c = memory.add(sums).cast::<T>();
+                    let size = self.view.dtype.size() as isize;
+                    let base = self.view.matrices.offset(matrix);
+                    match self.way {
+                        Way::Axpy { step } => {
+                            std::slice::from_raw_parts_mut(c, s.m * ld).fill(T::default());
+                            let at = base + self.view.cols.offset(n.0);
+                            (self.loops.axpy)(&Axpy {
+                                x,
+                                rows: s.m,
+                                k: depth,
+                                w: self.view.ptr.wrapping_offset(at * size),
+                                step,
+                                n: width,
+                                c,
+                                ldc: ld,
+                            });
+                        }
+                        Way::Dot => {
+                            let cols = memory.add(offsets).cast::<isize>();
+                            let mut walk = self.view.cols.walk(n.0);
+                            for j in 0..width {
+                                *cols.add(j) = walk.next();
+                            }
+                            let stretch = if s.m > 3 { DOT_STRETCH } else { depth.max(1) };
+                            for k0 in (0..depth).step_by(stretch) {
+                                if k0 > 0 {
+                                    for i in 0..s.m {
+                                        *x.add(i) = (*x.add(i)).add(stretch);
+                                    }
+                                }
+                                (self.loops.dot)(&Dot {
+                                    x,
+                                    rows: s.m,
+                                    k: stretch.min(depth - k0),
+                                    w: self.view.ptr.wrapping_offset((base + k0 as isize) * size),
+                                    cols,
+                                    n: width,
+                                    c,
+                                    ldc: ld,
+                                    accumulate: k0 > 0,
+                                });
+                            }
+                        }
+                    }
+                    let group = matrix % s.groups;
+                    self.out.put(&Block {
+                        acc: c,
+                        ld,
+                        batch: matrix / s.groups,
+                        m: (0, s.m),
+                        n: (group * s.n + n.0, group * s.n + n.1),
+                    });
+                }
+            },
+        );
+    }
+
+    /// Points at rows of contiguous products, copied to `to` where they lie otherwise.
+    unsafe fn rows(&self, matrix: usize, pointers: *mut *const T, to: *mut T) {
+        let (s, lhs) = (&self.shape, self.lhs);
+        let size = lhs.dtype.size() as isize;
+        let base = lhs.matrices.offset(matrix);
+        for i in 0..s.m {
+            let row = base + lhs.rows.offset(i);
+            let at = |offset: isize| lhs.ptr.wrapping_offset((row + offset) * size);
+            // SAFETY: elements of the operand; `to` takes all rows.
+            unsafe {
+                let Some(copy) = self.copy_lhs else {
+                    *pointers.add(i) = at(lhs.taps[0]).cast();
+                    continue;
+                };
+                let line = to.add(i * s.taps * s.k);
+                for (t, tap) in lhs.taps.iter().enumerate() {
+                    copy(at(*tap), lhs.k_step, line.add(t * s.k), 1, s.k);
+                }
+                *pointers.add(i) = line;
+            }
+        }
+    }
+}
