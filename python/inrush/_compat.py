@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 import torch
 from torch._dynamo import disable as _disable
+from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as BypassCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
@@ -18,6 +19,39 @@ from torch._guards import TracingContext
 from torch._inductor.output_code import OutputCode
 
 __all__ = ["BypassCache"]
+
+
+class GraphKey:
+    """All that decides what a captured graph is compiled to, besides what inrush's folder stands for. PyTorch's own key would
+    have Inductor imported for its settings."""
+
+    def __init__(self, gm: Any, example_inputs: Any, aot_config: Any) -> None:
+        import torch._functorch.config as config
+
+        if hasattr(gm, "saved_tensors_hooks_pack_0"):
+            raise BypassCache("hooks on saved tensors")
+        wrappers = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
+        for module in gm.modules():
+            if any(getattr(n.target, "_name", "") in wrappers for n in getattr(getattr(module, "graph", None), "nodes", ())):
+                raise BypassCache("Triton kernels of the user")
+        self.gm = gm
+        self.example_inputs = example_inputs
+        self.aot_config = aot_config
+        self.torch = (torch.__version__, torch.version.git_version)
+        self.modes = (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            autocast_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+            str(torch.get_default_dtype()),
+        )
+        self.config = config.save_config()
+        self.checkpoints = autograd_cache._collect_context_fn_hashes(gm)
+        self.solvers = autograd_cache._get_custom_estimator_solver_uuids(config)
+        context = TracingContext.try_get()
+        shape_env = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
+        self.hints = sorted((str(k), v) for k, v in getattr(shape_env, "var_to_hint_override", {}).items())
 
 
 _caches = threading.local()
@@ -66,6 +100,17 @@ def _keep_in_own_folder() -> None:
         late, _caches.late = getattr(_caches, "late", False), False
         return late or bundles()
 
+    get_key = autograd_cache.autograd_cache_key
+
+    def own_key(gm: Any, example_inputs: Any, aot_config: Any, *rest: Any, **named: Any) -> Any:
+        if getattr(_caches, "folder", None) is None:
+            return get_key(gm, example_inputs, aot_config, *rest, **named)
+        gm = getattr(gm, "gm", gm)
+        autograd_cache.check_cacheable(gm)
+        pickler = autograd_cache.AOTAutogradCachePickler(gm)
+        return "a" + pickler.get_hash(GraphKey(gm, example_inputs, aot_config)), []
+
+    autograd_cache.autograd_cache_key = own_key
     graph_compile.should_bundle_autograd_cache = own_bundles
     AOTAutogradCache._get_tmp_dir = classmethod(_get_tmp_dir)
     AOTAutogradCache.make_entry = staticmethod(own_make_entry)
@@ -103,9 +148,12 @@ def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callab
 
 def partition(*args: Any, **kwargs: Any) -> Any:
     """Splits the joint graph: what is cheap is computed again in the backward pass."""
+    import torch._functorch.config as config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    return min_cut_rematerialization_partition(*args, **kwargs)
+    # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(*args, **kwargs)
 
 
 def disable(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
@@ -157,7 +205,7 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
 
     if meta is None:
         return "no metadata"
-    if meta.is_train:
+    if getattr(meta, "is_train", False):
         return "training"
     if len(meta.input_info) != inputs:
         return "inputs are merged"
