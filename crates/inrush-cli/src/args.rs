@@ -19,6 +19,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Measure compile time and latency
     Bench(BenchArgs),
+    /// Write a report of what became of a model: times, kernels, refused fusions, memory
+    Explain(ExplainArgs),
     /// Print a model at any stage of the pipeline
     Inspect(InspectArgs),
     /// Check that this machine has what inrush needs
@@ -101,6 +103,17 @@ pub struct BenchArgs {
     /// Print one line of JSON per model instead of a table
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// A `.pt2` archive, or a compiled package (which keeps its program only)
+    pub model: PathBuf,
+    /// The page to write
+    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
+    pub output: PathBuf,
     #[command(flatten)]
     pub target: TargetArgs,
 }

@@ -4,6 +4,7 @@ pub mod args;
 pub mod bench;
 pub mod compare;
 pub mod doctor;
+pub mod explain;
 pub mod inspect;
 pub mod io;
 pub mod package;

@@ -26,6 +26,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
         Command::Run(a) => inrush_cli::run::run(&a),
         Command::Compile(a) => inrush_cli::package::compile(&a),
         Command::Bench(a) => inrush_cli::bench::bench(&a),
+        Command::Explain(a) => inrush_cli::explain::explain(&a),
         Command::Inspect(a) => inrush_cli::inspect::inspect(&a),
         Command::Doctor(a) => inrush_cli::doctor::doctor(&a),
         Command::Cache(a) => inrush_cli::doctor::cache(&a),

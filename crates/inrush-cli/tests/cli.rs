@@ -205,6 +205,72 @@ fn every_stage_prints() {
 }
 
 #[test]
+fn a_report_explains_an_archive_and_a_package() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("report.html").display().to_string();
+    let out = inrush(dir.path(), &[], &["explain", &digits("pt2"), "-o", &page]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let html = std::fs::read_to_string(&page).unwrap();
+    for part in [
+        "<svg",
+        "<rect",
+        "<code>build</code>",
+        "<code>fuse</code>",
+        "aten.conv2d",
+        // The Python line that called an operator.
+        "examples/digits/",
+        "is_contraction",
+        "A contraction reads its operands from memory.",
+        "program digits",
+    ] {
+        assert!(html.contains(part), "no `{part}`");
+    }
+    assert!(!html.contains("http"), "the page loads nothing");
+    assert_eq!(
+        html.matches("<table>").count(),
+        html.matches("</table>").count()
+    );
+    assert_eq!(
+        html.matches("<details>").count(),
+        html.matches("</details>").count()
+    );
+
+    let package = dir.path().join("digits.inrush").display().to_string();
+    json(&inrush(
+        dir.path(),
+        &[],
+        &["compile", &digits("pt2"), "-o", &package, "--json"],
+    ));
+    let out = inrush(dir.path(), &[], &["explain", &package, "-o", &page]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("<svg") && html.contains("A compiled package"));
+    let shown = inrush(dir.path(), &[], &["inspect", &package, "--stage", "wrap"]);
+    let program = inrush_program::text::parse(&text(&shown.stdout)).unwrap();
+    assert!(program.steps.len() > 3, "the package's program reads back");
+
+    let nowhere = dir.path().join("missing/report.html").display().to_string();
+    fails(
+        &inrush(
+            dir.path(),
+            &[],
+            &["explain", &digits("pt2"), "-o", &nowhere],
+        ),
+        3,
+        &["missing/report.html"],
+    );
+    fails(
+        &inrush(
+            dir.path(),
+            &[],
+            &["explain", "/nonexistent.pt2", "-o", &page],
+        ),
+        2,
+        &["no such file"],
+    );
+}
+
+#[test]
 fn compiling_is_deterministic() {
     let dir = tempfile::tempdir().unwrap();
     let show = |stage: &str| {
@@ -356,7 +422,7 @@ fn completion_and_help() {
     let dir = tempfile::tempdir().unwrap();
     assert!(text(&inrush(dir.path(), &[], &["completion", "bash"]).stdout).contains("complete"));
     let help = text(&inrush(dir.path(), &[], &["--help"]).stdout);
-    for c in ["run", "compile", "bench", "inspect", "doctor"] {
+    for c in ["run", "compile", "bench", "explain", "inspect", "doctor"] {
         assert!(help.contains(c), "{c}");
     }
 }

@@ -7,6 +7,10 @@ use inrush_base::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Prefix of the folders in which entries are built.
+const BUILD: &str = "build-";
 
 /// A cache directory.
 #[derive(Clone, Debug)]
@@ -83,8 +87,9 @@ impl Cache {
         if locked && self.is_sound(&path) {
             return Ok((path, true));
         }
+        self.sweep(Duration::from_secs(24 * 3600));
         let work = tempfile::Builder::new()
-            .prefix("build-")
+            .prefix(BUILD)
             .tempdir_in(&self.dir)
             .map_err(|e| self.fail("create a folder in", &self.dir, e))?;
         let built = build(work.path())?;
@@ -97,6 +102,19 @@ impl Cache {
         fs::rename(&built, &path).map_err(|e| self.fail("write", &path, e))?;
         let _ = fs::remove_file(&lock_path);
         Ok((path, false))
+    }
+
+    /// Removes the folders of builds that were killed: those that nothing was made in for `age`. What cannot be removed
+    /// stays, it is in nobody's way.
+    fn sweep(&self, age: Duration) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let left = entry.file_name().to_string_lossy().starts_with(BUILD);
+            let old = (entry.metadata().and_then(|m| m.modified()))
+                .is_ok_and(|t| t.elapsed().is_ok_and(|e| e > age));
+            if left && old {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// The entry exists and its digest is what was written beside it.

@@ -30,6 +30,7 @@ pub mod text;
 mod verify;
 mod widen;
 
+pub use inrush_loops::OriginId;
 pub use layout::layout;
 pub use memory::plan_memory;
 pub use options::Options;

@@ -1,0 +1,155 @@
+//! `inrush explain`: a report of what became of a model, as one HTML page.
+
+mod html;
+mod memory;
+mod page;
+
+use crate::args::ExplainArgs;
+use crate::session;
+use inrush_base::{Error, Result};
+use inrush_compile::{Observer, Options};
+use inrush_package::Package;
+use inrush_program::Program;
+use inrush_runtime::cache::Cache;
+use inrush_runtime::cc::{Compiler, Target};
+use inrush_sched::Plan;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Everything that the page shows.
+struct Report {
+    /// File name of the model.
+    model: String,
+    target: String,
+    program: Program,
+    /// Values of the program's symbols that sizes are shown for.
+    symbols: Vec<i64>,
+    /// Of an archive; a package has only its program.
+    compilation: Option<Compilation>,
+}
+
+struct Compilation {
+    plan: Plan,
+    stages: Vec<(&'static str, Duration)>,
+    /// What is to be said of the build where it did not run.
+    build: Option<String>,
+}
+
+/// Times the stages and keeps the text of the plan.
+struct Watch {
+    start: Instant,
+    stages: Vec<(&'static str, Duration)>,
+    plan: String,
+}
+
+impl Observer for Watch {
+    fn begin(&mut self, _stage: &'static str) {
+        self.start = Instant::now();
+    }
+    fn end(&mut self, stage: &'static str, text: &dyn Fn() -> String) {
+        self.stages.push((stage, self.start.elapsed()));
+        if stage == "fuse" {
+            self.plan = text();
+        }
+    }
+}
+
+pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
+    let shown = a.model.display().to_string();
+    if !a.model.exists() {
+        return Err(Error::input("no such file").in_file(shown));
+    }
+    let report = match Package::is_package(&a.model) {
+        true => of_package(&a.model)?,
+        false => of_archive(a).map_err(|e| e.in_file(shown))?,
+    };
+    write(&a.output, &page::page(&report))?;
+    println!("{}", a.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+}
+
+fn of_package(path: &Path) -> Result<Report> {
+    let package = Package::open(path)?;
+    let t = &package.target;
+    Ok(Report {
+        model: file_name(path),
+        target: format!("{} {} {}", t.os, t.arch, t.isa),
+        symbols: symbols(&package.program, &[]),
+        program: package.program,
+        compilation: None,
+    })
+}
+
+fn of_archive(a: &ExplainArgs) -> Result<Report> {
+    let caps = session::caps(&a.target)?;
+    let start = Instant::now();
+    let mut archive = session::open_archive(&a.model)?;
+    let mut watch = Watch {
+        start,
+        stages: vec![("import", start.elapsed())],
+        plan: String::new(),
+    };
+    let options = Options {
+        pieces: caps.threads.min(8),
+        ..Options::default()
+    };
+    let graph = std::mem::take(&mut archive.graph);
+    let compiled = inrush_compile::compile(graph, &caps, &options, &mut watch)?;
+    // A report of what was compiled is of use without a C compiler as well.
+    let target = Target {
+        isa: caps.isa,
+        vector_math: caps.vector_math,
+    };
+    let start = Instant::now();
+    let build =
+        Compiler::find().and_then(|c| c.build(&compiled.pieces, &target, &Cache::open_default()));
+    let build = match build {
+        Ok(b) => {
+            watch.stages.push(("build", start.elapsed()));
+            b.cached.then(|| "the kernels were in the cache".into())
+        }
+        Err(e) => Some(e.to_string()),
+    };
+    Ok(Report {
+        model: file_name(&a.model),
+        target: caps.to_string(),
+        symbols: symbols(&compiled.program, &archive.hints()),
+        program: compiled.program,
+        compilation: Some(Compilation {
+            plan: inrush_sched::text::parse(&watch.plan)?,
+            stages: watch.stages,
+            build,
+        }),
+    })
+}
+
+/// The archive's example values where it has them, small sizes otherwise.
+fn symbols(program: &Program, hints: &[(String, i64)]) -> Vec<i64> {
+    let value = |s: &inrush_program::Symbol| {
+        let hint = hints.iter().find(|h| h.0 == s.name).map_or(2, |h| h.1);
+        hint.max(s.lower).min(s.upper)
+    };
+    program.symbols.iter().map(value).collect()
+}
+
+/// Writes the page under a temporary name, then renames it: there is never half of a report.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let fail = |e: &dyn std::fmt::Display| {
+        Error::machine(format!("cannot write `{}`: {e}", path.display()))
+    };
+    let dir = path.parent().filter(|d| !d.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .prefix(".inrush-")
+        .tempfile_in(dir.unwrap_or(Path::new(".")))
+        .map_err(|e| fail(&e))?;
+    file.write_all(text.as_bytes()).map_err(|e| fail(&e))?;
+    file.persist(path).map_err(|e| fail(&e.error))?;
+    Ok(())
+}
