@@ -95,9 +95,11 @@ fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> String {
     let p = horner(&bc, &v, "p", f.p, "s");
     let q = horner(&bc, &v, "q", f.q, "s");
     let end = f.end;
+    // What lies beyond the end is added to the quotient, so that the result is exactly one there: `1 + tanh(x)` of a very
+    // negative `x` is zero, which a product with infinity shows.
     format!(
-        "x = {max}({min}(x, {bc}({end})), {bc}(-{end})); const {v} s = x * x; {p}{q}\
-         return {max}({min}(x * p / q, {bc}(1.0f)), {bc}(-1.0f));"
+        "const {v} o = x; x = {max}({min}(x, {bc}({end})), {bc}(-{end})); const {v} s = x * x; {p}{q}\
+         return {max}({min}(x * p / q + (o - x), {bc}(1.0f)), {bc}(-1.0f));"
     )
 }
 
