@@ -11,6 +11,18 @@ pub enum DeviceKind {
     Xpu,
 }
 
+impl DeviceKind {
+    /// PyTorch's name of the device type. ROCm devices are `cuda` there; this name tells them apart.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+            DeviceKind::Rocm => "rocm",
+            DeviceKind::Xpu => "xpu",
+        }
+    }
+}
+
 /// Instruction set level of a CPU target.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Isa {
@@ -53,6 +65,33 @@ pub struct Caps {
     pub l2_bytes: usize,
     /// The C library offers vector math functions (glibc's libmvec with its full set, 2.35 or later).
     pub vector_math: bool,
+    /// What a GPU target adds; `None` for a CPU.
+    pub gpu: Option<Gpu>,
+}
+
+/// Properties of a GPU. The presets live in the crates of the devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// The instruction set as the kernel compiler names it: `90`, `gfx942`, `bmg`.
+    pub arch: String,
+    /// Multiprocessors (compute units, Xe cores).
+    pub multiprocessors: u32,
+    /// Threads that run in lockstep.
+    pub warp: u32,
+    /// Threads of one program at most.
+    pub max_threads: u32,
+    /// Threads that one multiprocessor holds at a time.
+    pub resident_threads: u32,
+    /// Shared memory that one program may ask for.
+    pub shared_bytes: u32,
+    /// 32-bit registers of a multiprocessor.
+    pub registers: u32,
+    /// float8 kinds that convert in hardware or through the compiler's emulation, by their dtype.
+    pub float8: &'static [crate::DType],
+    /// Atomic addition of bfloat16 values.
+    pub bf16_atomics: bool,
+    /// Programs of the second and third grid dimension at most.
+    pub max_grid_yz: u32,
 }
 
 impl Caps {
@@ -72,6 +111,21 @@ impl Caps {
             l1_bytes: 32 << 10,
             l2_bytes: 512 << 10,
             vector_math: matches!(isa, Isa::Avx2 | Isa::Avx512) && cfg!(target_os = "linux"),
+            gpu: None,
+        }
+    }
+
+    /// A GPU. `threads` are its multiprocessors: what has that many independent parts keeps all of it busy.
+    pub fn gpu(kind: DeviceKind, gpu: Gpu, l2_bytes: usize) -> Caps {
+        Caps {
+            kind,
+            isa: Isa::Scalar,
+            vector_bytes: 16,
+            threads: gpu.multiprocessors as usize,
+            l1_bytes: gpu.shared_bytes as usize,
+            l2_bytes,
+            vector_math: false,
+            gpu: Some(gpu),
         }
     }
 
@@ -83,6 +137,9 @@ impl Caps {
 
 impl fmt::Display for Caps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cpu-{}", self.isa.name())
+        match &self.gpu {
+            None => write!(f, "cpu-{}", self.isa.name()),
+            Some(gpu) => write!(f, "{}-{}", self.kind.name(), gpu.arch),
+        }
     }
 }

@@ -3,12 +3,14 @@
 //! Does not know: tensors.
 
 mod caps;
+mod device;
 mod dtype;
 mod error;
 mod scalar;
 pub mod text;
 
-pub use caps::{Caps, DeviceKind, Isa};
+pub use caps::{Caps, DeviceKind, Gpu, Isa};
+pub use device::{CppStrings, Device, Preset, PythonStrings};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
 pub use scalar::Scalar;

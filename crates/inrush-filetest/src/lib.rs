@@ -5,6 +5,7 @@
 //! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
 //! agree on random inputs. With blessing, expectations are rewritten instead of compared.
 
+mod cases;
 mod compiled;
 mod markdown;
 mod random;
@@ -13,6 +14,7 @@ mod run;
 mod stages;
 mod survive;
 
+pub use cases::{Case, cases};
 pub use markdown::{Block, Document};
 pub use roundtrip::round_trips;
 pub use stages::{Program, STAGES, Setup, Stage};

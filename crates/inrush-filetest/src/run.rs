@@ -14,19 +14,19 @@ use inrush_loops::{BufferKind, Loops};
 use std::collections::BTreeMap;
 
 /// What the block asks for.
-struct Settings {
-    symbols: BTreeMap<String, i64>,
+pub(crate) struct Settings {
+    pub(crate) symbols: BTreeMap<String, i64>,
     ranges: BTreeMap<String, (i64, i64)>,
     special: bool,
     interpreted: bool,
-    seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Inputs by position and weights by name.
 #[derive(Default)]
-struct Inputs {
-    user: Vec<Value>,
-    weights: BTreeMap<String, Tensor>,
+pub(crate) struct Inputs {
+    pub(crate) user: Vec<Value>,
+    pub(crate) weights: BTreeMap<String, Tensor>,
 }
 
 type Participant<'a> = (
@@ -157,7 +157,7 @@ fn small(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> R
     }
 }
 
-fn settings(block: &Block) -> Result<Settings> {
+pub(crate) fn settings(block: &Block) -> Result<Settings> {
     let mut out = Settings {
         symbols: BTreeMap::new(),
         ranges: BTreeMap::new(),
@@ -186,7 +186,12 @@ fn settings(block: &Block) -> Result<Settings> {
     Ok(out)
 }
 
-fn inputs(program: &Program, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
+pub(crate) fn inputs(
+    program: &Program,
+    s: &Settings,
+    random: &mut Random,
+    special: bool,
+) -> Result<Inputs> {
     match program {
         Program::Graph(g) => of_graph(g, s, random, special),
         Program::Loops(l) => of_loops(l, s, random, special),

@@ -29,8 +29,20 @@ struct Written {
     at_points: bool,
 }
 
+/// How a value that was stored reaches a later load of the same place.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Reuse {
+    /// In a register within the same loop, through memory otherwise.
+    Nest,
+    /// All bodies see one tile of their own axes, which is held whole: always as a value.
+    Whole,
+    /// All bodies walk their own axis in the same steps: a local's value is computed again, a buffer is read back.
+    Streamed,
+}
+
 pub(crate) struct Builder<'a> {
     pub loops: &'a Loops,
+    reuse: Reuse,
     pub values: Vec<Value>,
     pub infos: Vec<Info>,
     pub accs: Vec<Acc>,
@@ -54,9 +66,14 @@ pub(crate) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub fn new(flat: &Flat<'a>, locals: &[BufId]) -> Result<Builder<'a>> {
+        Builder::with(flat, locals, Reuse::Nest)
+    }
+
+    pub fn with(flat: &Flat<'a>, locals: &[BufId], reuse: Reuse) -> Result<Builder<'a>> {
         let loops = flat.loops;
         let mut b = Builder {
             loops,
+            reuse,
             values: Vec::new(),
             infos: Vec::new(),
             accs: Vec::new(),
@@ -468,9 +485,26 @@ impl Lowering<'_, '_> {
             let own = !((1u64 << self.b.shared) - 1);
             let everywhere = info.bits & own == 0 && info.after.is_none_or(|(_, depth)| depth == 0);
             let here = w.nest == self.nest && w.at_points;
-            if mask.is_none() && (everywhere || here) {
-                let value = w.value;
-                return Ok(self.stored_value(value, dtype));
+            let value = w.value;
+            let local = self.b.locals.contains(&buf);
+            let forward = match self.b.reuse {
+                Reuse::Nest => mask.is_none() && (everywhere || here),
+                Reuse::Whole => true,
+                Reuse::Streamed => local || everywhere || here,
+            };
+            if forward {
+                let stored = self.stored_value(value, dtype);
+                let Some(mask) = mask else {
+                    return Ok(stored);
+                };
+                let fill = self.b.constant(fill, dtype.compute());
+                return Ok(self.b.value(Value {
+                    def: Def::Op {
+                        op: inrush_loops::ScalarOp::Where,
+                        args: smallvec::smallvec![mask, stored, fill],
+                    },
+                    dtype: dtype.compute(),
+                }));
             }
         }
         Ok(self.b.value(Value {
@@ -605,6 +639,7 @@ impl Lowering<'_, '_> {
             dtype: input,
             index,
         });
+        let at = self.b.values.len();
         let nest = &mut self.b.nests[self.nest];
         nest.ordered |= scan || op.is_arg();
         nest.scans |= scan;
@@ -617,6 +652,7 @@ impl Lowering<'_, '_> {
         if scan {
             nest.effects.push(Effect {
                 depth: axes.len(),
+                at,
                 kind: EffectKind::Update {
                     acc,
                     value,
@@ -636,6 +672,7 @@ impl Lowering<'_, '_> {
         }
         nest.effects.push(Effect {
             depth: axes.len(),
+            at,
             kind: EffectKind::Update {
                 acc,
                 value,
@@ -692,6 +729,7 @@ impl Lowering<'_, '_> {
             self.outer
         };
         let storage = self.b.storage_of(kbuf);
+        let at = self.b.values.len();
         *self.b.versions.entry(storage).or_insert(0) += 1;
         // Other places of the same storage are unknown now.
         let same: Vec<(KBufId, Expr)> = (self.b.written.keys().copied())
@@ -712,6 +750,7 @@ impl Lowering<'_, '_> {
         }
         self.b.nests[self.nest].effects.push(Effect {
             depth,
+            at,
             kind: EffectKind::Store {
                 buf: kbuf,
                 offset,

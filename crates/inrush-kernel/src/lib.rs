@@ -7,6 +7,7 @@
 //!
 //! Does not know: how C or Triton is spelled.
 
+pub mod block;
 mod build;
 mod cost;
 mod epilogue;

@@ -20,6 +20,8 @@ pub(crate) struct Nest {
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub depth: usize,
+    /// How many values existed when the effect was placed: a load among them sees memory as it was before the effect.
+    pub at: usize,
     pub kind: EffectKind,
 }
 

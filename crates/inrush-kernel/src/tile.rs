@@ -660,7 +660,7 @@ pub(crate) fn finish(
 }
 
 /// A title from the operators: `add_gelu_mul`.
-fn name(loops: &Loops, origins: &[OriginId]) -> String {
+pub(crate) fn name(loops: &Loops, origins: &[OriginId]) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for o in origins {
         let Some(origin) = loops.origins.get(o.index()) else {

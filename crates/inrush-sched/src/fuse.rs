@@ -6,7 +6,7 @@
 //! one side counts them as one and the other as several.
 
 use inrush_base::{Caps, Result};
-use inrush_expr::{Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -20,6 +20,8 @@ use crate::{Options, Reason, Refusal};
 const SMALL_WORK: i64 = 32 << 10;
 /// Iterations of a kernel that may run as a single outer point.
 const TINY_WORK: i64 = 2048;
+/// Position of index symbols that stand for places of a GPU's tile.
+const PLACE: u32 = 1 << 22;
 /// How many earlier readers of a buffer are considered for horizontal fusion.
 const SIBLINGS: usize = 3;
 
@@ -198,6 +200,10 @@ impl Fuser<'_> {
 
     /// Joins a node that only stores constants with its like just before it: borders of one padded buffer.
     fn parts(&mut self, k: usize) -> Result<()> {
+        // Such bodies run over different points, which one program of a GPU cannot.
+        if self.caps.gpu.is_some() {
+            return Ok(());
+        }
         let fills = |f: &Fused, n: usize| {
             matches!(f.nodes[n], Node::Body(_)) && f.nodes[n].reads().is_empty()
         };
@@ -537,11 +543,66 @@ impl Fuser<'_> {
         if work > TINY_WORK && !(self.leads(a, &keep_a) && self.leads(b, &keep_b)) {
             return Ok(Err(Reason::StridedPoints));
         }
+        if self.caps.gpu.is_some() && !self.one_tile((a, &keep_a), (b, &keep_b), edges) {
+            return Ok(Err(Reason::SeveralTiles));
+        }
         if !self.f.dag.merge(a, b) {
             return Ok(Err(Reason::WouldCycle));
         }
         self.absorb(a, b, &keep_a, &keep_b);
         Ok(Ok(()))
+    }
+
+    /// Whether one program of a GPU can run all members at once: beside the shared axes, each runs over one and the same
+    /// tile, and what one hands to another lies at the same place of it.
+    fn one_tile(&self, a: (usize, &[usize]), b: (usize, &[usize]), edges: &[Edge]) -> bool {
+        let ex = self.ex();
+        let mut tile: Option<Expr> = None;
+        let mut maps: FxHashMap<u32, crate::emit::SymMap> = FxHashMap::default();
+        for (unit, kept) in [a, b] {
+            for m in &self.f.dag.members[unit] {
+                let shared = &self.f.units[unit].shared[m];
+                let kept: Vec<Sym> = kept.iter().map(|i| shared[*i]).collect();
+                let body = self.body(*m as usize);
+                let is_own = |a: &&Axis| !kept.contains(&a.sym) && !ex.is_int(a.size, 1);
+                let own: Vec<&Axis> = body.axes.iter().filter(is_own).collect();
+                let parallel = body.outer_axes().iter().filter(is_own).count();
+                if parallel != 0 && parallel != own.len() {
+                    return false;
+                }
+                if own.len() > 1 && body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. })) {
+                    return false;
+                }
+                // Places of the tile count through all own axes; shared axes are called by their number.
+                let mut map = crate::emit::SymMap::default();
+                for (k, s) in kept.iter().enumerate() {
+                    if let Some(axis) = body.axes.iter().find(|a| a.sym == *s) {
+                        map.insert(*s, ex.index(PLACE + 1 + k as u32, axis.size));
+                    }
+                }
+                if !own.is_empty() {
+                    let size = ex.product(own.iter().map(|a| a.size));
+                    if *tile.get_or_insert(size) != size {
+                        return false;
+                    }
+                    let place = ex.index(PLACE, size);
+                    let mut stride = ex.int(1);
+                    for a in own.iter().rev() {
+                        let digit = ex.modulo(ex.floordiv(place, stride), a.size);
+                        map.insert(a.sym, digit);
+                        stride = ex.mul(stride, a.size);
+                    }
+                }
+                maps.insert(*m, map);
+            }
+        }
+        edges.iter().filter(|e| e.strict).all(|e| {
+            let (Some(p), Some(q)) = (maps.get(&(e.a as u32)), maps.get(&(e.b as u32))) else {
+                return false;
+            };
+            let mut pairs = e.at_a.iter().zip(&e.at_b);
+            pairs.all(|(x, y)| ex.subst(*x, p) == ex.subst(*y, q))
+        })
     }
 
     /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes.

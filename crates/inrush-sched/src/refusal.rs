@@ -52,6 +52,7 @@ reasons! {
     FusesWithProducer "fuses_with_producer" "The result becomes part of the contraction or reduction that it reads, which comes first.";
     RunsAtLoad "runs_at_load" "The result depends on weights only and is computed once, at load.";
     StridedPoints "strided_points" "One outer point would be a strided column of what the kernel writes.";
+    SeveralTiles "several_tiles" "The two would need tiles of different shapes, or hand values over at different places of a tile.";
     TooFewPoints "too_few_points" "Fused, the kernel would have too few outer points for the threads.";
 }
 

@@ -13,6 +13,8 @@ use crate::Options;
 use crate::access::{Split, split_axis};
 use crate::emit::sweep;
 
+mod ragged;
+
 /// Splits what is worth it. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
     let nodes = std::mem::take(&mut loops.nodes);
@@ -32,6 +34,9 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
 
 /// How many leading reduction axes become parallel; splits an axis of the node if that gives the right number of chunks.
 fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Result<Option<usize>> {
+    if caps.gpu.is_some() {
+        return ragged::chunks(loops, node, caps);
+    }
     let ex = &loops.exprs;
     let Node::Body(body) = &*node else {
         return Ok(None);

@@ -1,0 +1,49 @@
+//! The programs of the file tests with inputs, for those who evaluate them elsewhere.
+
+use crate::markdown::Document;
+use crate::random::Random;
+use crate::run;
+use crate::stages::Program;
+use inrush_base::{Error, Result};
+use inrush_interp::{Tensor, Value};
+use inrush_loops::Loops;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A program that its test runs, and random inputs for it.
+pub struct Case {
+    /// File and line.
+    pub name: String,
+    pub loops: Loops,
+    pub inputs: Vec<Value>,
+    pub weights: BTreeMap<String, Tensor>,
+    pub symbols: BTreeMap<String, i64>,
+}
+
+/// Every program of a file that has a `run` block; `None` in the place of one that is there to be refused.
+pub fn cases(path: &Path) -> Result<Vec<Case>> {
+    let read = std::fs::read_to_string(path);
+    let text = read.map_err(|e| Error::machine(format!("{}: {e}", path.display())))?;
+    let doc = Document::parse(&text).map_err(Error::input)?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut out = Vec::new();
+    for block in doc.blocks.iter().filter(|b| b.language == "run") {
+        if block.text.contains("refuse") {
+            continue;
+        }
+        let first = doc.blocks.iter().find(|b| b.section == block.section);
+        let Some(first) = first else { continue };
+        let program = Program::read(first)?;
+        let settings = run::settings(block)?;
+        let mut random = Random::new(settings.seed);
+        let inputs = run::inputs(&program, &settings, &mut random, false)?;
+        out.push(Case {
+            name: format!("{stem}_{}", block.line),
+            loops: program.loops()?,
+            inputs: inputs.user,
+            weights: inputs.weights,
+            symbols: settings.symbols,
+        });
+    }
+    Ok(out)
+}

@@ -1,0 +1,43 @@
+//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [archive FILE]...`
+
+use inrush_base::{Error, Result};
+use inrush_gpucheck::{Writer, archive, file_tests, operator_cases, target};
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut words = std::env::args().skip(1).peekable();
+    let usage = || {
+        Error::input("usage: OUT TARGET [tests DIR FILTER] [cases DIR FILTER] [archive FILE]...")
+    };
+    let out = words.next().ok_or_else(usage)?;
+    let (_, caps) = target(&words.next().ok_or_else(usage)?)?;
+    let mut writer = Writer::new(Path::new(&out), &caps)?;
+    while let Some(word) = words.next() {
+        let path = words.next().ok_or_else(usage)?;
+        let path = Path::new(&path);
+        let mut filter = || match words.peek().map(String::as_str) {
+            None | Some("tests" | "cases" | "archive") => String::new(),
+            Some(_) => words.next().unwrap_or_default(),
+        };
+        match word.as_str() {
+            "tests" => file_tests(path, &filter(), &mut writer)?,
+            "cases" => operator_cases(path, &filter(), &mut writer)?,
+            "archive" => archive(path, &mut writer).map_err(|e| e.context(path.display()))?,
+            _ => return Err(usage()),
+        }
+    }
+    let (programs, kernels) = writer.finish()?;
+    println!("{programs} programs, {kernels} kernels");
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! One program: its kernels, its storages, its steps.
+
+use inrush_base::{Caps, Error, Result};
+use inrush_expr::{Expr, Sym};
+use inrush_interp::{LoopsOptions, Tensor, Value};
+use inrush_kernel::block::{Context, block, block_contraction};
+use inrush_loops::{BufId, BufferKind, Loops, Output};
+use inrush_sched::{Place, Plan, Step};
+use inrush_triton::{ArgumentSource, TritonKernel};
+use safetensors::tensor::TensorView;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Inputs of a program.
+pub struct Given {
+    pub inputs: Vec<Value>,
+    pub weights: BTreeMap<String, Tensor>,
+    pub symbols: BTreeMap<String, i64>,
+}
+
+/// Writes programs into a folder.
+pub struct Writer {
+    folder: PathBuf,
+    caps: Caps,
+    kernels: BTreeMap<String, Json>,
+    programs: Vec<Json>,
+}
+
+fn io(e: std::io::Error) -> Error {
+    Error::machine(e.to_string())
+}
+
+impl Writer {
+    pub fn new(folder: &Path, caps: &Caps) -> Result<Writer> {
+        std::fs::create_dir_all(folder.join("kernels")).map_err(io)?;
+        std::fs::create_dir_all(folder.join("data")).map_err(io)?;
+        Ok(Writer {
+            folder: folder.into(),
+            caps: caps.clone(),
+            kernels: BTreeMap::new(),
+            programs: Vec::new(),
+        })
+    }
+
+    /// Schedules `loops` for the GPU and writes its kernels; with inputs also what running them must give.
+    pub fn program(&mut self, name: &str, loops: &Loops, given: Option<&Given>) -> Result<()> {
+        let options = inrush_sched::Options::default();
+        let plan = inrush_sched::schedule(loops.clone(), &self.caps, &options)
+            .map_err(|e| e.in_stage("fuse"))?;
+        let storage = storages(&plan);
+        let caps = self.caps.clone();
+        let context = Context {
+            caps: &caps,
+            storage: &storage,
+        };
+        let mut steps = Vec::new();
+        let mut refused = Vec::new();
+        for step in plan.load_steps.iter().chain(&plan.steps) {
+            let made = match step {
+                Step::Kernel(g) => block(&plan.loops, &g.axes, &g.bodies, &g.locals, &context),
+                Step::Contraction(c) => block_contraction(&plan.loops, c, &context),
+            }
+            .map_err(|e| e.in_stage("tile"))
+            .and_then(|b| {
+                inrush_triton::emit(&plan.loops, &b, &|_| true).map_err(|e| e.in_stage("emit"))
+            });
+            match made {
+                Ok(k) => {
+                    self.kernel(&k)?;
+                    steps.push(k);
+                }
+                Err(e) => refused.push(e.to_string()),
+            }
+        }
+        let mut entry = json!({
+            "name": name,
+            "kernels": steps.iter().map(|k| k.name.clone()).collect::<Vec<_>>(),
+            "refused": refused,
+        });
+        if let (Some(given), true) = (given, refused.is_empty()) {
+            entry["run"] = self.run(name, loops, &plan, &storage, &steps, given)?;
+        }
+        self.programs.push(entry);
+        Ok(())
+    }
+
+    /// Notes a program that cannot be written.
+    pub fn failed(&mut self, name: &str, error: &Error) {
+        let entry = json!({"name": name, "kernels": [], "refused": [error.to_string()]});
+        self.programs.push(entry);
+    }
+
+    pub fn finish(self) -> Result<(usize, usize)> {
+        let gpu = self.caps.gpu.as_ref();
+        let index = json!({
+            "target": self.caps.to_string(),
+            "arch": gpu.map(|g| g.arch.clone()),
+            "warp": gpu.map(|g| g.warp),
+            "kernels": self.kernels,
+            "programs": self.programs,
+        });
+        let text =
+            serde_json::to_string_pretty(&index).map_err(|e| Error::internal(e.to_string()))?;
+        std::fs::write(self.folder.join("index.json"), text + "\n").map_err(io)?;
+        Ok((self.programs.len(), self.kernels.len()))
+    }
+
+    fn kernel(&mut self, k: &TritonKernel) -> Result<()> {
+        if self.kernels.contains_key(&k.name) {
+            return Ok(());
+        }
+        let file = format!("kernels/{}.py", k.name);
+        std::fs::write(self.folder.join(&file), &k.source).map_err(io)?;
+        let arguments: Vec<Json> = (k.arguments.iter())
+            .map(|a| json!({"name": a.name, "type": a.ty, "divisible": a.divisible}))
+            .collect();
+        let constants: BTreeMap<&str, i64> = k.constants.iter().copied().collect();
+        self.kernels.insert(
+            k.name.clone(),
+            json!({
+                "file": file,
+                "arguments": arguments,
+                "constants": constants,
+                "warps": k.warps,
+                "stages": k.stages,
+                "debug": k.asserts,
+            }),
+        );
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        name: &str,
+        loops: &Loops,
+        plan: &Plan,
+        storage: &[BufId],
+        steps: &[TritonKernel],
+        given: &Given,
+    ) -> Result<Json> {
+        let exact = LoopsOptions { wide_sums: true };
+        let expect =
+            inrush_interp::loops(loops, &given.inputs, &given.weights, &given.symbols, exact)?;
+        let symbols = symbols(&plan.loops, given)?;
+        let value = |s: Sym| symbols.get(&s).copied();
+        let ex = &plan.loops.exprs;
+        let eval = |e: Expr| ex.eval(e, &value);
+        let evals = |es: &[Expr]| es.iter().map(|e| eval(*e)).collect::<Result<Vec<i64>>>();
+
+        // Storages by their representative.
+        let mut lengths: BTreeMap<usize, i64> = BTreeMap::new();
+        let mut tensors: Vec<(String, Tensor)> = Vec::new();
+        for (k, b) in plan.loops.buffers.iter().enumerate() {
+            if plan
+                .memory
+                .places
+                .get(k)
+                .is_none_or(|p| *p == Place::Unused)
+            {
+                continue;
+            }
+            if plan.memory.places[k] == Place::Local {
+                continue;
+            }
+            let Some(layout) = &b.layout else { continue };
+            let (sizes, strides) = (evals(&b.sizes)?, evals(&layout.strides)?);
+            let offset = eval(layout.offset)?;
+            let last: i64 = sizes
+                .iter()
+                .zip(&strides)
+                .map(|(n, s)| (n - 1).max(0) * s)
+                .sum();
+            let bytes = (offset + last + 1) * b.dtype.size() as i64;
+            let owner = storage[k].index();
+            let length = lengths.entry(owner).or_insert(0);
+            *length = (*length).max(bytes);
+            let content = match &b.kind {
+                BufferKind::Input { index } => match &given.inputs[*index] {
+                    Value::Tensor(t) => Some(t),
+                    _ => None,
+                },
+                BufferKind::Weight { name } => given.weights.get(name),
+                _ => None,
+            };
+            if let Some(t) = content {
+                let flat = laid_out(t, &strides, offset, (offset + last + 1) as usize);
+                tensors.push((format!("buf{owner}"), flat));
+            }
+        }
+        let mut launches = Vec::new();
+        for k in steps {
+            let mut arguments = Vec::new();
+            for a in &k.arguments {
+                arguments.push(match a.source {
+                    ArgumentSource::Buffer { buf, .. } => {
+                        let b = plan.loops.storage(buf);
+                        json!({"buf": storage[b.index()].index(), "type": a.ty})
+                    }
+                    ArgumentSource::Size(e) => json!({"int": eval(e)?}),
+                });
+            }
+            launches.push(json!({
+                "kernel": k.name,
+                "arguments": arguments,
+                "programs": eval(k.programs)?,
+            }));
+        }
+        let mut outputs = Vec::new();
+        for (k, o) in plan.loops.outputs.iter().enumerate() {
+            let buf = match o {
+                Output::Tensor { buffer } => *buffer,
+                Output::Mutation { input, .. } => *input,
+                _ => continue,
+            };
+            let Value::Tensor(want) = &expect[k] else {
+                continue;
+            };
+            let b = plan.loops.buffer(buf);
+            let layout = b.layout.as_ref();
+            let layout = layout.ok_or_else(|| Error::internal("an output without a layout"))?;
+            tensors.push((format!("out{k}"), want.clone()));
+            outputs.push(json!({
+                "name": format!("out{k}"),
+                "buf": storage[plan.loops.storage(buf).index()].index(),
+                "dtype": b.dtype.torch_name(),
+                "sizes": want.sizes,
+                "strides": evals(&layout.strides)?,
+                "offset": eval(layout.offset)?,
+            }));
+        }
+        let file = format!("data/{name}.safetensors");
+        let views: Vec<(String, TensorView)> = (tensors.iter())
+            .map(|(n, t)| Ok((n.clone(), view(t)?)))
+            .collect::<Result<_>>()?;
+        safetensors::serialize_to_file(views, None, &self.folder.join(&file))
+            .map_err(|e| Error::machine(e.to_string()))?;
+        Ok(json!({
+            "data": file,
+            "buffers": lengths.iter().map(|(k, n)| (k.to_string(), *n)).collect::<BTreeMap<_, _>>(),
+            "launches": launches,
+            "outputs": outputs,
+        }))
+    }
+}
+
+/// For each buffer the one whose bytes it shares.
+fn storages(plan: &Plan) -> Vec<BufId> {
+    let n = plan.loops.buffers.len();
+    (0..n)
+        .map(|k| {
+            let mut b = plan.loops.storage(BufId::from_index(k));
+            while let Some(Place::Arena {
+                in_place_of: Some(of),
+                ..
+            }) = plan.memory.places.get(b.index())
+            {
+                b = *of;
+            }
+            b
+        })
+        .collect()
+}
+
+fn symbols(loops: &Loops, given: &Given) -> Result<BTreeMap<Sym, i64>> {
+    let mut known = inrush_interp::Symbols::default();
+    for (name, v) in &given.symbols {
+        if let Some(s) = loops.exprs.sym_by_name(name) {
+            known.insert(s, *v);
+        }
+    }
+    for b in &loops.buffers {
+        if let BufferKind::Input { index } = b.kind
+            && let Some(Value::Tensor(t)) = given.inputs.get(index)
+        {
+            inrush_interp::bind(&loops.exprs, &b.sizes, &t.sizes, &mut known, "input")?;
+        }
+    }
+    Ok(known.into_iter().collect())
+}
+
+/// A tensor's elements where its buffer's layout puts them.
+fn laid_out(t: &Tensor, strides: &[i64], offset: i64, length: usize) -> Tensor {
+    let size = t.dtype.size();
+    let mut data = vec![0u8; length * size];
+    for k in 0..t.numel() {
+        let (mut rest, mut at) = (k as i64, offset);
+        for (n, s) in t.sizes.iter().zip(strides).rev() {
+            at += rest % n * s;
+            rest /= n;
+        }
+        let at = at as usize * size;
+        data[at..at + size].copy_from_slice(&t.data[k * size..(k + 1) * size]);
+    }
+    Tensor {
+        dtype: t.dtype,
+        sizes: vec![length as i64],
+        data,
+    }
+}
+
+fn view(t: &Tensor) -> Result<TensorView<'_>> {
+    use inrush_base::DType as D;
+    use safetensors::Dtype as S;
+    let dtype = match t.dtype {
+        D::Bool => S::BOOL,
+        D::U8 => S::U8,
+        D::I8 => S::I8,
+        D::U16 => S::U16,
+        D::I16 => S::I16,
+        D::U32 => S::U32,
+        D::I32 => S::I32,
+        D::U64 => S::U64,
+        D::I64 => S::I64,
+        D::F16 => S::F16,
+        D::BF16 => S::BF16,
+        D::F32 => S::F32,
+        D::F64 => S::F64,
+        other => return Err(Error::unsupported(format!("a file with values of {other}"))),
+    };
+    let sizes = t.sizes.iter().map(|n| *n as usize).collect();
+    TensorView::new(dtype, sizes, &t.data).map_err(|e| Error::internal(e.to_string()))
+}

@@ -1,0 +1,114 @@
+//! Where programs come from: the file tests, PyTorch's operator cases, archives.
+
+use crate::program::{Given, Writer};
+use inrush_base::{Error, Result, Scalar};
+use inrush_interp::{Tensor, Value};
+use inrush_loops::Loops;
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The programs of the Markdown files under `folder` that run.
+pub fn file_tests(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
+    let files = inrush_filetest::files(folder).map_err(|e| Error::machine(e.to_string()))?;
+    for file in files {
+        for case in inrush_filetest::cases(&file)? {
+            if !case.name.contains(filter) {
+                continue;
+            }
+            let given = Given {
+                inputs: case.inputs,
+                weights: case.weights,
+                symbols: case.symbols,
+            };
+            if let Err(e) = out.program(&case.name, &case.loops, Some(&given)) {
+                out.failed(&case.name, &e);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The kernels of an archive; nothing is run.
+pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let model = inrush_torch::open(path)?;
+    let loops = lowered(model.graph)?;
+    out.program(&name, &loops, None)
+}
+
+fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
+    let graph = inrush_aten::normalize(graph)?;
+    let graph = inrush_aten::decompose(graph)?;
+    inrush_aten::lower(graph)
+}
+
+/// The operator cases that `python/gen_op_cases.py` wrote, each with the inputs of its first run.
+pub fn operator_cases(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
+    let read = std::fs::read(folder.join("index.json"));
+    let index = read.map_err(|e| Error::machine(format!("{}: {e}", folder.display())))?;
+    let index: Json = serde_json::from_slice(&index).map_err(|e| Error::input(e.to_string()))?;
+    for case in index["cases"].as_array().into_iter().flatten() {
+        let name = case["name"].as_str().unwrap_or_default();
+        if !name.contains(filter) {
+            continue;
+        }
+        if let Err(e) = operator_case(folder, name, case, out) {
+            out.failed(name, &e);
+        }
+    }
+    Ok(())
+}
+
+fn operator_case(folder: &Path, name: &str, case: &Json, out: &mut Writer) -> Result<()> {
+    let model = inrush_torch::open(&folder.join(case["archive"].as_str().unwrap_or_default()))?;
+    let mut weights = BTreeMap::new();
+    for name in model.weights.names() {
+        if let Some(view) = model.weights.view(name) {
+            weights.insert(name.to_string(), weight(&view)?);
+        }
+    }
+    let loops = lowered(model.graph)?;
+    let run = &case["runs"][0];
+    let bytes = std::fs::read(folder.join(run["inputs"].as_str().unwrap_or_default()))
+        .map_err(|e| Error::machine(e.to_string()))?;
+    let given = SafeTensors::deserialize(&bytes).map_err(|e| Error::input(e.to_string()))?;
+    let inputs = (0..loops.num_inputs)
+        .map(|k| {
+            Ok(match given.tensor(&k.to_string()) {
+                Ok(view) => Value::Tensor(inrush_opcases::tensor(&view)?),
+                Err(_) => match &run["scalars"][k.to_string()] {
+                    Json::Bool(b) => Value::Scalar(Scalar::Bool(*b)),
+                    Json::Number(n) if n.is_i64() => {
+                        Value::Scalar(Scalar::Int(n.as_i64().unwrap_or_default()))
+                    }
+                    Json::Number(n) => Value::Scalar(Scalar::Float(n.as_f64().unwrap_or_default())),
+                    _ => Value::None,
+                },
+            })
+        })
+        .collect::<Result<_>>()?;
+    let given = Given {
+        inputs,
+        weights,
+        symbols: BTreeMap::new(),
+    };
+    out.program(name, &loops, Some(&given))
+}
+
+/// A weight as its strides lay it out, in row-major order.
+fn weight(view: &inrush_torch::WeightView) -> Result<Tensor> {
+    let mut t = Tensor::zeros(view.dtype, view.sizes)?;
+    let size = view.dtype.size();
+    for k in 0..t.numel() {
+        let (mut rest, mut at) = (k as i64, 0);
+        for (n, s) in view.sizes.iter().zip(view.strides).rev() {
+            at += rest % n * s;
+            rest /= n;
+        }
+        let at = at as usize * size;
+        t.data[k * size..(k + 1) * size].copy_from_slice(&view.bytes[at..at + size]);
+    }
+    Ok(t)
+}

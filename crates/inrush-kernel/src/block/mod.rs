@@ -1,0 +1,173 @@
+//! Stage `tile` for GPUs: a fused group becomes a *block program*, straight-line code over tiles that one program of a grid
+//! runs.
+//!
+//! The parallel axes of a group become one or two tile axes (`x`, the fastest in memory, and `y`), what its bodies have
+//! beside them becomes one axis `r`. An axis of which a program takes one point is a number, the others are dimensions of
+//! the tile. `r` is held whole where it is short enough (persistent), else walked in steps.
+//!
+//! Does not know: how Triton is spelled.
+
+mod axes;
+mod contraction;
+mod place;
+mod plan;
+
+use crate::{Acc, AccId, Check, KBufId, KernelBuf, Param, ValId, Value};
+use inrush_base::{Caps, DType, Error, Result};
+use inrush_expr::{Expr, Sym};
+use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
+
+pub use contraction::block_contraction;
+
+/// A block program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Block {
+    /// For people: the fused operators.
+    pub name: String,
+    pub origins: Vec<OriginId>,
+    /// Axes of the tile, outermost first; the reduction axis, if any, comes last.
+    pub dims: Vec<Dim>,
+    /// Programs of the grid.
+    pub programs: Expr,
+    pub buffers: Vec<KernelBuf>,
+    /// Integer arguments.
+    pub sizes: Vec<Param>,
+    pub values: Vec<Value>,
+    /// Dimensions of each value, as bits of positions in `dims`; scalar axes do not count.
+    pub shapes: Vec<u32>,
+    pub accs: Vec<Acc>,
+    pub checks: Vec<Check>,
+    pub items: Vec<BlockItem>,
+    /// A matrix product whose sum the items use.
+    pub product: Option<Product>,
+    /// Offsets need 64 bits.
+    pub wide: bool,
+    pub warps: u32,
+    /// Depth of the software pipeline of loops.
+    pub stages: u32,
+}
+
+/// An axis of the tile.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Dim {
+    pub sym: Sym,
+    pub extent: Expr,
+    pub role: DimRole,
+    /// Points that a program takes at once, a power of two. An axis with one point is a number, not a dimension.
+    pub block: i64,
+    /// The block divides the extent: no mask is needed.
+    pub exact: bool,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum DimRole {
+    /// Shared out over the grid.
+    Grid,
+    /// Held whole by each program.
+    Whole,
+    /// Walked in steps by each program.
+    Streamed,
+}
+
+impl Dim {
+    /// Whether the axis is a dimension of the tile.
+    pub fn is_tile(&self) -> bool {
+        self.block > 1 || self.role != DimRole::Grid
+    }
+}
+
+/// A step of a block program.
+#[derive(Clone, PartialEq, Debug)]
+pub enum BlockItem {
+    /// Evaluates a value.
+    Let(ValId),
+    /// Walks the streamed axis.
+    Loop(Vec<BlockItem>),
+    /// Starts an accumulator.
+    Acc(AccId),
+    /// Takes a tile in. Outside of a loop this is the whole reduction.
+    Update {
+        acc: AccId,
+        value: ValId,
+    },
+    /// Combines the lanes of an accumulator after its loop.
+    Finish(AccId),
+    Store(BlockStore),
+    /// Waits until memory accesses of all threads of the program are done.
+    Barrier,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct BlockStore {
+    pub buf: KBufId,
+    pub offset: Expr,
+    pub value: ValId,
+    pub mode: StoreMode,
+    pub mask: Option<ValId>,
+    /// Dimensions of the tile over which the store happens.
+    pub shape: u32,
+}
+
+/// `sum over k of a * b` over a tile: `a` spans the dimensions (y, k), `b` (k, x).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Product {
+    pub a: Operand,
+    pub b: Operand,
+    pub k: Sym,
+    pub extent: Expr,
+    pub block: i64,
+    pub exact: bool,
+    /// dtype in which products are summed.
+    pub dtype: DType,
+    /// Rows of tiles that run side by side, so that they share what they read.
+    pub group: i64,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Operand {
+    pub buf: KBufId,
+    pub offset: Expr,
+}
+
+/// What a caller knows beside the loops.
+#[derive(Copy, Clone)]
+pub struct Context<'a> {
+    pub caps: &'a Caps,
+    /// For each buffer a representative of those that lie in the same bytes.
+    pub storage: &'a [BufId],
+}
+
+impl Context<'_> {
+    pub(crate) fn storage(&self, loops: &Loops, buf: BufId) -> BufId {
+        let b = loops.storage(buf);
+        self.storage.get(b.index()).copied().unwrap_or(b)
+    }
+}
+
+/// Makes a block program of a fused group: for each point of `axes`, `bodies` in order.
+pub fn block(
+    loops: &Loops,
+    axes: &[Axis],
+    bodies: &[Body],
+    locals: &[BufId],
+    context: &Context,
+) -> Result<Block> {
+    if context.caps.gpu.is_none() {
+        return Err(Error::internal("block programs are for GPUs"));
+    }
+    plan::group(loops, axes, bodies, locals, context)
+}
+
+impl Block {
+    pub fn value(&self, v: ValId) -> &Value {
+        &self.values[v.index()]
+    }
+    /// The axis that reductions run over.
+    pub fn reduced(&self) -> Option<usize> {
+        (self.dims.iter()).position(|d| d.role != DimRole::Grid)
+    }
+    /// Elements of a tile.
+    pub fn tile(&self) -> i64 {
+        self.dims.iter().map(|d| d.block).product()
+    }
+}

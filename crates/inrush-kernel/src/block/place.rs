@@ -1,0 +1,334 @@
+//! The order of a block program: values before their uses, loads before the stores that follow them, barriers where threads
+//! of a program hand data over through memory.
+
+use super::{BlockItem, BlockStore, Context};
+use crate::build::Builder;
+use crate::lanes::Live;
+use crate::nest::{Effect, EffectKind};
+use crate::{AccId, BufRole, Def, KBufId, ValId};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Sym};
+use inrush_loops::{BufId, StoreMode};
+use rustc_hash::FxHashMap;
+
+pub(crate) struct Placer<'p, 'a> {
+    pub b: &'p Builder<'a>,
+    pub live: &'p Live,
+    pub context: &'p Context<'p>,
+    /// Bits of the tile's dimensions, by symbol: scalar axes have none.
+    pub dims: &'p FxHashMap<Sym, u32>,
+    /// The streamed axis, as a bit of `dims`.
+    pub streamed: u32,
+    /// The dimension of the own axis, as a bit of `dims`.
+    pub own: u32,
+    /// All dimensions without the own one.
+    pub grid: u32,
+    shapes: Vec<u32>,
+    known: Vec<bool>,
+    /// Values known within the open loop.
+    inside: Option<Vec<bool>>,
+    outer: Vec<BlockItem>,
+    inner: Vec<BlockItem>,
+    /// Storages stored since the last barrier, and the number of values at the store.
+    stored: FxHashMap<BufId, usize>,
+    /// Storages ever stored, with the number of values at that time.
+    overwritten: FxHashMap<BufId, usize>,
+    /// Storages loaded since the last barrier: where, and over which dimensions.
+    loaded: FxHashMap<BufId, Vec<(Expr, u32)>>,
+}
+
+impl<'p, 'a> Placer<'p, 'a> {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        b: &'p Builder<'a>,
+        live: &'p Live,
+        context: &'p Context<'p>,
+        dims: &'p FxHashMap<Sym, u32>,
+        streamed: u32,
+        own: u32,
+        grid: u32,
+    ) -> Self {
+        let mut p = Placer {
+            b,
+            live,
+            context,
+            dims,
+            streamed,
+            own,
+            grid,
+            shapes: Vec::new(),
+            known: vec![false; b.values.len()],
+            inside: None,
+            outer: Vec::new(),
+            inner: Vec::new(),
+            stored: FxHashMap::default(),
+            overwritten: FxHashMap::default(),
+            loaded: FxHashMap::default(),
+        };
+        for k in 0..b.values.len() {
+            let shape = p.shape(ValId::from_index(k));
+            p.shapes.push(shape);
+        }
+        p
+    }
+
+    /// Dimensions of an expression.
+    pub fn expr_shape(&self, e: Expr) -> u32 {
+        let ex = &self.b.loops.exprs;
+        ex.free_syms(e).iter().fold(0, |m, s| {
+            m | self.dims.get(s).copied().unwrap_or(0)
+                | (self.b.indirect.get(s)).map_or(0, |v| self.shapes[v.index()])
+        })
+    }
+
+    fn shape(&self, v: ValId) -> u32 {
+        let def = &self.b.values[v.index()].def;
+        let operands = |of: &[ValId]| of.iter().fold(0, |m, o| m | self.shapes[o.index()]);
+        match def {
+            Def::Sum => self.grid,
+            // A reduction is known for each point of the grid's dimensions.
+            Def::Final(_) => self.grid,
+            Def::Running { value, .. } => operands(&[*value]) | self.own | self.grid,
+            _ => {
+                let own = def.expr().map_or(0, |e| self.expr_shape(e));
+                own | operands(&def.operands())
+            }
+        }
+    }
+
+    pub fn run(mut self) -> Result<(Vec<BlockItem>, Vec<u32>)> {
+        for n in 0..self.b.nests.len() {
+            let nest = &self.b.nests[n];
+            let effects: Vec<Effect> = (nest.effects.iter())
+                .zip(&self.live.effects[n])
+                .filter(|(_, live)| **live)
+                .map(|(e, _)| e.clone())
+                .collect();
+            // Running reductions are alive through their values.
+            let deep = !nest.axes.is_empty();
+            if self.streamed == 0 || !deep {
+                for e in &effects {
+                    self.effect(e)?;
+                    if let EffectKind::Update { acc, .. } = e.kind {
+                        self.finish(acc, false);
+                    }
+                }
+                continue;
+            }
+            self.stream(&effects)?;
+        }
+        Ok((self.outer, self.shapes))
+    }
+
+    /// One pass over the streamed axis.
+    fn stream(&mut self, effects: &[Effect]) -> Result<()> {
+        let accs: Vec<AccId> = (effects.iter())
+            .filter_map(|e| match e.kind {
+                EffectKind::Update { acc, .. } => Some(acc),
+                _ => None,
+            })
+            .collect();
+        for acc in &accs {
+            self.outer.push(BlockItem::Acc(*acc));
+        }
+        self.inside = Some(vec![false; self.b.values.len()]);
+        let (points, after): (Vec<&Effect>, Vec<&Effect>) =
+            effects.iter().partition(|e| e.depth > 0);
+        for e in &points {
+            self.effect(e)?;
+        }
+        let body = std::mem::take(&mut self.inner);
+        self.inside = None;
+        if !body.is_empty() {
+            self.outer.push(BlockItem::Loop(body));
+        }
+        for acc in accs {
+            self.finish(acc, true);
+        }
+        for e in after {
+            self.effect(e)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, acc: AccId, item: bool) {
+        if item {
+            self.outer.push(BlockItem::Finish(acc));
+        }
+        for (k, v) in self.b.values.iter().enumerate() {
+            if v.def == Def::Final(acc) && self.live.values[k] {
+                self.outer.push(BlockItem::Let(ValId::from_index(k)));
+                self.known[k] = true;
+            }
+        }
+    }
+
+    fn effect(&mut self, e: &Effect) -> Result<()> {
+        match &e.kind {
+            EffectKind::Update { acc, value, .. } => {
+                self.need(*value)?;
+                let item = BlockItem::Update {
+                    acc: *acc,
+                    value: *value,
+                };
+                self.push(item, self.own);
+                Ok(())
+            }
+            EffectKind::Store {
+                buf,
+                offset,
+                value,
+                mode,
+                mask,
+            } => {
+                if matches!(self.b.buffers[buf.index()].role, BufRole::Local { .. }) {
+                    return Err(Error::unsupported(
+                        "a fused kernel that reads a value of another point of its tile",
+                    ));
+                }
+                // What is read before this store must have been read by now.
+                for k in 0..e.at {
+                    let v = ValId::from_index(k);
+                    let is_load = matches!(self.b.values[k].def, Def::Load { .. });
+                    let streams = self.streamed != 0 && self.shapes[k] & self.streamed != 0;
+                    if is_load && self.live.values[k] && !streams && self.ready(v) {
+                        self.need(v)?;
+                    }
+                }
+                self.need(*value)?;
+                for v in self.b.expr_values(*offset) {
+                    self.need(v)?;
+                }
+                if let Some(m) = mask {
+                    self.need(*m)?;
+                }
+                let point = if e.depth > 0 { self.own } else { 0 };
+                let mut shape = self.expr_shape(*offset)
+                    | self.shapes[value.index()]
+                    | mask.map_or(0, |m| self.shapes[m.index()]);
+                if *mode != StoreMode::Set {
+                    // Each point combines once.
+                    shape |= self.grid | point;
+                }
+                self.before_store(*buf, *offset, shape, e.at)?;
+                let item = BlockItem::Store(BlockStore {
+                    buf: *buf,
+                    offset: *offset,
+                    value: *value,
+                    mode: *mode,
+                    mask: *mask,
+                    shape,
+                });
+                self.push(item, shape);
+                Ok(())
+            }
+        }
+    }
+
+    fn push(&mut self, item: BlockItem, shape: u32) {
+        if self.inside.is_some() && shape & self.streamed != 0 {
+            self.inner.push(item);
+        } else {
+            self.outer.push(item);
+        }
+    }
+
+    fn storage(&self, buf: KBufId) -> BufId {
+        (self.context).storage(self.b.loops, self.b.buffers[buf.index()].buf)
+    }
+
+    /// A store must not overtake other threads' loads of the same bytes.
+    fn before_store(&mut self, buf: KBufId, offset: Expr, shape: u32, at: usize) -> Result<()> {
+        let storage = self.storage(buf);
+        let full = self.grid | self.own;
+        let hazard = (self.loaded.get(&storage)).is_some_and(|loads| {
+            loads
+                .iter()
+                .any(|(o, s)| *o != offset || *s != full || *s != shape)
+        });
+        if hazard {
+            if self.inside.is_some() && shape & self.streamed != 0 {
+                let elsewhere = (self.loaded[&storage].iter())
+                    .any(|(o, s)| *o != offset && s & self.streamed != 0);
+                if elsewhere {
+                    return Err(Error::unsupported(
+                        "a streamed kernel that overwrites what it reads at other places",
+                    ));
+                }
+            }
+            self.barrier(shape);
+        }
+        self.stored.insert(storage, at);
+        self.overwritten.insert(storage, at);
+        Ok(())
+    }
+
+    fn barrier(&mut self, shape: u32) {
+        // A barrier ahead of a loop serves all of the loop.
+        _ = shape;
+        self.outer.push(BlockItem::Barrier);
+        self.stored.clear();
+        self.loaded.clear();
+    }
+
+    /// Whether every reduction that `v` needs is done.
+    fn ready(&self, v: ValId) -> bool {
+        if self.known[v.index()] {
+            return true;
+        }
+        let def = &self.b.values[v.index()].def;
+        !matches!(def, Def::Final(_)) && self.b.uses(v).into_iter().all(|u| self.ready(u))
+    }
+
+    /// Evaluates a value unless it is known.
+    fn need(&mut self, v: ValId) -> Result<()> {
+        let k = v.index();
+        let streams = self.shapes[k] & self.streamed != 0;
+        let known = match &self.inside {
+            Some(inside) if streams => inside[k],
+            _ => self.known[k],
+        };
+        if known {
+            return Ok(());
+        }
+        if streams && self.inside.is_none() {
+            return Err(Error::internal("a streamed value outside of its loop"));
+        }
+        for u in self.b.uses(v) {
+            self.need(u)?;
+        }
+        match &self.b.values[k].def {
+            Def::Final(_) => {
+                return Err(Error::internal("a reduction is used before it is done"));
+            }
+            Def::Load { buf, offset, .. } => {
+                if matches!(self.b.buffers[buf.index()].role, BufRole::Local { .. }) {
+                    return Err(Error::unsupported(
+                        "a fused kernel that reads a value of another point of its tile",
+                    ));
+                }
+                let storage = self.storage(*buf);
+                if let Some(at) = self.overwritten.get(&storage) {
+                    if k < *at && streams {
+                        return Err(Error::unsupported(
+                            "a streamed kernel that reads again what it has overwritten",
+                        ));
+                    }
+                    if self.stored.contains_key(&storage) {
+                        self.barrier(self.shapes[k]);
+                    }
+                }
+                let entry = (*offset, self.shapes[k]);
+                self.loaded.entry(storage).or_default().push(entry);
+            }
+            Def::Running { acc, .. } if streams => self.outer.push(BlockItem::Acc(*acc)),
+            _ => {}
+        }
+        self.push(BlockItem::Let(v), self.shapes[k]);
+        match &mut self.inside {
+            Some(inside) if streams => inside[k] = true,
+            _ => self.known[k] = true,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,390 @@
+//! From a group to a block program: axes, sizes of the tile, warps.
+//!
+//! The sizes were chosen by sweeps on an H200 over 16384 x 4096 bfloat16: whole rows, two to a program where rows are stored,
+//! 32 to 64 elements of a row for each thread; column sums in tiles of 8 x 64.
+
+use super::axes::{self, Strides};
+use super::place::Placer;
+use super::{Block, BlockItem, Context, Dim, DimRole};
+use crate::build::{Builder, Reuse};
+use crate::flatten::Flat;
+use crate::tile::{liveness, name, origins};
+use crate::{BufRole, Def, Param};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::scalar::OpClass;
+use inrush_loops::{Axis, Body, BufId, Loops, ScalarOp, Stmt};
+use rustc_hash::FxHashMap;
+
+/// Longest row that a program holds whole.
+const WHOLE: i64 = 16384;
+/// Elements of a tile whose rows a program holds whole, for two-byte elements.
+const ROWS: i64 = 8192;
+/// Elements of a pointwise tile.
+const FLAT: i64 = 1024;
+/// Columns of a tile of column reductions.
+const COLUMNS: i64 = 64;
+
+/// What the sizes depend on.
+struct Work {
+    /// Bytes of the widest element that whole tiles of load or store.
+    bytes: i64,
+    /// Distinct loads along the own axis.
+    loads: usize,
+    /// Stores along the own axis.
+    stores: bool,
+    /// Weight of math functions at one point.
+    math: usize,
+}
+
+/// Sizes of a tile.
+struct Sizes {
+    x: i64,
+    y: i64,
+    own: (DimRole, i64),
+    warps: u32,
+}
+
+pub(crate) fn group(
+    loops: &Loops,
+    shared: &[Axis],
+    bodies: &[Body],
+    locals: &[BufId],
+    context: &Context,
+) -> Result<Block> {
+    let ex = &loops.exprs;
+    let mut flat = Flat::new(loops, shared, bodies)?;
+    axes::share_all(&mut flat);
+    flat.drop_unit_axes();
+    flat.join_axes();
+    let strides = Strides::new(&flat, locals);
+    let has_own = flat.bodies.iter().any(|b| b.axes.len() > flat.shared.len());
+    let work = work(&flat, locals);
+    let gpu = context.caps.gpu.as_ref();
+    let units = gpu.map_or(1, |g| g.multiprocessors as i64);
+    let all = |_: usize| true;
+
+    // Axes.
+    let (x, y, columns);
+    if has_own {
+        let rows: f64 = (flat.bodies.iter())
+            .flat_map(|b| &b.axes[flat.shared.len()..])
+            .map(|a| strides.of(a))
+            .sum();
+        let fastest = (flat.shared.iter().copied())
+            .max_by(|a, b| strides.of(a).total_cmp(&strides.of(b)))
+            .filter(|a| strides.of(a) > rows && ex.hint(a.size) > 1);
+        columns = fastest.is_some();
+        let list = flat.shared.clone();
+        match fastest {
+            Some(f) => {
+                let others: Vec<Axis> = list.into_iter().filter(|a| *a != f).collect();
+                y = (!others.is_empty()).then(|| axes::linearize(&mut flat, &others, &all));
+                x = Some(f);
+            }
+            None => {
+                y = None;
+                x = (!list.is_empty()).then(|| axes::linearize(&mut flat, &list, &all));
+            }
+        }
+    } else {
+        columns = false;
+        let tiles = axes::pointwise(&flat, &strides);
+        x = (!tiles.x.is_empty()).then(|| axes::linearize(&mut flat, &tiles.x, &all));
+        y = (tiles.both).then(|| axes::linearize(&mut flat, &tiles.y, &all));
+    }
+    axes::set_shared(&mut flat, y.iter().chain(x.iter()).copied().collect());
+    let own = axes::own(&mut flat)?;
+    let sizes = sizes(ex, x, y, own, columns, &work, units);
+
+    // Values.
+    let reuse = match sizes.own.0 {
+        DimRole::Streamed => Reuse::Streamed,
+        _ => Reuse::Whole,
+    };
+    let builder = Builder::with(&flat, locals, reuse)?;
+    let mut dims: Vec<Dim> = Vec::new();
+    let mut add = |axis: Option<Axis>, role: DimRole, block: i64| {
+        dims.extend(axis.map(|a| Dim {
+            sym: a.sym,
+            extent: a.size,
+            role,
+            block,
+            exact: exact(ex, a.size, block, role),
+        }));
+    };
+    add(y, DimRole::Grid, sizes.y);
+    add(x, DimRole::Grid, sizes.x);
+    add(own, sizes.own.0, sizes.own.1);
+    finish(&builder, dims, origins(bodies), sizes.warps, context)
+}
+
+/// Orders the program and gathers what belongs to it.
+pub(crate) fn finish(
+    builder: &Builder,
+    dims: Vec<Dim>,
+    origins: Vec<inrush_loops::OriginId>,
+    warps: u32,
+    context: &Context,
+) -> Result<Block> {
+    let loops = builder.loops;
+    let ex = &loops.exprs;
+    let live = liveness(builder);
+    let mut bits: FxHashMap<Sym, u32> = FxHashMap::default();
+    let (mut streamed, mut own, mut grid) = (0, 0, 0);
+    for (i, d) in dims.iter().enumerate() {
+        if !d.is_tile() {
+            continue;
+        }
+        bits.insert(d.sym, 1 << i);
+        match d.role {
+            DimRole::Grid => grid |= 1 << i,
+            DimRole::Whole => own = 1 << i,
+            DimRole::Streamed => {
+                own = 1 << i;
+                streamed = own;
+            }
+        }
+    }
+    let placer = Placer::new(builder, &live, context, &bits, streamed, own, grid);
+    let (items, shapes) = placer.run()?;
+    let programs = ex.product(
+        (dims.iter())
+            .filter(|d| d.role == DimRole::Grid)
+            .map(|d| ex.ceildiv(d.extent, ex.int(d.block))),
+    );
+    let mut block = Block {
+        name: name(loops, &origins),
+        origins,
+        dims,
+        programs,
+        buffers: builder.buffers.clone(),
+        sizes: Vec::new(),
+        values: builder.values.clone(),
+        shapes,
+        accs: builder.accs.clone(),
+        checks: builder.checks.clone(),
+        items,
+        product: None,
+        wide: false,
+        warps,
+        stages: 1,
+    };
+    settle(ex, &mut block);
+    Ok(block)
+}
+
+/// Width of offsets, integer arguments.
+pub(crate) fn settle(ex: &Exprs, block: &mut Block) {
+    let mut exprs: Vec<Expr> = block.dims.iter().map(|d| d.extent).collect();
+    let mut values: Vec<Expr> = Vec::new();
+    walk(block, &block.items, &mut exprs, &mut values);
+    if let Some(p) = &block.product {
+        exprs.extend([p.a.offset, p.b.offset, p.extent]);
+    }
+    let limit = i32::MAX as i64 - (1 << 20);
+    block.wide = (exprs.iter().map(|e| ex.range(*e))).any(|r| r.hi > limit || r.lo < -limit);
+    let mut syms: Vec<Sym> = Vec::new();
+    for e in exprs.iter().chain(&values) {
+        ex.collect_syms(*e, &mut syms);
+    }
+    block.sizes = (syms.into_iter())
+        .filter(|s| !ex.is_index(*s))
+        .map(|sym| Param {
+            sym,
+            value: ex.sym_expr(sym),
+        })
+        .collect();
+}
+
+/// Expressions that become offsets, and those that become values.
+fn walk(block: &Block, items: &[BlockItem], offsets: &mut Vec<Expr>, values: &mut Vec<Expr>) {
+    for item in items {
+        match item {
+            BlockItem::Loop(body) => walk(block, body, offsets, values),
+            BlockItem::Let(v) => match &block.value(*v).def {
+                Def::Load { offset, .. } => offsets.push(*offset),
+                Def::Index(e) => values.push(*e),
+                Def::Indirect { size, .. } => values.push(*size),
+                _ => {}
+            },
+            BlockItem::Store(s) => offsets.push(s.offset),
+            BlockItem::Update { acc, .. } => values.extend(block.accs[acc.index()].index),
+            _ => {}
+        }
+    }
+}
+
+pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool {
+    match role {
+        DimRole::Whole => ex.is_int(extent, block),
+        _ => ex.is_int(ex.modulo(extent, ex.int(block)), 0),
+    }
+}
+
+fn work(flat: &Flat, locals: &[BufId]) -> Work {
+    let ex = flat.exprs();
+    let shared = flat.shared.len();
+    let mut out = Work {
+        bytes: 1,
+        loads: 0,
+        stores: false,
+        math: 0,
+    };
+    let mut seen: Vec<(BufId, Expr)> = Vec::new();
+    for body in &flat.bodies {
+        let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
+        for s in &body.stmts {
+            match s {
+                Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
+                    let along =
+                        own.is_empty() || own.iter().any(|s| ex.contains_sym(coords[0], *s));
+                    if locals.contains(buf) || !along {
+                        continue;
+                    }
+                    let size = flat.loops.buffers[buf.index()].dtype.size() as i64;
+                    out.bytes = out.bytes.max(size);
+                    if matches!(s, Stmt::Store { .. }) {
+                        out.stores |= !own.is_empty();
+                    } else if !seen.contains(&(*buf, coords[0])) {
+                        seen.push((*buf, coords[0]));
+                    }
+                }
+                Stmt::Op { op, .. } if op.class() == OpClass::Math => {
+                    out.math += match op {
+                        ScalarOp::Exp | ScalarOp::Exp2 | ScalarOp::Log | ScalarOp::Log2 => 1,
+                        _ => 4,
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    out.loads = seen.len();
+    out
+}
+
+fn power(n: i64) -> i64 {
+    (n.max(1) as u64).next_power_of_two() as i64
+}
+
+/// Warps for a tile in which a thread has about this many elements.
+fn warps(tile: i64, each: i64) -> u32 {
+    let by_elements = power(tile / (32 * each));
+    let at_least = match tile {
+        ..512 => 1,
+        512..1024 => 2,
+        _ => 4,
+    };
+    by_elements.clamp(at_least, 16) as u32
+}
+
+fn sizes(
+    ex: &Exprs,
+    x: Option<Axis>,
+    y: Option<Axis>,
+    own: Option<Axis>,
+    columns: bool,
+    work: &Work,
+    units: i64,
+) -> Sizes {
+    let hint = |a: Option<Axis>| a.map_or(1, |a| ex.hint(a.size).max(1));
+    let (nx, ny) = (hint(x), hint(y));
+    let none = (DimRole::Grid, 1);
+    let Some(own) = own else {
+        if y.is_some() {
+            let side = if work.bytes <= 2 { 64 } else { 32 };
+            let bx = side.min(power(nx));
+            let by = 64.min(power(ny));
+            return Sizes {
+                x: bx,
+                y: by,
+                own: none,
+                warps: warps(bx * by, 8).min(8),
+            };
+        }
+        let mut b = FLAT;
+        while b > 128 && nx / b < 2 * units {
+            b /= 2;
+        }
+        let b = b.min(power(nx));
+        return Sizes {
+            x: b,
+            y: 1,
+            own: none,
+            warps: warps(b.max(512), 8).min(4).min((b / 32).max(1) as u32),
+        };
+    };
+    let known = ex.range(own.size).hi;
+    let length = ex.hint(own.size).max(1);
+    // A length that varies is held whole only if its bound is near.
+    let whole = match ex.as_int(own.size) {
+        Some(n) => power(n),
+        None if known <= 2 * length.min(2048) => power(known),
+        None => i64::MAX,
+    };
+    if columns {
+        let mut bx = COLUMNS.min(power(nx));
+        while bx > 16 && ny * (nx / bx) < units {
+            bx /= 2;
+        }
+        if whole <= ROWS / 2 / bx {
+            return Sizes {
+                x: bx,
+                y: 1,
+                own: (DimRole::Whole, whole),
+                warps: warps(bx * whole, 16),
+            };
+        }
+        let br = (512 / bx).clamp(8, 512).min(power(length));
+        return Sizes {
+            x: bx,
+            y: 1,
+            own: (DimRole::Streamed, br),
+            warps: warps(bx * br, 4).min(8),
+        };
+    }
+    let limit = match work.loads {
+        0..=2 => WHOLE,
+        3..=4 => WHOLE / 2,
+        _ => WHOLE / 4,
+    };
+    if whole <= limit {
+        let target = match (work.bytes <= 2, work.stores) {
+            (true, true) => ROWS,
+            _ => ROWS / 2,
+        };
+        let mut rows = (target / whole).clamp(1, 128).min(power(nx));
+        while rows > 1 && nx / rows < 2 * units {
+            rows /= 2;
+        }
+        let tile = rows * whole;
+        let each = if rows > 1 && work.math < 4 { 64 } else { 32 };
+        return Sizes {
+            x: rows,
+            y: 1,
+            own: (DimRole::Whole, whole),
+            warps: warps(tile, each),
+        };
+    }
+    let step = if work.bytes <= 2 && work.loads <= 2 {
+        4096
+    } else {
+        2048
+    };
+    Sizes {
+        x: 1,
+        y: 1,
+        own: (DimRole::Streamed, step.min(power(length))),
+        warps: 8,
+    }
+}
+
+/// Contractions cannot keep values of their own.
+pub(crate) fn refuse_locals(builder: &Builder) -> Result<()> {
+    let local = |b: &crate::KernelBuf| matches!(b.role, BufRole::Local { .. });
+    match builder.buffers.iter().any(local) {
+        true => Err(Error::internal("an epilogue with values of its own")),
+        false => Ok(()),
+    }
+}

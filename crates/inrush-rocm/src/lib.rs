@@ -1,0 +1,89 @@
+//! AMD GPUs: presets and the strings of wrappers.
+//!
+//! Does not know: the other devices, any compiler crate.
+
+use inrush_base::{Caps, CppStrings, DType, Device, DeviceKind, Gpu, Preset, PythonStrings};
+
+/// The device. PyTorch calls it `cuda`.
+pub static ROCM: Device = Device {
+    name: "rocm",
+    torch_name: "cuda",
+    backend: "hip",
+    binary: "hsaco",
+    presets: &[
+        Preset {
+            name: "mi300x",
+            caps: mi300x,
+        },
+        Preset {
+            name: "mi250",
+            caps: mi250,
+        },
+        Preset {
+            name: "mi355x",
+            caps: mi355x,
+        },
+    ],
+    python: PythonStrings {
+        import_raw_stream: "from torch._C import _cuda_getCurrentRawStream as get_raw_stream",
+        raw_stream: "get_raw_stream({})",
+        guard: "torch.cuda._DeviceGuard({})",
+        set_device: "torch.cuda.set_device({})",
+        synchronize: "torch.cuda.synchronize()",
+    },
+    cpp: CppStrings {
+        header: "#include <hip/hip_runtime.h>",
+        stream_type: "hipStream_t",
+        kernel_type: "hipFunction_t",
+        device_pointer: "hipDeviceptr_t",
+        guard: "AOTICudaGuard device_guard({});",
+        stream_guard: "AOTICudaStreamGuard stream_guard(stream, {});",
+        global_scratch: None,
+    },
+};
+
+fn gpu(arch: &str, compute_units: u32, shared_kib: u32, float8: &'static [DType]) -> Gpu {
+    Gpu {
+        arch: arch.into(),
+        multiprocessors: compute_units,
+        warp: 64,
+        max_threads: 1024,
+        resident_threads: 2048,
+        shared_bytes: shared_kib << 10,
+        registers: 131072,
+        float8,
+        bf16_atomics: true,
+        max_grid_yz: 65535,
+    }
+}
+
+/// One of the two dies of a card, which PyTorch sees as a device.
+fn mi250() -> Caps {
+    Caps::gpu(DeviceKind::Rocm, gpu("gfx90a", 104, 64, &[]), 8 << 20)
+}
+fn mi300x() -> Caps {
+    const FLOAT8: &[DType] = &[DType::F8E4M3FNUZ, DType::F8E5M2FNUZ];
+    Caps::gpu(DeviceKind::Rocm, gpu("gfx942", 304, 64, FLOAT8), 256 << 20)
+}
+fn mi355x() -> Caps {
+    const FLOAT8: &[DType] = &[DType::F8E4M3FN, DType::F8E5M2];
+    Caps::gpu(DeviceKind::Rocm, gpu("gfx950", 256, 160, FLOAT8), 256 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_have_their_names() {
+        for (name, arch) in [
+            ("mi250", "gfx90a"),
+            ("mi300x", "gfx942"),
+            ("mi355x", "gfx950"),
+        ] {
+            let caps = ROCM.caps(Some(name)).expect("a preset");
+            assert_eq!(caps.gpu.expect("a GPU").arch, arch);
+        }
+        assert!(ROCM.caps(Some("other")).is_none());
+    }
+}

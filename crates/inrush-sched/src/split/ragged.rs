@@ -1,0 +1,227 @@
+//! Split reductions for GPUs: enough programs to fill the device, chunks of any length. The last chunk may be shorter; what
+//! lies beyond the end is neutral.
+
+use inrush_base::{Caps, DType, Result, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::eval::neutral;
+use inrush_loops::{Axis, Body, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
+use smallvec::smallvec;
+
+/// Columns that one program takes when neighbouring results are neighbours in memory.
+const COLUMNS: i64 = 64;
+/// Programs for each multiprocessor that keep the memory busy.
+const WAVES: i64 = 16;
+/// Elements of a row, and rows of a column, that a chunk should have at least.
+const ROW: i64 = 4096;
+const COLUMN: i64 = 128;
+
+/// Makes the node's first reduction axis one of chunks, when that pays; how many leading reduction axes become parallel.
+pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Option<usize>> {
+    let ex = &loops.exprs;
+    let Node::Body(body) = &mut *node else {
+        return Ok(None);
+    };
+    if body.reduction_axes().is_empty() || !super::splittable(ex, body) {
+        return Ok(None);
+    }
+    let product =
+        |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
+    let columns = reduces_columns(loops, body);
+    let least = if columns { COLUMN } else { ROW };
+    let programs = if columns {
+        (outer / COLUMNS).max(1)
+    } else {
+        outer.max(1)
+    };
+    let units = caps.threads as i64;
+    if programs >= 2 * units || inner < 4 * least {
+        return Ok(None);
+    }
+    let wanted = (WAVES * units / programs).min(inner / least).max(1) as u64;
+    let wanted = if wanted.is_power_of_two() {
+        wanted
+    } else {
+        wanted.next_power_of_two() / 2
+    } as i64;
+    if wanted < 2 {
+        return Ok(None);
+    }
+    // The longest reduction axis is cut where order does not count, else the first one.
+    let ordered = (body.stmts.iter()).any(|s| matches!(s, Stmt::Reduce { op, .. } if op.is_arg()));
+    let at = if ordered {
+        0
+    } else {
+        let sizes = body.reduction_axes().iter().map(|a| ex.hint(a.size));
+        let longest = sizes.enumerate().max_by_key(|(k, n)| (*n, usize::MAX - k));
+        longest.map_or(0, |(k, _)| k)
+    };
+    let axis = body.reduction_axes()[at];
+    let (Some(n), None) = (ex.as_int(axis.size), body.indirect(axis.sym)) else {
+        return Ok(None);
+    };
+    let wanted = wanted.min(n / 2);
+    if wanted < 2 {
+        return Ok(None);
+    }
+    // The number of chunks divides the length where it can.
+    let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
+    let count = exact.unwrap_or(wanted);
+    let length = (n + count - 1) / count;
+    let count = (n + length - 1) / length;
+    cut(loops, body, at, count, length, n);
+    Ok(Some(1))
+}
+
+/// Whether neighbouring results read neighbouring elements.
+fn reduces_columns(loops: &Loops, body: &Body) -> bool {
+    let ex = &loops.exprs;
+    let (mut rows, mut columns) = (0i64, 0i64);
+    for s in &body.stmts {
+        let Stmt::Load { buf, coords, .. } = s else {
+            continue;
+        };
+        let b = loops.buffer(*buf);
+        // The dimension whose neighbours are neighbours in memory.
+        let last = match &b.layout {
+            Some(l) => l.strides.iter().rposition(|s| ex.is_int(*s, 1)),
+            None => coords.len().checked_sub(1),
+        };
+        let Some(d) = last else { continue };
+        let weight = (b.sizes.iter()).fold(1i64, |p, s| p.saturating_mul(ex.hint(*s).max(1)));
+        let has = |axes: &[Axis]| axes.iter().any(|a| ex.contains_sym(coords[d], a.sym));
+        if has(body.reduction_axes()) {
+            rows = rows.saturating_add(weight);
+        } else if has(body.outer_axes()) {
+            columns = columns.saturating_add(weight);
+        }
+    }
+    columns > rows
+}
+
+/// Cuts reduction axis `at` of length `n` into `count` chunks of `length`; the axis of chunks becomes the first one.
+fn cut(loops: &Loops, body: &mut Body, at: usize, count: i64, length: i64, n: i64) {
+    let ex = &loops.exprs;
+    let old = body.axes[body.outer + at];
+    let taken = |s: inrush_expr::Sym, body: &Body| {
+        body.axes.iter().any(|a| a.sym == s) || super::defines(&body.stmts, s)
+    };
+    let fresh = |size: Expr, body: &Body, not: Option<inrush_expr::Sym>| {
+        let sym = (0..)
+            .map(|p| ex.index_sym(p, size))
+            .find(|s| !taken(*s, body) && Some(*s) != not)
+            .expect("positions are endless");
+        Axis { sym, size }
+    };
+    let chunk = fresh(ex.int(count), body, None);
+    let place = fresh(ex.int(length), body, Some(chunk.sym));
+    let index = ex.add(
+        ex.mul(ex.sym_expr(chunk.sym), ex.int(length)),
+        ex.sym_expr(place.sym),
+    );
+    let map = [(old.sym, index)].into_iter().collect();
+    let levels = body.levels(ex);
+    for s in &mut body.stmts {
+        for e in s.exprs_mut() {
+            *e = ex.subst(*e, &map);
+        }
+    }
+    let outer = body.outer;
+    body.axes[outer + at] = place;
+    body.axes.insert(outer, chunk);
+    if count * length > n {
+        guard(ex, loops, body, &levels, index, n);
+    }
+}
+
+/// Reads and reduces only where `index < n`.
+fn guard(
+    ex: &Exprs,
+    loops: &Loops,
+    body: &mut Body,
+    levels: &[inrush_loops::Level],
+    index: Expr,
+    n: i64,
+) {
+    let dtypes = body.dtypes(loops);
+    let old = std::mem::take(&mut body.stmts);
+    let mut out: Vec<Stmt> = Vec::with_capacity(old.len() + 8);
+    let mut map: Vec<StmtId> = Vec::with_capacity(old.len());
+    let push = |out: &mut Vec<Stmt>, s: Stmt| {
+        out.push(s);
+        StmtId::from_index(out.len() - 1)
+    };
+    let at = push(
+        &mut out,
+        Stmt::Index {
+            expr: index,
+            dtype: DType::I64,
+        },
+    );
+    let end = push(
+        &mut out,
+        Stmt::Index {
+            expr: ex.int(n),
+            dtype: DType::I64,
+        },
+    );
+    let inside = push(
+        &mut out,
+        Stmt::Op {
+            op: ScalarOp::Lt,
+            args: smallvec![at, end],
+            dtype: DType::I64,
+        },
+    );
+    for (k, mut s) in old.into_iter().enumerate() {
+        s.map_operands(|o| map[o.index()]);
+        let point = levels[k] == inrush_loops::Level::Point;
+        match &mut s {
+            Stmt::Load { mask, .. } | Stmt::Indirect { mask, .. } if point => {
+                *mask = Some(match *mask {
+                    None => inside,
+                    Some(m) => push(
+                        &mut out,
+                        Stmt::Op {
+                            op: ScalarOp::And,
+                            args: smallvec![m, inside],
+                            dtype: DType::Bool,
+                        },
+                    ),
+                });
+            }
+            Stmt::Reduce { op, value, .. } => {
+                let d = value_dtype(&dtypes, &map, *value);
+                let least: Scalar = match op {
+                    ReduceOp::ArgMax => neutral(ReduceOp::Max, d),
+                    ReduceOp::ArgMin => neutral(ReduceOp::Min, d),
+                    op => neutral(*op, d),
+                };
+                let nothing = push(
+                    &mut out,
+                    Stmt::Const {
+                        value: least,
+                        dtype: d,
+                    },
+                );
+                *value = push(
+                    &mut out,
+                    Stmt::Op {
+                        op: ScalarOp::Where,
+                        args: smallvec![inside, *value, nothing],
+                        dtype: d,
+                    },
+                );
+            }
+            _ => {}
+        }
+        map.push(push(&mut out, s));
+    }
+    body.stmts = out;
+}
+
+/// dtype of a statement by its new id.
+fn value_dtype(dtypes: &[DType], map: &[StmtId], new: StmtId) -> DType {
+    let old = map.iter().position(|m| *m == new);
+    old.map_or(DType::F32, |k| dtypes[k])
+}

@@ -1,0 +1,539 @@
+//! The function of a block program.
+
+use crate::{helpers, ops, types};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_kernel::block::{Block, BlockItem, Dim, DimRole};
+use inrush_kernel::{AccId, BufRole, Def, KBufId, ValId};
+use inrush_loops::Loops;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Stands for the function's name until its digest is known.
+pub(crate) const NAME: &str = "\u{1}name";
+
+pub(crate) struct Emitted {
+    pub text: String,
+    /// Names of the block's buffers; `None` for those that no code uses.
+    pub buffers: Vec<Option<String>>,
+    pub sizes: Vec<String>,
+    pub constants: Vec<(&'static str, i64)>,
+    pub asserts: bool,
+}
+
+pub(crate) struct Emitter<'a> {
+    pub exprs: &'a Exprs,
+    pub block: &'a Block,
+    /// Names of symbols.
+    pub names: FxHashMap<Sym, String>,
+    /// Names of values; constants have none.
+    pub values: FxHashMap<ValId, String>,
+    /// Names of the accumulators, and of the positions of those that seek one.
+    pub accs: FxHashMap<AccId, String>,
+    /// Accumulators that carry a running reduction from step to step.
+    pub carries: FxHashSet<AccId>,
+    /// How many loops are still to come that load a value.
+    pub loads_left: FxHashMap<ValId, usize>,
+    pub in_loop: bool,
+    pub buffers: Vec<String>,
+    used: FxHashSet<usize>,
+    lines: Vec<String>,
+    indent: usize,
+    next: usize,
+    asserts: bool,
+}
+
+/// Letters of grid axes from the last to the first.
+const LETTERS: [&str; 3] = ["x", "y", "z"];
+
+pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
+    let mut e = Emitter {
+        exprs: &loops.exprs,
+        block,
+        names: FxHashMap::default(),
+        values: FxHashMap::default(),
+        accs: FxHashMap::default(),
+        carries: FxHashSet::default(),
+        loads_left: FxHashMap::default(),
+        in_loop: false,
+        buffers: Vec::new(),
+        used: FxHashSet::default(),
+        lines: Vec::new(),
+        indent: 1,
+        next: 0,
+        asserts: false,
+    };
+    for (i, b) in block.buffers.iter().enumerate() {
+        let kind = match b.role {
+            BufRole::In => "in_ptr",
+            BufRole::Out => "out_ptr",
+            _ => "in_out_ptr",
+        };
+        e.buffers.push(format!("{kind}{i}"));
+    }
+    let mut sizes = Vec::new();
+    for p in &block.sizes {
+        let name = e.exprs.sym_info(p.sym).name;
+        let name = match name.chars().all(|c| c.is_ascii_alphanumeric()) {
+            true => name,
+            false => format!("ks{}", sizes.len()),
+        };
+        e.names.insert(p.sym, name.clone());
+        sizes.push(name);
+    }
+    for v in &block.values {
+        if let Def::Running { acc, .. } = v.def {
+            e.carries.insert(acc);
+        }
+    }
+    e.count_loads(&block.items);
+    e.header()?;
+    if let Some(p) = &block.product {
+        e.product(p)?;
+    }
+    e.items(&block.items)?;
+    let constants = e.constants();
+    let body = e.lines.join("\n");
+    // Parameters that the body does not use would stay parameters of the binary.
+    let buffers: Vec<Option<String>> = (e.buffers.iter().enumerate())
+        .map(|(i, n)| e.used.contains(&i).then(|| n.clone()))
+        .collect();
+    let mut parameters: Vec<String> = buffers.iter().flatten().cloned().collect();
+    parameters.extend(sizes.iter().cloned());
+    parameters.extend(constants.iter().map(|(n, _)| format!("{n}: tl.constexpr")));
+    let mut text = String::from("import triton\nimport triton.language as tl\n");
+    let helpers = helpers::source(&body);
+    if body.contains("libdevice.") || helpers.contains("libdevice.") {
+        text.push_str("from triton.language.extra import libdevice\n");
+    }
+    text.push_str("\n\n");
+    text.push_str(&helpers);
+    text.push_str(&comments(loops, block));
+    text.push_str("@triton.jit\n");
+    text.push_str(&format!("def {NAME}({}):\n{body}\n", parameters.join(", ")));
+    Ok(Emitted {
+        text,
+        buffers,
+        sizes,
+        constants,
+        asserts: e.asserts,
+    })
+}
+
+/// The operators that the kernel came from, with their Python lines.
+fn comments(loops: &Loops, block: &Block) -> String {
+    let mut out = String::new();
+    for o in &block.origins {
+        let Some(origin) = loops.origins.get(o.index()) else {
+            continue;
+        };
+        let at = origin.line.as_deref().unwrap_or("");
+        let line = format!("# {} {} {at}", origin.op, origin.name);
+        out.push_str(&line.replace(['\n', '\r'], " "));
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+    }
+    out
+}
+
+impl Emitter<'_> {
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+        let indent = "    ".repeat(self.indent);
+        self.lines.push(format!("{indent}{}", text.as_ref()));
+    }
+
+    pub(crate) fn fresh(&mut self) -> String {
+        self.next += 1;
+        format!("t{}", self.next - 1)
+    }
+
+    pub(crate) fn buffer(&mut self, b: KBufId) -> String {
+        self.used.insert(b.index());
+        self.buffers[b.index()].clone()
+    }
+
+    /// The tile's dimensions: positions in the block's list.
+    pub(crate) fn tile_dims(&self) -> Vec<usize> {
+        (0..self.block.dims.len())
+            .filter(|i| self.block.dims[*i].is_tile())
+            .collect()
+    }
+
+    fn letter(&self, at: usize) -> &'static str {
+        let dims = &self.block.dims;
+        if dims[at].role != DimRole::Grid {
+            return "r";
+        }
+        let after = dims[at + 1..].iter().filter(|d| d.role == DimRole::Grid);
+        LETTERS[after.count().min(2)]
+    }
+
+    pub(crate) fn block_name(&self, at: usize) -> &'static str {
+        match self.letter(at) {
+            "x" => "XBLOCK",
+            "y" => "YBLOCK",
+            "z" => "ZBLOCK",
+            _ => "RBLOCK",
+        }
+    }
+
+    fn constants(&self) -> Vec<(&'static str, i64)> {
+        let mut out: Vec<(&'static str, i64)> = (self.tile_dims().into_iter())
+            .map(|i| (self.block_name(i), self.block.dims[i].block))
+            .collect();
+        if let Some(p) = &self.block.product {
+            out.push(("KBLOCK", p.block));
+        }
+        out
+    }
+
+    /// `[XBLOCK, 1]`: the dimensions of `shape`, ones elsewhere.
+    pub(crate) fn shape(&self, shape: u32) -> String {
+        let dims: Vec<&str> = (self.tile_dims().into_iter())
+            .map(|i| match shape & (1 << i) {
+                0 => "1",
+                _ => self.block_name(i),
+            })
+            .collect();
+        format!("[{}]", dims.join(", "))
+    }
+
+    /// Makes a vector lie along dimension `at`: `[:, None]`.
+    pub(crate) fn along(&self, at: usize) -> String {
+        let tile = self.tile_dims();
+        if tile.len() < 2 {
+            return String::new();
+        }
+        let parts: Vec<&str> = (tile.iter())
+            .map(|i| if *i == at { ":" } else { "None" })
+            .collect();
+        format!("[{}]", parts.join(", "))
+    }
+
+    fn widened(&self, text: String) -> String {
+        match self.block.wide {
+            true => format!("{text}.to(tl.int64)"),
+            false => text,
+        }
+    }
+
+    /// Which point of every axis this program works on.
+    fn header(&mut self) -> Result<()> {
+        let dims = self.block.dims.clone();
+        let grid: Vec<usize> = (0..dims.len())
+            .filter(|i| dims[*i].role == DimRole::Grid)
+            .collect();
+        if !grid.is_empty() {
+            let pid = self.widened("tl.program_id(0)".into());
+            self.line(format!("pid = {pid}"));
+        }
+        let mut counts = Vec::new();
+        for &i in &grid {
+            let extent = self.offset(dims[i].extent)?;
+            counts.push(match dims[i].is_tile() {
+                true => format!("tl.cdiv({extent}, {})", self.block_name(i)),
+                false => extent,
+            });
+        }
+        self.places(&grid, &counts);
+        for &i in &grid {
+            let letter = self.letter(i);
+            let d = &dims[i];
+            if !d.is_tile() {
+                self.line(format!("{letter} = {letter}pid"));
+            } else {
+                let block = self.block_name(i);
+                let along = self.along(i);
+                self.line(format!(
+                    "{letter} = {letter}pid * {block} + tl.arange(0, {block}){along}"
+                ));
+            }
+            self.names.insert(d.sym, letter.into());
+            self.mask_line(i, d)?;
+        }
+        if let Some(i) = self.block.reduced() {
+            let d = dims[i];
+            self.names.insert(d.sym, "r".into());
+            if d.role == DimRole::Whole {
+                let along = self.along(i);
+                let range = self.widened(format!("tl.arange(0, RBLOCK){along}"));
+                self.line(format!("r = {range}"));
+                self.mask_line(i, &d)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `xpid` and the like, from `pid`.
+    fn places(&mut self, grid: &[usize], counts: &[String]) {
+        if let (Some(p), [rest @ .., y, x]) = (&self.block.product, grid) {
+            // Tiles of neighbouring rows run side by side and share columns.
+            let (ny, nx) = (&counts[counts.len() - 2], &counts[counts.len() - 1]);
+            let (ly, lx) = (self.letter(*y), self.letter(*x));
+            let group = p.group;
+            let lines = [
+                format!("ny = {ny}"),
+                format!("nx = {nx}"),
+                "tile = pid % (ny * nx)".to_string(),
+                format!("first = tile // ({group} * nx) * {group}"),
+                format!("rows = tl.minimum(ny - first, {group})"),
+                format!("{ly}pid = first + tile % ({group} * nx) % rows"),
+                format!("{lx}pid = tile % ({group} * nx) // rows"),
+            ];
+            lines.into_iter().for_each(|l| self.line(l));
+            if let [z] = rest {
+                let lz = self.letter(*z);
+                self.line(format!("{lz}pid = pid // (ny * nx)"));
+            }
+            return;
+        }
+        match grid {
+            [] => {}
+            [x] => {
+                let l = self.letter(*x);
+                self.line(format!("{l}pid = pid"));
+            }
+            [y, x] => {
+                let (ly, lx) = (self.letter(*y), self.letter(*x));
+                self.line(format!("nx = {}", counts[1]));
+                self.line(format!("{lx}pid = pid % nx"));
+                self.line(format!("{ly}pid = pid // nx"));
+            }
+            _ => {
+                self.line(format!("ny = {}", counts[1]));
+                self.line(format!("nx = {}", counts[2]));
+                self.line("xpid = pid % nx");
+                self.line("ypid = pid // nx % ny");
+                self.line("zpid = pid // (nx * ny)");
+            }
+        }
+    }
+
+    fn mask_line(&mut self, at: usize, d: &Dim) -> Result<()> {
+        if d.is_tile() && !d.exact {
+            let letter = self.letter(at);
+            let extent = self.offset(d.extent)?;
+            self.line(format!("{letter}mask = {letter} < {extent}"));
+        }
+        Ok(())
+    }
+
+    /// The masks of the dimensions of `shape`, joined; `None` when none is needed.
+    pub(crate) fn mask(&self, shape: u32) -> Option<String> {
+        let parts: Vec<String> = (self.tile_dims().into_iter())
+            .filter(|i| shape & (1 << i) != 0 && !self.block.dims[*i].exact)
+            .map(|i| format!("{}mask", self.letter(i)))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join(" & "))
+    }
+
+    /// In how many loops each load occurs.
+    fn count_loads(&mut self, items: &[BlockItem]) {
+        for item in items {
+            match item {
+                BlockItem::Loop(body) => self.count_loads(body),
+                BlockItem::Let(v) if matches!(self.block.value(*v).def, Def::Load { .. }) => {
+                    *self.loads_left.entry(*v).or_insert(0) += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn items(&mut self, items: &[BlockItem]) -> Result<()> {
+        for item in items {
+            match item {
+                BlockItem::Let(v) => self.define(*v)?,
+                BlockItem::Loop(body) => self.walk(body)?,
+                BlockItem::Acc(a) => self.start(*a)?,
+                BlockItem::Update { acc, value } => self.update(*acc, *value)?,
+                BlockItem::Finish(a) => self.finish(*a)?,
+                BlockItem::Store(s) => self.store(s)?,
+                BlockItem::Barrier => self.line("tl.debug_barrier()"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The loop over the streamed axis.
+    fn walk(&mut self, body: &[BlockItem]) -> Result<()> {
+        let at = (self.block.reduced())
+            .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
+        let d = self.block.dims[at];
+        let extent = self.offset(d.extent)?;
+        self.line(format!("for roffset in range(0, {extent}, RBLOCK):"));
+        self.indent += 1;
+        let along = self.along(at);
+        let range = self.widened(format!("(roffset + tl.arange(0, RBLOCK){along})"));
+        self.line(format!("r = {range}"));
+        self.mask_line(at, &d)?;
+        self.in_loop = true;
+        self.items(body)?;
+        self.in_loop = false;
+        self.indent -= 1;
+        Ok(())
+    }
+
+    pub(crate) fn dtype(&self, v: ValId) -> DType {
+        self.block.value(v).dtype
+    }
+
+    pub(crate) fn constant(&self, v: ValId) -> Option<Scalar> {
+        match self.block.value(v).def {
+            Def::Const(c) => Some(c),
+            _ => None,
+        }
+    }
+
+    /// The text of a value: its name, or a constant as a tensor.
+    pub(crate) fn text(&self, v: ValId) -> Result<String> {
+        if let Some(c) = self.constant(v) {
+            let d = self.dtype(v);
+            let ty = types::name(d)?;
+            return Ok(format!("tl.full([], {}, tl.{ty})", types::literal(c, d)));
+        }
+        let name = self.values.get(&v).cloned();
+        name.ok_or_else(|| Error::internal(format!("{v} is used before it is defined")))
+    }
+
+    /// `text` of dimensions `have` spread over those of `want`.
+    pub(crate) fn spread(&self, text: String, have: u32, want: u32) -> String {
+        match want & !have {
+            0 => text,
+            _ => format!("tl.broadcast_to({text}, {})", self.shape(want | have)),
+        }
+    }
+
+    fn define(&mut self, v: ValId) -> Result<()> {
+        let value = self.block.value(v).clone();
+        let text = match &value.def {
+            Def::Const(_) => return Ok(()),
+            Def::Sum => "acc".to_string(),
+            Def::Final(a) => self.final_value(*a, value.dtype)?,
+            Def::Running { acc, value: of } => self.running(*acc, *of, value.dtype)?,
+            Def::Index(e) => {
+                let ty = types::name(value.dtype)?;
+                if let Some(i) = self.exprs.as_int(*e) {
+                    format!("tl.full([], {i}, tl.{ty})")
+                } else {
+                    let (text, wide) = self.wide_expr(*e)?;
+                    match (wide, value.dtype) {
+                        (true, DType::I64) if self.exprs.as_sym(*e).is_none() => text,
+                        _ => format!("({text}).to(tl.{ty})"),
+                    }
+                }
+            }
+            Def::Load {
+                buf,
+                offset,
+                mask,
+                fill,
+            } => self.load(v, *buf, *offset, *mask, *fill)?,
+            Def::Op { op, args } => {
+                let d = match op {
+                    inrush_loops::ScalarOp::Where => value.dtype,
+                    _ => self.dtype(args[0]),
+                };
+                let constant: Vec<bool> =
+                    (args.iter()).map(|a| self.constant(*a).is_some()).collect();
+                let literal = ops::literals(*op, d, &constant);
+                let mut texts = Vec::new();
+                for (k, a) in args.iter().enumerate() {
+                    texts.push(match self.constant(*a) {
+                        Some(c) if literal[k] => {
+                            let text = types::literal(c, d);
+                            match text.starts_with('-') {
+                                true => format!("({text})"),
+                                false => text,
+                            }
+                        }
+                        _ => self.text(*a)?,
+                    });
+                }
+                ops::spell(*op, &texts, d)?
+            }
+            Def::Cast { arg, to } => ops::cast(&self.text(*arg)?, self.dtype(*arg), *to)?,
+            Def::Bitcast { arg, from, to } => {
+                let x = self.text(*arg)?;
+                let x = match *from == self.dtype(*arg) {
+                    true => x,
+                    false => format!("{x}.to(tl.{})", types::name(*from)?),
+                };
+                let bits = format!("{x}.to(tl.{}, bitcast=True)", types::name(*to)?);
+                match to.compute() == *to {
+                    true => bits,
+                    false => format!("{bits}.to(tl.float32)"),
+                }
+            }
+            Def::Indirect { .. } => return self.indirect(v),
+        };
+        let name = self.fresh();
+        self.line(format!("{name} = {text}"));
+        self.values.insert(v, name);
+        Ok(())
+    }
+
+    /// Checks an index and makes it known as a symbol.
+    fn indirect(&mut self, v: ValId) -> Result<()> {
+        let block = self.block;
+        let Def::Indirect {
+            value,
+            sym,
+            size,
+            wrap,
+            check,
+            mask,
+        } = &block.value(v).def
+        else {
+            return Err(Error::internal("no index"));
+        };
+        let mut name = self.text(*value)?;
+        let extent = self.offset(*size)?;
+        if *wrap {
+            let wrapped = self.fresh();
+            self.line(format!(
+                "{wrapped} = tl.where({name} < 0, {name} + {extent}, {name})"
+            ));
+            name = wrapped;
+        }
+        let shape = block.shapes[v.index()];
+        if let Some(c) = check {
+            let message = block.checks[*c as usize].message.replace(['"', '\\'], "'");
+            let mut lanes: Vec<String> = self.mask(shape).into_iter().collect();
+            if let Some(m) = mask {
+                lanes.push(self.text(*m)?);
+            }
+            let mask = match lanes.is_empty() {
+                true => String::new(),
+                false => format!(", mask={}", lanes.join(" & ")),
+            };
+            self.line(format!(
+                "tl.device_assert(({name} >= 0) & ({name} < {extent}), \"{message}\"{mask})"
+            ));
+            self.asserts = true;
+        }
+        let index = self.fresh();
+        let ty = if block.wide { "int64" } else { "int32" };
+        self.line(format!("{index} = {name}.to(tl.{ty})"));
+        self.names.insert(*sym, index.clone());
+        self.values.insert(v, index);
+        Ok(())
+    }
+
+    pub(crate) fn expr_shape(&self, e: Expr) -> u32 {
+        self.exprs.free_syms(e).iter().fold(0, |m, s| {
+            let dim = (self.block.dims.iter()).position(|d| d.sym == *s && d.is_tile());
+            let indirect = (self.block.values.iter().zip(&self.block.shapes))
+                .find(|(v, _)| matches!(v.def, Def::Indirect { sym, .. } if sym == *s));
+            m | dim.map_or(0, |i| 1 << i) | indirect.map_or(0, |(_, shape)| *shape)
+        })
+    }
+}
+
+impl Emitter<'_> {
+    pub(crate) fn indented(&mut self, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.indent += 1;
+        let result = f(self);
+        self.indent -= 1;
+        result
+    }
+}

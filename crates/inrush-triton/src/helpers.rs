@@ -1,0 +1,180 @@
+//! Functions that a kernel's source brings along, each once and only if it is used.
+
+/// A helper: its name and its text.
+pub(crate) struct Helper {
+    pub name: &'static str,
+    text: &'static str,
+}
+
+pub(crate) const ALL: &[Helper] = &[
+    Helper {
+        name: "floor_div",
+        text: "\
+def floor_div(a, b):
+    # Toward minus infinity; 0 where the divisor is 0.
+    d = tl.where(b == 0, 1, b)
+    q = a // d
+    r = a - q * d
+    q = tl.where((r != 0) & ((r < 0) != (d < 0)), q - 1, q)
+    return tl.where(b == 0, 0, q)
+",
+    },
+    Helper {
+        name: "trunc_div",
+        text: "\
+def trunc_div(a, b):
+    # Toward zero; 0 where the divisor is 0.
+    return tl.where(b == 0, 0, a // tl.where(b == 0, 1, b))
+",
+    },
+    Helper {
+        name: "int_fmod",
+        text: "\
+def int_fmod(a, b):
+    # With the sign of the dividend; 0 where the divisor is 0.
+    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))
+",
+    },
+    Helper {
+        name: "int_remainder",
+        text: "\
+def int_remainder(a, b):
+    # With the sign of the divisor; 0 where it is 0.
+    d = tl.where(b == 0, 1, b)
+    r = a % d
+    r = tl.where((r != 0) & ((r < 0) != (d < 0)), r + d, r)
+    return tl.where(b == 0, 0, r)
+",
+    },
+    Helper {
+        name: "uint_remainder",
+        text: "\
+def uint_remainder(a, b):
+    # 0 where the divisor is 0.
+    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))
+",
+    },
+    Helper {
+        name: "float_remainder",
+        text: "\
+def float_remainder(a, b):
+    # With the sign of the divisor.
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+",
+    },
+    Helper {
+        name: "nan_max",
+        text: "\
+def nan_max(a, b):
+    # A NaN wins.
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+",
+    },
+    Helper {
+        name: "nan_min",
+        text: "\
+def nan_min(a, b):
+    # A NaN wins.
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+",
+    },
+    Helper {
+        name: "int_max",
+        text: "\
+def int_max(a, b):
+    return tl.maximum(a, b)
+",
+    },
+    Helper {
+        name: "int_min",
+        text: "\
+def int_min(a, b):
+    return tl.minimum(a, b)
+",
+    },
+    Helper {
+        name: "add",
+        text: "\
+def add(a, b):
+    return a + b
+",
+    },
+    Helper {
+        name: "multiply",
+        text: "\
+def multiply(a, b):
+    return a * b
+",
+    },
+    Helper {
+        name: "bit_xor",
+        text: "\
+def bit_xor(a, b):
+    return a ^ b
+",
+    },
+    Helper {
+        name: "bit_or",
+        text: "\
+def bit_or(a, b):
+    return a | b
+",
+    },
+    Helper {
+        name: "bit_and",
+        text: "\
+def bit_and(a, b):
+    return a & b
+",
+    },
+    Helper {
+        name: "first_max",
+        text: "\
+def first_max(a, i, b, j):
+    # The larger value and where it is; the first of equals, and of NaNs.
+    a_nan = a != a
+    b_nan = b != b
+    better = (b > a) | (b_nan & (a_nan == 0))
+    equal = (b == a) | (b_nan & a_nan)
+    take = better | (equal & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+",
+    },
+    Helper {
+        name: "first_min",
+        text: "\
+def first_min(a, i, b, j):
+    # The smaller value and where it is; the first of equals, and of NaNs.
+    a_nan = a != a
+    b_nan = b != b
+    better = (b < a) | (b_nan & (a_nan == 0))
+    equal = (b == a) | (b_nan & a_nan)
+    take = better | (equal & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+",
+    },
+];
+
+/// The source of the helpers that `body` names, in table order.
+pub(crate) fn source(body: &str) -> String {
+    let mut out = String::new();
+    for h in ALL {
+        if uses(body, h.name) {
+            out.push_str("@triton.jit\n");
+            out.push_str(h.text);
+            out.push_str("\n\n");
+        }
+    }
+    out
+}
+
+/// Whether `name` occurs as a word of its own, outside of a module.
+fn uses(body: &str, name: &str) -> bool {
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    body.match_indices(name).any(|(at, _)| {
+        let before = body[..at].chars().next_back().is_none_or(|c| !word(c));
+        let after = body[at + name.len()..].chars().next();
+        before && after.is_some_and(|c| c == '(' || c == ')' || c == ',')
+    })
+}

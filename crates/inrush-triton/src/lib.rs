@@ -1,0 +1,114 @@
+//! Stage emit for GPUs: block programs become Triton source, with what a build and a launch need to know.
+//!
+//! The text is made to be read: it names the fused operators and the Python lines that they come from. It depends on the
+//! block program only, so equal kernels give equal text and are built once.
+//!
+//! Does not know: the scheduler, other languages.
+
+mod expr;
+mod function;
+mod helpers;
+mod memory;
+mod ops;
+mod product;
+mod reduce;
+mod types;
+
+use inrush_base::Result;
+use inrush_expr::{Expr, Exprs};
+use inrush_kernel::block::Block;
+use inrush_loops::{BufId, Loops};
+
+/// A kernel in Triton's language.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TritonKernel {
+    /// Name of the function: the fused operators and a digest of the text.
+    pub name: String,
+    /// A Python module that holds the function and what it calls.
+    pub source: String,
+    /// Parameters in order, those with constant values left out.
+    pub arguments: Vec<Argument>,
+    /// Constant parameters: sizes of the tile.
+    pub constants: Vec<(&'static str, i64)>,
+    /// Number of programs, in the symbols of the plan.
+    pub programs: Expr,
+    pub warps: u32,
+    pub stages: u32,
+    /// The source holds assertions, which a build keeps only in debug mode.
+    pub asserts: bool,
+}
+
+/// A parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Argument {
+    /// Its name in the source.
+    pub name: String,
+    /// Type in Triton's signatures: `*fp32`, `i64`.
+    pub ty: String,
+    pub source: ArgumentSource,
+    /// A promise that the caller keeps: the address, or the number, is a multiple of 16.
+    pub divisible: bool,
+}
+
+/// What the caller passes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ArgumentSource {
+    /// The address of a buffer.
+    Buffer { buf: BufId, writes: bool },
+    /// The value of an expression.
+    Size(Expr),
+}
+
+/// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
+pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
+    let emitted = function::emit(loops, block)?;
+    let digest = blake3::hash(emitted.text.as_bytes()).to_hex();
+    let name = format!("{}_{}", identifier(&block.name), &digest.as_str()[..8]);
+    let source = emitted.text.replace(function::NAME, &name);
+    let mut arguments = Vec::new();
+    for (b, name) in block.buffers.iter().zip(&emitted.buffers) {
+        let Some(name) = name else { continue };
+        arguments.push(Argument {
+            name: name.clone(),
+            ty: format!("*{}", types::signature(b.dtype)?),
+            source: ArgumentSource::Buffer {
+                buf: b.buf,
+                writes: b.role != inrush_kernel::BufRole::In,
+            },
+            divisible: aligned(b.buf),
+        });
+    }
+    for (p, name) in block.sizes.iter().zip(&emitted.sizes) {
+        arguments.push(Argument {
+            name: name.clone(),
+            ty: if block.wide { "i64" } else { "i32" }.into(),
+            source: ArgumentSource::Size(p.value),
+            divisible: divisible(&loops.exprs, p.value),
+        });
+    }
+    Ok(TritonKernel {
+        name,
+        source,
+        arguments,
+        constants: emitted.constants,
+        programs: block.programs,
+        warps: block.warps,
+        stages: block.stages,
+        asserts: emitted.asserts,
+    })
+}
+
+fn divisible(ex: &Exprs, e: Expr) -> bool {
+    ex.is_int(ex.modulo(e, ex.int(16)), 0)
+}
+
+/// A name that Python accepts.
+fn identifier(name: &str) -> String {
+    let text: String = (name.chars())
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    match text.chars().next() {
+        Some(c) if !c.is_ascii_digit() => text,
+        _ => format!("k_{text}"),
+    }
+}

@@ -1,0 +1,127 @@
+//! Loads, stores and atomics.
+
+use crate::function::Emitter;
+use crate::types;
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_kernel::block::{BlockStore, DimRole};
+use inrush_kernel::{KBufId, ValId};
+use inrush_loops::StoreMode;
+
+impl Emitter<'_> {
+    /// `pointer + offset`, spread over `shape`.
+    fn address(&mut self, buf: KBufId, offset: Expr, shape: u32) -> Result<String> {
+        let pointer = self.buffer(buf);
+        let text = self.offset(offset)?;
+        let have = self.expr_shape(offset);
+        if shape & !have == 0 {
+            return Ok(format!("{pointer} + ({text})"));
+        }
+        let ty = if self.block.wide { "int64" } else { "int32" };
+        let spread = match self.exprs.as_int(offset) {
+            Some(v) => format!("tl.full({}, {v}, tl.{ty})", self.shape(shape)),
+            None => self.spread(text, have, shape),
+        };
+        Ok(format!("{pointer} + {spread}"))
+    }
+
+    /// The masks of dimensions and the value's own.
+    fn lanes(&self, shape: u32, mask: Option<ValId>) -> Result<Option<String>> {
+        let own = mask.map(|m| self.text(m)).transpose()?;
+        Ok(match (self.mask(shape), own) {
+            (Some(a), Some(b)) => Some(format!("{a} & {b}")),
+            (a, b) => a.or(b),
+        })
+    }
+
+    pub(crate) fn load(
+        &mut self,
+        v: ValId,
+        buf: KBufId,
+        offset: Expr,
+        mask: Option<ValId>,
+        fill: Scalar,
+    ) -> Result<String> {
+        let shape = self.block.shapes[v.index()];
+        let stored = self.block.buffers[buf.index()].dtype;
+        let address = self.address(buf, offset, shape)?;
+        let mut text = format!("tl.load({address}");
+        if let Some(lanes) = self.lanes(shape, mask)? {
+            text.push_str(&format!(", {lanes}"));
+            // What lies beyond the tile's end is never looked at, but indices computed from it must stay sane.
+            let other = match mask {
+                Some(_) => types::literal(fill, stored.compute()),
+                None => types::literal(Scalar::Int(0), stored.compute()),
+            };
+            text.push_str(&format!(", other={other}"));
+        }
+        if let Some(policy) = self.policy(v, shape) {
+            text.push_str(&format!(", eviction_policy=\"{policy}\""));
+        }
+        text.push(')');
+        Ok(match stored.compute() == stored {
+            true => text,
+            false => format!("{text}.to(tl.float32)"),
+        })
+    }
+
+    /// How long a load should stay in the cache: what other programs or later loops read again stays, what is read once in
+    /// a reduction goes.
+    fn policy(&mut self, v: ValId, shape: u32) -> Option<&'static str> {
+        let reduced = self.block.reduced()?;
+        let left = self.loads_left.get_mut(&v)?;
+        *left -= 1;
+        if *left > 0 {
+            return Some("evict_last");
+        }
+        let along = shape & (1 << reduced) != 0;
+        let grid = (self.block.dims.iter().enumerate())
+            .filter(|(_, d)| d.role == DimRole::Grid)
+            .any(|(i, d)| !d.is_tile() || shape & (1 << i) != 0);
+        match (along, grid) {
+            (true, true) => Some("evict_first"),
+            (true, false) => Some("evict_last"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn store(&mut self, s: &BlockStore) -> Result<()> {
+        let stored = self.block.buffers[s.buf.index()].dtype;
+        let address = self.address(s.buf, s.offset, s.shape)?;
+        let lanes = self.lanes(s.shape, s.mask)?;
+        let mask = lanes.map_or(String::new(), |m| format!(", {m}"));
+        let value = match self.constant(s.value) {
+            Some(c) => format!(
+                "tl.full([], {}, tl.{})",
+                types::literal(c, stored.compute()),
+                types::name(stored.compute())?
+            ),
+            None => self.text(s.value)?,
+        };
+        if s.mode == StoreMode::Set {
+            self.line(format!("tl.store({address}, {value}{mask})"));
+            return Ok(());
+        }
+        let f = match (s.mode, stored) {
+            (StoreMode::Add, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+            | (StoreMode::Add, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_add",
+            (StoreMode::Max, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_max",
+            (StoreMode::Min, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_min",
+            (mode, d) => {
+                return Err(Error::unsupported(format!(
+                    "combining {d} values by `{}` in memory on a GPU",
+                    mode.text()
+                )));
+            }
+        };
+        let have = self.block.shapes[s.value.index()];
+        let typed = format!("{value}.to(tl.{})", types::name(stored)?);
+        let value = self.spread(typed, have, s.shape);
+        let mask = match mask.as_str() {
+            "" => String::new(),
+            m => format!(", mask={}", &m[2..]),
+        };
+        self.line(format!("tl.{f}({address}, {value}{mask}, sem=\"relaxed\")"));
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Scalar operations: the core is spelled, math functions follow one naming rule.
+
+use crate::types;
+use inrush_base::{DType, Error, Result};
+use inrush_loops::ScalarOp;
+use inrush_loops::scalar::OpClass;
+
+/// Math functions that the language itself has, which are the device's fast ones; all others are `libdevice`'s, which uses
+/// the C library's names.
+const BUILTIN: &[ScalarOp] = &[
+    ScalarOp::Exp,
+    ScalarOp::Exp2,
+    ScalarOp::Log,
+    ScalarOp::Log2,
+    ScalarOp::Sin,
+    ScalarOp::Cos,
+    ScalarOp::Erf,
+];
+
+/// `op` of operands of compute dtype `d`. Operands are names or literals, at least one of them no literal.
+pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
+    use ScalarOp::*;
+    let float = d.is_float();
+    let boolean = d == DType::Bool;
+    let ty = types::name(d)?;
+    let (x, y) = (
+        a.first().cloned().unwrap_or_default(),
+        a.get(1).cloned().unwrap_or_default(),
+    );
+    let infix = |o: &str| format!("{x} {o} {y}");
+    let call = |f: &str| format!("{f}({})", a.join(", "));
+    // Booleans are numbers 0 and 1 where their order counts.
+    let number = |t: &str| match boolean {
+        true => format!("{t}.to(tl.int32)"),
+        false => t.to_string(),
+    };
+    let ordered = |o: &str| format!("{} {o} {}", number(&x), number(&y));
+    let bits = 8 * d.size();
+    Ok(match op {
+        Add if boolean => infix("|"),
+        Mul if boolean => infix("&"),
+        Sub if boolean => infix("^"),
+        Maximum if boolean => infix("|"),
+        Minimum if boolean => infix("&"),
+        Abs | Neg | Sign if boolean => x,
+        Add => infix("+"),
+        Sub => infix("-"),
+        Mul => infix("*"),
+        Div => infix("/"),
+        Fma => format!("{x} * {y} + {}", a[2]),
+        // Zero minus zero would lose the sign.
+        Neg if float => format!("{x} * -1.0"),
+        Neg => format!("0 - {x}"),
+        Abs if d.is_unsigned() => x,
+        Abs => call("tl.abs"),
+        FloorDiv if d.is_unsigned() => call("trunc_div"),
+        FloorDiv => call("floor_div"),
+        TruncDiv => call("trunc_div"),
+        Remainder if float => call("float_remainder"),
+        Remainder if d.is_unsigned() => call("uint_remainder"),
+        Remainder => call("int_remainder"),
+        Fmod if !float => call("int_fmod"),
+        Maximum if float => call("nan_max"),
+        Minimum if float => call("nan_min"),
+        Maximum => call("tl.maximum"),
+        Minimum => call("tl.minimum"),
+        Reciprocal => format!("1.0 / {x}"),
+        Sqrt if d == DType::F32 => call("tl.sqrt_rn"),
+        Sqrt => call("tl.sqrt"),
+        Rsqrt => call("tl.rsqrt"),
+        Sign if d.is_unsigned() => format!("({x} != 0).to(tl.{ty})"),
+        Sign => format!("({x} > 0).to(tl.{ty}) - ({x} < 0).to(tl.{ty})"),
+        Floor => call("tl.floor"),
+        Ceil => call("tl.ceil"),
+        Trunc => call("libdevice.trunc"),
+        Round => call("libdevice.nearbyint"),
+        Copysign => call("libdevice.copysign"),
+        Eq => infix("=="),
+        Ne => infix("!="),
+        Lt => ordered("<"),
+        Le => ordered("<="),
+        Gt => ordered(">"),
+        Ge => ordered(">="),
+        IsNan if float => format!("{x} != {x}"),
+        IsInf if float => format!("tl.abs({x}) == float(\"inf\")"),
+        IsNan | IsInf => format!("{x} != {x}"),
+        Signbit if float => {
+            let int = if d == DType::F64 { "int64" } else { "int32" };
+            format!("{x}.to(tl.{int}, bitcast=True) < 0")
+        }
+        Signbit => format!("{} < 0", number(&x)),
+        And => infix("&"),
+        Or => infix("|"),
+        Xor => infix("^"),
+        Not if boolean => format!("{x} == 0"),
+        Not => format!("~{x}"),
+        Shl => format!("tl.where(({y} >= 0) & ({y} < {bits}), {x} << {y}, 0)"),
+        Shr if d.is_unsigned() => {
+            format!("tl.where(({y} >= 0) & ({y} < {bits}), {x} >> {y}, 0)")
+        }
+        Shr => format!(
+            "{x} >> tl.where(({y} >= 0) & ({y} < {bits}), {y}, {})",
+            bits - 1
+        ),
+        Where => call("tl.where"),
+        _ if op.class() != OpClass::Math || !float => {
+            return Err(Error::unsupported(format!(
+                "the operation `{}` of {d} in a Triton kernel",
+                op.text()
+            )));
+        }
+        _ if BUILTIN.contains(&op) => call(&format!("tl.{}", op.text())),
+        _ => call(&format!("libdevice.{}", op.text())),
+    })
+}
+
+/// Which operands may be literals: an operation needs an operand whose type says what the literals are.
+pub(crate) fn literals(op: ScalarOp, d: DType, constant: &[bool]) -> Vec<bool> {
+    let typed = match op {
+        ScalarOp::Where => constant[1..].iter().any(|c| !c),
+        _ => constant.iter().any(|c| !c),
+    };
+    // What calls a method of the operand needs a tensor.
+    let method = matches!(op, ScalarOp::Signbit | ScalarOp::Fma | ScalarOp::Sign);
+    let plain = typed && !method && d != DType::F64 && d != DType::Bool;
+    // Functions of several operands take tensors.
+    let infix = matches!(
+        op,
+        ScalarOp::Add
+            | ScalarOp::Sub
+            | ScalarOp::Mul
+            | ScalarOp::Div
+            | ScalarOp::Eq
+            | ScalarOp::Ne
+            | ScalarOp::Lt
+            | ScalarOp::Le
+            | ScalarOp::Gt
+            | ScalarOp::Ge
+            | ScalarOp::And
+            | ScalarOp::Or
+            | ScalarOp::Xor
+            | ScalarOp::Where
+            | ScalarOp::Maximum
+            | ScalarOp::Minimum
+    );
+    (0..constant.len())
+        .map(|k| plain && infix && !(op == ScalarOp::Where && k == 0))
+        .collect()
+}
+
+/// A value converted with ATen's meaning; the result has the compute dtype of `to`.
+pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
+    let ty = types::name(to)?;
+    Ok(match to {
+        DType::Bool if from == DType::Bool => x.into(),
+        DType::Bool => format!("({x} != 0)"),
+        _ if to.is_narrow_float() => {
+            // Through float32 in one rounding step, as eager does.
+            let wide = match from {
+                DType::F32 => x.to_string(),
+                _ => format!("{x}.to(tl.float32)"),
+            };
+            format!("{wide}.to(tl.{ty}).to(tl.float32)")
+        }
+        _ if from == to => x.into(),
+        _ if from.is_float() && to.is_int() && to.size() < 4 => {
+            format!("{x}.to(tl.int32).to(tl.{ty})")
+        }
+        DType::U32 | DType::U64 if from.is_float() => format!("{x}.to(tl.int64).to(tl.{ty})"),
+        _ => format!("{x}.to(tl.{ty})"),
+    })
+}

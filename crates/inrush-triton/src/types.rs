@@ -1,0 +1,74 @@
+//! Names of element types and constants.
+
+use inrush_base::{DType, Error, Result, Scalar};
+
+/// `tl`'s name of a type, without the module.
+pub(crate) fn name(d: DType) -> Result<&'static str> {
+    Ok(match d {
+        DType::Bool => "int1",
+        DType::U8 => "uint8",
+        DType::I8 => "int8",
+        DType::U16 => "uint16",
+        DType::I16 => "int16",
+        DType::U32 => "uint32",
+        DType::I32 => "int32",
+        DType::U64 => "uint64",
+        DType::I64 => "int64",
+        DType::F8E4M3FN => "float8e4nv",
+        DType::F8E5M2 => "float8e5",
+        DType::F8E4M3FNUZ => "float8e4b8",
+        DType::F8E5M2FNUZ => "float8e5b16",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+        DType::C64 | DType::C128 => {
+            return Err(Error::unsupported(format!("values of {d} on a GPU")));
+        }
+    })
+}
+
+/// The type in a signature: `fp32`.
+pub(crate) fn signature(d: DType) -> Result<&'static str> {
+    Ok(match d {
+        DType::Bool => "i1",
+        DType::U8 => "u8",
+        DType::I8 => "i8",
+        DType::U16 => "u16",
+        DType::I16 => "i16",
+        DType::U32 => "u32",
+        DType::I32 => "i32",
+        DType::U64 => "u64",
+        DType::I64 => "i64",
+        DType::F8E4M3FN => "fp8e4nv",
+        DType::F8E5M2 => "fp8e5",
+        DType::F8E4M3FNUZ => "fp8e4b8",
+        DType::F8E5M2FNUZ => "fp8e5b16",
+        DType::F16 => "fp16",
+        DType::BF16 => "bf16",
+        DType::F32 => "fp32",
+        DType::F64 => "fp64",
+        DType::C64 | DType::C128 => {
+            return Err(Error::unsupported(format!("values of {d} on a GPU")));
+        }
+    })
+}
+
+/// A constant as a literal of the language, which takes the type of the tensor that it meets.
+pub(crate) fn literal(value: Scalar, d: DType) -> String {
+    match value.convert(d) {
+        Scalar::Bool(b) => if b { "True" } else { "False" }.into(),
+        Scalar::Int(v) if d == DType::U64 => (v as u64).to_string(),
+        Scalar::Int(v) => v.to_string(),
+        Scalar::Float(v) if v.is_nan() => "float(\"nan\")".into(),
+        Scalar::Float(v) if v == f64::INFINITY => "float(\"inf\")".into(),
+        Scalar::Float(v) if v == f64::NEG_INFINITY => "float(\"-inf\")".into(),
+        Scalar::Float(v) => {
+            let short = format!("{:?}", v as f32);
+            match short.parse::<f64>() {
+                Ok(s) if d == DType::F32 && s as f32 as f64 == v => short,
+                _ => format!("{v:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Intel GPUs: presets and the strings of wrappers.
+//!
+//! Does not know: the other devices, any compiler crate.
+
+use inrush_base::{Caps, CppStrings, DType, Device, DeviceKind, Gpu, Preset, PythonStrings};
+
+/// The device.
+pub static XPU: Device = Device {
+    name: "xpu",
+    torch_name: "xpu",
+    backend: "xpu",
+    binary: "spv",
+    presets: &[
+        Preset {
+            name: "max1550",
+            caps: max1550,
+        },
+        Preset {
+            name: "b580",
+            caps: b580,
+        },
+        Preset {
+            name: "a770",
+            caps: a770,
+        },
+    ],
+    python: PythonStrings {
+        import_raw_stream: "from torch._C import _xpu_getCurrentRawStream as get_raw_stream",
+        raw_stream: "get_raw_stream({})",
+        guard: "torch.xpu._DeviceGuard({})",
+        set_device: "torch.xpu.set_device({})",
+        synchronize: "torch.xpu.synchronize()",
+    },
+    cpp: CppStrings {
+        header: "#include <sycl/sycl.hpp>",
+        stream_type: "sycl::queue*",
+        kernel_type: "std::unique_ptr<sycl::kernel>",
+        device_pointer: "void *",
+        guard: "AOTIXpuGuard device_guard({});",
+        stream_guard: "AOTIXpuStreamGuard stream_guard(stream, {});",
+        global_scratch: Some("void *global_scratch = nullptr;"),
+    },
+};
+
+fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
+    const FLOAT8: &[DType] = &[];
+    Gpu {
+        arch: arch.into(),
+        multiprocessors: cores,
+        warp: 32,
+        max_threads: 1024,
+        resident_threads: 1024,
+        shared_bytes: 128 << 10,
+        registers,
+        float8: FLOAT8,
+        bf16_atomics,
+        max_grid_yz: 65535,
+    }
+}
+
+fn max1550() -> Caps {
+    Caps::gpu(DeviceKind::Xpu, gpu("pvc", 64, 131072, false), 204 << 20)
+}
+fn b580() -> Caps {
+    Caps::gpu(DeviceKind::Xpu, gpu("bmg", 20, 65536, false), 18 << 20)
+}
+fn a770() -> Caps {
+    Caps::gpu(DeviceKind::Xpu, gpu("dg2", 32, 65536, false), 16 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_comes_first() {
+        assert_eq!(XPU.caps(None), XPU.caps(Some("max1550")));
+    }
+}

@@ -1,0 +1,261 @@
+"""Checks GPU kernels without a GPU: Triton builds each of them for each target, and its interpreter runs them.
+
+`triton_check.py FOLDER [--build cuda:90,hip:gfx942] [--run] [--limit N] [--filter TEXT]`
+
+FOLDER is what `inrush-gpucheck` wrote. Running compares whole programs with the loop interpreter's results. Exit code 1 when
+something fails.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def load(folder, entry, name):
+    spec = importlib.util.spec_from_file_location(name, folder / entry["file"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(folder, index, targets, args):
+    """Compiles every kernel for every target, one vendor after the other."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    failures = []
+    for target in targets:
+        backend, arch = target.split(":")
+        gpu = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 64 if backend == "hip" else 32)
+        done, start = 0, time.time()
+        for name, entry in index["kernels"].items():
+            if args.filter not in name:
+                continue
+            if args.limit and done >= args.limit:
+                break
+            done += 1
+            try:
+                fn = getattr(load(folder, entry, name), name)
+                signature, attrs = {}, {}
+                for i, a in enumerate(entry["arguments"]):
+                    signature[a["name"]] = a["type"]
+                    if a["divisible"]:
+                        attrs[(i,)] = [["tt.divisibility", 16]]
+                constants = {}
+                for c, v in entry["constants"].items():
+                    signature[c] = "constexpr"
+                    constants[c] = v
+                # Constants stand where the function has them, behind the arguments.
+                source = ASTSource(fn, signature, constexprs=constants, attrs=attrs)
+                options = {
+                    "num_warps": entry["warps"],
+                    "num_stages": entry["stages"],
+                    "debug": entry["debug"],
+                    "sanitize_overflow": False,
+                }
+                binary = triton.compile(source, target=gpu, options=options)
+                shared = binary.metadata.shared
+                if shared > (64 << 10 if backend == "hip" else 227 << 10):
+                    failures.append(f"{name} for {target}: {shared} bytes of shared memory")
+            except Exception as e:
+                lines = str(e).strip().splitlines() or [repr(e)]
+                failures.append(f"{name} for {target}: " + " | ".join(lines[-6:]))
+        print(f"built {done} kernels for {target} in {time.time() - start:.1f} s")
+    return failures
+
+
+def libdevice():
+    """The C library's functions for the interpreter, which has none."""
+    import math
+
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def whole(f):
+        return np.vectorize(f, otypes=[np.float64])
+
+    def lgamma(x):
+        try:
+            return math.lgamma(x)
+        except (ValueError, OverflowError):
+            return math.nan if math.isnan(x) else math.inf
+
+    functions = {
+        name: getattr(np, name)
+        for name in "trunc tan sinh cosh tanh expm1 log1p log10 hypot nextafter copysign fmod".split()
+    }
+    functions |= {
+        "nearbyint": np.rint,
+        "pow": np.power,
+        "asin": np.arcsin,
+        "acos": np.arccos,
+        "atan": np.arctan,
+        "atan2": np.arctan2,
+        "asinh": np.arcsinh,
+        "acosh": np.arccosh,
+        "atanh": np.arctanh,
+        "erf": whole(math.erf),
+        "erfc": whole(math.erfc),
+        "lgamma": whole(lgamma),
+    }
+
+    class Library:
+        def __getattr__(self, name):
+            f = functions[name]
+
+            def call(*args):
+                data = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
+                first = next(a for a in args if isinstance(a, tl.tensor))
+                with np.errstate(all="ignore"):
+                    kind = first.handle.data.dtype
+                    out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
+                shape = list(out.shape)
+                scalar = first.type.scalar
+                return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
+
+            return call
+
+    return Library()
+
+
+def run(folder, index, args):
+    """Runs whole programs in the interpreter."""
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file
+
+    np.seterr(all="ignore")
+    shim = libdevice()
+    modules, failures, done, start = {}, [], 0, time.time()
+
+    def kernel(name):
+        if name not in modules:
+            module = load(folder, index["kernels"][name], name)
+            if hasattr(module, "libdevice"):
+                module.libdevice = shim
+            modules[name] = module
+        return getattr(modules[name], name)
+
+    for program in index["programs"]:
+        if args.filter not in program["name"]:
+            continue
+        if program["refused"]:
+            print(f"refused {program['name']}: {program['refused'][0].splitlines()[0]}")
+        plan = program.get("run")
+        if plan is None or (args.limit and done >= args.limit):
+            continue
+        done += 1
+        began = time.time()
+        try:
+            given = load_file(folder / plan["data"])
+            storage = {}
+            for k, n in plan["buffers"].items():
+                held = torch.zeros(max(n, 16), dtype=torch.uint8)
+                content = given.get(f"buf{k}")
+                if content is None:
+                    held.fill_(0xA5)
+                else:
+                    raw = content.contiguous().view(torch.uint8).flatten()
+                    held[: raw.numel()] = raw
+                storage[k] = held
+            for launch in plan["launches"]:
+                entry = index["kernels"][launch["kernel"]]
+                values = []
+                for a in launch["arguments"]:
+                    if "int" in a:
+                        values.append(a["int"])
+                        continue
+                    dtype = TORCH[a["type"][1:]]
+                    held = storage[str(a["buf"])]
+                    size = torch.empty(0, dtype=dtype).element_size()
+                    values.append(held[: held.numel() // size * size].view(dtype))
+                if launch["programs"] > 0:
+                    kernel(launch["kernel"])[(launch["programs"],)](*values, **entry["constants"])
+            for out in plan["outputs"]:
+                dtype = getattr(torch, out["dtype"])
+                held = storage[str(out["buf"])]
+                size = torch.empty(0, dtype=dtype).element_size()
+                flat = held[: held.numel() // size * size].view(dtype)
+                want = given[out["name"]]
+                got = torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
+                problem = differs(got, want)
+                if problem:
+                    failures.append(f"{program['name']} {out['name']}: {problem} ({', '.join(program['kernels'])})")
+        except Exception as e:
+            text = str(e).strip().splitlines() or [repr(e)]
+            cause = e.__cause__ or e
+            failures.append(f"{program['name']}: {type(cause).__name__} {text[-1][:200]} {cause!r:.300}")
+            if args.verbose:
+                traceback.print_exc()
+        if args.verbose:
+            print(f"{program['name']} {time.time() - began:.2f} s")
+    print(f"ran {done} programs in {time.time() - start:.1f} s")
+    return failures
+
+
+def differs(got, want):
+    """What is wrong with a result, or None."""
+    import torch
+
+    if got.numel() == 0:
+        return None
+    if not want.dtype.is_floating_point:
+        bad = (got != want).flatten()
+        at = int(bad.nonzero()[0]) if bad.any() else None
+        return None if at is None else f"element {at} is {got.flatten()[at]}, not {want.flatten()[at]}"
+    bound = {torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(want.dtype, 5e-5)
+    a, b = got.double().flatten(), want.double().flatten()
+    same = (a == b) | (a.isnan() & b.isnan())
+    scale = b[b.isfinite()].abs().max() if b.isfinite().any() else torch.tensor(1.0)
+    # Relative to the element, or to the tensor where things cancel.
+    close = (a - b).abs() <= bound * torch.maximum(b.abs(), 0.1 * scale)
+    bad = ~(same | close)
+    if not bad.any():
+        return None
+    at = int(bad.nonzero()[0])
+    return f"{int(bad.sum())} of {bad.numel()} elements, {at} is {float(a[at])}, not {float(b[at])}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--build", default="")
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--filter", default="")
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    index = json.loads((args.folder / "index.json").read_text())
+    failures = []
+    if args.build:
+        failures += build(args.folder, index, args.build.split(","), args)
+    if args.run:
+        # The interpreter is chosen when a kernel is defined.
+        os.environ["TRITON_INTERPRET"] = "1"
+        import torch
+
+        global TORCH
+        TORCH = {
+            "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
+            "u32": torch.uint32, "i32": torch.int32, "u64": torch.uint64, "i64": torch.int64,
+            "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
+            "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
+            "fp8e4b8": torch.float8_e4m3fnuz, "fp8e5b16": torch.float8_e5m2fnuz,
+        }
+        failures += run(args.folder, index, args)
+    for f in failures:
+        print("FAILED", f)
+    refused = sum(1 for p in index["programs"] if p["refused"])
+    print(f"{len(failures)} failures; {refused} of {len(index['programs'])} programs hold kernels that are refused")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
