@@ -8,7 +8,7 @@ mod program;
 mod sources;
 
 pub use program::{Given, Writer};
-pub use sources::{archive, file_tests, operator_cases};
+pub use sources::{archive, benchmarks, file_tests, operator_cases};
 
 use inrush_base::{Caps, Error, Result};
 

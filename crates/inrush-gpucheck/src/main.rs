@@ -1,7 +1,7 @@
-//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [archive FILE]...`
+//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [bench FILE [FILTER]] [archive FILE]...`
 
 use inrush_base::{Error, Result};
-use inrush_gpucheck::{Writer, archive, file_tests, operator_cases, target};
+use inrush_gpucheck::{Writer, archive, benchmarks, file_tests, operator_cases, target};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,11 +27,12 @@ fn run() -> Result<()> {
         let path = words.next().ok_or_else(usage)?;
         let path = Path::new(&path);
         let mut filter = || match words.peek().map(String::as_str) {
-            None | Some("tests" | "cases" | "archive") => String::new(),
+            None | Some("tests" | "cases" | "archive" | "bench") => String::new(),
             Some(_) => words.next().unwrap_or_default(),
         };
         match word.as_str() {
             "tests" => file_tests(path, &filter(), &mut writer)?,
+            "bench" => benchmarks(path, &filter(), &mut writer)?,
             "cases" => operator_cases(path, &filter(), &mut writer)?,
             "archive" => archive(path, &mut writer).map_err(|e| e.context(path.display()))?,
             _ => return Err(usage()),

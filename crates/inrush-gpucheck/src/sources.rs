@@ -30,6 +30,22 @@ pub fn file_tests(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     Ok(())
 }
 
+/// The graphs of a Markdown file, to be run on random inputs and timed; a program is named by its graph.
+pub fn benchmarks(file: &Path, filter: &str, out: &mut Writer) -> Result<()> {
+    let read = std::fs::read_to_string(file);
+    let text = read.map_err(|e| Error::machine(format!("{}: {e}", file.display())))?;
+    let doc = inrush_filetest::Document::parse(&text).map_err(Error::input)?;
+    for block in doc.blocks.iter().filter(|b| b.language == "graph") {
+        let graph = inrush_graph::text::parse(&block.text)?;
+        let name = graph.name.clone();
+        if name.contains(filter) {
+            let loops = lowered(graph).map_err(|e| e.context(&name))?;
+            out.program(&name, &loops, None)?;
+        }
+    }
+    Ok(())
+}
+
 /// The kernels of an archive; nothing is run.
 pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();

@@ -1,0 +1,146 @@
+"""Builds Triton kernels: one JSON request a line on stdin, one JSON answer a line on a channel of its own.
+
+    python -m inrush.triton_worker FD
+
+A request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
+"divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
+"metadata": {...}} or {"id", "error": text}. The binary and its metadata stand in `out` under the digest of the request, written
+to a temporary name and renamed, so that workers may share the folder; what is there already is not built again.
+
+Nothing else is written to the channel: Triton and ptxas write to stdout and stderr as they like.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+
+# What a launcher must know; a build that lacks one of these is refused, never defaulted.
+NEEDED = ("name", "num_warps", "num_ctas", "shared")
+# What only some back ends report; absent means that the binary has no such thing.
+OPTIONAL = (
+    "global_scratch_size",
+    "global_scratch_align",
+    "profile_scratch_size",
+    "profile_scratch_align",
+    "tensordesc_meta",
+    "tmem_size",
+    "launch_cooperative_grid",
+    "launch_pdl",
+    "warp_size",
+)
+
+
+def digest(request, source, version):
+    """The content address of a build."""
+    parts = {k: request[k] for k in ("function", "signature", "constants", "divisible", "options", "target")}
+    text = json.dumps([version, source, parts], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def place(folder, name, data):
+    """Writes a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.replace(temporary, os.path.join(folder, name))
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def build(request):
+    """One kernel; gives the path of the binary and the metadata."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    with open(request["source"], encoding="utf-8") as f:
+        source = f.read()
+    key = digest(request, source, triton.__version__)
+    folder = request["out"]
+    os.makedirs(folder, exist_ok=True)
+    backend, arch, warp = request["target"]
+    extension = {"cuda": "cubin", "hip": "hsaco", "xpu": "spv"}[backend]
+    binary, notes = os.path.join(folder, f"{key}.{extension}"), os.path.join(folder, f"{key}.json")
+    found = existing(binary, notes)
+    if found is not None:
+        return binary, found
+
+    spec = importlib.util.spec_from_file_location(f"inrush_kernel_{key}", request["source"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, request["function"])
+    signature = {name: ty for name, ty in request["signature"]}
+    for name in request["constants"]:
+        signature[name] = "constexpr"
+    attrs = {(i,): [["tt.divisibility", 16]] for i in request["divisible"]}
+    ast = ASTSource(function, signature, constexprs=request["constants"], attrs=attrs)
+    options = {"sanitize_overflow": False, "enable_fp_fusion": True, **request["options"]}
+    compiled = triton.compile(ast, target=GPUTarget(backend, arch, warp), options=options)
+    metadata = {}
+    for name in NEEDED:
+        if not hasattr(compiled.metadata, name):
+            raise RuntimeError(f"the build reports no `{name}`")
+        metadata[name] = getattr(compiled.metadata, name)
+    for name in OPTIONAL:
+        if hasattr(compiled.metadata, name):
+            metadata[name] = getattr(compiled.metadata, name)
+    code = compiled.asm[extension]
+    metadata["bytes"] = len(code)
+    metadata["digest"] = hashlib.blake2b(code, digest_size=20).hexdigest()
+    place(folder, f"{key}.{extension}", code)
+    # The notes come last: a binary without them was not finished.
+    place(folder, f"{key}.json", json.dumps(metadata).encode())
+    return binary, metadata
+
+
+def existing(binary, notes):
+    """The metadata of an earlier build, if it is whole."""
+    try:
+        with open(notes, encoding="utf-8") as f:
+            metadata = json.load(f)
+        with open(binary, "rb") as f:
+            code = f.read()
+    except (OSError, ValueError):
+        return None
+    whole = hashlib.blake2b(code, digest_size=20).hexdigest() == metadata.get("digest")
+    return metadata if whole and all(n in metadata for n in NEEDED) else None
+
+
+def explain(error):
+    """Triton's message with the line of our source that it is about."""
+    lines = str(error).strip() or repr(error)
+    cause = error.__cause__
+    while cause is not None:
+        lines += f"\n{type(cause).__name__}: {cause}"
+        cause = cause.__cause__
+    return f"{type(error).__name__}: {lines}"[:8000]
+
+
+def main():
+    channel = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+    # Triton's own cache is thrown away: the content-addressed folder is the cache.
+    with tempfile.TemporaryDirectory(prefix="inrush-triton-") as scratch:
+        os.environ["TRITON_CACHE_DIR"] = scratch
+        os.environ.setdefault("TRITON_STORE_BINARY_ONLY", "1")
+        import triton  # noqa: F401  (warm before the first request)
+
+        print(json.dumps({"ready": triton.__version__}), file=channel, flush=True)
+        for line in sys.stdin:
+            if not line.strip():
+                continue
+            request = json.loads(line)
+            try:
+                binary, metadata = build(request)
+                answer = {"id": request["id"], "binary": binary, "metadata": metadata}
+            except Exception as e:
+                answer = {"id": request["id"], "error": explain(e)}
+            print(json.dumps(answer), file=channel, flush=True)
+
+
+if __name__ == "__main__":
+    main()
