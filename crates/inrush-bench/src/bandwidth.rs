@@ -110,15 +110,20 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
     let mut report = Vec::new();
     for case in CASES.iter().filter(|c| a.wants(c.name)) {
         eprintln!("measuring {}", case.name);
-        let model = build(&case.text(), &caps, &cache, &pool).map_err(|e| e.context(case.name))?;
+        let options = Options {
+            pieces: 1,
+            ..Options::default()
+        };
+        let model = build(&case.text(), &caps, &cache, &pool, &options)
+            .map_err(|e| e.context(case.name))?;
         let inputs = run::random_inputs(&model, &[])?;
-        let mut copy = Copy::new(case.elements / 2, caps.threads);
+        let mut copy = Copy::new(case.elements / 2, pool.clone());
         let turn = Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0) / ROUNDS as f64);
         let [mut own, mut other, mut share] = [const { Vec::new() }; 3];
         let [mut best_own, mut best_copy] = [f64::INFINITY; 2];
         for _ in 0..ROUNDS {
             let l = run::measure(&model, &inputs, turn)?;
-            let c = copy.measure(turn);
+            let c = copy.measure(turn)?;
             let seconds = l.median.as_secs_f64();
             best_own = best_own.min(l.best.as_secs_f64());
             best_copy = best_copy.min(c.1);
@@ -147,13 +152,16 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
     Ok(report.into())
 }
 
-fn build(text: &str, caps: &Caps, cache: &Cache, pool: &Arc<Pool>) -> Result<Model> {
+/// Compiles a graph in text form to a model that can run.
+pub(crate) fn build(
+    text: &str,
+    caps: &Caps,
+    cache: &Cache,
+    pool: &Arc<Pool>,
+    options: &Options,
+) -> Result<Model> {
     let graph = inrush_graph::text::parse(text)?;
-    let options = Options {
-        pieces: 1,
-        ..Options::default()
-    };
-    let compiled = inrush_compile::compile(graph, caps, &options, &mut ())?;
+    let compiled = inrush_compile::compile(graph, caps, options, &mut ())?;
     let target = Target {
         isa: caps.isa,
         vector_math: caps.vector_math,
@@ -167,42 +175,57 @@ fn build(text: &str, caps: &Caps, cache: &Cache, pool: &Arc<Pool>) -> Result<Mod
     })
 }
 
-/// A copy of so many elements, spread over threads.
+/// A copy of so many elements, spread over the threads that run the kernels.
 struct Copy {
     from: Vec<f32>,
     to: Vec<f32>,
-    threads: usize,
+    pool: Arc<Pool>,
 }
 
 impl Copy {
-    fn new(elements: usize, threads: usize) -> Copy {
+    fn new(elements: usize, pool: Arc<Pool>) -> Copy {
         Copy {
             from: vec![1.5; elements],
             to: vec![0.5; elements],
-            threads,
+            pool,
         }
     }
 
-    fn run(&mut self) {
-        let each = self.from.len().div_ceil(self.threads);
-        std::thread::scope(|s| {
-            for (to, from) in self.to.chunks_mut(each).zip(self.from.chunks(each)) {
-                s.spawn(move || to.copy_from_slice(from));
+    fn run(&mut self) -> Result<()> {
+        let to = To(self.to.as_mut_ptr());
+        let grain = self.from.len().div_ceil(self.pool.threads()).max(1);
+        self.pool.parallel_for(self.from.len(), grain, &|range| {
+            let part = &self.from[range.clone()];
+            // SAFETY: `to` has as many elements as `from`, and the ranges of a loop are disjoint.
+            unsafe {
+                std::slice::from_raw_parts_mut(to.at(range.start), part.len()).copy_from_slice(part)
             }
-        });
+        })?;
         std::hint::black_box(&mut self.to);
+        Ok(())
     }
 
     /// Median and best seconds of a copy over so long, after a first one.
-    fn measure(&mut self, limit: Duration) -> (f64, f64) {
-        self.run();
+    fn measure(&mut self, limit: Duration) -> Result<(f64, f64)> {
+        self.run()?;
         let mut times = Vec::new();
         let end = Instant::now() + limit;
         while times.len() < 3 || Instant::now() < end {
             let start = Instant::now();
-            self.run();
+            self.run()?;
             times.push(start.elapsed().as_secs_f64());
         }
-        (median(&mut times), times[0])
+        Ok((median(&mut times), times[0]))
+    }
+}
+
+/// Where a copy goes.
+struct To(*mut f32);
+// SAFETY: each thread writes a range of its own.
+unsafe impl Sync for To {}
+
+impl To {
+    fn at(&self, k: usize) -> *mut f32 {
+        self.0.wrapping_add(k)
     }
 }

@@ -5,6 +5,7 @@
 mod bandwidth;
 mod clock;
 mod growth;
+mod overhead;
 mod peer;
 mod table;
 mod zoo;
@@ -53,6 +54,9 @@ pub struct Args {
     /// Compare kernels on large tensors with a copy of as many bytes
     #[arg(long)]
     pub bandwidth: bool,
+    /// Measure what a call of tiny kernels costs
+    #[arg(long)]
+    pub overhead: bool,
     /// Also write everything that was measured to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -96,6 +100,9 @@ fn bench(a: &Args) -> Result<bool> {
     }
     if a.bandwidth {
         report.insert("bandwidth".into(), bandwidth::bandwidth(a)?);
+    }
+    if a.overhead {
+        report.insert("overhead".into(), overhead::overhead(a)?);
     }
     if let Some(path) = &a.json {
         let text = format!("{:#}\n", serde_json::Value::Object(report));

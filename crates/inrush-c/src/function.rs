@@ -53,13 +53,15 @@ pub(crate) struct Emitter<'a> {
     /// C names of symbols and whether they vary.
     pub names: FxHashMap<Sym, (String, bool)>,
     pub lane: Option<Lane>,
-    pub loops: usize,
+    loops: usize,
     /// Loads that the open tile has transposed: the array and the start of the tile.
     pub tiles: FxHashMap<ValId, (String, String)>,
     /// Index of the innermost serial loop.
     pub tile_index: String,
-    /// Of each value the first loop that it was loaded in.
-    pub loaded: Vec<Option<usize>>,
+    /// The last loop over lanes of each load that several of them do.
+    last_of_several: Vec<Option<&'a Loop>>,
+    /// The open lanes loop is the last of several that do this load.
+    pub again: Vec<bool>,
     /// The axis that consecutive units walk along.
     pub next_unit: Option<Sym>,
     /// Of each accumulator: width and copies of the lanes loop that feeds it from outside of which it lives.
@@ -82,7 +84,8 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
         loops: 0,
         tiles: FxHashMap::default(),
         tile_index: String::new(),
-        loaded: vec![None; kernel.values.len()],
+        last_of_several: vec![None; kernel.values.len()],
+        again: vec![false; kernel.values.len()],
         next_unit: match &kernel.kind {
             Kind::Grid(axes) => axes.last().filter(|a| a.block == 1).map(|a| a.sym),
             Kind::Epilogue { .. } => None,
@@ -90,10 +93,38 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
     };
+    let mut first = vec![None; kernel.values.len()];
+    find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
     e.find_spread(&kernel.head, None);
     e.find_spread(&kernel.body, None);
     e.function()?;
     Ok((e.out, e.helpers))
+}
+
+/// Which lanes loop is the last to evaluate a value, for values that more than one evaluates.
+fn find_repeated<'k>(
+    items: &'k [Item],
+    open: Option<&'k Loop>,
+    first: &mut [Option<&'k Loop>],
+    last: &mut [Option<&'k Loop>],
+) {
+    for item in items {
+        match item {
+            Item::Loop(l) => {
+                let inner = match l.role {
+                    Role::Lanes { .. } => Some(l),
+                    Role::Serial => open,
+                };
+                find_repeated(&l.body, inner, first, last);
+            }
+            Item::Let(v) => match (open, first[v.index()]) {
+                (Some(l), None) => first[v.index()] = Some(l),
+                (Some(l), Some(f)) if !std::ptr::eq(l, f) => last[v.index()] = Some(l),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
 }
 
 impl Emitter<'_> {
@@ -523,6 +554,9 @@ impl Emitter<'_> {
                     copy * width
                 ));
             }
+        }
+        for (again, last) in self.again.iter_mut().zip(&self.last_of_several) {
+            *again = last.is_some_and(|x| std::ptr::eq(x, l));
         }
         self.lane = Some(Lane {
             sym: l.sym,

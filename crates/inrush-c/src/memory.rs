@@ -189,10 +189,9 @@ impl Emitter<'_> {
     }
 
     /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
-    /// and computes in the others: these fetch the next row.
+    /// and computes in the others: the last one fetches the next row.
     fn prefetch(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<()> {
-        let first = *self.loaded[v.index()].get_or_insert(self.loops);
-        let (Some(unit), true) = (self.next_unit, first != self.loops) else {
+        let (Some(unit), true) = (self.next_unit, self.again[v.index()]) else {
             return Ok(());
         };
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;

@@ -93,7 +93,7 @@ pub(crate) fn dtypes<'b>(
 }
 
 /// Vectors that a lanes loop around reductions handles at once: their accumulators are independent, and more of each cache
-/// line is used at a time. Divides 4.
+/// line is used at a time. Divides 8.
 pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
     let reduces = b.nests.iter().any(|n| !n.splits.is_empty());
     let local = |v: usize| match &b.values[v].def {
@@ -113,7 +113,9 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
         })
         .sum();
     match ops {
-        0..=12 => 4,
+        // Little more than loads: what counts is how much of each row comes at a time.
+        0..=4 => 8,
+        5..=12 => 4,
         13..=24 => 2,
         _ => 1,
     }

@@ -90,13 +90,20 @@ pub fn tile(
         let unroll = if tiles_sym.is_some() && TILE % width as i64 == 0 {
             (TILE / width as i64).clamp(1, 4) as u32
         } else {
-            lanes::copies(&builder, &live)
+            let copies = lanes::copies(&builder, &live);
+            // Wide columns only where there are still enough of them for the threads.
+            let wide = 8 * width as i64 * 4 * caps.threads as i64;
+            if copies == 8 && exprs.hint(lane.size) < wide {
+                4
+            } else {
+                copies
+            }
         };
         if blocked && tiles_sym.is_some() {
-            // One tile a unit: the next one reads on where this one's rows ended, and so do the prefetchers.
-            block = TILE.max(width as i64);
+            // A few tiles a unit: the next unit reads on where these rows ended, and so do the prefetchers.
+            block = (4 * TILE).max(width as i64);
         } else if blocked {
-            let step = 4 * width as i64;
+            let step = (unroll as i64).max(4) * width as i64;
             block = ((2 * UNIT_POINTS / point) / step * step).max(step);
         }
         work = if blocked {

@@ -26,6 +26,8 @@ pub(crate) struct Prepared {
     pub sizes: Vec<i64>,
     pub arena_bytes: usize,
     steps: Vec<Ready>,
+    /// Some step is shared out among threads.
+    shared: bool,
     /// Bytes of each output's storage; zero for outputs that are no tensors or share another's.
     pub output_bytes: Vec<usize>,
     /// Arena offset by buffer, for buffers in the arena.
@@ -164,7 +166,9 @@ impl Model {
         for (at, step) in p.steps.iter().enumerate() {
             steps.push(self.ready(step, at, &sizes)?);
         }
+        let alone = |s: &Ready| matches!(s, Ready::Nothing | Ready::Launch { serial: true, .. });
         Ok(Prepared {
+            shared: !steps.iter().all(alone),
             symbols,
             threads: self.pool.threads(),
             sizes,
@@ -297,7 +301,9 @@ impl Model {
                 Where::Input(k) => inputs[k as usize],
             });
         }
-        self.pool.wake();
+        if p.shared {
+            self.pool.wake();
+        }
         p.steps.iter().try_for_each(|s| self.step(s, pointers))
     }
 
