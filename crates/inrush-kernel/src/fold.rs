@@ -28,10 +28,10 @@ pub(crate) fn fold(exprs: &Exprs, values: &[Value], value: &Value) -> Folded {
             if let Some(f) = fold_bools(*op, args, values) {
                 return f;
             }
-            if args.len() == 2 {
-                if let (Some(a), Some(b)) = (integer(exprs, arg(0)), integer(exprs, arg(1))) {
-                    return fold_integers(exprs, *op, a, b, value.dtype);
-                }
+            if args.len() == 2
+                && let (Some(a), Some(b)) = (integer(exprs, arg(0)), integer(exprs, arg(1)))
+            {
+                return fold_integers(exprs, *op, a, b, value.dtype);
             }
             Folded::No
         }

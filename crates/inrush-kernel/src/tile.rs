@@ -181,22 +181,21 @@ pub fn tile(
     if let ([a], true) = (
         flat.shared.as_slice(),
         builder.nests.iter().all(|n| n.axes.is_empty()),
-    ) {
-        if exprs.as_int(a.size).is_some_and(|n| n > 16) {
-            let sym = exprs.index_sym(LENGTH_POSITION, exprs.int(i64::MAX));
-            let extent = exprs.sym_expr(sym);
-            for g in &mut axes {
-                g.extent = extent;
-            }
-            for l in &mut inner {
-                l.range = match l.range {
-                    Range::Full(_) => Range::Full(extent),
-                    Range::Block { block, .. } => Range::Block { extent, block },
-                    other => other,
-                };
-            }
-            length = Some(Param { sym, value: a.size });
+    ) && exprs.as_int(a.size).is_some_and(|n| n > 16)
+    {
+        let sym = exprs.index_sym(LENGTH_POSITION, exprs.int(i64::MAX));
+        let extent = exprs.sym_expr(sym);
+        for g in &mut axes {
+            g.extent = extent;
         }
+        for l in &mut inner {
+            l.range = match l.range {
+                Range::Full(_) => Range::Full(extent),
+                Range::Block { block, .. } => Range::Block { extent, block },
+                other => other,
+            };
+        }
+        length = Some(Param { sym, value: a.size });
     }
     let tree = Placer::new(&builder, &live, &grid, &inner, choice, caps).run()?;
     let origins = origins(bodies);
@@ -659,7 +658,7 @@ pub(crate) fn finish(
             bytes = exprs.add(bytes, padded);
         }
     }
-    if !exprs.as_int(bytes).is_some_and(|b| b <= STACK_BYTES) {
+    if exprs.as_int(bytes).is_none_or(|b| b > STACK_BYTES) {
         kernel.scratch_bytes = Some(bytes);
     }
     kernel.cost_per_unit = cost::per_unit(exprs, &kernel);
