@@ -325,7 +325,11 @@ impl Call<'_> {
             // The user has changed the number of threads since.
             plans.remove(at);
         }
-        let plan = Arc::new(l.model.plan(&symbols).map_err(|e| run_error(&e))?);
+        let plan = Arc::new(
+            l.model
+                .plan(&symbols)
+                .map_err(|e| PyRuntimeError::new_err(e.to_string()))?,
+        );
         if plans.len() == MAX_PLANS {
             plans.remove(0);
         }
