@@ -86,7 +86,7 @@ pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
         }
     }
     if options.fuse {
-        crate::relayout::weights(loops, steps, load_steps);
+        crate::relayout::small(loops, steps, load_steps);
     }
     Ok(())
 }

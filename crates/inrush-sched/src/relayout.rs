@@ -1,4 +1,5 @@
-//! Weights that a kernel would gather across its vector lanes are laid out once, at load, so that lanes are contiguous.
+//! Small tensors that a kernel would gather across its vector lanes, and reads many times, are laid out so that lanes are
+//! contiguous: weights once, at load; inputs (a weight is one where the caller may change it) at the start of a call.
 
 use inrush_base::Scalar;
 use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Loops, Stmt, StmtId, StoreMode};
@@ -10,12 +11,17 @@ use crate::{Group, Step, axes};
 /// Elements above which a second copy of a weight costs more than gathers.
 const LARGEST: i64 = 1 << 20;
 
+/// Reads of each element from which on a copy pays: one at load is free, one at each call is not.
+const READS_OF_WEIGHT: i64 = 4;
+const READS_OF_INPUT: i64 = 32;
+
 /// Copies what pays, and lets the kernels read the copies.
-pub(crate) fn weights(loops: &mut Loops, steps: &mut [Step], load_steps: &mut Vec<Step>) {
+pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut Vec<Step>) {
     let mut copies: FxHashMap<(BufId, usize), BufId> = FxHashMap::default();
+    let mut first = Vec::new();
     let mutated: Vec<BufId> = steps.iter().flat_map(|s| s.writes()).collect();
     let mutated: FxHashSet<BufId> = mutated.into_iter().collect();
-    for step in steps {
+    for step in steps.iter_mut() {
         let Step::Kernel(g) = step else { continue };
         for body in &mut g.bodies {
             for at in 0..body.stmts.len() {
@@ -28,27 +34,36 @@ pub(crate) fn weights(loops: &mut Loops, steps: &mut [Step], load_steps: &mut Ve
                 let Some(lane) = gathered(loops, body, at) else {
                     continue;
                 };
-                let copy = *copies
-                    .entry((buf, lane))
-                    .or_insert_with(|| copy(loops, buf, lane, body, load_steps));
+                let copy = *copies.entry((buf, lane)).or_insert_with(|| {
+                    let at_load = matches!(loops.buffer(buf).kind, BufferKind::Weight { .. });
+                    let to = if at_load {
+                        &mut *load_steps
+                    } else {
+                        &mut first
+                    };
+                    copy(loops, buf, lane, body, to)
+                });
                 if let Stmt::Load { buf, .. } = &mut body.stmts[at] {
                     *buf = copy;
                 }
             }
         }
     }
+    steps.splice(0..0, first);
 }
 
-/// The dimension of a weight that should be contiguous for this load: the kernel's vectors run along it.
+/// The dimension of a tensor that should be contiguous for this load: the kernel's vectors run along it.
 fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
     let ex = &loops.exprs;
     let Stmt::Load { buf, coords, .. } = &body.stmts[at] else {
         return None;
     };
     let b = loops.buffer(*buf);
-    if !matches!(b.kind, BufferKind::Weight { .. }) {
-        return None;
-    }
+    let reads = match b.kind {
+        BufferKind::Weight { .. } => READS_OF_WEIGHT,
+        BufferKind::Input { .. } => READS_OF_INPUT,
+        _ => return None,
+    };
     let elements = b
         .sizes
         .iter()
@@ -57,7 +72,7 @@ fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
         .axes
         .iter()
         .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
-    if elements > LARGEST || times < 4 * elements {
+    if elements > LARGEST || times / reads < elements {
         return None;
     }
     let lane = lane(loops, body)?;
@@ -84,6 +99,7 @@ fn lane(loops: &Loops, body: &Body) -> Option<Axis> {
     };
     let (buf, coords, _) = accesses(body)
         .filter(|a| !matches!(loops.buffer(a.0).kind, BufferKind::Weight { .. }))
+        // The largest is what vectors should run along, so it never asks for a copy of itself.
         .max_by_key(|a| (size(a.0), a.2))?;
     let position = position(loops, buf, coords)?;
     body.axes
@@ -92,14 +108,8 @@ fn lane(loops: &Loops, body: &Body) -> Option<Axis> {
         .copied()
 }
 
-/// A temporary with the dimension innermost, filled by a load step.
-fn copy(
-    loops: &mut Loops,
-    buf: BufId,
-    lane: usize,
-    user: &Body,
-    load_steps: &mut Vec<Step>,
-) -> BufId {
+/// A temporary with the dimension innermost, filled by a step of its own.
+fn copy(loops: &mut Loops, buf: BufId, lane: usize, user: &Body, steps: &mut Vec<Step>) -> BufId {
     let from = loops.buffer(buf).clone();
     let new = BufId::from_index(loops.buffers.len());
     loops.buffers.push(Buffer {
@@ -153,6 +163,6 @@ fn copy(
         locals: Vec::new(),
     };
     axes::arrange(loops, &mut group);
-    load_steps.push(Step::Kernel(group));
+    steps.push(Step::Kernel(group));
     new
 }
