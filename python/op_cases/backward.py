@@ -3,9 +3,10 @@
 import torch
 
 from .core import generator
-from .pointwise import FLOATS, INF, NAN, spread
+from .pointwise import INF, NAN, spread
 
 A = torch.ops.aten
+FLOATS = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def cases(suite):
@@ -14,6 +15,9 @@ def cases(suite):
     losses(suite)
     pools(suite)
     parts(suite)
+    convolutions(suite)
+    attention(suite)
+    training(suite)
 
 
 def activations(suite):
@@ -92,7 +96,7 @@ def norms(suite):
             s.add("group_plain", lambda g, x: group(g, x, None, [True, False, False]), g, x)
     x, g = spread("nb", torch.float32, 3, 6, 5, 4), spread("ng", torch.float32, 3, 6, 5, 4)
     w, mean, var = spread("nw", torch.float32, 6), spread("nm", torch.float32, 6), spread("ns", torch.float32, 6).abs() + 0.1
-    with suite.group("batch_norm_training", tol="norm") as s:
+    with suite.group("batch_norm_saved", tol="norm") as s:
         s.add("functional", lambda x, w, m, v: A._native_batch_norm_legit_functional(x, w, w, m, v, True, 0.3, 1e-5), x, w, mean, var)
         s.add("with_update", lambda x, w, m, v: A._batch_norm_with_update_functional(x, w, w, m, v, 0.3, 1e-5), x, w, mean, var)
         s.add("no_update", lambda x, w, m, v: A._batch_norm_no_update(x, w, w, m, v, 0.3, 1e-5)[0], x, w, mean, var)
@@ -188,3 +192,72 @@ def parts(suite):
         s.add("embedding_frequency", lambda g, i: A.embedding_dense_backward(g, i, 7, 0, True), rows, words)
         s.add("embedding_half", lambda g, i: A.embedding_dense_backward(g.bfloat16(), i, 7, -1, False), rows, words, tol={"kind": "norm", "max": 2e-2})
         s.add("put", lambda g, i: A.put(g, i, g[0, :6].reshape(2, 3), True), x, words)
+
+
+def convolutions(suite):
+    x, d = spread("cb", torch.float32, 2, 4, 9, 8), spread("cb3", torch.float32, 2, 4, 5, 6, 5)
+    line = spread("cb1", torch.float32, 3, 4, 17)
+
+    def conv(t, w, s, p, dil=(1, 1), transposed=False, extra=(0, 0), groups=1, mask=(True, True, True)):
+        y = A.convolution(t, w, None, s, p, dil, transposed, extra, groups)
+        g = y.cos()
+        outs = A.convolution_backward(g, t, w, [g.shape[1]], s, p, dil, transposed, extra, groups, mask)
+        return [o for o, wanted in zip(outs, mask) if wanted]
+
+    def weight(*sizes):
+        return spread("cw" + repr(sizes), torch.float32, *sizes)
+
+    with suite.group("convolution_backward", tol="norm") as s:
+        s.add("plain", lambda t, w: conv(t, w, [1, 1], [1, 1]), x, weight(6, 4, 3, 3))
+        s.add("stride", lambda t, w: conv(t, w, [2, 2], [1, 1]), x, weight(6, 4, 3, 3))
+        s.add("uneven", lambda t, w: conv(t, w, [2, 3], [2, 0], (1, 2)), x, weight(6, 4, 3, 2))
+        s.add("one_by_one", lambda t, w: conv(t, w, [1, 1], [0, 0]), x, weight(6, 4, 1, 1))
+        s.add("one_by_one_stride", lambda t, w: conv(t, w, [2, 2], [0, 0]), x, weight(6, 4, 1, 1))
+        s.add("groups", lambda t, w: conv(t, w, [1, 1], [1, 1], groups=2), x, weight(6, 2, 3, 3))
+        s.add("depthwise", lambda t, w: conv(t, w, [1, 1], [1, 1], groups=4), x, weight(4, 1, 3, 3))
+        s.add("depthwise_stride", lambda t, w: conv(t, w, [2, 2], [2, 2], groups=4), x, weight(8, 1, 5, 5))
+        s.add("weight_only", lambda t, w: conv(t, w, [2, 2], [1, 1], mask=[False, True, False]), x, weight(6, 4, 3, 3))
+        s.add("input_only", lambda t, w: conv(t, w, [2, 2], [1, 1], mask=[True, False, False]), x, weight(6, 4, 3, 3))
+        s.add("transposed", lambda t, w: conv(t, w, [2, 2], [1, 1], (1, 1), True, (1, 0)), x, weight(4, 6, 3, 3))
+        s.add("transposed_groups", lambda t, w: conv(t, w, [2, 1], [0, 1], (1, 2), True, (0, 0), 2), x, weight(4, 3, 2, 3))
+        s.add("one_d", lambda t, w: conv(t, w, [2], [1], (1,), extra=(0,)), line, weight(5, 4, 3))
+        s.add("three_d", lambda t, w: conv(t, w, [1, 2, 1], [1, 0, 1], (1, 1, 1), extra=(0, 0, 0)), d, weight(3, 4, 3, 2, 2))
+        s.add("channels_last", lambda t, w: conv(t.to(memory_format=torch.channels_last), w, [2, 2], [1, 1]), x, weight(6, 4, 3, 3))
+
+
+def attention(suite):
+    q, k, v = (spread("ab" + n, torch.float32, 2, 3, 5, 8) for n in "qkv")
+    mask = torch.rand(5, 5, generator=generator("ab")) > 0.3
+    mask[:, 0] = True
+
+    def attend(q, k, v, causal=False, mask=None, scale=None):
+        out, lse = A._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        return A._scaled_dot_product_flash_attention_for_cpu_backward(out.cos(), q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
+
+    with suite.group("attention_backward", tol="norm") as s:
+        s.add("plain", attend, q, k, v)
+        s.add("causal", lambda q, k, v: attend(q, k, v, True), q, k, v)
+        s.add("scale", lambda q, k, v: attend(q, k, v, scale=0.2), q, k, v)
+        s.add("mask", lambda q, k, v, m: attend(q, k, v, mask=torch.where(m, 0.0, -INF)), q, k, v, mask)
+        s.add("longer_keys", lambda q, k, v: attend(q[:, :, :2], k, v), q, k, v)
+        s.add("bf16", lambda q, k, v: attend(q.bfloat16(), k.bfloat16(), v.bfloat16()), q, k, v, tol={"kind": "norm", "max": 2e-2})
+
+
+def training(suite):
+    """Training mode moves the running statistics, which some schemas do not say."""
+
+    class Norm(torch.nn.Module):
+        def __init__(self, fn):
+            super().__init__()
+            self.fn = fn
+            self.register_buffer("mean", spread("tm", torch.float32, 6))
+            self.register_buffer("var", spread("tv", torch.float32, 6).abs() + 0.1)
+
+        def forward(self, x):
+            return self.fn(x, self.mean, self.var)
+
+    x = spread("tx", torch.float32, 3, 6, 4)
+    runs = [(x * 2 + 1,), (x.flip(0).neg(),)]
+    suite.model("native_batch_norm_training", Norm(lambda x, m, v: A.native_batch_norm(x, None, None, m, v, True, 0.2, 1e-5)), [x], runs=runs, stateful=True, tol="norm")
+    suite.model("batch_norm_legit_training", Norm(lambda x, m, v: A._native_batch_norm_legit(x, None, None, m, v, True, 0.2, 1e-5)), [x], runs=runs, stateful=True, tol="norm")
+    suite.model("batch_norm_with_update", Norm(lambda x, m, v: A._batch_norm_with_update(x, torch.ones(6), torch.zeros(6), m, v, 0.2, 1e-5)[0]), [x], runs=runs, stateful=True, tol="norm")

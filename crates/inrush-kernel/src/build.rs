@@ -581,15 +581,11 @@ impl Lowering<'_, '_> {
             }
             return Ok(None);
         }
-        // A symbol that an earlier body used for another value is taken: this one gets a name of its own.
-        let name = if self.b.indirect.contains_key(sym) {
-            let position = (1 << 20) + self.b.indirect.len() as u32;
-            let fresh = self.b.exprs().index_sym(position, *size);
-            self.rename.insert(*sym, self.b.exprs().sym_expr(fresh));
-            fresh
-        } else {
-            *sym
-        };
+        // Bodies number their symbols on their own: an axis of one may be an indirect index of another. So that equal
+        // expressions mean equal values in the kernel, an indirect index gets a symbol that no axis has.
+        let position = (1 << 20) + self.b.indirect.len() as u32;
+        let name = self.b.exprs().index_sym(position, *size);
+        self.rename.insert(*sym, self.b.exprs().sym_expr(name));
         let check = check.then(|| {
             self.b.checks.push(Check {
                 origin: self.body.origins.last().copied(),

@@ -15,7 +15,7 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
     let nodes = std::mem::take(&mut graph.nodes);
     let writes = nodes
         .iter()
-        .any(|n| inplace(n).is_some() || moves_statistics(n));
+        .any(|n| inplace(n).is_some() || moves_statistics(n).is_some());
     let count = graph.values.len();
     let mut f = Functionalize {
         nodes: Vec::with_capacity(nodes.len()),
@@ -50,11 +50,23 @@ fn is_view_operator(op: &str) -> bool {
     })
 }
 
-/// Batch normalisation in training mode also moves the running statistics, which its schema does not say.
-fn moves_statistics(node: &Node) -> bool {
-    node.op == "aten.batch_norm.default"
-        && node.args.get(5) == Some(&Arg::Bool(true))
-        && matches!(node.args.get(3..5), Some([Arg::Value(_), Arg::Value(_)]))
+/// The functional form of a batch normalisation that moves the running statistics, which not every schema says: its name
+/// and how many results it has before the new statistics.
+fn moves_statistics(node: &Node) -> Option<(&'static str, usize)> {
+    let (functional, results, training) = match node.op.as_str() {
+        "aten.batch_norm.default"
+        | "aten.native_batch_norm.default"
+        | "aten._native_batch_norm_legit.default" => {
+            let op = "aten._native_batch_norm_legit_functional.default";
+            (op, 3, node.args.get(5) == Some(&Arg::Bool(true)))
+        }
+        "aten._batch_norm_with_update.default" => {
+            ("aten._batch_norm_with_update_functional.default", 4, true)
+        }
+        _ => return None,
+    };
+    let given = matches!(node.args.get(3..5), Some([Arg::Value(_), Arg::Value(_)]));
+    (training && given).then_some((functional, results))
 }
 
 /// Operators whose result is their first argument, if that has the declared dtype.
@@ -125,8 +137,8 @@ impl Functionalize<'_> {
             Some(functional) => return self.write(node, functional),
             None => {}
         }
-        if moves_statistics(&node) {
-            self.move_statistics(&mut node)?;
+        if let Some((functional, results)) = moves_statistics(&node) {
+            return self.move_statistics(node, functional, results);
         }
         if let Some(source) = self.identity(&node) {
             self.same[node.outs[0].index()] = self.same[source.index()];
@@ -291,62 +303,39 @@ impl Functionalize<'_> {
         self.assign(target, new)
     }
 
-    /// Writes `running + momentum * (batch - running)` to both running statistics and takes them out of the call, which in
-    /// training mode does not read them.
-    fn move_statistics(&mut self, node: &mut Node) -> Result<()> {
-        let (Arg::Value(input), Arg::Value(mean), Arg::Value(var)) =
-            (&node.args[0], &node.args[3], &node.args[4])
-        else {
-            return Ok(());
-        };
-        let (input, running) = (self.read(*input)?, [*var, *mean]);
-        let momentum = node.args[6].clone();
-        let rank = self.graph.tensor(input)?.rank() as i64;
-        let exprs = &self.graph.exprs;
-        let dims = (0..rank)
-            .filter(|d| *d != 1)
-            .map(|d| exprs.int(d))
+    /// Calls the functional form, whose last two results are the new contents of the running statistics.
+    fn move_statistics(&mut self, mut node: Node, functional: &str, results: usize) -> Result<()> {
+        let running: Vec<ValueId> = node.args[3..5]
+            .iter()
+            .filter_map(|a| match a {
+                Arg::Value(v) => Some(self.same[v.index()]),
+                _ => None,
+            })
             .collect();
-        // The running variance is of the unbiased kind.
-        let args = vec![Arg::Value(input), Arg::Ints(dims), Arg::Int(exprs.int(1))];
-        let args = self.complete("aten.var_mean.correction", &args)?;
-        let dtype = self.graph.tensor(input)?.dtype;
-        let mut batch = Vec::new();
-        for v in running {
-            let mut ty = self.graph.tensor(v)?.clone();
-            ty.dtype = dtype;
-            batch.push(self.value(v, Type::Tensor(ty)));
+        for arg in &mut node.args {
+            self.read_arg(arg)?;
         }
-        self.push("aten.var_mean.correction", args, batch.clone());
-        for (target, mut batch) in running.into_iter().zip(batch) {
-            let target = self.same[target.index()];
-            let ty = self.graph.tensor(target)?.clone();
-            if ty.dtype != dtype {
-                let args = self.complete("aten.to.dtype", &[batch.into(), ty.dtype.into()])?;
-                batch = self.value(target, Type::Tensor(ty.clone()));
-                self.push("aten.to.dtype", args, vec![batch]);
-            }
-            let now = self.read(target)?;
-            let new = self.call_as(
-                "aten.lerp.Scalar",
-                vec![now.into(), batch.into(), momentum.clone()],
-                &ty,
-                target,
-            )?;
-            self.assign(target, new)?;
-        }
-        // The normalisation itself reads no running statistics; the batch's own, which it also gives, nobody asks for.
-        let a = &node.args;
-        let args = [&a[0], &a[1], &a[2], &a[5], &a[6], &a[7]].map(Arg::clone);
-        let mut ty = self.graph.tensor(running[0])?.clone();
-        ty.dtype = dtype.compute();
-        for _ in 0..2 {
-            let unused = self.value(input, Type::Tensor(ty.clone()));
+        let params = lookup(functional).map_or(0, |op| op.schema().params.len());
+        node.args.truncate(params);
+        // Results that nobody asked for.
+        let mut own = self.graph.tensor(running[0])?.clone();
+        own.dtype = own.dtype.compute();
+        while node.outs.len() < results {
+            let unused = self.value(node.outs[0], Type::Tensor(own.clone()));
             node.outs.push(unused);
         }
-        node.op = "aten._native_batch_norm_legit.no_stats".into();
-        node.args = args.into();
-        Ok(())
+        let mut moved = Vec::with_capacity(running.len());
+        for v in running {
+            let ty = self.graph.tensor(v)?.clone();
+            let new = self.value(node.outs[0], Type::Tensor(ty));
+            node.outs.push(new);
+            moved.push((v, new));
+        }
+        node.op = functional.to_string();
+        self.nodes.push(node);
+        moved
+            .into_iter()
+            .try_for_each(|(v, new)| self.assign(v, new))
     }
 
     /// Calls `op` and converts its result to the dtype that is written to.

@@ -179,23 +179,36 @@ fn load_or_zero(body: &mut BodyBuilder, t: &Tensor, at: &[Expr], mask: Option<St
 
 /// The input with zeros around it, so that no window leaves it.
 fn padded<'g>(lw: &mut Lower<'g>, conv: &Conv, x: &Tensor) -> Tensor {
+    let amounts: Vec<(Expr, Expr)> = conv.windows.iter().map(|w| (w.before, w.after)).collect();
+    zeros_around(lw, x, &amounts)
+}
+
+/// `t` with zeros around its last dimensions, the same number before and after.
+pub(super) fn padded_by<'g>(lw: &mut Lower<'g>, t: &Tensor, amounts: &[Expr]) -> Tensor {
+    let amounts: Vec<(Expr, Expr)> = amounts.iter().map(|p| (*p, *p)).collect();
+    zeros_around(lw, t, &amounts)
+}
+
+fn zeros_around<'g>(lw: &mut Lower<'g>, x: &Tensor, amounts: &[(Expr, Expr)]) -> Tensor {
     let exprs = lw.exprs;
-    if !conv.windows.iter().any(|w| w.is_padded(exprs)) {
+    let none = |e: &Expr| exprs.is_int(*e, 0);
+    if amounts
+        .iter()
+        .all(|(before, after)| none(before) && none(after))
+    {
         return x.clone();
     }
-    let first = x.sizes.len() - conv.windows.len();
-    let mut sizes = x.sizes[..first].to_vec();
-    sizes.extend(
-        conv.windows
-            .iter()
-            .map(|w| exprs.sum([w.input, w.before, w.after])),
-    );
+    let first = x.sizes.len() - amounts.len();
+    let mut sizes = x.sizes.clone();
+    for (size, (before, after)) in sizes[first..].iter_mut().zip(amounts) {
+        *size = exprs.sum([*size, *before, *after]);
+    }
     let mut body = lw.body(&sizes);
     let mut at = body.outer();
     let mut checks = Vec::new();
-    for (w, i) in conv.windows.iter().zip(&mut at[first..]) {
-        *i = exprs.sub(*i, w.before);
-        checks.push((*i, w.input));
+    for (d, (before, _)) in amounts.iter().enumerate() {
+        at[first + d] = exprs.sub(at[first + d], *before);
+        checks.push((at[first + d], x.sizes[first + d]));
     }
     let mask = in_bounds(&mut body, &checks);
     let v = load_or_zero(&mut body, x, &at, mask);

@@ -11,6 +11,7 @@ mod cast;
 mod compare;
 mod composed;
 mod convolution;
+mod convolution_backward;
 mod create;
 mod einsum;
 mod equation;
@@ -57,6 +58,7 @@ const FAMILIES: &[&[Row]] = &[
     compare::ROWS,
     composed::ROWS,
     convolution::ROWS,
+    convolution_backward::ROWS,
     create::ROWS,
     einsum::ROWS,
     foreach::ROWS,

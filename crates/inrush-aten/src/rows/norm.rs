@@ -413,6 +413,23 @@ pub const ROWS: &[Row] = &[
         "(f32[2,3,4], none, none, none, none, true, 0.1, 1e-5)",
     ),
     row(
+        "aten._native_batch_norm_legit.default",
+        "(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+        native_batch_norm,
+        "(f32[2,3,4], f32[3], f32[3], f32[3], f32[3]{0.5:2.0}, false, 0.1, 1e-5)",
+    ),
+    // In training always: the running statistics are moved, so that only its functional form is left after normalisation.
+    row(
+        "aten._batch_norm_with_update.default",
+        "(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+        |b, args| {
+            let mut outs = batch_norm_with_update(b, args)?;
+            outs.truncate(4);
+            Ok(outs)
+        },
+        "(f32[2,3,4], f32[3], f32[3], f32[3], f32[3]{0.5:2.0}, 0.1, 1e-5)",
+    ),
+    row(
         "aten._native_batch_norm_legit.no_stats",
         "(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |b, args| {

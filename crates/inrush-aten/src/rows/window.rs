@@ -43,11 +43,6 @@ impl Window {
         let start = exprs.sub(exprs.mul(at, self.stride), self.before);
         exprs.add(start, exprs.mul(tap, self.dilation))
     }
-
-    /// Whether no window can leave the input, given the output extent.
-    pub fn is_padded(&self, exprs: &Exprs) -> bool {
-        !(exprs.is_int(self.before, 0) && exprs.is_int(self.after, 0))
-    }
 }
 
 /// `rank` values from an argument list that holds one value for all dimensions, or one for each.
