@@ -10,6 +10,9 @@ use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+/// Indirect indices are numbered from here on; no kernel has that many axes.
+const INDIRECT_POSITION: u32 = 1000;
+
 /// What is known of a value beside its definition.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Info {
@@ -583,7 +586,7 @@ impl Lowering<'_, '_> {
         }
         // Bodies number their symbols on their own: an axis of one may be an indirect index of another. So that equal
         // expressions mean equal values in the kernel, an indirect index gets a symbol that no axis has.
-        let position = (1 << 20) + self.b.indirect.len() as u32;
+        let position = INDIRECT_POSITION + self.b.indirect.len() as u32;
         let name = self.b.exprs().index_sym(position, *size);
         self.rename.insert(*sym, self.b.exprs().sym_expr(name));
         let check = check.then(|| {
