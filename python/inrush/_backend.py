@@ -139,8 +139,6 @@ def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
             number += 1
     with open(os.path.join(folder, "fx.txt"), "w", encoding="utf-8") as out:
         out.write(gm.print_readable(print_output=False, include_stride=True, include_device=True))
-    with open(os.path.join(folder, "import.txt"), "w", encoding="utf-8") as out:
-        out.write(_native.import_text(gm))
     return folder
 
 

@@ -76,7 +76,6 @@ def script(gm: Any, kind: str) -> str:
         "import torch",
         "from torch import device, inf, nan",
         "from torch.fx.experimental.proxy_tensor import make_fx",
-        "import inrush",
         "from inrush import _native",
         "",
         "class Graph(torch.nn.Module):",
@@ -87,7 +86,7 @@ def script(gm: Any, kind: str) -> str:
         "]",
         'graph = make_fx(Graph(), tracing_mode="symbolic")(*inputs)',
         "print(_native.import_text(graph))",
-        "_native.compile(graph, inrush.options())",
+        "_native.compile_fx(graph)",
         "",
     ]
     return "\n".join(lines)

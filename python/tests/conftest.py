@@ -1,0 +1,89 @@
+"""What all tests share: compiled code is compared with eager, and nothing may fall back."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import warnings
+
+# Before anything compiles: tests neither read nor fill the user's cache.
+os.environ["INRUSH_CACHE_DIR"] = tempfile.mkdtemp(prefix="inrush-tests-")
+
+import pytest
+import torch
+
+import inrush
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Each test compiles anew; a fallback anywhere is a failure."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="inrush could not compile")
+        yield
+
+
+def copies(args):
+    """The same arguments for a second run; what shares memory shares it again."""
+    return copy.deepcopy(args)
+
+
+class Check:
+    """Runs a function compiled and eagerly, on equal arguments, and compares results and what became of the arguments."""
+
+    def __call__(self, f, *args, calls=1, rtol=1e-4, atol=1e-5, options=None, **compile_options):
+        options = {"strict": True} if options is None else options
+        compiled = torch.compile(f, backend="inrush", options=options, **compile_options)
+        for _ in range(calls):
+            theirs, ours = copies(args), copies(args)
+            wanted, got = f(*theirs), compiled(*ours)
+            torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
+            torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+            same_layout(got, wanted)
+        return inrush.last_compile()
+
+    @staticmethod
+    def training(model, *args, loss=None, rtol=1e-4, atol=1e-5, steps=1, **compile_options):
+        """Loss and every gradient, of parameters and inputs."""
+        loss = loss or (lambda out: sum(o.float().square().mean() for o in tensors(out)))
+        twin = copy.deepcopy(model)
+        compiled = torch.compile(model, backend="inrush", options={"strict": True}, **compile_options)
+        for _ in range(steps):
+            theirs, ours = copies(args), copies(args)
+            wanted, got = loss(twin(*theirs)), loss(compiled(*ours))
+            torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
+            wanted.backward()
+            got.backward()
+        for (name, p), q in zip(model.named_parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=rtol, atol=atol, msg=lambda m: f"gradient of {name}: {m}")
+        for (name, p), q in zip(model.named_buffers(), twin.buffers()):
+            torch.testing.assert_close(p, q, rtol=rtol, atol=atol, msg=lambda m: f"buffer {name}: {m}")
+        for p, q in zip(tensors(ours), tensors(theirs)):
+            torch.testing.assert_close(p.grad, q.grad, rtol=rtol, atol=atol)
+        return inrush.last_compile()
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in tensors(v)]
+    return []
+
+
+def same_layout(got, wanted):
+    """Strides as eager gives them, where they are of any consequence."""
+    for a, b in zip(tensors(got), tensors(wanted)):
+        if a.layout == torch.strided and a.numel():
+            pairs = zip(a.shape, a.stride(), b.stride())
+            assert all(n == 1 or s == t for n, s, t in pairs), f"strides {a.stride()}, eager gives {b.stride()}"
+
+
+@pytest.fixture
+def check():
+    return Check()

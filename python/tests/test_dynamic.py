@@ -1,0 +1,96 @@
+"""One compile for all sizes; sizes that depend on data."""
+
+import pytest
+import torch
+
+import inrush
+from inrush import _report
+
+
+@pytest.fixture
+def capture():
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def test_one_compile_serves_all_sizes():
+    f = lambda a, b: torch.softmax(a @ b, -1).sum(0) * a.shape[0]
+    g = torch.compile(f, backend="inrush", dynamic=True, options={"strict": True})
+    before = len(_report.compilations())
+    for n in (3, 8, 17, 2, 33):
+        a, b = torch.randn(n, 5), torch.randn(5, n + 1)
+        torch.testing.assert_close(g(a, b), f(a, b), rtol=1e-4, atol=1e-5)
+    assert len(_report.compilations()) == before + 1
+
+
+def test_automatic_dynamic():
+    f = lambda a: (a * 2).reshape(-1, 2).sum(1)
+    g = torch.compile(f, backend="inrush", options={"strict": True})
+    before = len(_report.compilations())
+    for n in (4, 6, 8, 10, 12):
+        a = torch.randn(n, 3)
+        torch.testing.assert_close(g(a), f(a))
+    assert len(_report.compilations()) == before + 2
+
+
+def test_integers_and_floats_as_inputs(check):
+    f = lambda a, n, x: torch.nn.functional.pad(a, (n, n)) * x + n
+    g = torch.compile(f, backend="inrush", dynamic=True, options={"strict": True})
+    for n, x in ((1, 0.5), (2, 1.5), (3, 2.5)):
+        a = torch.randn(4, 5)
+        torch.testing.assert_close(g(a, n, x), f(a, n, x))
+
+
+def test_sizes_as_outputs(check):
+    g = torch.compile(lambda a: (a.shape[0] * 2, a.sum()), backend="inrush", dynamic=True)
+    assert g(torch.ones(3, 2))[0] == 6 and g(torch.ones(5, 2))[0] == 10
+
+
+def test_dynamic_training(check):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+    compiled = torch.compile(model, backend="inrush", dynamic=True, options={"strict": True})
+    for n in (2, 5, 9):
+        model.zero_grad()
+        a = torch.randn(n, 6)
+        compiled(a).square().mean().backward()
+        got = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        model(a).square().mean().backward()
+        torch.testing.assert_close(got, [p.grad for p in model.parameters()], rtol=1e-4, atol=1e-5)
+
+
+def test_nonzero(check, capture):
+    check(lambda a: torch.nonzero(a > 0) * 2, torch.randn(4, 5))
+
+
+def test_masks(check, capture):
+    check(lambda a: a[a > 0].sum() + 1, torch.randn(4, 5))
+
+
+def test_item(check, capture):
+    check(lambda a, n: a * n.item() + 1, torch.randn(3), torch.tensor(4))
+    check(lambda a, n: a * n.item(), torch.randn(3), torch.tensor(1.5))
+
+
+def test_a_tensor_of_a_size_from_data(check, capture):
+    def f(a, n):
+        n = n.item()
+        torch._check(n >= 0)
+        torch._check(n <= 8)
+        return torch.arange(n) * 2, a + n
+
+    check(f, torch.randn(3), torch.tensor(5))
+
+
+def test_a_runtime_assert_fails_cleanly(capture):
+    def f(a, n):
+        n = n.item()
+        torch._check(n >= 2)
+        return a[:2] * n
+
+    g = torch.compile(f, backend="inrush", options={"strict": True})
+    a = torch.randn(3)
+    torch.testing.assert_close(g(a, torch.tensor(3)), a[:2] * 3)
+    with pytest.raises(RuntimeError):
+        g(a, torch.tensor(1))
+    torch.testing.assert_close(g(a, torch.tensor(4)), a[:2] * 4)

@@ -1,0 +1,84 @@
+"""When inrush fails: one warning for each cause, a reproduction, an eager result; `strict` raises."""
+
+import os
+import warnings
+
+import pytest
+import torch
+
+import inrush
+from inrush import _fallback, _native
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    def fail(*args):
+        raise inrush.InternalError("made to fail")
+
+    monkeypatch.setattr(_native, "compile_fx", fail)
+    monkeypatch.setattr(_fallback, "_warned", set())
+
+
+def test_the_graph_runs_eagerly_with_one_warning(broken):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for k in range(3):
+            f = torch.compile(lambda a, k=k: a * 2 + k, backend="inrush")
+            assert torch.equal(f(torch.ones(3)), torch.full((3,), 2.0 + k))
+    ours = [w for w in seen if "inrush could not compile" in str(w.message)]
+    assert len(ours) == 1 and "made to fail" in str(ours[0].message)
+    report = inrush.last_compile().graphs[0]
+    assert "made to fail" in report.fallback
+    assert inrush.last_compile().fallbacks == [report.fallback]
+
+
+def test_a_reproduction_is_saved(broken):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.compile(lambda a: torch.relu(a) @ a, backend="inrush")(torch.ones(3, 3))
+    folder = inrush.last_compile().graphs[0].reproduction
+    assert folder.startswith(os.environ["INRUSH_CACHE_DIR"])
+    assert {"graph.txt", "error.txt", "reproduce.py"} <= set(os.listdir(folder))
+    with open(os.path.join(folder, "reproduce.py"), encoding="utf-8") as script:
+        code = compile(script.read(), "reproduce.py", "exec")
+    # What it ends with is the compile that failed.
+    with pytest.raises(inrush.InternalError, match="made to fail"):
+        exec(code, {"__name__": "__main__"})
+
+
+def test_training_falls_back_too(broken):
+    model = torch.nn.Linear(3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.compile(model, backend="inrush")(torch.ones(4, 3)).sum().backward()
+    assert torch.equal(model.bias.grad, torch.full((2,), 4.0))
+
+
+def test_strict_raises(broken):
+    with pytest.raises(Exception, match="made to fail"):
+        torch.compile(lambda a: a + 1, backend="inrush", options={"strict": True})(torch.ones(3))
+
+
+def test_an_interrupt_is_not_swallowed(monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_native, "compile_fx", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torch.compile(lambda a: a + 1, backend="inrush")(torch.ones(3))
+    monkeypatch.undo()
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(lambda a: a + 1, backend="inrush")(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_a_missing_compiler_is_a_clean_fallback(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        f = torch.compile(lambda a: torch.tanh(a) * 17.25, backend="inrush")
+        got = f(torch.ones(3))
+    torch.testing.assert_close(got, torch.tanh(torch.ones(3)) * 17.25)
+    assert any("compiler" in str(w.message) for w in seen), [str(w.message) for w in seen]
