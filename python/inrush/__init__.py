@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from inrush._package import load as load
     from inrush._report import Compilation as Compilation
     from inrush._report import GraphReport as GraphReport
+    from inrush._report import compilations as compilations
     from inrush._report import last_compile as last_compile
 
 # Names that are imported at first use, with the module that has them.
@@ -36,6 +37,7 @@ _LAZY = {
     "load": "_package",
     "CompiledPackage": "_package",
     "last_compile": "_report",
+    "compilations": "_report",
     "Compilation": "_report",
     "GraphReport": "_report",
 }

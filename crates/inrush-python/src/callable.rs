@@ -21,6 +21,16 @@ pub struct Compiled {
     threads: Option<usize>,
 }
 
+impl Compiled {
+    pub fn new(runner: Runner, report: Report, threads: Option<usize>) -> Compiled {
+        Compiled {
+            runner,
+            report,
+            threads,
+        }
+    }
+}
+
 #[pymethods]
 impl Compiled {
     /// What tells AOTAutograd how it is called.

@@ -340,7 +340,7 @@ pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
 }
 
 /// The properties of this machine's processor.
-fn caps(threads: usize) -> Caps {
+pub fn caps(threads: usize) -> Caps {
     let mut caps = Caps::cpu(inrush_cpu::detect(), threads);
     caps.vector_math &= has_vector_math(caps.isa);
     caps

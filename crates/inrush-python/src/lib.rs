@@ -12,6 +12,7 @@
 //!   call    called operators with their arguments
 //!   shim    libtorch's stable C functions, looked up in the process
 //! callable  the Python object that is called
+//! package   exported programs, compiled ahead of time and loaded
 //! errors    inrush's errors as Python exceptions
 //! ```
 //!
@@ -22,6 +23,7 @@ mod callable;
 mod compile;
 mod errors;
 pub mod fx;
+mod package;
 mod recipe;
 mod run;
 mod shim;
@@ -38,6 +40,9 @@ mod _native {
 
     #[pymodule_export]
     use super::callable::{Compiled, compile_fx, restore};
+
+    #[pymodule_export]
+    use super::package::{compile_package, load_package};
 
     /// The level of this machine's processor that kernels are compiled for.
     #[pyfunction]

@@ -25,13 +25,51 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         env.push(("INRUSH_PYTHON", python));
     }
     step("tests");
+    let interpreter = env.last().map(|(_, python)| python.clone());
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
     cargo(&["test", "--release", "--workspace"], &env)?;
+    if let Some(python) = interpreter {
+        torch_compile(&python)?;
+    }
     if !no_fuzz {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None)?;
     }
     Ok(())
+}
+
+/// Builds the wheel, installs it into the environment and runs the tests of `torch.compile` against it.
+fn torch_compile(python: &str) -> Result<(), String> {
+    step("wheel");
+    let wheels = root().join("target").join("wheels");
+    // Only what is built now is installed below.
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;
+    }
+    // The same folder and profile as above, so that most crates are not built again.
+    run(Command::new(python)
+        .args(["-m", "maturin", "build", "--release", "--out"])
+        .arg(&wheels)
+        .env("CARGO_TARGET_DIR", root().join("target")))?;
+    let wheel = std::fs::read_dir(&wheels)
+        .map_err(|e| format!("{}: {e}", wheels.display()))?
+        .filter_map(|f| f.ok().map(|f| f.path()))
+        .find(|f| f.extension().is_some_and(|e| e == "whl"))
+        .ok_or("maturin made no wheel")?;
+    run(Command::new(python)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ])
+        .args(["--no-deps", "--force-reinstall"])
+        .arg(&wheel))?;
+    step("torch.compile");
+    run(Command::new(python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(root().join("python").join("tests")))
 }
 
 fn step(what: &str) {

@@ -1,0 +1,203 @@
+//! Packages: an exported program compiled ahead of time, and loaded as a callable of this process.
+
+use crate::callable::Compiled;
+use crate::compile::{self, Report};
+use crate::errors::raise;
+use crate::recipe::{Out, Read, Recipe, Segment, Step, Symbol, What};
+use crate::run::{Loaded, Runner, scalar};
+use inrush_base::{Caps, Error, Isa, Result};
+use inrush_compile::Options;
+use inrush_package::{Package, Target as Machine, WeightData};
+use inrush_program::{InputType, Output, Program, SymbolSource};
+use inrush_runtime::cache::Cache;
+use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::{Model, Parts, WeightSource, WeightView};
+use pyo3::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`.
+#[pyfunction]
+pub fn compile_package(
+    py: Python<'_>,
+    archive: PathBuf,
+    output: PathBuf,
+    target: &str,
+) -> PyResult<()> {
+    py.detach(|| write(&archive, &output, target))
+        .map_err(raise)
+}
+
+fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
+    let isa = match target {
+        "native" => inrush_cpu::detect(),
+        name => Isa::parse(name).ok_or_else(|| {
+            Error::input(format!(
+                "unknown target `{name}`: native, scalar, avx2, avx512 or neon"
+            ))
+        })?,
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let caps = Caps {
+        vector_math: compile::caps(threads).vector_math,
+        ..Caps::cpu(isa, threads)
+    };
+    let mut model = inrush_torch::open(archive)?;
+    model.weights.check()?;
+    let options = Options {
+        pieces: threads.min(8),
+        ..Options::default()
+    };
+    let graph = std::mem::take(&mut model.graph);
+    let compiled = inrush_compile::compile(graph, &caps, &options, &mut ())?;
+    let host = Target {
+        isa: caps.isa,
+        vector_math: caps.vector_math,
+    };
+    let built = Compiler::find()?.build(&compiled.pieces, &host, &Cache::open_default())?;
+    let object = std::fs::read(&built.path)
+        .map_err(|e| Error::machine(format!("cannot read `{}`: {e}", built.path.display())))?;
+    let machine = Machine {
+        arch: std::env::consts::ARCH.to_string(),
+        os: std::env::consts::OS.to_string(),
+        isa: caps.isa.name().to_string(),
+    };
+    inrush_package::write(output, machine, &compiled.program, &object, &|name| {
+        model.weights.view(name).map(|w| WeightData {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
+    })
+}
+
+/// What a package takes: for each input its name, dtype and rank where it is a tensor, and the value where only one is taken.
+type Inputs = Vec<(String, Option<(&'static str, usize)>, Option<Py<PyAny>>)>;
+
+/// Loads a package: a callable of flat arguments, and what these are.
+#[pyfunction]
+pub fn load_package(
+    py: Python<'_>,
+    path: PathBuf,
+    threads: Option<usize>,
+) -> PyResult<(Compiled, Inputs)> {
+    let pool = compile::pool(py, threads)?;
+    let model = py
+        .detach(|| {
+            let package = Package::open(&path)?;
+            let t = &package.target;
+            let runs = Isa::parse(&t.isa).is_some_and(|i| inrush_cpu::available().contains(&i));
+            if !runs || t.arch != std::env::consts::ARCH || t.os != std::env::consts::OS {
+                return Err(Error::machine(format!(
+                    "the package was compiled for {} {} {}, which this machine cannot run",
+                    t.os, t.arch, t.isa
+                )));
+            }
+            package.check_weights()?;
+            // The loader wants a file of its own; it goes when the code has been mapped.
+            let fail =
+                |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
+            let object = tempfile::Builder::new()
+                .prefix("inrush-")
+                .suffix(".so")
+                .tempfile()
+                .map_err(fail)?;
+            std::fs::write(object.path(), package.object()).map_err(fail)?;
+            Model::from_parts(Parts {
+                program: package.program.clone(),
+                object: object.path(),
+                weights: Box::new(PackageWeights(package)),
+                pool: pool.clone(),
+            })
+        })
+        .map_err(|e| raise(e.in_file(path.display().to_string())))?;
+    let program = model.program().clone();
+    let inputs = (program.inputs.iter())
+        .map(|i| {
+            let tensor = match &i.ty {
+                InputType::Tensor { dtype, sizes, .. } => Some((dtype.0.torch_name(), sizes.len())),
+                _ => None,
+            };
+            let constant = match &i.ty {
+                InputType::Constant { value } => Some(scalar(py, (*value).into())?),
+                _ => None,
+            };
+            Ok((i.name.clone(), tensor, constant))
+        })
+        .collect::<PyResult<Inputs>>()?;
+    let runner = Runner::new(recipe(program), Vec::new(), vec![Some(Loaded::new(model))]);
+    Ok((Compiled::new(runner, Report::default(), threads), inputs))
+}
+
+/// A call that is the program and nothing else. Inputs take the first slots, outputs those after.
+fn recipe(program: Program) -> Recipe {
+    let inputs = program.inputs.len();
+    let slots = inputs + program.outputs.len();
+    let symbols = (program.symbols.iter())
+        .map(|s| {
+            let (slot, read) = match s.source {
+                SymbolSource::Int { input } => (input, Read::Int),
+                SymbolSource::Dim {
+                    input,
+                    dim,
+                    factor,
+                    offset,
+                } => {
+                    let dim = dim as usize;
+                    (
+                        input,
+                        Read::Dim {
+                            dim,
+                            factor,
+                            offset,
+                        },
+                    )
+                }
+            };
+            Symbol {
+                slot: slot as usize,
+                read,
+                after: None,
+            }
+        })
+        .collect();
+    // What a step has written into an input or weight is nothing that the caller gets.
+    let outputs = (program.outputs.iter().enumerate())
+        .filter(|(_, o)| !matches!(o, Output::Mutation))
+        .map(|(k, _)| Out::Slot(inputs + k))
+        .collect();
+    Recipe {
+        symbols,
+        sizes: Vec::new(),
+        slots,
+        inputs: (0..inputs).collect(),
+        constants: Vec::new(),
+        outputs,
+        pieces: Vec::new(),
+        isa: String::new(),
+        vector_math: false,
+        steps: vec![Step {
+            frees: Vec::new(),
+            learns: false,
+            what: What::Segment(Segment {
+                symbols: (0..program.symbols.len() as u32).collect(),
+                inputs: (0..inputs).collect(),
+                outputs: (inputs..slots).collect(),
+                program,
+            }),
+        }],
+    }
+}
+
+struct PackageWeights(Package);
+
+impl WeightSource for PackageWeights {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
+        self.0.weight(name).map(|w| WeightView {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
+    }
+}
