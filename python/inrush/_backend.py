@@ -109,9 +109,15 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, stati
             compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())
         return compiled
-    except Exception as error:
-        if isinstance(error, _compat.control_exceptions()) or options.strict:
+    except BaseException as error:
+        # A panic is no `Exception` in Python, but a failure like others.
+        panic = type(error).__name__ == "PanicException"
+        if not isinstance(error, Exception) and not panic:
             raise
+        if panic:
+            error = _native.InternalError(f"a panic: {error}")
+        if isinstance(error, _compat.control_exceptions()) or options.strict:
+            raise error
         report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
         return None
 

@@ -63,7 +63,7 @@ class Rotary(nn.Module):
         t, d = x.shape[-2:]
         angle = torch.arange(t)[:, None] / 100 ** (torch.arange(0, d, 2) / d)
         a, b = x[..., ::2], x[..., 1::2]
-        return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).flatten(-2)
+        return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).flatten(-2).to(x.dtype)
 
     def forward(self, x):
         n = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.scale

@@ -140,6 +140,8 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         DType::F32
     };
     let mut dims = args.dims("dim", t.rank())?;
+    // Dimension 0 of a tensor without dimensions is the tensor itself.
+    dims.retain(|d| *d < t.rank());
     if dims.is_empty() {
         dims = (0..t.rank()).collect();
     }
