@@ -112,13 +112,19 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
             _ => 1,
         })
         .sum();
-    match ops {
+    let accs = alive()
+        .filter(|v| matches!(b.values[*v].def, Def::Final(_)))
+        .count() as u32;
+    let copies = match ops {
         // Little more than loads: what counts is how much of each row comes at a time.
         0..=4 => 8,
         5..=12 => 4,
         13..=24 => 2,
         _ => 1,
-    }
+    };
+    // All accumulators in half of the registers.
+    let room = 8 / accs.clamp(1, 8);
+    copies.min(1 << room.ilog2())
 }
 
 /// The axis along which loads are contiguous that lanes over `lane` would gather: its tiles are to be transposed. Only where
