@@ -290,20 +290,64 @@ fn same_point(
     all
 }
 
+/// Blocks by when they live, so that few are looked at for each.
+#[derive(Default)]
+struct Placed {
+    /// By stretch of [`Placed::STEPS`] steps: the blocks that live in it.
+    stretches: Vec<Vec<usize>>,
+    /// Blocks that live through many stretches.
+    long: Vec<usize>,
+}
+
+impl Placed {
+    const STEPS: usize = 16;
+    const MANY: usize = 64;
+
+    fn stretches_of(block: &Block) -> std::ops::RangeInclusive<usize> {
+        block.from / Self::STEPS..=block.to / Self::STEPS
+    }
+
+    fn insert(&mut self, k: usize, block: &Block) {
+        let range = Self::stretches_of(block);
+        if range.end() - range.start() > Self::MANY {
+            self.long.push(k);
+            return;
+        }
+        if self.stretches.len() <= *range.end() {
+            self.stretches.resize_with(range.end() + 1, Vec::new);
+        }
+        range.for_each(|s| self.stretches[s].push(k));
+    }
+
+    /// Every block that may live together with this one, ascending.
+    fn during(&self, block: &Block) -> Vec<usize> {
+        let mut out = self.long.clone();
+        for s in Self::stretches_of(block) {
+            out.extend(self.stretches.get(s).into_iter().flatten());
+        }
+        out.sort_unstable();
+        out.dedup();
+        out
+    }
+}
+
 /// Offsets: blocks from the largest down, each at the lowest place where it is proved apart from all that live with it.
 fn pack(ex: &Exprs, blocks: &[Block]) -> Vec<Expr> {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
     order.sort_by_key(|k| (std::cmp::Reverse(blocks[*k].size), blocks[*k].from, *k));
     let mut offsets: Vec<Option<Expr>> = vec![None; blocks.len()];
+    let mut placed = Placed::default();
     for k in order {
         let block = &blocks[k];
         // Ranges taken by blocks that live at the same time.
-        let taken: Vec<(Expr, Expr)> = blocks
-            .iter()
-            .zip(&offsets)
+        let taken: Vec<(Expr, Expr)> = placed
+            .during(block)
+            .into_iter()
+            .map(|k| (&blocks[k], offsets[k]))
             .filter(|(b, _)| b.from <= block.to && block.from <= b.to)
-            .filter_map(|(b, o)| Some((((*o)?), ex.add((*o)?, b.bytes))))
+            .filter_map(|(b, o)| Some((o?, ex.add(o?, b.bytes))))
             .collect();
+        placed.insert(k, block);
         let free = |at: Expr| {
             let end = ex.add(at, block.bytes);
             taken
