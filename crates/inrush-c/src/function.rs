@@ -293,10 +293,8 @@ impl Emitter<'_> {
                     self.find_spread(&l.body, inner);
                 }
                 Item::Acc(a) => self.started[a.index()] = lanes.map(|l| l.0),
-                Item::Update { acc, .. } => {
-                    if self.started[acc.index()].is_none() {
-                        self.spread[acc.index()] = lanes;
-                    }
+                Item::Update { acc, .. } if self.started[acc.index()].is_none() => {
+                    self.spread[acc.index()] = lanes;
                 }
                 _ => {}
             }
@@ -483,10 +481,10 @@ impl Emitter<'_> {
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));
             // Windows of a few points: their loops cost more than their bodies.
-            if let (Range::Full(e), true) = (l.range, self.lane.is_some()) {
-                if let Some(n @ 2..=5) = self.exprs.as_int(e) {
-                    self.line(format!("#pragma GCC unroll {n}"));
-                }
+            if let (Range::Full(e), true) = (l.range, self.lane.is_some())
+                && let Some(n @ 2..=5) = self.exprs.as_int(e)
+            {
+                self.line(format!("#pragma GCC unroll {n}"));
             }
             self.open(format!("for (i64 {name} = {lo}; {name} < {hi}; {name}++)"));
             self.tile_index = name.clone();
