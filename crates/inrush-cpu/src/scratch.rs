@@ -6,6 +6,29 @@ use std::cell::UnsafeCell;
 /// Cache line and widest vector.
 pub(crate) const ALIGN: usize = 64;
 
+/// Large blocks begin at a huge page, so that the first touch of them is one fault for each instead of hundreds.
+const HUGE: usize = 2 << 20;
+
+fn layout(len: usize) -> Option<Layout> {
+    let align = if len >= 2 * HUGE { HUGE } else { ALIGN };
+    Layout::from_size_align(len, align).ok()
+}
+
+/// Asks for huge pages; a hint, which the system may ignore.
+fn huge_pages(ptr: *mut u8, len: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const MADV_HUGEPAGE: std::ffi::c_int = 14;
+        unsafe extern "C" {
+            fn madvise(ptr: *mut u8, len: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        // SAFETY: whole pages of a block of this process; what they hold does not change.
+        unsafe { madvise(ptr, len - len % 4096, MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (ptr, len);
+}
+
 /// A block of uninitialised bytes, aligned to [`ALIGN`].
 pub(crate) struct Bytes {
     ptr: *mut u8,
@@ -28,10 +51,16 @@ impl Bytes {
         if len == 0 {
             return Some(Bytes::EMPTY);
         }
-        let layout = Layout::from_size_align(len, ALIGN).ok()?;
+        let layout = layout(len)?;
         // SAFETY: the layout is not empty.
         let ptr = unsafe { alloc(layout) };
-        (!ptr.is_null()).then_some(Bytes { ptr, len })
+        if ptr.is_null() {
+            return None;
+        }
+        if layout.align() == HUGE {
+            huge_pages(ptr, len);
+        }
+        Some(Bytes { ptr, len })
     }
 
     pub(crate) fn ptr(&self) -> *mut u8 {
@@ -46,8 +75,10 @@ impl Bytes {
 impl Drop for Bytes {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.ptr, Layout::from_size_align_unchecked(self.len, ALIGN)) }
+            if let Some(layout) = layout(self.len) {
+                // SAFETY: allocated with this layout.
+                unsafe { dealloc(self.ptr, layout) }
+            }
         }
     }
 }

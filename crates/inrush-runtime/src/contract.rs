@@ -3,16 +3,21 @@
 use crate::model::Symbol;
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{
-    Affine, Epilogue, EpilogueFn, Gemm, GemmShape, Lhs, Output, PackedB, Pool, Rhs, RhsView,
+    Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Lhs, Output,
+    PackedB, PackedFilters, Pool, Rhs, RhsView,
 };
 use inrush_program::{BufferId, Contract, Place, Program, SizeId};
 
 /// A right-hand side that was laid out at load.
-pub(crate) struct Packed(PackedB);
+pub(crate) enum Packed {
+    Product(PackedB),
+    /// Filters of a convolution that is computed with fewer products.
+    Filters(PackedFilters),
+}
 
 /// A contraction with its sizes known.
 pub(crate) struct Contraction {
-    gemm: Gemm,
+    way: Way,
     a: BufferId,
     a_offset: isize,
     a_dtype: DType,
@@ -25,6 +30,12 @@ pub(crate) struct Contraction {
     epilogue: EpilogueFn,
     buffers: Vec<BufferId>,
     sizes: Vec<i64>,
+}
+
+#[allow(clippy::large_enum_variant, reason = "boxed with its contraction")]
+enum Way {
+    Product(Gemm),
+    Filters(Conv),
 }
 
 /// A right-hand side that is read where it lies.
@@ -99,6 +110,29 @@ impl Numbers {
         Ok(((0..map.len()).map(|t| map.offset(t)).collect(), run, step))
     }
 
+    /// The two-dimensional convolution of step 1 with 3 x 3 filters that this is, and the filters' strides: `m` counts
+    /// images (where there are several), lines and pixels, `n` output channels, `k` the filter's lines, pixels and
+    /// channels.
+    fn convolution(&self) -> Option<(ConvShape, [isize; 5])> {
+        let (batch, image, lines, pixels) = match *self.m.as_slice() {
+            [(oh, row), (ow, pixel)] => (1, 0, (oh, row), (ow, pixel)),
+            [(n, image), (oh, row), (ow, pixel)] => (n, image, (oh, row), (ow, pixel)),
+            _ => return None,
+        };
+        let (&[(c_out, o)], &[(3, row, h), (3, pixel, w), (c_in, 1, i)]) =
+            (self.n.as_slice(), self.k.as_slice())
+        else {
+            return None;
+        };
+        if self.batch.iter().any(|l| l.0 != 1) || (lines.1, pixels.1) != (row, pixel) {
+            return None;
+        }
+        let input = [lines.0.checked_add(2)?, pixels.0.checked_add(2)?];
+        let mut shape = ConvShape::new_2d(batch, c_in, c_out, input, [3, 3], 1);
+        shape.strides = [image, image, row, pixel];
+        Some((shape, [o, i, 0, h, w]))
+    }
+
     /// Maps of the right operand: matrices, k, columns. One matrix where no batch level moves in it.
     fn right(&self) -> Result<(Affine, Affine, Affine)> {
         let moving = self.batch.iter().any(|l| l.2 != 0 && l.0 > 1);
@@ -148,13 +182,31 @@ impl Packed {
             return Ok(None);
         }
         let numbers = Numbers::new(c, &|id| known(id).unwrap_or(2))?;
+        let offset = known(c.b_offset).unwrap_or(0) as isize * buffer.dtype.0.size() as isize;
+        let ptr = base[c.b as usize].wrapping_offset(offset);
+        // All but the number of images decides how filters are laid out.
+        let images = c.m.len().saturating_sub(2);
+        let fixed = c.m[images..]
+            .iter()
+            .all(|l| known(l.size).and(known(l.stride)).is_some());
+        if let Some((shape, strides)) = numbers.convolution().filter(|_| fixed)
+            && program.buffers[c.a as usize].dtype.0 == DType::F32
+        {
+            let isa = inrush_cpu::detect();
+            let way = Conv::choose(&shape, c.acc.0, isa, pool.threads());
+            if way != Algorithm::Direct {
+                let conv = Conv::plan_with(shape, c.acc.0, isa, pool.threads(), way)?;
+                // SAFETY: as below.
+                let filters = unsafe { conv.pack(pool, ptr, buffer.dtype.0, strides) }?;
+                return Ok(Some(Packed::Filters(filters)));
+            }
+        }
         let (matrices, k, cols) = numbers.right()?;
         if k.is_empty() || cols.is_empty() || matrices.is_empty() {
             return Ok(None);
         }
-        let offset = known(c.b_offset).unwrap_or(0) as isize * buffer.dtype.0.size() as isize;
         let view = RhsView {
-            ptr: base[c.b as usize].wrapping_offset(offset),
+            ptr,
             dtype: buffer.dtype.0,
             matrices,
             k,
@@ -162,7 +214,7 @@ impl Packed {
         };
         // SAFETY: the weight's extent was checked when it was bound, and the access lies inside it (the compiler's promise).
         let packed = unsafe { PackedB::pack(pool, inrush_cpu::detect(), c.acc.0, &view) }?;
-        Ok(Some(Packed(packed)))
+        Ok(Some(Packed::Product(packed)))
     }
 }
 
@@ -203,13 +255,17 @@ impl Contraction {
         } else {
             Gemm::plan_copying
         };
-        let gemm = plan(
-            shape,
-            c.acc.0,
-            inrush_cpu::detect(),
-            threads,
-            packed.is_some(),
-        )?;
+        let isa = inrush_cpu::detect();
+        let way = match packed {
+            Some(Packed::Filters(f)) => {
+                let (shape, _) = numbers.convolution().ok_or_else(|| {
+                    Error::internal("a convolution at load is none for the sizes of a call")
+                })?;
+                let conv = Conv::plan_with(shape, c.acc.0, isa, threads, f.algorithm())?;
+                Way::Filters(conv)
+            }
+            _ => Way::Product(plan(shape, c.acc.0, isa, threads, packed.is_some())?),
+        };
         let b = match packed {
             Some(_) => None,
             None => Some(RightView {
@@ -230,7 +286,7 @@ impl Contraction {
         let epilogue =
             unsafe { std::mem::transmute::<Symbol, EpilogueFn>(symbols[c.epilogue as usize]) };
         Ok(Some(Contraction {
-            gemm,
+            way,
             a: c.a,
             a_offset: get(c.a_offset) as isize,
             a_dtype,
@@ -250,8 +306,22 @@ impl Contraction {
         let at = |buffer: BufferId, offset: isize, dtype: DType| {
             pointers[buffer as usize].wrapping_offset(offset * dtype.size() as isize)
         };
+        let a = at(self.a, self.a_offset, self.a_dtype);
+        let out = Output::Epilogue(Epilogue {
+            f: self.epilogue,
+            args: args.as_ptr(),
+            syms: self.sizes.as_ptr(),
+        });
+        let gemm = match (&self.way, packed) {
+            (Way::Product(gemm), _) => gemm,
+            (Way::Filters(conv), Some(Packed::Filters(f))) => {
+                // SAFETY: as below.
+                return unsafe { conv.run(pool, a, self.a_dtype, f, &out) };
+            }
+            (Way::Filters(_), _) => return Err(Error::internal("packed filters are missing")),
+        };
         let lhs = Lhs {
-            ptr: at(self.a, self.a_offset, self.a_dtype),
+            ptr: a,
             dtype: self.a_dtype,
             matrices: self.a_matrices,
             rows: self.rows,
@@ -260,7 +330,7 @@ impl Contraction {
         };
         let view;
         let rhs = match (&self.b, packed) {
-            (None, Some(p)) => Rhs::Packed(&p.0),
+            (None, Some(Packed::Product(p))) => Rhs::Packed(p),
             (Some(b), _) => {
                 view = RhsView {
                     ptr: at(b.buffer, b.offset, b.dtype),
@@ -271,14 +341,9 @@ impl Contraction {
                 };
                 Rhs::View(&view)
             }
-            (None, None) => return Err(Error::internal("a packed operand is missing")),
+            (None, _) => return Err(Error::internal("a packed operand is missing")),
         };
-        let out = Output::Epilogue(Epilogue {
-            f: self.epilogue,
-            args: args.as_ptr(),
-            syms: self.sizes.as_ptr(),
-        });
         // SAFETY: buffers hold what the program promises; the epilogue stores inside its block.
-        unsafe { self.gemm.run(pool, &lhs, rhs, &out) }
+        unsafe { gemm.run(pool, &lhs, rhs, &out) }
     }
 }
