@@ -1,10 +1,9 @@
 //! Batched matrix products with taps.
 
 use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, VIEW_STRETCH_BYTES, part};
-use crate::convert::CopyFn;
 use crate::in_place::InPlace;
 use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
-use crate::pack::{Columns, PackedB, Packing, RhsView, Shared, reader};
+use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
 use crate::thin;
@@ -178,7 +177,7 @@ impl Gemm {
             )));
         }
         out.check::<T>(s.batch, s.m, s.groups * s.n)?;
-        let copy_lhs = reader::<T>(lhs.dtype)?;
+        let copy_lhs = RowCopy::<T>::new(lhs.dtype, self.isa)?;
         let depth = s.taps * s.k;
         let packing = match rhs {
             Rhs::Packed(b) => {
@@ -253,7 +252,7 @@ struct Job<'a, T: 'static> {
     kernels: &'static Kernels<T>,
     lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
-    copy_lhs: Option<CopyFn<u8, T>>,
+    copy_lhs: Option<RowCopy<T>>,
     /// The same, where rows are contiguous along `m`.
     transpose_lhs: Option<TransposeFn<T>>,
     rhs: Rhs<'a>,
@@ -581,7 +580,7 @@ impl<T: Kernel> Job<'_, T> {
     /// As [`Job::block`].
     unsafe fn copy_rows(
         &self,
-        copy: CopyFn<u8, T>,
+        copy: RowCopy<T>,
         base: *const u8,
         m: (usize, usize),
         stretch: &Stretch,
@@ -630,11 +629,10 @@ impl<T: Kernel> Job<'_, T> {
                 }
                 for t in 0..stretch.taps {
                     let dst = to.add(i * ld + t * stretch.k + eights);
-                    copy(
+                    copy.run(
                         at(row, stretch.tap + t, eights),
                         step,
                         dst,
-                        1,
                         stretch.k - eights,
                     );
                 }

@@ -2,10 +2,9 @@
 
 use crate::Pool;
 use crate::blocking::part;
-use crate::convert::CopyFn;
 use crate::gemm::{GemmShape, Lhs};
 use crate::micro::Kernel;
-use crate::pack::{RhsView, Shared};
+use crate::pack::{RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
 use crate::thin::{self, Axpy, DOT_STRETCH, Dot, Loops, Way};
@@ -18,7 +17,7 @@ pub(crate) struct InPlace<'a, T: 'static> {
     pub shape: GemmShape,
     pub lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
-    pub copy_lhs: Option<CopyFn<u8, T>>,
+    pub copy_lhs: Option<RowCopy<T>>,
     pub view: &'a RhsView,
     pub way: Way,
     pub loops: &'static Loops<T>,
@@ -153,7 +152,7 @@ impl<T: Kernel> InPlace<'_, T> {
                 };
                 let line = to.add(i * s.taps * s.k);
                 for (t, tap) in lhs.taps.iter().enumerate() {
-                    copy(at(*tap), lhs.k_step, line.add(t * s.k), 1, s.k);
+                    copy.run(at(*tap), lhs.k_step, line.add(t * s.k), s.k);
                 }
                 *pointers.add(i) = line;
             }

@@ -186,6 +186,54 @@ pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
     T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
 }
 
+/// Copies runs of elements; by instructions where they are contiguous.
+#[derive(Clone, Copy)]
+pub(crate) struct RowCopy<T: 'static> {
+    copy: CopyFn<u8, T>,
+    loops: Option<&'static Loops<T>>,
+    lanes: usize,
+    size: usize,
+}
+
+impl<T: Kernel> RowCopy<T> {
+    pub(crate) fn new(dtype: DType, isa: Isa) -> Result<Self> {
+        Ok(RowCopy {
+            copy: reader::<T>(dtype)?,
+            loops: T::thin(isa, dtype),
+            lanes: T::kernels(isa).lanes,
+            size: dtype.size(),
+        })
+    }
+
+    /// `n` elements that lie `step` elements apart.
+    ///
+    /// # Safety
+    /// They are readable, and `dst` can take them.
+    pub(crate) unsafe fn run(&self, src: *const u8, step: isize, dst: *mut T, n: usize) {
+        let (mut src, mut dst, mut n) = (src, dst, n);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if let Some(loops) = self.loops.filter(|_| step == 1 && n >= self.lanes) {
+                let panels = n / self.lanes;
+                (loops.spread)(&Spread {
+                    src,
+                    step: 0,
+                    rows: 1,
+                    nv: 1,
+                    panels,
+                    dst,
+                    panel_step: self.lanes,
+                });
+                let done = panels * self.lanes;
+                src = src.wrapping_add(done * self.size);
+                dst = dst.wrapping_add(done);
+                n -= done;
+            }
+            (self.copy)(src, step, dst, 1, n);
+        }
+    }
+}
+
 /// How a view is packed.
 pub(crate) struct Packing<'a, T: 'static> {
     view: &'a RhsView,

@@ -74,11 +74,11 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if self.len > 0 {
-            if let Some(layout) = layout(self.len) {
-                // SAFETY: allocated with this layout.
-                unsafe { dealloc(self.ptr, layout) }
-            }
+        if self.len > 0
+            && let Some(layout) = layout(self.len)
+        {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.ptr, layout) }
         }
     }
 }

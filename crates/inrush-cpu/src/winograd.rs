@@ -9,7 +9,7 @@ use crate::blocking::part;
 use crate::conv::ConvShape;
 use crate::gemm::{Gemm, GemmShape, Lhs, Rhs};
 use crate::pack::{PackedB, RhsView, Shared};
-use crate::scratch::{self, ALIGN, Owner};
+use crate::scratch::{self, ALIGN, Bytes, Owner};
 use crate::simd::Simd;
 use crate::store::{Block, Output, StoreView};
 use crate::{Affine, Pool};
@@ -304,6 +304,13 @@ pub(crate) fn estimate(s: &ConvShape, out: usize, threads: usize, lanes: usize) 
     compute.max(filters) + if out == 1 { 0.0 } else { 5e-6 }
 }
 
+/// Filters that are transformed together: neighbours in the result.
+const LINE: usize = 16;
+
+fn combine(factors: &[f64; 3], of: [&[f64; LINE]; 3]) -> [f64; LINE] {
+    std::array::from_fn(|j| factors[0] * of[0][j] + factors[1] * of[1][j] + factors[2] * of[2][j])
+}
+
 impl Winograd {
     pub(crate) fn plan(s: &ConvShape, isa: Isa, threads: usize, out: usize) -> Result<Winograd> {
         let [_, oh, ow] = s.output();
@@ -343,46 +350,49 @@ impl Winograd {
             .and_then(|x| x.checked_mul(co))
             .filter(|&x| x < isize::MAX as usize / 4)
             .ok_or_else(|| Error::machine("filters too large to transform"))?;
-        let mut to = Vec::new();
-        to.try_reserve_exact(elements)
-            .map_err(|e| Error::machine(format!("no memory for transformed filters: {e}")))?;
-        to.resize(elements, 0f32);
-        let base = to.as_mut_ptr();
+        let to = Bytes::new(4 * elements)
+            .ok_or_else(|| Error::machine("no memory for transformed filters"))?;
+        let base = to.ptr().cast::<f32>();
         let (base, view) = (Shared(&base), Shared(view));
         let g = filter_rows(out);
         pool.parallel_for(ci, 1, &|range| {
+            let v = view.get();
+            let size = v.dtype.size() as isize;
             for i in range {
-                for o in 0..co {
-                    let v = view.get();
-                    let mut f = [0f64; 9];
-                    for (t, f) in f.iter_mut().enumerate() {
-                        let at = v.k.offset(t * ci + i) + v.cols.offset(o);
-                        let from = v.ptr.wrapping_offset(at * v.dtype.size() as isize);
-                        // SAFETY: one element of the view.
-                        unsafe { read(from, 0, f, 0, 1) };
+                let taps: [isize; 9] = std::array::from_fn(|t| v.k.offset(t * ci + i));
+                for o in (0..co).step_by(LINE) {
+                    let some = LINE.min(co - o);
+                    let mut f = [[0f64; LINE]; 9];
+                    for (f, tap) in f.iter_mut().zip(taps) {
+                        for (j, f) in f.iter_mut().enumerate().take(some) {
+                            let from = v.ptr.wrapping_offset((tap + v.cols.offset(o + j)) * size);
+                            // SAFETY: one element of the view.
+                            unsafe { read(from, 0, f, 0, 1) };
+                        }
                     }
                     for (y, gy) in g.iter().enumerate() {
-                        let down: [f64; 3] =
-                            std::array::from_fn(|x| (0..3).map(|r| gy[r] * f[r * 3 + x]).sum());
+                        let down: [[f64; LINE]; 3] =
+                            std::array::from_fn(|x| combine(gy, [&f[x], &f[3 + x], &f[6 + x]]));
                         for (x, gx) in g.iter().enumerate() {
-                            let value: f64 = (0..3).map(|r| down[r] * gx[r]).sum();
-                            // SAFETY: below `elements`; each input channel is one thread's.
-                            unsafe {
-                                *base.get().add(((y * n + x) * ci + i) * co + o) = value as f32
-                            };
+                            let values = combine(gx, [&down[0], &down[1], &down[2]]);
+                            let at = ((y * n + x) * ci + i) * co + o;
+                            for (j, value) in values.iter().enumerate().take(some) {
+                                // SAFETY: below `elements`; each input channel is one thread's.
+                                unsafe { *base.get().add(at + j) = *value as f32 };
+                            }
                         }
                     }
                 }
             }
         })?;
         let transformed = RhsView {
-            ptr: to.as_ptr().cast(),
+            ptr: to.ptr(),
             dtype: DType::F32,
             matrices: Affine::linear(n * n, (ci * co) as isize),
             k: Affine::linear(ci, co as isize),
             cols: Affine::linear(co, 1),
         };
-        // SAFETY: the vector holds what the view says.
+        // SAFETY: the block holds what the view says.
         unsafe { PackedB::pack(pool, isa, DType::F32, &transformed) }
     }
 
