@@ -14,8 +14,6 @@ use inrush_base::Caps;
 use std::fmt::Write;
 
 /// The quotients grow beyond 1 a little before `end`, from where on the result is 1.
-// The first coefficient is fitted, not the constant that it comes close to.
-#[allow(clippy::approx_constant)]
 const ERF: Odd = Odd {
     end: "4.1f",
     p: &[
