@@ -1,6 +1,6 @@
 //! Damaged text never panics: every program of the file tests, changed at random, is read, verified and printed again.
 //!
-//! `INRUSH_FUZZ_SECONDS` sets how long to go on; without it the same few thousand programs are tried everywhere.
+//! `INRUSH_FUZZ_SECONDS` sets how long to go on, `INRUSH_FUZZ_SEED` where from; without it the same few thousand programs are tried everywhere.
 
 use inrush_base::{Caps, Isa};
 use inrush_filetest::{Document, Program, survive};
@@ -109,7 +109,8 @@ fn damaged_programs_do_not_panic() {
         .and_then(|s| s.parse().ok());
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
     let programs = programs();
-    let mut r = Random(0x1234_5678_9ABC_DEF1);
+    let seed = std::env::var("INRUSH_FUZZ_SEED").ok().and_then(|s| s.parse().ok());
+    let mut r = Random(seed.unwrap_or(0x1234_5678_9ABC_DEF1));
     let mut count = 0;
     while end.map_or(count < PROGRAMS, |end| Instant::now() < end) {
         let mut text = programs[r.below(programs.len())].clone();
