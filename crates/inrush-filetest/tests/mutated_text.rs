@@ -109,7 +109,9 @@ fn damaged_programs_do_not_panic() {
         .and_then(|s| s.parse().ok());
     let end = seconds.map(|s| Instant::now() + Duration::from_secs(s));
     let programs = programs();
-    let seed = std::env::var("INRUSH_FUZZ_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = std::env::var("INRUSH_FUZZ_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
     let mut r = Random(seed.unwrap_or(0x1234_5678_9ABC_DEF1));
     let mut count = 0;
     while end.map_or(count < PROGRAMS, |end| Instant::now() < end) {
