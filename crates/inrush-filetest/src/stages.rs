@@ -15,7 +15,7 @@ pub struct Stage {
     pub show: fn(&Program, &Setup) -> Result<String>,
 }
 
-/// What a block asks for: the device (`avx512`; AVX2 with two threads otherwise, the same on every machine) and the
+/// What a block asks for: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine) and the
 /// scheduler's limits (`max_stmts=8`).
 pub struct Setup {
     pub caps: Caps,
@@ -146,6 +146,10 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
 }
 
 fn caps(block: &Block) -> Caps {
+    let preset = |s: &String| inrush_cuda::CUDA.presets.iter().find(|p| p.name == s.as_str());
+    if let Some(gpu) = block.settings.iter().find_map(preset) {
+        return (gpu.caps)();
+    }
     let isa = block.settings.iter().find_map(|s| Isa::parse(s));
     Caps::cpu(isa.unwrap_or(Isa::Avx2), 2)
 }
