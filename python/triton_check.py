@@ -125,6 +125,19 @@ def libdevice():
     return Library()
 
 
+def scalars():
+    """Lets the interpreter's scalars, arrays of one element, count loops: newer versions of numpy do not convert those."""
+    import triton.runtime.interpreter as interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 def run(folder, index, args):
     """Runs whole programs in the interpreter."""
     import numpy as np
@@ -132,6 +145,7 @@ def run(folder, index, args):
     from safetensors.torch import load_file
 
     np.seterr(all="ignore")
+    scalars()
     shim = libdevice()
     modules, failures, done, start = {}, [], 0, time.time()
 

@@ -1,19 +1,20 @@
-"""Builds Triton kernels: one JSON request a line on stdin, one JSON answer a line on a channel of its own.
+"""Builds Triton kernels: one JSON request a line, one JSON answer a line, over a socket of its own.
 
-    python -m inrush.triton_worker FD
+    python triton_worker.py SOCKET
 
 A request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
 "divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
 "metadata": {...}} or {"id", "error": text}. The binary and its metadata stand in `out` under the digest of the request, written
 to a temporary name and renamed, so that workers may share the folder; what is there already is not built again.
 
-Nothing else is written to the channel: Triton and ptxas write to stdout and stderr as they like.
+Nothing else is written to the socket: Triton and ptxas write to stdout and stderr as they like.
 """
 
 import hashlib
 import importlib.util
 import json
 import os
+import socket
 import sys
 import tempfile
 
@@ -122,7 +123,10 @@ def explain(error):
 
 
 def main():
-    channel = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(sys.argv[1])
+    requests = connection.makefile("r", encoding="utf-8")
+    channel = connection.makefile("w", encoding="utf-8")
     # Triton's own cache is thrown away: the content-addressed folder is the cache.
     with tempfile.TemporaryDirectory(prefix="inrush-triton-") as scratch:
         os.environ["TRITON_CACHE_DIR"] = scratch
@@ -130,7 +134,7 @@ def main():
         import triton  # noqa: F401  (warm before the first request)
 
         print(json.dumps({"ready": triton.__version__}), file=channel, flush=True)
-        for line in sys.stdin:
+        for line in requests:
             if not line.strip():
                 continue
             request = json.loads(line)

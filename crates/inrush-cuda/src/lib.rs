@@ -2,6 +2,7 @@
 //!
 //! Does not know: the other devices, any compiler crate.
 
+pub mod driver;
 mod presets;
 
 use inrush_base::{CppStrings, Device, PythonStrings};

@@ -10,6 +10,8 @@ mod exec;
 mod model;
 mod planned;
 pub mod tensor;
+#[cfg(unix)]
+pub mod triton;
 mod weights;
 
 pub use exec::CallStats;

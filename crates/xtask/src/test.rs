@@ -21,6 +21,7 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         run(Command::new(&python)
             .arg(root().join("python").join("gen_op_cases.py"))
             .arg(&cases))?;
+        gpu_kernels(&python)?;
         env.push(("INRUSH_OP_CASES", cases.display().to_string()));
         env.push(("INRUSH_PYTHON", python));
     }
@@ -70,6 +71,47 @@ fn torch_compile(python: &str) -> Result<(), String> {
     run(Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(root().join("python").join("tests")))
+}
+
+/// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
+const GPU_BUILDS: &str = "40";
+
+/// The kernels of the file tests for GPUs, without a GPU: built by Triton for two vendors, run in its interpreter.
+fn gpu_kernels(python: &str) -> Result<(), String> {
+    step("GPU kernels");
+    let found = Command::new(python)
+        .args(["-c", "import triton, safetensors"])
+        .stderr(Stdio::null())
+        .status();
+    if !found.is_ok_and(|s| s.success()) {
+        eprintln!("the Python environment has no triton: GPU kernels are neither built nor run");
+        return Ok(());
+    }
+    let folder = root().join("target").join("gpu_kernels");
+    _ = std::fs::remove_dir_all(&folder);
+    let folder = folder.display().to_string();
+    let tests = root().join("tests").display().to_string();
+    cargo(
+        &[
+            "run",
+            "--release",
+            "--quiet",
+            "--package",
+            "inrush-gpucheck",
+            "--",
+            &folder,
+            "cuda:h100",
+            "tests",
+            &tests,
+        ],
+        &[],
+    )?;
+    let check = root().join("python").join("triton_check.py");
+    let targets = "cuda:90,hip:gfx942";
+    run(Command::new(python)
+        .arg(&check)
+        .args([&folder, "--build", targets, "--limit", GPU_BUILDS]))?;
+    run(Command::new(python).arg(&check).args([&folder, "--run"]))
 }
 
 fn step(what: &str) {

@@ -30,6 +30,13 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-runtime", "inrush-compile"),
     ("inrush-cpu", "inrush-loops"),
     ("inrush-cpu", "inrush-compile"),
+    ("inrush-triton", "inrush-sched"),
+    ("inrush-triton", "inrush-c"),
+    ("inrush-cuda", "inrush-loops"),
+    ("inrush-cuda", "inrush-rocm"),
+    ("inrush-cuda", "inrush-xpu"),
+    ("inrush-rocm", "inrush-cuda"),
+    ("inrush-xpu", "inrush-cuda"),
     ("inrush-interp", "inrush-kernel"),
     ("inrush-interp", "inrush-c"),
 ];

@@ -1,0 +1,494 @@
+//! The CUDA driver, found at run time: modules, functions, launches on a given stream, events.
+//!
+//! Contexts are the host process's: everything here works in the context that is current on the calling thread, as PyTorch
+//! leaves it. [`Driver::make_current`] makes the primary context current where there is no host process.
+
+use inrush_base::{Error, Result};
+use libloading::Library;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::{Arc, OnceLock};
+
+/// What the driver's functions return.
+type Status = c_int;
+type Handle = *mut c_void;
+/// An address on the device.
+pub type DevicePtr = u64;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and its neighbours.
+const ATTRIBUTE_STATIC_SHARED: c_int = 1;
+const ATTRIBUTE_LOCAL: c_int = 3;
+const ATTRIBUTE_REGISTERS: c_int = 4;
+const ATTRIBUTE_MAX_DYNAMIC_SHARED: c_int = 8;
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+const DEVICE_MAX_SHARED: c_int = 97;
+/// Entries of the `extra` list of a launch: its end, a buffer of arguments, its size.
+const PARAM_END: usize = 0;
+const PARAM_BUFFER: usize = 1;
+const PARAM_SIZE: usize = 2;
+/// Dynamic shared memory that needs no permission.
+const SMALL_SHARED: u32 = 48 << 10;
+
+macro_rules! api {
+    ($($name:ident = $symbol:literal ($($arg:ty),*);)*) => {
+        /// The driver's functions.
+        struct Api {
+            $($name: unsafe extern "C" fn($($arg),*) -> Status,)*
+            _library: Library,
+        }
+        impl Api {
+            fn load(library: Library) -> Result<Api> {
+                $(
+                    // SAFETY: the types are those of the driver's header for these symbols.
+                    let $name = *unsafe {
+                        library.get::<unsafe extern "C" fn($($arg),*) -> Status>(concat!($symbol, "\0").as_bytes())
+                    }
+                    .map_err(|_| {
+                        Error::machine(concat!("the CUDA driver is too old: it has no `", $symbol, "`"))
+                    })?;
+                )*
+                Ok(Api { $($name,)* _library: library })
+            }
+        }
+    };
+}
+
+api! {
+    init = "cuInit" (c_uint);
+    version = "cuDriverGetVersion" (*mut c_int);
+    error_name = "cuGetErrorName" (Status, *mut *const c_char);
+    error_text = "cuGetErrorString" (Status, *mut *const c_char);
+    device_get = "cuDeviceGet" (*mut c_int, c_int);
+    device_attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    context_current = "cuCtxGetCurrent" (*mut Handle);
+    context_device = "cuCtxGetDevice" (*mut c_int);
+    context_set = "cuCtxSetCurrent" (Handle);
+    primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+    module_load = "cuModuleLoadData" (*mut Handle, *const c_void);
+    module_unload = "cuModuleUnload" (Handle);
+    module_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    function_attribute = "cuFuncGetAttribute" (*mut c_int, c_int, Handle);
+    function_set = "cuFuncSetAttribute" (Handle, c_int, c_int);
+    launch = "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle);
+    allocate = "cuMemAlloc_v2" (*mut DevicePtr, usize);
+    free = "cuMemFree_v2" (DevicePtr);
+    to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
+    to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
+    stream_synchronize = "cuStreamSynchronize" (Handle);
+    event_create = "cuEventCreate" (*mut Handle, c_uint);
+    event_record = "cuEventRecord" (Handle, Handle);
+    event_synchronize = "cuEventSynchronize" (Handle);
+    event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
+    event_destroy = "cuEventDestroy_v2" (Handle);
+}
+
+/// The driver of this process.
+#[derive(Clone)]
+pub struct Driver(Arc<Api>);
+
+// SAFETY: the driver's functions may be called from any thread.
+unsafe impl Send for Api {}
+// SAFETY: likewise.
+unsafe impl Sync for Api {}
+
+impl Driver {
+    /// Finds and starts the driver; once for each process.
+    ///
+    /// # Errors
+    /// A machine error that says what is missing.
+    pub fn get() -> Result<Driver> {
+        static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
+        DRIVER.get_or_init(Driver::find).clone()
+    }
+
+    fn find() -> Result<Driver> {
+        // SAFETY: the library is NVIDIA's driver, whose initialisers are made to run in any process.
+        let library = unsafe { Library::new("libcuda.so.1") }.map_err(|e| {
+            Error::machine(format!(
+                "no CUDA driver: `libcuda.so.1` cannot be loaded ({e}); install NVIDIA's driver"
+            ))
+        })?;
+        let driver = Driver(Arc::new(Api::load(library)?));
+        // SAFETY: the flag must be 0.
+        driver.check("cuInit", unsafe { (driver.0.init)(0) })?;
+        Ok(driver)
+    }
+
+    /// The driver's version: 13000 for CUDA 13.0.
+    pub fn version(&self) -> Result<i32> {
+        let mut v = 0;
+        // SAFETY: the pointer is to an int.
+        self.check("cuDriverGetVersion", unsafe { (self.0.version)(&mut v) })?;
+        Ok(v)
+    }
+
+    fn check(&self, what: &str, status: Status) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let text = |f: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
+            let mut p: *const c_char = std::ptr::null();
+            // SAFETY: the driver sets the pointer to a string of its own that stays, or leaves it null.
+            unsafe {
+                match f(status, &mut p) {
+                    0 if !p.is_null() => CStr::from_ptr(p).to_string_lossy().into_owned(),
+                    _ => format!("status {status}"),
+                }
+            }
+        };
+        let (name, why) = (text(self.0.error_name), text(self.0.error_text));
+        Err(Error::machine(format!("{what}: {why} ({name})")))
+    }
+
+    /// A context must be current on the calling thread.
+    fn context(&self) -> Result<()> {
+        let mut c: Handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle.
+        self.check("cuCtxGetCurrent", unsafe {
+            (self.0.context_current)(&mut c)
+        })?;
+        match c.is_null() {
+            true => Err(Error::machine(
+                "no CUDA context is current on this thread: use the device once (for example `torch.cuda.init()`)",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Shared memory that one program of the current device may use.
+    fn max_shared(&self) -> Result<u32> {
+        let (mut device, mut bytes) = (0, 0);
+        // SAFETY: the pointers are to ints.
+        self.check("cuCtxGetDevice", unsafe {
+            (self.0.context_device)(&mut device)
+        })?;
+        // SAFETY: likewise.
+        self.check("cuDeviceGetAttribute", unsafe {
+            (self.0.device_attribute)(&mut bytes, DEVICE_MAX_SHARED, device)
+        })?;
+        Ok(bytes.max(0) as u32)
+    }
+
+    /// Makes the primary context of a device current: for programs that host no other user of the driver.
+    pub fn make_current(&self, device: i32) -> Result<()> {
+        let (mut handle, mut context) = (0, std::ptr::null_mut());
+        // SAFETY: the pointers are to an int and a handle; the context stays until the process ends.
+        unsafe {
+            self.check("cuDeviceGet", (self.0.device_get)(&mut handle, device))?;
+            self.check(
+                "cuDevicePrimaryCtxRetain",
+                (self.0.primary_retain)(&mut context, handle),
+            )?;
+            self.check("cuCtxSetCurrent", (self.0.context_set)(context))
+        }
+    }
+
+    /// Loads machine code and finds a kernel in it.
+    pub fn load(&self, code: &[u8], symbol: &str, threads: u32, shared: u32) -> Result<Kernel> {
+        self.context()?;
+        // ELF files say what they are; the driver reads as far as the headers tell it to.
+        if code.len() < 64 || code[..4] != *b"\x7fELF" {
+            return Err(Error::machine(format!(
+                "the machine code of `{symbol}` is damaged"
+            )));
+        }
+        let name = CString::new(symbol).map_err(|_| Error::internal("a name with a zero"))?;
+        let mut module: Handle = std::ptr::null_mut();
+        // SAFETY: the code is a whole ELF image; the driver copies it.
+        self.check("cuModuleLoadData", unsafe {
+            (self.0.module_load)(&mut module, code.as_ptr().cast())
+        })
+        .map_err(|e| e.context(symbol))?;
+        let mut kernel = Kernel {
+            driver: self.clone(),
+            module,
+            function: std::ptr::null_mut(),
+            threads,
+            shared,
+        };
+        // SAFETY: the module is loaded, the name ends with a zero.
+        self.check("cuModuleGetFunction", unsafe {
+            (self.0.module_function)(&mut kernel.function, module, name.as_ptr())
+        })
+        .map_err(|e| e.context(symbol))?;
+        if shared > SMALL_SHARED {
+            let limit = self.max_shared()?;
+            let fixed = kernel.attribute(ATTRIBUTE_STATIC_SHARED)?.max(0) as u32;
+            if shared.saturating_add(fixed) > limit {
+                return Err(Error::machine(format!(
+                    "`{symbol}` needs {shared} bytes of shared memory, the device has {limit}"
+                )));
+            }
+            // SAFETY: the function is loaded.
+            self.check("cuFuncSetAttribute", unsafe {
+                (self.0.function_set)(
+                    kernel.function,
+                    ATTRIBUTE_MAX_DYNAMIC_SHARED,
+                    (limit - fixed) as c_int,
+                )
+            })?;
+        }
+        Ok(kernel)
+    }
+
+    /// An event that takes time stamps.
+    pub fn event(&self) -> Result<Event> {
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle.
+        self.check("cuEventCreate", unsafe {
+            (self.0.event_create)(&mut handle, 0)
+        })?;
+        Ok(Event {
+            driver: self.clone(),
+            handle,
+        })
+    }
+
+    /// Waits until all work on the stream is done.
+    pub fn synchronize(&self, stream: Stream) -> Result<()> {
+        // SAFETY: the caller vouches for the stream.
+        self.check("cuStreamSynchronize", unsafe {
+            (self.0.stream_synchronize)(stream.0 as Handle)
+        })
+    }
+
+    /// Allocates memory of the device.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+        let mut at: DevicePtr = 0;
+        // SAFETY: the pointer is to an address.
+        self.check(&format!("cuMemAlloc of {bytes} bytes"), unsafe {
+            (self.0.allocate)(&mut at, bytes.max(1))
+        })?;
+        Ok(Memory {
+            driver: self.clone(),
+            at,
+            bytes,
+        })
+    }
+}
+
+/// A stream of the host process, as PyTorch's raw stream gives it; 0 is the default one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Stream(pub usize);
+
+/// A loaded kernel.
+pub struct Kernel {
+    driver: Driver,
+    module: Handle,
+    function: Handle,
+    threads: u32,
+    shared: u32,
+}
+
+// SAFETY: handles of the driver may be used from any thread with the same context.
+unsafe impl Send for Kernel {}
+// SAFETY: likewise.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    fn attribute(&self, which: c_int) -> Result<i32> {
+        let mut v = 0;
+        // SAFETY: the pointer is to an int.
+        self.driver.check("cuFuncGetAttribute", unsafe {
+            (self.driver.0.function_attribute)(&mut v, which, self.function)
+        })?;
+        Ok(v)
+    }
+
+    /// Registers of a thread, and bytes that it spills.
+    pub fn resources(&self) -> Result<(i32, i32)> {
+        Ok((
+            self.attribute(ATTRIBUTE_REGISTERS)?,
+            self.attribute(ATTRIBUTE_LOCAL)?,
+        ))
+    }
+
+    /// Starts `programs` programs on a stream.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel, in order; addresses among them are valid on the device until the work is done,
+    /// and the stream belongs to the current context.
+    pub unsafe fn launch(
+        &self,
+        programs: u32,
+        arguments: &mut Arguments,
+        stream: Stream,
+    ) -> Result<()> {
+        if programs == 0 {
+            return Ok(());
+        }
+        let mut size = arguments.bytes.len();
+        let mut extra: [Handle; 5] = [
+            PARAM_BUFFER as Handle,
+            arguments.bytes.as_mut_ptr().cast(),
+            PARAM_SIZE as Handle,
+            (&raw mut size).cast(),
+            PARAM_END as Handle,
+        ];
+        // SAFETY: by the caller's contract; the driver copies the arguments before it returns.
+        let status = unsafe {
+            (self.driver.0.launch)(
+                self.function,
+                programs,
+                1,
+                1,
+                self.threads,
+                1,
+                1,
+                self.shared,
+                stream.0 as Handle,
+                std::ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        };
+        match status {
+            0 => Ok(()),
+            s => self.driver.check("cuLaunchKernel", s),
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the module; a failure at the end of the process is of no use to anybody.
+        _ = unsafe { (self.driver.0.module_unload)(self.module) };
+    }
+}
+
+/// Arguments of a launch, packed as the kernel reads them: each at a multiple of its size.
+#[derive(Clone, Default, Debug)]
+pub struct Arguments {
+    bytes: Vec<u8>,
+}
+
+impl Arguments {
+    fn push(&mut self, value: &[u8]) -> usize {
+        while !self.bytes.len().is_multiple_of(value.len()) {
+            self.bytes.push(0);
+        }
+        self.bytes.extend_from_slice(value);
+        self.bytes.len() - value.len()
+    }
+
+    /// Adds an address; gives its place, for [`Arguments::set_pointer`].
+    pub fn pointer(&mut self, p: DevicePtr) -> usize {
+        self.push(&p.to_le_bytes())
+    }
+    pub fn i32(&mut self, v: i32) -> usize {
+        self.push(&v.to_le_bytes())
+    }
+    pub fn i64(&mut self, v: i64) -> usize {
+        self.push(&v.to_le_bytes())
+    }
+    /// Adds what every Triton kernel takes last: its scratch space and the profiler's.
+    pub fn finish(&mut self, scratch: DevicePtr) {
+        self.pointer(scratch);
+        self.pointer(0);
+    }
+    /// Changes the address at a place that [`Arguments::pointer`] gave.
+    pub fn set_pointer(&mut self, place: usize, p: DevicePtr) {
+        self.bytes[place..place + 8].copy_from_slice(&p.to_le_bytes());
+    }
+}
+
+/// A point in a stream's work.
+pub struct Event {
+    driver: Driver,
+    handle: Handle,
+}
+
+impl Event {
+    pub fn record(&self, stream: Stream) -> Result<()> {
+        // SAFETY: the event exists; the caller vouches for the stream.
+        self.driver.check("cuEventRecord", unsafe {
+            (self.driver.0.event_record)(self.handle, stream.0 as Handle)
+        })
+    }
+
+    /// Milliseconds since `start`, once both are done.
+    pub fn since(&self, start: &Event) -> Result<f32> {
+        let mut ms = 0.0;
+        // SAFETY: both events exist.
+        unsafe {
+            self.driver.check(
+                "cuEventSynchronize",
+                (self.driver.0.event_synchronize)(self.handle),
+            )?;
+            self.driver.check(
+                "cuEventElapsedTime",
+                (self.driver.0.event_elapsed)(&mut ms, start.handle, self.handle),
+            )?;
+        }
+        Ok(ms)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the event.
+        _ = unsafe { (self.driver.0.event_destroy)(self.handle) };
+    }
+}
+
+/// Memory of the device.
+pub struct Memory {
+    driver: Driver,
+    at: DevicePtr,
+    bytes: usize,
+}
+
+impl Memory {
+    pub fn address(&self) -> DevicePtr {
+        self.at
+    }
+
+    pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        if data.len() > self.bytes {
+            return Err(Error::internal("more data than memory"));
+        }
+        // SAFETY: both sides hold as many bytes.
+        self.driver.check("cuMemcpyHtoD", unsafe {
+            (self.driver.0.to_device)(self.at, data.as_ptr().cast(), data.len())
+        })
+    }
+
+    pub fn read(&self) -> Result<Vec<u8>> {
+        let mut out = vec![0u8; self.bytes];
+        // SAFETY: both sides hold as many bytes.
+        self.driver.check("cuMemcpyDtoH", unsafe {
+            (self.driver.0.to_host)(out.as_mut_ptr().cast(), self.at, self.bytes)
+        })?;
+        Ok(out)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the address.
+        _ = unsafe { (self.driver.0.free)(self.at) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_lie_at_multiples_of_their_sizes() {
+        let mut a = Arguments::default();
+        assert_eq!(a.pointer(1), 0);
+        assert_eq!(a.i32(2), 8);
+        assert_eq!(a.i64(3), 16);
+        assert_eq!(a.i32(4), 24);
+        a.finish(0);
+        assert_eq!(a.bytes.len(), 48);
+        a.set_pointer(0, 7);
+        assert_eq!(a.bytes[0], 7);
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_says_so() {
+        if let Err(e) = Driver::get() {
+            assert!(e.to_string().contains("driver"), "{e}");
+        }
+    }
+}

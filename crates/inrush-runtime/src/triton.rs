@@ -1,0 +1,370 @@
+//! Builds of Triton kernels: a pool of warm worker processes, results under the digest of what they were built from.
+//!
+//! Triton is a tool that is started, as a C compiler is. Its library can abort its process or hang, so workers are
+//! expendable: one that dies or takes too long is replaced and its kernel is tried once more.
+
+use inrush_base::{Error, Result};
+use serde_json::{Value as Json, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// A kernel to build.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Source {
+    /// A Python module.
+    pub text: String,
+    /// The function in it.
+    pub function: String,
+    /// Parameters and their types, without the constants.
+    pub signature: Vec<(String, String)>,
+    pub constants: Vec<(String, i64)>,
+    /// Positions of parameters that are multiples of 16.
+    pub divisible: Vec<usize>,
+    pub warps: u32,
+    pub stages: u32,
+    /// Keep assertions.
+    pub debug: bool,
+}
+
+/// What kernels are built for, in Triton's words: `cuda`, `90`, 32.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GpuTarget {
+    pub backend: String,
+    pub arch: String,
+    pub warp: u32,
+}
+
+/// A built kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Binary {
+    pub path: PathBuf,
+    /// The entry point.
+    pub symbol: String,
+    /// Warps of a program, which may be more than were asked for.
+    pub warps: u32,
+    pub ctas: u32,
+    /// Bytes of shared memory, all of it given at launch.
+    pub shared: u32,
+    /// Bytes of scratch for each program.
+    pub scratch: u64,
+    pub scratch_align: u64,
+    pub cooperative: bool,
+}
+
+/// How workers are started.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The Python interpreter that has Triton.
+    pub python: PathBuf,
+    /// `triton_worker.py`.
+    pub script: PathBuf,
+    /// Where binaries are kept.
+    pub folder: PathBuf,
+    pub workers: usize,
+    /// Longest build.
+    pub patience: Duration,
+}
+
+struct Worker {
+    child: Child,
+    stream: BufReader<UnixStream>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Worker>,
+    running: usize,
+}
+
+/// The pool. Workers start with the first build, or with [`Pool::warm`].
+pub struct Pool {
+    setup: Setup,
+    state: Mutex<State>,
+    free: Condvar,
+}
+
+/// What went wrong with a worker.
+enum Failure {
+    /// Triton refused the kernel.
+    Refused(String),
+    /// The process died or hung.
+    Lost(String),
+}
+
+impl Pool {
+    pub fn new(setup: Setup) -> Pool {
+        Pool {
+            setup,
+            state: Mutex::default(),
+            free: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Starts a worker ahead of the first build.
+    pub fn warm(&self) -> Result<()> {
+        let worker = self.start()?;
+        let mut state = self.state();
+        state.idle.push(worker);
+        state.running += 1;
+        drop(state);
+        self.free.notify_one();
+        Ok(())
+    }
+
+    /// Builds all kernels, side by side; results in order.
+    pub fn build_all(&self, sources: &[Source], target: &GpuTarget) -> Vec<Result<Binary>> {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let results: Mutex<Vec<Option<Result<Binary>>>> =
+            Mutex::new(sources.iter().map(|_| None).collect());
+        std::thread::scope(|s| {
+            for _ in 0..self.setup.workers.clamp(1, sources.len().max(1)) {
+                s.spawn(|| {
+                    loop {
+                        let k = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        let Some(source) = sources.get(k) else { break };
+                        let built = self.build(source, target);
+                        results.lock().unwrap_or_else(|e| e.into_inner())[k] = Some(built);
+                    }
+                });
+            }
+        });
+        let results = results.into_inner().unwrap_or_else(|e| e.into_inner());
+        (results.into_iter())
+            .map(|r| r.unwrap_or_else(|| Err(Error::internal("a build was not tried"))))
+            .collect()
+    }
+
+    /// Builds one kernel; a worker that is lost on the way is replaced once.
+    ///
+    /// # Errors
+    /// Triton's message with the source, or what happened to the workers.
+    pub fn build(&self, source: &Source, target: &GpuTarget) -> Result<Binary> {
+        let request = self.request(source, target)?;
+        let mut lost = String::new();
+        for _ in 0..2 {
+            let mut worker = self.take()?;
+            match self.ask(&mut worker, &request) {
+                Ok(answer) => {
+                    self.give(Some(worker));
+                    return binary(&answer);
+                }
+                Err(Failure::Refused(message)) => {
+                    self.give(Some(worker));
+                    return Err(Error::internal(format!(
+                        "Triton refuses the kernel `{}`:\n{message}\n{}",
+                        source.function,
+                        numbered(&source.text)
+                    )));
+                }
+                Err(Failure::Lost(why)) => {
+                    drop(worker);
+                    self.give(None);
+                    lost = why;
+                }
+            }
+        }
+        Err(Error::machine(format!(
+            "the Triton worker {lost}, twice, on the kernel `{}`:\n{}",
+            source.function,
+            numbered(&source.text)
+        )))
+    }
+
+    fn request(&self, source: &Source, target: &GpuTarget) -> Result<Json> {
+        let folder = self.setup.folder.join("sources");
+        let io = |e: std::io::Error| Error::machine(format!("{}: {e}", folder.display()));
+        std::fs::create_dir_all(&folder).map_err(io)?;
+        let name = blake3::hash(source.text.as_bytes()).to_hex();
+        let path = folder.join(format!("{}.py", &name.as_str()[..32]));
+        if std::fs::read(&path).ok().as_deref() != Some(source.text.as_bytes()) {
+            let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(io)?;
+            file.write_all(source.text.as_bytes()).map_err(io)?;
+            file.persist(&path).map_err(|e| io(e.error))?;
+        }
+        let constants: serde_json::Map<String, Json> = (source.constants.iter())
+            .map(|(n, v)| (n.clone(), json!(v)))
+            .collect();
+        let arch = match target.arch.parse::<i64>() {
+            Ok(n) => json!(n),
+            Err(_) => json!(target.arch),
+        };
+        Ok(json!({
+            "id": name.as_str(),
+            "source": path,
+            "function": source.function,
+            "signature": source.signature,
+            "constants": constants,
+            "divisible": source.divisible,
+            "options": {
+                "num_warps": source.warps,
+                "num_stages": source.stages,
+                "debug": source.debug,
+            },
+            "target": [target.backend, arch, target.warp],
+            "out": self.setup.folder.join("binaries"),
+        }))
+    }
+
+    /// An idle worker, or a new one while there may be more; else waits for one.
+    fn take(&self) -> Result<Worker> {
+        let mut state = self.state();
+        loop {
+            if let Some(w) = state.idle.pop() {
+                return Ok(w);
+            }
+            if state.running < self.setup.workers.max(1) {
+                state.running += 1;
+                drop(state);
+                let started = self.start();
+                if started.is_err() {
+                    self.give(None);
+                }
+                return started;
+            }
+            state = self.free.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+
+    fn give(&self, worker: Option<Worker>) {
+        let mut state = self.state();
+        match worker {
+            Some(w) => state.idle.push(w),
+            None => state.running -= 1,
+        }
+        drop(state);
+        self.free.notify_one();
+    }
+
+    fn start(&self) -> Result<Worker> {
+        let io = |e: std::io::Error| Error::machine(format!("a Triton worker cannot start: {e}"));
+        let place = tempfile::tempdir().map_err(io)?;
+        let socket = place.path().join("s");
+        let listener = UnixListener::bind(&socket).map_err(io)?;
+        let mut child = Command::new(&self.setup.python)
+            .arg(&self.setup.script)
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| {
+                Error::machine(format!(
+                    "Python was not found at `{}`: {e}",
+                    self.setup.python.display()
+                ))
+            })?;
+        listener.set_nonblocking(true).map_err(io)?;
+        let deadline = Instant::now() + self.setup.patience;
+        let stream = loop {
+            match listener.accept() {
+                Ok((s, _)) => break s,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(io(e)),
+            }
+            if let Some(status) = child.try_wait().map_err(io)? {
+                return Err(Error::machine(format!(
+                    "a Triton worker ended at once ({status}): `{} {}`",
+                    self.setup.python.display(),
+                    self.setup.script.display()
+                )));
+            }
+            if Instant::now() > deadline {
+                _ = child.kill();
+                return Err(Error::machine("a Triton worker does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        stream.set_nonblocking(false).map_err(io)?;
+        stream
+            .set_read_timeout(Some(self.setup.patience))
+            .map_err(io)?;
+        let mut worker = Worker {
+            child,
+            stream: BufReader::new(stream),
+        };
+        match answer(&mut worker) {
+            Ok(a) if a["ready"].is_string() => Ok(worker),
+            Ok(a) => Err(Error::machine(format!("a Triton worker says {a}"))),
+            Err(Failure::Lost(why) | Failure::Refused(why)) => Err(Error::machine(format!(
+                "a Triton worker {why}: is the Python package `triton` installed for `{}`?",
+                self.setup.python.display()
+            ))),
+        }
+    }
+
+    fn ask(&self, worker: &mut Worker, request: &Json) -> Result<Json, Failure> {
+        let lost = |e: std::io::Error| Failure::Lost(format!("cannot be reached ({e})"));
+        let mut line = request.to_string();
+        line.push('\n');
+        (worker.stream.get_mut())
+            .write_all(line.as_bytes())
+            .map_err(lost)?;
+        let a = answer(worker)?;
+        match a["error"].as_str() {
+            Some(e) => Err(Failure::Refused(e.into())),
+            None => Ok(a),
+        }
+    }
+}
+
+/// The next line of a worker.
+fn answer(worker: &mut Worker) -> Result<Json, Failure> {
+    let mut line = String::new();
+    match worker.stream.read_line(&mut line) {
+        Ok(0) => {
+            let status = worker.child.wait().map(|s| s.to_string());
+            let status = status.unwrap_or_else(|e| e.to_string());
+            Err(Failure::Lost(format!("died ({status})")))
+        }
+        Ok(_) => serde_json::from_str(&line)
+            .map_err(|e| Failure::Lost(format!("answered with nonsense ({e})"))),
+        Err(e) => Err(Failure::Lost(format!("did not finish in time ({e})"))),
+    }
+}
+
+/// A built kernel from a worker's answer. What is missing is an error, never a default.
+fn binary(answer: &Json) -> Result<Binary> {
+    let m = &answer["metadata"];
+    let missing = |what: &str| Error::machine(format!("a Triton build reports no `{what}`"));
+    let number = |key: &str| m[key].as_u64().ok_or_else(|| missing(key));
+    // Back ends without scratch space do not report any.
+    let or_none = |key: &str, none: u64| match &m[key] {
+        Json::Null => Ok(none),
+        v => v.as_u64().ok_or_else(|| missing(key)),
+    };
+    let path = answer["binary"].as_str().ok_or_else(|| missing("binary"))?;
+    Ok(Binary {
+        path: Path::new(path).into(),
+        symbol: (m["name"].as_str())
+            .ok_or_else(|| missing("name"))?
+            .to_string(),
+        warps: number("num_warps")? as u32,
+        ctas: number("num_ctas")? as u32,
+        shared: number("shared")? as u32,
+        scratch: or_none("global_scratch_size", 0)?,
+        scratch_align: or_none("global_scratch_align", 1)?,
+        cooperative: m["launch_cooperative_grid"].as_bool().unwrap_or(false),
+    })
+}
+
+/// The source with line numbers, as Triton's messages count them.
+fn numbered(text: &str) -> String {
+    (text.lines().enumerate())
+        .map(|(k, l)| format!("{:4} {l}\n", k + 1))
+        .collect()
+}

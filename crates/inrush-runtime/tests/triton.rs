@@ -1,0 +1,126 @@
+//! The pool of Triton workers: builds, refusals, workers that die or hang.
+//!
+//! `INRUSH_PYTHON` names a Python with Triton; without it only what needs none is tested.
+
+#![cfg(unix)]
+
+use inrush_runtime::triton::{GpuTarget, Pool, Setup, Source};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn source(body: &str) -> Source {
+    Source {
+        text: format!(
+            "import triton\nimport triton.language as tl\n\n@triton.jit\ndef k(p, n, XBLOCK: tl.constexpr):\n    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n    {body}\n"
+        ),
+        function: "k".into(),
+        signature: vec![("p".into(), "*fp32".into()), ("n".into(), "i32".into())],
+        constants: vec![("XBLOCK".into(), 128)],
+        divisible: vec![0],
+        warps: 4,
+        stages: 1,
+        debug: false,
+    }
+}
+
+fn target() -> GpuTarget {
+    GpuTarget {
+        backend: "cuda".into(),
+        arch: "90".into(),
+        warp: 32,
+    }
+}
+
+fn pool(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> Pool {
+    Pool::new(Setup {
+        python: python.into(),
+        script,
+        folder: folder.into(),
+        workers: 1,
+        patience,
+    })
+}
+
+#[test]
+fn kernels_are_built_once_and_refusals_show_the_source() {
+    let Some(python) = std::env::var_os("INRUSH_PYTHON").map(PathBuf::from) else {
+        eprintln!("INRUSH_PYTHON is not set: no Triton to build with");
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton_worker.py");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pool = pool(&python, script, folder.path(), Duration::from_secs(300));
+    let good = source("tl.store(p + x, tl.load(p + x, x < n) + 1.0, x < n)");
+    let first = pool.build(&good, &target()).expect("a build");
+    assert!(first.path.exists());
+    assert_eq!((first.warps, first.ctas), (4, 1));
+    let written = std::fs::metadata(&first.path).and_then(|m| m.modified());
+    let again = pool.build(&good, &target()).expect("the same build");
+    assert_eq!(first, again);
+    let after = std::fs::metadata(&first.path).and_then(|m| m.modified());
+    assert_eq!(written.ok(), after.ok());
+    // A damaged binary is built anew.
+    std::fs::write(&first.path, b"damaged").expect("written");
+    let repaired = pool.build(&good, &target()).expect("a second build");
+    assert!(std::fs::read(&repaired.path).expect("read").len() > 100);
+    let bad = source("tl.store(p + x, no_such_name, x < n)");
+    let e = pool
+        .build(&bad, &target())
+        .expect_err("a refusal")
+        .to_string();
+    assert!(e.contains("no_such_name") && e.contains("def k("), "{e}");
+}
+
+/// A worker in Python that behaves as `then` says.
+fn fake(folder: &Path, then: &str) -> PathBuf {
+    let script = folder.join("worker.py");
+    let text = format!(
+        "import json, os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\nr = s.makefile('r')\nw = s.makefile('w')\ndef say(x):\n    print(json.dumps(x), file=w, flush=True)\nsay({{'ready': 'fake'}})\nfor line in r:\n    q = json.loads(line)\n    mark = {:?}\n{then}\n",
+        folder.join("mark").display().to_string()
+    );
+    std::fs::write(&script, text).expect("written");
+    script
+}
+
+const ANSWER: &str = "    say({'id': q['id'], 'binary': 'b', 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1, 'shared': 0}})";
+
+#[test]
+fn a_lost_worker_is_replaced_once() {
+    let python = Path::new("python3");
+    for way in ["os._exit(7)", "time.sleep(60)"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let then = format!(
+            "    if not os.path.exists(mark):\n        open(mark, 'w').close()\n        {way}\n{ANSWER}"
+        );
+        let script = fake(folder.path(), &then);
+        let pool = pool(python, script, folder.path(), Duration::from_secs(4));
+        let built = pool
+            .build(&source("pass"), &target())
+            .expect("a second try");
+        assert_eq!(built.symbol, "k");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = fake(folder.path(), "    os._exit(7)");
+    let pool = pool(python, script, folder.path(), Duration::from_secs(20));
+    let e = pool
+        .build(&source("pass"), &target())
+        .expect_err("lost twice");
+    assert!(e.to_string().contains("twice"), "{e}");
+}
+
+#[test]
+fn missing_metadata_is_an_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let then = "    say({'id': q['id'], 'binary': 'b', 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1}})";
+    let script = fake(folder.path(), then);
+    let pool = pool(
+        Path::new("python3"),
+        script,
+        folder.path(),
+        Duration::from_secs(20),
+    );
+    let e = pool
+        .build(&source("pass"), &target())
+        .expect_err("no size of shared memory");
+    assert!(e.to_string().contains("shared"), "{e}");
+}
