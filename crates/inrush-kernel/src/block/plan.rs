@@ -1,7 +1,7 @@
 //! From a group to a block program: axes, sizes of the tile, warps.
 //!
-//! The sizes were chosen by sweeps on an H200 over 16384 x 4096 bfloat16: whole rows, two to a program where rows are stored,
-//! 32 to 64 elements of a row for each thread; column sums in tiles of 8 x 64.
+//! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
+//! several short ones to a warp; column sums in tiles of 16 x 64.
 
 use super::axes::{self, Strides};
 use super::place::Placer;
@@ -12,14 +12,15 @@ use crate::tile::{liveness, name, origins};
 use crate::{BufRole, Def, Param};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::scalar::OpClass;
-use inrush_loops::{Axis, Body, BufId, Loops, ScalarOp, Stmt};
+use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
 use rustc_hash::FxHashMap;
 
 /// Longest row that a program holds whole.
 const WHOLE: i64 = 16384;
-/// Elements of a tile whose rows a program holds whole, for two-byte elements.
-const ROWS: i64 = 8192;
+/// Elements of a tile whose rows a program holds whole.
+const ROWS: i64 = 4096;
+/// Rows that one warp takes.
+const SHORT: i64 = 512;
 /// Elements of a pointwise tile.
 const FLAT: i64 = 1024;
 /// Columns of a tile of column reductions.
@@ -31,10 +32,6 @@ struct Work {
     bytes: i64,
     /// Distinct loads along the own axis.
     loads: usize,
-    /// Stores along the own axis.
-    stores: bool,
-    /// Weight of math functions at one point.
-    math: usize,
 }
 
 /// Sizes of a tile.
@@ -225,12 +222,7 @@ pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool
 fn work(flat: &Flat, locals: &[BufId]) -> Work {
     let ex = flat.exprs();
     let shared = flat.shared.len();
-    let mut out = Work {
-        bytes: 1,
-        loads: 0,
-        stores: false,
-        math: 0,
-    };
+    let mut out = Work { bytes: 1, loads: 0 };
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
         let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
@@ -244,16 +236,9 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                     }
                     let size = flat.loops.buffers[buf.index()].dtype.size() as i64;
                     out.bytes = out.bytes.max(size);
-                    if matches!(s, Stmt::Store { .. }) {
-                        out.stores |= !own.is_empty();
-                    } else if !seen.contains(&(*buf, coords[0])) {
+                    let load = matches!(s, Stmt::Load { .. });
+                    if load && !seen.contains(&(*buf, coords[0])) {
                         seen.push((*buf, coords[0]));
-                    }
-                }
-                Stmt::Op { op, .. } if op.class() == OpClass::Math => {
-                    out.math += match op {
-                        ScalarOp::Exp | ScalarOp::Exp2 | ScalarOp::Log | ScalarOp::Log2 => 1,
-                        _ => 4,
                     }
                 }
                 _ => {}
@@ -293,14 +278,26 @@ fn sizes(
     let none = (DimRole::Grid, 1);
     let Some(own) = own else {
         if y.is_some() {
-            let side = if work.bytes <= 2 { 64 } else { 32 };
-            let bx = side.min(power(nx));
-            let by = 64.min(power(ny));
+            let (bx, by) = if work.bytes <= 2 { (64, 128) } else { (32, 64) };
+            let (bx, by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
             return Sizes {
                 x: bx,
                 y: by,
                 own: none,
                 warps: warps(bx * by, 8).min(8),
+            };
+        }
+        // Where the end's mask keeps accesses narrow, more threads have more of them under way.
+        let narrow = work.bytes <= 2
+            && ex
+                .as_int(x.map_or(ex.int(8), |a| a.size))
+                .is_some_and(|n| n % 8 != 0);
+        if narrow && nx / 512 >= 2 * units {
+            return Sizes {
+                x: 512,
+                y: 1,
+                own: none,
+                warps: 8,
             };
         }
         let mut b = FLAT;
@@ -328,7 +325,7 @@ fn sizes(
         while bx > 16 && ny * (nx / bx) < units {
             bx /= 2;
         }
-        if whole <= ROWS / 2 / bx {
+        if whole <= ROWS / bx {
             return Sizes {
                 x: bx,
                 y: 1,
@@ -336,12 +333,12 @@ fn sizes(
                 warps: warps(bx * whole, 16),
             };
         }
-        let br = (512 / bx).clamp(8, 512).min(power(length));
+        let br = (1024 / bx).clamp(16, 512).min(power(length));
         return Sizes {
             x: bx,
             y: 1,
             own: (DimRole::Streamed, br),
-            warps: warps(bx * br, 4).min(8),
+            warps: warps(bx * br, 8).min(8),
         };
     }
     let limit = match work.loads {
@@ -350,21 +347,27 @@ fn sizes(
         _ => WHOLE / 4,
     };
     if whole <= limit {
-        let target = match (work.bytes <= 2, work.stores) {
-            (true, true) => ROWS,
-            _ => ROWS / 2,
-        };
+        // Short rows stay within one warp each, so that their sums need no shared memory.
+        let target = if whole <= SHORT { 1024 } else { ROWS };
         let mut rows = (target / whole).clamp(1, 128).min(power(nx));
         while rows > 1 && nx / rows < 2 * units {
             rows /= 2;
         }
         let tile = rows * whole;
-        let each = if rows > 1 && work.math < 4 { 64 } else { 32 };
+        let each = if work.bytes <= 2 || whole <= SHORT {
+            32
+        } else {
+            16
+        };
+        let warps = match whole <= SHORT {
+            true => power(tile / (32 * each)).clamp(1, 4) as u32,
+            false => warps(tile, each),
+        };
         return Sizes {
             x: rows,
             y: 1,
             own: (DimRole::Whole, whole),
-            warps: warps(tile, each),
+            warps,
         };
     }
     let step = if work.bytes <= 2 && work.loads <= 2 {
