@@ -9,8 +9,7 @@ fn refusal(graph: &str) -> Error {
     normalize(graph)
         .and_then(decompose)
         .and_then(lower)
-        .err()
-        .expect("a refusal")
+        .expect_err("a refusal")
 }
 
 #[track_caller]

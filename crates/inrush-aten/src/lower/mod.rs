@@ -149,7 +149,7 @@ impl<'g> Lower<'g> {
             lookup(&node.op).ok_or_else(|| Error::unsupported("no row describes this operator"))?;
         let args = Args {
             exprs: self.exprs,
-            demands: demands,
+            demands,
             op,
             args: &node.args,
         };
