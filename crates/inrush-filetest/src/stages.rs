@@ -146,7 +146,12 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
 }
 
 fn caps(block: &Block) -> Caps {
-    let preset = |s: &String| inrush_cuda::CUDA.presets.iter().find(|p| p.name == s.as_str());
+    let preset = |s: &String| {
+        inrush_cuda::CUDA
+            .presets
+            .iter()
+            .find(|p| p.name == s.as_str())
+    };
     if let Some(gpu) = block.settings.iter().find_map(preset) {
         return (gpu.caps)();
     }
