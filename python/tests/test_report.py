@@ -13,11 +13,11 @@ def test_kernels_times_and_cache():
     assert [g.kind for g in first.graphs] == ["inference"]
     assert {"import", "lower", "fuse", "emit", "build"} <= set(first.stages)
     assert first.seconds >= sum(first.stages.values()) > 0
-    assert first.cache != ["hit"]
+    assert not first.cache[0].startswith("hit")
     torch._dynamo.reset()
     torch.compile(f, backend="inrush")(torch.ones(4, 8))
     assert inrush.last_compile() is not first
-    assert inrush.last_compile().cache == ["hit"]
+    assert inrush.last_compile().cache[0].startswith("hit")
 
 
 def test_called_operators_have_reasons_and_lines():
