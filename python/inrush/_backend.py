@@ -61,7 +61,7 @@ class Frame:
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
             meta = _compat.metadata()
-            compiled = self.compile(gm, kind, _compat.static_inputs(meta))
+            compiled = self.compile(gm, kind)
             report = self.report.graphs[-1]
             code = _cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)
             if kind == "inference" and compiled is not None:
@@ -92,14 +92,14 @@ class Frame:
         if code.direct and not _compat.autocast_enabled():
             self.direct = code.function
 
-    def compile(self, gm: Any, kind: str, static_inputs: list[int]) -> Compiled | None:
+    def compile(self, gm: Any, kind: str) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
         report = _report.GraphReport(kind, nodes=len(gm.graph.nodes))
         self.report.graphs.append(report)
-        return compile_native(gm, self.options, report, static_inputs)
+        return compile_native(gm, self.options, report)
 
 
-def compile_native(gm: Any, options: Options, report: _report.GraphReport, static_inputs: list[int]) -> Compiled | None:
+def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Compiled | None:
     """One ATen graph to native code, with the rules for failure."""
     from inrush import control_flow
 
@@ -126,7 +126,7 @@ def compile_subgraph(gm: Any, options: Options, report: _report.GraphReport) -> 
     """The graph of a control-flow operator."""
     inner = _report.GraphReport("subgraph", nodes=len(gm.graph.nodes))
     report.subgraphs.append(inner)
-    return compile_native(gm, options, inner, [])
+    return compile_native(gm, options, inner)
 
 
 def trace_folder(options: Options, gm: Any, kind: str) -> str | None:

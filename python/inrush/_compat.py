@@ -181,11 +181,6 @@ def metadata() -> Any | None:
     return None if context is None else context.fw_metadata
 
 
-def static_inputs(meta: Any) -> list[int]:
-    """Positions of inputs that are the same tensor at every call: parameters and buffers."""
-    return list(getattr(meta, "static_input_indices", None) or ())
-
-
 def fakified_first_call() -> bool:
     context = TracingContext.try_get()
     return bool(context is not None and context.fakify_first_call)

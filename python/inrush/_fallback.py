@@ -8,20 +8,9 @@ import time
 import warnings
 from typing import Any
 
-from inrush import _log
+from inrush import _log, _native
 
 _warned: set[str] = set()
-
-
-def cache_dir() -> str:
-    """Where compiled code and reproductions are kept; as the native half chooses."""
-    for name, below in (("INRUSH_CACHE_DIR", ""), ("XDG_CACHE_HOME", "inrush"), ("HOME", os.path.join(".cache", "inrush"))):
-        base = os.environ.get(name)
-        if base:
-            return os.path.join(base, below) if below else base
-    import tempfile
-
-    return os.path.join(tempfile.gettempdir(), "inrush-cache")
 
 
 def report_failure(gm: Any, kind: str, error: BaseException) -> tuple[str, str | None]:
@@ -46,7 +35,7 @@ def save(gm: Any, kind: str, cause: str) -> str | None:
     try:
         code = gm.print_readable(print_output=False, include_stride=True, include_device=True)
         name = hashlib.blake2b((code + cause).encode(), digest_size=8).hexdigest()
-        folder = os.path.join(cache_dir(), "reproductions", f"{time.strftime('%Y%m%d')}-{name}")
+        folder = os.path.join(_native.cache_dir(), "reproductions", f"{time.strftime('%Y%m%d')}-{name}")
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, "graph.txt"), "w", encoding="utf-8") as out:
             out.write(code)
