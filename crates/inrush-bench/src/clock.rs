@@ -24,8 +24,9 @@ pub struct Span {
     pub wall: Duration,
     /// Processor time of the calling thread.
     pub thread: Option<Duration>,
-    /// Processor time of this process and its children.
-    pub all: Option<Duration>,
+    /// Processor time of this process, and of its children that have ended.
+    pub process: Option<Duration>,
+    pub children: Option<Duration>,
 }
 
 impl Span {
@@ -48,7 +49,8 @@ impl Mark {
         Span {
             wall: self.wall.elapsed(),
             thread: used.map(|(now, then)| now.thread - then.thread),
-            all: used.map(|(now, then)| now.process + now.children - then.process - then.children),
+            process: used.map(|(now, then)| now.process - then.process),
+            children: used.map(|(now, then)| now.children - then.children),
         }
     }
 }

@@ -4,9 +4,9 @@ use crate::Args;
 use crate::clock::{mark, median};
 use crate::peer::Peer;
 use crate::table::{Table, number};
-use inrush_base::{Caps, Error, Result};
+use inrush_base::{Error, Result};
 use inrush_cli::args::TargetArgs;
-use inrush_cli::progress::Progress;
+use inrush_cli::session::Session;
 use inrush_cli::{compare, io, run, session};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::{Model, Value};
@@ -33,11 +33,12 @@ pub struct Zoo {
 #[derive(Default)]
 struct Row {
     name: String,
-    /// Import to C source: wall and processor seconds.
-    graph: (f64, f64),
-    /// The C compiler: the same.
-    build: (f64, f64),
+    /// Seconds with an empty cache: import to C source, the C compiler, and from there to a model that runs.
+    graph: f64,
+    build: f64,
     load: f64,
+    /// Processor seconds of all that: this process, and the C compiler.
+    busy: (f64, f64),
     /// Milliseconds.
     run: Option<f64>,
     aoti: Option<f64>,
@@ -52,6 +53,13 @@ struct Row {
     contractions: usize,
     /// What was checked (`-`, or a batch size) and its error.
     errors: Vec<(String, f64)>,
+}
+
+impl Row {
+    /// Seconds from archive to a model that runs.
+    fn cold(&self) -> f64 {
+        self.graph + self.build + self.load
+    }
 }
 
 pub fn zoo(dir: &Path, a: &Args) -> Result<Zoo> {
@@ -109,10 +117,7 @@ fn one(path: &Path, name: &str, a: &Args) -> Result<Row> {
         target: "native".into(),
         threads: Some(a.threads()),
     };
-    let caps = session::caps(&target)?;
-    let cache = compile(path, &caps, a.compiles.max(1), &mut row)?;
-    let s = session::open(path, &target, &Cache::at(cache.path().into()), true)?;
-    row.load = s.times.load.as_secs_f64();
+    let s = compile(path, &target, a.compiles.max(1), &mut row)?;
     let counts = run::Counts::of(&s.model);
     (row.kernels, row.contractions) = (counts.kernels, counts.contractions);
 
@@ -132,29 +137,29 @@ fn one(path: &Path, name: &str, a: &Args) -> Result<Row> {
     }
 }
 
-/// Compiles some times with an empty cache each; gives the last cache.
-fn compile(path: &Path, caps: &Caps, times: usize, row: &mut Row) -> Result<tempfile::TempDir> {
-    let quiet = Progress::new(true);
-    let folder =
-        || tempfile::tempdir().map_err(|e| Error::machine(format!("no temporary folder: {e}")));
-    let mut kept = folder()?;
-    let [mut gw, mut gc, mut bw, mut bc] = [const { Vec::new() }; 4];
-    for _ in 0..times {
-        kept = folder()?;
+/// Opens the archive some times with an empty cache each; gives the last.
+fn compile(path: &Path, target: &TargetArgs, times: usize, row: &mut Row) -> Result<Session> {
+    let [mut graph, mut build, mut load] = [const { Vec::new() }; 3];
+    let [mut own, mut children] = [const { Vec::new() }; 2];
+    let mut last = None;
+    for _ in 0..times.max(1) {
+        // Two models at once would be two sets of weights.
+        drop(last.take());
+        let folder =
+            tempfile::tempdir().map_err(|e| Error::machine(format!("no temporary folder: {e}")))?;
         let start = mark();
-        let mut compiled = session::compile_archive(path, caps, &quiet)?;
-        let graph = start.span();
-        let start = mark();
-        session::build(&mut compiled, caps, &Cache::at(kept.path().into()), &quiet)?;
-        let build = start.span();
-        gw.push(graph.wall.as_secs_f64());
-        gc.push(graph.busy().as_secs_f64());
-        bw.push(build.wall.as_secs_f64());
-        bc.push(build.all.unwrap_or(build.wall).as_secs_f64());
+        let s = session::open(path, target, &Cache::at(folder.path().into()), true)?;
+        let span = start.span();
+        graph.push((s.times.compile() - s.times.build()).as_secs_f64());
+        build.push(s.times.build().as_secs_f64());
+        load.push(s.times.load.as_secs_f64());
+        own.push(span.process.unwrap_or_default().as_secs_f64());
+        children.push(span.children.unwrap_or_default().as_secs_f64());
+        last = Some(s);
     }
-    row.graph = (median(&mut gw), median(&mut gc));
-    row.build = (median(&mut bw), median(&mut bc));
-    Ok(kept)
+    (row.graph, row.build, row.load) = (median(&mut graph), median(&mut build), median(&mut load));
+    row.busy = (median(&mut own), median(&mut children));
+    last.ok_or_else(|| Error::internal("nothing was compiled"))
 }
 
 /// Batch sizes that files `NAME.bN.inputs.safetensors` beside the archive give, ascending.
@@ -236,28 +241,24 @@ fn latency(path: &Path, model: &Model, inputs: &[Value], a: &Args, row: &mut Row
 
 fn print(rows: &[Row], failed: &[(String, String)]) {
     let mut t = Table::new(&[
-        "cold compile, s (processor)",
+        "cold compile, s",
         "graph",
         "C compiler",
+        "load after it",
         "together",
-        "AOTInductor",
-        "load ms",
+        "processor: own",
+        "C compiler",
+        "AOTInductor (processor)",
         "kernels",
         "products",
     ]);
-    let both = |(wall, busy): (f64, f64)| format!("{wall:.3} ({busy:.3})");
     for r in rows {
-        t.row(vec![
-            r.name.clone(),
-            both(r.graph),
-            both(r.build),
-            both((r.graph.0 + r.build.0, r.graph.1 + r.build.1)),
-            r.aoti_compile
-                .map_or("-".into(), |(w, c)| format!("{w:.1} ({c:.1})")),
-            format!("{:.1}", r.load * 1e3),
-            r.kernels.to_string(),
-            r.contractions.to_string(),
-        ]);
+        let mut cells = vec![r.name.clone()];
+        let seconds = [r.graph, r.build, r.load, r.cold(), r.busy.0, r.busy.1];
+        cells.extend(seconds.map(|s| format!("{s:.3}")));
+        let peer = (r.aoti_compile).map_or("-".into(), |(w, c)| format!("{w:.1} ({c:.1})"));
+        cells.extend([peer, r.kernels.to_string(), r.contractions.to_string()]);
+        t.row(cells);
     }
     println!();
     t.print();
@@ -321,18 +322,12 @@ fn verdicts(rows: &[Row]) {
             println!("{verdict:<8}{what}: {v:.3} at worst ({name}), target {limit:.1}");
         }
     };
-    let (wall, busy) = (
-        |r: &Row| Some(r.graph.0 + r.build.0),
-        |r: &Row| Some(r.graph.1 + r.build.1),
-    );
-    line("cold compile, s", worst(&wall), COLD.0);
-    line("the same, processor s", worst(&busy), COLD.0);
+    line("cold compile, s", worst(&|r| Some(r.cold())), COLD.0);
     line(
         "outside the C compiler, s",
-        worst(&|r| Some(r.graph.0)),
+        worst(&|r| Some(r.graph + r.load)),
         COLD.1,
     );
-    line("the same, processor s", worst(&|r| Some(r.graph.1)), COLD.1);
     let memory = |r: &Row| r.eager_bytes.map(|e| r.bytes as f64 / e);
     line("memory of a call / eager's", worst(&memory), 1.0);
     let errors = |r: &Row| r.errors.iter().map(|e| e.1).max_by(f64::total_cmp);
@@ -380,9 +375,8 @@ fn report(rows: &[Row], failed: &[(String, String)]) -> serde_json::Value {
                 .collect();
             json!({
                 "model": r.name,
-                "graph_s": r.graph.0, "graph_cpu_s": r.graph.1,
-                "build_s": r.build.0, "build_cpu_s": r.build.1,
-                "load_s": r.load,
+                "graph_s": r.graph, "build_s": r.build, "load_s": r.load,
+                "own_cpu_s": r.busy.0, "build_cpu_s": r.busy.1,
                 "run_ms": r.run, "aoti_ms": r.aoti, "eager_ms": r.eager,
                 "aoti_ratio": r.aoti_ratio, "eager_ratio": r.eager_ratio,
                 "aoti_compile_s": r.aoti_compile.map(|c| c.0),

@@ -7,7 +7,7 @@ use inrush_compile::{Compiled, Observer, Options};
 use inrush_package::Package;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{Model, Parts, Pool, Tensor, Value, WeightSource, WeightView};
+use inrush_runtime::{Bound, Model, Parts, Pool, Tensor, Value, WeightSource, WeightView};
 use inrush_torch::Sample;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ pub fn caps(target: &TargetArgs) -> Result<Caps> {
 pub struct Times {
     /// Stages by name: import, normalize, …, build.
     pub stages: Vec<(&'static str, Duration)>,
+    /// From the built object to a model that runs; weights are laid out beside the build.
     pub load: Duration,
 }
 
@@ -135,14 +136,25 @@ pub fn build(
     progress: &Progress,
 ) -> Result<inrush_runtime::cc::Built> {
     progress.step("build: C compiler".into());
+    let (built, took, _) = build_pieces(&c.compiled.pieces, caps, cache)?;
+    c.times.stages.push(("build", took));
+    Ok(built)
+}
+
+/// The shared object, how long it took, and when it was there.
+fn build_pieces(
+    pieces: &[String],
+    caps: &Caps,
+    cache: &Cache,
+) -> Result<(inrush_runtime::cc::Built, Duration, Instant)> {
     let start = Instant::now();
     let target = Target {
         isa: caps.isa,
         vector_math: caps.vector_math,
     };
-    let built = Compiler::find()?.build(&c.compiled.pieces, &target, cache)?;
-    c.times.stages.push(("build", start.elapsed()));
-    Ok(built)
+    let built = Compiler::find()?.build(pieces, &target, cache)?;
+    let end = Instant::now();
+    Ok((built, end - start, end))
 }
 
 /// Opens a model of either kind and makes it ready to run.
@@ -168,26 +180,32 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
                 .join(", ")
         )));
     }
-    let mut c = compile_archive(path, &caps, &progress)?;
-    let built = build(&mut c, &caps, cache, &progress)?;
-    let start = Instant::now();
+    let CompiledArchive {
+        archive,
+        compiled,
+        mut times,
+    } = compile_archive(path, &caps, &progress)?;
+    let hints = archive.hints();
+    let samples = sample_values(&archive);
+    let (pieces, program) = (compiled.pieces, compiled.program);
+    progress.step("build: C compiler".into());
+    // Weights are checked and laid out while the C compiler works, which is in processes of its own.
+    let (built, bound) = std::thread::scope(|s| {
+        let building = s.spawn(|| build_pieces(&pieces, &caps, cache));
+        // Loading reads every weight anyway; what it reads is compared with the archive's checksums first.
+        let bound = archive.weights.check().and_then(|()| {
+            let weights = Box::new(ArchiveWeights(archive.weights));
+            Bound::new(program, weights, pool)
+        });
+        let built = building.join();
+        (built, bound)
+    });
+    let bound = bound.map_err(|e| e.in_file(path.display().to_string()))?;
+    let (built, took, ended) = built.map_err(|_| Error::internal("the build panicked"))??;
+    times.stages.push(("build", took));
     progress.step("load".into());
-    // Loading reads every weight anyway; what it reads is compared with the archive's checksums first.
-    c.archive
-        .weights
-        .check()
-        .map_err(|e| e.in_file(path.display().to_string()))?;
-    let hints = c.archive.hints();
-    let samples = sample_values(&c.archive);
-    let parts = Parts {
-        program: c.compiled.program,
-        object: &built.path,
-        weights: Box::new(ArchiveWeights(c.archive.weights)),
-        pool,
-    };
-    let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
-    let mut times = c.times;
-    times.load = start.elapsed();
+    let model = (bound.load(&built.path)).map_err(|e| e.in_file(path.display().to_string()))?;
+    times.load = ended.elapsed();
     Ok(Session {
         model,
         times,

@@ -96,9 +96,14 @@ impl PackedB {
         with_element!(dtype, T => unsafe { Self::pack_as::<T>(pool, isa, view) })?
     }
 
-    unsafe fn pack_as<T: Kernel>(pool: &Pool, isa: Isa, view: &RhsView) -> Result<PackedB> {
-        let columns = Columns::choose(T::kernels(isa), view.cols.len());
-        let (matrices, k) = (view.matrices.len(), view.k.len());
+    /// Room for `matrices` operands of `k x n`, of unspecified contents.
+    pub(crate) fn room<T: Kernel>(
+        isa: Isa,
+        matrices: usize,
+        k: usize,
+        n: usize,
+    ) -> Result<PackedB> {
+        let columns = Columns::choose(T::kernels(isa), n);
         let data = columns
             .padded()
             .checked_mul(k)
@@ -107,18 +112,28 @@ impl PackedB {
             .and_then(Bytes::new)
             .ok_or_else(|| {
                 Error::machine(format!(
-                    "no memory for a packed matrix of {matrices} x {k} x {}",
-                    view.cols.len()
+                    "no memory for a packed matrix of {matrices} x {k} x {n}"
                 ))
             })?;
-        let packed = PackedB {
+        Ok(PackedB {
             isa,
             dtype: T::DTYPE,
             matrices,
             k,
             columns,
             data,
-        };
+        })
+    }
+
+    /// How columns are cut into panels.
+    pub(crate) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    unsafe fn pack_as<T: Kernel>(pool: &Pool, isa: Isa, view: &RhsView) -> Result<PackedB> {
+        let (matrices, k) = (view.matrices.len(), view.k.len());
+        let packed = Self::room::<T>(isa, matrices, k, view.cols.len())?;
+        let columns = packed.columns;
         // Several panels a unit: a row of one of them is a single cache line of the source.
         let panels = columns.panels();
         let some = panels.div_ceil(4 * pool.threads()).clamp(1, 64);

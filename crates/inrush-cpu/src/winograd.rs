@@ -7,13 +7,14 @@
 
 use crate::blocking::part;
 use crate::conv::ConvShape;
+use crate::convert::CopyFn;
 use crate::gemm::{Gemm, GemmShape, Lhs, Rhs};
 use crate::pack::{PackedB, RhsView, Shared};
-use crate::scratch::{self, ALIGN, Bytes, Owner};
+use crate::scratch::{self, ALIGN, Owner};
 use crate::simd::Simd;
 use crate::store::{Block, Output, StoreView};
 use crate::{Affine, Pool};
-use inrush_base::{DType, Error, Isa, Result};
+use inrush_base::{DType, Isa, Result};
 
 /// Channels come in multiples of this: the vectors of every level.
 pub(crate) const CHANNELS: usize = 16;
@@ -42,11 +43,12 @@ pub(crate) struct TileIo {
 /// The processor has the level's features; valid elements and all transformed ones can be read or written for `channels`.
 pub(crate) type TransformFn = unsafe fn(&TileIo);
 
-/// The two transforms of a tile size.
+/// The transforms of a tile size.
 #[derive(Clone, Copy)]
 pub(crate) struct Transforms {
     pub input: TransformFn,
     pub output: TransformFn,
+    pub filter: FilterFn,
 }
 
 /// `k * a + b`.
@@ -110,24 +112,99 @@ unsafe fn line_out<S: Simd<T = f32>, const OUT: usize>(m: [S::V; MAX_IN]) -> [S:
     }
 }
 
-/// Rows of a 3-element filter's transform (columns of `G` transposed), for `out` outputs.
-fn filter_rows(out: usize) -> &'static [[f64; 3]] {
-    if out == 4 {
-        &[
-            [0.25, 0.0, 0.0],
-            [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0],
-            [-1.0 / 6.0, 1.0 / 6.0, -1.0 / 6.0],
-            [1.0 / 24.0, 1.0 / 12.0, 1.0 / 6.0],
-            [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0],
-            [0.0, 0.0, 1.0],
-        ]
-    } else {
-        &[
-            [1.0, 0.0, 0.0],
-            [0.5, 0.5, 0.5],
-            [0.5, -0.5, 0.5],
-            [0.0, 0.0, 1.0],
-        ]
+/// Filters that are transformed together: neighbours in the result.
+const LINE: usize = 16;
+type Line = [f64; LINE];
+
+/// Filters of up to [`LINE`] output channels: where they lie, and where their transforms go.
+pub(crate) struct FilterIo {
+    /// Tap `t` of input channel `i` for output channel `j` lies `taps[t] + i * step + cols[j]` elements from here.
+    pub from: *const u8,
+    pub dtype: DType,
+    pub read: CopyFn<u8, f64>,
+    pub taps: [isize; 9],
+    pub step: isize,
+    pub cols: [isize; LINE],
+    pub count: usize,
+    /// Input channels.
+    pub channels: (usize, usize),
+    /// Element `e` of the transform of input channel `i` for the first output channel lies `e * matrix + i * row` from here.
+    pub to: *mut f32,
+    pub matrix: usize,
+    pub row: usize,
+}
+
+/// # Safety
+/// The processor has the level's features; every tap can be read and every transformed element written.
+pub(crate) type FilterFn = unsafe fn(&FilterIo);
+
+/// One line of the filter transform, of three taps each.
+#[inline(always)]
+fn line_filter<const OUT: usize>(f: [&Line; 3]) -> [Line; MAX_IN] {
+    let mut t = [[0.0; LINE]; MAX_IN];
+    for j in 0..LINE {
+        let (a, b, c) = (f[0][j], f[1][j], f[2][j]);
+        if OUT == 4 {
+            let (even, odd) = ((a + c) * (-1.0 / 6.0), b * (-1.0 / 6.0));
+            let (near, far) = (a * (1.0 / 24.0) + c * (1.0 / 6.0), b * (1.0 / 12.0));
+            t[0][j] = a * 0.25;
+            t[1][j] = even + odd;
+            t[2][j] = even - odd;
+            t[3][j] = near + far;
+            t[4][j] = near - far;
+            t[5][j] = c;
+        } else {
+            let (even, odd) = ((a + c) * 0.5, b * 0.5);
+            t[0][j] = a;
+            t[1][j] = even + odd;
+            t[2][j] = even - odd;
+            t[3][j] = c;
+        }
+    }
+    t
+}
+
+#[inline(always)]
+#[allow(
+    unsafe_op_in_unsafe_fn,
+    clippy::needless_range_loop,
+    reason = "loops of constant length over register arrays"
+)]
+unsafe fn filter<const OUT: usize>(f: &FilterIo) {
+    let n = OUT + 2;
+    let size = f.dtype.size() as isize;
+    for i in f.channels.0..f.channels.1 {
+        let base = f.from.wrapping_offset(i as isize * f.step * size);
+        let mut taps = [[0.0; LINE]; 9];
+        for (taps, tap) in taps.iter_mut().zip(f.taps) {
+            let tap = base.wrapping_offset(tap * size);
+            if f.dtype == DType::F32 {
+                let mut line = [0f32; LINE];
+                for (to, col) in line.iter_mut().zip(f.cols).take(f.count) {
+                    *to = tap.cast::<f32>().wrapping_offset(col).read_unaligned();
+                }
+                *taps = line.map(f64::from);
+            } else {
+                for (to, col) in taps.iter_mut().zip(f.cols).take(f.count) {
+                    (f.read)(tap.wrapping_offset(col * size), 0, to, 0, 1);
+                }
+            }
+        }
+        // Down the columns, then along the rows.
+        let half: [[Line; MAX_IN]; 3] =
+            std::array::from_fn(|x| line_filter::<OUT>([&taps[x], &taps[3 + x], &taps[6 + x]]));
+        for y in 0..n {
+            let line = line_filter::<OUT>([&half[0][y], &half[1][y], &half[2][y]]);
+            for (x, line) in line.iter().enumerate().take(n) {
+                let to = f.to.add((y * n + x) * f.matrix + i * f.row);
+                let line = line.map(|v| v as f32);
+                if f.count == LINE {
+                    to.cast::<[f32; LINE]>().write_unaligned(line);
+                } else {
+                    std::ptr::copy_nonoverlapping(line.as_ptr(), to, f.count);
+                }
+            }
+        }
     }
 }
 
@@ -216,6 +293,11 @@ macro_rules! levels {
                 // SAFETY: the caller's contract.
                 unsafe { super::output::<S, OUT>(t) }
             }
+            $( #[target_feature(enable = $features)] )?
+            pub(crate) unsafe fn filter<const OUT: usize>(f: &FilterIo) {
+                // SAFETY: the caller's contract.
+                unsafe { super::filter::<OUT>(f) }
+            }
         }
     )*};
 }
@@ -233,11 +315,13 @@ fn transforms(isa: Isa, out: usize) -> Transforms {
                 Transforms {
                     input: $level::input::<$s, 4>,
                     output: $level::output::<$s, 4>,
+                    filter: $level::filter::<4>,
                 }
             } else {
                 Transforms {
                     input: $level::input::<$s, 2>,
                     output: $level::output::<$s, 2>,
+                    filter: $level::filter::<2>,
                 }
             }
         };
@@ -304,13 +388,6 @@ pub(crate) fn estimate(s: &ConvShape, out: usize, threads: usize, lanes: usize) 
     compute.max(filters) + if out == 1 { 0.0 } else { 5e-6 }
 }
 
-/// Filters that are transformed together: neighbours in the result.
-const LINE: usize = 16;
-
-fn combine(factors: &[f64; 3], of: [&[f64; LINE]; 3]) -> [f64; LINE] {
-    std::array::from_fn(|j| factors[0] * of[0][j] + factors[1] * of[1][j] + factors[2] * of[2][j])
-}
-
 impl Winograd {
     pub(crate) fn plan(s: &ConvShape, isa: Isa, threads: usize, out: usize) -> Result<Winograd> {
         let [_, oh, ow] = s.output();
@@ -332,7 +409,7 @@ impl Winograd {
         })
     }
 
-    /// Transforms and packs filters; `view`: `k` counts height, width, then input channels, `cols` output channels.
+    /// Transforms and packs filters; `view`: `k` counts height, width, then input channels (one level), `cols` output channels.
     ///
     /// # Safety
     /// Every element of `view` is readable.
@@ -344,56 +421,40 @@ impl Winograd {
     ) -> Result<PackedB> {
         let read = crate::pack::reader::<f64>(view.dtype)?;
         let (ci, co) = (view.k.len() / 9, view.cols.len());
-        let n = out + 2;
-        let elements = (n * n)
-            .checked_mul(ci)
-            .and_then(|x| x.checked_mul(co))
-            .filter(|&x| x < isize::MAX as usize / 4)
-            .ok_or_else(|| Error::machine("filters too large to transform"))?;
-        let to = Bytes::new(4 * elements)
-            .ok_or_else(|| Error::machine("no memory for transformed filters"))?;
-        let base = to.ptr().cast::<f32>();
-        let (base, view) = (Shared(&base), Shared(view));
-        let g = filter_rows(out);
-        pool.parallel_for(ci, 1, &|range| {
-            let v = view.get();
-            let size = v.dtype.size() as isize;
-            for i in range {
-                let taps: [isize; 9] = std::array::from_fn(|t| v.k.offset(t * ci + i));
-                for o in (0..co).step_by(LINE) {
-                    let some = LINE.min(co - o);
-                    let mut f = [[0f64; LINE]; 9];
-                    for (f, tap) in f.iter_mut().zip(taps) {
-                        for (j, f) in f.iter_mut().enumerate().take(some) {
-                            let from = v.ptr.wrapping_offset((tap + v.cols.offset(o + j)) * size);
-                            // SAFETY: one element of the view.
-                            unsafe { read(from, 0, f, 0, 1) };
-                        }
-                    }
-                    for (y, gy) in g.iter().enumerate() {
-                        let down: [[f64; LINE]; 3] =
-                            std::array::from_fn(|x| combine(gy, [&f[x], &f[3 + x], &f[6 + x]]));
-                        for (x, gx) in g.iter().enumerate() {
-                            let values = combine(gx, [&down[0], &down[1], &down[2]]);
-                            let at = ((y * n + x) * ci + i) * co + o;
-                            for (j, value) in values.iter().enumerate().take(some) {
-                                // SAFETY: below `elements`; each input channel is one thread's.
-                                unsafe { *base.get().add(at + j) = *value as f32 };
-                            }
-                        }
-                    }
+        let packed = PackedB::room::<f32>(isa, (out + 2) * (out + 2), ci, co)?;
+        let columns = packed.columns();
+        let panels = columns.panels();
+        let parts = (4 * pool.threads()).div_ceil(panels.max(1)).min(ci).max(1);
+        let transform = transforms(isa, out).filter;
+        let shared = Shared(&(&packed, view));
+        pool.parallel_for(panels * parts, 1, &|units| {
+            let (packed, view) = shared.get();
+            let columns = packed.columns();
+            for unit in units {
+                let (p, channels) = (unit / parts, part(ci, parts, unit % parts));
+                let width = columns.width_of(p);
+                for o in (0..width).step_by(LINE) {
+                    let first = p * columns.width + o;
+                    let count = LINE.min(width - o).min(co - first);
+                    let io = FilterIo {
+                        from: view.ptr,
+                        dtype: view.dtype,
+                        read,
+                        taps: std::array::from_fn(|t| view.k.offset(t * ci)),
+                        step: view.k.offset(1) - view.k.offset(0),
+                        cols: std::array::from_fn(|j| view.cols.offset(first + j % count)),
+                        count,
+                        channels,
+                        to: packed.panel::<f32>(0, p).cast_mut().wrapping_add(o),
+                        matrix: columns.padded() * ci,
+                        row: width,
+                    };
+                    // SAFETY: elements of the view; each unit writes its own part of one panel of every matrix.
+                    unsafe { transform(&io) };
                 }
             }
         })?;
-        let transformed = RhsView {
-            ptr: to.ptr(),
-            dtype: DType::F32,
-            matrices: Affine::linear(n * n, (ci * co) as isize),
-            k: Affine::linear(ci, co as isize),
-            cols: Affine::linear(co, 1),
-        };
-        // SAFETY: the block holds what the view says.
-        unsafe { PackedB::pack(pool, isa, DType::F32, &transformed) }
+        Ok(packed)
     }
 
     /// # Safety

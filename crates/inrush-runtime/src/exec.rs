@@ -82,9 +82,9 @@ impl Model {
     /// # Errors
     /// An input error for wrong inputs or an index out of range inside the model.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
-        let symbols = bind::symbols(&self.program, inputs)?;
+        let symbols = bind::symbols(&self.bound.program, inputs)?;
         let prepared = self.prepared_for(&symbols, inputs)?;
-        bind::check(&self.program, &prepared.sizes, &symbols, inputs)?;
+        bind::check(&self.bound.program, &prepared.sizes, &symbols, inputs)?;
         let _guard = self
             .exclusive
             .as_ref()
@@ -106,7 +106,7 @@ impl Model {
 
     /// Memory that a call with these inputs takes, weights aside.
     pub fn stats(&self, inputs: &[Value]) -> Result<CallStats> {
-        let symbols = bind::symbols(&self.program, inputs)?;
+        let symbols = bind::symbols(&self.bound.program, inputs)?;
         let p = self.prepared_for(&symbols, inputs)?;
         Ok(CallStats {
             bytes: p.arena_bytes + p.output_bytes.iter().sum::<usize>(),
@@ -115,16 +115,16 @@ impl Model {
 
     fn prepared_for(&self, symbols: &[i64], inputs: &[Value]) -> Result<Arc<Prepared>> {
         let mut known = self.prepared.lock().unwrap_or_else(|e| e.into_inner());
-        let threads = self.pool.threads();
+        let threads = self.bound.pool.threads();
         if let Some(p) = known
             .iter()
             .find(|p| p.symbols == symbols && p.threads == threads)
         {
             return Ok(p.clone());
         }
-        let sizes = bind::sizes(&self.program, symbols)?;
+        let sizes = bind::sizes(&self.bound.program, symbols)?;
         // Checked before anything is sized by them.
-        bind::check(&self.program, &sizes, symbols, inputs)?;
+        bind::check(&self.bound.program, &sizes, symbols, inputs)?;
         let prepared = Arc::new(self.prepare(symbols.to_vec(), sizes)?);
         if known.len() == MAX_PREPARED {
             known.remove(0);
@@ -134,7 +134,7 @@ impl Model {
     }
 
     pub(crate) fn prepare(&self, symbols: Vec<i64>, sizes: Vec<i64>) -> Result<Prepared> {
-        let p = &self.program;
+        let p = &self.bound.program;
         let bytes = |v: i64, what: &str| {
             usize::try_from(v).map_err(|_| Error::input(format!("{what} would take {v} bytes")))
         };
@@ -170,7 +170,7 @@ impl Model {
         Ok(Prepared {
             shared: !steps.iter().all(alone),
             symbols,
-            threads: self.pool.threads(),
+            threads: self.bound.pool.threads(),
             sizes,
             arena_bytes,
             steps,
@@ -183,14 +183,14 @@ impl Model {
         Ok(match step {
             Step::Launch(l) => self.ready_launch(l, sizes),
             Step::Contract(c) => {
-                let packed = self.state.packed.get(at).and_then(Option::as_ref);
+                let packed = self.bound.state.packed.get(at).and_then(Option::as_ref);
                 match Contraction::new(
-                    &self.program,
+                    &self.bound.program,
                     c,
                     sizes,
                     packed,
                     &self.symbols,
-                    self.pool.threads(),
+                    self.bound.pool.threads(),
                 )? {
                     Some(c) => Ready::Contract(Box::new(c), at),
                     None => Ready::Nothing,
@@ -206,10 +206,10 @@ impl Model {
         }
         let unit_cost = sizes[l.unit_cost.0 as usize].max(1);
         let total = unit_cost.saturating_mul(units);
-        let serial = l.serial || total <= SERIAL_COST || self.pool.threads() == 1;
+        let serial = l.serial || total <= SERIAL_COST || self.bound.pool.threads() == 1;
         // A few chunks a thread even out their speeds.
         let up = |a: i64, b: i64| (a - 1) / b + 1;
-        let even = up(units, 4 * self.pool.threads() as i64);
+        let even = up(units, 4 * self.bound.pool.threads() as i64);
         let grain = even.max(up(CHUNK_COST, unit_cost)).clamp(1, units);
         // SAFETY: the symbol was emitted with this signature; its address comes from the model's own object.
         let f = unsafe {
@@ -230,7 +230,7 @@ impl Model {
     fn call(&self, p: &Prepared, frame: &mut Frame, inputs: &[Value]) -> Result<Vec<Value>> {
         // Inputs that lie otherwise than the kernels expect are copied.
         let mut copies: Vec<Option<Tensor>> = Vec::new();
-        for (at, (spec, value)) in self.program.inputs.iter().zip(inputs).enumerate() {
+        for (at, (spec, value)) in self.bound.program.inputs.iter().zip(inputs).enumerate() {
             if let (InputType::Tensor { strides, .. }, Value::Tensor(t)) = (&spec.ty, value) {
                 let matches = t
                     .sizes
@@ -294,7 +294,7 @@ impl Model {
         pointers.clear();
         for (id, place) in p.places.iter().enumerate() {
             pointers.push(match *place {
-                Where::Fixed => self.state.base[id],
+                Where::Fixed => self.bound.state.base[id],
                 Where::Arena(offset) => arena.wrapping_add(offset),
                 Where::Output(k) => outputs[k as usize],
                 Where::Alias(of, offset) => pointers[of as usize].wrapping_offset(offset),
@@ -302,7 +302,7 @@ impl Model {
             });
         }
         if p.shared {
-            self.pool.wake();
+            self.bound.pool.wake();
         }
         p.steps.iter().try_for_each(|s| self.step(s, pointers))
     }
@@ -310,7 +310,7 @@ impl Model {
     fn copy_back(&self, copy: &Tensor, original: &Tensor) {
         let written =
             |b: &inrush_program::Buffer| b.written && matches!(b.place, Place::Input { .. });
-        let mutated = self.program.buffers.iter().any(written);
+        let mutated = self.bound.program.buffers.iter().any(written);
         if mutated {
             // SAFETY: both tensors hold every coordinate; the caller handed the original over for mutation.
             unsafe {
@@ -361,7 +361,8 @@ impl Model {
                 }
                 let failed = AtomicI64::new(0);
                 let shared = Shared(args.as_ptr(), args.len());
-                self.pool
+                self.bound
+                    .pool
                     .parallel_for(*units as usize, *grain as usize, &|range| {
                         let shared = &shared;
                         let (begin, end) = (range.start as i64, range.end as i64);
@@ -386,8 +387,8 @@ impl Model {
             }
             Ready::Contract(c, at) => c.run(
                 pointers,
-                self.state.packed.get(*at).and_then(Option::as_ref),
-                &self.pool,
+                self.bound.state.packed.get(*at).and_then(Option::as_ref),
+                &self.bound.pool,
             ),
         }
     }
@@ -399,7 +400,7 @@ impl Model {
         if code == NO_SCRATCH as i64 {
             return Err(Error::machine("out of memory for a kernel's scratch"));
         }
-        let k = &self.program.kernels[kernel as usize];
+        let k = &self.bound.program.kernels[kernel as usize];
         let why = k
             .checks
             .get(code as usize - 1)
@@ -416,7 +417,8 @@ impl Model {
         pointers: &[*mut u8],
     ) -> Result<Vec<Value>> {
         let value = |id: inrush_program::SizeId| p.sizes[id.0 as usize];
-        self.program
+        self.bound
+            .program
             .outputs
             .iter()
             .map(|o| {
@@ -432,7 +434,7 @@ impl Model {
                     } => {
                         let sizes: Vec<i64> = sizes.iter().map(|s| value(*s)).collect();
                         let strides: Vec<i64> = strides.iter().map(|s| value(*s)).collect();
-                        let (owner, place) = root(&self.program, *buffer);
+                        let (owner, place) = root(&self.bound.program, *buffer);
                         let at = pointers[*buffer as usize] as usize;
                         let start = pointers[owner as usize] as usize;
                         let offset = at.wrapping_sub(start) / dtype.0.size();
@@ -445,7 +447,7 @@ impl Model {
                             _ => {
                                 return Err(Error::internal(format!(
                                     "output buffer `{}` has no storage of its own",
-                                    self.program.buffers[*buffer as usize].name
+                                    self.bound.program.buffers[*buffer as usize].name
                                 )));
                             }
                         };
@@ -473,14 +475,15 @@ impl Model {
 
     /// Runs the steps that depend on weights only.
     pub(crate) fn run_load_steps(&self) -> Result<()> {
-        if self.program.load_steps.is_empty() {
+        if self.bound.program.load_steps.is_empty() {
             return Ok(());
         }
-        let sizes: Vec<i64> = bind::constant_sizes(&self.program)
+        let sizes: Vec<i64> = bind::constant_sizes(&self.bound.program)
             .into_iter()
             .map(Option::unwrap_or_default)
             .collect();
         let steps = self
+            .bound
             .program
             .load_steps
             .iter()
@@ -488,7 +491,7 @@ impl Model {
             .collect::<Result<Vec<_>>>()?;
         steps
             .iter()
-            .try_for_each(|s| self.step(s, &self.state.base))
+            .try_for_each(|s| self.step(s, &self.bound.state.base))
     }
 }
 

@@ -16,7 +16,7 @@ mod weights;
 
 pub use exec::CallStats;
 pub use inrush_cpu::Pool;
-pub use model::{Model, Parts};
+pub use model::{Bound, Model, Parts};
 pub use planned::{CallPlan, OutputPlace, PlannedInput, PlannedOutput};
 pub use tensor::{Storage, Tensor, Value};
 pub use weights::{MemoryWeights, WeightSource, WeightView};

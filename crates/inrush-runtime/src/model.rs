@@ -24,18 +24,24 @@ pub struct Parts<'a> {
     pub pool: Arc<Pool>,
 }
 
-/// A model that is ready to run. Calls may come from several threads at once.
-pub struct Model {
+/// A program with its weights bound and laid out. None of that needs machine code, so a host does it while the C compiler
+/// runs.
+pub struct Bound {
     pub(crate) program: Program,
-    pub(crate) symbols: Vec<Symbol>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: State,
+    weights: Box<dyn WeightSource>,
+}
+
+/// A model that is ready to run. Calls may come from several threads at once.
+pub struct Model {
+    pub(crate) bound: Bound,
+    pub(crate) symbols: Vec<Symbol>,
     pub(crate) prepared: Mutex<Vec<Arc<crate::exec::Prepared>>>,
     pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
     pub(crate) recycler: Arc<Recycler>,
     /// Held during a call when calls change the model's own buffers.
     pub(crate) exclusive: Option<Mutex<()>>,
-    weights: Box<dyn WeightSource>,
     /// Last, so that code outlives what refers to it.
     _library: libloading::Library,
 }
@@ -66,57 +72,16 @@ impl Model {
             weights,
             pool,
         } = parts;
-        program.verify()?;
-        let (library, symbols) = load_symbols(&program, object)?;
-        let (base, owned) = bind_weights(&program, weights.as_ref())?;
-        let writes_state = program
-            .buffers
-            .iter()
-            .any(|b| b.written && matches!(b.place, Place::Weight(_)));
-        let mut model = Model {
-            symbols,
-            pool,
-            state: State {
-                base,
-                packed: Vec::new(),
-                _owned: owned,
-            },
-            prepared: Mutex::new(Vec::new()),
-            frames: Mutex::new(Vec::new()),
-            recycler: Arc::default(),
-            exclusive: writes_state.then(|| Mutex::new(())),
-            weights,
-            _library: library,
-            program,
-        };
-        model.fold()?;
-        Ok(model)
+        Bound::new(program, weights, pool)?.load(object)
     }
 
     pub fn program(&self) -> &Program {
-        &self.program
+        &self.bound.program
     }
 
     /// Threads that a call would run on now.
     pub fn threads(&self) -> usize {
-        self.pool.threads()
-    }
-
-    /// Runs the load steps, then packs the right-hand sides that never change.
-    fn fold(&mut self) -> Result<()> {
-        self.run_load_steps()?;
-        let sizes = crate::bind::constant_sizes(&self.program);
-        let mut packed = Vec::with_capacity(self.program.steps.len());
-        for step in &self.program.steps {
-            packed.push(match step {
-                Step::Contract(c) => {
-                    Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?
-                }
-                _ => None,
-            });
-        }
-        self.state.packed = packed;
-        Ok(())
+        self.bound.pool.threads()
     }
 
     /// A weight or buffer as it stands now: calls may have changed it. A copy.
@@ -125,22 +90,23 @@ impl Model {
             .exclusive
             .as_ref()
             .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
-        let (id, b, w) = self
-            .program
-            .buffers
-            .iter()
-            .enumerate()
-            .find_map(|(id, b)| match &b.place {
-                Place::Weight(w) if w.name == name => Some((id, b, w)),
-                _ => None,
-            })?;
+        let (id, b, w) =
+            self.bound
+                .program
+                .buffers
+                .iter()
+                .enumerate()
+                .find_map(|(id, b)| match &b.place {
+                    Place::Weight(w) if w.name == name => Some((id, b, w)),
+                    _ => None,
+                })?;
         let strides = crate::tensor::contiguous_strides(&w.sizes);
         let out = Tensor::zeros(b.dtype.0, w.sizes.clone(), strides.clone()).ok()?;
         if out.numel() > 0 {
             // SAFETY: the weight's extent was checked when it was bound.
             unsafe {
                 copy_strided(
-                    self.state.base[id],
+                    self.bound.state.base[id],
                     &w.strides,
                     out.data(),
                     &strides,
@@ -154,7 +120,69 @@ impl Model {
 
     /// The source that the model's weights come from.
     pub fn weights(&self) -> &dyn WeightSource {
-        self.weights.as_ref()
+        self.bound.weights.as_ref()
+    }
+}
+
+impl Bound {
+    /// Binds weights and packs the right-hand sides that are weights.
+    ///
+    /// # Errors
+    /// A damaged program, a weight that is missing or has another type than the program says.
+    pub fn new(program: Program, weights: Box<dyn WeightSource>, pool: Arc<Pool>) -> Result<Bound> {
+        program.verify()?;
+        let (base, owned) = bind_weights(&program, weights.as_ref())?;
+        let packed = program.steps.iter().map(|_| None).collect();
+        let mut bound = Bound {
+            state: State {
+                base,
+                packed,
+                _owned: owned,
+            },
+            program,
+            pool,
+            weights,
+        };
+        bound.pack(|place| matches!(place, Place::Weight(_)))?;
+        Ok(bound)
+    }
+
+    /// Packs the right-hand sides that never change and whose storage has such a place.
+    fn pack(&mut self, wanted: impl Fn(&Place) -> bool) -> Result<()> {
+        let sizes = crate::bind::constant_sizes(&self.program);
+        for (step, packed) in self.program.steps.iter().zip(&mut self.state.packed) {
+            if let Step::Contract(c) = step
+                && wanted(root(&self.program, c.b).1)
+            {
+                *packed =
+                    Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads code, runs the load steps, packs what they computed.
+    ///
+    /// # Errors
+    /// A damaged object.
+    pub fn load(self, object: &Path) -> Result<Model> {
+        let (library, symbols) = load_symbols(&self.program, object)?;
+        let writes_state =
+            (self.program.buffers.iter()).any(|b| b.written && matches!(b.place, Place::Weight(_)));
+        let mut model = Model {
+            symbols,
+            bound: self,
+            prepared: Mutex::new(Vec::new()),
+            frames: Mutex::new(Vec::new()),
+            recycler: Arc::default(),
+            exclusive: writes_state.then(|| Mutex::new(())),
+            _library: library,
+        };
+        model.run_load_steps()?;
+        model
+            .bound
+            .pack(|place| matches!(place, Place::Persistent { .. }))?;
+        Ok(model)
     }
 }
 

@@ -4,7 +4,7 @@ use inrush_base::{DType, ErrorKind, Isa};
 use inrush_program::*;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{MemoryWeights, Model, Parts, Pool, Tensor, Value};
+use inrush_runtime::{Bound, MemoryWeights, Model, Parts, Pool, Tensor, Value};
 use std::sync::Arc;
 
 const K: i64 = 5;
@@ -250,23 +250,26 @@ fn wrong_inputs_are_named() {
 }
 
 #[test]
-fn a_missing_weight_is_named() {
-    let (_dir, model, _) = load();
+fn missing_and_mistyped_weights_and_objects_are_named() {
     let pool = Arc::new(Pool::new(Some(1)).unwrap());
-    let object = std::path::Path::new("/nonexistent.so");
-    let parts = Parts {
-        program: model.program().clone(),
-        object,
-        weights: Box::new(MemoryWeights::default()),
-        pool,
+    let bind = |weights| Bound::new(program(), Box::new(weights), pool.clone());
+    let e = bind(MemoryWeights::default()).err().unwrap();
+    assert!(e.to_string().contains("weight `w` is missing"), "{e}");
+    let with = |dtype, n: i64| {
+        let mut weights = MemoryWeights::default();
+        weights.insert("w", dtype, vec![n, K], vec![0; 4 * (n * K) as usize]);
+        weights
     };
-    assert!(
-        Model::from_parts(parts)
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("/nonexistent.so")
-    );
+    let e = bind(with(DType::I32, N)).err().unwrap();
+    assert!(e.to_string().contains("the weight `w` is i32"), "{e}");
+    let e = bind(with(DType::F32, N + 1)).err().unwrap();
+    assert!(e.to_string().contains("the program wants"), "{e}");
+    let bound = bind(with(DType::F32, N)).unwrap();
+    let e = bound
+        .load(std::path::Path::new("/nonexistent.so"))
+        .err()
+        .unwrap();
+    assert!(e.to_string().contains("/nonexistent.so"), "{e}");
 }
 
 #[test]
