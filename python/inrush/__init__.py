@@ -5,6 +5,7 @@ what is beside it:
 
     inrush.last_compile()               what was compiled last: kernels, called operators, fallbacks with reasons, times
     inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
+    inrush.warm_start()                 keep what Dynamo captures on disk, so that another process need not capture it again
     inrush.aot_compile(program, path)   a package from an exported program
     inrush.load(path)                   the package as a callable
 
@@ -13,6 +14,7 @@ Importing it does not import PyTorch.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from inrush import _log
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from inrush._report import GraphReport as GraphReport
     from inrush._report import compilations as compilations
     from inrush._report import last_compile as last_compile
+    from inrush._warm import warm_start as warm_start
 
 # Names that are imported at first use, with the module that has them.
 _LAZY = {
@@ -40,6 +43,7 @@ _LAZY = {
     "compilations": "_report",
     "Compilation": "_report",
     "GraphReport": "_report",
+    "warm_start": "_warm",
 }
 
 __all__ = ["Error", "InputError", "InternalError", "MachineError", "UnsupportedError", *_LAZY]
@@ -55,6 +59,10 @@ def __getattr__(name: str) -> Any:
 
     value = getattr(importlib.import_module(f"inrush.{module}"), name)
     globals()[name] = value
+    if name == "backend" and os.environ.get("INRUSH_WARM_START", "") not in ("", "0"):
+        from inrush._warm import warm_start
+
+        warm_start()
     return value
 
 

@@ -40,6 +40,8 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
             partition_fn=_compat.partition,
         )
     frame.report.seconds = time.perf_counter() - start
+    if frame.found:
+        _compat.entry_was_found(gm)
     _log.compile.info("%s", frame.report)
     if frame.direct is not None:
         frame.report.direct = True
@@ -57,6 +59,8 @@ class Frame:
         self.folder = _cache.folder(options)
         # The native callable, when calls may skip AOTAutograd's wrappers.
         self.direct: Compiled | None = None
+        # Whether nothing was traced.
+        self.found = False
 
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
@@ -88,6 +92,7 @@ class Frame:
 
     def loaded(self, code: _cache.Code) -> None:
         """Takes a graph that was read from the cache: nothing was traced."""
+        self.found = True
         self.report.graphs.append(code.report)
         if code.direct and not _compat.autocast_enabled():
             self.direct = code.function

@@ -6,6 +6,7 @@ Written against 2.11; 2.15 is tried too. Everything else in the package uses doc
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 from typing import Any, Callable, Iterable, Iterator
 
@@ -91,8 +92,13 @@ def _keep_in_own_folder() -> None:
             return save(key, entry, remote)
         if code.folder is None:
             return None
+        # With a name PyTorch would keep a copy in the process, which means to load the machine code again.
+        config_of_entry = entry.sanitized_aot_config
+        name, config_of_entry.precompile_backend_id = config_of_entry.precompile_backend_id, None
         with graph_cache(code.folder):
-            return save(key, entry, False)
+            save(key, entry, False)
+        if on_entry is not None and name is not None:
+            on_entry(name, pickle.dumps(entry))
 
     bundles = graph_compile.should_bundle_autograd_cache
 
@@ -110,6 +116,15 @@ def _keep_in_own_folder() -> None:
         pickler = autograd_cache.AOTAutogradCachePickler(gm)
         return "a" + pickler.get_hash(GraphKey(gm, example_inputs, aot_config)), []
 
+    find = AOTAutogradCache.find_guarded_entry
+
+    def own_find(*args: Any, **kwargs: Any) -> Any:
+        found = find(*args, **kwargs)
+        if getattr(_caches, "folder", None) is not None:
+            _caches.found = found[1]
+        return found
+
+    AOTAutogradCache.find_guarded_entry = staticmethod(own_find)
     autograd_cache.autograd_cache_key = own_key
     graph_compile.should_bundle_autograd_cache = own_bundles
     AOTAutogradCache._get_tmp_dir = classmethod(_get_tmp_dir)
@@ -118,6 +133,16 @@ def _keep_in_own_folder() -> None:
 
 
 _keep_in_own_folder()
+
+# Gets AOTAutograd's entries, pickled, by the name under which captured code calls the graph.
+on_entry: Callable[[str, bytes], None] | None = None
+
+
+def entry_was_found(gm: Any) -> None:
+    """To be called when AOTAutograd has found its entry for the graph that Dynamo captured."""
+    name, found = getattr(gm, "_backend_id", None), getattr(_caches, "found", None)
+    if on_entry is not None and name is not None and found is not None:
+        on_entry(name, found)
 
 
 def backward_is_compiled() -> None:
