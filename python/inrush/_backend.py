@@ -109,7 +109,12 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
     from inrush import control_flow
 
     try:
-        settings = {"strict": options.strict, "threads": options.threads, "trace": trace_folder(options, gm, report.kind)}
+        settings = {
+            "strict": options.strict,
+            "threads": options.threads,
+            "fallback_random": options.fallback_random,
+            "trace": trace_folder(options, gm, report.kind),
+        }
         with _compat.no_tracing():
             compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())

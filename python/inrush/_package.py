@@ -45,12 +45,15 @@ def aot_compile(program: torch.export.ExportedProgram, path: str | os.PathLike[s
     return path
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None) -> CompiledPackage:
-    """Loads a package. No compiler is needed; weights are read from the file."""
+def load(path: str | os.PathLike[str], *, threads: int | None = None, seed: int = 0) -> CompiledPackage:
+    """Loads a package. No compiler is needed; weights are read from the file.
+
+    ``seed`` is that of the first call's random numbers where the program draws some; each call takes the next.
+    """
     import torch  # noqa: F401  # the native half looks PyTorch's functions up in the process
 
     path = os.fspath(path)
-    compiled, inputs = _native.load_package(path, threads)
+    compiled, inputs = _native.load_package(path, threads, seed)
     with zipfile.ZipFile(path) as package:
         trees = json.loads(package.read(TREES)) if TREES in package.namelist() else None
     return CompiledPackage(path, compiled, inputs, trees)

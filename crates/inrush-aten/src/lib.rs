@@ -15,6 +15,7 @@ mod flat;
 pub mod lower;
 pub mod meta;
 pub mod normalize;
+pub mod random;
 pub mod rows;
 pub mod schema;
 pub mod view;
@@ -44,6 +45,13 @@ pub struct Row {
     pub route: Route,
     /// A call on typed tensors, `(f32[2,3], f32[3], alpha=2)`; see [`example`].
     pub example: &'static str,
+}
+
+impl Row {
+    /// Whether the operator draws random numbers: it has a parameter for the seed ([`random`]).
+    pub fn draws(&self) -> bool {
+        self.schema.contains("Tensor? seed=None")
+    }
 }
 
 /// Types of the results.

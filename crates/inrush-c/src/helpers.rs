@@ -595,7 +595,7 @@ const F16_STORE: &str = "u32 u; __builtin_memcpy(&u, &x, 4); u32 s = u >> 16 & 0
      return (u16)(s | ((a + 0xc8000fff + (a >> 13 & 1)) >> 13));";
 
 /// gcc's builtins where the compiler is gcc; clang makes good code of the other text.
-fn gcc_only(gcc: &str, other: &str) -> String {
+pub(crate) fn gcc_only(gcc: &str, other: &str) -> String {
     format!("\n#ifdef __clang__\n{other}\n#else\n{gcc}\n#endif\n")
 }
 

@@ -17,6 +17,7 @@ mod function;
 mod helpers;
 mod memory;
 mod ops;
+mod philox;
 mod reduce;
 mod types;
 

@@ -97,6 +97,10 @@ impl Emitter<'_> {
             ScalarOp::Not if d == DType::Bool => format!("!{}", x[0]),
             ScalarOp::Not => format!("({elem})(~{})", x[0]),
             ScalarOp::Where => format!("{} ? {} : {}", x[0], x[1], x[2]),
+            ScalarOp::Philox => {
+                let f = self.helpers.philox(1, self.caps);
+                format!("{f}({})", x.join(", "))
+            }
             _ if op.class() == OpClass::Math && float => {
                 let f = self.helpers.libm(op.text(), elem, op.arity());
                 format!("{f}({})", x.join(", "))
@@ -153,6 +157,13 @@ impl Emitter<'_> {
             }
             ScalarOp::Abs if d.is_unsigned() => x[0].clone(),
             ScalarOp::Abs => format!("({0} ^ ({0} < 0)) - ({0} < 0)", x[0]),
+            // Every lane by the same number of bits, which is in range.
+            ScalarOp::Shl if self.is_count(args[1], d) => infix("<<"),
+            ScalarOp::Shr if self.is_count(args[1], d) => infix(">>"),
+            ScalarOp::Philox => {
+                let f = self.helpers.philox(w, caps);
+                format!("{f}({})", x.join(", "))
+            }
             ScalarOp::Remainder
             | ScalarOp::FloorDiv
             | ScalarOp::TruncDiv
@@ -265,6 +276,11 @@ impl Emitter<'_> {
             Def::Const(_) => true,
             _ => false,
         }
+    }
+
+    /// A constant number of bits that values of `d` can be shifted by.
+    fn is_count(&self, v: ValId, d: DType) -> bool {
+        matches!(self.kernel.value(v).def, Def::Const(c) if (0..8 * d.size() as i64).contains(&c.as_i64()))
     }
 
     /// A comparison of vectors of `elem` as a mask of this loop.

@@ -65,6 +65,14 @@ pub struct RunArgs {
     /// Value of a symbolic size for random inputs, as NAME=N; may be repeated
     #[arg(long, value_name = "NAME=N")]
     pub size: Vec<String>,
+    /// Seed of the first call's random numbers, for models that draw some; each call takes the next
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub seed: i64,
     /// Seconds to measure the latency for
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,

@@ -33,6 +33,7 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             ),
         },
     };
+    s.model.set_seed(a.seed);
     let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
     let peak = s.model.stats(&inputs)?.bytes;
     let report = Check::new(&outputs, expect.as_ref())?;

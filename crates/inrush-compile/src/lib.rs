@@ -71,11 +71,12 @@ pub struct Compiled {
 /// # Errors
 /// An error with the stage's name: an operator or argument that is not supported, or a broken invariant.
 pub fn compile(
-    graph: Graph,
+    mut graph: Graph,
     caps: &Caps,
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
+    inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
     let unit = Run { observer }.unit(graph, caps, &options.sched)?;
     Ok(Compiled {
         program: unit.program,

@@ -25,6 +25,8 @@ fn every_example_agrees_with_pytorch() {
     // A row without an example is one of the graph itself: asserts, symbolic sizes.
     let names: Vec<&str> = inrush_aten::rows()
         .filter(|r| !r.example.is_empty())
+        // Random numbers are not PyTorch's; their distributions are compared by the tests of the Python package.
+        .filter(|r| !r.draws() && !r.name.starts_with("inrush."))
         .map(|r| r.name)
         .filter(|n| n.contains(&filter) && !UNDEFINED.iter().any(|u| n.contains(u)))
         .collect();

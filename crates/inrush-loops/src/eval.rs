@@ -177,10 +177,34 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Shl => a << b,
             Shr if !(0..bits).contains(&b) => -((a < 0) as i128),
             Shr => a >> b,
+            Philox if d == DType::I32 => {
+                let word = |k: usize| x[k] as u32;
+                philox([word(0), word(1)], [word(2), word(3), word(4), 0])[0] as i128
+            }
             _ => return None,
         },
         d,
     ))
+}
+
+/// Philox 4x32-10: four random words for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
+/// as 1, 2, 3", 2011).
+pub fn philox(mut key: [u32; 2], mut c: [u32; 4]) -> [u32; 4] {
+    for round in 0..10 {
+        if round > 0 {
+            key[0] = key[0].wrapping_add(0x9e37_79b9);
+            key[1] = key[1].wrapping_add(0xbb67_ae85);
+        }
+        let p = c[0] as u64 * 0xd251_1f53;
+        let q = c[2] as u64 * 0xcd9e_8d57;
+        c = [
+            (q >> 32) as u32 ^ c[1] ^ key[0],
+            q as u32,
+            (p >> 32) as u32 ^ c[3] ^ key[1],
+            p as u32,
+        ];
+    }
+    c
 }
 
 fn logical(op: ScalarOp, x: &[Scalar]) -> Option<Scalar> {
@@ -372,10 +396,25 @@ mod tests {
         assert!(op(Add, F32, &[f(1.0)]).is_err());
     }
 
+    /// Test vectors that its authors publish with the generator.
+    #[test]
+    fn philox_gives_its_authors_numbers() {
+        assert_eq!(
+            philox([0, 0], [0; 4]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox([u32::MAX; 2], [u32::MAX; 4]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        let word = op(Philox, I32, &[i(0), i(0), i(0), i(0), i(0)]).unwrap();
+        assert_eq!(word, i(0x6627_e8d5));
+    }
+
     #[test]
     fn every_operation_has_a_value_somewhere() {
         for o in ScalarOp::all() {
-            let defined = [F32, I64, Bool].into_iter().any(|d| {
+            let defined = [F32, I64, I32, Bool].into_iter().any(|d| {
                 let args: Vec<Scalar> = (0..o.arity()).map(|_| i(1).convert(d)).collect();
                 op(o, d, &args).is_ok()
             });

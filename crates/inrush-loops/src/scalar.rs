@@ -31,7 +31,7 @@ pub enum ResultRule {
 pub enum OpClass {
     /// One or a few instructions that every language spells.
     Core,
-    /// A function of the C math library of this text name; tens of instructions.
+    /// Tens of instructions. Of floats a function of the C math library of this text name.
     Math,
 }
 
@@ -127,6 +127,8 @@ scalar_ops! {
     Pow "pow" 2 Same Math;
     Hypot "hypot" 2 Same Math;
     Nextafter "nextafter" 2 Same Math;
+    /// Random bits, `i32` only: the first word of Philox 4x32-10 with key `(a, b)` and counter `(c, d, e, 0)`.
+    Philox "philox" 5 Same Math;
 }
 
 impl ScalarOp {

@@ -46,6 +46,9 @@ pub fn write<'a>(
     let mut weights = Vec::new();
     for b in &program.buffers {
         let Place::Weight(w) = &b.place else { continue };
+        if w.name == inrush_program::SEED {
+            continue;
+        }
         let data = weight(&w.name)
             .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
         let bytes = &data.bytes[..used_bytes(&data).min(data.bytes.len())];

@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 pub use size::{Size, SizeId, evaluate};
 
+/// The weight that holds the seed of a model's next call, one `i64`: no file has it. It is 0 when a model is loaded, and each
+/// call of a program that draws random numbers leaves it one higher.
+pub const SEED: &str = "inrush.seed";
+
 /// A position in [`Program::buffers`].
 pub type BufferId = u32;
 

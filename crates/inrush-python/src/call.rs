@@ -78,6 +78,35 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
+    /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
+    pub fn seed(&mut self, outs: Vec<usize>) -> PyResult<Call> {
+        let torch = self.fx_node.py().import("torch")?;
+        let target = torch
+            .getattr("ops")?
+            .getattr("aten")?
+            .getattr("randint")?
+            .getattr("low")?;
+        let args = (i64::MIN, i64::MAX, vec![1i64]).into_pyobject(torch.py())?;
+        let args = args
+            .iter()
+            .map(|a| self.read(&a, 0))
+            .collect::<PyResult<_>>()?;
+        let mut kwargs = Vec::new();
+        for (k, v) in [
+            ("dtype", torch.getattr("int64")?),
+            ("device", "cpu".into_pyobject(torch.py())?.into_any()),
+        ] {
+            kwargs.push((k.to_string(), self.read(&v, 0)?));
+        }
+        Ok(Call {
+            target: self.hold(target.unbind()),
+            args,
+            kwargs,
+            unpack: false,
+            outs,
+        })
+    }
+
     /// Adds an object to the graph's list.
     pub fn hold(&mut self, object: Py<PyAny>) -> ObjectId {
         self.objects.push(object);

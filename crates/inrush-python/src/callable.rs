@@ -107,7 +107,7 @@ impl Compiled {
 
 /// Compiles an FX graph module of ATen operators.
 ///
-/// `options` may hold `strict`, `threads` and `trace`; `resolve` tells what to call for an FX node that is not compiled (by
+/// `options` may hold `strict`, `threads`, `fallback_random` and `trace`; `resolve` tells what to call for an FX node that is not compiled (by
 /// default the node's target).
 #[pyfunction]
 #[pyo3(signature = (gm, options=None, resolve=None))]
@@ -124,6 +124,7 @@ pub fn compile_fx(
         }
         match k.cast::<PyString>()?.to_str()? {
             "strict" => settings.strict = v.extract()?,
+            "fallback_random" => settings.fallback_random = v.extract()?,
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),

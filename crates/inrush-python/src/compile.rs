@@ -5,6 +5,7 @@ use crate::errors::raise;
 use crate::fx::{self, Imported, Source};
 use crate::recipe::{self, Out, Read, Recipe, Step};
 use crate::run::{self, Loaded, Runner};
+use inrush_aten::random::SEED_OPERATOR;
 use inrush_base::{Caps, Error, Isa};
 use inrush_compile::{
     Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, What, compile_sequence,
@@ -27,6 +28,8 @@ pub struct Settings {
     pub strict: bool,
     /// Threads; PyTorch's number where left out.
     pub threads: Option<usize>,
+    /// Random operators are called, so that they follow eager's stream.
+    pub fallback_random: bool,
     /// A folder that gets the text of every stage.
     pub trace: Option<PathBuf>,
 }
@@ -93,6 +96,9 @@ pub fn compile(
         trace: settings.trace.is_some().then(FxHashMap::default),
     };
     let mut imported = fx::import(py, gm)?;
+    if !settings.fallback_random {
+        imported.draw();
+    }
     let graph = std::mem::take(&mut imported.graph);
     let text = || graph.print();
     watch.end("import", &text);
@@ -215,6 +221,10 @@ fn recipe(
                 strides: v.strides,
                 offset: v.offset,
             }),
+            What::Call(c) if c.op == SEED_OPERATOR => {
+                let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
+                recipe::What::Call(r.seed(outs)?)
+            }
             What::Call(c) => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
                     raise(Error::internal(format!("`{}` cannot be called", c.op)))

@@ -7,7 +7,7 @@ mod target;
 mod types;
 
 use crate::errors::raise;
-use inrush_aten::{NamedArg, bind};
+use inrush_aten::{NamedArg, bind, random};
 use inrush_base::{Error, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{
@@ -83,6 +83,18 @@ pub fn import<'py>(py: Python<'py>, gm: &Bound<'py, PyAny>) -> PyResult<Imported
         importer.fx_node(&node?)?;
     }
     Ok(importer.out)
+}
+
+impl Imported {
+    /// Has kernels draw the random numbers of a graph that needs some: its first node becomes the one that gives the seed.
+    pub fn draw(&mut self) {
+        if random::needed(&self.graph) {
+            random::seed_by_call(&mut self.graph);
+            self.nodes.insert(0, None);
+            let why = "the seed of kernels that draw random numbers";
+            self.called.insert(0, Some(why.into()));
+        }
+    }
 }
 
 struct Importer<'py> {

@@ -80,6 +80,7 @@ pub fn load_package(
     py: Python<'_>,
     path: PathBuf,
     threads: Option<usize>,
+    seed: i64,
 ) -> PyResult<(Compiled, Inputs)> {
     let pool = compile::pool(py, threads)?;
     let model = py
@@ -111,6 +112,7 @@ pub fn load_package(
             })
         })
         .map_err(|e| raise(e.in_file(path.display().to_string())))?;
+    model.set_seed(seed);
     let program = model.program().clone();
     let inputs = (program.inputs.iter())
         .map(|i| {

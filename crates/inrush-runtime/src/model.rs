@@ -2,8 +2,8 @@
 
 use crate::contract::Packed;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
-use crate::weights::WeightSource;
-use inrush_base::{Error, Result};
+use crate::weights::{WeightSource, WeightView};
+use inrush_base::{DType, Error, Result};
 use inrush_cpu::Pool;
 use inrush_program::{BufferId, Place, Program, Step};
 use std::path::Path;
@@ -118,6 +118,22 @@ impl Model {
         Some(out)
     }
 
+    /// Sets the seed of the next call's random numbers. False when the model draws none.
+    pub fn set_seed(&self, seed: i64) -> bool {
+        let _guard = self
+            .exclusive
+            .as_ref()
+            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let found = self.program.buffers.iter().position(|b| {
+            matches!(&b.place, Place::Weight(w) if w.name == inrush_program::SEED) && b.written
+        });
+        if let Some(id) = found {
+            // SAFETY: a weight that calls write is an own copy of eight bytes, and no call runs now.
+            unsafe { self.state.base[id].cast::<i64>().write_unaligned(seed) };
+        }
+        found.is_some()
+    }
+
     /// The source that the model's weights come from.
     pub fn weights(&self) -> &dyn WeightSource {
         self.bound.weights.as_ref()
@@ -186,6 +202,14 @@ impl Bound {
     }
 }
 
+/// What a model that draws random numbers starts from.
+const FIRST_SEED: WeightView<'static> = WeightView {
+    dtype: DType::I64,
+    sizes: &[1],
+    strides: &[1],
+    bytes: &[0; 8],
+};
+
 /// The buffer that owns the storage of `b`, and its place.
 pub(crate) fn root(program: &Program, mut b: BufferId) -> (BufferId, &Place) {
     loop {
@@ -231,7 +255,11 @@ fn bind_weights(
     for (id, b) in program.buffers.iter().enumerate() {
         match &b.place {
             Place::Weight(w) => {
-                let view = weights.weight(&w.name).ok_or_else(|| {
+                let found = match w.name.as_str() {
+                    inrush_program::SEED => Some(FIRST_SEED),
+                    name => weights.weight(name),
+                };
+                let view = found.ok_or_else(|| {
                     Error::input(format!("the model's weight `{}` is missing", w.name))
                 })?;
                 if view.dtype != b.dtype.0 || view.sizes != w.sizes {

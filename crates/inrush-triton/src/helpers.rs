@@ -28,6 +28,18 @@ def trunc_div(a, b):
 ",
     },
     Helper {
+        name: "random_bits",
+        text: "\
+def random_bits(k0, k1, c0, c1, c2):
+    # The first word of Philox 4x32-10 with the key (k0, k1) and the counter (c0, c1, c2, 0).
+    k0, k1 = k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True)
+    c0, c1, c2 = c0.to(tl.uint32, bitcast=True), c1.to(tl.uint32, bitcast=True), c2.to(tl.uint32, bitcast=True)
+    key = k0.to(tl.uint64) | (k1.to(tl.uint64) << 32)
+    a, b, c, d = tl.philox(key, c0, c1, c2, c0 * 0)
+    return a.to(tl.int32, bitcast=True)
+",
+    },
+    Helper {
         name: "int_fmod",
         text: "\
 def int_fmod(a, b):

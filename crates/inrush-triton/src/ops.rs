@@ -103,6 +103,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
             bits - 1
         ),
         Where => call("tl.where"),
+        Philox => call("random_bits"),
         _ if op.class() != OpClass::Math || !float => {
             return Err(Error::unsupported(format!(
                 "the operation `{}` of {d} in a Triton kernel",

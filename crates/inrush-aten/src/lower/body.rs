@@ -87,6 +87,11 @@ impl<'g> BodyBuilder<'g> {
         self.push(Stmt::Index { expr, dtype }, dtype)
     }
 
+    /// The value of an index expression as `dtype`, wrapped when that is narrower.
+    pub fn index_as(&mut self, expr: Expr, dtype: DType) -> StmtId {
+        self.push(Stmt::Index { expr, dtype }, dtype)
+    }
+
     /// Reads `t` at the given index of each of its dimensions.
     pub fn load(&mut self, t: &Tensor, at: &[Expr]) -> StmtId {
         let coords = t.at(self.exprs, at);

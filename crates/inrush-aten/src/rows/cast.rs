@@ -2,7 +2,7 @@
 
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, View, meta};
 use inrush_base::{DType, Error, Result};
-use inrush_graph::{Arg, ValueId};
+use inrush_graph::ValueId;
 
 /// `self` as the declared dtype.
 fn convert<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
@@ -36,20 +36,6 @@ fn identity(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View::identity(c.exprs, &c.viewed()?.sizes)])
 }
 
-fn dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let x = args.value("input")?;
-    if !args.bool("train")? {
-        return Ok(vec![x]);
-    }
-    match args.float("p")? {
-        0.0 => Ok(vec![x]),
-        1.0 => Ok(vec![
-            b.call("aten.mul.Tensor", &[x.into(), Arg::Float(0.0)])?,
-        ]),
-        _ => Err(Error::unsupported("dropout in training mode")),
-    }
-}
-
 /// The bits of `self` read as another dtype of equal size.
 fn bit_view<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
@@ -81,16 +67,6 @@ const fn same(name: &'static str, schema: &'static str, example: &'static str) -
         meta: Meta::Route,
         route: Route::View(identity),
         example,
-    }
-}
-
-const fn dropout_row(name: &'static str) -> Row {
-    Row {
-        name,
-        schema: "(Tensor input, float p, bool train) -> Tensor",
-        meta: Meta::Route,
-        route: Route::Decompose(dropout),
-        example: "(f32[2,3], 0.5, false)",
     }
 }
 
@@ -217,8 +193,4 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[3])",
     ),
-    dropout_row("aten.dropout.default"),
-    dropout_row("aten.feature_dropout.default"),
-    dropout_row("aten.alpha_dropout.default"),
-    dropout_row("aten.feature_alpha_dropout.default"),
 ];

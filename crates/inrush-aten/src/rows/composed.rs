@@ -141,17 +141,6 @@ fn dropout_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.mul(g, kept)?])
 }
 
-/// Without training nothing is dropped; in training random numbers are drawn.
-fn native_dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let x = args.value("input")?;
-    if args.given("train") && args.bool("train")? {
-        return Err(args.unsupported("train", "random numbers are not supported"));
-    }
-    let sizes = b.sizes(x)?;
-    let mask = b.full(&sizes, 1.0, inrush_base::DType::Bool)?;
-    Ok(vec![x, mask])
-}
-
 fn trace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     if b.rank(x)? != 2 {
@@ -255,12 +244,6 @@ pub const ROWS: &[Row] = &[
         "(Tensor self) -> (Tensor output, Tensor buffer)",
         log_sigmoid_forward,
         "(f32[4])",
-    ),
-    row(
-        "aten.native_dropout.default",
-        "(Tensor input, float p, bool? train) -> (Tensor, Tensor)",
-        native_dropout,
-        "(f32[4], 0.5, false)",
     ),
     row(
         "aten.native_dropout_backward.default",

@@ -30,6 +30,7 @@ mod order;
 mod pointwise;
 mod pool;
 mod pool_backward;
+mod random;
 mod reduce;
 mod resample;
 mod scan;
@@ -75,6 +76,7 @@ const FAMILIES: &[&[Row]] = &[
     order::ROWS,
     pool::ROWS,
     pool_backward::ROWS,
+    random::ROWS,
     reduce::ROWS,
     resample::ROWS,
     scan::ROWS,

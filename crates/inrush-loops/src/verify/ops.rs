@@ -23,6 +23,7 @@ pub(super) fn refuses(op: ScalarOp, d: DType) -> Option<&'static str> {
             d.is_float() || d.is_int() || d == DType::Bool,
             "has no order or choice here",
         ),
+        Philox => (d == DType::I32, "is not i32"),
         _ => (d.is_float(), "is no float"),
     };
     (!ok).then_some(why)
