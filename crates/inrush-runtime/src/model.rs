@@ -124,12 +124,16 @@ impl Model {
             .exclusive
             .as_ref()
             .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
-        let found = self.program.buffers.iter().position(|b| {
+        let found = self.program().buffers.iter().position(|b| {
             matches!(&b.place, Place::Weight(w) if w.name == inrush_program::SEED) && b.written
         });
         if let Some(id) = found {
             // SAFETY: a weight that calls write is an own copy of eight bytes, and no call runs now.
-            unsafe { self.state.base[id].cast::<i64>().write_unaligned(seed) };
+            unsafe {
+                self.bound.state.base[id]
+                    .cast::<i64>()
+                    .write_unaligned(seed)
+            };
         }
         found.is_some()
     }
