@@ -1,6 +1,7 @@
 //! The executor. A call reads its symbols, takes a prepared plan for them (or prepares one), then only issues work:
 //! no hashing, no string work, no allocation besides outputs once shapes have been seen.
 
+use crate::arena::Arena;
 use crate::bind;
 use crate::contract::Contraction;
 use crate::model::{KernelFn, Model, root};
@@ -59,10 +60,9 @@ enum Ready {
     Nothing,
 }
 
-/// Memory that a call borrows and gives back.
+/// What a call borrows and gives back.
 #[derive(Default)]
 pub(crate) struct Frame {
-    arena: Option<Storage>,
     pointers: Vec<*mut u8>,
 }
 
@@ -281,15 +281,8 @@ impl Model {
         inputs: &[*mut u8],
         outputs: &[*mut u8],
     ) -> Result<()> {
-        let fit = |slot: &mut Option<Storage>, need: usize| -> Result<*mut u8> {
-            if slot.as_ref().is_none_or(|s| s.len() < need) {
-                // Freed first, so that the peak is the new block alone.
-                *slot = None;
-                *slot = Some(Storage::uninit(need)?);
-            }
-            Ok(slot.as_ref().map_or(std::ptr::null_mut(), Storage::as_ptr))
-        };
-        let arena = fit(&mut frame.arena, p.arena_bytes)?;
+        let lent = Arena::lend(p.arena_bytes)?;
+        let arena = lent.as_ptr();
         let pointers = &mut frame.pointers;
         pointers.clear();
         for (id, place) in p.places.iter().enumerate() {

@@ -2,6 +2,7 @@
 //!
 //! Does not know: any compiler crate. It is handed a program, C source (or a built object) and weights.
 
+mod arena;
 mod bind;
 pub mod cache;
 pub mod cc;
