@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _log, _native, _options, _report
+from inrush import _cache, _compat, _fallback, _gpu, _log, _native, _options, _report
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -29,6 +29,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         return _compat.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
     start = time.perf_counter()
+    _gpu.warm()
     frame = Frame(options, len(example_inputs))
     with _cache.scope(frame.folder, frame.loaded):
         wrapped = _compat.call_aot(
@@ -115,6 +116,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "fallback_random": options.fallback_random,
             "trace": trace_folder(options, gm, report.kind),
         }
+        settings |= _gpu.settings()
         with _compat.no_tracing():
             compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())
@@ -160,7 +162,7 @@ def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
 
 def calls_python(compiled: Any) -> str | None:
     """Why the callable may enter Python while it runs, or None. Dynamo would trace what Python runs under it."""
-    return "operators are called" if compiled.report().get("calls") else None
+    return "operators are called" if compiled.report()["python"] else None
 
 
 def boxed(function: Compiled) -> Compiled:

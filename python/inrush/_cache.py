@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
-from inrush import _compat, _native, _report
+from inrush import _compat, _gpu, _native, _report
 from inrush._options import Options
 
 _local = threading.local()
@@ -67,6 +67,7 @@ def folder(options: Options) -> str | None:
     with open(_native.__file__, "rb") as file:
         build = os.fstat(file.fileno())
     parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), sorted(options.as_dict().items())]
+    parts += _gpu.identity()
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return os.path.join(_native.cache_dir(), "graphs", digest)
 

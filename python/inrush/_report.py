@@ -28,6 +28,8 @@ class GraphReport:
     """Fused kernels, each with what is fused in it."""
     contractions: int = 0
     """Matrix products and convolutions."""
+    libraries: list[str] = field(default_factory=list)
+    """Operators that a vendor's library does on a GPU: matrix products, convolutions, attention."""
     calls: list[Called] = field(default_factory=list)
     """Operators that PyTorch runs, with the reason."""
     fallback: str | None = None
@@ -53,6 +55,7 @@ class GraphReport:
         """Takes over what the native half reports."""
         self.kernels = list(native["kernels"])
         self.contractions = native["contractions"]
+        self.libraries = list(native["libraries"])
         self.stages = dict(native["stages"])
         self.cache = {True: "hit", False: "nothing was built from these kernels before", None: "no kernels"}[native["cached"]]
         calls: dict[tuple[str, str], Called] = {}
@@ -66,7 +69,8 @@ class GraphReport:
             return f"{self.kind}: {self.nodes} nodes run eagerly: {self.fallback}"
         lines = [
             f"{self.kind}: {self.nodes} nodes, {len(self.kernels)} kernels, {self.contractions} matrix products or convolutions, "
-            f"{self.extern_calls} called operators, {self.seconds * 1e3:.1f} ms, cache: {self.cache or 'not used'}"
+            + (f"{len(self.libraries)} library calls, " if self.libraries else "")
+            + f"{self.extern_calls} called operators, {self.seconds * 1e3:.1f} ms, cache: {self.cache or 'not used'}"
         ]
         lines += [f"  {c.op} called {c.count} times: {c.reason}" for c in self.calls]
         return "\n".join(lines)

@@ -4,13 +4,12 @@
 
 A request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
 "divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
-"metadata": {...}} or {"id", "error": text}. The binary and its metadata stand in `out` under the digest of the request, written
-to a temporary name and renamed, so that workers may share the folder; what is there already is not built again.
+"metadata": {...}} or {"id", "error": text}. The binary stands in `out` under the request's id, which is the digest of all that
+it depends on, written to a temporary name and renamed, so that workers may share the folder.
 
 Nothing else is written to the socket: Triton and ptxas write to stdout and stderr as they like.
 """
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -34,13 +33,6 @@ OPTIONAL = (
 )
 
 
-def digest(request, source, version):
-    """The content address of a build."""
-    parts = {k: request[k] for k in ("function", "signature", "constants", "divisible", "options", "target")}
-    text = json.dumps([version, source, parts], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
-
-
 def place(folder, name, data):
     """Writes a file whole or not at all."""
     handle, temporary = tempfile.mkstemp(dir=folder)
@@ -59,18 +51,10 @@ def build(request):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    with open(request["source"], encoding="utf-8") as f:
-        source = f.read()
-    key = digest(request, source, triton.__version__)
-    folder = request["out"]
+    key, folder = request["id"], request["out"]
     os.makedirs(folder, exist_ok=True)
     backend, arch, warp = request["target"]
     extension = {"cuda": "cubin", "hip": "hsaco", "xpu": "spv"}[backend]
-    binary, notes = os.path.join(folder, f"{key}.{extension}"), os.path.join(folder, f"{key}.json")
-    found = existing(binary, notes)
-    if found is not None:
-        return binary, found
-
     spec = importlib.util.spec_from_file_location(f"inrush_kernel_{key}", request["source"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -92,24 +76,8 @@ def build(request):
             metadata[name] = getattr(compiled.metadata, name)
     code = compiled.asm[extension]
     metadata["bytes"] = len(code)
-    metadata["digest"] = hashlib.blake2b(code, digest_size=20).hexdigest()
     place(folder, f"{key}.{extension}", code)
-    # The notes come last: a binary without them was not finished.
-    place(folder, f"{key}.json", json.dumps(metadata).encode())
-    return binary, metadata
-
-
-def existing(binary, notes):
-    """The metadata of an earlier build, if it is whole."""
-    try:
-        with open(notes, encoding="utf-8") as f:
-            metadata = json.load(f)
-        with open(binary, "rb") as f:
-            code = f.read()
-    except (OSError, ValueError):
-        return None
-    whole = hashlib.blake2b(code, digest_size=20).hexdigest() == metadata.get("digest")
-    return metadata if whole and all(n in metadata for n in NEEDED) else None
+    return os.path.join(folder, f"{key}.{extension}"), metadata
 
 
 def explain(error):

@@ -6,6 +6,8 @@
 //! Does not know: files, clocks, Python, devices by name.
 
 mod functions;
+mod gpu;
+mod library;
 mod partition;
 mod same;
 mod sequence;
@@ -15,12 +17,14 @@ mod wrap;
 
 use inrush_base::{Caps, Result};
 use inrush_c::Function;
-use inrush_graph::Graph;
-use inrush_program::Program;
+use inrush_graph::{Graph, Guard};
+use inrush_program::{GpuKernel, Program};
+use inrush_sched::Plan;
+use signature::Signature;
 
 pub use sequence::{
-    Call, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View, What,
-    compile_sequence,
+    Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
+    What, compile_sequence,
 };
 
 /// The stages in order, as `inrush inspect --stage` names them.
@@ -60,8 +64,10 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub program: Program,
-    /// Translation units of the shared object.
+    /// Translation units of the shared object, on a CPU.
     pub pieces: Vec<String>,
+    /// The kernels, on a GPU.
+    pub kernels: Vec<GpuKernel>,
     /// Fusions that were considered and refused, printed.
     pub refusals: Vec<String>,
 }
@@ -78,9 +84,17 @@ pub fn compile(
 ) -> Result<Compiled> {
     inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
     let unit = Run { observer }.unit(graph, caps, &options.sched)?;
+    let (pieces, kernels) = match unit.code {
+        Code::C(functions) => (
+            functions::spread(&functions, options.pieces.max(1)),
+            Vec::new(),
+        ),
+        Code::Gpu(kernels) => (Vec::new(), kernels),
+    };
     Ok(Compiled {
         program: unit.program,
-        pieces: functions::spread(&unit.functions, options.pieces.max(1)),
+        pieces,
+        kernels,
         refusals: unit.refusals,
     })
 }
@@ -88,8 +102,14 @@ pub fn compile(
 /// What one graph gives.
 pub(crate) struct Unit {
     pub program: Program,
-    pub functions: Vec<Function>,
+    pub code: Code,
     pub refusals: Vec<String>,
+}
+
+/// Source of a program's kernels.
+pub(crate) enum Code {
+    C(Vec<Function>),
+    Gpu(Vec<GpuKernel>),
 }
 
 struct Run<'a> {
@@ -109,26 +129,64 @@ impl Run<'_> {
             || inrush_sched::schedule(loops, caps, sched),
             |p| p.print(),
         )?;
+        let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
+        let (program, code) = match caps.gpu {
+            None => self.c(&guards, &signature, &plan, caps)?,
+            Some(_) => self.gpu(&guards, &signature, &plan, caps)?,
+        };
+        Ok(Unit {
+            program,
+            code,
+            refusals,
+        })
+    }
+
+    /// The stages behind the plan, for a CPU.
+    fn c(
+        &mut self,
+        guards: &[Guard],
+        signature: &Signature,
+        plan: &Plan,
+        caps: &Caps,
+    ) -> Result<(Program, Code)> {
         let kernels = self.stage(
             "tile",
-            || functions::tile(&plan, caps),
-            |k| functions::show(&plan, k),
+            || functions::tile(plan, caps),
+            |k| functions::show(plan, k),
         )?;
         let emitted = self.stage(
             "emit",
-            || functions::emit(&plan, &kernels, caps),
+            || functions::emit(plan, &kernels, caps),
             |e| functions::spread(&e.functions, 1).join("\n"),
         )?;
         let program = self.stage(
             "wrap",
-            || wrap::wrap(&guards, &signature, &plan, &kernels, &emitted),
+            || wrap::wrap(guards, signature, plan, &wrap::Code::C(&kernels, &emitted)),
             |p| p.to_string(),
         )?;
-        Ok(Unit {
-            program,
-            functions: emitted.functions,
-            refusals: plan.refusals.iter().map(|r| plan.show_refusal(r)).collect(),
-        })
+        Ok((program, Code::C(emitted.functions)))
+    }
+
+    /// The stages behind the plan, for a GPU.
+    fn gpu(
+        &mut self,
+        guards: &[Guard],
+        signature: &Signature,
+        plan: &Plan,
+        caps: &Caps,
+    ) -> Result<(Program, Code)> {
+        let blocks = self.stage(
+            "tile",
+            || gpu::tile(plan, caps),
+            |b| format!("{} block programs\n", b.distinct.len()),
+        )?;
+        let kernels = self.stage("emit", || gpu::emit(plan, blocks), gpu::show)?;
+        let program = self.stage(
+            "wrap",
+            || wrap::wrap(guards, signature, plan, &wrap::Code::Gpu(&kernels)),
+            |p| p.to_string(),
+        )?;
+        Ok((program, Code::Gpu(kernels.kernels)))
     }
 
     fn stage<T>(

@@ -7,12 +7,12 @@
 use crate::functions::spread;
 use crate::partition::{self, Cut, Piece};
 use crate::sizes::Sizes;
-use crate::{Options, Run, Unit};
-use inrush_base::{Caps, Error, ErrorKind, Result};
+use crate::{Code, Options, Run, Unit, library};
+use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Graph, NodeId, OutputValue, Type, ValueId};
-use inrush_program::{Program, Size, SizeId};
+use inrush_program::{GpuKernel, Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
@@ -27,10 +27,22 @@ pub struct Sequence {
     /// Integers that the caller asked for, where they are arithmetic over the symbols.
     pub ints: Vec<(Expr, SizeId)>,
     pub outputs: Vec<SequenceOutput>,
-    /// Translation units of the one shared object of all segments.
+    /// Translation units of the one shared object of all segments, on a CPU.
     pub pieces: Vec<String>,
+    /// The distinct kernels of all segments, on a GPU.
+    pub kernels: Vec<GpuKernel>,
+    /// For tensors that pass between parts: dtypes, sizes and strides. On GPUs only; a size that nothing says leaves one out.
+    pub layouts: Vec<(ValueId, Layout)>,
     /// Fusions that were considered and refused, printed.
     pub refusals: Vec<String>,
+}
+
+/// How a tensor lies in memory.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub dtype: DType,
+    pub sizes: Vec<SizeId>,
+    pub strides: Vec<SizeId>,
 }
 
 /// Where a symbol is read, and from when on.
@@ -88,6 +100,8 @@ pub struct Call {
     pub node: NodeId,
     pub op: String,
     pub reason: String,
+    /// Called because a library is the fastest there is.
+    pub library: bool,
     pub outs: Vec<ValueId>,
 }
 
@@ -141,6 +155,14 @@ pub fn compile_sequence(
         .collect();
     let mut called = partition::must_call(graph);
     called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
+    if caps.gpu.is_some() {
+        for (n, node) in graph.nodes.iter().enumerate() {
+            if library::serves(&node.op) {
+                let at = called.entry(NodeId::from_index(n));
+                at.or_insert_with(|| library::REASON.to_string());
+            }
+        }
+    }
     let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
     let cut = loop {
         let cut = partition::cut(graph, &called)?;
@@ -166,7 +188,7 @@ pub fn compile_sequence(
             break cut;
         }
     };
-    assemble(graph, request, cut, called, units, options)
+    assemble(graph, request, cut, called, units, options, caps)
 }
 
 /// Marks what an error names as called: its node, or without one all nodes of the segment.
@@ -265,6 +287,7 @@ fn assemble(
     called: BTreeMap<NodeId, String>,
     mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>,
     options: &Options,
+    caps: &Caps,
 ) -> Result<Sequence> {
     let mut known = Known {
         graph,
@@ -287,6 +310,7 @@ fn assemble(
     }
     let mut sizes = Sizes::new(&graph.exprs, &known.order);
     let mut functions: Vec<Function> = Vec::new();
+    let mut kernels: Vec<GpuKernel> = Vec::new();
     let mut seen: FxHashSet<String> = FxHashSet::default();
     let mut refusals = Vec::new();
     let mut parts = Vec::new();
@@ -296,9 +320,12 @@ fn assemble(
                 let unit = units
                     .remove(&(s.nodes, s.outputs.clone()))
                     .ok_or_else(|| Error::internal("a segment was not compiled"))?;
-                for f in unit.functions {
-                    if seen.insert(f.name.clone()) {
-                        functions.push(f);
+                match unit.code {
+                    Code::C(all) => {
+                        functions.extend(all.into_iter().filter(|f| seen.insert(f.name.clone())));
+                    }
+                    Code::Gpu(all) => {
+                        kernels.extend(all.into_iter().filter(|k| seen.insert(k.symbol.clone())));
                     }
                 }
                 refusals.extend(unit.refusals);
@@ -325,6 +352,7 @@ fn assemble(
                     node: n,
                     op: node.op.clone(),
                     reason: called.get(&n).cloned().unwrap_or_default(),
+                    library: called.get(&n).is_some_and(|why| why == library::REASON),
                     outs: node.outs.clone(),
                 })
             }
@@ -363,19 +391,59 @@ fn assemble(
         .filter_map(|e| Some((*e, sizes.of(*e).ok()?)))
         .collect();
     free(graph, &mut parts, &outputs);
+    let layouts = match caps.gpu {
+        Some(_) => layouts(graph, &parts, &mut sizes),
+        None => Vec::new(),
+    };
     Ok(Sequence {
         parts,
         symbols: known.defs,
         sizes: sizes.finish(),
         ints,
         outputs,
-        pieces: spread(&functions, options.pieces.max(1)),
+        pieces: match functions.is_empty() {
+            true => Vec::new(),
+            false => spread(&functions, options.pieces.max(1)),
+        },
+        kernels,
+        layouts,
         refusals,
     })
 }
 
 fn unknown(name: &str) -> Error {
     Error::unsupported(format!("nothing says what the size `{name}` is"))
+}
+
+/// Layouts of all tensors that the parts name, and of the inputs.
+fn layouts(graph: &Graph, parts: &[Part], sizes: &mut Sizes) -> Vec<(ValueId, Layout)> {
+    let mut named: Vec<ValueId> = graph.inputs.iter().map(|i| i.value).collect();
+    for p in parts {
+        match &p.what {
+            What::Segment(s) => {
+                named.extend(&s.inputs);
+                named.extend(&s.outputs);
+            }
+            What::Call(c) => {
+                named.extend(graph.nodes[c.node.index()].reads());
+                named.extend(&c.outs);
+            }
+            What::View(v) => named.extend([v.base, v.value]),
+        }
+    }
+    named.sort();
+    named.dedup();
+    (named.into_iter())
+        .filter_map(|v| {
+            let t = graph.tensor(v).ok()?;
+            let layout = Layout {
+                dtype: t.dtype,
+                sizes: sizes.all(&t.sizes).ok()?,
+                strides: sizes.all(&t.strides).ok()?,
+            };
+            Some((v, layout))
+        })
+        .collect()
 }
 
 /// Puts every value that a part defines on the list of the last part that reads it.

@@ -1,6 +1,7 @@
 //! Stage wrap: from a plan and its kernels to the program that an executor runs.
 
 use crate::functions::{Functions, Instance, Kernels};
+use crate::gpu::GpuKernels;
 use crate::signature::Signature;
 use crate::sizes::Sizes;
 use inrush_base::{Error, Result};
@@ -12,27 +13,28 @@ use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, Output as LoopO
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
+use inrush_triton::{ArgumentSource, TritonKernel};
 use smallvec::SmallVec;
 
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
-    distinct: &'a [Kernel],
+    code: &'a Code<'a>,
+}
+
+/// What the steps run.
+pub enum Code<'a> {
+    C(&'a Kernels, &'a Functions),
+    Gpu(&'a GpuKernels),
 }
 
 /// Makes the program of a plan and its kernels.
-pub fn wrap(
-    guards: &[Guard],
-    signature: &Signature,
-    plan: &Plan,
-    kernels: &Kernels,
-    functions: &Functions,
-) -> Result<Program> {
+pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -> Result<Program> {
     let loops = &plan.loops;
     let mut w = Wrap {
         loops,
         sizes: Sizes::new(&loops.exprs, &signature.syms),
-        distinct: &kernels.distinct,
+        code,
     };
     let mut out = Program {
         name: loops.name.clone(),
@@ -99,9 +101,13 @@ pub fn wrap(
     }
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
     out.load_bytes = w.optional(plan.memory.load_bytes)?;
+    let (load_steps, steps) = match code {
+        Code::C(k, _) => (&k.load_steps, &k.steps),
+        Code::Gpu(k) => (&k.load_steps, &k.steps),
+    };
     for (plan_steps, emitted, target) in [
-        (&plan.load_steps, &kernels.load_steps, &mut out.load_steps),
-        (&plan.steps, &kernels.steps, &mut out.steps),
+        (&plan.load_steps, load_steps, &mut out.load_steps),
+        (&plan.steps, steps, &mut out.steps),
     ] {
         for (s, e) in plan_steps.iter().zip(emitted) {
             target.push(w.step(s, e)?);
@@ -110,9 +116,23 @@ pub fn wrap(
     for o in &loops.outputs {
         out.outputs.push(w.output(o)?);
     }
-    for (k, f) in kernels.distinct.iter().zip(&functions.of_kernel) {
-        out.kernels
-            .push(w.kernel(k, &functions.functions[*f as usize]));
+    match code {
+        Code::C(kernels, functions) => {
+            for (k, f) in kernels.distinct.iter().zip(&functions.of_kernel) {
+                out.kernels
+                    .push(w.kernel(k, &functions.functions[*f as usize]));
+            }
+        }
+        Code::Gpu(kernels) => {
+            for k in &kernels.kernels {
+                out.kernels.push(program::Kernel {
+                    symbol: k.symbol.clone(),
+                    title: title(&k.function),
+                    // Assertions stop the kernel on the device.
+                    checks: Vec::new(),
+                });
+            }
+        }
     }
     out.sizes = w.sizes.finish();
     out.verify()
@@ -261,8 +281,14 @@ impl Wrap<'_> {
 
     fn step(&mut self, s: &Step, e: &Instance) -> Result<program::Step> {
         let kernel = e.kernel;
-        let k = &self.distinct[kernel as usize];
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
+        let k = match self.code {
+            Code::C(kernels, _) => &kernels.distinct[kernel as usize],
+            Code::Gpu(kernels) => {
+                let k = &kernels.emitted[kernel as usize];
+                return self.gpu_launch(s, k, kernel, buffers);
+            }
+        };
         let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
         let sizes = self.sizes.all(&values)?;
         let origins = self.origins(s);
@@ -279,6 +305,33 @@ impl Wrap<'_> {
             }),
             Step::Contraction(c) => self.contraction(c, kernel, buffers, sizes, origins)?,
         })
+    }
+
+    /// A launch on a GPU: a contraction is a kernel like others.
+    fn gpu_launch(
+        &mut self,
+        s: &Step,
+        k: &TritonKernel,
+        kernel: u32,
+        buffers: Vec<BufferId>,
+    ) -> Result<program::Step> {
+        let values: Vec<Expr> = (k.arguments.iter())
+            .filter_map(|a| match a.source {
+                ArgumentSource::Size(e) => Some(e),
+                ArgumentSource::Buffer { .. } => None,
+            })
+            .collect();
+        let none = self.sizes.int(0);
+        Ok(program::Step::Launch(program::Launch {
+            kernel,
+            buffers,
+            sizes: self.sizes.all(&values)?,
+            units: self.sizes.of(k.programs)?,
+            unit_cost: none,
+            scratch_bytes: none,
+            serial: false,
+            origins: self.origins(s),
+        }))
     }
 
     fn contraction(
@@ -361,6 +414,14 @@ impl Wrap<'_> {
                 ex.show(flat)
             ))
         })
+    }
+}
+
+/// A kernel's name without the digest.
+fn title(function: &str) -> String {
+    match function.rsplit_once('_') {
+        Some((title, _)) => title.to_string(),
+        None => function.to_string(),
     }
 }
 

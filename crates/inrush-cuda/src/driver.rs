@@ -182,6 +182,20 @@ impl Driver {
         }
     }
 
+    /// Makes the primary context of a device current where the calling thread has none yet: PyTorch sets it at its own first
+    /// use of the runtime only.
+    pub fn ensure_current(&self, device: i32) -> Result<()> {
+        let mut c: Handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle.
+        self.check("cuCtxGetCurrent", unsafe {
+            (self.0.context_current)(&mut c)
+        })?;
+        match c.is_null() {
+            true => self.make_current(device),
+            false => Ok(()),
+        }
+    }
+
     /// Loads machine code and finds a kernel in it.
     pub fn load(&self, code: &[u8], symbol: &str, threads: u32, shared: u32) -> Result<Kernel> {
         self.context()?;
@@ -307,19 +321,14 @@ impl Kernel {
     /// # Safety
     /// The arguments are those of the kernel, in order; addresses among them are valid on the device until the work is done,
     /// and the stream belongs to the current context.
-    pub unsafe fn launch(
-        &self,
-        programs: u32,
-        arguments: &mut Arguments,
-        stream: Stream,
-    ) -> Result<()> {
+    pub unsafe fn launch(&self, programs: u32, arguments: &mut [u8], stream: Stream) -> Result<()> {
         if programs == 0 {
             return Ok(());
         }
-        let mut size = arguments.bytes.len();
+        let mut size = arguments.len();
         let mut extra: [Handle; 5] = [
             PARAM_BUFFER as Handle,
-            arguments.bytes.as_mut_ptr().cast(),
+            arguments.as_mut_ptr().cast(),
             PARAM_SIZE as Handle,
             (&raw mut size).cast(),
             PARAM_END as Handle,
@@ -384,9 +393,9 @@ impl Arguments {
         self.pointer(scratch);
         self.pointer(0);
     }
-    /// Changes the address at a place that [`Arguments::pointer`] gave.
-    pub fn set_pointer(&mut self, place: usize, p: DevicePtr) {
-        self.bytes[place..place + 8].copy_from_slice(&p.to_le_bytes());
+    /// As the kernel reads them; an address at a place that [`Arguments::pointer`] gave is eight of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -481,8 +490,7 @@ mod tests {
         assert_eq!(a.i32(4), 24);
         a.finish(0);
         assert_eq!(a.bytes.len(), 48);
-        a.set_pointer(0, 7);
-        assert_eq!(a.bytes[0], 7);
+        assert_eq!(a.bytes()[8], 2);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 pub mod driver;
 mod presets;
 
+pub use presets::{Properties, caps};
+
 use inrush_base::{CppStrings, Device, PythonStrings};
 
 /// The device.

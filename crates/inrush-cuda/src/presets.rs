@@ -39,6 +39,36 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
     }
 }
 
+/// What a device says of itself.
+pub struct Properties {
+    pub major: u32,
+    pub minor: u32,
+    pub multiprocessors: u32,
+    pub resident_threads: u32,
+    pub registers: u32,
+    pub shared_bytes: u32,
+    pub l2_bytes: usize,
+}
+
+/// Capabilities of a device; `None` for one that Triton cannot build for.
+pub fn caps(p: &Properties) -> Option<Caps> {
+    if p.major < 7 {
+        return None;
+    }
+    let float8: &[DType] = match (p.major, p.minor) {
+        (9.., _) | (8, 9) => FLOAT8,
+        (8, _) => &[DType::F8E5M2],
+        _ => &[],
+    };
+    let arch = format!("{}{}", p.major, p.minor);
+    let mut g = gpu(&arch, p.multiprocessors, 0, float8);
+    g.resident_threads = p.resident_threads;
+    g.registers = p.registers;
+    g.shared_bytes = p.shared_bytes;
+    g.bf16_atomics = p.major >= 8;
+    Some(Caps::gpu(DeviceKind::Cuda, g, p.l2_bytes))
+}
+
 fn a100() -> Caps {
     Caps::gpu(
         DeviceKind::Cuda,

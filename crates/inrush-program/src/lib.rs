@@ -2,6 +2,7 @@
 //!
 //! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a number of units.
 
+mod gpu;
 mod size;
 pub mod text;
 mod verify;
@@ -9,6 +10,7 @@ mod verify;
 use inrush_base::Scalar;
 use serde::{Deserialize, Serialize};
 
+pub use gpu::{GpuKernel, GpuTarget};
 pub use size::{Size, SizeId, evaluate};
 
 /// The weight that holds the seed of a model's next call, one `i64`: no file has it. It is 0 when a model is loaded, and each

@@ -87,6 +87,8 @@ impl Compiled {
         d.set_item("kernels", &r.kernels)?;
         d.set_item("contractions", r.contractions)?;
         d.set_item("segments", r.segments)?;
+        d.set_item("libraries", &r.libraries)?;
+        d.set_item("python", self.runner.recipe.enters_python())?;
         let calls = r
             .calls
             .iter()
@@ -127,6 +129,8 @@ pub fn compile_fx(
             "fallback_random" => settings.fallback_random = v.extract()?,
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
+            "gpu" => settings.gpu = Some(v.extract()?),
+            "interpret" => settings.interpret = v.extract()?,
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),
         }
     }
@@ -146,7 +150,7 @@ pub fn restore(
     objects: Vec<(bool, Bound<'_, PyAny>)>,
 ) -> PyResult<Compiled> {
     let start = Instant::now();
-    let (recipe, mut report, threads): (Recipe, Report, Option<usize>) =
+    let (mut recipe, mut report, threads): (Recipe, Report, Option<usize>) =
         serde_json::from_slice(bytes)
             .map_err(|e| PyValueError::new_err(format!("a stored graph is damaged: {e}")))?;
     recipe.check(objects.len()).map_err(raise)?;
@@ -159,11 +163,11 @@ pub fn restore(
         });
     }
     let pool = compile::pool(py, threads)?;
-    let (segments, cached) = py.detach(|| compile::load(&recipe, &pool)).map_err(raise)?;
+    let (code, cached) = compile::load(py, &mut recipe, &pool)?;
     report.stages = vec![("restore".into(), start.elapsed())];
     report.cached = cached;
     Ok(Compiled {
-        runner: Runner::new(recipe, held, segments),
+        runner: Runner::new(recipe, held, code),
         report,
         threads,
     })

@@ -3,8 +3,9 @@
 use crate::call::Reader;
 use crate::errors::raise;
 use crate::fx::{self, Imported, Source};
-use crate::recipe::{self, Out, Read, Recipe, Step};
-use crate::run::{self, Loaded, Runner};
+use crate::gpu;
+use crate::recipe::{self, Device, Out, Read, Recipe, Step};
+use crate::run::{self, Loaded, MachineCode, Runner};
 use inrush_aten::random::SEED_OPERATOR;
 use inrush_base::{Caps, Error, Isa};
 use inrush_compile::{
@@ -12,6 +13,7 @@ use inrush_compile::{
 };
 use inrush_cpu::OpenMp;
 use inrush_graph::{InputKind, NodeId};
+use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool};
@@ -32,6 +34,10 @@ pub struct Settings {
     pub fallback_random: bool,
     /// A folder that gets the text of every stage.
     pub trace: Option<PathBuf>,
+    /// A preset such as `cuda:h100`: stands for the properties of CUDA devices, so that a machine without one can compile.
+    pub gpu: Option<String>,
+    /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
+    pub interpret: bool,
 }
 
 /// What compiling did.
@@ -44,6 +50,9 @@ pub struct Report {
     /// Matrix products and convolutions.
     pub contractions: usize,
     pub segments: usize,
+    /// Operators that a vendor's library does.
+    #[serde(default)]
+    pub libraries: Vec<String>,
     /// Called operators with the reason and the Python line.
     pub calls: Vec<(String, String, Option<String>)>,
     /// Whether the machine code came from the cache; `None` when there is none.
@@ -95,7 +104,8 @@ pub fn compile(
         report: Report::default(),
         trace: settings.trace.is_some().then(FxHashMap::default),
     };
-    let mut imported = fx::import(py, gm)?;
+    let place = Place::of(py, gm, settings)?;
+    let mut imported = fx::import(py, gm, place.index)?;
     if !settings.fallback_random {
         imported.draw();
     }
@@ -116,7 +126,10 @@ pub fn compile(
     request.ints.dedup();
 
     let pool = pool(py, settings.threads)?;
-    let caps = caps(pool.threads());
+    let caps = match &place.gpu {
+        Some((caps, _)) => caps.clone(),
+        None => caps(pool.threads()),
+    };
     let options = Options {
         pieces: std::thread::available_parallelism()
             .map_or(1, |n| n.get())
@@ -130,23 +143,85 @@ pub fn compile(
         (graph, caps, watch, sequence)
     });
     if let (Some(dir), Some(texts)) = (&settings.trace, &watch.trace) {
-        write_trace(dir, texts).map_err(raise)?;
+        write_trace(dir, texts, place.gpu.is_some()).map_err(raise)?;
     }
     let sequence = sequence.map_err(raise)?;
     watch.report.refusals = sequence.refusals.clone();
     describe(&mut watch.report, &sequence, &graph);
     let start = Instant::now();
-    let (recipe, objects) = recipe(py, &graph, &imported, sequence, &caps, resolve)?;
+    let (mut recipe, objects) = recipe(py, &graph, &imported, sequence, &caps, &place, resolve)?;
     watch.add("bind", start.elapsed());
     let start = Instant::now();
-    let (segments, cached) = py.detach(|| load(&recipe, &pool)).map_err(raise)?;
+    let (code, cached) = load(py, &mut recipe, &pool)?;
     watch.report.cached = cached;
     watch.add("build", start.elapsed());
-    Ok((Runner::new(recipe, objects, segments), watch.report))
+    Ok((Runner::new(recipe, objects, code), watch.report))
 }
 
-/// Machine code for a recipe's segments, from the cache or built; and whether it was in the cache.
+/// Where a graph runs.
+struct Place {
+    /// The CUDA device whose tensors are the graph's.
+    index: Option<i32>,
+    /// Set for graphs on GPUs, interpreted ones too.
+    gpu: Option<(Caps, GpuTarget)>,
+}
+
+impl Place {
+    fn of(py: Python<'_>, gm: &Bound<'_, PyAny>, settings: &Settings) -> PyResult<Place> {
+        let cpu = Place {
+            index: None,
+            gpu: None,
+        };
+        let preset = settings.gpu.as_deref();
+        if preset.is_none() && !gpu::device::built(py)? {
+            return Ok(cpu);
+        }
+        let index = fx::device(py, gm)?;
+        let gpu = match (index, preset) {
+            (None, Some(preset)) if settings.interpret => {
+                Some(gpu::device::preset(preset).map_err(raise)?)
+            }
+            (None, _) => None,
+            (Some(_), Some(preset)) => Some(gpu::device::preset(preset).map_err(raise)?),
+            (Some(index), None) => Some(gpu::device::caps(py, index)?),
+        };
+        Ok(Place { index, gpu })
+    }
+
+    fn device(&self) -> Device {
+        match self.index {
+            Some(index) => Device {
+                kind: gpu::device::CUDA,
+                index,
+            },
+            None => Device { kind: 0, index: 0 },
+        }
+    }
+}
+
+/// Machine code for a recipe, from the cache or built; and whether it was in the cache.
 pub fn load(
+    py: Python<'_>,
+    recipe: &mut Recipe,
+    pool: &Arc<Pool>,
+) -> PyResult<(MachineCode, Option<bool>)> {
+    gpu::Engine::adapt(py, recipe)?;
+    let Some(g) = &recipe.gpu else {
+        let (segments, cached) = py.detach(|| load_segments(recipe, pool)).map_err(raise)?;
+        return Ok((MachineCode::Cpu(segments), cached));
+    };
+    let (mut binaries, mut cached) = (Vec::new(), None);
+    if g.device.kind == gpu::device::CUDA && !g.kernels.is_empty() {
+        let workers = gpu::build::pool(py)?;
+        let (built, hit) = py.detach(|| gpu::build::build(workers, g)).map_err(raise)?;
+        (binaries, cached) = (built, Some(hit));
+    }
+    let engine = gpu::Engine::new(py, recipe, binaries)?;
+    Ok((MachineCode::Gpu(Box::new(engine)), cached))
+}
+
+/// Machine code for a recipe's segments on the CPU.
+fn load_segments(
     recipe: &Recipe,
     pool: &Arc<Pool>,
 ) -> Result<(Vec<Option<Loaded>>, Option<bool>), Error> {
@@ -185,6 +260,7 @@ fn recipe(
     imported: &Imported,
     sequence: Sequence,
     caps: &Caps,
+    place: &Place,
     resolve: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(Recipe, Vec<Py<PyAny>>)> {
     let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
@@ -235,7 +311,15 @@ fn recipe(
                     None => node.getattr("target")?,
                 };
                 let outs: Vec<usize> = c.outs.iter().map(|v| r.slot(*v)).collect();
-                recipe::What::Call(r.call(node, target, outs)?)
+                let call = r.call(node, target, outs)?;
+                let native = match place.gpu {
+                    Some(_) if c.library => gpu::library::of_call(py, &c.op, &call, r.objects),
+                    _ => None,
+                };
+                match native {
+                    Some(l) => recipe::What::Library(l),
+                    None => recipe::What::Call(call),
+                }
             }
         };
         steps.push(Step {
@@ -277,6 +361,27 @@ fn recipe(
             after: s.after,
         });
     }
+    let gpu = match &place.gpu {
+        None => None,
+        Some((_, target)) => {
+            let mut layouts = vec![None; slots.len()];
+            for (v, l) in sequence.layouts {
+                if let Some(slot) = slots.get(&v) {
+                    layouts[*slot] = Some(recipe::Layout {
+                        dtype: Dt(l.dtype),
+                        sizes: l.sizes,
+                        strides: l.strides,
+                    });
+                }
+            }
+            Some(recipe::Gpu {
+                target: target.clone(),
+                device: place.device(),
+                kernels: sequence.kernels,
+                layouts,
+            })
+        }
+    };
     let recipe = Recipe {
         steps,
         symbols,
@@ -288,6 +393,7 @@ fn recipe(
         pieces: sequence.pieces,
         isa: caps.isa.name().to_string(),
         vector_math: caps.vector_math,
+        gpu,
     };
     recipe
         .check(objects.len())
@@ -310,6 +416,7 @@ fn describe(report: &mut Report, sequence: &Sequence, graph: &inrush_graph::Grap
                     }
                 }
             }
+            What::Call(c) if c.library => report.libraries.push(c.op.clone()),
             What::Call(c) => {
                 let node = &graph.nodes[c.node.index()];
                 let line = graph.line_of(node).map(str::to_string);
@@ -369,6 +476,7 @@ fn has_vector_math(_isa: Isa) -> bool {
 fn write_trace(
     dir: &std::path::Path,
     texts: &FxHashMap<&'static str, String>,
+    gpu: bool,
 ) -> Result<(), Error> {
     let fail = |e: std::io::Error| {
         Error::machine(format!(
@@ -379,7 +487,11 @@ fn write_trace(
     std::fs::create_dir_all(dir).map_err(fail)?;
     for (k, stage) in inrush_compile::STAGES.iter().enumerate() {
         if let Some(text) = texts.get(stage) {
-            let ending = if *stage == "emit" { "c" } else { "txt" };
+            let ending = match *stage {
+                "emit" if gpu => "py",
+                "emit" => "c",
+                _ => "txt",
+            };
             std::fs::write(dir.join(format!("{k:02}-{stage}.{ending}")), text).map_err(fail)?;
         }
     }

@@ -1,12 +1,14 @@
 //! FX graphs of ATen operators, as AOTAutograd hands them to a compiler, to [`Graph`].
 
 mod args;
+mod device;
 mod results;
 mod symbols;
 mod target;
 mod types;
 
 use crate::errors::raise;
+pub use device::device;
 use inrush_aten::{NamedArg, bind, random};
 use inrush_base::{Error, Scalar};
 use inrush_expr::Expr;
@@ -55,10 +57,16 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
     object.as_ptr() as usize
 }
 
-/// Imports a GraphModule.
-pub fn import<'py>(py: Python<'py>, gm: &Bound<'py, PyAny>) -> PyResult<Imported> {
+/// Imports a GraphModule. Tensors on `device` (a CUDA device by its index, else the CPU) are the graph's, all others are
+/// values that only PyTorch can hold.
+pub fn import<'py>(
+    py: Python<'py>,
+    gm: &Bound<'py, PyAny>,
+    device: Option<i32>,
+) -> PyResult<Imported> {
     let mut importer = Importer {
         names: Names::get(py)?,
+        device,
         gm: gm.clone(),
         out: Imported {
             graph: Graph {
@@ -99,6 +107,7 @@ impl Imported {
 
 struct Importer<'py> {
     names: &'static Names,
+    device: Option<i32>,
     gm: Bound<'py, PyAny>,
     out: Imported,
     symbols: Symbols,

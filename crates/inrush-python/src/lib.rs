@@ -11,6 +11,7 @@
 //! run       a call: segments, called operators, views over Python tensors
 //!   call    called operators with their arguments
 //!   shim    libtorch's stable C functions, looked up in the process
+//! gpu       the same on GPUs: native steps over one arena, kernels from Triton
 //! callable  the Python object that is called
 //! package   exported programs, compiled ahead of time and loaded
 //! errors    inrush's errors as Python exceptions
@@ -23,6 +24,7 @@ mod callable;
 mod compile;
 mod errors;
 pub mod fx;
+mod gpu;
 mod package;
 mod recipe;
 mod run;
@@ -50,6 +52,12 @@ mod _native {
         inrush_cpu::detect().name()
     }
 
+    /// Starts what builds kernels for GPUs, in the background.
+    #[pyfunction]
+    fn warm_triton(py: Python<'_>) -> PyResult<()> {
+        gpu::build::warm(py)
+    }
+
     /// The folder that holds inrush's caches.
     #[pyfunction]
     fn cache_dir() -> std::path::PathBuf {
@@ -60,14 +68,14 @@ mod _native {
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {
         let start = std::time::Instant::now();
-        fx::import(gm.py(), gm)?;
+        fx::import(gm.py(), gm, None)?;
         Ok(start.elapsed().as_secs_f64())
     }
 
     /// The text form of the graph that `gm` is imported as.
     #[pyfunction]
     fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
-        let imported = fx::import(gm.py(), gm)?;
+        let imported = fx::import(gm.py(), gm, None)?;
         inrush_graph::verify::verify(&imported.graph).map_err(errors::raise)?;
         Ok(imported.graph.print())
     }

@@ -4,7 +4,7 @@ use crate::callable::Compiled;
 use crate::compile::{self, Report};
 use crate::errors::raise;
 use crate::recipe::{Out, Read, Recipe, Segment, Step, Symbol, What};
-use crate::run::{Loaded, Runner, scalar};
+use crate::run::{Loaded, MachineCode, Runner, scalar};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Options;
 use inrush_package::{Package, Target as Machine, WeightData};
@@ -127,7 +127,11 @@ pub fn load_package(
             Ok((i.name.clone(), tensor, constant))
         })
         .collect::<PyResult<Inputs>>()?;
-    let runner = Runner::new(recipe(program), Vec::new(), vec![Some(Loaded::new(model))]);
+    let runner = Runner::new(
+        recipe(program),
+        Vec::new(),
+        MachineCode::Cpu(vec![Some(Loaded::new(model))]),
+    );
     Ok((Compiled::new(runner, Report::default(), threads), inputs))
 }
 
@@ -178,6 +182,7 @@ fn recipe(program: Program) -> Recipe {
         pieces: Vec::new(),
         isa: String::new(),
         vector_math: false,
+        gpu: None,
         steps: vec![Step {
             frees: Vec::new(),
             learns: false,

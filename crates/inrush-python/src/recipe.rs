@@ -2,7 +2,7 @@
 //! runs it. Python objects stand beside it in a list and are named by position.
 
 use inrush_base::{Error, Isa, Result};
-use inrush_program::{Program, Size, SizeId};
+use inrush_program::{Dt, GpuKernel, GpuTarget, Program, Size, SizeId};
 use serde::{Deserialize, Serialize};
 
 /// A position among the objects.
@@ -25,6 +25,33 @@ pub struct Recipe {
     pub pieces: Vec<String>,
     pub isa: String,
     pub vector_math: bool,
+    /// What a graph on a GPU has instead.
+    pub gpu: Option<Gpu>,
+}
+
+/// Kernels for a GPU, and what native calls there must know of tensors.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Gpu {
+    pub target: GpuTarget,
+    pub device: Device,
+    pub kernels: Vec<GpuKernel>,
+    /// By slot; `None` for what is no tensor, or lies on another device.
+    pub layouts: Vec<Option<Layout>>,
+}
+
+/// A device by PyTorch's numbers.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Device {
+    pub kind: i32,
+    pub index: i32,
+}
+
+/// How a tensor lies in memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Layout {
+    pub dtype: Dt,
+    pub sizes: Vec<SizeId>,
+    pub strides: Vec<SizeId>,
 }
 
 /// A symbol and where a call reads it.
@@ -62,6 +89,70 @@ pub enum What {
     Segment(Segment),
     Call(Call),
     View(View),
+    Library(Library),
+}
+
+/// An operator that is called through a C function of PyTorch's, without the interpreter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Library {
+    pub op: LibraryOp,
+    /// Slots of its tensors, `None` for those left out.
+    pub inputs: Vec<Option<usize>>,
+    /// Slots of its results.
+    pub outs: Vec<usize>,
+    /// The same as a call from Python: where the C function is not there, or fails and must say why.
+    pub call: Call,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum LibraryOp {
+    Mm,
+    Bmm,
+    Addmm {
+        beta: f64,
+        alpha: f64,
+    },
+    Baddbmm {
+        beta: f64,
+        alpha: f64,
+    },
+    Convolution {
+        stride: Vec<i64>,
+        padding: Vec<i64>,
+        dilation: Vec<i64>,
+        transposed: bool,
+        output_padding: Vec<i64>,
+        groups: i64,
+    },
+    FlashAttention {
+        dropout: f64,
+        causal: bool,
+        debug_mask: bool,
+        scale: Option<f64>,
+    },
+    EfficientAttention {
+        log_sum: bool,
+        dropout: f64,
+        causal: bool,
+        scale: Option<f64>,
+    },
+    CudnnAttention {
+        log_sum: bool,
+        dropout: f64,
+        causal: bool,
+        debug_mask: bool,
+        scale: Option<f64>,
+    },
+}
+
+impl LibraryOp {
+    /// Whether its one result goes to memory that the caller brings.
+    pub fn writes_out(&self) -> bool {
+        matches!(
+            self,
+            LibraryOp::Mm | LibraryOp::Bmm | LibraryOp::Addmm { .. } | LibraryOp::Baddbmm { .. }
+        )
+    }
 }
 
 /// A compiled program.
@@ -86,6 +177,25 @@ pub struct Call {
     pub unpack: bool,
     /// Slots of the results; those in nested lists follow one another.
     pub outs: Vec<usize>,
+}
+
+impl Call {
+    /// Slots of the values that it takes.
+    pub fn reads(&self) -> Vec<usize> {
+        let mut out = Vec::new();
+        let mut all: Vec<&Template> = self.args.iter().collect();
+        all.extend(self.kwargs.iter().map(|k| &k.1));
+        while let Some(t) = all.pop() {
+            match t {
+                Template::Slot(s) => out.push(*s),
+                Template::Tuple(v) | Template::List(v) => all.extend(v),
+                Template::Dict(v) => all.extend(v.iter().map(|i| &i.1)),
+                Template::Slice(v) => all.extend(v.iter()),
+                Template::Size(_) | Template::Constant(_) => {}
+            }
+        }
+        out
+    }
 }
 
 /// An argument, with places where values of the call go.
@@ -120,6 +230,13 @@ pub enum Out {
 }
 
 impl Recipe {
+    /// Whether a call enters the interpreter.
+    pub fn enters_python(&self) -> bool {
+        // Kernels of a GPU on the CPU are interpreted.
+        let interpreted = self.gpu.as_ref().is_some_and(|g| g.device.kind == 0);
+        interpreted || self.steps.iter().any(|s| matches!(s.what, What::Call(_)))
+    }
+
     /// Whether every number in it names something that is there: it may come from a file.
     ///
     /// # Errors
@@ -153,6 +270,13 @@ impl Recipe {
                 Out::Constant(o) => object(o)?,
             }
         }
+        if let Some(gpu) = &self.gpu {
+            need(gpu.layouts.len() == self.slots)?;
+            for l in gpu.layouts.iter().flatten() {
+                need(l.sizes.len() == l.strides.len())?;
+                l.sizes.iter().chain(&l.strides).try_for_each(size)?;
+            }
+        }
         for step in &self.steps {
             slots(&step.frees)?;
             match &step.what {
@@ -164,26 +288,12 @@ impl Recipe {
                     need(s.symbols.len() == s.program.symbols.len())?;
                     need(s.symbols.iter().all(|k| (*k as usize) < self.symbols.len()))?;
                 }
-                What::Call(c) => {
-                    object(&c.target)?;
-                    slots(&c.outs)?;
-                    let mut all: Vec<&Template> = c.args.iter().collect();
-                    all.extend(c.kwargs.iter().map(|k| &k.1));
-                    while let Some(t) = all.pop() {
-                        match t {
-                            Template::Slot(s) => slots(&[*s])?,
-                            Template::Size(id) => size(id)?,
-                            Template::Constant(o) => object(o)?,
-                            Template::Tuple(v) | Template::List(v) => all.extend(v),
-                            Template::Dict(v) => {
-                                for (k, t) in v {
-                                    object(k)?;
-                                    all.push(t);
-                                }
-                            }
-                            Template::Slice(v) => all.extend(v.iter()),
-                        }
-                    }
+                What::Call(c) => self.check_call(c, objects)?,
+                What::Library(l) => {
+                    self.check_call(&l.call, objects)?;
+                    slots(&l.outs)?;
+                    need(l.inputs.iter().flatten().all(|s| *s < self.slots))?;
+                    need(self.gpu.is_some())?;
                 }
                 What::View(v) => {
                     slots(&[v.base, v.value])?;
@@ -191,6 +301,36 @@ impl Recipe {
                     need(v.sizes.len() == v.strides.len())?;
                     v.sizes.iter().chain(&v.strides).try_for_each(size)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_call(&self, c: &Call, objects: usize) -> Result<()> {
+        let need = |ok: bool| match ok {
+            true => Ok(()),
+            false => Err(Error::input("a stored graph is damaged")),
+        };
+        let slots = |all: &[usize]| need(all.iter().all(|s| *s < self.slots));
+        let size = |id: &SizeId| need((id.0 as usize) < self.sizes.len());
+        let object = |id: &ObjectId| need(*id < objects);
+        object(&c.target)?;
+        slots(&c.outs)?;
+        let mut all: Vec<&Template> = c.args.iter().collect();
+        all.extend(c.kwargs.iter().map(|k| &k.1));
+        while let Some(t) = all.pop() {
+            match t {
+                Template::Slot(s) => slots(&[*s])?,
+                Template::Size(id) => size(id)?,
+                Template::Constant(o) => object(o)?,
+                Template::Tuple(v) | Template::List(v) => all.extend(v),
+                Template::Dict(v) => {
+                    for (k, t) in v {
+                        object(k)?;
+                        all.push(t);
+                    }
+                }
+                Template::Slice(v) => all.extend(v.iter()),
             }
         }
         Ok(())

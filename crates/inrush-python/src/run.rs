@@ -4,6 +4,7 @@
 //! without the interpreter's lock. Nothing is looked up by name.
 
 use crate::call::Frame;
+use crate::gpu;
 use crate::recipe::{ObjectId, Out, Read, Recipe, Segment, View, What};
 use crate::shim::{Shims, dtype_code, shims};
 use inrush_base::{Error, ErrorKind, Scalar};
@@ -18,10 +19,16 @@ use std::sync::{Arc, Mutex};
 pub struct Runner {
     pub recipe: Recipe,
     pub objects: Vec<Py<PyAny>>,
-    /// By step; `None` for steps that are no segments.
-    pub segments: Vec<Option<Loaded>>,
+    code: MachineCode,
     /// Values of the sizes where there are no symbols.
     fixed: Option<Vec<Option<i64>>>,
+}
+
+/// What runs a recipe's segments.
+pub enum MachineCode {
+    /// By step; `None` for steps that are no segments.
+    Cpu(Vec<Option<Loaded>>),
+    Gpu(Box<gpu::Engine>),
 }
 
 /// A segment's machine code.
@@ -51,10 +58,10 @@ impl Loaded {
 const MAX_PLANS: usize = 64;
 
 /// The state of one call.
-struct Call<'a> {
-    runner: &'a Runner,
-    slots: SmallVec<[Option<Py<PyAny>>; 32]>,
-    symbols: SmallVec<[Option<i64>; 8]>,
+pub struct Call<'a> {
+    pub runner: &'a Runner,
+    pub slots: SmallVec<[Option<Py<PyAny>>; 32]>,
+    pub symbols: SmallVec<[Option<i64>; 8]>,
     sizes: Vec<Option<i64>>,
 }
 
@@ -63,8 +70,7 @@ impl Frame for Call<'_> {
         self.slots[slot].as_ref()
     }
     fn size(&self, id: SizeId) -> PyResult<i64> {
-        let sizes = self.runner.fixed.as_ref().unwrap_or(&self.sizes);
-        sizes[id.0 as usize].ok_or_else(|| {
+        self.sizes()[id.0 as usize].ok_or_else(|| {
             PyRuntimeError::new_err("a size that depends on data is not known yet, or overflows")
         })
     }
@@ -78,13 +84,13 @@ impl Frame for Call<'_> {
 
 impl Runner {
     /// Puts the pieces together. The recipe has been checked against the number of objects.
-    pub fn new(recipe: Recipe, objects: Vec<Py<PyAny>>, segments: Vec<Option<Loaded>>) -> Runner {
+    pub fn new(recipe: Recipe, objects: Vec<Py<PyAny>>, code: MachineCode) -> Runner {
         let symbolic = recipe.sizes.iter().any(|l| matches!(l, Size::Sym(_)));
         let fixed = (!symbolic && recipe.symbols.is_empty()).then(|| evaluate(&recipe.sizes, &[]));
         Runner {
             recipe,
             objects,
-            segments,
+            code,
             fixed,
         }
     }
@@ -121,22 +127,9 @@ impl Runner {
             call.symbols.resize(recipe.symbols.len(), None);
             call.learn(py, shims, None)?;
         }
-        for (at, (step, loaded)) in recipe.steps.iter().zip(&self.segments).enumerate() {
-            match (&step.what, loaded) {
-                (What::Segment(s), Some(l)) => call.segment(py, shims, s, l)?,
-                (What::Segment(_), None) => {
-                    return Err(PyRuntimeError::new_err("a segment was not loaded"));
-                }
-                (What::Call(c), _) => c.run(py, &mut call)?,
-                (What::View(v), _) => call.view(py, shims, v)?,
-            }
-            // Symbols first: they may be read from a value that nothing else reads.
-            if step.learns {
-                call.learn(py, shims, Some(at))?;
-            }
-            for slot in &step.frees {
-                call.slots[*slot] = None;
-            }
+        match &self.code {
+            MachineCode::Cpu(segments) => call.steps(py, shims, segments)?,
+            MachineCode::Gpu(engine) => engine.run(py, shims, &mut call)?,
         }
         recipe
             .outputs
@@ -156,14 +149,47 @@ impl Runner {
 }
 
 impl Call<'_> {
-    fn value(&self, slot: usize) -> PyResult<&Py<PyAny>> {
+    /// All steps in order, segments by their machine code.
+    fn steps(
+        &mut self,
+        py: Python<'_>,
+        shims: &Shims,
+        segments: &[Option<Loaded>],
+    ) -> PyResult<()> {
+        for (at, (step, loaded)) in self.runner.recipe.steps.iter().zip(segments).enumerate() {
+            match (&step.what, loaded) {
+                (What::Segment(s), Some(l)) => self.segment(py, shims, s, l)?,
+                (What::Segment(_), None) => {
+                    return Err(PyRuntimeError::new_err("a segment was not loaded"));
+                }
+                (What::Call(c), _) => c.run(py, self)?,
+                (What::View(v), _) => self.view(py, shims, v)?,
+                (What::Library(l), _) => l.call.run(py, self)?,
+            }
+            // Symbols first: they may be read from a value that nothing else reads.
+            if step.learns {
+                self.learn(py, shims, Some(at))?;
+            }
+            for slot in &step.frees {
+                self.slots[*slot] = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sizes as far as they are known.
+    pub fn sizes(&self) -> &[Option<i64>] {
+        self.runner.fixed.as_ref().unwrap_or(&self.sizes)
+    }
+
+    pub fn value(&self, slot: usize) -> PyResult<&Py<PyAny>> {
         self.slots[slot]
             .as_ref()
             .ok_or_else(|| PyRuntimeError::new_err("a value is read before it is there"))
     }
 
     /// Reads the symbols that become known now, and evaluates the sizes again.
-    fn learn(&mut self, py: Python<'_>, shims: &Shims, after: Option<usize>) -> PyResult<()> {
+    pub fn learn(&mut self, py: Python<'_>, shims: &Shims, after: Option<usize>) -> PyResult<()> {
         for (k, s) in self.runner.recipe.symbols.iter().enumerate() {
             if s.after != after {
                 continue;
@@ -339,7 +365,7 @@ impl Call<'_> {
 }
 
 /// The tensor itself where it is seen whole, else a view of it.
-fn share(
+pub fn share(
     py: Python<'_>,
     shims: &Shims,
     base: &Py<PyAny>,

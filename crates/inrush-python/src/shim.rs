@@ -4,6 +4,7 @@
 //! functions, and both are checked when they are set up: where a Python tensor object keeps its `at::Tensor` (found by
 //! looking for the address that the tensor itself reports), and `THPVariable_Wrap`, which makes a Python object of one.
 
+use crate::recipe::Device;
 use inrush_base::DType;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
@@ -19,6 +20,18 @@ type EmptyStrided =
     unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Rc;
 type Reinterpret =
     unsafe extern "C" fn(Handle, i64, *const i64, *const i64, i64, *mut Handle) -> Rc;
+
+type FromBlob = unsafe extern "C" fn(
+    *mut c_void,
+    i64,
+    *const i64,
+    *const i64,
+    i64,
+    i32,
+    i32,
+    i32,
+    *mut Handle,
+) -> Rc;
 
 /// The functions, and how tensors lie in Python objects of this process.
 pub struct Shims {
@@ -39,6 +52,9 @@ pub struct Shims {
     strides: unsafe extern "C" fn(Handle, *mut *mut i64) -> Rc,
     dtype: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
     device_type: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
+    device_index: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
+    from_blob: FromBlob,
+    copy: unsafe extern "C" fn(Handle, Handle, i32) -> Rc,
     wrap: unsafe extern "C" fn(Handle) -> *mut ffi::PyObject,
     threads: Option<unsafe extern "C" fn(*mut u32) -> Rc>,
     _libraries: [libloading::os::unix::Library; 2],
@@ -66,25 +82,26 @@ fn failed(what: &str) -> PyErr {
     PyRuntimeError::new_err(format!("PyTorch refused to {what}"))
 }
 
+/// One of PyTorch's libraries, which the process has loaded.
+pub fn library(py: Python<'_>, name: &str) -> PyResult<libloading::os::unix::Library> {
+    let file: String = py.import("torch")?.getattr("__file__")?.extract()?;
+    let folder = std::path::Path::new(&file).with_file_name("lib");
+    let path = folder.join(format!(
+        "{}{name}{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    ));
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: the library is loaded already (`NOLOAD`), so no initialiser runs.
+    unsafe { libloading::os::unix::Library::open(Some(&path), flags) }
+        .map_err(|e| PyRuntimeError::new_err(format!("`{}` is not loaded: {e}", path.display())))
+}
+
 impl Shims {
     fn find(py: Python<'_>) -> PyResult<Shims> {
         let torch = py.import("torch")?;
-        let file: String = torch.getattr("__file__")?.extract()?;
-        let folder = std::path::Path::new(&file).with_file_name("lib");
-        let open = |name: &str| {
-            let path = folder.join(format!(
-                "{}{name}{}",
-                std::env::consts::DLL_PREFIX,
-                std::env::consts::DLL_SUFFIX
-            ));
-            let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-            // SAFETY: the library is loaded already (`NOLOAD`), so no initialiser runs.
-            unsafe { libloading::os::unix::Library::open(Some(&path), flags) }.map_err(|e| {
-                PyRuntimeError::new_err(format!("`{}` is not loaded: {e}", path.display()))
-            })
-        };
-        let cpu = open("torch_cpu")?;
-        let python = open("torch_python")?;
+        let cpu = library(py, "torch_cpu")?;
+        let python = library(py, "torch_python")?;
         let base = torch.getattr("_C")?.getattr("TensorBase")?;
         let plain = torch.getattr("Tensor")?;
         let parameter = torch.getattr("nn")?.getattr("Parameter")?;
@@ -114,6 +131,9 @@ impl Shims {
                 strides: get!(cpu, b"aoti_torch_get_strides"),
                 dtype: get!(cpu, b"aoti_torch_get_dtype"),
                 device_type: get!(cpu, b"aoti_torch_get_device_type"),
+                device_index: get!(cpu, b"aoti_torch_get_device_index"),
+                from_blob: get!(cpu, b"aoti_torch_create_tensor_from_blob"),
+                copy: get!(cpu, b"aoti_torch_copy_"),
                 wrap: get!(python, b"_Z16THPVariable_WrapRKN2at10TensorBaseE"),
                 threads: cpu.get(b"torch_get_num_threads").ok().map(|f| *f),
                 _libraries: [cpu, python],
@@ -171,6 +191,123 @@ impl Shims {
             ));
         }
         Ok((p.cast(), dtype))
+    }
+
+    /// Address of a tensor's first element and PyTorch's number of its dtype, wherever it lies; and whether that is `device`.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor.
+    pub unsafe fn data_on(&self, h: Handle, device: Device) -> PyResult<(u64, i32, bool)> {
+        let (mut p, mut dtype, mut kind, mut index) = (std::ptr::null_mut(), 0, 0, 0);
+        // SAFETY: by the caller's promise; results are locals.
+        let rc = unsafe {
+            (self.dtype)(h, &mut dtype)
+                | (self.device_type)(h, &mut kind)
+                | (self.device_index)(h, &mut index)
+                | (self.data_ptr)(h, &mut p)
+        };
+        if rc != 0 {
+            return Err(failed("give a tensor's address"));
+        }
+        let here = kind == device.kind && (kind == CPU || index == device.index);
+        Ok((p as u64, dtype, here))
+    }
+
+    /// A new tensor on a device, owned by the caller, and its address. Needs no lock.
+    pub fn allocate(
+        &self,
+        sizes: &[i64],
+        strides: &[i64],
+        dtype: i32,
+        device: Device,
+    ) -> Option<(Handle, u64)> {
+        let mut h = std::ptr::null_mut();
+        let mut p = std::ptr::null_mut();
+        // SAFETY: sizes and strides have the same length; results are locals.
+        unsafe {
+            let rank = sizes.len() as i64;
+            let rc = (self.empty_strided)(
+                rank,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                dtype,
+                device.kind,
+                device.index,
+                &mut h,
+            );
+            if rc != 0 {
+                return None;
+            }
+            if (self.data_ptr)(h, &mut p) != 0 {
+                (self.delete)(h);
+                return None;
+            }
+        }
+        Some((h, p as u64))
+    }
+
+    /// A tensor over memory of others, which must outlive its uses; owned by the caller.
+    pub fn blob(
+        &self,
+        address: u64,
+        sizes: &[i64],
+        strides: &[i64],
+        dtype: i32,
+        device: Device,
+    ) -> Option<Handle> {
+        let mut h = std::ptr::null_mut();
+        // SAFETY: sizes and strides have the same length; the address is not read here.
+        let rc = unsafe {
+            (self.from_blob)(
+                address as *mut c_void,
+                sizes.len() as i64,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                0,
+                dtype,
+                device.kind,
+                device.index,
+                &mut h,
+            )
+        };
+        (rc == 0).then_some(h)
+    }
+
+    /// Address of a tensor.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor.
+    pub unsafe fn address(&self, h: Handle) -> Option<u64> {
+        let mut p = std::ptr::null_mut();
+        // SAFETY: by the caller's promise.
+        (unsafe { (self.data_ptr)(h, &mut p) } == 0).then_some(p as u64)
+    }
+
+    /// Copies elements from one tensor to another.
+    ///
+    /// # Safety
+    /// Both are handles of live tensors.
+    pub unsafe fn copy(&self, to: Handle, from: Handle) -> bool {
+        // SAFETY: by the caller's promise.
+        unsafe { (self.copy)(to, from, 1) == 0 }
+    }
+
+    /// Ends an owned tensor.
+    ///
+    /// # Safety
+    /// `h` is owned by the caller, who forgets it.
+    pub unsafe fn release(&self, h: Handle) {
+        // SAFETY: by the caller's promise.
+        unsafe { (self.delete)(h) };
+    }
+
+    /// The Python object of an owned tensor, which stays owned.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor.
+    pub unsafe fn object(&self, py: Python<'_>, h: Handle) -> PyResult<Py<PyAny>> {
+        // SAFETY: by the caller's promise; wrapping takes a reference of its own.
+        unsafe { Bound::from_owned_ptr_or_err(py, (self.wrap)(h)).map(Bound::unbind) }
     }
 
     /// Sizes and strides of a tensor.

@@ -18,7 +18,7 @@ mod weights;
 pub use exec::CallStats;
 pub use inrush_cpu::Pool;
 pub use model::{Bound, Model, Parts};
-pub use planned::{CallPlan, OutputPlace, PlannedInput, PlannedOutput};
+pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use tensor::{Storage, Tensor, Value};
 pub use weights::{MemoryWeights, WeightSource, WeightView};
 

@@ -4,7 +4,7 @@ use crate::bind;
 use crate::exec::Prepared;
 use crate::model::{Model, root};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_program::{InputType, Output, Place, SizeId};
+use inrush_program::{InputType, Output, Place, Program, SizeId};
 use std::sync::Arc;
 
 /// Everything about a call that depends on the values of its symbols only.
@@ -72,13 +72,21 @@ impl CallPlan {
     }
 }
 
-impl Model {
-    /// Plans calls for these values of the program's symbols, in the program's order.
+/// What a program's symbols say about a call: sizes, and how inputs and outputs lie.
+pub struct CallShape {
+    /// Values of all size lines.
+    pub sizes: Vec<i64>,
+    /// By position; `None` for inputs that are no tensors.
+    pub inputs: Vec<Option<PlannedInput>>,
+    pub outputs: Vec<PlannedOutput>,
+}
+
+impl CallShape {
+    /// Evaluates the sizes, and checks ranges and guards.
     ///
     /// # Errors
     /// An input error when a symbol is outside its range or a guard does not hold.
-    pub fn plan(&self, symbols: &[i64]) -> Result<CallPlan> {
-        let p = self.program();
+    pub fn of(p: &Program, symbols: &[i64]) -> Result<CallShape> {
         if symbols.len() != p.symbols.len() {
             return Err(Error::internal(format!(
                 "{} symbols given, the program has {}",
@@ -96,11 +104,10 @@ impl Model {
         }
         let sizes = bind::sizes(p, symbols)?;
         bind::check(p, &sizes, symbols, &[])?;
-        let prepared = Arc::new(self.prepare(symbols.to_vec(), sizes)?);
         let outputs = (0..p.outputs.len())
-            .map(|k| self.planned(k, &prepared.sizes))
+            .map(|k| Self::output(p, k, &sizes))
             .collect::<Result<_>>()?;
-        let value = |id: &SizeId| prepared.sizes[id.0 as usize];
+        let value = |id: &SizeId| sizes[id.0 as usize];
         let inputs = (p.inputs.iter())
             .map(|i| match &i.ty {
                 InputType::Tensor {
@@ -115,15 +122,14 @@ impl Model {
                 _ => None,
             })
             .collect();
-        Ok(CallPlan {
-            prepared,
+        Ok(CallShape {
+            sizes,
             inputs,
             outputs,
         })
     }
 
-    fn planned(&self, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {
-        let p = self.program();
+    fn output(p: &Program, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {
         let value = |id: &SizeId| sizes[id.0 as usize];
         Ok(match &p.outputs[k] {
             Output::Int { value: v } => PlannedOutput::Int(value(v)),
@@ -168,6 +174,22 @@ impl Model {
                     place,
                 }
             }
+        })
+    }
+}
+
+impl Model {
+    /// Plans calls for these values of the program's symbols, in the program's order.
+    ///
+    /// # Errors
+    /// An input error when a symbol is outside its range or a guard does not hold.
+    pub fn plan(&self, symbols: &[i64]) -> Result<CallPlan> {
+        let shape = CallShape::of(self.program(), symbols)?;
+        let prepared = Arc::new(self.prepare(symbols.to_vec(), shape.sizes)?);
+        Ok(CallPlan {
+            prepared,
+            inputs: shape.inputs,
+            outputs: shape.outputs,
         })
     }
 

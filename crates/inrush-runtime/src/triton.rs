@@ -4,6 +4,7 @@
 //! expendable: one that dies or takes too long is replaced and its kernel is tried once more.
 
 use inrush_base::{Error, Result};
+use inrush_program::{GpuKernel, GpuTarget};
 use serde_json::{Value as Json, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,32 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// A kernel to build.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Source {
-    /// A Python module.
-    pub text: String,
-    /// The function in it.
-    pub function: String,
-    /// Parameters and their types, without the constants.
-    pub signature: Vec<(String, String)>,
-    pub constants: Vec<(String, i64)>,
-    /// Positions of parameters that are multiples of 16.
-    pub divisible: Vec<usize>,
-    pub warps: u32,
-    pub stages: u32,
-    /// Keep assertions.
-    pub debug: bool,
-}
-
-/// What kernels are built for, in Triton's words: `cuda`, `90`, 32.
-#[derive(Clone, PartialEq, Debug)]
-pub struct GpuTarget {
-    pub backend: String,
-    pub arch: String,
-    pub warp: u32,
-}
 
 /// A built kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -64,6 +39,8 @@ pub struct Setup {
     pub script: PathBuf,
     /// Where binaries are kept.
     pub folder: PathBuf,
+    /// Release of the kernel compiler: binaries of another one are not taken.
+    pub version: String,
     pub workers: usize,
     /// Longest build.
     pub patience: Duration,
@@ -117,17 +94,51 @@ impl Pool {
 
     /// Starts a worker ahead of the first build.
     pub fn warm(&self) -> Result<()> {
-        let worker = self.start()?;
-        let mut state = self.state();
-        state.idle.push(worker);
-        state.running += 1;
-        drop(state);
-        self.free.notify_one();
-        Ok(())
+        {
+            let mut state = self.state();
+            if state.running >= self.setup.workers.max(1) {
+                return Ok(());
+            }
+            state.running += 1;
+        }
+        let started = self.start();
+        match started {
+            Ok(worker) => {
+                self.give(Some(worker));
+                Ok(())
+            }
+            Err(e) => {
+                self.give(None);
+                Err(e)
+            }
+        }
     }
 
-    /// Builds all kernels, side by side; results in order.
-    pub fn build_all(&self, sources: &[Source], target: &GpuTarget) -> Vec<Result<Binary>> {
+    /// Starts all workers, side by side.
+    pub fn warm_all(&self) -> Result<()> {
+        std::thread::scope(|s| {
+            let starts: Vec<_> = (0..self.setup.workers)
+                .map(|_| s.spawn(|| self.warm()))
+                .collect();
+            (starts.into_iter()).try_for_each(|t| match t.join() {
+                Ok(started) => started,
+                Err(_) => Err(Error::internal("a thread died")),
+            })
+        })
+    }
+
+    /// Builds all kernels, side by side; results in order, and whether all were built before.
+    pub fn build_all(
+        &self,
+        sources: &[&GpuKernel],
+        target: &GpuTarget,
+    ) -> (Vec<Result<Binary>>, bool) {
+        let found: Vec<Option<Binary>> = (sources.iter())
+            .map(|s| self.find(&self.key(s, target)))
+            .collect();
+        if found.iter().all(Option::is_some) {
+            return (found.into_iter().flatten().map(Ok).collect(), true);
+        }
         let next = std::sync::atomic::AtomicUsize::new(0);
         let results: Mutex<Vec<Option<Result<Binary>>>> =
             Mutex::new(sources.iter().map(|_| None).collect());
@@ -144,24 +155,29 @@ impl Pool {
             }
         });
         let results = results.into_inner().unwrap_or_else(|e| e.into_inner());
-        (results.into_iter())
+        let results = (results.into_iter())
             .map(|r| r.unwrap_or_else(|| Err(Error::internal("a build was not tried"))))
-            .collect()
+            .collect();
+        (results, false)
     }
 
     /// Builds one kernel; a worker that is lost on the way is replaced once.
     ///
     /// # Errors
     /// Triton's message with the source, or what happened to the workers.
-    pub fn build(&self, source: &Source, target: &GpuTarget) -> Result<Binary> {
-        let request = self.request(source, target)?;
+    pub fn build(&self, source: &GpuKernel, target: &GpuTarget) -> Result<Binary> {
+        let key = self.key(source, target);
+        if let Some(found) = self.find(&key) {
+            return Ok(found);
+        }
+        let request = self.request(&key, source, target)?;
         let mut lost = String::new();
         for _ in 0..2 {
             let mut worker = self.take()?;
             match self.ask(&mut worker, &request) {
                 Ok(answer) => {
                     self.give(Some(worker));
-                    return binary(&answer);
+                    return self.keep(&key, &answer);
                 }
                 Err(Failure::Refused(message)) => {
                     self.give(Some(worker));
@@ -185,7 +201,46 @@ impl Pool {
         )))
     }
 
-    fn request(&self, source: &Source, target: &GpuTarget) -> Result<Json> {
+    /// The content address of a build: source, signature, options, target, release.
+    fn key(&self, source: &GpuKernel, target: &GpuTarget) -> String {
+        let mut parts = canonical(source);
+        parts.symbol.clear();
+        let all = (&parts, target, &self.setup.version);
+        let text = serde_json::to_vec(&all).unwrap_or_default();
+        blake3::hash(&text).to_hex()[..40].to_string()
+    }
+
+    fn notes(&self, key: &str) -> PathBuf {
+        self.setup
+            .folder
+            .join("binaries")
+            .join(format!("{key}.json"))
+    }
+
+    /// An earlier build, if it is whole.
+    fn find(&self, key: &str) -> Option<Binary> {
+        let notes: Json = serde_json::from_slice(&std::fs::read(self.notes(key)).ok()?).ok()?;
+        let found = binary(&notes).ok()?;
+        let code = std::fs::read(&found.path).ok()?;
+        (notes["digest"].as_str()? == blake3::hash(&code).to_hex().as_str()).then_some(found)
+    }
+
+    /// Writes down what a worker built, so that it is found again.
+    fn keep(&self, key: &str, answer: &Json) -> Result<Binary> {
+        let made = binary(answer)?;
+        let io = |e: std::io::Error| Error::machine(format!("{}: {e}", made.path.display()));
+        let code = std::fs::read(&made.path).map_err(io)?;
+        let mut notes = answer.clone();
+        notes["digest"] = json!(blake3::hash(&code).to_hex().as_str());
+        let folder = self.setup.folder.join("binaries");
+        std::fs::create_dir_all(&folder).map_err(io)?;
+        let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(io)?;
+        file.write_all(notes.to_string().as_bytes()).map_err(io)?;
+        file.persist(self.notes(key)).map_err(|e| io(e.error))?;
+        Ok(made)
+    }
+
+    fn request(&self, key: &str, source: &GpuKernel, target: &GpuTarget) -> Result<Json> {
         let folder = self.setup.folder.join("sources");
         let io = |e: std::io::Error| Error::machine(format!("{}: {e}", folder.display()));
         std::fs::create_dir_all(&folder).map_err(io)?;
@@ -204,7 +259,7 @@ impl Pool {
             Err(_) => json!(target.arch),
         };
         Ok(json!({
-            "id": name.as_str(),
+            "id": key,
             "source": path,
             "function": source.function,
             "signature": source.signature,
@@ -360,6 +415,17 @@ fn binary(answer: &Json) -> Result<Binary> {
         scratch_align: or_none("global_scratch_align", 1)?,
         cooperative: m["launch_cooperative_grid"].as_bool().unwrap_or(false),
     })
+}
+
+/// The kernel without what builds do not depend on: its name, which holds names of operators, and comments.
+fn canonical(source: &GpuKernel) -> GpuKernel {
+    let mut out = source.clone();
+    out.text = (source.text.replace(&source.function, "kernel").lines())
+        .filter(|l| !l.trim_start().starts_with('#'))
+        .flat_map(|l| [l, "\n"])
+        .collect();
+    out.function = "kernel".into();
+    out
 }
 
 /// The source with line numbers, as Triton's messages count them.

@@ -4,12 +4,14 @@
 
 #![cfg(unix)]
 
-use inrush_runtime::triton::{GpuTarget, Pool, Setup, Source};
+use inrush_program::{GpuKernel, GpuTarget};
+use inrush_runtime::triton::{Pool, Setup};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-fn source(body: &str) -> Source {
-    Source {
+fn source(body: &str) -> GpuKernel {
+    GpuKernel {
+        symbol: "k".into(),
         text: format!(
             "import triton\nimport triton.language as tl\n\n@triton.jit\ndef k(p, n, XBLOCK: tl.constexpr):\n    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n    {body}\n"
         ),
@@ -36,6 +38,7 @@ fn pool(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> Po
         python: python.into(),
         script,
         folder: folder.into(),
+        version: "test".into(),
         workers: 1,
         patience,
     })
@@ -82,7 +85,7 @@ fn fake(folder: &Path, then: &str) -> PathBuf {
     script
 }
 
-const ANSWER: &str = "    say({'id': q['id'], 'binary': 'b', 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1, 'shared': 0}})";
+const ANSWER: &str = "    say({'id': q['id'], 'binary': q['source'], 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1, 'shared': 0}})";
 
 #[test]
 fn a_lost_worker_is_replaced_once() {
@@ -111,7 +114,7 @@ fn a_lost_worker_is_replaced_once() {
 #[test]
 fn missing_metadata_is_an_error() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let then = "    say({'id': q['id'], 'binary': 'b', 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1}})";
+    let then = "    say({'id': q['id'], 'binary': q['source'], 'metadata': {'name': 'k', 'num_warps': 4, 'num_ctas': 1}})";
     let script = fake(folder.path(), then);
     let pool = pool(
         Path::new("python3"),

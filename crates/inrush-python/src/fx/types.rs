@@ -97,11 +97,20 @@ impl<'py> Importer<'py> {
             false => val.getattr(intern!(py, "device"))?,
         };
         let kind = device.getattr(intern!(py, "type"))?;
-        let cpu = kind.cast::<PyString>()?.to_str()? == "cpu";
+        let kind = kind.cast::<PyString>()?;
+        let here = match self.device {
+            None => kind.to_str()? == "cpu",
+            Some(index) => {
+                kind.to_str()? == inrush_cuda::CUDA.torch_name && {
+                    let of: Option<i32> = device.getattr(intern!(py, "index"))?.extract()?;
+                    of.is_none_or(|i| i == index)
+                }
+            }
+        };
         let layout = val.getattr(intern!(py, "layout"))?;
         let strided = layout.is(&self.names.strided);
         match dtype {
-            Some(dtype) if cpu && strided && dtype.class() != DTypeClass::Complex => {
+            Some(dtype) if here && strided && dtype.class() != DTypeClass::Complex => {
                 let shape = val.getattr(intern!(py, "shape"))?;
                 let strides = val.call_method0(intern!(py, "stride"))?;
                 let (Some(sizes), Some(strides)) = (self.extents(&shape)?, self.extents(&strides)?)
@@ -119,7 +128,7 @@ impl<'py> Importer<'py> {
                 if !strided {
                     text = format!("{} {text}", layout.str()?.to_str()?.replace("torch.", ""));
                 }
-                if !cpu {
+                if !here {
                     text = format!("{text} on {}", device.str()?);
                 }
                 Ok(Type::Opaque(text))

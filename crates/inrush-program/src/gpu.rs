@@ -1,0 +1,32 @@
+//! Kernels for GPUs: source, with what a build and a launch must know.
+
+use serde::{Deserialize, Serialize};
+
+/// A kernel as the kernel compiler takes it. A program's [`Kernel`](crate::Kernel) names it by its symbol; a launch passes the
+/// addresses of its buffers, then its sizes, in the order of the signature.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GpuKernel {
+    /// Unlike any other kernel's that differs in anything at all.
+    pub symbol: String,
+    /// A Python module.
+    pub text: String,
+    /// The function in it.
+    pub function: String,
+    /// Parameters and their types, without the constants.
+    pub signature: Vec<(String, String)>,
+    pub constants: Vec<(String, i64)>,
+    /// Positions of parameters that are multiples of 16.
+    pub divisible: Vec<usize>,
+    pub warps: u32,
+    pub stages: u32,
+    /// Keep assertions.
+    pub debug: bool,
+}
+
+/// What kernels are built for, in the kernel compiler's words: `cuda`, `90`, 32.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct GpuTarget {
+    pub backend: String,
+    pub arch: String,
+    pub warp: u32,
+}

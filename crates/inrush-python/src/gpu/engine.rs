@@ -1,0 +1,656 @@
+//! A call of a graph on a GPU.
+
+use super::build;
+use super::device::{CUDA, On};
+use super::homes::Homes;
+use super::library::{self, Functions};
+use super::plan::{self, Launch, LibraryCall, Op, Operand, Plain, Plan, Take};
+use crate::errors::raise;
+use crate::recipe::{Device, Gpu, Recipe, What};
+use crate::run::{Call, scalar, share};
+use crate::shim::{Handle, Shims};
+use inrush_base::Error;
+use inrush_cuda::driver::{Kernel, Stream};
+use inrush_runtime::triton::Binary;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Plans kept for a graph.
+const MAX_PLANS: usize = 64;
+/// Addresses that kernels are promised to be multiples of.
+const ALIGNMENT: u64 = 16;
+
+/// What runs a recipe on a GPU, or its kernels in Triton's interpreter where the device is the CPU.
+pub struct Engine {
+    homes: Homes,
+    device: Device,
+    library: &'static Functions,
+    binaries: Vec<Binary>,
+    /// Loaded at the first call: a machine without a GPU may compile.
+    code: OnceLock<Code>,
+    plans: Mutex<Vec<Planned>>,
+    /// Blocks that load steps filled, by step.
+    loaded: Mutex<FxHashMap<usize, (Owned, u64)>>,
+}
+
+enum Code {
+    Device(Vec<Arc<Kernel>>),
+    /// The function that interprets, and what it must know of each kernel.
+    Interpreter(Py<PyAny>, Vec<Py<PyAny>>),
+}
+
+/// A plan and what it was made for: the stretch, and the symbols.
+type Planned = (usize, SmallVec<[Option<i64>; 8]>, Arc<Ready>);
+
+/// A plan with the tensors that library calls take.
+struct Ready {
+    plan: Plan,
+    /// Sets of tensors that no call uses at present.
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// For each operand the address that it was made for, and the tensor.
+struct Kept(Vec<(u64, Owned)>);
+
+/// A tensor of ours, or none.
+struct Owned {
+    handle: Handle,
+    shims: &'static Shims,
+}
+
+// SAFETY: PyTorch's tensors may be used and released by any thread.
+unsafe impl Send for Owned {}
+// SAFETY: a shared reference reads the handle only.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    fn none(shims: &'static Shims) -> Owned {
+        Owned {
+            handle: std::ptr::null_mut(),
+            shims,
+        }
+    }
+    fn is_none(&self) -> bool {
+        self.handle.is_null()
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: the handle is ours and is forgotten.
+            unsafe { self.shims.release(self.handle) };
+        }
+    }
+}
+
+/// Why native steps stopped.
+enum Stop {
+    Failed(Error),
+    Memory,
+    /// A library call raised: Python says what.
+    Library(usize),
+    Python(PyErr),
+}
+
+/// The state of a call that needs no interpreter.
+struct Frame<'a> {
+    engine: &'a Engine,
+    recipe: &'a Recipe,
+    shims: &'static Shims,
+    code: &'a Code,
+    stream: Stream,
+    /// Base addresses: of slots, of the arena, of load steps' blocks.
+    bases: Vec<u64>,
+    own: Vec<Owned>,
+    /// Objects that are to be dropped when the interpreter is at hand.
+    dropped: Vec<usize>,
+}
+
+// SAFETY: see `Owned`; the device's stream is used by one thread at a time.
+unsafe impl Send for Frame<'_> {}
+
+impl Engine {
+    /// Library calls that this PyTorch does not have become calls from Python.
+    pub fn adapt(py: Python<'_>, recipe: &mut Recipe) -> PyResult<()> {
+        let Some(gpu) = &recipe.gpu else {
+            return Ok(());
+        };
+        // A machine without the library may compile all the same.
+        let Ok(library) = library::functions(py, gpu.device.kind == CUDA) else {
+            return Ok(());
+        };
+        for step in &mut recipe.steps {
+            if let What::Library(l) = &step.what
+                && !library.has(&l.op)
+            {
+                step.what = What::Call(l.call.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The recipe has been checked and adapted; `binaries` are those of its kernels, none where they are interpreted.
+    pub fn new(py: Python<'_>, recipe: &Recipe, binaries: Vec<Binary>) -> PyResult<Engine> {
+        let device = (recipe.gpu.as_ref().map(|g| g.device))
+            .ok_or_else(|| raise(Error::internal("no graph for a GPU")))?;
+        let gpu = device.kind == CUDA;
+        let library = library::functions(py, gpu).or_else(|_| library::functions(py, false))?;
+        Ok(Engine {
+            homes: Homes::of(recipe),
+            device,
+            library,
+            binaries,
+            code: OnceLock::new(),
+            plans: Mutex::default(),
+            loaded: Mutex::default(),
+        })
+    }
+
+    /// Runs all steps of a recipe; arguments are in the call's slots.
+    pub fn run(&self, py: Python<'_>, shims: &'static Shims, call: &mut Call<'_>) -> PyResult<()> {
+        let recipe = &call.runner.recipe;
+        let gpu = (recipe.gpu.as_ref()).ok_or_else(|| PyRuntimeError::new_err("no kernels"))?;
+        let on = match self.device.kind {
+            CUDA => Some(On::device(py, self.device)?),
+            _ => None,
+        };
+        let code = match self.code.get() {
+            Some(c) => c,
+            None => {
+                let code = self.load(py, gpu)?;
+                self.code.get_or_init(|| code)
+            }
+        };
+        let mut frame = Frame {
+            engine: self,
+            recipe,
+            shims,
+            code,
+            stream: on.as_ref().map_or(Stream(0), |o| o.stream),
+            bases: vec![0; recipe.slots + 1 + recipe.steps.len()],
+            own: (0..recipe.slots).map(|_| Owned::none(shims)).collect(),
+            dropped: Vec::new(),
+        };
+        let mut copies: Vec<(usize, Py<PyAny>)> = Vec::new();
+        for (k, stretch) in self.homes.stretches.iter().enumerate() {
+            let ready = self.ready(k, call).map_err(raise)?;
+            frame.stretch(py, call, &ready, &mut copies)?;
+            let last = stretch.end - 1;
+            if recipe.steps[last].learns {
+                call.learn(py, shims, Some(last))?;
+            }
+        }
+        for o in &recipe.outputs {
+            if let crate::recipe::Out::Slot(s) = o {
+                frame.show(py, call, *s)?;
+            }
+        }
+        frame.copy_back(py, call, &mut copies)
+    }
+
+    fn load(&self, py: Python<'_>, gpu: &Gpu) -> PyResult<Code> {
+        if self.device.kind == CUDA {
+            let kernels = build::load(&self.binaries, gpu).map_err(raise)?;
+            return Ok(Code::Device(kernels));
+        }
+        let module = py.import("inrush._interpret")?;
+        let make = module.getattr("kernel")?;
+        let kernels = (gpu.kernels.iter())
+            .map(|k| {
+                let signature: Vec<(&str, &str)> = (k.signature.iter())
+                    .map(|(n, t)| (n.as_str(), t.as_str()))
+                    .collect();
+                let constants = k.constants.clone();
+                let made = make.call1((&k.text, &k.function, signature, constants))?;
+                Ok(made.unbind())
+            })
+            .collect::<PyResult<_>>()?;
+        let launch = module.getattr("launch")?.unbind();
+        Ok(Code::Interpreter(launch, kernels))
+    }
+
+    /// The plan for a stretch at the present values of the symbols.
+    fn ready(&self, stretch: usize, call: &Call<'_>) -> Result<Arc<Ready>, Error> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = (plans.iter()).rposition(|(k, s, _)| *k == stretch && *s == call.symbols);
+        if let Some(at) = found {
+            return Ok(plans[at].2.clone());
+        }
+        let recipe = &call.runner.recipe;
+        let kernels: FxHashMap<&str, usize> = (recipe.gpu.iter())
+            .flat_map(|g| g.kernels.iter().enumerate())
+            .map(|(k, kernel)| (kernel.symbol.as_str(), k))
+            .collect();
+        let plan = plan::plan(
+            recipe,
+            &self.homes,
+            self.homes.stretches[stretch].clone(),
+            &call.symbols,
+            call.sizes(),
+            &kernels,
+        )?;
+        let ready = Arc::new(Ready {
+            plan,
+            kept: Mutex::default(),
+        });
+        if plans.len() == MAX_PLANS {
+            plans.remove(0);
+        }
+        plans.push((stretch, call.symbols.clone(), ready.clone()));
+        Ok(ready)
+    }
+}
+
+impl Ready {
+    fn take(&self, shims: &'static Shims) -> Kept {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.pop().unwrap_or_else(|| {
+            let none = || (0, Owned::none(shims));
+            Kept((0..self.plan.operands).map(|_| none()).collect())
+        })
+    }
+
+    fn give(&self, set: Kept) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(set);
+    }
+}
+
+impl Frame<'_> {
+    fn stretch(
+        &mut self,
+        py: Python<'_>,
+        call: &mut Call<'_>,
+        ready: &Ready,
+        copies: &mut Vec<(usize, Py<PyAny>)>,
+    ) -> PyResult<()> {
+        let plan = &ready.plan;
+        let _arena = match plan.arena_bytes {
+            0 => None,
+            bytes => {
+                let (arena, base) = self.memory(bytes).ok_or_else(out_of_memory)?;
+                self.bases[self.recipe.slots] = base;
+                Some(arena)
+            }
+        };
+        if !plan.loads.is_empty() {
+            self.loads(py, plan)?;
+        }
+        let mut kept = ready.take(self.shims);
+        let mut at = 0;
+        while at < plan.ops.len() {
+            let op = &plan.ops[at];
+            if op.is_python() {
+                self.python(py, call, op, copies)?;
+                at += 1;
+                continue;
+            }
+            let run = plan.ops[at..].iter().take_while(|o| !o.is_python()).count();
+            let ops = &plan.ops[at..at + run];
+            let (me, tensors) = (&mut *self, &mut kept);
+            let done = py.detach(move || me.native(ops, tensors));
+            if let Err(stop) = done {
+                return Err(self.raise(py, call, stop));
+            }
+            for s in self.dropped.drain(..) {
+                call.slots[s] = None;
+            }
+            at += run;
+        }
+        ready.give(kept);
+        Ok(())
+    }
+
+    /// Memory of the device, from PyTorch's allocator.
+    fn memory(&self, bytes: u64) -> Option<(Owned, u64)> {
+        const U8: i32 = 0;
+        let (handle, base) =
+            (self.shims).allocate(&[bytes as i64], &[1], U8, self.engine.device)?;
+        let owned = Owned {
+            handle,
+            shims: self.shims,
+        };
+        Some((owned, base))
+    }
+
+    /// Runs the load steps that no call ran before.
+    fn loads(&mut self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
+        let mut loaded = (self.engine.loaded)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (step, bytes, launches) in &plan.loads {
+            let base = self.recipe.slots + 1 + *step;
+            if let Some((_, address)) = loaded.get(step) {
+                self.bases[base] = *address;
+                continue;
+            }
+            let (owned, address) = self.memory((*bytes).max(1)).ok_or_else(out_of_memory)?;
+            self.bases[base] = address;
+            for l in launches {
+                self.launch(l).map_err(|e| self.stop(py, e))?;
+            }
+            // Other streams may read it.
+            if let Code::Device(_) = self.code {
+                let driver = inrush_cuda::driver::Driver::get().map_err(raise)?;
+                driver.synchronize(self.stream).map_err(raise)?;
+            }
+            loaded.insert(*step, (owned, address));
+        }
+        Ok(())
+    }
+
+    fn native(&mut self, ops: &[Op], kept: &mut Kept) -> Result<(), Stop> {
+        for op in ops {
+            match op {
+                Op::Launch(l) => self.launch(l)?,
+                Op::Library(l) => self.library(l, kept)?,
+                Op::Allocate(a) => {
+                    let s = &a.shape;
+                    let made =
+                        (self.shims).allocate(&s.sizes, &s.strides, s.dtype, self.engine.device);
+                    let (handle, address) = made.ok_or(Stop::Memory)?;
+                    self.bases[a.slot] = address;
+                    self.own[a.slot] = Owned {
+                        handle,
+                        shims: self.shims,
+                    };
+                }
+                Op::Free { slot } => {
+                    self.own[*slot] = Owned::none(self.shims);
+                    self.dropped.push(*slot);
+                }
+                Op::Take(_) | Op::Python { .. } | Op::View(_) | Op::Set { .. } => {
+                    return Err(Stop::Failed(Error::internal("a step of Python's")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&self, l: &Launch) -> Result<(), Stop> {
+        let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(l.arguments.bytes());
+        for (place, base, offset) in &l.addresses {
+            let address = self.bases[*base as usize] + offset;
+            let at = *place as usize;
+            bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        match self.code {
+            Code::Device(kernels) => {
+                // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
+                // work on this stream is done, since PyTorch's allocator reuses it on the same stream only.
+                let done = unsafe { kernels[l.kernel].launch(l.programs, &mut bytes, self.stream) };
+                done.map_err(|e| Stop::Failed(e.context(self.title(l))))
+            }
+            Code::Interpreter(launch, kernels) => Python::attach(|py| {
+                let args = (&kernels[l.kernel], l.programs, bytes.as_slice());
+                launch.call1(py, args).map(drop)
+            })
+            .map_err(Stop::Python),
+        }
+    }
+
+    fn title(&self, l: &Launch) -> String {
+        let kernel = self.recipe.gpu.as_ref().map(|g| &g.kernels[l.kernel]);
+        kernel.map_or_else(String::new, |k| format!("kernel `{}`", k.function))
+    }
+
+    fn library(&mut self, l: &LibraryCall, kept: &mut Kept) -> Result<(), Stop> {
+        let What::Library(step) = &self.recipe.steps[l.step].what else {
+            return Err(Stop::Failed(Error::internal("no library call")));
+        };
+        let mut inputs: SmallVec<[Handle; 4]> = SmallVec::new();
+        for i in &l.inputs {
+            inputs.push(match i {
+                None => std::ptr::null_mut(),
+                Some(o) => self.operand(o, kept)?,
+            });
+        }
+        let out = match &l.out {
+            Some(o) => self.operand(o, kept)?,
+            None => std::ptr::null_mut(),
+        };
+        let mut results = [std::ptr::null_mut(); 9];
+        // SAFETY: operands were just made; they and what they look at live through the call.
+        let done = unsafe { (self.engine.library).call(&step.op, &inputs, out, &mut results) };
+        let shims = self.shims;
+        let mut made: SmallVec<[Owned; 9]> = (results.into_iter())
+            .map(|handle| Owned { handle, shims })
+            .collect();
+        if !done {
+            return Err(Stop::Library(l.step));
+        }
+        if l.out.is_some() {
+            return Ok(());
+        }
+        for (k, slot) in step.outs.iter().enumerate() {
+            let Some(result) = made.get_mut(k).filter(|r| !r.is_none()) else {
+                continue;
+            };
+            let result = std::mem::replace(result, Owned::none(shims));
+            let result = match &l.shapes[k] {
+                Some(shape) => self.conform(result, shape)?,
+                None => result,
+            };
+            // SAFETY: the tensor is owned here.
+            self.bases[*slot] = unsafe { shims.address(result.handle) }.unwrap_or(0);
+            self.own[*slot] = result;
+        }
+        Ok(())
+    }
+
+    /// The result itself if it lies as its metadata says, else a copy that does.
+    fn conform(&self, result: Owned, shape: &plan::Shape) -> Result<Owned, Stop> {
+        let failed = |_| Stop::Failed(Error::internal("a result tells no sizes"));
+        // SAFETY: the tensor is owned by the caller.
+        let (sizes, strides) = unsafe { self.shims.shape(result.handle) }.map_err(failed)?;
+        let lies = sizes == shape.sizes.as_slice()
+            && (sizes.iter().zip(strides.iter().zip(&shape.strides)))
+                .all(|(n, (a, b))| *n <= 1 || a == b);
+        if lies || sizes != shape.sizes.as_slice() {
+            return Ok(result);
+        }
+        let copy = (self.shims).allocate(
+            &shape.sizes,
+            &shape.strides,
+            shape.dtype,
+            self.engine.device,
+        );
+        let (handle, _) = copy.ok_or(Stop::Memory)?;
+        let copy = Owned {
+            handle,
+            shims: self.shims,
+        };
+        // SAFETY: both are owned.
+        match unsafe { self.shims.copy(copy.handle, result.handle) } {
+            true => Ok(copy),
+            false => Err(Stop::Failed(Error::internal("a result cannot be copied"))),
+        }
+    }
+
+    /// The tensor of an operand.
+    fn operand(&self, o: &Operand, kept: &mut Kept) -> Result<Handle, Stop> {
+        match o {
+            Operand::Slot(s) => match self.own[*s].handle {
+                h if !h.is_null() => Ok(h),
+                _ => Err(Stop::Failed(Error::internal("an operand is not there"))),
+            },
+            Operand::Memory {
+                kept: k,
+                base,
+                offset,
+                shape,
+            } => {
+                let address = self.bases[*base as usize] + offset;
+                let (was, tensor) = &mut kept.0[*k];
+                if *was != address || tensor.is_none() {
+                    let made = (self.shims).blob(
+                        address,
+                        &shape.sizes,
+                        &shape.strides,
+                        shape.dtype,
+                        self.engine.device,
+                    );
+                    let handle = made.ok_or(Stop::Memory)?;
+                    *tensor = Owned {
+                        handle,
+                        shims: self.shims,
+                    };
+                    *was = address;
+                }
+                Ok(tensor.handle)
+            }
+        }
+    }
+
+    fn python(
+        &mut self,
+        py: Python<'_>,
+        call: &mut Call<'_>,
+        op: &Op,
+        copies: &mut Vec<(usize, Py<PyAny>)>,
+    ) -> PyResult<()> {
+        match op {
+            Op::Take(t) => self.take(py, call, t, copies),
+            Op::Python { step, reads } => {
+                self.copy_back(py, call, copies)?;
+                for s in reads {
+                    self.show(py, call, *s)?;
+                }
+                let c = match &self.recipe.steps[*step].what {
+                    What::Call(c) => c,
+                    _ => return Err(PyRuntimeError::new_err("no called operator")),
+                };
+                c.run(py, call)
+            }
+            Op::View(v) => {
+                self.show(py, call, v.base)?;
+                let base = call.value(v.base)?;
+                let view = share(py, self.shims, base, &v.sizes, &v.strides, v.offset)?;
+                call.slots[v.slot] = Some(view);
+                Ok(())
+            }
+            Op::Set { slot, value } => {
+                let value = match value {
+                    Plain::Int(i) => i.into_pyobject(py)?.into_any().unbind(),
+                    Plain::Scalar(s) => scalar(py, *s)?,
+                    Plain::None => py.None(),
+                };
+                call.slots[*slot] = Some(value);
+                Ok(())
+            }
+            _ => Err(PyRuntimeError::new_err("a native step")),
+        }
+    }
+
+    /// Has a tensor of its own be an object too.
+    fn show(&self, py: Python<'_>, call: &mut Call<'_>, slot: usize) -> PyResult<()> {
+        let own = &self.own[slot];
+        if call.slots[slot].is_none() && !own.is_none() {
+            // SAFETY: the tensor is owned by the frame.
+            let object = unsafe { self.shims.object(py, own.handle)? };
+            call.slots[slot] = Some(object);
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        py: Python<'_>,
+        call: &mut Call<'_>,
+        t: &Take,
+        copies: &mut Vec<(usize, Py<PyAny>)>,
+    ) -> PyResult<()> {
+        let shims = self.shims;
+        let object = call.value(t.slot)?.bind(py);
+        let h = shims.tensor(object)?;
+        let want = &t.shape;
+        // SAFETY: the tensor is held by its slot.
+        let ((address, dtype, here), (sizes, strides)) =
+            unsafe { (shims.data_on(h, self.engine.device)?, shims.shape(h)?) };
+        if sizes != want.sizes.as_slice() {
+            return Err(PyRuntimeError::new_err(format!(
+                "a tensor of sizes {sizes:?} where the graph was compiled for {:?}",
+                want.sizes
+            )));
+        }
+        let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
+            .all(|(n, (a, b))| *n <= 1 || a == b);
+        let fits = here && dtype == want.dtype && lies && address % ALIGNMENT == 0;
+        if fits || sizes.contains(&0) {
+            self.bases[t.slot] = address;
+            return Ok(());
+        }
+        let made = shims.allocate(&want.sizes, &want.strides, want.dtype, self.engine.device);
+        let (handle, address) = made.ok_or_else(out_of_memory)?;
+        let owned = Owned { handle, shims };
+        // SAFETY: the tensor is owned.
+        let copy = unsafe { shims.object(py, owned.handle)? };
+        copy.bind(py).call_method1("copy_", (object,))?;
+        self.bases[t.slot] = address;
+        if t.written {
+            copies.push((t.slot, copy));
+        }
+        // Kept to the end: native steps read it.
+        self.own[t.slot] = owned;
+        Ok(())
+    }
+
+    /// What steps wrote into copies of arguments goes to the arguments.
+    fn copy_back(
+        &self,
+        py: Python<'_>,
+        call: &Call<'_>,
+        copies: &mut Vec<(usize, Py<PyAny>)>,
+    ) -> PyResult<()> {
+        for (slot, copy) in copies.iter() {
+            if let Some(original) = &call.slots[*slot] {
+                original.bind(py).call_method1("copy_", (copy,))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&self, _py: Python<'_>, stop: Stop) -> PyErr {
+        match stop {
+            Stop::Failed(e) => crate::run::run_error(&e),
+            Stop::Memory => out_of_memory(),
+            Stop::Python(e) => e,
+            Stop::Library(_) => PyRuntimeError::new_err("a library call failed"),
+        }
+    }
+
+    /// The exception for a stop. A library call that failed is made again from Python, which raises what PyTorch raises.
+    fn raise(&self, py: Python<'_>, call: &mut Call<'_>, stop: Stop) -> PyErr {
+        let Stop::Library(step) = stop else {
+            return self.stop(py, stop);
+        };
+        let What::Library(l) = &self.recipe.steps[step].what else {
+            return PyRuntimeError::new_err("no library call");
+        };
+        let name = format!("{:?}", l.op);
+        let name = name
+            .split([' ', '{'])
+            .next()
+            .unwrap_or_default()
+            .to_string();
+        for s in l.call.reads() {
+            if self.show(py, call, s).is_err() || call.slots[s].is_none() {
+                return PyRuntimeError::new_err(format!(
+                    "PyTorch refused a library call ({name}); what it wrote to stderr says why"
+                ));
+            }
+        }
+        match l.call.run(py, call) {
+            Err(e) => e,
+            Ok(()) => PyRuntimeError::new_err(format!("PyTorch refused a library call ({name})")),
+        }
+    }
+}
+
+fn out_of_memory() -> PyErr {
+    PyMemoryError::new_err("the device has too little memory left for a compiled graph")
+}

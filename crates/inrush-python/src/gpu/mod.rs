@@ -1,0 +1,24 @@
+//! Graphs on GPUs.
+//!
+//! A recipe's steps are flattened into a *plan* for each set of sizes: launches with packed arguments, library calls on
+//! tensors that were made before, and the few things that need the interpreter. Values that only native steps touch lie in one
+//! arena; all that Python sees are tensors of PyTorch's own.
+//!
+//! ```text
+//! homes     which values lie where
+//! plan      a recipe's steps at known sizes
+//! engine    a call
+//! library   PyTorch's C functions for products, convolutions, attention
+//! device    streams, guards, properties of the device
+//! build     kernels from the Triton workers
+//! ```
+
+mod arena;
+pub mod build;
+pub mod device;
+mod engine;
+mod homes;
+pub mod library;
+mod plan;
+
+pub use engine::Engine;

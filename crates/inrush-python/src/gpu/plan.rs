@@ -1,0 +1,656 @@
+//! A recipe's steps at known sizes, flattened: addresses of the arena's values are offsets, arguments are packed.
+
+use super::arena::{self, Item};
+use super::homes::{Home, Homes};
+use crate::recipe::{Layout, Library, Recipe, Segment, What};
+use crate::shim::dtype_code;
+use inrush_base::{Error, Result};
+use inrush_cuda::driver::Arguments;
+use inrush_program::{BufferId, Place, SizeId, Step};
+use inrush_runtime::{CallShape, OutputPlace, PlannedOutput};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// What happens in one stretch of a recipe.
+pub struct Plan {
+    pub arena_bytes: u64,
+    pub ops: Vec<Op>,
+    /// What has to run once: the step of the segment, bytes of the block that is filled, launches.
+    pub loads: Vec<(usize, u64, Vec<Launch>)>,
+    /// Number of operands of library calls, whose tensors are kept between calls.
+    pub operands: usize,
+}
+
+/// Base addresses are numbered: slots first, then the arena, then the blocks that load steps filled, by step.
+pub type BaseId = u32;
+
+pub enum Op {
+    /// Takes a tensor of Python's: checks that it lies as it was compiled for.
+    Take(Take),
+    /// Makes a tensor.
+    Allocate(Allocate),
+    Launch(Launch),
+    Library(Box<LibraryCall>),
+    /// Calls the operator of a step from Python, which sees these slots.
+    Python {
+        step: usize,
+        reads: Vec<usize>,
+    },
+    /// A tensor in another's memory, for Python.
+    View(View),
+    /// Results of a segment that are no tensors.
+    Set {
+        slot: usize,
+        value: Plain,
+    },
+    /// Nothing needs the slot's memory any more.
+    Free {
+        slot: usize,
+    },
+}
+
+impl Op {
+    /// Needs the interpreter.
+    pub fn is_python(&self) -> bool {
+        matches!(
+            self,
+            Op::Take(_) | Op::Python { .. } | Op::View(_) | Op::Set { .. }
+        )
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Plain {
+    Int(i64),
+    Scalar(inrush_base::Scalar),
+    None,
+}
+
+/// A tensor's dtype and how it lies.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shape {
+    pub dtype: i32,
+    pub element: u64,
+    pub sizes: SmallVec<[i64; 6]>,
+    pub strides: SmallVec<[i64; 6]>,
+}
+
+impl Shape {
+    /// Bytes from the first to the last element.
+    pub fn bytes(&self) -> Result<u64> {
+        if self.sizes.contains(&0) {
+            return Ok(0);
+        }
+        let mut last: i64 = 0;
+        for (n, s) in self.sizes.iter().zip(&self.strides) {
+            last = (n - 1)
+                .checked_mul(*s)
+                .and_then(|x| last.checked_add(x))
+                .ok_or_else(|| Error::input("a tensor beyond 64 bits"))?;
+        }
+        Ok((last as u64 + 1) * self.element)
+    }
+}
+
+pub struct Take {
+    pub slot: usize,
+    pub shape: Shape,
+    /// A step writes it.
+    pub written: bool,
+}
+
+pub struct Allocate {
+    pub slot: usize,
+    pub shape: Shape,
+}
+
+pub struct Launch {
+    /// Position among the recipe's kernels.
+    pub kernel: usize,
+    pub programs: u32,
+    pub arguments: Arguments,
+    /// Addresses to fill in: where among the arguments, base and bytes from it.
+    pub addresses: SmallVec<[(u32, BaseId, u64); 8]>,
+}
+
+pub struct LibraryCall {
+    pub step: usize,
+    /// Operands by position; `None` for those left out.
+    pub inputs: SmallVec<[Option<Operand>; 4]>,
+    /// Memory for the result, where the function writes into it.
+    pub out: Option<Operand>,
+    /// Shapes that results must have, by position, where they are tensors of the device.
+    pub shapes: Vec<Option<Shape>>,
+}
+
+pub enum Operand {
+    /// A tensor over memory with a base; position among the kept tensors.
+    Memory {
+        kept: usize,
+        base: BaseId,
+        offset: u64,
+        shape: Shape,
+    },
+    /// Whatever Python put there.
+    Slot(usize),
+}
+
+pub struct View {
+    pub slot: usize,
+    pub base: usize,
+    pub sizes: SmallVec<[i64; 6]>,
+    pub strides: SmallVec<[i64; 6]>,
+    /// In elements.
+    pub offset: i64,
+}
+
+/// An address before the arena is laid out.
+#[derive(Copy, Clone)]
+enum At {
+    /// In the memory that a slot has by itself.
+    Slot(usize),
+    /// In the temporaries of the segment of a step.
+    Temporary(usize),
+    /// In what the load steps of a segment filled.
+    Loaded(usize),
+}
+
+struct Planner<'a> {
+    recipe: &'a Recipe,
+    homes: &'a Homes,
+    layouts: &'a [Option<Layout>],
+    sizes: &'a [Option<i64>],
+    kernels: &'a FxHashMap<&'a str, usize>,
+    ops: Vec<Op>,
+    /// Addresses to be resolved: op, place in it, address.
+    items: Vec<Item>,
+    item_of: FxHashMap<(bool, usize), usize>,
+    taken: Vec<bool>,
+    /// For slots inside of others: the slot with the memory, and bytes from its start.
+    root: FxHashMap<usize, (usize, u64)>,
+    launches: Vec<(usize, Vec<(u32, At, u64)>)>,
+    loads: Vec<(usize, u64, Vec<Launch>)>,
+    operands: usize,
+    written: Vec<bool>,
+    start: usize,
+}
+
+/// Plans the steps `range` of a recipe. `symbols` and `sizes` are those that are known when it starts.
+pub fn plan(
+    recipe: &Recipe,
+    homes: &Homes,
+    range: std::ops::Range<usize>,
+    symbols: &[Option<i64>],
+    sizes: &[Option<i64>],
+    kernels: &FxHashMap<&str, usize>,
+) -> Result<Plan> {
+    let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
+    let mut written = vec![false; recipe.slots];
+    for step in &recipe.steps {
+        if let What::Segment(s) = &step.what {
+            for b in s.program.buffers.iter().filter(|b| b.written) {
+                if let Place::Input { input } = b.place
+                    && let Some(slot) = s.inputs.get(input as usize)
+                {
+                    written[*slot] = true;
+                }
+            }
+        }
+    }
+    let mut p = Planner {
+        recipe,
+        homes,
+        layouts: &gpu.layouts,
+        sizes,
+        kernels,
+        ops: Vec::new(),
+        items: Vec::new(),
+        item_of: FxHashMap::default(),
+        taken: vec![false; recipe.slots],
+        root: FxHashMap::default(),
+        launches: Vec::new(),
+        loads: Vec::new(),
+        operands: 0,
+        written,
+        start: range.start,
+    };
+    // Views and aliases that earlier stretches made.
+    for at in 0..range.start {
+        p.note_views(at, symbols)?;
+    }
+    for at in range {
+        p.note_views(at, symbols)?;
+        p.step(at, symbols)?;
+    }
+    // Arguments are looked at before anything runs.
+    let early = |op: &Op| matches!(op, Op::Take(t) if p.from_before(t.slot));
+    let (first, rest): (Vec<usize>, Vec<usize>) = (0..p.ops.len()).partition(|i| early(&p.ops[*i]));
+    let mut moved = vec![0; p.ops.len()];
+    let mut old: Vec<Option<Op>> = p.ops.drain(..).map(Some).collect();
+    let mut ops = Vec::with_capacity(old.len());
+    for i in first.into_iter().chain(rest) {
+        moved[i] = ops.len();
+        ops.extend(old[i].take());
+    }
+    let launches = std::mem::take(&mut p.launches);
+    let arena_bytes = arena::place(&mut p.items);
+    for (at, addresses) in launches {
+        for (place, from, offset) in addresses {
+            let (base, offset) = p.base(from, offset);
+            match &mut ops[moved[at]] {
+                Op::Launch(l) => l.addresses.push((place, base, offset)),
+                Op::Library(l) => {
+                    let operand = match place as usize {
+                        k if k < l.inputs.len() => l.inputs[k].as_mut(),
+                        _ => l.out.as_mut(),
+                    };
+                    if let Some(Operand::Memory {
+                        base: b, offset: o, ..
+                    }) = operand
+                    {
+                        (*b, *o) = (base, offset);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(Plan {
+        arena_bytes,
+        ops,
+        loads: p.loads,
+        operands: p.operands,
+    })
+}
+
+impl Planner<'_> {
+    fn from_before(&self, slot: usize) -> bool {
+        let args = self.recipe.inputs.contains(&slot);
+        let constant = || self.recipe.constants.iter().any(|c| c.0 == slot);
+        let earlier = || {
+            (self.recipe.steps[..self.start].iter()).any(|s| match &s.what {
+                What::Call(c) => c.outs.contains(&slot),
+                _ => false,
+            })
+        };
+        args || constant() || earlier()
+    }
+
+    fn size(&self, id: SizeId) -> Result<i64> {
+        self.sizes[id.0 as usize].ok_or_else(|| {
+            Error::input("a size that depends on data is not known yet, or overflows")
+        })
+    }
+
+    fn all(&self, ids: &[SizeId]) -> Result<SmallVec<[i64; 6]>> {
+        ids.iter().map(|i| self.size(*i)).collect()
+    }
+
+    fn shape(&self, slot: usize) -> Result<Shape> {
+        let l = (self.layouts[slot].as_ref())
+            .ok_or_else(|| Error::internal("a value without a layout"))?;
+        Ok(Shape {
+            dtype: dtype_code(l.dtype.0),
+            element: l.dtype.0.size() as u64,
+            sizes: self.all(&l.sizes)?,
+            strides: self.all(&l.strides)?,
+        })
+    }
+
+    /// The slot that has the memory, and bytes from its start.
+    fn root(&self, slot: usize) -> (usize, u64) {
+        self.root.get(&slot).copied().unwrap_or((slot, 0))
+    }
+
+    /// Where slots inside of others are.
+    fn note_views(&mut self, at: usize, symbols: &[Option<i64>]) -> Result<()> {
+        match &self.recipe.steps[at].what {
+            What::View(v) => {
+                let (root, from) = self.root(v.base);
+                let element = match &self.layouts[v.base] {
+                    Some(l) => l.dtype.0.size() as u64,
+                    // A view for Python alone.
+                    None => return Ok(()),
+                };
+                let offset = self.size(v.offset)? as u64 * element;
+                self.root.insert(v.value, (root, from + offset));
+            }
+            What::Segment(s) => {
+                let inner = |h: &Home| matches!(h, Home::Inside(_));
+                if s.outputs.iter().any(|o| inner(&self.homes.home[*o])) {
+                    let shape = CallShape::of(&s.program, &values(s, symbols)?)?;
+                    for (k, slot) in s.outputs.iter().enumerate() {
+                        let (Home::Inside(base), Some(PlannedOutput::Tensor { dtype, place, .. })) =
+                            (self.homes.home[*slot], shape.outputs.get(k))
+                        else {
+                            continue;
+                        };
+                        let offset = match place {
+                            OutputPlace::Own => 0,
+                            OutputPlace::Input { offset, .. }
+                            | OutputPlace::Output { offset, .. } => *offset,
+                        };
+                        let (root, from) = self.root(base);
+                        let bytes = offset as u64 * dtype.size() as u64;
+                        self.root.insert(*slot, (root, from + bytes));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Has a native step read or write the memory of `slot`.
+    fn touch(&mut self, slot: usize) -> Result<()> {
+        let (root, _) = self.root(slot);
+        if self.homes.home[root] == Home::Python && !self.taken[root] {
+            self.taken[root] = true;
+            let shape = self.shape(root)?;
+            self.ops.push(Op::Take(Take {
+                slot: root,
+                shape,
+                written: self.written[root],
+            }));
+        }
+        Ok(())
+    }
+
+    /// Memory for a slot that a native step defines.
+    fn define(&mut self, slot: usize, shape: Shape, at: usize) -> Result<()> {
+        match self.homes.home[slot] {
+            Home::Arena => {
+                self.item_of.insert((false, slot), self.items.len());
+                self.items.push(Item {
+                    from: at,
+                    to: self.homes.last[slot],
+                    bytes: shape.bytes()?,
+                    offset: 0,
+                });
+            }
+            Home::Own => self.ops.push(Op::Allocate(Allocate { slot, shape })),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn base(&self, at: At, offset: u64) -> (BaseId, u64) {
+        let slots = self.recipe.slots as BaseId;
+        let item = |key| self.item_of.get(&key).map(|i| self.items[*i].offset);
+        match at {
+            At::Slot(s) => match item((false, s)) {
+                Some(o) => (slots, o + offset),
+                None => (s as BaseId, offset),
+            },
+            At::Temporary(step) => (slots, item((true, step)).unwrap_or(0) + offset),
+            At::Loaded(step) => (slots + 1 + step as BaseId, offset),
+        }
+    }
+
+    fn step(&mut self, at: usize, symbols: &[Option<i64>]) -> Result<()> {
+        let recipe = self.recipe;
+        let step = &recipe.steps[at];
+        match &step.what {
+            What::Segment(s) => self.segment(at, s, symbols)?,
+            What::Call(c) => {
+                let reads = c.reads();
+                self.ops.push(Op::Python { step: at, reads });
+                // Results are looked at when a native step wants them.
+                c.outs.iter().for_each(|s| self.taken[*s] = false);
+            }
+            What::View(v) => {
+                if self.homes.seen[v.value] {
+                    let view = View {
+                        slot: v.value,
+                        base: v.base,
+                        sizes: self.all(&v.sizes)?,
+                        strides: self.all(&v.strides)?,
+                        offset: self.size(v.offset)?,
+                    };
+                    self.ops.push(Op::View(view));
+                }
+            }
+            What::Library(l) => self.library(at, l)?,
+        }
+        // Memory whose last reader this was; of views nothing is freed but the object.
+        for slot in &self.homes.frees[at] {
+            self.ops.push(Op::Free { slot: *slot });
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, at: usize, s: &Segment, symbols: &[Option<i64>]) -> Result<()> {
+        let p = &s.program;
+        let shape = CallShape::of(p, &values(s, symbols)?)?;
+        for (k, slot) in s.inputs.iter().enumerate() {
+            if shape.inputs.get(k).is_some_and(Option::is_some) {
+                self.touch(*slot)?;
+            }
+        }
+        for (k, slot) in s.outputs.iter().enumerate() {
+            match &shape.outputs[k] {
+                PlannedOutput::Tensor {
+                    dtype,
+                    sizes,
+                    strides,
+                    place,
+                } => {
+                    let shape = Shape {
+                        dtype: dtype_code(*dtype),
+                        element: dtype.size() as u64,
+                        sizes: sizes.as_slice().into(),
+                        strides: strides.as_slice().into(),
+                    };
+                    match place {
+                        OutputPlace::Own => self.define(*slot, shape, at)?,
+                        OutputPlace::Input { offset, .. } | OutputPlace::Output { offset, .. } => {
+                            if let Home::Inside(base) = self.homes.home[*slot]
+                                && self.homes.seen[*slot]
+                            {
+                                self.ops.push(Op::View(View {
+                                    slot: *slot,
+                                    base,
+                                    sizes: shape.sizes,
+                                    strides: shape.strides,
+                                    offset: *offset,
+                                }));
+                            }
+                        }
+                    }
+                }
+                PlannedOutput::Int(i) => self.set(*slot, Plain::Int(*i)),
+                PlannedOutput::Scalar(v) => self.set(*slot, Plain::Scalar(*v)),
+                PlannedOutput::Mutation | PlannedOutput::None => self.set(*slot, Plain::None),
+            }
+        }
+        let temporaries = shape.sizes[p.arena_bytes.0 as usize].max(0) as u64;
+        if temporaries > 0 {
+            self.item_of.insert((true, at), self.items.len());
+            self.items.push(Item {
+                from: at,
+                to: at,
+                bytes: temporaries,
+                offset: 0,
+            });
+        }
+        if !p.load_steps.is_empty() {
+            let mut loads = Vec::new();
+            for step in &p.load_steps {
+                let (launch, addresses) = self.launch(at, s, step, &shape.sizes)?;
+                let Some(mut launch) = launch else { continue };
+                for (place, from, offset) in addresses {
+                    let At::Loaded(_) = from else {
+                        return Err(Error::internal("a load step reads what a call brings"));
+                    };
+                    let (base, offset) = self.base(from, offset);
+                    launch.addresses.push((place, base, offset));
+                }
+                loads.push(launch);
+            }
+            let bytes = shape.sizes[p.load_bytes.0 as usize].max(0) as u64;
+            self.loads.push((at, bytes, loads));
+        }
+        for step in &p.steps {
+            let (launch, addresses) = self.launch(at, s, step, &shape.sizes)?;
+            let Some(launch) = launch else { continue };
+            self.launches.push((self.ops.len(), addresses));
+            self.ops.push(Op::Launch(launch));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, slot: usize, value: Plain) {
+        self.ops.push(Op::Set { slot, value });
+    }
+
+    /// Where a buffer of a segment is.
+    fn buffer(&self, at: usize, s: &Segment, sizes: &[i64], b: BufferId) -> Result<(At, u64)> {
+        let (mut b, mut offset) = (b, 0i64);
+        loop {
+            match &s.program.buffers[b as usize].place {
+                Place::Alias { of, offset: by } => {
+                    offset += sizes[by.0 as usize];
+                    b = *of;
+                }
+                Place::Arena { offset: by } => {
+                    return Ok((At::Temporary(at), (offset + sizes[by.0 as usize]) as u64));
+                }
+                Place::Persistent { offset: by } => {
+                    return Ok((At::Loaded(at), (offset + sizes[by.0 as usize]) as u64));
+                }
+                Place::Input { input } => {
+                    let slot = s.inputs.get(*input as usize);
+                    let slot = slot.ok_or_else(|| Error::internal("a tensor without a slot"))?;
+                    let (root, from) = self.root(*slot);
+                    return Ok((At::Slot(root), from + offset as u64));
+                }
+                Place::Output { output } => {
+                    let slot = s.outputs.get(*output as usize);
+                    let slot = slot.ok_or_else(|| Error::internal("an output without a slot"))?;
+                    let (root, from) = self.root(*slot);
+                    return Ok((At::Slot(root), from + offset as u64));
+                }
+                Place::Weight(w) => {
+                    return Err(Error::internal(format!("weight `{}` in a graph", w.name)));
+                }
+            }
+        }
+    }
+
+    /// A launch, or nothing where there is nothing to do.
+    fn launch(
+        &self,
+        at: usize,
+        s: &Segment,
+        step: &Step,
+        sizes: &[i64],
+    ) -> Result<(Option<Launch>, Vec<(u32, At, u64)>)> {
+        let Step::Launch(l) = step else {
+            return Err(Error::internal(
+                "a contraction of the CPU in a GPU's program",
+            ));
+        };
+        let programs = sizes[l.units.0 as usize];
+        if programs <= 0 {
+            return Ok((None, Vec::new()));
+        }
+        let programs = i32::try_from(programs).map_err(|_| {
+            Error::unsupported(format!(
+                "{programs} programs of `{}`: a grid has fewer than 2^31",
+                s.program.kernels[l.kernel as usize].title
+            ))
+        })?;
+        let symbol = s.program.kernels[l.kernel as usize].symbol.as_str();
+        let kernel = *(self.kernels.get(symbol))
+            .ok_or_else(|| Error::input(format!("a stored graph is damaged: no `{symbol}`")))?;
+        let gpu = (self.recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
+        let signature = &gpu.kernels[kernel].signature;
+        if signature.len() != l.buffers.len() + l.sizes.len() {
+            return Err(Error::input(
+                "a stored graph is damaged: arguments of a kernel",
+            ));
+        }
+        let mut arguments = Arguments::default();
+        let mut addresses = Vec::with_capacity(l.buffers.len());
+        for b in &l.buffers {
+            let (from, offset) = self.buffer(at, s, sizes, *b)?;
+            addresses.push((arguments.pointer(0) as u32, from, offset));
+        }
+        for (size, (name, ty)) in l.sizes.iter().zip(&signature[l.buffers.len()..]) {
+            let v = sizes[size.0 as usize];
+            match ty.as_str() {
+                "i64" => arguments.i64(v),
+                "i32" => arguments.i32(i32::try_from(v).map_err(|_| {
+                    Error::unsupported(format!("`{name}` is {v}: the kernel counts in 32 bits"))
+                })?),
+                other => return Err(Error::internal(format!("an argument of type `{other}`"))),
+            };
+        }
+        let launch = Launch {
+            kernel,
+            programs: programs as u32,
+            arguments,
+            addresses: SmallVec::new(),
+        };
+        Ok((Some(launch), addresses))
+    }
+
+    fn library(&mut self, at: usize, l: &Library) -> Result<()> {
+        let mut addresses = Vec::new();
+        let mut inputs: SmallVec<[Option<Operand>; 4]> = SmallVec::new();
+        for (k, slot) in l.inputs.iter().enumerate() {
+            let Some(slot) = slot else {
+                inputs.push(None);
+                continue;
+            };
+            if self.layouts[*slot].is_none() {
+                inputs.push(Some(Operand::Slot(*slot)));
+                continue;
+            }
+            self.touch(*slot)?;
+            let (root, from) = self.root(*slot);
+            addresses.push((k as u32, At::Slot(root), from));
+            let operand = self.operand(*slot)?;
+            inputs.push(Some(operand));
+        }
+        let mut out = None;
+        if l.op.writes_out() {
+            let slot = *(l.outs.first()).ok_or_else(|| Error::internal("no result"))?;
+            let shape = self.shape(slot)?;
+            self.define(slot, shape, at)?;
+            addresses.push((inputs.len() as u32, At::Slot(slot), 0));
+            out = Some(self.operand(slot)?);
+        }
+        let shapes = (l.outs.iter())
+            .map(|s| match self.layouts[*s] {
+                Some(_) => self.shape(*s).map(Some),
+                None => Ok(None),
+            })
+            .collect::<Result<_>>()?;
+        self.launches.push((self.ops.len(), addresses));
+        self.ops.push(Op::Library(Box::new(LibraryCall {
+            step: at,
+            inputs,
+            out,
+            shapes,
+        })));
+        Ok(())
+    }
+
+    fn operand(&mut self, slot: usize) -> Result<Operand> {
+        self.operands += 1;
+        Ok(Operand::Memory {
+            kept: self.operands - 1,
+            base: 0,
+            offset: 0,
+            shape: self.shape(slot)?,
+        })
+    }
+}
+
+/// Values of a segment's symbols.
+fn values(s: &Segment, symbols: &[Option<i64>]) -> Result<SmallVec<[i64; 4]>> {
+    (s.symbols.iter())
+        .map(|k| symbols[*k as usize].ok_or_else(|| Error::input("a size is not known yet")))
+        .collect()
+}

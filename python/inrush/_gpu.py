@@ -1,0 +1,43 @@
+"""What the backend knows of GPUs before it compiles: whether there are any, and what stands for one in tests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from inrush import _log, _native
+
+
+def settings() -> dict[str, Any]:
+    """What the native half is told. ``INRUSH_GPU=cuda:h100`` compiles graphs of CUDA tensors for that GPU, on any machine;
+    ``INRUSH_INTERPRET`` does it with graphs of CPU tensors and runs their kernels in Triton's interpreter."""
+    interpret = os.environ.get("INRUSH_INTERPRET")
+    preset = interpret or os.environ.get("INRUSH_GPU")
+    return {"gpu": preset, "interpret": True} if interpret else {"gpu": preset}
+
+
+def identity() -> list[Any]:
+    """What compiled graphs for GPUs depend on, beside the graph and the options."""
+    found: list[Any] = [os.environ.get("INRUSH_INTERPRET"), os.environ.get("INRUSH_GPU")]
+    if torch.version.cuda is not None and torch.cuda.is_initialized():
+        devices = range(torch.cuda.device_count())
+        found.append([(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in devices])
+    return found
+
+
+_started = False
+
+
+def warm() -> None:
+    """Starts what builds kernels, in the background, where there is a GPU."""
+    global _started
+    if _started or torch.version.cuda is None or not torch.cuda.is_available():
+        return
+    _started = True
+    try:
+        _native.warm_triton()
+    except _native.Error as error:
+        # Graphs that need kernels will say so.
+        _log.compile.warning("%s", error)

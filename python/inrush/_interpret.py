@@ -1,0 +1,124 @@
+"""Runs kernels of GPUs in Triton's interpreter, over the CPU's memory: for tests on machines without a GPU.
+
+With ``INRUSH_INTERPRET=cuda:h100`` graphs of the CPU are compiled for that device and their kernels come here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import os
+import struct
+import tempfile
+from typing import Any
+
+# The interpreter is chosen when a kernel is defined.
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+
+_DTYPES = {
+    "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
+    "u32": torch.uint32, "i32": torch.int32, "u64": torch.uint64, "i64": torch.int64,
+    "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
+    "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
+}  # fmt: skip
+
+
+def kernel(text: str, function: str, signature: list[tuple[str, str]], constants: list[tuple[str, int]]) -> Any:
+    """A kernel that :func:`launch` takes."""
+    _patch()
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(text)
+    try:
+        spec = importlib.util.spec_from_file_location(function, file.name)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        os.unlink(file.name)
+    if hasattr(module, "libdevice"):
+        module.libdevice = _libdevice()
+    return getattr(module, function), [t for _, t in signature], dict(constants)
+
+
+def launch(made: Any, programs: int, packed: bytes) -> None:
+    """Runs ``programs`` programs on arguments as a device reads them."""
+    function, types, constants = made
+    values, at = [], 0
+    for t in types:
+        size = 4 if t == "i32" else 8
+        at = -(-at // size) * size
+        (value,) = struct.unpack_from({"i32": "<i"}.get(t, "<q"), packed, at)
+        at += size
+        values.append(_tensor(value, _DTYPES[t[1:]]) if t.startswith("*") else value)
+    with np.errstate(all="ignore"):
+        function[(programs,)](*values, **constants)
+
+
+def _tensor(address: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor at an address; the interpreter reads and writes beyond its one element."""
+    memory = (ctypes.c_byte * 16).from_address(address or _NOTHING.data_ptr())
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)
+
+
+_NOTHING = torch.zeros(64, dtype=torch.uint8)
+_patched = False
+
+
+def _patch() -> None:
+    """Lets the interpreter's scalars, arrays of one element, count loops: newer versions of numpy do not convert those."""
+    global _patched
+    if _patched:
+        return
+    _patched = True
+    import triton.runtime.interpreter as interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+def _libdevice() -> Any:
+    """The device's library of functions, which the interpreter lacks."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def whole(f: Any) -> Any:
+        return np.vectorize(f, otypes=[np.float64])
+
+    def lgamma(x: float) -> float:
+        try:
+            return math.lgamma(x)
+        except (ValueError, OverflowError):
+            return math.nan if math.isnan(x) else math.inf
+
+    names = "trunc tan sinh cosh tanh expm1 log1p log10 hypot nextafter copysign fmod"
+    functions = {name: getattr(np, name) for name in names.split()}
+    functions |= {
+        "nearbyint": np.rint, "pow": np.power, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
+        "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+        "erf": whole(math.erf), "erfc": whole(math.erfc), "lgamma": whole(lgamma),
+    }  # fmt: skip
+
+    class Library:
+        def __getattr__(self, name: str) -> Any:
+            f = functions[name]
+
+            def call(*args: Any) -> Any:
+                data = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
+                first = next(a for a in args if isinstance(a, tl.tensor))
+                kind = first.handle.data.dtype
+                out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
+                scalar = first.type.scalar
+                shape = list(out.shape)
+                return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
+
+            return call
+
+    return Library()
