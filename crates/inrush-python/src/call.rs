@@ -79,7 +79,8 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
-    pub fn seed(&mut self, outs: Vec<usize>) -> PyResult<Call> {
+    /// On a GPU it is that device's generator, and nothing waits.
+    pub fn seed(&mut self, outs: Vec<usize>, device: &str) -> PyResult<Call> {
         let torch = self.fx_node.py().import("torch")?;
         let target = torch
             .getattr("ops")?
@@ -94,7 +95,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         let mut kwargs = Vec::new();
         for (k, v) in [
             ("dtype", torch.getattr("int64")?),
-            ("device", "cpu".into_pyobject(torch.py())?.into_any()),
+            ("device", device.into_pyobject(torch.py())?.into_any()),
         ] {
             kwargs.push((k.to_string(), self.read(&v, 0)?));
         }

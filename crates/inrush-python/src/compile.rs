@@ -188,6 +188,14 @@ impl Place {
         Ok(Place { index, gpu })
     }
 
+    /// PyTorch's name of the device.
+    fn name(&self) -> String {
+        match self.index {
+            Some(index) => format!("{}:{index}", inrush_cuda::CUDA.torch_name),
+            None => "cpu".into(),
+        }
+    }
+
     fn device(&self) -> Device {
         match self.index {
             Some(index) => Device {
@@ -299,7 +307,7 @@ fn recipe(
             }),
             What::Call(c) if c.op == SEED_OPERATOR => {
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
-                recipe::What::Call(r.seed(outs)?)
+                recipe::What::Call(r.seed(outs, &place.name())?)
             }
             What::Call(c) => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {

@@ -586,6 +586,7 @@ impl Planner<'_> {
                 other => return Err(Error::internal(format!("an argument of type `{other}`"))),
             };
         }
+        arguments.finish(0);
         let launch = Launch {
             kernel,
             programs: programs as u32,
