@@ -9,7 +9,7 @@ use inrush_cli::{run, session};
 use inrush_compile::Options;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{MemoryWeights, Model, Parts, Pool};
+use inrush_runtime::{MemoryWeights, Model, Parts, Pool, Storage};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,7 +117,7 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
         let model = build(&case.text(), &caps, &cache, &pool, &options)
             .map_err(|e| e.context(case.name))?;
         let inputs = run::random_inputs(&model, &[])?;
-        let mut copy = Copy::new(case.elements / 2, pool.clone());
+        let mut copy = Copy::new(case.elements / 2, pool.clone())?;
         let turn = Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0) / ROUNDS as f64);
         let [mut own, mut other, mut share] = [const { Vec::new() }; 3];
         let [mut best_own, mut best_copy] = [f64::INFINITY; 2];
@@ -176,27 +176,29 @@ pub(crate) fn build(
 }
 
 /// A copy of so many elements, spread over the threads that run the kernels.
+///
+/// Both sides lie in memory of the kind that models get.
 struct Copy {
-    from: Vec<f32>,
-    to: Vec<f32>,
+    from: Storage,
+    to: Storage,
     pool: Arc<Pool>,
 }
 
 impl Copy {
-    fn new(elements: usize, pool: Arc<Pool>) -> Copy {
-        Copy {
-            from: vec![1.5; elements],
-            to: vec![0.5; elements],
+    fn new(elements: usize, pool: Arc<Pool>) -> Result<Copy> {
+        Ok(Copy {
+            from: Storage::zeroed(4 * elements)?,
+            to: Storage::zeroed(4 * elements)?,
             pool,
-        }
+        })
     }
 
     fn run(&mut self) -> Result<()> {
-        let to = To(self.to.as_mut_ptr());
+        let to = To(self.to.as_ptr());
         let grain = self.from.len().div_ceil(self.pool.threads()).max(1);
         self.pool.parallel_for(self.from.len(), grain, &|range| {
-            let part = &self.from[range.clone()];
-            // SAFETY: `to` has as many elements as `from`, and the ranges of a loop are disjoint.
+            let part = &self.from.bytes()[range.clone()];
+            // SAFETY: `to` has as many bytes as `from`, and the ranges of a loop are disjoint.
             unsafe {
                 std::slice::from_raw_parts_mut(to.at(range.start), part.len()).copy_from_slice(part)
             }
@@ -220,12 +222,12 @@ impl Copy {
 }
 
 /// Where a copy goes.
-struct To(*mut f32);
+struct To(*mut u8);
 // SAFETY: each thread writes a range of its own.
 unsafe impl Sync for To {}
 
 impl To {
-    fn at(&self, k: usize) -> *mut f32 {
+    fn at(&self, k: usize) -> *mut u8 {
         self.0.wrapping_add(k)
     }
 }

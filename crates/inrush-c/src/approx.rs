@@ -6,16 +6,15 @@
 //! always do. They are spelled in vector extensions only, so every target has them, libmvec or not.
 //!
 //! Coefficients are least-maximum fits made for this file. Largest errors over every seventh `f32` (with fused multiply-add, against
-//! the C library's `f64` functions): `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.5
+//! the C library's `f64` functions): `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.7
 //! ulp, neither ever beyond 1. NaN gives NaN.
 
 use crate::helpers::Helpers;
 use inrush_base::Caps;
-use std::fmt::Write;
 
-/// The quotients grow beyond 1 a little before `end`, from where on the result is 1.
+/// The quotients grow beyond 1 a little before `end`; what is larger is taken for 1.
 const ERF: Odd = Odd {
-    end: "4.1f",
+    end: 4.1,
     p: &[
         std::f32::consts::FRAC_2_SQRT_PI,
         0.190_407_63,
@@ -35,7 +34,7 @@ const ERF: Odd = Odd {
 };
 
 const TANH: Odd = Odd {
-    end: "8.7f",
+    end: 8.7,
     p: &[
         1.0,
         0.129_676_58,
@@ -49,59 +48,99 @@ const TANH: Odd = Odd {
 
 /// An odd function that saturates at 1, as a quotient of polynomials in the square.
 struct Odd {
-    end: &'static str,
+    end: f32,
     p: &'static [f32],
     q: &'static [f32],
 }
 
+/// Statements in the order in which one vector needs them, and the result. `#` ends the names of variables: two vectors at
+/// once have two of each.
+struct Body {
+    statements: Vec<String>,
+    result: String,
+}
+
 /// The function over `w` lanes of `f32`, by name; `None` where there is none of ours.
 pub(crate) fn function(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<String> {
+    let body = body(h, f, w, caps)?;
     let v = h.vector("f32", w);
     let name = format!("{f}_{v}");
-    let body = match f {
-        "exp" => exp(h, w, caps),
-        "erf" => odd(h, &ERF, w, caps),
-        "tanh" => odd(h, &TANH, w, caps),
-        _ => return None,
-    };
-    h.function(&name, format!("{v} {name}({v} x)"), |_| body);
+    h.function(&name, format!("{v} {name}({v} x)"), |_| {
+        let text = body.statements.join(" ");
+        format!("{text} return {};", body.result).replace('#', "")
+    });
     Some(name)
 }
 
-/// `sum(c[k] * at^k)` by Horner's rule, as statements that leave the sum in `name`.
-fn horner(bc: &str, v: &str, name: &str, c: &[f32], at: &str) -> String {
-    let mut out = String::new();
-    for (k, c) in c.iter().rev().enumerate() {
-        _ = match k {
-            0 => write!(out, "{v} {name} = {bc}({c:?}f); "),
-            _ => write!(out, "{name} = {name} * {at} + {bc}({c:?}f); "),
-        };
-    }
-    out
+/// The function over two vectors at once, results through pointers. A vector's operations wait for each other; those of two
+/// fill the gaps, and compilers leave calls one behind the other.
+pub(crate) fn pair(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<String> {
+    let body = body(h, f, w, caps)?;
+    let v = h.vector("f32", w);
+    let name = format!("{f}2_{v}");
+    let signature = format!("void {name}({v} x0, {v} x1, {v} *y0, {v} *y1)");
+    h.function(&name, signature, |_| {
+        let mut text = String::new();
+        let results = format!("*y# = {};", body.result);
+        for s in body.statements.iter().chain([&results]) {
+            for which in ["0", "1"] {
+                text += &s.replace('#', which);
+                text.push(' ');
+            }
+        }
+        text
+    });
+    Some(name)
 }
 
-fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> String {
+fn body(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<Body> {
+    match f {
+        "exp" => Some(exp(h, w, caps)),
+        "erf" => Some(odd(h, &ERF, w, caps)),
+        "tanh" => Some(odd(h, &TANH, w, caps)),
+        _ => None,
+    }
+}
+
+/// `sum(c[k] * at^k)` by Horner's rule, as statements that leave the sum in `name`.
+fn horner(bc: &str, v: &str, name: &str, c: &[f32], at: &str) -> Vec<String> {
+    let step = |(k, c): (usize, &f32)| match k {
+        0 => format!("{v} {name} = {bc}({c:?}f);"),
+        _ => format!("{name} = {name} * {at} + {bc}({c:?}f);"),
+    };
+    c.iter().rev().enumerate().map(step).collect()
+}
+
+fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let (min, max) = (
         h.clamp("min", "f32", w, caps),
         h.clamp("max", "f32", w, caps),
     );
-    let p = horner(&bc, &v, "p", f.p, "s");
-    let q = horner(&bc, &v, "q", f.q, "s");
-    let end = f.end;
-    // What lies beyond the end is added to the quotient, so that the result is exactly one there: `1 + tanh(x)` of a very
-    // negative `x` is zero, which a product with infinity shows.
-    format!(
-        "const {v} o = x; x = {max}({min}(x, {bc}({end})), {bc}(-{end})); const {v} s = x * x; {p}{q}\
-         return {max}({min}(x * p / q + (o - x), {bc}(1.0f)), {bc}(-1.0f));"
-    )
+    // Beyond the end the quotient of the end, which is at least 1 / end, goes on growing with the factor `x`: exactly 1 after
+    // the last step, as `1 + tanh(x)` of a very negative `x` wants it.
+    let end = f.end * f.end;
+    let mut statements = vec![format!("const {v} s# = {min}(x# * x#, {bc}({end:?}f));")];
+    let mut p = horner(&bc, &v, "p#", f.p, "s#").into_iter();
+    let mut q = horner(&bc, &v, "q#", f.q, "s#").into_iter();
+    loop {
+        let (a, b) = (p.next(), q.next());
+        if a.is_none() && b.is_none() {
+            break;
+        }
+        statements.extend(a);
+        statements.extend(b);
+    }
+    let one = format!("{bc}(1.0f)");
+    let result = format!("{max}({min}(x# * p# / q#, {one}), -{one})");
+    Body { statements, result }
 }
 
 /// `exp(x) = 2^n * exp(r)` with `|r| <= log(2) / 2`. The power goes in by two factors, so that denormals round once and
 /// what is too large becomes infinite.
-fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> String {
+fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
+    let i = h.vector("i32", w);
     let (min, max) = (
         h.clamp("min", "f32", w, caps),
         h.clamp("max", "f32", w, caps),
@@ -115,14 +154,21 @@ fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> String {
         0.008_368_725,
         0.001_381_458_1,
     ];
-    let p = horner(&bc, &v, "p", &c, "r");
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. log(2) is taken off in two parts, the first of
-    // so few bits that its product with n is exact.
-    format!(
-        "x = {max}({min}(x, {bc}(89.0f)), {bc}(-104.0f)); \
-         const {v} t = x * {bc}(1.44269504f) + {bc}(12582912.0f); const {v} n = t - {bc}(12582912.0f); \
-         {v} r = x - n * {bc}(0.693145752f); r = r - n * {bc}(1.42860677e-6f); {p}\
-         const {i} k = ({i})t - {bi}(0x4b400000); const {i} a = k >> 1; const {i} b = k - a; \
-         return p * ({v})((a + {bi}(127)) << 23) * ({v})((b + {bi}(127)) << 23);"
-    )
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; 254 more is twice the exponent of 1, so that both
+    // halves of the sum are exponents of the factors. log(2) is taken off in two parts, the first of so few bits that its
+    // product with n is exact.
+    let mut statements = vec![
+        format!("x# = {max}({min}(x#, {bc}(89.0f)), {bc}(-104.0f));"),
+        format!("const {v} t# = x# * {bc}(1.44269504f) + {bc}(12583166.0f);"),
+        format!("const {v} n# = t# - {bc}(12583166.0f);"),
+        format!("{v} r# = x# - n# * {bc}(0.693145752f);"),
+        format!("r# = r# - n# * {bc}(1.42860677e-6f);"),
+        format!("const {i} a# = ({i})t# >> 1;"),
+        format!("const {i} b# = ({i})t# - a#;"),
+    ];
+    statements.extend(horner(&bc, &v, "p#", &c, "r#"));
+    Body {
+        statements,
+        result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
+    }
 }

@@ -383,9 +383,17 @@ impl Emitter<'_> {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
                 Item::Let(v) => {
-                    for copy in 0..self.copies(*v) {
+                    let copies = self.copies(*v);
+                    let mut copy = 0;
+                    while copy < copies {
                         self.set_copy(copy);
-                        self.value(*v)?;
+                        copy += match copy + 1 < copies && self.pair(*v)? {
+                            true => 2,
+                            false => {
+                                self.value(*v)?;
+                                1
+                            }
+                        };
                     }
                 }
                 Item::Acc(a) => self.start(*a)?,
@@ -420,6 +428,12 @@ impl Emitter<'_> {
     fn set_copy(&mut self, copy: u32) {
         if let Some(l) = &mut self.lane {
             l.copy = copy;
+        }
+    }
+
+    pub(crate) fn next_copy(&mut self) {
+        if let Some(l) = &mut self.lane {
+            l.copy += 1;
         }
     }
 

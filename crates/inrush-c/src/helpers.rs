@@ -197,14 +197,14 @@ impl Helpers {
         let (v, m) = (self.vector("f32", 8), self.vector("i32", 8));
         let mut body = String::new();
         for i in 0..8 {
-            _ = write!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);\n");
+            _ = writeln!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);");
         }
         let mut step = |from: &str, to: &str, pairs: &[(usize, usize)], lo: &str, hi: &str| {
             for (i, (a, b)) in pairs.iter().enumerate() {
                 let (x, y) = (2 * i, 2 * i + 1);
-                _ = write!(
+                _ = writeln!(
                     body,
-                    "{v} {to}{x} = SHUF8({from}{a}, {from}{b}, {lo}), {to}{y} = SHUF8({from}{a}, {from}{b}, {hi});\n"
+                    "{v} {to}{x} = SHUF8({from}{a}, {from}{b}, {lo}), {to}{y} = SHUF8({from}{a}, {from}{b}, {hi});"
                 );
             }
         };
@@ -216,7 +216,7 @@ impl Helpers {
         let (lo, hi) = ("0,1,2,3,8,9,10,11", "4,5,6,7,12,13,14,15");
         step("u", "o", &[(0, 4), (1, 5), (2, 6), (3, 7)], lo, hi);
         for (i, o) in [0, 2, 4, 6, 1, 3, 5, 7].iter().enumerate() {
-            _ = write!(body, "*({v}u *)(t + {i} * d) = o{o};\n");
+            _ = writeln!(body, "*({v}u *)(t + {i} * d) = o{o};");
         }
         let shuffle = format!(
             "#ifdef __clang__\n#define SHUF8(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
@@ -515,7 +515,7 @@ impl Helpers {
                 let loops = format!(
                     "{target} r; for (i32 k = 0; k < {w}; k++) r[k] = {scalar}(x[k]); return r;"
                 );
-                if native && w % 8 == 0 {
+                if native && w.is_multiple_of(8) {
                     let (f8, h8) = (self.vector("f32", 8), self.vector("i16", 8));
                     let mut body = format!("{target} r; ");
                     for at in 0..w / 8 {

@@ -195,6 +195,11 @@ impl Emitter<'_> {
             return Ok(());
         };
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;
+        // Once for each cache line.
+        let at = (self.lane.as_ref()).map_or(0, |l| i64::from(l.copy * l.width) * bytes);
+        if at % 64 != 0 {
+            return Ok(());
+        }
         let step = match self.exprs.affine(offset, &[unit]) {
             Some((c, _)) => c[0],
             None => return Ok(()),
@@ -416,7 +421,7 @@ impl Emitter<'_> {
         let elem = types::scalar(d);
         let (m, col) = (self.sym(m, false)?, self.sym(n, false)?);
         let at = format!("(const {elem} *)acc + ({m} - m0) * ld + ({col} - n0)");
-        if !self.lane.as_ref().is_some_and(|l| l.sym == n) {
+        if self.lane.as_ref().is_none_or(|l| l.sym != n) {
             self.declare(v, &format!("*({at})"), false);
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
+use crate::approx;
 use crate::function::Emitter;
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -20,6 +21,34 @@ impl Emitter<'_> {
         };
         self.declare(v, &text, varies);
         Ok(())
+    }
+
+    /// The value in this copy of the lanes loop and in the next by one call, where there is a function for that.
+    pub(crate) fn pair(&mut self, v: ValId) -> Result<bool> {
+        let Def::Op { op, args } = &self.kernel.value(v).def else {
+            return Ok(false);
+        };
+        let [arg] = args.as_slice() else {
+            return Ok(false);
+        };
+        let d = self.dtype(*arg);
+        if !self.var(*arg)?.1 || d == DType::Bool || self.elem(d) != "f32" {
+            return Ok(false);
+        }
+        let w = self.width();
+        let Some(f) = approx::pair(&mut self.helpers, op.text(), w, self.caps) else {
+            return Ok(false);
+        };
+        let names = |e: &mut Self| -> Result<(String, String)> {
+            Ok((e.vector(*arg)?, format!("{v}{}", e.suffix())))
+        };
+        let (x0, y0) = names(self)?;
+        self.next_copy();
+        let (x1, y1) = names(self)?;
+        let ty = self.helpers.vector("f32", w);
+        self.line(format!("{ty} {y0}, {y1}; {f}({x0}, {x1}, &{y0}, &{y1});"));
+        self.vars[v.index()] = Some((v.to_string(), true));
+        Ok(true)
     }
 
     fn scalar_op(&mut self, op: ScalarOp, args: &[ValId]) -> Result<String> {

@@ -34,4 +34,5 @@ pub use gemm::{Gemm, GemmShape, Lhs, Rhs};
 pub use isa::{available, detect};
 pub use pack::{PackedB, RhsView};
 pub use pool::{OpenMp, Pool};
+pub use scratch::{advise, layout};
 pub use store::{Epilogue, EpilogueFn, Output, StoreView};

@@ -9,12 +9,19 @@ pub(crate) const ALIGN: usize = 64;
 /// Large blocks begin at a huge page, so that the first touch of them is one fault for each instead of hundreds.
 const HUGE: usize = 2 << 20;
 
-fn layout(len: usize) -> Option<Layout> {
+/// Size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages.
+pub fn layout(len: usize) -> Option<Layout> {
     let align = if len >= 2 * HUGE { HUGE } else { ALIGN };
     Layout::from_size_align(len, align).ok()
 }
 
-/// Asks for huge pages; a hint, which the system may ignore.
+/// Asks for huge pages where [`layout`] aligns to them; a hint, which the system may ignore.
+pub fn advise(ptr: *mut u8, len: usize) {
+    if len >= 2 * HUGE && (ptr as usize).is_multiple_of(HUGE) {
+        huge_pages(ptr, len);
+    }
+}
+
 fn huge_pages(ptr: *mut u8, len: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -57,9 +64,7 @@ impl Bytes {
         if ptr.is_null() {
             return None;
         }
-        if layout.align() == HUGE {
-            huge_pages(ptr, len);
-        }
+        advise(ptr, len);
         Some(Bytes { ptr, len })
     }
 

@@ -6,6 +6,7 @@ use crate::{BufRole, Def, KBufId, ValId};
 use inrush_base::{Caps, DType};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
+use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
 
 /// How an offset moves with a lane index.
@@ -92,7 +93,18 @@ pub(crate) fn dtypes<'b>(
     stored.chain(computed)
 }
 
-/// Vectors that a lanes loop around reductions handles at once: their accumulators are independent, and more of each cache
+/// Whether a value is a function that targets spell out instead of calling: a chain of dependent operations, which leaves
+/// room for a second one beside it.
+pub(crate) fn chained(b: &Builder, v: ValId) -> bool {
+    let value = &b.values[v.index()];
+    matches!(&value.def, Def::Op { op: ScalarOp::Exp | ScalarOp::Erf | ScalarOp::Tanh, .. }
+        if value.dtype.compute() == DType::F32)
+}
+
+/// Operations beside chained functions up to which a lanes loop handles two vectors at once.
+pub(crate) const BESIDE_CHAINS: u32 = 24;
+
+/// Vectors that a lanes loop around reductions or chained functions handles at once: their accumulators are independent, and more of each cache
 /// line is used at a time. Divides 8.
 pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
     let reduces = b.nests.iter().any(|n| !n.splits.is_empty());
@@ -102,8 +114,19 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
         _ => false,
     };
     let alive = || (0..b.values.len()).filter(|v| live.values[*v]);
-    if !reduces || alive().any(local) {
+    if alive().any(local) {
         return 1;
+    }
+    if !reduces {
+        let chains = alive().any(|v| chained(b, ValId::from_index(v)));
+        let short = alive()
+            .filter(|v| matches!(b.values[*v].def, Def::Op { .. }))
+            .count();
+        return if chains && short as u32 <= BESIDE_CHAINS {
+            2
+        } else {
+            1
+        };
     }
     let ops: u32 = alive()
         .map(|v| match &b.values[v].def {

@@ -567,14 +567,14 @@ impl<'p, 'a> Placer<'p, 'a> {
         wanted.into_iter().collect()
     }
 
-    /// Copies of the lanes loop's accumulators: cheap bodies wait for the latency of the update, others do not.
+    /// Vectors that a lanes loop handles at once: cheap bodies wait for the latency of the accumulators' updates, functions
+    /// for that of their own steps; others do not.
     fn unroll(&self, items: &[Item], starts: &[(crate::AccId, usize)], d: usize) -> u32 {
-        if !starts.iter().any(|(_, s)| *s <= d) {
-            return 1;
-        }
         let mut ops = 0;
+        let (mut chains, mut stores) = (false, false);
         for item in items {
             match item {
+                Item::Let(v) if lanes::chained(self.b, *v) => chains = true,
                 Item::Let(v) => {
                     ops += match &self.b.values[v.index()].def {
                         Def::Op { op, .. } if op.class() == OpClass::Math => 16,
@@ -585,8 +585,15 @@ impl<'p, 'a> Placer<'p, 'a> {
                 }
                 Item::Update { .. } => ops += 1,
                 Item::Acc(_) => {}
-                Item::Loop(_) | Item::Store { .. } => return 1,
+                Item::Store { .. } => stores = true,
+                Item::Loop(_) => return 1,
             }
+        }
+        if chains {
+            return if ops <= lanes::BESIDE_CHAINS { 2 } else { 1 };
+        }
+        if stores || !starts.iter().any(|(_, s)| *s <= d) {
+            return 1;
         }
         match ops {
             0..=6 => 4,

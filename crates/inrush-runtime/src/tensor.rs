@@ -1,7 +1,7 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
@@ -54,7 +54,7 @@ unsafe impl Sync for Storage {}
 
 impl Storage {
     fn layout(len: usize) -> Result<Layout> {
-        Layout::from_size_align(len.max(1), ALIGN).map_err(|_| out_of_memory(len))
+        inrush_cpu::layout(len.max(1)).ok_or_else(|| out_of_memory(len))
     }
 
     /// A block with unspecified contents: write before reading.
@@ -63,13 +63,17 @@ impl Storage {
     /// A machine error when the memory is not to be had.
     pub fn uninit(len: usize) -> Result<Storage> {
         // SAFETY: the layout has non-zero size.
-        Self::owned(len, unsafe { alloc(Self::layout(len)?) })
+        let ptr = unsafe { alloc(Self::layout(len)?) };
+        inrush_cpu::advise(ptr, len);
+        Self::owned(len, ptr)
     }
 
     /// A block of zeros. Errors as [`Storage::uninit`].
     pub fn zeroed(len: usize) -> Result<Storage> {
-        // SAFETY: the layout has non-zero size.
-        Self::owned(len, unsafe { alloc_zeroed(Self::layout(len)?) })
+        let s = Self::uninit(len)?;
+        // SAFETY: a fresh block of that length.
+        unsafe { std::ptr::write_bytes(s.ptr, 0, len) };
+        Ok(s)
     }
 
     fn owned(len: usize, ptr: *mut u8) -> Result<Storage> {
