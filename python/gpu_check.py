@@ -1,10 +1,10 @@
 """Checks and times GPU kernels on a GPU.
 
-`gpu_check.py FOLDER... [--filter TEXT] [--inductor]`
+`gpu_check.py FOLDER... [--filter TEXT] [--inductor SECONDS] [--seconds S] [--jobs N] [--json FILE]`
 
 FOLDER is what `inrush-gpucheck` wrote. Programs with data are run and compared with the loop interpreter's results; programs
 without are run on random inputs, compared with PyTorch where the name says what they compute, and timed against a device copy of
-as many bytes.
+as many bytes. Programs with an `@` in their names have other tiles than the rules choose: of these the table shows what is faster.
 """
 
 import argparse
@@ -40,25 +40,50 @@ EAGER = {
     "rowvar": lambda x: x.var(1),
     "colsum": lambda x: x.sum(0),
     "matmul": lambda a, b: a @ b,
+    "sumall": lambda x: x.sum(),
+    "tanhgelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
 }
 
 
+def build(folder, name, entry, target):
+    """One kernel, from Triton's cache where a worker has built it."""
+    from triton.compiler import ASTSource
+
+    spec = importlib.util.spec_from_file_location(name, folder / entry["file"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    signature, attrs = {}, {}
+    for i, a in enumerate(entry["arguments"]):
+        signature[a["name"]] = a["type"]
+        if a["divisible"]:
+            attrs[(i,)] = [["tt.divisibility", 16]]
+    signature |= dict.fromkeys(entry["constants"], "constexpr")
+    source = ASTSource(getattr(module, entry["function"]), signature, constexprs=dict(entry["constants"]), attrs=attrs)
+    options = {"num_warps": entry["warps"], "num_stages": entry["stages"], "debug": entry["debug"], "sanitize_overflow": False}
+    return triton.compile(source, target=target, options=options)
+
+
+def prebuild(job):
+    """In a process of its own: the kernel, and the stub that launches its like."""
+    try:
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        made = build(*job)
+        CudaLauncher(made.src, made.metadata)
+    except Exception:
+        pass  # It fails again where it is needed, and is reported there.
+
+
 class Kernels:
-    def __init__(self, folder, index):
-        self.folder, self.entries, self.functions = folder, index["kernels"], {}
+    def __init__(self, folder, index, target):
+        self.folder, self.entries, self.target, self.built = folder, index["kernels"], target, {}
 
     def launch(self, name, programs, values):
         entry = self.entries[name]
-        if name not in self.functions:
-            spec = importlib.util.spec_from_file_location(name, self.folder / entry["file"])
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            self.functions[name] = getattr(module, name)
+        if name not in self.built:
+            self.built[name] = build(self.folder, name, entry, self.target)
         if programs:
-            self.functions[name][(programs,)](
-                *values, **entry["constants"], num_warps=entry["warps"], num_stages=entry["stages"], debug=entry["debug"],
-                sanitize_overflow=False,
-            )
+            self.built[name][(programs, 1, 1)](*values, *entry["constants"].values())
 
 
 def as_dtype(held, dtype):
@@ -170,7 +195,8 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    taken = median(graph.replay)
+    variant = "@" in program["name"]
+    taken = median(graph.replay, 0.03 if variant else 0.15)
     moved = sum(t.numel() * t.element_size() for t in inputs + outputs)
     if moved not in copies:
         a = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
@@ -178,7 +204,7 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
         copies[moved] = median(lambda: b.copy_(a))
         del a, b
     row = [program["name"], moved / taken / 1e12, copies[moved] / taken, taken * 1e6]
-    if compare and kind:
+    if compare and kind and not variant and time.time() < compare:
         torch._dynamo.reset()
         f = torch.compile(EAGER[kind])
         f(*inputs)
@@ -193,8 +219,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+")
     parser.add_argument("--filter", default="")
-    parser.add_argument("--inductor", action="store_true", help="time torch.compile beside")
+    parser.add_argument("--inductor", type=float, default=0, help="seconds for timing torch.compile beside")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no other tile is tried after that time")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that build ahead")
+    parser.add_argument("--json", type=Path, help="the whole table")
     args = parser.parse_args()
+    start = time.time()
+    target = triton.runtime.driver.active.get_current_target()
+    if args.jobs:
+        import multiprocessing
+
+        jobs = []
+        for folder in args.folder:
+            entries = json.loads((folder / "index.json").read_text())["kernels"]
+            jobs += [(folder, name, entry, target) for name, entry in entries.items()]
+        with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+            for _ in pool.imap_unordered(prebuild, jobs, chunksize=4):
+                pass
+        print(f"built {len(jobs)} kernels in {time.time() - start:.1f} s")
     global FLUSH
     # Larger than the cache: what is timed comes from memory.
     FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
@@ -202,8 +244,9 @@ def main():
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
     for folder in args.folder:
         index = json.loads((folder / "index.json").read_text())
-        kernels = Kernels(folder, index)
-        for program in index["programs"]:
+        kernels = Kernels(folder, index, target)
+        # Other tiles come last, for what time is left.
+        for program in sorted(index["programs"], key=lambda p: "@" in p["name"]):
             if args.filter not in program["name"]:
                 continue
             if program["refused"]:
@@ -211,12 +254,14 @@ def main():
             plan = program.get("run")
             if plan is None:
                 continue
+            if "@" in program["name"] and time.time() - start > args.seconds:
+                continue
             ran += 1
             try:
                 if "data" in plan:
                     run_case(kernels, folder, program, failures)
                 else:
-                    run_benchmark(kernels, program, failures, table, copies, args.inductor)
+                    run_benchmark(kernels, program, failures, table, copies, args.inductor and args.inductor + start)
             except Exception as e:
                 text = str(e).strip().splitlines() or [repr(e)]
                 failures.append(f"{program['name']}: {type(e).__name__}: " + " | ".join(text[-5:])[:600])
@@ -225,7 +270,15 @@ def main():
     if table:
         print(f"{'program':42} {'TB/s':>6} {'of copy':>8} {'us':>9}" + ("  inductor/ours" if args.inductor else ""))
     for name, rate, share, taken, *other in table:
+        if "@" in name:
+            continue
         print(f"{name:42} {rate:6.2f} {share:8.2f} {taken:9.1f}" + (f" {other[0]:8.2f}" if other else ""))
+        others = sorted((row for row in table if row[0].startswith(f"{name}@")), key=lambda row: row[3])
+        for row in others[:4]:
+            if row[3] < 0.98 * taken:
+                print(f"    {row[0][len(name):]:38} {row[1]:6.2f} {row[2]:8.2f} {row[3]:9.1f}")
+    if args.json:
+        args.json.write_text(json.dumps(table))
     for f in failures:
         print("FAILED", f)
     print(f"{ran} programs ran, {len(failures)} failures")

@@ -41,7 +41,7 @@ def build(folder, index, targets, args):
                 break
             done += 1
             try:
-                fn = getattr(load(folder, entry, name), name)
+                fn = getattr(load(folder, entry, name), entry["function"])
                 signature, attrs = {}, {}
                 for i, a in enumerate(entry["arguments"]):
                     signature[a["name"]] = a["type"]
@@ -155,7 +155,7 @@ def run(folder, index, args):
             if hasattr(module, "libdevice"):
                 module.libdevice = shim
             modules[name] = module
-        return getattr(modules[name], name)
+        return getattr(modules[name], index["kernels"][name]["function"])
 
     for program in index["programs"]:
         if args.filter not in program["name"]:

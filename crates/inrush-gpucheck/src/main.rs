@@ -1,4 +1,7 @@
-//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [bench FILE [FILTER]] [archive FILE]...`
+//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [unsplit] [bench FILE [FILTER]]
+//! [archive FILE]...`
+//!
+//! `variants`: what follows is written for other tiles, too. `unsplit`: reductions of rows are not split from there on.
 
 use inrush_base::{Error, Result};
 use inrush_gpucheck::{Writer, archive, benchmarks, file_tests, operator_cases, target};
@@ -24,10 +27,23 @@ fn run() -> Result<()> {
     let (_, caps) = target(&words.next().ok_or_else(usage)?)?;
     let mut writer = Writer::new(Path::new(&out), &caps)?;
     while let Some(word) = words.next() {
+        match word.as_str() {
+            "variants" => {
+                writer.variants = true;
+                continue;
+            }
+            "unsplit" => {
+                writer.options.split_elements = i64::MAX;
+                continue;
+            }
+            _ => {}
+        }
         let path = words.next().ok_or_else(usage)?;
         let path = Path::new(&path);
         let mut filter = || match words.peek().map(String::as_str) {
-            None | Some("tests" | "cases" | "archive" | "bench") => String::new(),
+            None | Some("tests" | "cases" | "archive" | "bench" | "variants" | "unsplit") => {
+                String::new()
+            }
             Some(_) => words.next().unwrap_or_default(),
         };
         match word.as_str() {

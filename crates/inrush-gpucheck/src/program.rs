@@ -3,7 +3,7 @@
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
-use inrush_kernel::block::{Context, block, block_contraction};
+use inrush_kernel::block::{Block, Context, Tile, block_contraction, block_with};
 use inrush_loops::{BufId, BufferKind, Loops, Output};
 use inrush_sched::{Place, Plan, Step};
 use inrush_triton::{ArgumentSource, TritonKernel};
@@ -19,12 +19,19 @@ pub struct Given {
     pub symbols: BTreeMap<String, i64>,
 }
 
+/// Kernels in order, with the tiles that were chosen.
+type Steps = Vec<(Option<Tile>, TritonKernel)>;
+
 /// Writes programs into a folder.
 pub struct Writer {
     folder: PathBuf,
     caps: Caps,
     kernels: BTreeMap<String, Json>,
     programs: Vec<Json>,
+    /// What the scheduler is told.
+    pub options: inrush_sched::Options,
+    /// Programs without inputs are written once for each tile near the chosen one, too.
+    pub variants: bool,
 }
 
 fn io(e: std::io::Error) -> Error {
@@ -40,46 +47,97 @@ impl Writer {
             caps: caps.clone(),
             kernels: BTreeMap::new(),
             programs: Vec::new(),
+            options: inrush_sched::Options::default(),
+            variants: false,
         })
     }
 
     /// Schedules `loops` for the GPU and writes its kernels; with inputs also what running them must give.
     pub fn program(&mut self, name: &str, loops: &Loops, given: Option<&Given>) -> Result<()> {
-        let options = inrush_sched::Options::default();
-        let plan = inrush_sched::schedule(loops.clone(), &self.caps, &options)
+        let plan = inrush_sched::schedule(loops.clone(), &self.caps, &self.options)
             .map_err(|e| e.in_stage("fuse"))?;
         let storage = storages(&plan);
+        let (steps, refused) = self.kernels(&plan, &storage, &|_, t| t)?;
+        self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
+        if !self.variants || given.is_some() {
+            return Ok(());
+        }
+        // Short kernels are not worth it.
+        let ex = &plan.loops.exprs;
+        let work = |(tile, k): &(Option<Tile>, TritonKernel)| {
+            tile.map_or(0, |t| ex.hint(k.programs) * t.x * t.y * t.r)
+        };
+        let most = steps.iter().map(work).max().unwrap_or(0);
+        for (k, step) in steps.iter().enumerate() {
+            let tile = step.0.filter(|_| 8 * work(step) >= most);
+            for other in tile.iter().flat_map(Tile::neighbours) {
+                let change = |step: usize, t: Tile| if step == k { other } else { t };
+                let (made, refused) = self.kernels(&plan, &storage, &change)?;
+                if refused.is_empty() {
+                    let name = format!("{name}@{k}:{other}");
+                    self.entry(&name, loops, &plan, &storage, &made, refused, given)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernels of a plan with their tiles, and what is refused.
+    fn kernels(
+        &mut self,
+        plan: &Plan,
+        storage: &[BufId],
+        choose: &dyn Fn(usize, Tile) -> Tile,
+    ) -> Result<(Steps, Vec<String>)> {
         let caps = self.caps.clone();
         let context = Context {
             caps: &caps,
-            storage: &storage,
+            storage,
         };
         let mut steps = Vec::new();
         let mut refused = Vec::new();
-        for step in plan.load_steps.iter().chain(&plan.steps) {
-            let made = match step {
-                Step::Kernel(g) => block(&plan.loops, &g.axes, &g.bodies, &g.locals, &context),
+        for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
+            let one = |t: Tile| choose(k, t);
+            let made: Result<Block> = match step {
+                Step::Kernel(g) => {
+                    block_with(&plan.loops, &g.axes, &g.bodies, &g.locals, &context, &one)
+                }
                 Step::Contraction(c) => block_contraction(&plan.loops, c, &context),
-            }
-            .map_err(|e| e.in_stage("tile"))
-            .and_then(|b| {
-                inrush_triton::emit(&plan.loops, &b, &|_| true).map_err(|e| e.in_stage("emit"))
+            };
+            let made = made.map_err(|e| e.in_stage("tile")).and_then(|b| {
+                let k = inrush_triton::emit(&plan.loops, &b, &|_| true);
+                Ok((b.chosen, k.map_err(|e| e.in_stage("emit"))?))
             });
             match made {
-                Ok(k) => {
+                Ok((tile, k)) => {
                     self.kernel(&k)?;
-                    steps.push(k);
+                    steps.push((tile, k));
                 }
                 Err(e) => refused.push(e.to_string()),
             }
         }
+        Ok((steps, refused))
+    }
+
+    /// Notes a program.
+    #[allow(clippy::too_many_arguments)]
+    fn entry(
+        &mut self,
+        name: &str,
+        loops: &Loops,
+        plan: &Plan,
+        storage: &[BufId],
+        steps: &Steps,
+        refused: Vec<String>,
+        given: Option<&Given>,
+    ) -> Result<()> {
         let mut entry = json!({
             "name": name,
-            "kernels": steps.iter().map(|k| k.name.clone()).collect::<Vec<_>>(),
+            "kernels": steps.iter().map(|(_, k)| id(k)).collect::<Vec<_>>(),
             "refused": refused,
         });
         if refused.is_empty() {
-            let run = self.run(name, loops, &plan, &storage, &steps, given);
+            let run = self.run(name, loops, plan, storage, steps, given);
             match (run, given) {
                 (Ok(run), _) => entry["run"] = run,
                 (Err(e), Some(_)) => return Err(e),
@@ -113,7 +171,7 @@ impl Writer {
     }
 
     fn kernel(&mut self, k: &TritonKernel) -> Result<()> {
-        if self.kernels.contains_key(&k.name) {
+        if self.kernels.contains_key(&id(k)) {
             return Ok(());
         }
         let file = format!("kernels/{}.py", k.name);
@@ -123,9 +181,10 @@ impl Writer {
             .collect();
         let constants: BTreeMap<&str, i64> = k.constants.iter().copied().collect();
         self.kernels.insert(
-            k.name.clone(),
+            id(k),
             json!({
                 "file": file,
+                "function": k.name,
                 "arguments": arguments,
                 "constants": constants,
                 "warps": k.warps,
@@ -142,7 +201,7 @@ impl Writer {
         loops: &Loops,
         plan: &Plan,
         storage: &[BufId],
-        steps: &[TritonKernel],
+        steps: &Steps,
         given: Option<&Given>,
     ) -> Result<Json> {
         let exact = LoopsOptions { wide_sums: true };
@@ -207,7 +266,7 @@ impl Writer {
             }
         }
         let mut launches = Vec::new();
-        for k in steps {
+        for (_, k) in steps {
             let mut arguments = Vec::new();
             for a in &k.arguments {
                 arguments.push(match a.source {
@@ -219,7 +278,7 @@ impl Writer {
                 });
             }
             launches.push(json!({
-                "kernel": k.name,
+                "kernel": id(k),
                 "arguments": arguments,
                 "programs": eval(k.programs)?,
             }));
@@ -269,6 +328,16 @@ impl Writer {
             "outputs": outputs,
         }))
     }
+}
+
+/// What tells a build from others: the code's name, the constants, the warps.
+fn id(k: &TritonKernel) -> String {
+    let mut out = k.name.clone();
+    for (_, v) in &k.constants {
+        out.push_str(&format!("_{v}"));
+    }
+    out.push_str(&format!("_w{}", k.warps));
+    out
 }
 
 /// For each buffer the one whose bytes it shares.

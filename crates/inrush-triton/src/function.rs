@@ -1,5 +1,6 @@
 //! The function of a block program.
 
+use crate::fused::Fused;
 use crate::{helpers, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -12,7 +13,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) const NAME: &str = "\u{1}name";
 
 pub(crate) struct Emitted {
-    pub text: String,
+    /// Imports and helpers.
+    pub head: String,
+    /// For people: what the kernel computes, over what.
+    pub comments: String,
+    pub function: String,
     /// Names of the block's buffers; `None` for those that no code uses.
     pub buffers: Vec<Option<String>>,
     pub sizes: Vec<String>,
@@ -34,6 +39,10 @@ pub(crate) struct Emitter<'a> {
     /// How many loops are still to come that load a value.
     pub loads_left: FxHashMap<ValId, usize>,
     pub in_loop: bool,
+    /// This stretch of code is for programs whose whole tile lies inside.
+    pub unmasked: bool,
+    /// What is computed in one go with the addition that follows.
+    fused: Fused,
     pub buffers: Vec<String>,
     used: FxHashSet<usize>,
     lines: Vec<String>,
@@ -41,6 +50,9 @@ pub(crate) struct Emitter<'a> {
     next: usize,
     asserts: bool,
 }
+
+/// Longest list of items that is written twice.
+const TWICE: usize = 64;
 
 /// Letters of grid axes from the last to the first.
 const LETTERS: [&str; 3] = ["x", "y", "z"];
@@ -55,6 +67,8 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
         carries: FxHashSet::default(),
         loads_left: FxHashMap::default(),
         in_loop: false,
+        unmasked: false,
+        fused: Fused::find(block),
         buffers: Vec::new(),
         used: FxHashSet::default(),
         lines: Vec::new(),
@@ -90,7 +104,10 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
     if let Some(p) = &block.product {
         e.product(p)?;
     }
-    e.items(&block.items)?;
+    match e.inside()? {
+        Some(inside) => e.twice(&inside)?,
+        None => e.items(&block.items)?,
+    }
     let constants = e.constants();
     let body = e.lines.join("\n");
     // Parameters that the body does not use would stay parameters of the binary.
@@ -107,11 +124,14 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
     }
     text.push_str("\n\n");
     text.push_str(&helpers);
-    text.push_str(&comments(loops, block));
-    text.push_str("@triton.jit\n");
-    text.push_str(&format!("def {NAME}({}):\n{body}\n", parameters.join(", ")));
+    let function = format!(
+        "@triton.jit\ndef {NAME}({}):\n{body}\n",
+        parameters.join(", ")
+    );
     Ok(Emitted {
-        text,
+        head: text,
+        comments: comments(loops, block, &buffers),
+        function,
         buffers,
         sizes,
         constants,
@@ -119,8 +139,8 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
     })
 }
 
-/// The operators that the kernel came from, with their Python lines.
-fn comments(loops: &Loops, block: &Block) -> String {
+/// The operators that the kernel came from, with their Python lines, and its buffers.
+fn comments(loops: &Loops, block: &Block, names: &[Option<String>]) -> String {
     let mut out = String::new();
     for o in &block.origins {
         let Some(origin) = loops.origins.get(o.index()) else {
@@ -130,6 +150,20 @@ fn comments(loops: &Loops, block: &Block) -> String {
         let line = format!("# {} {} {at}", origin.op, origin.name);
         out.push_str(&line.replace(['\n', '\r'], " "));
         out.truncate(out.trim_end().len());
+        out.push('\n');
+    }
+    for (b, name) in block.buffers.iter().zip(names) {
+        let (Some(name), buffer) = (name, loops.buffer(b.buf)) else {
+            continue;
+        };
+        let sizes = loops.exprs.show_list(&buffer.sizes);
+        let sizes = sizes.trim_start_matches('[').trim_end_matches(']');
+        out.push_str(&format!("# {name}: {}[{sizes}]", b.dtype));
+        if let Some(l) = &buffer.layout {
+            let strides = loops.exprs.show_list(&l.strides);
+            let strides = strides.trim_start_matches('[').trim_end_matches(']');
+            out.push_str(&format!(" strides [{strides}]"));
+        }
         out.push('\n');
     }
     out
@@ -319,11 +353,57 @@ impl Emitter<'_> {
 
     /// The masks of the dimensions of `shape`, joined; `None` when none is needed.
     pub(crate) fn mask(&self, shape: u32) -> Option<String> {
+        if self.unmasked {
+            return None;
+        }
         let parts: Vec<String> = (self.tile_dims().into_iter())
             .filter(|i| shape & (1 << i) != 0 && !self.block.dims[*i].exact)
             .map(|i| format!("{}mask", self.letter(i)))
             .collect();
         (!parts.is_empty()).then(|| parts.join(" & "))
+    }
+
+    /// Where a mask would keep accesses narrow, though only the last program needs it: the condition under which a program
+    /// needs none.
+    fn inside(&self) -> Result<Option<String>> {
+        let block = self.block;
+        let [d] = block.dims.as_slice() else {
+            return Ok(None);
+        };
+        if d.role != DimRole::Grid || !d.is_tile() || d.exact || block.product.is_some() {
+            return Ok(None);
+        }
+        // Accesses are 16 bytes wide where the mask changes at multiples of their length only.
+        let sizes = block.buffers.iter().map(|b| b.dtype.size());
+        let lanes = 16 / sizes.min().unwrap_or(16).clamp(1, 16) as i64;
+        let ex = self.exprs;
+        let narrow = !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
+        let flat = |item: &BlockItem| {
+            matches!(item, BlockItem::Let(_) | BlockItem::Store(_)) && !self.checks(item)
+        };
+        if !narrow || block.items.len() > TWICE || !block.items.iter().all(flat) {
+            return Ok(None);
+        }
+        let extent = self.offset(d.extent)?;
+        Ok(Some(format!("(xpid + 1) * XBLOCK <= {extent}")))
+    }
+
+    fn checks(&self, item: &BlockItem) -> bool {
+        matches!(item, BlockItem::Let(v) if matches!(self.block.value(*v).def, Def::Indirect { check: Some(_), .. }))
+    }
+
+    /// The items for programs inside, and again for the last one.
+    fn twice(&mut self, inside: &str) -> Result<()> {
+        let items = &self.block.items;
+        let loads = self.loads_left.clone();
+        self.line(format!("if {inside}:"));
+        self.unmasked = true;
+        self.indented(|e| e.items(items))?;
+        self.unmasked = false;
+        self.values.clear();
+        self.loads_left = loads;
+        self.line("else:");
+        self.indented(|e| e.items(items))
     }
 
     /// In how many loops each load occurs.
@@ -428,6 +508,11 @@ impl Emitter<'_> {
                 mask,
                 fill,
             } => self.load(v, *buf, *offset, *mask, *fill)?,
+            Def::Op { .. } if self.fused.alone(v) => return Ok(()),
+            Def::Op { .. } if self.fused.sum(v).is_some() => {
+                let (f, arg) = self.fused.sum(v).ok_or_else(|| Error::internal("no sum"))?;
+                format!("{f}({})", self.text(arg)?)
+            }
             Def::Op { op, args } => {
                 let d = match op {
                     inrush_loops::ScalarOp::Where => value.dtype,
@@ -517,6 +602,13 @@ impl Emitter<'_> {
         self.names.insert(*sym, index.clone());
         self.values.insert(v, index);
         Ok(())
+    }
+
+    /// Whether an expression holds an index that was read from memory.
+    pub(crate) fn looks_up(&self, e: Expr) -> bool {
+        let syms = self.exprs.free_syms(e);
+        (self.block.values.iter())
+            .any(|v| matches!(v.def, Def::Indirect { sym, .. } if syms.contains(&sym)))
     }
 
     pub(crate) fn expr_shape(&self, e: Expr) -> u32 {

@@ -1,12 +1,13 @@
 //! Stage emit for GPUs: block programs become Triton source, with what a build and a launch need to know.
 //!
-//! The text is made to be read: it names the fused operators and the Python lines that they come from. It depends on the
-//! block program only, so equal kernels give equal text and are built once.
+//! The text is made to be read: comments name the fused operators, the Python lines that they come from and the buffers. The
+//! code depends on the block program only, and so does the kernel's name, which is its digest.
 //!
 //! Does not know: the scheduler, other languages.
 
 mod expr;
 mod function;
+mod fused;
 mod helpers;
 mod memory;
 mod ops;
@@ -62,9 +63,6 @@ pub enum ArgumentSource {
 /// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
 pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
     let emitted = function::emit(loops, block)?;
-    let digest = blake3::hash(emitted.text.as_bytes()).to_hex();
-    let name = format!("{}_{}", identifier(&block.name), &digest.as_str()[..8]);
-    let source = emitted.text.replace(function::NAME, &name);
     let mut arguments = Vec::new();
     for (b, name) in block.buffers.iter().zip(&emitted.buffers) {
         let Some(name) = name else { continue };
@@ -86,6 +84,17 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
             divisible: divisible(&loops.exprs, p.value),
         });
     }
+    // What the code is, not where it comes from.
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(emitted.head.as_bytes());
+    hasher.update(emitted.function.as_bytes());
+    for a in &arguments {
+        hasher.update(a.ty.as_bytes());
+    }
+    let digest = hasher.finalize().to_hex();
+    let name = format!("{}_{}", identifier(&block.name), &digest.as_str()[..8]);
+    let function = emitted.function.replace(function::NAME, &name);
+    let source = format!("{}{}{function}", emitted.head, emitted.comments);
     Ok(TritonKernel {
         name,
         source,

@@ -55,7 +55,7 @@ impl Emitter<'_> {
             };
             text.push_str(&format!(", other={other}"));
         }
-        if let Some(policy) = self.policy(v, shape) {
+        if let Some(policy) = self.policy(v, offset, shape) {
             text.push_str(&format!(", eviction_policy=\"{policy}\""));
         }
         text.push(')');
@@ -67,7 +67,7 @@ impl Emitter<'_> {
 
     /// How long a load should stay in the cache: what other programs or later loops read again stays, what is read once in
     /// a reduction goes.
-    fn policy(&mut self, v: ValId, shape: u32) -> Option<&'static str> {
+    fn policy(&mut self, v: ValId, offset: Expr, shape: u32) -> Option<&'static str> {
         let reduced = self.block.reduced()?;
         let left = self.loads_left.get_mut(&v)?;
         *left -= 1;
@@ -77,7 +77,8 @@ impl Emitter<'_> {
         let along = shape & (1 << reduced) != 0;
         let grid = (self.block.dims.iter().enumerate())
             .filter(|(_, d)| d.role == DimRole::Grid)
-            .any(|(i, d)| !d.is_tile() || shape & (1 << i) != 0);
+            .any(|(i, d)| shape & (1 << i) != 0 || self.exprs.contains_sym(offset, d.sym));
+        let grid = grid || self.looks_up(offset);
         match (along, grid) {
             (true, true) => Some("evict_first"),
             (true, false) => Some("evict_last"),

@@ -45,6 +45,81 @@ pub struct Block {
     pub warps: u32,
     /// Depth of the software pipeline of loops.
     pub stages: u32,
+    /// The sizes that were chosen; `None` for a contraction.
+    pub chosen: Option<Tile>,
+}
+
+/// Sizes of a tile, powers of two, and who works on it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Tile {
+    pub x: i64,
+    pub y: i64,
+    /// Along the reduction axis, if there is one.
+    pub r: i64,
+    /// The reduction axis is walked in steps of `r` instead of held whole.
+    pub streamed: bool,
+    pub warps: u32,
+}
+
+impl std::fmt::Display for Tile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.streamed { "s" } else { "r" };
+        write!(f, "x{}y{}{kind}{}w{}", self.x, self.y, self.r, self.warps)
+    }
+}
+
+impl Tile {
+    /// Tiles near this one that may run faster: what tuning by measurement tries.
+    pub fn neighbours(&self) -> Vec<Tile> {
+        let mut out: Vec<Tile> = Vec::new();
+        let mut add = |t: Tile| {
+            let elements = t.x * t.y * t.r;
+            let fine = t.x >= 1
+                && t.y >= 1
+                && t.r >= 1
+                && (1..=32).contains(&t.warps)
+                && elements >= 32
+                && elements / (32 * t.warps as i64) <= 128;
+            if fine && t != *self && !out.contains(&t) {
+                out.push(t);
+            }
+        };
+        for warps in [self.warps / 2, self.warps, self.warps * 2] {
+            let t = Tile { warps, ..*self };
+            add(t);
+            add(Tile { x: t.x * 2, ..t });
+            add(Tile { x: t.x / 2, ..t });
+            if t.y > 1 {
+                add(Tile { y: t.y / 2, ..t });
+                add(Tile { y: t.y * 2, ..t });
+                add(Tile {
+                    x: t.x * 2,
+                    y: t.y / 2,
+                    ..t
+                });
+                add(Tile {
+                    x: t.x / 2,
+                    y: t.y * 2,
+                    ..t
+                });
+            }
+            if t.streamed {
+                add(Tile { r: t.r / 2, ..t });
+                add(Tile { r: t.r * 2, ..t });
+                add(Tile {
+                    x: t.x * 2,
+                    r: t.r / 2,
+                    ..t
+                });
+                add(Tile {
+                    x: t.x / 2,
+                    r: t.r * 2,
+                    ..t
+                });
+            }
+        }
+        out
+    }
 }
 
 /// An axis of the tile.
@@ -152,10 +227,25 @@ pub fn block(
     locals: &[BufId],
     context: &Context,
 ) -> Result<Block> {
+    block_with(loops, axes, bodies, locals, context, &|t| t)
+}
+
+/// [`block`] with the last word on the tile: `choose` gets what the rules say.
+///
+/// # Errors
+/// Also a tile that does not fit.
+pub fn block_with(
+    loops: &Loops,
+    axes: &[Axis],
+    bodies: &[Body],
+    locals: &[BufId],
+    context: &Context,
+    choose: &dyn Fn(Tile) -> Tile,
+) -> Result<Block> {
     if context.caps.gpu.is_none() {
         return Err(Error::internal("block programs are for GPUs"));
     }
-    plan::group(loops, axes, bodies, locals, context)
+    plan::group(loops, axes, bodies, locals, context, choose)
 }
 
 impl Block {

@@ -5,7 +5,7 @@
 
 use super::axes::{self, Strides};
 use super::place::Placer;
-use super::{Block, BlockItem, Context, Dim, DimRole};
+use super::{Block, BlockItem, Context, Dim, DimRole, Tile};
 use crate::build::{Builder, Reuse};
 use crate::flatten::Flat;
 use crate::tile::{liveness, name, origins};
@@ -34,20 +34,13 @@ struct Work {
     loads: usize,
 }
 
-/// Sizes of a tile.
-struct Sizes {
-    x: i64,
-    y: i64,
-    own: (DimRole, i64),
-    warps: u32,
-}
-
 pub(crate) fn group(
     loops: &Loops,
     shared: &[Axis],
     bodies: &[Body],
     locals: &[BufId],
     context: &Context,
+    choose: &dyn Fn(Tile) -> Tile,
 ) -> Result<Block> {
     let ex = &loops.exprs;
     let mut flat = Flat::new(loops, shared, bodies)?;
@@ -92,12 +85,21 @@ pub(crate) fn group(
     }
     axes::set_shared(&mut flat, y.iter().chain(x.iter()).copied().collect());
     let own = axes::own(&mut flat)?;
-    let sizes = sizes(ex, x, y, own, columns, &work, units);
+    let tile = choose(sizes(ex, x, y, own, columns, &work, units));
+    let powers = [tile.x, tile.y, tile.r, tile.warps as i64];
+    if powers.iter().any(|n| n.count_ones() != 1) || tile.warps > 32 {
+        return Err(Error::input(format!("a tile of {tile}: not powers of two")));
+    }
+    if own.is_some_and(|a| !tile.streamed && tile.r < ex.range(a.size).hi) {
+        return Err(Error::input(format!(
+            "a tile of {tile} does not hold rows whole"
+        )));
+    }
 
     // Values.
-    let reuse = match sizes.own.0 {
-        DimRole::Streamed => Reuse::Streamed,
-        _ => Reuse::Whole,
+    let (role, reuse) = match tile.streamed {
+        true => (DimRole::Streamed, Reuse::Streamed),
+        false => (DimRole::Whole, Reuse::Whole),
     };
     let builder = Builder::with(&flat, locals, reuse)?;
     let mut dims: Vec<Dim> = Vec::new();
@@ -110,10 +112,12 @@ pub(crate) fn group(
             exact: exact(ex, a.size, block, role),
         }));
     };
-    add(y, DimRole::Grid, sizes.y);
-    add(x, DimRole::Grid, sizes.x);
-    add(own, sizes.own.0, sizes.own.1);
-    finish(&builder, dims, origins(bodies), sizes.warps, context)
+    add(y, DimRole::Grid, tile.y);
+    add(x, DimRole::Grid, tile.x);
+    add(own, role, tile.r);
+    let mut block = finish(&builder, dims, origins(bodies), tile.warps, context)?;
+    block.chosen = Some(tile);
+    Ok(block)
 }
 
 /// Orders the program and gathers what belongs to it.
@@ -166,6 +170,7 @@ pub(crate) fn finish(
         wide: false,
         warps,
         stages: 1,
+        chosen: None,
     };
     settle(ex, &mut block);
     Ok(block)
@@ -272,32 +277,19 @@ fn sizes(
     columns: bool,
     work: &Work,
     units: i64,
-) -> Sizes {
+) -> Tile {
     let hint = |a: Option<Axis>| a.map_or(1, |a| ex.hint(a.size).max(1));
     let (nx, ny) = (hint(x), hint(y));
-    let none = (DimRole::Grid, 1);
     let Some(own) = own else {
         if y.is_some() {
             let (bx, by) = if work.bytes <= 2 { (64, 128) } else { (32, 64) };
             let (bx, by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
-            return Sizes {
+            return Tile {
                 x: bx,
                 y: by,
-                own: none,
+                r: 1,
+                streamed: false,
                 warps: warps(bx * by, 8).min(8),
-            };
-        }
-        // Where the end's mask keeps accesses narrow, more threads have more of them under way.
-        let narrow = work.bytes <= 2
-            && ex
-                .as_int(x.map_or(ex.int(8), |a| a.size))
-                .is_some_and(|n| n % 8 != 0);
-        if narrow && nx / 512 >= 2 * units {
-            return Sizes {
-                x: 512,
-                y: 1,
-                own: none,
-                warps: 8,
             };
         }
         let mut b = FLAT;
@@ -305,10 +297,11 @@ fn sizes(
             b /= 2;
         }
         let b = b.min(power(nx));
-        return Sizes {
+        return Tile {
             x: b,
             y: 1,
-            own: none,
+            r: 1,
+            streamed: false,
             warps: warps(b.max(512), 8).min(4).min((b / 32).max(1) as u32),
         };
     };
@@ -326,18 +319,20 @@ fn sizes(
             bx /= 2;
         }
         if whole <= ROWS / bx {
-            return Sizes {
+            return Tile {
                 x: bx,
                 y: 1,
-                own: (DimRole::Whole, whole),
+                r: whole,
+                streamed: false,
                 warps: warps(bx * whole, 16),
             };
         }
         let br = (1024 / bx).clamp(16, 512).min(power(length));
-        return Sizes {
+        return Tile {
             x: bx,
             y: 1,
-            own: (DimRole::Streamed, br),
+            r: br,
+            streamed: true,
             warps: warps(bx * br, 8).min(8),
         };
     }
@@ -363,11 +358,22 @@ fn sizes(
             true => power(tile / (32 * each)).clamp(1, 4) as u32,
             false => warps(tile, each),
         };
-        return Sizes {
+        return Tile {
             x: rows,
             y: 1,
-            own: (DimRole::Whole, whole),
+            r: whole,
+            streamed: false,
             warps,
+        };
+    }
+    // Few programs: each has all of a multiprocessor's threads for what is under way.
+    if nx < units {
+        return Tile {
+            x: 1,
+            y: 1,
+            r: 8192.min(power(length)),
+            streamed: true,
+            warps: 16,
         };
     }
     let step = if work.bytes <= 2 && work.loads <= 2 {
@@ -375,10 +381,11 @@ fn sizes(
     } else {
         2048
     };
-    Sizes {
+    Tile {
         x: 1,
         y: 1,
-        own: (DimRole::Streamed, step.min(power(length))),
+        r: step.min(power(length)),
+        streamed: true,
         warps: 8,
     }
 }
