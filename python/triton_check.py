@@ -93,6 +93,7 @@ def libdevice():
     }
     functions |= {
         "nearbyint": np.rint,
+        "rsqrt": lambda x: 1 / np.sqrt(x),
         "pow": np.power,
         "asin": np.arcsin,
         "acos": np.arccos,
@@ -136,6 +137,18 @@ def scalars():
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
+
+    # The result of a comparison keeps its operands' type there, and a scalar one becomes a tile of that type.
+    spread = interpreter.InterpreterBuilder.create_splat
+
+    def create_splat(self, shape, arg):
+        if arg.data.dtype == bool:
+            import triton.language as tl
+
+            arg = interpreter.TensorHandle(arg.data, tl.int1)
+        return spread(self, shape, arg)
+
+    interpreter.InterpreterBuilder.create_splat = create_splat
 
 
 def run(folder, index, args):

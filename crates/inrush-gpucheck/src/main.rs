@@ -1,7 +1,7 @@
-//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [unsplit] [bench FILE [FILTER]]
+//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [bench FILE [FILTER]]
 //! [archive FILE]...`
 //!
-//! `variants`: what follows is written for other tiles, too. `unsplit`: reductions of rows are not split from there on.
+//! `variants`: what follows is written for other tiles, too.
 
 use inrush_base::{Error, Result};
 use inrush_gpucheck::{Writer, archive, benchmarks, file_tests, operator_cases, target};
@@ -27,23 +27,14 @@ fn run() -> Result<()> {
     let (_, caps) = target(&words.next().ok_or_else(usage)?)?;
     let mut writer = Writer::new(Path::new(&out), &caps)?;
     while let Some(word) = words.next() {
-        match word.as_str() {
-            "variants" => {
-                writer.variants = true;
-                continue;
-            }
-            "unsplit" => {
-                writer.options.split_elements = i64::MAX;
-                continue;
-            }
-            _ => {}
+        if word == "variants" {
+            writer.variants = true;
+            continue;
         }
         let path = words.next().ok_or_else(usage)?;
         let path = Path::new(&path);
         let mut filter = || match words.peek().map(String::as_str) {
-            None | Some("tests" | "cases" | "archive" | "bench" | "variants" | "unsplit") => {
-                String::new()
-            }
+            None | Some("tests" | "cases" | "archive" | "bench" | "variants") => String::new(),
             Some(_) => words.next().unwrap_or_default(),
         };
         match word.as_str() {

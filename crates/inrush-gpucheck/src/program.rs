@@ -28,8 +28,6 @@ pub struct Writer {
     caps: Caps,
     kernels: BTreeMap<String, Json>,
     programs: Vec<Json>,
-    /// What the scheduler is told.
-    pub options: inrush_sched::Options,
     /// Programs without inputs are written once for each tile near the chosen one, too.
     pub variants: bool,
 }
@@ -47,15 +45,15 @@ impl Writer {
             caps: caps.clone(),
             kernels: BTreeMap::new(),
             programs: Vec::new(),
-            options: inrush_sched::Options::default(),
             variants: false,
         })
     }
 
     /// Schedules `loops` for the GPU and writes its kernels; with inputs also what running them must give.
     pub fn program(&mut self, name: &str, loops: &Loops, given: Option<&Given>) -> Result<()> {
-        let plan = inrush_sched::schedule(loops.clone(), &self.caps, &self.options)
-            .map_err(|e| e.in_stage("fuse"))?;
+        let plan =
+            inrush_sched::schedule(loops.clone(), &self.caps, &inrush_sched::Options::default())
+                .map_err(|e| e.in_stage("fuse"))?;
         let storage = storages(&plan);
         let (steps, refused) = self.kernels(&plan, &storage, &|_, t| t)?;
         self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
@@ -153,6 +151,18 @@ impl Writer {
     pub fn failed(&mut self, name: &str, error: &Error) {
         let entry = json!({"name": name, "kernels": [], "refused": [error.to_string()]});
         self.programs.push(entry);
+    }
+
+    /// What was refused so far: the program and why.
+    pub fn refusals(&self) -> Vec<(String, String)> {
+        let text = |v: &Json| v.as_str().unwrap_or_default().to_string();
+        let reasons = |p: &Json| p["refused"].as_array().cloned().unwrap_or_default();
+        (self.programs.iter())
+            .flat_map(|p| {
+                let why = reasons(p);
+                why.into_iter().map(|r| (text(&p["name"]), text(&r)))
+            })
+            .collect()
     }
 
     pub fn finish(self) -> Result<(usize, usize)> {

@@ -35,7 +35,7 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
 /// How many leading reduction axes become parallel; splits an axis of the node if that gives the right number of chunks.
 fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Result<Option<usize>> {
     if caps.gpu.is_some() {
-        return ragged::chunks(loops, node, caps, options);
+        return ragged::chunks(loops, node, caps);
     }
     let ex = &loops.exprs;
     let Node::Body(body) = &*node else {

@@ -192,15 +192,36 @@ def first_min(a, i, b, j):
     },
 ];
 
-/// The source of the helpers that `body` names, in table order.
+/// What combines a value in memory with another one by the helper `NAME`. Lanes that are done, or were never meant, exchange
+/// zero for zero.
+const EXCHANGE: &str = "\
+def exchange_NAME(pointer, offset, value, lanes, bits: tl.constexpr):
+    # Again and again until no other program came between.
+    kind: tl.constexpr = pointer.dtype.element_ty
+    cells = (pointer + tl.where(lanes, offset, 0)).to(tl.pointer_type(bits), bitcast=True)
+    old = tl.load(cells, lanes, other=0)
+    left = lanes
+    while tl.max(left.to(tl.int32)) > 0:
+        new = NAME(old.to(kind, bitcast=True).to(value.dtype), value).to(kind).to(bits, bitcast=True)
+        seen = tl.atomic_cas(cells, tl.where(left, old, 0), tl.where(left, new, 0))
+        left = left & (seen != old)
+        old = seen
+";
+
+/// The source of the helpers that `body` names, in table order, and of those that these use.
 pub(crate) fn source(body: &str) -> String {
+    let exchanges: Vec<(&str, String)> = (ALL.iter())
+        .map(|h| (h.name, EXCHANGE.replace("NAME", h.name)))
+        .filter(|(name, _)| uses(body, &format!("exchange_{name}")))
+        .collect();
     let mut out = String::new();
     for h in ALL {
-        if uses(body, h.name) {
-            out.push_str("@triton.jit\n");
-            out.push_str(h.text);
-            out.push_str("\n\n");
+        if uses(body, h.name) || exchanges.iter().any(|(name, _)| *name == h.name) {
+            out.push_str(&format!("@triton.jit\n{}\n\n", h.text));
         }
+    }
+    for (_, text) in exchanges {
+        out.push_str(&format!("@triton.jit\n{text}\n\n"));
     }
     out
 }

@@ -108,12 +108,7 @@ impl Emitter<'_> {
             | (StoreMode::Add, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_add",
             (StoreMode::Max, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_max",
             (StoreMode::Min, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_min",
-            (mode, d) => {
-                return Err(Error::unsupported(format!(
-                    "combining {d} values by `{}` in memory on a GPU",
-                    mode.text()
-                )));
-            }
+            _ => return self.exchange(s, &value),
         };
         let have = self.block.shapes[s.value.index()];
         let typed = format!("{value}.to(tl.{})", types::name(stored)?);
@@ -123,6 +118,51 @@ impl Emitter<'_> {
             m => format!(", mask={}", &m[2..]),
         };
         self.line(format!("tl.{f}({address}, {value}{mask}, sem=\"relaxed\")"));
+        Ok(())
+    }
+
+    /// Combines values in memory where the machine has no instruction for it: compare and exchange until nothing came
+    /// between.
+    fn exchange(&mut self, s: &BlockStore, value: &str) -> Result<()> {
+        let stored = self.block.buffers[s.buf.index()].dtype;
+        let bits = match stored.size() {
+            2 => "int16",
+            4 => "int32",
+            8 => "int64",
+            // The hardware exchanges no single bytes.
+            _ => {
+                return Err(Error::unsupported(format!(
+                    "combining {stored} values by `{}` in memory on a GPU",
+                    s.mode.text()
+                )));
+            }
+        };
+        let f = match (s.mode, stored.is_float()) {
+            (StoreMode::Mul, _) => "exchange_multiply",
+            (StoreMode::Max, true) => "exchange_nan_max",
+            (StoreMode::Min, true) => "exchange_nan_min",
+            (StoreMode::Max, false) => "exchange_int_max",
+            (StoreMode::Min, false) => "exchange_int_min",
+            (StoreMode::Add | StoreMode::Set, _) => "exchange_add",
+        };
+        let shape = match self.tile_dims().is_empty() {
+            true => "[1]".to_string(),
+            false => self.shape(s.shape),
+        };
+        let pointer = self.buffer(s.buf);
+        let wide = if self.block.wide { "int64" } else { "int32" };
+        let offset = match self.exprs.as_int(s.offset) {
+            Some(v) => format!("tl.full({shape}, {v}, tl.{wide})"),
+            None => format!("tl.broadcast_to({}, {shape})", self.offset(s.offset)?),
+        };
+        let lanes = match self.lanes(s.shape, s.mask)? {
+            Some(m) => format!("tl.broadcast_to({m}, {shape})"),
+            None => format!("tl.full({shape}, 1, tl.int1)"),
+        };
+        let compute = types::name(stored.compute())?;
+        self.line(format!(
+            "{f}({pointer}, {offset}, tl.broadcast_to({value}.to(tl.{compute}), {shape}), {lanes}, tl.{bits})"
+        ));
         Ok(())
     }
 }

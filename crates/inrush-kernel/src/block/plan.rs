@@ -32,6 +32,8 @@ struct Work {
     bytes: i64,
     /// Distinct loads along the own axis.
     loads: usize,
+    /// Rows start at multiples of 16 bytes.
+    aligned: bool,
 }
 
 pub(crate) fn group(
@@ -227,7 +229,11 @@ pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool
 fn work(flat: &Flat, locals: &[BufId]) -> Work {
     let ex = flat.exprs();
     let shared = flat.shared.len();
-    let mut out = Work { bytes: 1, loads: 0 };
+    let mut out = Work {
+        bytes: 1,
+        loads: 0,
+        aligned: true,
+    };
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
         let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
@@ -241,6 +247,7 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                     }
                     let size = flat.loops.buffers[buf.index()].dtype.size() as i64;
                     out.bytes = out.bytes.max(size);
+                    out.aligned &= aligned(ex, body, coords[0], 16 / size);
                     let load = matches!(s, Stmt::Load { .. });
                     if load && !seen.contains(&(*buf, coords[0])) {
                         seen.push((*buf, coords[0]));
@@ -252,6 +259,16 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
     }
     out.loads = seen.len();
     out
+}
+
+/// Whether rows that `offset` walks element by element start at multiples of `lanes`.
+fn aligned(ex: &Exprs, body: &Body, offset: Expr, lanes: i64) -> bool {
+    let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+    let Some((coefs, _)) = ex.affine(offset, &syms) else {
+        return true;
+    };
+    !coefs.iter().any(|c| ex.is_int(*c, 1))
+        || (coefs.iter()).all(|c| ex.is_int(*c, 1) || ex.is_int(ex.modulo(*c, ex.int(lanes)), 0))
 }
 
 fn power(n: i64) -> i64 {
@@ -282,14 +299,19 @@ fn sizes(
     let (nx, ny) = (hint(x), hint(y));
     let Some(own) = own else {
         if y.is_some() {
-            let (bx, by) = if work.bytes <= 2 { (64, 128) } else { (32, 64) };
+            let (bx, by, most) = match (work.bytes <= 2, work.aligned) {
+                (true, true) => (64, 128, 8),
+                // One element at a time: more threads have more of them under way.
+                (true, false) => (128, 64, 16),
+                (false, _) => (32, 64, 8),
+            };
             let (bx, by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
             return Tile {
                 x: bx,
                 y: by,
                 r: 1,
                 streamed: false,
-                warps: warps(bx * by, 8).min(8),
+                warps: warps(bx * by, 64 / most as i64).min(most),
             };
         }
         let mut b = FLAT;
@@ -314,7 +336,8 @@ fn sizes(
         None => i64::MAX,
     };
     if columns {
-        let mut bx = COLUMNS.min(power(nx));
+        let widest = if work.aligned { COLUMNS } else { COLUMNS / 2 };
+        let mut bx = widest.min(power(nx));
         while bx > 16 && ny * (nx / bx) < units {
             bx /= 2;
         }
@@ -328,12 +351,14 @@ fn sizes(
             };
         }
         let br = (1024 / bx).clamp(16, 512).min(power(length));
+        let br = if work.aligned { br } else { br.min(16) };
+        let each = if work.aligned { 8 } else { 2 };
         return Tile {
             x: bx,
             y: 1,
             r: br,
             streamed: true,
-            warps: warps(bx * br, 8).min(8),
+            warps: warps(bx * br, each).min(8),
         };
     }
     let limit = match work.loads {
@@ -354,6 +379,8 @@ fn sizes(
         } else {
             16
         };
+        // Where programs are few, each has a multiprocessor of its own.
+        let each = if nx / rows < units { each / 2 } else { each };
         let warps = match whole <= SHORT {
             true => power(tile / (32 * each)).clamp(1, 4) as u32,
             false => warps(tile, each),

@@ -7,8 +7,6 @@ use inrush_loops::eval::neutral;
 use inrush_loops::{Axis, Body, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
 use smallvec::smallvec;
 
-use crate::Options;
-
 /// Columns that one program takes when neighbouring results are neighbours in memory.
 const COLUMNS: i64 = 64;
 /// Programs for each multiprocessor that keep the memory busy.
@@ -18,12 +16,7 @@ const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
 
 /// Makes the node's first reduction axis one of chunks, when that pays; how many leading reduction axes become parallel.
-pub(super) fn chunks(
-    loops: &Loops,
-    node: &mut Node,
-    caps: &Caps,
-    options: &Options,
-) -> Result<Option<usize>> {
+pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Option<usize>> {
     let ex = &loops.exprs;
     let Node::Body(body) = &mut *node else {
         return Ok(None);
@@ -42,13 +35,7 @@ pub(super) fn chunks(
         outer.max(1)
     };
     let units = caps.threads as i64;
-    // One program reads a row of moderate length sooner than a second kernel starts.
-    let shortest = if columns {
-        4 * least
-    } else {
-        options.split_elements
-    };
-    if programs >= 2 * units || inner < shortest {
+    if programs >= 2 * units || inner < 4 * least {
         return Ok(None);
     }
     let wanted = (WAVES * units / programs).min(inner / least).max(1) as u64;
