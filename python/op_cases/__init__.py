@@ -19,6 +19,7 @@ FAMILIES = (
     "mutation",
     "structure",
     "dynamic",
+    "special",
 )
 
 

@@ -102,12 +102,56 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
                 .chain(node.reads())
                 .find_map(foreign)
                 .or_else(|| crooked(graph, node))
+                .or_else(|| long_rows(graph, node))
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);
         }
     }
     out
+}
+
+/// Rows up to this length are sorted in kernels; longer ones PyTorch's own sort is faster at.
+const SORTED: i64 = 64;
+
+/// Why an operator that sorts rows is left to PyTorch.
+fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
+    const SORTS: &[&str] = &[
+        "argsort",
+        "kthvalue",
+        "median",
+        "mode",
+        "msort",
+        "nanmedian",
+        "randperm",
+        "sort",
+        "topk",
+    ];
+    let name = node.op.strip_prefix("aten.")?.split('.').next()?;
+    if !SORTS.contains(&name) {
+        return None;
+    }
+    let op = inrush_aten::lookup(&node.op)?;
+    let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
+    let ex = &graph.exprs;
+    let length = match (arg("self"), arg("dim"), arg("n")) {
+        (_, _, Some(Arg::Int(n))) => *n,
+        (Some(Arg::Value(v)), dim, _) => {
+            let sizes = &graph.tensor(*v).ok()?.sizes;
+            match dim {
+                Some(Arg::Int(d)) => {
+                    let d = ex.as_int(*d)?;
+                    let d = if d < 0 { d + sizes.len() as i64 } else { d };
+                    *sizes.get(usize::try_from(d).ok()?)?
+                }
+                // `msort` sorts the first dimension, the others what they are given flat.
+                _ if name == "msort" => *sizes.first()?,
+                _ => ex.product(sizes.iter().copied()),
+            }
+        }
+        _ => return None,
+    };
+    (ex.range(length).hi > SORTED).then(|| "sorts long rows".to_string())
 }
 
 /// Why a view cannot be made as one: its row does not take it.

@@ -5,6 +5,9 @@ use std::process::Command;
 
 /// Runs them in the current folder, so that relative paths mean what the user sees.
 pub fn bench(args: &[String]) -> Result<(), String> {
+    if args.first().is_some_and(|a| a == "--operators") {
+        return operators(&args[1..]);
+    }
     let status = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--release", "--package", "inrush-bench"])
         .arg("--manifest-path")
@@ -13,6 +16,20 @@ pub fn bench(args: &[String]) -> Result<(), String> {
         .args(args)
         .status()
         .map_err(|e| format!("cargo: {e}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err("the measurements failed, see above".into()),
+    }
+}
+
+/// Lowered operators beside eager, by a script: PyTorch calls both. `INRUSH_PYTHON` names a Python that has inrush installed.
+fn operators(args: &[String]) -> Result<(), String> {
+    let python = std::env::var_os("INRUSH_PYTHON").unwrap_or_else(|| "python3".into());
+    let status = Command::new(python)
+        .arg(root().join("python/bench/operators.py"))
+        .args(args)
+        .status()
+        .map_err(|e| format!("Python: {e}"))?;
     match status.success() {
         true => Ok(()),
         false => Err("the measurements failed, see above".into()),

@@ -13,6 +13,7 @@ mod composed;
 mod convolution;
 mod convolution_backward;
 mod create;
+mod distance;
 mod einsum;
 mod equation;
 mod foreach;
@@ -21,6 +22,8 @@ mod indexing;
 mod join;
 mod loss;
 mod loss_backward;
+mod margin;
+mod masked;
 mod math;
 mod matmul;
 mod moments;
@@ -31,6 +34,7 @@ mod pointwise;
 mod pool;
 mod pool_backward;
 mod random;
+mod rank;
 mod reduce;
 mod resample;
 mod scan;
@@ -38,6 +42,8 @@ mod scatter;
 mod shape;
 mod slice;
 mod softmax;
+mod special;
+mod special_tables;
 mod view_backward;
 mod window;
 
@@ -61,6 +67,7 @@ const FAMILIES: &[&[Row]] = &[
     convolution::ROWS,
     convolution_backward::ROWS,
     create::ROWS,
+    distance::ROWS,
     einsum::ROWS,
     foreach::ROWS,
     image::ROWS,
@@ -69,6 +76,8 @@ const FAMILIES: &[&[Row]] = &[
     loss::ROWS,
     loss_backward::ROWS,
     math::ROWS,
+    margin::ROWS,
+    masked::ROWS,
     matmul::ROWS,
     moments::ROWS,
     norm::ROWS,
@@ -77,6 +86,7 @@ const FAMILIES: &[&[Row]] = &[
     pool::ROWS,
     pool_backward::ROWS,
     random::ROWS,
+    rank::ROWS,
     reduce::ROWS,
     resample::ROWS,
     scan::ROWS,
@@ -84,6 +94,7 @@ const FAMILIES: &[&[Row]] = &[
     shape::ROWS,
     slice::ROWS,
     softmax::ROWS,
+    special::ROWS,
     view_backward::ROWS,
 ];
 

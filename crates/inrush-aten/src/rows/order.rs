@@ -18,34 +18,194 @@ fn before(body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
     body.op(S::Or, &[lt, last])
 }
 
-/// How many elements of the row of each element of `x` come before it: its place in the sorted row. Equal elements keep
-/// their order. Every element is compared with every other of its row, which suits short rows.
-fn ranks<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, descending: bool) -> Tensor {
-    let mut body = lw.body(&x.sizes);
-    let outer = body.outer();
-    let others = body.reduce_axes(&x.sizes[dim..=dim]);
-    let mut at = outer.clone();
-    at[dim] = others[0];
-    let (mine, other) = (body.load(x, &outer), body.load(x, &at));
-    let (first, second) = if descending {
-        (
-            before(&mut body, mine, other),
-            before(&mut body, other, mine),
-        )
-    } else {
-        (
-            before(&mut body, other, mine),
-            before(&mut body, mine, other),
-        )
+/// Elements of a row that are compared each with each; longer rows are merged from such blocks.
+const BLOCK: i64 = 32;
+
+/// A row's elements and where they came from, under reorderings of the dimension.
+struct Rows {
+    values: Tensor,
+    /// `None` while every element is where it was.
+    from: Option<Tensor>,
+    dim: usize,
+    descending: bool,
+}
+
+impl Rows {
+    /// Whether the element `a` belongs before `b`; of equals the one that stood first, which `a` did not.
+    fn precedes(&self, body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
+        match self.descending {
+            true => before(body, b, a),
+            false => before(body, a, b),
+        }
+    }
+
+    /// Stores every element at its `place` in the row; `None` for those that belong nowhere.
+    fn moved<'g>(
+        &self,
+        lw: &mut Lower<'g>,
+        mut body: BodyBuilder<'g>,
+        place: StmtId,
+        at: &[Expr],
+        size: Expr,
+        mask: Option<StmtId>,
+    ) -> Rows {
+        let dim = self.dim;
+        let value = match mask {
+            Some(m) => body.load_masked(&self.values, at, m, Scalar::Int(0)),
+            None => body.load(&self.values, at),
+        };
+        let from = match (&self.from, mask) {
+            (Some(t), Some(m)) => body.load_masked(t, at, m, Scalar::Int(0)),
+            (Some(t), None) => body.load(t, at),
+            (None, _) => body.index_value(at[dim]),
+        };
+        let mut sizes = self.values.sizes.clone();
+        sizes[dim] = size;
+        let (values, indices) = (
+            lw.temp(self.values.dtype, &sizes),
+            lw.temp(DType::I64, &sizes),
+        );
+        let mut to = at.to_vec();
+        to[dim] = body.indirect(place, size, false, false, mask);
+        let mode = inrush_loops::StoreMode::Set;
+        body.store_with(values.buf, &to, value, mode, mask);
+        body.store_with(indices.buf, &to, from, mode, mask);
+        lw.push(body);
+        Rows {
+            values,
+            from: Some(indices),
+            ..*self
+        }
+    }
+
+    /// Sorts blocks of the row: an element's place in its block is how many of the block come before it. Equal elements keep
+    /// their order.
+    fn blocks<'g>(&self, lw: &mut Lower<'g>, block: Expr, count: Expr) -> Rows {
+        let (x, dim) = (&self.values, self.dim);
+        let e = lw.exprs;
+        let n = x.sizes[dim];
+        let whole = e.prove_eq(e.mul(count, block), n);
+        let mut sizes = x.sizes.clone();
+        sizes[dim] = block;
+        sizes.insert(dim, count);
+        // The place that an index of the block has in the row.
+        let join = |at: &[Expr], i: Expr| -> Vec<Expr> {
+            let mut out = at.to_vec();
+            let start = e.mul(out.remove(dim), block);
+            out[dim] = e.add(start, i);
+            out
+        };
+        let inside = |body: &mut BodyBuilder<'g>, at: Expr| -> Option<StmtId> {
+            if whole {
+                return None;
+            }
+            let (at, end) = (body.index_value(at), body.index_value(n));
+            Some(body.op(S::Lt, &[at, end]))
+        };
+        let load = |body: &mut BodyBuilder<'g>, at: &[Expr], mask: Option<StmtId>| match mask {
+            Some(m) => body.load_masked(x, at, m, Scalar::Int(0)),
+            None => body.load(x, at),
+        };
+        let mut body = lw.body(&sizes);
+        let outer = body.outer();
+        let other = body.reduce_axes(&[block])[0];
+        let (here, there) = (join(&outer, outer[dim + 1]), join(&outer, other));
+        let (m, k) = (inside(&mut body, here[dim]), inside(&mut body, there[dim]));
+        let (mine, theirs) = (load(&mut body, &here, m), load(&mut body, &there, k));
+        let first = self.precedes(&mut body, theirs, mine);
+        let second = self.precedes(&mut body, mine, theirs);
+        let (i, j) = (body.index_value(outer[dim + 1]), body.index_value(other));
+        let earlier = body.op(S::Lt, &[j, i]);
+        let equal = body.op(S::Not, &[second]);
+        let tie = body.op(S::And, &[equal, earlier]);
+        let mut counts = body.op(S::Or, &[first, tie]);
+        if let Some(k) = k {
+            counts = body.op(S::And, &[counts, k]);
+        }
+        let one = body.cast(counts, DType::I64);
+        let rank = body.reduce(ReduceOp::Sum, one);
+        let ranks = lw.store_new(body, rank, DType::I64, &sizes);
+
+        let mut body = lw.body(&sizes);
+        let outer = body.outer();
+        let rank = body.load(&ranks, &outer);
+        let here = join(&outer, outer[dim + 1]);
+        let m = inside(&mut body, here[dim]);
+        let start = body.index_value(e.mul(outer[dim], block));
+        let place = body.op(S::Add, &[start, rank]);
+        self.moved(lw, body, place, &here, n, m)
+    }
+
+    /// Merges neighbouring sorted runs of `run` elements, a power of two. An element's place is its own in its run and how
+    /// many of the neighbour come before it, which halving steps find.
+    fn merged<'g>(&self, lw: &mut Lower<'g>, run: i64) -> Rows {
+        let (x, dim) = (&self.values, self.dim);
+        let n = x.sizes[dim];
+        let mut body = lw.body(&x.sizes);
+        let outer = body.outer();
+        let int = |body: &mut BodyBuilder<'g>, v: i64| body.constant(Scalar::Int(v), DType::I64);
+        let mine = body.load(x, &outer);
+        let at = body.index_value(outer[dim]);
+        let (width, one, zero) = (int(&mut body, run), int(&mut body, 1), int(&mut body, 0));
+        let flip = body.op(S::Xor, &[at, width]);
+        let mask = int(&mut body, !(run - 1));
+        let start = body.op(S::And, &[flip, mask]);
+        let end = body.index_value(n);
+        let length = body.op(S::Sub, &[end, start]);
+        let length = body.op(S::Maximum, &[length, zero]);
+        let length = body.op(S::Minimum, &[length, width]);
+        let side = body.op(S::And, &[at, width]);
+        let second = body.op(S::Ne, &[side, zero]);
+        let mut found = zero;
+        let mut step = run;
+        while step > 0 {
+            let by = int(&mut body, step);
+            let next = body.op(S::Add, &[found, by]);
+            let fits = body.op(S::Le, &[next, length]);
+            let last = body.op(S::Sub, &[next, one]);
+            let last = body.op(S::Add, &[start, last]);
+            let mut there = outer.clone();
+            there[dim] = body.indirect(last, n, false, false, Some(fits));
+            let theirs = body.load_masked(x, &there, fits, Scalar::Int(0));
+            // Elements of the first run come before equal ones of the second.
+            let below = self.precedes(&mut body, theirs, mine);
+            let above = self.precedes(&mut body, mine, theirs);
+            let not_above = body.op(S::Not, &[above]);
+            let counts = body.select(second, not_above, below);
+            let go = body.op(S::And, &[counts, fits]);
+            found = body.select(go, next, found);
+            step /= 2;
+        }
+        // The run's start without the bit that tells the two runs apart, and the place in the own run.
+        let base = int(&mut body, !run);
+        let own = body.op(S::And, &[at, base]);
+        let place = body.op(S::Add, &[own, found]);
+        self.moved(lw, body, place, &outer, n, None)
+    }
+}
+
+/// The rows of `x` in order: blocks of elements compared each with each, then merged, so that the work is nearly that of a
+/// comparison sort. A row of unknown length is one block.
+fn in_order<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, descending: bool) -> Rows {
+    let rows = Rows {
+        values: x.clone(),
+        from: None,
+        dim,
+        descending,
     };
-    let (i, j) = (body.index_value(outer[dim]), body.index_value(others[0]));
-    let earlier = body.op(S::Lt, &[j, i]);
-    let distinct = body.op(S::Not, &[second]);
-    let tie = body.op(S::And, &[distinct, earlier]);
-    let counts = body.op(S::Or, &[first, tie]);
-    let one = body.cast(counts, DType::I64);
-    let rank = body.reduce(ReduceOp::Sum, one);
-    lw.store_new(body, rank, DType::I64, &x.sizes)
+    let n = x.sizes[dim];
+    let length = match lw.exprs.as_int(n) {
+        Some(n) if n > 2 * BLOCK => n,
+        _ => return rows.blocks(lw, n, lw.exprs.int(1)),
+    };
+    let (block, e) = (lw.exprs.int(BLOCK), lw.exprs);
+    let mut rows = rows.blocks(lw, block, e.ceildiv(n, block));
+    let mut run = BLOCK;
+    while run < length {
+        rows = rows.merged(lw, run);
+        run *= 2;
+    }
+    rows
 }
 
 /// The first `count` of each row in order, and where they came from.
@@ -65,26 +225,20 @@ fn ordered<'g>(
         let zero = body.constant(Scalar::Int(0), DType::I64);
         return vec![values, lw.store_new(body, zero, DType::I64, &[])];
     }
-    let rank = ranks(lw, x, dim, descending);
-    let mut sizes = x.sizes.clone();
-    sizes[dim] = count;
-    let (values, indices) = (lw.temp(x.dtype, &sizes), lw.temp(DType::I64, &sizes));
-    let mut body = lw.body(&x.sizes);
-    let outer = body.outer();
-    let (v, r) = (body.load(x, &outer), body.load(&rank, &outer));
-    let mask = if exprs.prove_eq(count, x.sizes[dim]) {
-        None
-    } else {
-        let limit = body.index_value(count);
-        Some(body.op(S::Lt, &[r, limit]))
-    };
-    let mut at = outer.clone();
-    at[dim] = body.indirect(r, count, false, false, mask);
-    let from = body.index_value(outer[dim]);
-    body.store_with(values.buf, &at, v, inrush_loops::StoreMode::Set, mask);
-    body.store_with(indices.buf, &at, from, inrush_loops::StoreMode::Set, mask);
-    lw.push(body);
-    vec![values, indices]
+    let sorted = in_order(lw, x, dim, descending);
+    let mut out = vec![sorted.values];
+    out.extend(sorted.from);
+    if !exprs.prove_eq(count, x.sizes[dim]) {
+        let mut sizes = x.sizes.clone();
+        sizes[dim] = count;
+        for t in &mut out {
+            let mut body = lw.body(&sizes);
+            let at = body.outer();
+            let v = body.load(t, &at);
+            *t = lw.store_new(body, v, t.dtype, &sizes);
+        }
+    }
+    out
 }
 
 fn sort<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {

@@ -1,0 +1,169 @@
+"""Every lowered operator of PyTorch's operator table beside eager, each alone on a million elements of float32.
+
+usage: operators.py [--only TEXT] [--seconds S] [--json FILE]
+
+Elementwise operators and reductions come from PyTorch's own table (`op_db`), with operands inside their domains; operators
+that take more than that are listed here. The two take turns of calls and the ratio is that of their medians. Prints the
+slowest first; operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
+import time
+import warnings
+
+import torch
+import torch.nn.functional as F
+
+import inrush
+
+N = 1 << 20
+SIDE = 1024
+
+
+def elementwise():
+    """Unary and binary operators and reductions: name, function, arguments."""
+    from torch.testing._internal import opinfo
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    generator = torch.Generator().manual_seed(0)
+
+    def uniform(low, high, *sizes):
+        return torch.rand(*sizes, generator=generator) * (high - low) + low
+
+    for op in op_db:
+        if torch.float32 not in op.supported_dtypes("cpu") or op.variant_test_name:
+            continue
+        if isinstance(op, opinfo.core.UnaryUfuncInfo):
+            low, high = op.domain
+            x = uniform(max(low if low is not None else -9.0, -9.0), min(high if high is not None else 9.0, 9.0), N)
+            _, kwargs = op.sample_kwargs("cpu", torch.float32, x)
+            yield op.name, (lambda x, op=op.op, k=kwargs: op(x, **k)), (x,)
+        elif isinstance(op, opinfo.core.BinaryUfuncInfo):
+            yield op.name, op.op, (uniform(0.5, 4.0, N), uniform(0.5, 4.0, N))
+        elif isinstance(op, opinfo.core.ReductionOpInfo):
+            x = uniform(-1.0, 1.0, SIDE, SIDE)
+            yield op.name, op.op, (x,)
+            yield op.name + ".rows", (lambda x, op=op.op: op(x, dim=1)), (x,)
+            yield op.name + ".columns", (lambda x, op=op.op: op(x, dim=0)), (x,)
+
+
+def others():
+    x, y = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+    image = torch.randn(4, 16, 128, 128)
+    places = torch.randint(0, SIDE, (SIDE, SIDE))
+    vector = torch.randn(N)
+    return {
+        "softmax": (lambda x: torch.softmax(x, 1), x),
+        "softmax.columns": (lambda x: torch.softmax(x, 0), x),
+        "log_softmax": (lambda x: torch.log_softmax(x, 1), x),
+        "layer_norm": (lambda x: F.layer_norm(x, (SIDE,)), x),
+        "rms_norm": (lambda x: F.rms_norm(x, (SIDE,)), x),
+        "group_norm": (lambda x: F.group_norm(x, 4), image),
+        "batch_norm": (lambda x: F.batch_norm(x, torch.zeros(16), torch.ones(16)), image),
+        "cumsum": (lambda x: x.cumsum(1), x),
+        "cumsum.columns": (lambda x: x.cumsum(0), x),
+        "cumprod": (lambda x: x.cumprod(1), x),
+        "cummax": (lambda x: x.cummax(1), x),
+        "transpose": (lambda x: x.t().contiguous(), x),
+        "cat": (lambda x, y: torch.cat([x, y]), x, y),
+        "flip": (lambda x: x.flip(1), x),
+        "roll": (lambda x: x.roll(7, 1), x),
+        "tril": (torch.tril, x),
+        "where": (lambda x, y: torch.where(x > 0, x, y), x, y),
+        "gather": (lambda x, i: x.gather(1, i), x, places),
+        "index_select": (lambda x, i: x.index_select(0, i), x, places[0]),
+        "embedding": (lambda x, i: F.embedding(i, x), x, places[0]),
+        "scatter_add": (lambda x, y, i: x.scatter_add(1, i, y), x, y, places),
+        "index_add": (lambda x, y, i: x.index_add(0, i, y), x, y, places[0]),
+        "masked_fill": (lambda x: x.masked_fill(x > 0, 0.0), x),
+        "masked_scatter": (lambda x, y: x.masked_scatter(x > 0, y), x, y),
+        "max_pool2d": (lambda x: F.max_pool2d(x, 2), image),
+        "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 1, 1), image),
+        "upsample_nearest": (lambda x: F.interpolate(x, scale_factor=2), image[:1]),
+        "upsample_bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), image[:1]),
+        "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), image),
+        "pad_reflect": (lambda x: F.pad(x, (3, 3, 3, 3), mode="reflect"), image),
+        "mse_loss": (F.mse_loss, x, y),
+        "cross_entropy": (lambda x, i: F.cross_entropy(x, i), x, places[0]),
+        "bce_with_logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), x, y),
+        "sort.short": (lambda x: torch.sort(x, 1)[0], vector.view(-1, 64)),
+        "topk.short": (lambda x: torch.topk(x, 4, 1)[0], vector.view(-1, 64)),
+        "median.short": (lambda x: torch.median(x, 1)[0], vector.view(-1, 64)),
+        "searchsorted": (lambda s, x: torch.searchsorted(s, x), vector[:SIDE].sort()[0], x),
+        "dropout": (lambda x: F.dropout(x, 0.5), x),
+        "rand": (torch.rand_like, x),
+        "randn": (torch.randn_like, x),
+        "randint": (lambda x: torch.randint(0, 100, (N,)), x),
+        "bernoulli": (lambda x: torch.empty_like(x).bernoulli_(0.3), x),
+        "exponential": (lambda x: torch.empty_like(x).exponential_(), x),
+        "cdist": (lambda x, y: torch.cdist(x[:256, :64], y[:256, :64]), x, y),
+    }
+
+
+def once(f, args):
+    start = time.perf_counter()
+    f(*args)
+    return time.perf_counter() - start
+
+
+def measure(f, args, seconds):
+    """Medians of both in microseconds, and whether inrush calls something; None when it does not compile."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})
+    compiled(*args)
+    calls = [c.op for g in inrush.last_compile().graphs for c in g.calls if c.op != "inrush.seed.default"]
+    f(*args)
+    own, eager, end = [], [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(own) < 5:
+        own.append(once(compiled, args))
+        eager.append(once(f, args))
+    return statistics.median(own) * 1e6, statistics.median(eager) * 1e6, calls
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="operators whose name contains this")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each operator")
+    parser.add_argument("--json", help="write everything that was measured here")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    cases = [*elementwise(), *((name, f, tuple(args)) for name, (f, *args) in others().items())]
+    rows, called, failed = [], [], []
+    for name, f, args in cases:
+        if options.only not in name:
+            continue
+        try:
+            with torch.no_grad():
+                own, eager, calls = measure(f, args, options.seconds)
+        except Exception as error:
+            failed.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
+            continue
+        if calls:
+            called.append((name, calls))
+            continue
+        rows.append({"operator": name, "inrush_us": own, "eager_us": eager, "ratio": eager / own})
+        print(f"{name}: {eager / own:.2f}", file=sys.stderr, flush=True)
+    rows.sort(key=lambda r: r["ratio"])
+    print(f"{'operator':32} {'inrush us':>10} {'eager us':>10} {'times faster':>13}")
+    for r in rows:
+        print(f"{r['operator']:32} {r['inrush_us']:10.0f} {r['eager_us']:10.0f} {r['ratio']:13.2f}")
+    slower = sum(r["ratio"] < 1 for r in rows)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    print(f"{len(rows)} operators, {slower} slower than eager, {len(called)} called, {len(failed)} not run; {torch.get_num_threads()} threads, load {load:.1f}")
+    for name, why in failed:
+        print(f"  not run: {name}: {why}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as out:
+            json.dump({"rows": rows, "called": called, "failed": failed}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()
