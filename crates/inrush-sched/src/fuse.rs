@@ -204,8 +204,10 @@ impl Fuser<'_> {
         if self.caps.gpu.is_some() {
             return Ok(());
         }
+        // What a contraction has absorbed is left behind as a body without stores.
         let fills = |f: &Fused, n: usize| {
-            matches!(f.nodes[n], Node::Body(_)) && f.nodes[n].reads().is_empty()
+            let node = &f.nodes[n];
+            matches!(node, Node::Body(_)) && node.reads().is_empty() && !node.writes().is_empty()
         };
         if k == 0 || !fills(&self.f, k) || !fills(&self.f, k - 1) {
             return Ok(());
