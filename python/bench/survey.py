@@ -2,7 +2,7 @@
 
 usage: survey.py [--train] [--device cpu] [NAME ...]
 
-Needs timm and transformers. Weights are random, sizes small where the architecture allows. For each model a line: the error of
+Needs timm and transformers. Weights are random, sizes small where the architecture allows. For each model a line: the errors of
 eager and of inrush (largest over all tensors, relative to the tensor's norm), graphs, kernels, operators that were called.
 An error beyond three times eager's is marked: read on before calling it wrong, since one value that rounds to the other side
 of a rectifier moves gradients by as much as 1e-3. Exit code 1 when a model failed.
@@ -43,7 +43,7 @@ text("albert", "AlbertForMaskedLM", "AlbertConfig", dict(SMALL, embedding_size=6
 text("deberta", "DebertaV2Model", "DebertaV2Config", dict(SMALL, relative_attention=True, pos_att_type=["p2c", "c2p"]))
 text("t5", "T5EncoderModel", "T5Config", dict(num_layers=2, d_model=64, d_kv=16, num_heads=4, d_ff=128))
 text("bloom", "BloomForCausalLM", "BloomConfig", dict(n_layer=2, hidden_size=128, n_head=4, vocab_size=1000))
-text("opt", "OPTForCausalLM", "OPTConfig", dict(num_hidden_layers=2, hidden_size=128, num_attention_heads=4, ffn_dim=256, word_embed_proj_dim=128))
+text("opt", "OPTForCausalLM", "OPTConfig", dict(SMALL, ffn_dim=256, word_embed_proj_dim=128))
 text("mistral", "MistralForCausalLM", "MistralConfig", dict(DECODER, sliding_window=16))
 text("gemma", "Gemma2ForCausalLM", "Gemma2Config", dict(DECODER, head_dim=32))
 text("qwen", "Qwen2ForCausalLM", "Qwen2Config", DECODER)
@@ -58,7 +58,13 @@ text(
     lambda c: (torch.randn(1, 80, 3000), None, torch.randint(0, 1000, (1, 7))),
 )
 text("wav2vec", "Wav2Vec2Model", "Wav2Vec2Config", dict(SMALL, hidden_size=64), lambda c: (torch.randn(1, 16000),))
-text("segformer", "SegformerForSemanticSegmentation", "SegformerConfig", dict(depths=[1, 1, 1, 1]), lambda c: (torch.randn(1, 3, 128, 128),))
+text(
+    "segformer",
+    "SegformerForSemanticSegmentation",
+    "SegformerConfig",
+    dict(depths=[1, 1, 1, 1]),
+    lambda c: (torch.randn(1, 3, 128, 128),),
+)
 text("clip", "CLIPVisionModel", "CLIPVisionConfig", dict(num_hidden_layers=2), lambda c: (torch.randn(1, 3, 224, 224),))
 
 
@@ -126,7 +132,8 @@ def survey(name: str, train: bool, device: str) -> str:
     ours, theirs = error(got), error(eager)
     mark = "ok  " if ours <= 3 * theirs + 1e-6 else "FAR "
     counts = f"{len(reports)} graphs, {sum(r.kernels for r in reports)} kernels"
-    return f"{mark} {name}: inrush {ours:.1e}, eager {theirs:.1e}, first call {took:.1f} s, {counts}, called {called or 'nothing'}"
+    errors = f"inrush {ours:.1e}, eager {theirs:.1e}"
+    return f"{mark} {name}: {errors}, first call {took:.1f} s, {counts}, called {called or 'nothing'}"
 
 
 def main() -> int:
