@@ -3,29 +3,8 @@
 use crate::args::{CacheArgs, DoctorArgs};
 use inrush_base::{Error, Result};
 use inrush_runtime::cache::Cache;
-use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::cc::{Compiler, Target, has_vector_math};
 use std::process::ExitCode;
-
-/// glibc's vector math library with its full set of functions (2.35 and later) is on this machine.
-pub fn has_vector_math() -> bool {
-    #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
-    {
-        use std::sync::OnceLock;
-        static FOUND: OnceLock<bool> = OnceLock::new();
-        *FOUND.get_or_init(|| {
-            // SAFETY: loading the C library's own companion runs no code of others; only a symbol's presence is read.
-            unsafe { libloading_probe("libmvec.so.1", b"_ZGVdN8v_erff\0") }
-        })
-    }
-    #[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]
-    false
-}
-
-#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
-unsafe fn libloading_probe(library: &str, symbol: &[u8]) -> bool {
-    // SAFETY: by the caller's contract.
-    unsafe { inrush_runtime::has_symbol(library, symbol) }
-}
 
 /// One line of the report.
 struct Finding {

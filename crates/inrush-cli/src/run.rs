@@ -36,7 +36,10 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     s.model.set_seed(a.seed);
     let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
     let peak = s.model.stats(&inputs)?.bytes;
-    let report = Check::new(&outputs, expect.as_ref())?;
+    let report = Check::new(&outputs, expect.as_ref()).map_err(|e| match &a.expect {
+        Some(path) => e.in_file(path.display().to_string()),
+        None => e,
+    })?;
     if let Some(path) = &a.output {
         let tensors: Vec<(String, Tensor)> = outputs
             .iter()

@@ -30,7 +30,7 @@ pub fn caps(target: &TargetArgs) -> Result<Caps> {
         None => std::thread::available_parallelism().map_or(1, |n| n.get()),
     };
     let mut caps = Caps::cpu(isa, threads);
-    caps.vector_math &= crate::doctor::has_vector_math();
+    caps.vector_math &= inrush_runtime::cc::has_vector_math();
     Ok(caps)
 }
 

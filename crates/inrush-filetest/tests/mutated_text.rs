@@ -128,3 +128,18 @@ fn damaged_programs_do_not_panic() {
     }
     println!("{count} programs");
 }
+
+/// The inputs that the fuzz target for texts tries first.
+#[test]
+fn regressions() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/regressions/text");
+    let mut tried = 0;
+    for entry in std::fs::read_dir(dir).expect("the folder is there") {
+        let path = entry.expect("a listed file").path();
+        survive(&String::from_utf8_lossy(
+            &std::fs::read(&path).expect("a file"),
+        ));
+        tried += 1;
+    }
+    assert!(tried > 0);
+}

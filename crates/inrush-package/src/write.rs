@@ -87,10 +87,15 @@ pub fn write<'a>(
         zip.start_file(name, options).map_err(|e| fail(&e))?;
         zip.write_all(bytes).map_err(|e| fail(&e))
     };
-    entry(MANIFEST, &json)?;
-    entry(OBJECT, object)?;
-    for (i, blob) in blobs.iter().enumerate() {
-        entry(&format!("weights/{i}"), blob)?;
+    let names = (0..blobs.len()).map(|i| format!("weights/{i}"));
+    let mut all = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
+        .chain(std::iter::once((OBJECT.to_string(), object)))
+        .chain(names.zip(blobs.iter().copied()));
+    let written = all.try_for_each(|(name, bytes)| entry(&name, bytes));
+    if let Err(e) = written.and_then(|()| zip.flush().map_err(|e| fail(&e))) {
+        // Its destructor would try to finish the archive, and complain on stderr that it cannot.
+        std::mem::forget(zip);
+        return Err(e);
     }
     zip.finish()
         .map_err(|e| fail(&e))?

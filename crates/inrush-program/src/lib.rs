@@ -11,7 +11,7 @@ use inrush_base::Scalar;
 use serde::{Deserialize, Serialize};
 
 pub use gpu::{GpuKernel, GpuTarget};
-pub use size::{Size, SizeId, evaluate};
+pub use size::{Size, SizeId, evaluate, evaluate_known};
 
 /// The weight that holds the seed of a model's next call, one `i64`: no file has it. It is 0 when a model is loaded, and each
 /// call of a program that draws random numbers leaves it one higher.

@@ -42,23 +42,46 @@ pub fn evaluate(lines: &[Size], symbols: &[i64], out: &mut Vec<i64>) -> Result<(
     out.clear();
     out.reserve(lines.len());
     for (at, line) in lines.iter().enumerate() {
-        let get = |id: SizeId| out[id.0 as usize];
-        let value = match *line {
-            Size::Const(v) => Some(v),
-            Size::Sym(s) => symbols.get(s as usize).copied(),
-            Size::Add(a, b) => get(a).checked_add(get(b)),
-            Size::Mul(a, b) => get(a).checked_mul(get(b)),
-            Size::FloorDiv(a, b) => floor_div(get(a), get(b)),
-            Size::Mod(a, b) => {
-                let (a, b) = (get(a), get(b));
-                floor_div(a, b).and_then(|q| a.checked_sub(q.checked_mul(b)?))
-            }
-            Size::Min(a, b) => Some(get(a).min(get(b))),
-            Size::Max(a, b) => Some(get(a).max(get(b))),
-        };
+        let symbol = |s: u32| symbols.get(s as usize).copied();
+        let value = line.value(symbol, |id| Some(out[id.0 as usize]));
         out.push(value.ok_or(at)?);
     }
     Ok(())
+}
+
+/// The value of every line whose symbols are known (those that are not there are unknown) and that does not overflow.
+pub fn evaluate_known(lines: &[Size], symbols: &[Option<i64>]) -> Vec<Option<i64>> {
+    let mut out: Vec<Option<i64>> = Vec::with_capacity(lines.len());
+    for line in lines {
+        let symbol = |s: u32| symbols.get(s as usize).copied().flatten();
+        let value = line.value(symbol, |id| out[id.0 as usize]);
+        out.push(value);
+    }
+    out
+}
+
+impl Size {
+    /// The line's value, from those of symbols and of earlier lines.
+    #[inline(always)]
+    fn value(
+        &self,
+        symbol: impl Fn(u32) -> Option<i64>,
+        get: impl Fn(SizeId) -> Option<i64>,
+    ) -> Option<i64> {
+        match *self {
+            Size::Const(v) => Some(v),
+            Size::Sym(s) => symbol(s),
+            Size::Add(a, b) => get(a)?.checked_add(get(b)?),
+            Size::Mul(a, b) => get(a)?.checked_mul(get(b)?),
+            Size::FloorDiv(a, b) => floor_div(get(a)?, get(b)?),
+            Size::Mod(a, b) => {
+                let (a, b) = (get(a)?, get(b)?);
+                a.checked_sub(floor_div(a, b)?.checked_mul(b)?)
+            }
+            Size::Min(a, b) => Some(get(a)?.min(get(b)?)),
+            Size::Max(a, b) => Some(get(a)?.max(get(b)?)),
+        }
+    }
 }
 
 fn floor_div(a: i64, b: i64) -> Option<i64> {

@@ -7,7 +7,7 @@ use crate::gpu;
 use crate::recipe::{self, Device, Out, Read, Recipe, Step};
 use crate::run::{self, Loaded, MachineCode, Runner};
 use inrush_aten::random::SEED_OPERATOR;
-use inrush_base::{Caps, Error, Isa};
+use inrush_base::{Caps, Error};
 use inrush_compile::{
     Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, What, compile_sequence,
 };
@@ -467,17 +467,8 @@ pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
 /// The properties of this machine's processor.
 pub fn caps(threads: usize) -> Caps {
     let mut caps = Caps::cpu(inrush_cpu::detect(), threads);
-    caps.vector_math &= has_vector_math(caps.isa);
+    caps.vector_math &= inrush_runtime::cc::has_vector_math();
     caps
-}
-
-fn has_vector_math(_isa: Isa) -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        cfg!(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))
-            // SAFETY: loading the C library's own companion runs no code of others; only a symbol's presence is read.
-            && unsafe { inrush_runtime::has_symbol("libmvec.so.1", b"_ZGVdN8v_erff\0") }
-    })
 }
 
 /// One file for each stage, `00-import.txt` and so on.

@@ -8,7 +8,7 @@ use crate::gpu;
 use crate::recipe::{ObjectId, Out, Read, Recipe, Segment, View, What};
 use crate::shim::{Shims, dtype_code, shims};
 use inrush_base::{Error, ErrorKind, Scalar};
-use inrush_program::{Buffer, Place, Size, SizeId};
+use inrush_program::{Buffer, Place, Size, SizeId, evaluate_known};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -86,7 +86,8 @@ impl Runner {
     /// Puts the pieces together. The recipe has been checked against the number of objects.
     pub fn new(recipe: Recipe, objects: Vec<Py<PyAny>>, code: MachineCode) -> Runner {
         let symbolic = recipe.sizes.iter().any(|l| matches!(l, Size::Sym(_)));
-        let fixed = (!symbolic && recipe.symbols.is_empty()).then(|| evaluate(&recipe.sizes, &[]));
+        let fixed =
+            (!symbolic && recipe.symbols.is_empty()).then(|| evaluate_known(&recipe.sizes, &[]));
         Runner {
             recipe,
             objects,
@@ -216,7 +217,7 @@ impl Call<'_> {
             };
             self.symbols[k] = Some(value);
         }
-        self.sizes = evaluate(&self.runner.recipe.sizes, &self.symbols);
+        self.sizes = evaluate_known(&self.runner.recipe.sizes, &self.symbols);
         Ok(())
     }
 
@@ -395,37 +396,6 @@ struct Addresses(SmallVec<[*mut u8; 32]>, SmallVec<[*mut u8; 16]>);
 // SAFETY: what they point to is held by the call for as long as they are used.
 unsafe impl Send for Addresses {}
 unsafe impl Sync for Addresses {}
-
-/// Every size whose symbols are known.
-pub fn evaluate(lines: &[Size], symbols: &[Option<i64>]) -> Vec<Option<i64>> {
-    let mut out: Vec<Option<i64>> = Vec::with_capacity(lines.len());
-    for line in lines {
-        let get = |id: SizeId| out[id.0 as usize];
-        let value = match *line {
-            Size::Const(v) => Some(v),
-            Size::Sym(s) => symbols.get(s as usize).copied().flatten(),
-            Size::Add(a, b) => get(a).zip(get(b)).and_then(|(a, b)| a.checked_add(b)),
-            Size::Mul(a, b) => get(a).zip(get(b)).and_then(|(a, b)| a.checked_mul(b)),
-            Size::FloorDiv(a, b) => get(a).zip(get(b)).and_then(|(a, b)| floor_div(a, b)),
-            Size::Mod(a, b) => get(a)
-                .zip(get(b))
-                .and_then(|(a, b)| a.checked_sub(floor_div(a, b)?.checked_mul(b)?)),
-            Size::Min(a, b) => get(a).zip(get(b)).map(|(a, b)| a.min(b)),
-            Size::Max(a, b) => get(a).zip(get(b)).map(|(a, b)| a.max(b)),
-        };
-        out.push(value);
-    }
-    out
-}
-
-fn floor_div(a: i64, b: i64) -> Option<i64> {
-    let q = a.checked_div(b)?;
-    Some(if a % b != 0 && (a < 0) != (b < 0) {
-        q - 1
-    } else {
-        q
-    })
-}
 
 /// What goes wrong inside a call is what eager would raise: an index out of range.
 pub fn run_error(e: &Error) -> PyErr {

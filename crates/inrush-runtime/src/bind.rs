@@ -2,7 +2,9 @@
 
 use crate::tensor::{Tensor, Value};
 use inrush_base::{Error, Result, Scalar};
-use inrush_program::{InputType, Program, Relation, SizeId, SymbolSource, evaluate};
+use inrush_program::{
+    InputType, Program, Relation, SizeId, SymbolSource, evaluate, evaluate_known,
+};
 
 /// Values of the program's symbols for this call.
 ///
@@ -217,44 +219,5 @@ fn check_sizes(
 
 /// Sizes that depend on no symbol; what is computed at load time uses these.
 pub fn constant_sizes(program: &Program) -> Vec<Option<i64>> {
-    use inrush_program::Size;
-    let mut out: Vec<Option<i64>> = Vec::with_capacity(program.sizes.len());
-    for line in &program.sizes {
-        let operands: Option<Vec<i64>> =
-            line.operands().iter().map(|o| out[o.0 as usize]).collect();
-        let value = match (line, operands.as_deref()) {
-            (Size::Const(v), _) => Some(*v),
-            (Size::Sym(_), _) | (_, None) => None,
-            (line, Some([a, b])) => {
-                // The operands stand as constants before the operation itself.
-                let relabelled = relabel(line);
-                let mut values = Vec::new();
-                evaluate(
-                    &[Size::Const(*a), Size::Const(*b), relabelled],
-                    &[],
-                    &mut values,
-                )
-                .ok()
-                .map(|()| values[2])
-            }
-            _ => None,
-        };
-        out.push(value);
-    }
-    out
-}
-
-/// The same operation over lines 0 and 1.
-fn relabel(line: &inrush_program::Size) -> inrush_program::Size {
-    use inrush_program::Size::*;
-    let (a, b) = (SizeId(0), SizeId(1));
-    match line {
-        Add(..) => Add(a, b),
-        Mul(..) => Mul(a, b),
-        FloorDiv(..) => FloorDiv(a, b),
-        Mod(..) => Mod(a, b),
-        Min(..) => Min(a, b),
-        Max(..) => Max(a, b),
-        other => *other,
-    }
+    evaluate_known(&program.sizes, &[])
 }

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// A C compiler that was found on this machine.
@@ -156,13 +157,35 @@ impl Compiler {
         }
         let message = String::from_utf8_lossy(&out.stderr);
         let shown: Vec<&str> = message.lines().take(12).collect();
+        let shown = match shown.is_empty() {
+            true => " and said nothing".to_string(),
+            false => format!(":\n{}", shown.join("\n")),
+        };
         Err(Error::machine(format!(
-            "the C compiler `{}` failed ({}):\n{}",
+            "the C compiler `{}` failed ({}){shown}",
             self.path.display(),
-            out.status,
-            shown.join("\n")
+            out.status
         )))
     }
+}
+
+/// Whether glibc's vector math library with its full set of functions (2.35 and later) is on this machine.
+pub fn has_vector_math() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if !cfg!(all(
+            target_os = "linux",
+            target_env = "gnu",
+            target_arch = "x86_64"
+        )) {
+            return false;
+        }
+        // SAFETY: loading the C library's own companion runs no code of others; only a symbol's presence is read.
+        unsafe {
+            libloading::Library::new("libmvec.so.1")
+                .is_ok_and(|l| l.get::<*const ()>(b"_ZGVdN8v_erff\0").is_ok())
+        }
+    })
 }
 
 /// Flags that every piece is compiled with. Strict floating point except that a product and a sum may fuse.

@@ -6,6 +6,7 @@
 
 mod common;
 use common::*;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A small generator of random numbers (xorshift), the same on every machine.
@@ -189,4 +190,18 @@ fn damaged_archives_are_errors_and_never_panics() {
         slowest < Duration::from_secs(10),
         "{slowest:?} for a small archive"
     );
+}
+
+/// The inputs that the fuzz target for archives tries first: none is an archive.
+#[test]
+fn regressions() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/regressions/archive");
+    let mut tried = 0;
+    for entry in std::fs::read_dir(dir).expect("the folder is there") {
+        let path = entry.expect("a listed file").path();
+        let result = import(std::fs::read(&path).expect("a file"));
+        assert!(result.is_err(), "{}", path.display());
+        tried += 1;
+    }
+    assert!(tried > 0);
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: every fuzz target for a bounded time.
 //!
 //! libFuzzer is built with the machine's C++ compiler; what is fuzzed is instrumented through LLVM's coverage pass, which a
-//! stable compiler runs as well. Seeds are made from the files of the tests; inputs that once failed stand in
+//! stable compiler runs as well. Seeds are made from the files of the tests; inputs that are hard or once failed stand in
 //! `fuzz/regressions` and are tried first.
 
 use crate::{cargo, root, run};
