@@ -75,6 +75,9 @@ fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         Some("floor") => floor_divide(p, x),
         Some("trunc") if p.is_float() => {
             let q = p.div(x[0], x[1]);
+            // The quotient of halves is a half: 6.999 may be 7.
+            let dtype = p.dtype;
+            let q = p.cast(q, dtype);
             Ok(p.op1(S::Trunc, q))
         }
         Some("trunc") => Ok(p.op2(S::TruncDiv, x[0], x[1])),

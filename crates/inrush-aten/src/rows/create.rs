@@ -365,6 +365,13 @@ pub const ROWS: &[Row] = &[
         "([2,3])",
     ),
     row(
+        "aten.empty_permuted.default",
+        factory!("SymInt[] size, int[] physical_layout"),
+        fresh_meta,
+        |l, c| fill(l, c, Fill::Zero),
+        "([2,3], [1,0])",
+    ),
+    row(
         "aten.empty_strided.default",
         factory!("SymInt[] size, SymInt[] stride"),
         fresh_meta,

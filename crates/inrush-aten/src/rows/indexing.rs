@@ -174,7 +174,10 @@ fn embedding<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 
 fn gather<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
-    check_index(index.dtype)?;
+    // An index without elements may be of any dtype.
+    if !index.sizes.iter().any(|s| lw.exprs.is_int(*s, 0)) {
+        check_index(index.dtype)?;
+    }
     let dim = call.dim("dim", t.sizes.len())?;
     if t.sizes.len().max(1) != index.sizes.len().max(1) {
         return Err(Error::input(

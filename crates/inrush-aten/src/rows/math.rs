@@ -185,7 +185,18 @@ fn second(_: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(x[1])
 }
 
+/// The angle of a number on the real line: 0 or pi, NaN for NaN.
+fn angle(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    let (zero, pi) = (p.c(0.0), p.c(std::f64::consts::PI));
+    let negative = p.op2(S::Lt, x[0], zero);
+    let v = p.select(negative, pi, zero);
+    let is_nan = p.op1(S::IsNan, x[0]);
+    Ok(p.select(is_nan, x[0], v))
+}
+
 pointwise! {
+    "aten.angle.default" "(Tensor self) -> Tensor"
+        ["self"] Float angle, "(f32[4])";
     // Rounding.
     "aten.floor.default" "(Tensor self) -> Tensor"
         ["self"] Common |p, x| round(p, S::Floor, x[0]), "(f32[4])";

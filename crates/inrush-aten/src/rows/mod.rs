@@ -12,6 +12,7 @@ mod compare;
 mod composed;
 mod convolution;
 mod convolution_backward;
+mod copies;
 mod create;
 mod distance;
 mod einsum;
@@ -66,6 +67,7 @@ const FAMILIES: &[&[Row]] = &[
     composed::ROWS,
     convolution::ROWS,
     convolution_backward::ROWS,
+    copies::ROWS,
     create::ROWS,
     distance::ROWS,
     einsum::ROWS,

@@ -335,7 +335,7 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if !args.bool("training")? {
         let y = running(b, args, eps)?;
         let (mean, rstd) = (no_stats(b, args)?, no_stats(b, args)?);
-        return Ok(vec![y, mean, rstd, old_mean, old_var]);
+        return as_declared(b, vec![y, mean, rstd, old_mean, old_var]);
     }
     let (y, s) = batch(b, args, eps)?;
     let sizes = b.sizes(args.value("input")?)?;
@@ -359,7 +359,16 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let sum = b.call("aten.add.Tensor", &[kept.into(), added.into()])?;
         out.push(b.cast(sum, dtype)?);
     }
-    Ok(out)
+    as_declared(b, out)
+}
+
+/// Statistics in the dtypes that the graph declares: devices and releases differ in those of halves.
+fn as_declared(b: B, outs: Vec<ValueId>) -> Result<Vec<ValueId>> {
+    let cast = |(k, v): (usize, ValueId)| match b.declared(k).map(|t| t.dtype) {
+        Some(dtype) => b.cast(v, dtype),
+        None => Ok(v),
+    };
+    outs.into_iter().enumerate().map(cast).collect()
 }
 
 /// As [`functional_batch_norm`], in training always, with a reserve of bytes that is empty here.
@@ -374,7 +383,7 @@ fn batch_norm_with_update(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> 
     }
     let mut outs = b.call_multi("aten._native_batch_norm_legit_functional.default", &call)?;
     outs.insert(3, reserve(b)?);
-    Ok(outs)
+    as_declared(b, outs)
 }
 
 fn reserve(b: B) -> Result<ValueId> {

@@ -1,0 +1,301 @@
+"""What ATen does at the edges: ties, NaN, signed zero, overflow, rounding, empty tensors, odd strides. Exactly as eager."""
+
+import pytest
+import torch
+
+INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def exact(check):
+    """Equal to the last bit; zeros have the same sign."""
+
+    def run(f, *args, **rest):
+        def with_signs(*args):
+            out = f(*args)
+            outs = out if isinstance(out, (list, tuple)) else [out]
+            return [*outs, *(torch.signbit(o) for o in outs if isinstance(o, torch.Tensor) and o.is_floating_point())]
+
+        return check(with_signs, *args, rtol=0, atol=0, **rest)
+
+    return run
+
+
+def specials(dtype):
+    tiny = torch.finfo(dtype).smallest_normal
+    return torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, NAN, INF, -INF, tiny, -tiny / 4, torch.finfo(dtype).max], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_extremes_of_nan_and_signed_zero(exact, dtype):
+    x = specials(dtype)
+    a, b = x[:, None].contiguous(), x[None, :].contiguous()
+
+    def f(a, b):
+        return [g(a, b) for g in (torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.lt, torch.le, torch.eq, torch.ne, torch.gt, torch.ge)]
+
+    # Which of the two zeros wins is not defined: eager's own answer depends on the vector lane.
+    zero = (a == 0) & (b == 0)
+    exact(lambda a, b: [torch.where(zero, 0, o) for o in f(a, b)], a, b)
+    exact(lambda a: [a.clamp(-1, 1), a.clamp(min=0.25), a.clamp(max=-0.25), torch.relu(a), a.abs(), a.neg(), a.sign(), a.sgn()], x)
+    exact(lambda a: [torch.isnan(a), torch.isinf(a), torch.isfinite(a), torch.nan_to_num(a), a.bool(), torch.logical_not(a)], x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_reductions_with_nan(exact, dtype):
+    x = torch.tensor([[1, NAN, 3, NAN], [4, 2, 4, 4], [-INF, -INF, -INF, -INF], [NAN, NAN, NAN, NAN]], dtype=dtype)
+
+    def f(x):
+        out = [x.amax(1), x.amin(1), x.argmax(1), x.argmin(1), x.argmax(0), *x.max(1), *x.min(1), *x.aminmax(dim=1)]
+        out += [*x.cummax(1), *x.cummin(1), x.nansum(1), x.any(1), x.all(1), x.count_nonzero(1), x.argmax(), x.argmin()]
+        return out
+
+    exact(f, x)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS], ids=str)
+def test_ties_go_to_the_first_index(exact, dtype):
+    x = torch.tensor([3, 7, 7, 1, 1, 7, 3, 1]).repeat(40).to(dtype)
+    exact(lambda x: [x.argmax(), x.argmin(), *x.max(0), *x.min(0), *x.view(8, 40).max(0), x.view(8, 40).argmin(1)], x)
+    exact(lambda x: [*torch.sort(x, stable=True), *torch.sort(x, stable=True, descending=True), torch.argsort(x, stable=True)], x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sort_puts_nan_last(exact, dtype):
+    x = torch.tensor([NAN, 1, -INF, NAN, INF, -1, 0.0, NAN, 2], dtype=dtype)
+    exact(lambda x: [*torch.sort(x, stable=True), *torch.sort(x, stable=True, descending=True), torch.topk(x, 5).values, torch.kthvalue(x, 3).values], x)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integer_division_and_remainder(exact, dtype):
+    info = torch.iinfo(dtype)
+    a = torch.tensor([info.min, info.min + 1, info.max, 7, 6, 1, 0] + ([-7, -6, -1] if info.min else []), dtype=dtype)[:, None]
+    b = torch.tensor([1, 2, 3, 7, info.max] + ([-2, -3, -7, info.min] if info.min else []), dtype=dtype)
+
+    def f(a, b):
+        return [
+            torch.div(a, b, rounding_mode="floor"),
+            torch.div(a, b, rounding_mode="trunc"),
+            torch.remainder(a, b),
+            torch.fmod(a, b),
+            a // 3,
+            a % 3,
+            torch.fmod(a, 3),
+            a.float() / b,
+        ]
+
+    exact(f, a, b)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integers_wrap(exact, dtype):
+    info = torch.iinfo(dtype)
+    x = torch.tensor([info.min, info.min + 1, info.max, info.max - 1, 2, 100], dtype=dtype)
+    exact(lambda x: [x + x, x * x, x - 1, x + 1, -x, x.abs(), x * 3, torch.add(x, x, alpha=5), x.square(), torch.pow(x, 3)], x)
+    exact(lambda x: [x.sum(), x.sum(dtype=x.dtype), x.cumsum(0), x.prod(), x.cumprod(0, dtype=x.dtype), x.sum(dtype=torch.int32)], x)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_shifts_by_too_much(exact, dtype):
+    info = torch.iinfo(dtype)
+    x = torch.tensor([info.min, info.max, 1, 5] + ([-1, -5] if info.min else []), dtype=dtype)[:, None]
+    by = torch.tensor([0, 1, info.bits - 1, info.bits, info.bits + 3, 100] + ([-1] if info.min else []), dtype=dtype)
+    exact(lambda x, by: [x << by, x >> by, torch.bitwise_left_shift(x, by), torch.bitwise_right_shift(x, by)], x, by)
+
+
+def test_bool_arithmetic(exact):
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    n = torch.tensor([0, 1, 2, 3], dtype=torch.uint8)
+
+    def f(a, b, n):
+        out = [a + b, a * b, a & b, a | b, a ^ b, ~a, a + 1, a * 2.5, a + n, a / b.add(1), torch.maximum(a, b), a < b, a == b]
+        out += [a.sum(), a.prod(), a.cumsum(0), a.any(), a.all(), a.float().mean(), a.amax(), a.argmax(), torch.where(a, n, 7)]
+        return out
+
+    exact(f, a, b, n)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rounding_is_to_even(exact, dtype):
+    x = torch.tensor([-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 3.5, 1e4, 0.49999997, INF, NAN], dtype=dtype)
+    exact(lambda x: [x.round(), x.floor(), x.ceil(), x.trunc(), x.frac(), x.round(decimals=1), torch.floor_divide(x, 0.5), x % 1.0], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_round_where_eager_rounds(exact, dtype):
+    x = torch.linspace(-3, 3, 257).to(dtype)
+    y = torch.linspace(0.1, 2, 257).to(dtype)
+    exact(lambda x, y: [x + y, x * y, x - y, x / y, x * y + x, (x + y) * (x - y), torch.addcmul(x, x, y), torch.lerp(x, y, 0.3)], x, y)
+    exact(lambda x: [x * 0.1, x + 1000.3, x / 3, x.float() * 0.1, (x * 0.1).float(), torch.where(x > 0, x, 0.1)], x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_denormals_are_kept(exact, dtype):
+    info = torch.finfo(dtype)
+    small = torch.tensor([info.smallest_normal, info.smallest_normal / 2, info.tiny * info.eps, -info.smallest_normal / 8], dtype=dtype).repeat(9)
+    exact(lambda x: [x * 0.5, x + x, x - x * 0.5, x.abs(), x > 0, x == 0, x.bool(), x / 2, x.float(), x.double(), torch.sign(x), x.sum()], small)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_empty_reductions(exact, dtype):
+    x = torch.zeros(3, 0, 2).to(dtype)
+
+    def f(x):
+        return [x.sum(1), x.prod(1), x.any(1), x.all(1), x.sum(), x.cumsum(1), x.float().mean(1), x.float().var(1), x.count_nonzero(1), x.float().softmax(1)]
+
+    exact(f, x)
+    exact(lambda x: [x.float().logsumexp(1), x.float().norm(dim=1), torch.cat([x, x], 1), x.flip(1), x.sort(1)[0], x.amax(0)], x)
+
+
+def test_empty_extremes_raise():
+    f = torch.compile(lambda x: x.amax(1), backend="inrush")
+    with pytest.raises(Exception, match="amax"):
+        f(torch.zeros(3, 0))
+
+
+def test_zero_strides(exact):
+    x = torch.arange(4.0).expand(3, 4)
+    y = torch.tensor(2.0).expand(5, 3, 1)
+    exact(lambda x, y: [x + y, x.sum(0), x.t().contiguous(), x.reshape(-1), torch.cat([x, x]), x.cumsum(0), x.sort(0)[0]], x, y)
+
+
+def test_overlapping_strides(exact):
+    x = torch.arange(10.0)
+    exact(lambda x: [x.unfold(0, 4, 1) * 2, x.unfold(0, 4, 2).sum(1), x.as_strided((4, 3), (1, 2)) + 1, x.as_strided((3, 3), (0, 1), 2).sum(0)], x)
+    exact(lambda x: [x * 2, x.sum(1), x.contiguous()], x.as_strided((4, 4), (1, 2)))
+
+
+def test_negative_steps(exact):
+    x = torch.arange(24.0).view(2, 3, 4)
+    exact(lambda x: [x.flip(0), x.flip(0, 2) + 1, x.roll(1, 2), x.rot90(1, (1, 2)), x[:, [2, 0, -1]], x[..., ::2] * 2, x[1:, ::2, 3]], x)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_memory_formats(check, layout):
+    x = torch.randn(2, 4, 6, 5).contiguous(memory_format=layout)
+    w = torch.randn(3, 4, 3, 3)
+    b = torch.randn(4)
+
+    def f(x, w, b):
+        out = [x + 1, x.relu(), x * x.flip(0), x.float(), x.double(), x.clone(), torch.empty_like(x).fill_(1), torch.ones_like(x), x > 0]
+        out += [torch.nn.functional.conv2d(x, w), torch.nn.functional.max_pool2d(x, 2), torch.nn.functional.avg_pool2d(x, 2)]
+        out += [torch.nn.functional.interpolate(x, scale_factor=2), torch.nn.functional.group_norm(x, 2, b, b), x + x.contiguous()]
+        out += [torch.nn.functional.batch_norm(x, b, b * b, b, b), x.permute(0, 2, 3, 1) * 2, x.transpose(1, 3).contiguous(), x.sum(1, keepdim=True)]
+        out += [x.softmax(1), x.where(x > 0, x.new_zeros(())), torch.cat([x, x], 1), x.to(memory_format=torch.channels_last), x[:, 1:] * 1, x.cumsum(1)]
+        return out
+
+    check(f, x, w, b)
+
+
+def test_permuted_layouts(check):
+    x = torch.randn(3, 4, 5).permute(2, 0, 1)
+    check(lambda x: [x + 1, x.exp(), x + x, x + x.contiguous(), x.to(torch.bfloat16), torch.zeros_like(x), x.clone(), x.softmax(0), x.sum(0), x.contiguous()], x)
+
+
+def test_views_are_written(exact):
+    def f(x):
+        y = x * 1
+        y[1].add_(10)
+        z = y.t()
+        z[0].zero_()
+        y.view(-1)[-1] = 7
+        d = y.diagonal()
+        d.mul_(3)
+        return y, z, d, y.sum()
+
+    exact(f, torch.arange(12.0).view(3, 4), calls=2)
+
+
+def test_views_of_inputs_are_written(exact):
+    def f(x):
+        x[::2].mul_(2)
+        x.t()[1].fill_(-1)
+        x.unfold(0, 2, 2)[0].add_(1)
+        return x + 0, x[1:]
+
+    exact(f, torch.arange(12.0).view(4, 3), calls=2)
+
+
+def test_a_copy_that_overlaps_is_made_before_writing(exact):
+    def f(x):
+        x[1:].copy_(x[:-1].clone())
+        x[:2] = x[-2:] * 2
+        return x + 0
+
+    exact(f, torch.arange(6.0), calls=2)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: x[i],
+        lambda x, i: torch.gather(x, 0, i[:, None].expand(-1, 3)),
+        lambda x, i: torch.index_select(x, 0, i),
+        lambda x, i: torch.nn.functional.embedding(i, x),
+        lambda x, i: x.index_add(0, i, x[: len(i)]),
+        lambda x, i: x.scatter(0, i[:, None].expand(-1, 3), 1.0),
+        lambda x, i: x.index_put((i,), x[: len(i)]),
+        lambda x, i: x.index_copy(0, i, x[: len(i)]),
+        lambda x, i: torch.take(x, i * 3),
+        lambda x, i: x.scatter_add(0, i[:, None].expand(-1, 3), x),
+        lambda x, i: x.index_fill(0, i, 2.0),
+        lambda x, i: torch.nn.functional.one_hot(i, 4),
+        lambda x, i: torch.nn.functional.nll_loss(x, i[:4] % 1000 + (i[:4] > 3) * 5, reduction="sum"),
+    ],
+    ids=["index", "gather", "index_select", "embedding", "index_add", "scatter", "index_put", "index_copy", "take", "scatter_add", "index_fill", "one_hot", "nll_loss"],
+)
+@pytest.mark.parametrize("bad", [4, 1 << 40])
+def test_indices_out_of_range_raise(check, f, bad):
+    x, good = torch.randn(4, 3), torch.tensor([0, 2, 1, 2])
+    compiled = torch.compile(f, backend="inrush", options={"strict": True})
+    torch.testing.assert_close(compiled(x, good), f(x, good))
+    wrong = torch.tensor([0, bad, 1, 2])
+    with pytest.raises(Exception):
+        f(x, wrong)
+    with pytest.raises(Exception):
+        compiled(x, wrong)
+
+
+def test_integer_division_by_zero_raises():
+    f = torch.compile(lambda a, b: torch.div(a, b, rounding_mode="floor"), backend="inrush")
+    with pytest.raises(Exception):
+        f(torch.tensor([1, 2]), torch.tensor([1, 0]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_division_by_zero_of_floats(exact, dtype):
+    a = torch.tensor([1, -1, 0.0, -0.0, NAN, INF], dtype=dtype)[:, None]
+    b = torch.tensor([0.0, -0.0, 2, -INF, NAN], dtype=dtype)
+    # The sign of NaN means nothing.
+    f = lambda a, b: [torch.where(o.isnan(), 0, o) for o in (a / b, torch.fmod(a, b), torch.remainder(a, b), torch.floor_divide(a, b), a**b)]
+    exact(f, a, b)
+
+
+def test_deterministic_mode(check):
+    """Adding by index is in a fixed order in any mode."""
+    index = torch.randint(0, 7, (5000,))
+    values = torch.randn(5000) * 1e3
+    torch.use_deterministic_algorithms(True)
+    try:
+        f = torch.compile(lambda v, i: [torch.zeros(7).index_add(0, i, v), torch.zeros(7).index_put((i,), v, accumulate=True)], backend="inrush")
+        first = f(values, index)
+        for _ in range(5):
+            assert all(torch.equal(a, b) for a, b in zip(f(values, index), first))
+        with pytest.raises(RuntimeError, match="deterministic"):
+            torch.compile(lambda x, i: torch.nn.functional.max_unpool2d(x, i, 2), backend="inrush")(
+                torch.randn(1, 1, 2, 2), torch.tensor([[[[0, 2], [8, 10]]]])
+            )
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_zero_dimensional_tensors_and_numbers_promote_alike(exact):
+    line = [torch.arange(3, dtype=d) for d in (torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32)]
+    points = [torch.tensor(2, dtype=d) for d in (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)]
+
+    def f(line, points):
+        return [a + p for a in line for p in points] + [p * q for p in points for q in points] + [a * 1.5 for a in line] + [a + 2 for a in line]
+
+    exact(f, line, points)
