@@ -1,10 +1,14 @@
 """PyTorch's own operator samples (op_db), compiled and compared with eager.
 
-usage: op_db [--shard I/N] [--samples K] [--dtype D] [--direction D] [--workers W] [--into FILE] [NAME ...]
+usage: op_db [--shard I/N] [--samples K] [--dtype D] [--direction D] [--workers W] [--into FILE]
+             [--table FILE] [--called] [--from FILE] [--worse] [NAME ...]
 
 A cell is an operator with a dtype, forward or backward. For each, some samples (--samples), spread over all that PyTorch has,
 are compiled in batches and compared with eager: results, gradients, what became of the arguments, strides. Prints a line for
 each cell, then totals; exit code 1 when anything failed.
+
+--table writes what was found into the table of the documentation, cells that were not run staying as they are; a cell that
+got worse is an error, unless --worse is given. --called runs only cells that the table does not call lowered.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections import Counter
 # The folder of this package last: beside it lies the source of `inrush`, without its native half.
 sys.path[0:1] = []
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from op_db import samples, sweep
+from op_db import samples, sweep, table
 from op_db.attempt import Outcome
 
 
@@ -31,6 +35,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--direction", action="append", choices=("forward", "backward"))
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--into", help="write the outcomes there, a JSON object a line")
+    parser.add_argument("--from", action="append", dest="given", help="take outcomes that --into wrote instead of running anything")
+    parser.add_argument("--table", help="update this table")
+    parser.add_argument("--called", action="store_true", help="only what the table does not call lowered")
+    parser.add_argument("--worse", action="store_true", help="let cells of the table get worse")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -48,6 +56,27 @@ def totals(outcomes: list[Outcome]) -> str:
     return "\n".join(f"{name}: " + ", ".join(f"{n} {what}" for what, n in sorted(c.items())) for name, c in columns.items())
 
 
+def chosen(cell: samples.Cell, names: set[str], options: argparse.Namespace, rows: dict[str, table.Row]) -> bool:
+    """Whether the command asks for a cell."""
+    if options.called and cell.name in rows and rows[cell.name].states.get(table.column(cell)) in (table.LOWERED, table.OUT):
+        return False
+    dtype = not options.dtype or cell.dtype in options.dtype
+    return cell.name in names and dtype and (not options.direction or cell.direction in options.direction)
+
+
+def write(path: str, rows: dict[str, table.Row], outcomes: list[Outcome], known: dict, allow_worse: bool) -> bool:
+    """Updates the table with what did not fail; False where it must not be."""
+    import torch
+
+    worse = table.update(rows, [o for o in outcomes if not o.failed])
+    if worse and not allow_worse:
+        print("cells got worse, the table stays as it is:\n" + "\n".join(worse), file=sys.stderr)
+        return False
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(table.render({n: r for n, r in rows.items() if n in known}, torch.__version__))
+    return True
+
+
 def main() -> int:
     options = arguments()
     if options.work:
@@ -59,18 +88,20 @@ def main() -> int:
     if unknown:
         print(f"no such operators: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    cells = [
-        c
-        for c in samples.cells(known)
-        if c.name in names and (not options.dtype or c.dtype in options.dtype) and (not options.direction or c.direction in options.direction)
-    ]
-    with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as cache:
-        # The user's cache is neither read nor filled. The workers inherit it.
-        os.environ["INRUSH_CACHE_DIR"] = cache
-        outcomes = sweep.run(cells, options.samples, options.workers, lambda o: print(o, flush=True))
+    rows = table.read(options.table) if options.table and os.path.exists(options.table) else {}
+    if options.given:
+        outcomes = [o for path in options.given for o in sweep.load(path)]
+    else:
+        cells = [c for c in samples.cells(known) if chosen(c, names, options, rows)]
+        with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as cache:
+            # The user's cache is neither read nor filled. The workers inherit it.
+            os.environ["INRUSH_CACHE_DIR"] = cache
+            outcomes = sweep.run(cells, options.samples, options.workers, lambda o: print(o, flush=True))
     print(totals(outcomes))
     if options.into:
         sweep.save(options.into, outcomes)
+    if options.table and not write(options.table, rows, outcomes, known, options.worse):
+        return 1
     return 1 if any(o.failed for o in outcomes) else 0
 
 

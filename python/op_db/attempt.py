@@ -17,8 +17,9 @@ from .samples import Cell, Sample, samples
 
 # Samples in one compiled function.
 BATCH = 12
-# How the reason of what cannot be compiled begins.
+# How the reasons of what eager runs begin: there is no graph, or inrush refuses the graph.
 NO_GRAPH = "PyTorch gives no graph of it"
+REFUSES = "inrush refuses the graph"
 
 
 @dataclass
@@ -118,12 +119,18 @@ def batch(chosen: list[tuple[Sample, Any]], out: Outcome) -> None:
         try:
             try:
                 attempt([one], out, captured)
-            except Uncaptured:
+            except compare.Wrong:
+                raise
+            except Exception:
+                # Without Dynamo nobody keeps book of sizes that depend on data.
                 try:
                     attempt([one], out, whole)
                 except Uncaptured as why:
                     attempt([one], out, in_parts)
                     out.called[out.cell.split(" ")[0]] = f"{NO_GRAPH}: {why}"
+                except torch._dynamo.exc.BackendCompilerFailed as why:
+                    attempt([one], out, lenient)
+                    out.called[out.cell.split(" ")[0]] = f"{REFUSES}: {summary(why.inner_exception)}"
         except Exception as error:
             out.samples += 1
             blame = out.upstream if fails_in_pytorch(one) else out.failed
@@ -272,7 +279,7 @@ class Refused(Exception):
         self.cause = cause
 
 
-def whole(calls: list[Sample], report: Any, fullgraph: bool = True, backend: str = "inrush") -> Callable[..., Any]:
+def whole(calls: list[Sample], report: Any, fullgraph: bool = True, backend: str = "inrush", strict: bool = True) -> Callable[..., Any]:
     """The same through torch.compile: Dynamo knows sizes that depend on data."""
     import torch._dynamo.config as config
 
@@ -285,7 +292,7 @@ def whole(calls: list[Sample], report: Any, fullgraph: bool = True, backend: str
                 lambda arguments: [s.call(a) for s, a in zip(calls, arguments)],
                 backend=backend,
                 fullgraph=fullgraph,
-                options={"strict": True, "cache": False} if backend == "inrush" else None,
+                options={"strict": strict, "cache": False} if backend == "inrush" else None,
             )
             try:
                 return compiled([s.arguments(t) for s, t in zip(calls, tensors)])
@@ -305,6 +312,11 @@ def whole(calls: list[Sample], report: Any, fullgraph: bool = True, backend: str
 def in_parts(calls: list[Sample], report: Any) -> Callable[..., Any]:
     """The same where Dynamo leaves out what it cannot trace."""
     return whole(calls, report, fullgraph=False)
+
+
+def lenient(calls: list[Sample], report: Any) -> Callable[..., Any]:
+    """The same where eager runs what inrush refuses, as it does by default."""
+    return whole(calls, report, fullgraph=False, strict=False)
 
 
 def by_pytorch(calls: list[Sample], report: Any) -> Callable[..., Any]:

@@ -1,27 +1,82 @@
-"""A share of PyTorch's own operator samples; `python/op_db.py` runs them all."""
+"""A share of PyTorch's own operator samples, another one every day, against eager and `docs/coverage.md`; and the table itself.
+
+`cargo xtask coverage` runs them all.
+"""
 
 import os
+import random
 import sys
 import time
 
 import pytest
+import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 
-import op_db
+from op_db import attempt, compare, samples, table
 
-# Which share, of how many samples, in how many seconds.
-SHARE = os.environ.get("INRUSH_OP_DB", "1/16")
-SAMPLES = int(os.environ.get("INRUSH_OP_DB_SAMPLES", "3"))
-SECONDS = float(os.environ.get("INRUSH_OP_DB_SECONDS", "240"))
+TABLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
+# Which operators, how many, in how many seconds.
+SEED = int(os.environ.get("INRUSH_OP_DB_SEED", time.time() // 86400))
+COUNT = int(os.environ.get("INRUSH_OP_DB_COUNT", "36"))
+SECONDS = float(os.environ.get("INRUSH_OP_DB_SECONDS", "60"))
+# Share of operators that must be lowered forward in float32.
+GOAL = 0.75
 
-OPERATORS = op_db.operators()
+OPERATORS = samples.operators()
+ROWS = table.read(TABLE)
 START = time.monotonic()
 
 
-@pytest.mark.parametrize("name", op_db.shard(list(OPERATORS), SHARE))
-def test_samples(name):
+def drawn():
+    """Some operators forward in float32, and for each another cell."""
+    dice = random.Random(SEED)
+    by_name = {}
+    for cell in samples.cells(OPERATORS):
+        by_name.setdefault(cell.name, []).append(cell)
+    for name in sorted(dice.sample(sorted(by_name), COUNT)):
+        first, *others = sorted(by_name[name], key=lambda c: (c.dtype, c.direction) != ("float32", "forward"))
+        yield first
+        if others:
+            yield dice.choice(others)
+
+
+@pytest.mark.parametrize("cell", drawn(), ids=str)
+def test_samples(cell):
     if time.monotonic() - START > SECONDS:
         pytest.skip("the time for operator samples is over")
-    result = op_db.check(name, OPERATORS[name], SAMPLES)
-    assert not result.failed, str(result)
+    outcome = attempt.check(OPERATORS[cell.name], cell, None)
+    assert not outcome.failed, f"seed {SEED}: {outcome}"
+    told = ROWS[cell.name].states.get(table.column(cell), table.NONE)
+    now = table.state(outcome)
+    assert now == told, f"docs/coverage.md says {told}, it is {now}: `cargo xtask coverage {cell.name}` writes it anew\n{outcome}"
+
+
+def test_the_table_is_whole():
+    cells = {(c.name, table.column(c)) for c in samples.cells(OPERATORS)}
+    told = {(name, column) for name, row in ROWS.items() for column in row.states}
+    assert not cells ^ told, f"`cargo xtask coverage` was not run for {sorted({n for n, _ in cells ^ told})}"
+    with open(TABLE, encoding="utf-8") as text:
+        assert text.read() == table.render(ROWS, torch.__version__), "the table's head does not fit its rows"
+
+
+def test_most_operators_are_lowered():
+    head, lowered, all, _ = table.shares(ROWS)[0]
+    assert lowered >= GOAL * all, f"{head}: {lowered} of {all} operators are lowered"
+
+
+def test_differences_are_found():
+    x = torch.tensor([1.0, 2.0, float("nan")])
+    nothing = lambda: []
+    compare.compare([x], [x.clone()], nothing, True)
+    wrong = [x + 1e-4, x.double(), x[:2], torch.tensor([1.0, 2.0, 3.0]), 1.0]
+    for got in wrong:
+        with pytest.raises(compare.Wrong):
+            compare.compare([got], [x], nothing, True)
+    with pytest.raises(compare.Wrong):
+        compare.compare([torch.zeros(2, 3).t()], [torch.zeros(3, 2)], nothing, True)
+    # As near to the truth as eager, and farther.
+    half, exact = torch.tensor([1.0, 1000.0]).half(), torch.tensor([1.0, 1001.5]).double()
+    compare.compare([half + 3], [half], lambda: [exact + torch.tensor([1.5, 0])], True)
+    with pytest.raises(compare.Wrong):
+        compare.compare([half + 30], [half], lambda: [exact], True)

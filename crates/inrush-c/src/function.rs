@@ -468,7 +468,11 @@ impl Emitter<'_> {
     }
 
     fn loop_item(&mut self, l: &Loop) -> Result<()> {
-        let name = format!("i{}", self.loops);
+        let name = match self.loops {
+            // `i8` and its like are types.
+            n @ (8 | 16 | 32 | 64) => format!("i{n}x"),
+            n => format!("i{n}"),
+        };
         self.loops += 1;
         let (lo, hi) = match l.range {
             Range::Full(e) => ("0".to_string(), paren(&self.expr(e, false)?)),

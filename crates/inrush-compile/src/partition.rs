@@ -238,6 +238,11 @@ pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>) -> Result<Cut> {
             let Some(Arg::Value(base)) = node.args.first() else {
                 continue;
             };
+            // A part whose bounds are data: it has to be there before its size is known.
+            if node.outs.iter().fold(false, |fresh, v| learn(*v) || fresh) {
+                c.call(id);
+                continue;
+            }
             for (k, v) in node.outs.iter().enumerate() {
                 c.views.insert(*v, (id, k, *base));
             }

@@ -114,6 +114,8 @@ pub struct View {
     pub strides: Vec<SizeId>,
     /// Elements from the base's first to the view's first.
     pub offset: SizeId,
+    /// How the base lies by its metadata, which the view relies on: sizes and strides. None where nothing tells.
+    pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -351,7 +353,8 @@ fn assemble(
                 What::Call(Call {
                     node: n,
                     op: node.op.clone(),
-                    reason: called.get(&n).cloned().unwrap_or_default(),
+                    reason: (called.get(&n).cloned())
+                        .unwrap_or_else(|| "its sizes or numbers depend on data".into()),
                     library: called.get(&n).is_some_and(|why| why == library::REASON),
                     outs: node.outs.clone(),
                 })
@@ -359,7 +362,10 @@ fn assemble(
             Piece::View { value, base } => {
                 let t = graph.tensor(value)?;
                 let offset = partition::offset(graph, &cut.views, value, base)?;
+                let from = graph.tensor(base)?;
+                let lies = (sizes.all(&from.sizes).ok()).zip(sizes.all(&from.strides).ok());
                 What::View(View {
+                    lies,
                     value,
                     base,
                     sizes: sizes.all(&t.sizes)?,

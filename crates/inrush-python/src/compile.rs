@@ -304,6 +304,7 @@ fn recipe(
                 sizes: v.sizes,
                 strides: v.strides,
                 offset: v.offset,
+                lies: v.lies,
             }),
             What::Call(c) if c.op == SEED_OPERATOR => {
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();

@@ -220,6 +220,8 @@ pub struct View {
     pub strides: Vec<SizeId>,
     /// Elements from the base's first to the view's first.
     pub offset: SizeId,
+    /// Sizes and strides of the base that the view relies on.
+    pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -300,6 +302,10 @@ impl Recipe {
                     size(&v.offset)?;
                     need(v.sizes.len() == v.strides.len())?;
                     v.sizes.iter().chain(&v.strides).try_for_each(size)?;
+                    if let Some((sizes, strides)) = &v.lies {
+                        need(sizes.len() == strides.len())?;
+                        sizes.iter().chain(strides).try_for_each(size)?;
+                    }
                 }
             }
         }

@@ -228,8 +228,24 @@ impl Call<'_> {
                 .collect::<PyResult<SmallVec<[i64; 8]>>>()
         };
         let (sizes, strides) = (all(&v.sizes)?, all(&v.strides)?);
-        let base = shims.tensor(self.value(v.base)?.bind(py))?;
+        let object = self.value(v.base)?.bind(py);
+        let mut base = shims.tensor(object)?;
+        let mut held = None;
+        if let Some((from, by)) = &v.lies {
+            let (from, by) = (all(from)?, all(by)?);
+            // SAFETY: the tensor is held by its slot.
+            let ((_, dtype), (have, lie)) = unsafe { (shims.data(base)?, shims.shape(base)?) };
+            // A called operator may give other strides than its metadata says, which the view's were made from.
+            let same = (have.iter().zip(lie.iter().zip(&by))).all(|(n, (a, b))| *n <= 1 || a == b);
+            if !same && !have.contains(&0) {
+                let (copy, _) = shims.empty(py, &from, &by, dtype)?;
+                copy.bind(py).call_method1("copy_", (object,))?;
+                base = shims.tensor(copy.bind(py))?;
+                held = Some(copy);
+            }
+        }
         let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?)?;
+        drop(held);
         self.slots[v.value] = Some(view);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `fuzz`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `fuzz`.
 
 mod bench;
 mod docs;
@@ -49,6 +49,12 @@ enum Chore {
         /// Only this target: text, archive or package.
         target: Option<String>,
     },
+    /// Compile PyTorch's operator samples, compare with eager and write docs/coverage.md (`cargo xtask coverage --help`).
+    #[command(disable_help_flag = true)]
+    Coverage {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Write docs/operators.md, or check that it is true.
     Docs {
         #[arg(long)]
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
         Chore::Test { no_python, no_fuzz } => test::test(no_python, no_fuzz),
         Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Docs { check } => docs::docs(check),
+        Chore::Coverage { args } => test::coverage(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -39,8 +39,29 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the wheel, installs it into the environment and runs the tests of `torch.compile` against it.
+/// Runs PyTorch's operator samples against a fresh wheel and writes `docs/coverage.md`.
+pub fn coverage(args: &[String]) -> Result<(), String> {
+    let python = python("setup_env.py")?;
+    install(&python)?;
+    step("operator samples");
+    run(Command::new(&python)
+        .arg(root().join("python").join("op_db"))
+        .arg("--table")
+        .arg(root().join("docs").join("coverage.md"))
+        .args(args))
+}
+
+/// Runs the tests of `torch.compile` against a fresh wheel.
 fn torch_compile(python: &str) -> Result<(), String> {
+    install(python)?;
+    step("torch.compile");
+    run(Command::new(python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(root().join("python").join("tests")))
+}
+
+/// Builds the wheel and installs it into the environment.
+fn install(python: &str) -> Result<(), String> {
     step("wheel");
     let wheels = root().join("target").join("wheels");
     // Only what is built now is installed below.
@@ -66,11 +87,7 @@ fn torch_compile(python: &str) -> Result<(), String> {
             "--disable-pip-version-check",
         ])
         .args(["--no-deps", "--force-reinstall"])
-        .arg(&wheel))?;
-    step("torch.compile");
-    run(Command::new(python)
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(root().join("python").join("tests")))
+        .arg(&wheel))
 }
 
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.

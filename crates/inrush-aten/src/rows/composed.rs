@@ -298,6 +298,10 @@ fn unpool(b: &mut Builder, args: &Args, rank: usize) -> Result<Vec<ValueId>> {
         vec![planes, b.exprs.product(sizes[lead..].iter().copied())]
     };
     let sizes = [&t.sizes[..lead], out].concat();
+    if b.exprs.contiguous_strides(&t.sizes) != t.strides {
+        // Eager keeps the layout, of which the graph's types know nothing.
+        return Err(args.unsupported("self", "not contiguous"));
+    }
     let (from, to) = (flat(b, &t.sizes), flat(b, &sizes));
     let zeros = b.full(&to, 0.0, t.dtype)?;
     let (x, indices) = (b.view(x, &from)?, b.view(indices, &from)?);

@@ -174,10 +174,13 @@ fn embedding<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 
 fn gather<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
-    // An index without elements may be of any dtype.
-    if !index.sizes.iter().any(|s| lw.exprs.is_int(*s, 0)) {
-        check_index(index.dtype)?;
+    // An index without elements may be of any dtype and rank.
+    if index.sizes.iter().any(|s| lw.exprs.is_int(*s, 0)) {
+        let mut body = lw.body(&index.sizes);
+        let zero = body.constant(inrush_base::Scalar::Int(0), t.dtype);
+        return Ok(vec![lw.store_new(body, zero, t.dtype, &index.sizes)]);
     }
+    check_index(index.dtype)?;
     let dim = call.dim("dim", t.sizes.len())?;
     if t.sizes.len().max(1) != index.sizes.len().max(1) {
         return Err(Error::input(
