@@ -239,7 +239,11 @@ pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>) -> Result<Cut> {
                 continue;
             };
             // A part whose bounds are data: it has to be there before its size is known.
-            if node.outs.iter().fold(false, |fresh, v| learn(*v) || fresh) {
+            let mut fresh = false;
+            for v in &node.outs {
+                fresh |= learn(*v);
+            }
+            if fresh {
                 c.call(id);
                 continue;
             }

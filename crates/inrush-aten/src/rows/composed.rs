@@ -3,7 +3,6 @@
 use super::decomposed as row;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 /// `x > 0 ? x : weight * x`, one weight or one for each channel (dimension 1).
@@ -202,34 +201,6 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.add(scaled, outer)?])
 }
 
-/// The logarithm of the multivariate gamma function: `p` values of `lgamma` half a step apart, and a constant.
-fn mvlgamma(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let x = args.value("self")?;
-    let p = args.const_int("p")?;
-    if !(1..=64).contains(&p) {
-        return Err(args.unsupported("p", "from 1 to 64"));
-    }
-    let dtype = match b.dtype(x)? {
-        d if d.is_float() => d,
-        _ => DType::F32,
-    };
-    let x = b.cast(x, dtype)?;
-    let x = b.widen(x)?;
-    let mut sum: Option<ValueId> = None;
-    for j in 0..p {
-        let shifted = b.by("aten.sub.Scalar", x, 0.5 * j as f64)?;
-        let part = b.unary("aten.lgamma.default", shifted)?;
-        sum = Some(match sum {
-            Some(s) => b.add(s, part)?,
-            None => part,
-        });
-    }
-    let constant = 0.25 * (p * (p - 1)) as f64 * std::f64::consts::PI.ln();
-    let sum = sum.ok_or_else(|| Error::internal("a sum of nothing"))?;
-    let v = b.by("aten.add.Scalar", sum, constant)?;
-    Ok(vec![b.cast(v, dtype)?])
-}
-
 /// `start + i * step` counted from the nearer end, for ends that only a call knows.
 fn linspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = args.dtype("dtype")?.unwrap_or(DType::F32);
@@ -279,37 +250,6 @@ fn logspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let base = Arg::Float(args.float("base")?);
     let v = b.call("aten.pow.Scalar", &[base, exponents.into()])?;
     Ok(vec![b.cast(v, dtype)?])
-}
-
-/// The values at their places among zeros; each plane is a line of its own.
-fn unpool(b: &mut Builder, args: &Args, rank: usize) -> Result<Vec<ValueId>> {
-    let (x, indices) = (args.value("self")?, args.value("indices")?);
-    let t = b.tensor(x)?;
-    let lead = t
-        .rank()
-        .checked_sub(rank)
-        .ok_or_else(|| Error::input("too few dimensions to unpool"))?;
-    let out = args.ints("output_size")?;
-    if out.len() != rank {
-        return Err(Error::input("`output_size` has the wrong length"));
-    }
-    let flat = |b: &Builder, sizes: &[Expr]| {
-        let planes = b.exprs.product(sizes[..lead].iter().copied());
-        vec![planes, b.exprs.product(sizes[lead..].iter().copied())]
-    };
-    let sizes = [&t.sizes[..lead], out].concat();
-    if b.exprs.contiguous_strides(&t.sizes) != t.strides {
-        // Eager keeps the layout, of which the graph's types know nothing.
-        return Err(args.unsupported("self", "not contiguous"));
-    }
-    let (from, to) = (flat(b, &t.sizes), flat(b, &sizes));
-    let zeros = b.full(&to, 0.0, t.dtype)?;
-    let (x, indices) = (b.view(x, &from)?, b.view(indices, &from)?);
-    let put = b.call(
-        "aten.scatter.src",
-        &[zeros.into(), b.int(1), indices.into(), x.into()],
-    )?;
-    Ok(vec![b.view(put, &sizes)?])
 }
 
 /// The cross product along a dimension of three elements.
@@ -403,12 +343,6 @@ pub const ROWS: &[Row] = &[
         "(f32[3,4], f32[3], f32[4], beta=0.5, alpha=2.0)",
     ),
     row(
-        "aten.mvlgamma.default",
-        "(Tensor self, int p) -> Tensor",
-        mvlgamma,
-        "(f32[3]{2.0:5.0}, 3)",
-    ),
-    row(
         "aten.linspace.Tensor_Tensor",
         "(Tensor start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
         linspace,
@@ -449,18 +383,6 @@ pub const ROWS: &[Row] = &[
         "(Scalar start, Tensor end, int steps, float base=10.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
         logspace,
         "(-1.5, f32[], 5)",
-    ),
-    row(
-        "aten.max_unpool2d.default",
-        "(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor",
-        |b, args| unpool(b, args, 2),
-        "(f32[1,1,2,2], i64[1,1,2,2]{0:15}, [4,4])",
-    ),
-    row(
-        "aten.max_unpool3d.default",
-        "(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor",
-        |b, args| unpool(b, args, 3),
-        "(f32[1,1,1,2], i64[1,1,1,2]{0:26}, [3,3,3], [2,2,2], [0,0,0])",
     ),
     row(
         "aten.linalg_cross.default",

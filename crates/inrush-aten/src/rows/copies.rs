@@ -1,4 +1,4 @@
-//! Views that are copied at once, and a write through strides.
+//! Views that are copied at once; reads and writes by index under a mask or a reduction; the parts of floats.
 
 use super::decomposed;
 use crate::{Args, Builder, Row};
@@ -13,28 +13,6 @@ fn copied(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         .into_iter()
         .map(|v| b.unary("aten.clone.default", v))
         .collect()
-}
-
-/// `self` with `src` where `as_strided` reads. Elements are found by number, so `self` has to lie row by row.
-fn as_strided_scatter(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let (x, src) = (args.value("self")?, args.value("src")?);
-    let t = b.tensor(x)?;
-    if b.exprs.contiguous_strides(&t.sizes) != t.strides {
-        return Err(Error::unsupported(
-            "as_strided of a tensor that is not contiguous",
-        ));
-    }
-    let numbers = b.call("aten.arange.default", &[t.numel(b.exprs).into()])?;
-    let place = ["size", "stride", "storage_offset"];
-    let mut view: Vec<Arg> = vec![numbers.into()];
-    for name in place {
-        view.push(args.arg(name)?.clone());
-    }
-    let at = b.call("aten.as_strided.default", &view)?;
-    let flat = b.call("aten.view.default", &[x.into(), b.ints(&[-1])])?;
-    let index = Arg::Values(vec![Some(at)]);
-    let put = b.call("aten.index_put.default", &[flat.into(), index, src.into()])?;
-    Ok(vec![b.view(put, &t.sizes)?])
 }
 
 /// Mantissa in `[0.5, 1)` and exponent, taken from the bits. Zeros, infinities and NaN are their own mantissa.
@@ -77,35 +55,7 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(fraction, dtype)?, b.cast(power, DType::I32)?])
 }
 
-/// Most values that each element is compared with one by one; more are sorted first.
-const FEW: i64 = 64;
-
-/// Whether an element equals any of the values.
-fn isin(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let (x, among) = (args.value("elements")?, args.value("test_elements")?);
-    let (sizes, count) = (b.sizes(x)?, b.tensor(among)?.numel(b.exprs));
-    let among = b.call("aten.view.default", &[among.into(), b.ints(&[-1])])?;
-    let found = if b.exprs.range(count).hi <= FEW {
-        let column = b.call("aten.unsqueeze.default", &[x.into(), b.int(-1)])?;
-        let equal = b.call("aten.eq.Tensor", &[column.into(), among.into()])?;
-        b.call("aten.any.dim", &[equal.into(), b.int(-1)])?
-    } else {
-        let sorted = b.call_multi("aten.sort.default", &[among.into(), b.int(0)])?[0];
-        let at = b.call("aten.searchsorted.Tensor", &[sorted.into(), x.into()])?;
-        let last = b.exprs.sub(count, b.exprs.int(1));
-        let zero = b.int(0);
-        let at = b.call("aten.clamp.default", &[at.into(), zero, last.into()])?;
-        let index = Arg::Values(vec![Some(at)]);
-        let nearest = b.call("aten.index.Tensor", &[sorted.into(), index])?;
-        b.call("aten.eq.Tensor", &[x.into(), nearest.into()])?
-    };
-    let found = b.view(found, &sizes)?;
-    Ok(vec![match args.bool("invert")? {
-        true => b.unary("aten.logical_not.default", found)?,
-        false => found,
-    }])
-}
-
+/// Whether an element equals a number.
 fn isin_number(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let op = match args.bool("invert")? {
         true => "aten.ne.Scalar",
@@ -286,22 +236,10 @@ pub const ROWS: &[Row] = &[
         "(f32[5,4], [2,3])",
     ),
     decomposed(
-        "aten.as_strided_scatter.default",
-        "(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor",
-        as_strided_scatter,
-        "(f32[3,4], f32[2,3], [2,3], [4,1], 1)",
-    ),
-    decomposed(
         "aten.frexp.Tensor",
         "(Tensor self) -> (Tensor mantissa, Tensor exponent)",
         frexp,
         "(f32[2,3])",
-    ),
-    decomposed(
-        "aten.isin.Tensor_Tensor",
-        "(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor",
-        isin,
-        "(i64[3,4]{0:9}, i64[5]{0:9})",
     ),
     decomposed(
         "aten.isin.Tensor_Scalar",

@@ -160,6 +160,10 @@ fn unpool(b: B, args: &Args) -> Result<Vec<ValueId>> {
     if t.rank() <= spatial.len() {
         return Err(Error::input("planes need a channel dimension"));
     }
+    if b.exprs.contiguous_strides(&t.sizes) != t.strides {
+        // Eager keeps the layout, of which the graph's types know nothing.
+        return Err(args.unsupported("self", "not contiguous"));
+    }
     let lead = &t.sizes[..t.rank() - spatial.len()];
     let plane = b.exprs.product(spatial.iter().copied());
     let flat = |last: Expr| -> Vec<Expr> { lead.iter().copied().chain([last]).collect() };
