@@ -1,7 +1,7 @@
-//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [bench FILE [FILTER]]
+//! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [together] [bench FILE [FILTER]]
 //! [archive FILE]...`
 //!
-//! `variants`: what follows is written for other tiles, too.
+//! `variants`: what follows is written for other tiles, too. `together`: independent kernels become one launch from there on.
 
 use inrush_base::{Error, Result};
 use inrush_gpucheck::{Writer, archive, benchmarks, file_tests, operator_cases, target};
@@ -27,14 +27,20 @@ fn run() -> Result<()> {
     let (_, caps) = target(&words.next().ok_or_else(usage)?)?;
     let mut writer = Writer::new(Path::new(&out), &caps)?;
     while let Some(word) = words.next() {
-        if word == "variants" {
-            writer.variants = true;
+        match word.as_str() {
+            "variants" => writer.variants = true,
+            "together" => writer.together = true,
+            _ => {}
+        }
+        if matches!(word.as_str(), "variants" | "together") {
             continue;
         }
         let path = words.next().ok_or_else(usage)?;
         let path = Path::new(&path);
         let mut filter = || match words.peek().map(String::as_str) {
-            None | Some("tests" | "cases" | "archive" | "bench" | "variants") => String::new(),
+            None | Some("tests" | "cases" | "archive" | "bench" | "variants" | "together") => {
+                String::new()
+            }
             Some(_) => words.next().unwrap_or_default(),
         };
         match word.as_str() {

@@ -6,7 +6,7 @@ use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::block::{Block, Context, Tile, block_contraction, block_with};
 use inrush_loops::{BufId, BufferKind, Loops, Output};
 use inrush_sched::{Place, Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel};
+use inrush_triton::{ArgumentSource, TritonKernel, emit_together, independent};
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ pub struct Writer {
     programs: Vec<Json>,
     /// Programs without inputs are written once for each tile near the chosen one, too.
     pub variants: bool,
+    /// Neighbouring kernels that do not depend on each other become one.
+    pub together: bool,
 }
 
 fn io(e: std::io::Error) -> Error {
@@ -46,6 +48,7 @@ impl Writer {
             kernels: BTreeMap::new(),
             programs: Vec::new(),
             variants: false,
+            together: false,
         })
     }
 
@@ -94,6 +97,7 @@ impl Writer {
         };
         let mut steps = Vec::new();
         let mut refused = Vec::new();
+        let mut blocks: Vec<Block> = Vec::new();
         for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
             let one = |t: Tile| choose(k, t);
             let made: Result<Block> = match step {
@@ -102,14 +106,33 @@ impl Writer {
                 }
                 Step::Contraction(c) => block_contraction(&plan.loops, c, &context),
             };
-            let made = made.map_err(|e| e.in_stage("tile")).and_then(|b| {
-                let k = inrush_triton::emit(&plan.loops, &b, &|_| true);
-                Ok((b.chosen, k.map_err(|e| e.in_stage("emit"))?))
-            });
-            match made {
-                Ok((tile, k)) => {
+            match made.map_err(|e| e.in_stage("tile")) {
+                Ok(b) => blocks.push(b),
+                Err(e) => refused.push(e.to_string()),
+            }
+        }
+        let mut rest = blocks.as_slice();
+        while let Some(first) = rest.first() {
+            let fits = |n: usize| {
+                let (group, next) = (&rest[..n], &rest[n]);
+                (group.iter()).all(|b| independent(&plan.loops, &context, b, next))
+                    && (rest[..=n].iter()).all(|b| b.sizes.is_empty() && b.product.is_none())
+            };
+            let most = if self.together { rest.len().min(8) } else { 1 };
+            let count = (1..most).find(|n| !fits(*n)).unwrap_or(most);
+            let (group, others) = rest.split_at(count);
+            rest = others;
+            let made = match group {
+                [b] => inrush_triton::emit(&plan.loops, b, &|_| true),
+                group => {
+                    let group: Vec<&Block> = group.iter().collect();
+                    emit_together(&plan.loops, &group, &|_| true)
+                }
+            };
+            match made.map_err(|e| e.in_stage("emit")) {
+                Ok(k) => {
                     self.kernel(&k)?;
-                    steps.push((tile, k));
+                    steps.push((first.chosen, k));
                 }
                 Err(e) => refused.push(e.to_string()),
             }

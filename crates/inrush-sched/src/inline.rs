@@ -53,8 +53,14 @@ struct Use {
     evals: i64,
 }
 
-/// Inlines, and drops what nobody reads any more.
-pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Refusal>) {
+/// Inlines, and drops what nobody reads any more. In `tiles` of a GPU a short buffer is read once for each tile, whatever the
+/// order of axes.
+pub(crate) fn inline(
+    loops: &mut Loops,
+    options: &Options,
+    tiles: bool,
+    refusals: &mut Vec<Refusal>,
+) {
     let nodes = std::mem::take(&mut loops.nodes);
     let deps = Deps::new(loops, &nodes);
     let weights_only = at_load(loops, &nodes);
@@ -80,6 +86,7 @@ pub(crate) fn inline(loops: &mut Loops, options: &Options, refusals: &mut Vec<Re
         uses: &uses,
         operand_of: &operand_of,
         options,
+        tiles,
     };
     for k in 0..nodes.len() {
         for b in nodes[k].reads() {
@@ -255,6 +262,7 @@ struct Judge<'a> {
     uses: &'a [SmallVec<[Use; 2]>],
     operand_of: &'a [bool],
     options: &'a Options,
+    tiles: bool,
 }
 
 type Verdict = Result<(), Option<(Option<usize>, Reason)>>;
@@ -379,6 +387,11 @@ impl Judge<'_> {
                 .filter(|u| u.node == k)
                 .all(|u| u.evals.saturating_mul(4) <= p.points);
             let others = self.uses[b.index()].iter().any(|u| u.node != k);
+            let elements = || {
+                let sizes = self.loops.buffer(*b).sizes.iter();
+                sizes.fold(1i64, |n, s| n.saturating_mul(self.loops.exprs.hint(*s)))
+            };
+            let small = small || self.tiles && elements().saturating_mul(4) <= p.points;
             // What was inlined into this node left no loads of its own here; its producer was judged the same way.
             stays || small || others || self.inlined_cheaply(*b, infos)
         })

@@ -26,7 +26,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     }
     drop_dead(&mut loops);
     if options.fuse {
-        inline::inline(&mut loops, options, &mut refusals);
+        inline::inline(&mut loops, options, caps.gpu.is_some(), &mut refusals);
         crate::pads::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         // Tiles of a GPU add as a tree.

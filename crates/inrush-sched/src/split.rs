@@ -13,30 +13,39 @@ use crate::Options;
 use crate::access::{Split, split_axis};
 use crate::emit::sweep;
 
+mod chunked;
 mod ragged;
+
+use chunked::{Known, Spread};
 
 /// Splits what is worth it. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
     let nodes = std::mem::take(&mut loops.nodes);
+    let mut known = Known::default();
     for mut node in nodes {
-        match chunks(loops, &mut node, caps, options)? {
-            Some(count) => {
-                if let Node::Body(body) = node {
-                    let (partial, last) = split(loops, &body, count);
-                    loops.nodes.extend([Node::Body(partial), Node::Body(last)]);
+        let length = match caps.gpu {
+            Some(_) => ragged::chunks(loops, &mut node, caps)?.map(|length| (1, Some(length))),
+            None => chunks(loops, &mut node, caps, options)?.map(|count| (count, None)),
+        };
+        let writes = node.writes();
+        match (length, node) {
+            (Some((count, length)), Node::Body(body)) => {
+                let spread = length.and_then(|n| known.spread(loops, &body, n));
+                let (partial, last, sums) = split(loops, &body, count, spread);
+                loops.nodes.extend([Node::Body(partial), Node::Body(last)]);
+                if length.is_some() {
+                    known.add(body, sums);
                 }
             }
-            None => loops.nodes.push(node),
+            (_, node) => loops.nodes.push(node),
         }
+        known.forget(loops, &writes);
     }
     Ok(())
 }
 
 /// How many leading reduction axes become parallel; splits an axis of the node if that gives the right number of chunks.
 fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Result<Option<usize>> {
-    if caps.gpu.is_some() {
-        return ragged::chunks(loops, node, caps);
-    }
     let ex = &loops.exprs;
     let Node::Body(body) = &*node else {
         return Ok(None);
@@ -132,8 +141,14 @@ fn temp(loops: &mut Loops, dtype: DType, sizes: Vec<Expr>) -> BufId {
     b
 }
 
-/// Partial results over the first `count` reduction axes, and their reduction.
-fn split(loops: &mut Loops, body: &Body, count: usize) -> (Body, Body) {
+/// Partial results over the first `count` reduction axes, and their reduction; also where each reduction's partial results
+/// are. With a `spread` one of the reductions is a sum of squared distances: chunks sum distances to their own means.
+fn split(
+    loops: &mut Loops,
+    body: &Body,
+    count: usize,
+    spread: Option<Spread>,
+) -> (Body, Body, Vec<(StmtId, BufId)>) {
     let late = late(body, &loops.exprs);
     let levels = body.levels(&loops.exprs);
     let cut = body.outer + count;
@@ -154,6 +169,7 @@ fn split(loops: &mut Loops, body: &Body, count: usize) -> (Body, Body) {
         .collect();
     let mut last: Vec<Stmt> = Vec::new();
     let mut new: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
+    let mut sums: Vec<(StmtId, BufId)> = Vec::new();
     let load = |buf: BufId, coords: &Coords, dtype: DType| Stmt::Load {
         buf,
         coords: coords.clone(),
@@ -251,8 +267,17 @@ fn split(loops: &mut Loops, body: &Body, count: usize) -> (Body, Body) {
                 )
             }
             Stmt::Reduce { op, dtype, .. } => {
-                let buf = store(loops, &mut partial, StmtId::from_index(k), *dtype);
-                let value = push(&mut last, load(buf, &coords, *dtype));
+                let mut result = StmtId::from_index(k);
+                let apart = spread.as_ref().filter(|s| s.reduce == result);
+                if let Some(s) = apart {
+                    result = s.within(&mut partial, &coords);
+                }
+                let buf = store(loops, &mut partial, result, *dtype);
+                sums.push((StmtId::from_index(k), buf));
+                let mut value = push(&mut last, load(buf, &coords, *dtype));
+                if let Some(s) = apart {
+                    value = s.between(&mut last, value, new[s.center.index()], &coords);
+                }
                 push(
                     &mut last,
                     Stmt::Reduce {
@@ -287,6 +312,7 @@ fn split(loops: &mut Loops, body: &Body, count: usize) -> (Body, Body) {
     (
         make(body.axes.clone(), cut, partial),
         make(over, body.outer, last),
+        sums,
     )
 }
 

@@ -13,8 +13,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) const NAME: &str = "\u{1}name";
 
 pub(crate) struct Emitted {
-    /// Imports and helpers.
-    pub head: String,
     /// For people: what the kernel computes, over what.
     pub comments: String,
     pub function: String,
@@ -41,6 +39,7 @@ pub(crate) struct Emitter<'a> {
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
+    part: bool,
     /// What is computed in one go with the addition that follows.
     fused: Fused,
     pub buffers: Vec<String>,
@@ -57,7 +56,8 @@ const TWICE: usize = 64;
 /// Letters of grid axes from the last to the first.
 const LETTERS: [&str; 3] = ["x", "y", "z"];
 
-pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
+/// With `part` the function gets its program's number from a caller.
+pub(crate) fn emit(loops: &Loops, block: &Block, part: bool) -> Result<Emitted> {
     let mut e = Emitter {
         exprs: &loops.exprs,
         block,
@@ -68,6 +68,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
         loads_left: FxHashMap::default(),
         in_loop: false,
         unmasked: false,
+        part,
         fused: Fused::find(block),
         buffers: Vec::new(),
         used: FxHashSet::default(),
@@ -114,22 +115,15 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
     let buffers: Vec<Option<String>> = (e.buffers.iter().enumerate())
         .map(|(i, n)| e.used.contains(&i).then(|| n.clone()))
         .collect();
-    let mut parameters: Vec<String> = buffers.iter().flatten().cloned().collect();
+    let mut parameters: Vec<String> = part.then(|| "pid".to_string()).into_iter().collect();
+    parameters.extend(buffers.iter().flatten().cloned());
     parameters.extend(sizes.iter().cloned());
     parameters.extend(constants.iter().map(|(n, _)| format!("{n}: tl.constexpr")));
-    let mut text = String::from("import triton\nimport triton.language as tl\n");
-    let helpers = helpers::source(&body);
-    if body.contains("libdevice.") || helpers.contains("libdevice.") {
-        text.push_str("from triton.language.extra import libdevice\n");
-    }
-    text.push_str("\n\n");
-    text.push_str(&helpers);
     let function = format!(
         "@triton.jit\ndef {NAME}({}):\n{body}\n",
         parameters.join(", ")
     );
     Ok(Emitted {
-        head: text,
         comments: comments(loops, block, &buffers),
         function,
         buffers,
@@ -137,6 +131,18 @@ pub(crate) fn emit(loops: &Loops, block: &Block) -> Result<Emitted> {
         constants,
         asserts: e.asserts,
     })
+}
+
+/// Imports and helpers of `functions`.
+pub(crate) fn head(functions: &str) -> String {
+    let mut text = String::from("import triton\nimport triton.language as tl\n");
+    let helpers = helpers::source(functions);
+    if functions.contains("libdevice.") || helpers.contains("libdevice.") {
+        text.push_str("from triton.language.extra import libdevice\n");
+    }
+    text.push_str("\n\n");
+    text.push_str(&helpers);
+    text
 }
 
 /// The operators that the kernel came from, with their Python lines, and its buffers.
@@ -257,8 +263,11 @@ impl Emitter<'_> {
             .filter(|i| dims[*i].role == DimRole::Grid)
             .collect();
         if !grid.is_empty() {
-            let pid = self.widened("tl.program_id(0)".into());
-            self.line(format!("pid = {pid}"));
+            let number = if self.part { "pid" } else { "tl.program_id(0)" };
+            let pid = self.widened(number.into());
+            if pid != "pid" {
+                self.line(format!("pid = {pid}"));
+            }
         }
         let mut counts = Vec::new();
         for &i in &grid {
@@ -377,7 +386,8 @@ impl Emitter<'_> {
         let sizes = block.buffers.iter().map(|b| b.dtype.size());
         let lanes = 16 / sizes.min().unwrap_or(16).clamp(1, 16) as i64;
         let ex = self.exprs;
-        let narrow = !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
+        let lone = ex.range(d.extent).hi < d.block;
+        let narrow = !lone && !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
         let flat = |item: &BlockItem| {
             matches!(item, BlockItem::Let(_) | BlockItem::Store(_)) && !self.checks(item)
         };

@@ -13,12 +13,15 @@ mod memory;
 mod ops;
 mod product;
 mod reduce;
+mod together;
 mod types;
 
 use inrush_base::Result;
 use inrush_expr::{Expr, Exprs};
 use inrush_kernel::block::Block;
 use inrush_loops::{BufId, Loops};
+
+pub use together::{emit_together, independent};
 
 /// A kernel in Triton's language.
 #[derive(Clone, PartialEq, Debug)]
@@ -62,9 +65,37 @@ pub enum ArgumentSource {
 
 /// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
 pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
-    let emitted = function::emit(loops, block)?;
+    let emitted = function::emit(loops, block, false)?;
+    let (buffers, sizes) = (&emitted.buffers, &emitted.sizes);
+    let arguments = arguments(loops, block, buffers, sizes, aligned)?;
+    let (name, source) = named(
+        &block.name,
+        &function::head(&emitted.function),
+        &emitted.comments,
+        &emitted.function,
+        &arguments,
+    );
+    Ok(TritonKernel {
+        name,
+        source,
+        arguments,
+        constants: emitted.constants,
+        programs: block.programs,
+        warps: block.warps,
+        stages: block.stages,
+        asserts: emitted.asserts,
+    })
+}
+
+fn arguments(
+    loops: &Loops,
+    block: &Block,
+    buffers: &[Option<String>],
+    sizes: &[String],
+    aligned: &dyn Fn(BufId) -> bool,
+) -> Result<Vec<Argument>> {
     let mut arguments = Vec::new();
-    for (b, name) in block.buffers.iter().zip(&emitted.buffers) {
+    for (b, name) in block.buffers.iter().zip(buffers) {
         let Some(name) = name else { continue };
         arguments.push(Argument {
             name: name.clone(),
@@ -76,7 +107,7 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
             divisible: aligned(b.buf),
         });
     }
-    for (p, name) in block.sizes.iter().zip(&emitted.sizes) {
+    for (p, name) in block.sizes.iter().zip(sizes) {
         arguments.push(Argument {
             name: name.clone(),
             ty: if block.wide { "i64" } else { "i32" }.into(),
@@ -84,27 +115,28 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
             divisible: divisible(&loops.exprs, p.value),
         });
     }
-    // What the code is, not where it comes from.
+    Ok(arguments)
+}
+
+/// The kernel's name, which says what the code is and not where it comes from, and the source.
+fn named(
+    name: &str,
+    head: &str,
+    comments: &str,
+    function: &str,
+    arguments: &[Argument],
+) -> (String, String) {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(emitted.head.as_bytes());
-    hasher.update(emitted.function.as_bytes());
-    for a in &arguments {
+    hasher.update(head.as_bytes());
+    hasher.update(function.as_bytes());
+    for a in arguments {
         hasher.update(a.ty.as_bytes());
     }
     let digest = hasher.finalize().to_hex();
-    let name = format!("{}_{}", identifier(&block.name), &digest.as_str()[..8]);
-    let function = emitted.function.replace(function::NAME, &name);
-    let source = format!("{}{}{function}", emitted.head, emitted.comments);
-    Ok(TritonKernel {
-        name,
-        source,
-        arguments,
-        constants: emitted.constants,
-        programs: block.programs,
-        warps: block.warps,
-        stages: block.stages,
-        asserts: emitted.asserts,
-    })
+    let name = format!("{}_{}", identifier(name), &digest.as_str()[..8]);
+    let function = function.replace(function::NAME, &name);
+    let source = format!("{head}{comments}{function}");
+    (name, source)
 }
 
 fn divisible(ex: &Exprs, e: Expr) -> bool {

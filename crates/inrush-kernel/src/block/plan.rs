@@ -149,7 +149,13 @@ pub(crate) fn finish(
             }
         }
     }
-    let placer = Placer::new(builder, &live, context, &bits, streamed, own, grid);
+    let grid_syms: Vec<Sym> = (dims.iter())
+        .filter(|d| d.role == DimRole::Grid)
+        .map(|d| d.sym)
+        .collect();
+    let placer = Placer::new(
+        builder, &live, context, &bits, streamed, own, grid, &grid_syms,
+    );
     let (items, shapes) = placer.run()?;
     let programs = ex.product(
         (dims.iter())
@@ -299,11 +305,14 @@ fn sizes(
     let (nx, ny) = (hint(x), hint(y));
     let Some(own) = own else {
         if y.is_some() {
-            let (bx, by, most) = match (work.bytes <= 2, work.aligned) {
-                (true, true) => (64, 128, 8),
-                // One element at a time: more threads have more of them under way.
-                (true, false) => (128, 64, 16),
-                (false, _) => (32, 64, 8),
+            // Where rows start anywhere, elements move one at a time: more threads have more of them under way.
+            let (bx, by, most) = match (work.bytes <= 2, work.aligned, nx < SHORT) {
+                (true, true, _) => (64, 128, 8),
+                (false, true, _) => (32, 64, 8),
+                (true, false, false) => (128, 64, 16),
+                (true, false, true) => (64, 128, 16),
+                (false, false, false) => (64, 32, 16),
+                (false, false, true) => (32, 128, 16),
             };
             let (bx, by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
             return Tile {
@@ -336,8 +345,7 @@ fn sizes(
         None => i64::MAX,
     };
     if columns {
-        let widest = if work.aligned { COLUMNS } else { COLUMNS / 2 };
-        let mut bx = widest.min(power(nx));
+        let mut bx = COLUMNS.min(power(nx));
         while bx > 16 && ny * (nx / bx) < units {
             bx /= 2;
         }
@@ -350,9 +358,12 @@ fn sizes(
                 warps: warps(bx * whole, 16),
             };
         }
-        let br = (1024 / bx).clamp(16, 512).min(power(length));
-        let br = if work.aligned { br } else { br.min(16) };
-        let each = if work.aligned { 8 } else { 2 };
+        let mut br = (1024 / bx).clamp(16, 512).min(power(length));
+        let mut each = 8;
+        // Where rows start anywhere and programs abound: small tiles of many threads.
+        if !work.aligned && ny * (nx / bx) >= 2 * units {
+            (bx, br, each) = (bx.min(COLUMNS / 2), br.min(16), 2);
+        }
         return Tile {
             x: bx,
             y: 1,
@@ -380,9 +391,11 @@ fn sizes(
             16
         };
         // Where programs are few, each has a multiprocessor of its own.
-        let each = if nx / rows < units { each / 2 } else { each };
+        let few = nx / rows < units;
+        let each = if few { each / 4 } else { each };
         let warps = match whole <= SHORT {
             true => power(tile / (32 * each)).clamp(1, 4) as u32,
+            false if few => power(tile / (32 * each)).clamp(4, 32) as u32,
             false => warps(tile, each),
         };
         return Tile {

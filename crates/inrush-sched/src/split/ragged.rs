@@ -15,8 +15,8 @@ const WAVES: i64 = 16;
 const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
 
-/// Makes the node's first reduction axis one of chunks, when that pays; how many leading reduction axes become parallel.
-pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Option<usize>> {
+/// Makes the node's first reduction axis one of chunks, when that pays; how many elements a chunk has.
+pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Option<Expr>> {
     let ex = &loops.exprs;
     let Node::Body(body) = &mut *node else {
         return Ok(None);
@@ -70,7 +70,16 @@ pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Opti
     let length = (n + count - 1) / count;
     let count = (n + length - 1) / length;
     cut(loops, body, at, count, length, n);
-    Ok(Some(1))
+    let chunk = &body.axes[body.outer];
+    let left = ex.sub(ex.int(n), ex.mul(ex.sym_expr(chunk.sym), ex.int(length)));
+    let along = match count * length > n {
+        true => ex.min(ex.int(length), left),
+        false => ex.int(length),
+    };
+    let others = (body.axes[body.outer + 1..].iter().enumerate())
+        .filter(|(k, _)| *k != at)
+        .map(|(_, a)| a.size);
+    Ok(Some(ex.mul(along, ex.product(others))))
 }
 
 /// Whether neighbouring results read neighbouring elements.
