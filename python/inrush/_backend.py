@@ -117,6 +117,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "trace": trace_folder(options, gm, report.kind),
         }
         settings |= _gpu.settings()
+        _compat.correct_metadata(gm)
         with _compat.no_tracing():
             compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())

@@ -248,6 +248,24 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
     return None
 
 
+def correct_metadata(gm: Any) -> None:
+    """Mends what fake tensors say wrongly: the logarithms of sums that attention on the CPU keeps for its backward pass are
+    float64 where its inputs are, not float32."""
+    aten = torch.ops.aten
+
+    def mend(query: Any, kept: Any) -> None:
+        value = kept.meta.get("val")
+        if query.meta["val"].dtype == torch.float64 and value is not None and value.dtype == torch.float32:
+            kept.meta["val"] = value.to(torch.float64)
+
+    for node in gm.graph.find_nodes(op="call_function", target=aten._scaled_dot_product_flash_attention_for_cpu.default):
+        for user in node.users:
+            if user.args[1:] == (1,):
+                mend(node.args[0], user)
+    for node in gm.graph.find_nodes(op="call_function", target=aten._scaled_dot_product_flash_attention_for_cpu_backward.default):
+        mend(node.args[1], node.args[5])
+
+
 def no_tracing() -> contextlib.AbstractContextManager[Any]:
     """No functionalisation, proxies or fake tensors while inrush works on real data at compile time."""
     from torch.utils._python_dispatch import _disable_current_modes

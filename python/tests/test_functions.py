@@ -244,3 +244,12 @@ def test_an_index_out_of_range_is_an_error():
     with pytest.raises((IndexError, RuntimeError)):
         f(a, torch.tensor([0, 9]))
     torch.testing.assert_close(f(a, torch.tensor([1, 2])), a[[1, 2]] + 1)
+
+
+def test_attention_in_double_precision_keeps_it():
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 2, n, 16, dtype=torch.float64, requires_grad=True) for n in (64, 4, 4)]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    wants = torch.autograd.grad(attention(*inputs).square().sum(), inputs)
+    got = torch.autograd.grad(torch.compile(attention, backend="inrush")(*inputs).square().sum(), inputs)
+    torch.testing.assert_close(got, wants, rtol=1e-12, atol=1e-12)
