@@ -37,6 +37,9 @@ impl Bytes {
         // mapped changes what is read here; that is the caller's agreement, as for every mapped model format.
         let map = unsafe { memmap2::Mmap::map(&file) }
             .map_err(|e| Error::input(format!("cannot map {shown}: {e}")))?;
+        // All of it is read before long: where the file is not in memory yet, reading begins now, beside the compiler's work.
+        #[cfg(unix)]
+        let _ = map.advise(memmap2::Advice::WillNeed);
         Ok(Bytes(Arc::new(Source::Map(map))))
     }
 }
