@@ -43,10 +43,9 @@ DISTRIBUTIONS = [
     ("bernoulli_", lambda: torch.empty(N).bernoulli_(0.25), 0.25, math.sqrt(3 / 16)),
     ("exponential_", lambda: torch.empty(N).exponential_(2.0), 0.5, 0.5),
     ("geometric_", lambda: torch.empty(N).geometric_(0.25), 4.0, math.sqrt(12)),
-    ("log_normal_", lambda: torch.empty(N).log_normal_(0.0, 0.25), math.exp(1 / 32), 0.2540),
+    ("log_normal_", lambda: torch.empty(N).log_normal_(0.0, 0.25), math.exp(1 / 32), 0.26202),
     ("dropout", lambda: F.dropout(torch.ones(N), 0.2), 1.0, 0.5),
     ("alpha_dropout", lambda: F.alpha_dropout(torch.randn(N), 0.3, training=True), 0.0, 1.0),
-    ("randperm", lambda: torch.randperm(N), (N - 1) / 2, N / math.sqrt(12)),
 ]
 
 
@@ -64,11 +63,10 @@ def test_distribution(name, f, mean, std):
         assert abs(s / std - 1) < 0.02, s
     assert not torch.equal(first, second)
     # Neighbours, and the two calls, know nothing of each other.
-    if name != "randperm":
-        a = first.double() - first.double().mean()
-        b = second.double() - second.double().mean()
-        for u, v in ((a[1:], a[:-1]), (a, b)):
-            assert abs((u * v).mean().item() / (std * std)) < 6 / math.sqrt(N)
+    a = first.double() - first.double().mean()
+    b = second.double() - second.double().mean()
+    for u, v in ((a[1:], a[:-1]), (a, b)):
+        assert abs((u * v).mean().item() / (std * std)) < 6 / math.sqrt(N)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -78,7 +76,11 @@ def test_uniform_numbers_stay_below_one(dtype):
 
 
 def test_permutation_has_every_number_once():
-    assert torch.equal(compiled(lambda: torch.randperm(5000))().sort()[0], torch.arange(5000))
+    for n in (1, 60, 5000):
+        g = compiled(lambda n=n: torch.randperm(n))
+        first = g()
+        assert torch.equal(first.sort()[0], torch.arange(n))
+        assert n == 1 or not torch.equal(first, g())
 
 
 def test_manual_seed_decides():

@@ -6,6 +6,7 @@ mod arith;
 mod arrange;
 mod asserts;
 mod attention;
+mod bag;
 mod calls;
 mod cast;
 mod compare;
@@ -62,6 +63,7 @@ const FAMILIES: &[&[Row]] = &[
     arrange::ROWS,
     asserts::ROWS,
     attention::ROWS,
+    bag::ROWS,
     cast::ROWS,
     compare::ROWS,
     composed::ROWS,
