@@ -114,6 +114,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "strict": options.strict,
             "threads": options.threads,
             "fallback_random": options.fallback_random,
+            "cudagraphs": options.cudagraphs,
             "trace": trace_folder(options, gm, report.kind),
         }
         settings |= _gpu.settings()

@@ -26,6 +26,9 @@ class Options:
     """Threads of compiled kernels; by default as many as ``torch.get_num_threads()`` says at each call."""
     cache: bool = True
     """Keep compiled graphs on disk and look for them there, so that another process need not trace and build again."""
+    cudagraphs: bool = False
+    """Capture calls on CUDA devices as graphs and replay them: less work for the host, memory kept for each shape. What a
+    call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,6 +68,7 @@ _CHECKS = {
     "trace": _folder,
     "threads": _count,
     "cache": _flag,
+    "cudagraphs": _flag,
 }
 
 
@@ -77,4 +81,7 @@ def check(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
         raise InputError(f"unknown option {names}; known: {', '.join(known)}")
-    return Options(**{name: _CHECKS[name](name, value) for name, value in (given or {}).items()})
+    chosen = {name: _CHECKS[name](name, value) for name, value in (given or {}).items()}
+    if mode in ("reduce-overhead", "max-autotune"):
+        chosen.setdefault("cudagraphs", True)
+    return Options(**chosen)

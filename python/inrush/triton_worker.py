@@ -4,12 +4,13 @@
 
 A request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
 "divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
-"metadata": {...}} or {"id", "error": text}. The binary stands in `out` under the request's id, which is the digest of all that
-it depends on, written to a temporary name and renamed, so that workers may share the folder.
+"metadata": {...}} or {"id", "error": text}. The binary stands in `out`, its name begins with the request's id, which is the
+digest of all that it depends on; it is written to a temporary name and renamed, so that workers may share the folder.
 
 Nothing else is written to the socket: Triton and ptxas write to stdout and stderr as they like.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -76,8 +77,10 @@ def build(request):
             metadata[name] = getattr(compiled.metadata, name)
     code = compiled.asm[extension]
     metadata["bytes"] = len(code)
-    place(folder, f"{key}.{extension}", code)
-    return os.path.join(folder, f"{key}.{extension}"), metadata
+    # Kernels that differ in names share a key: each file has the code of one of them, and stays what its metadata says.
+    file = f"{key}-{hashlib.blake2b(code, digest_size=8).hexdigest()}.{extension}"
+    place(folder, file, code)
+    return os.path.join(folder, file), metadata
 
 
 def explain(error):

@@ -22,6 +22,7 @@ use inrush_program::{GpuKernel, Program};
 use inrush_sched::Plan;
 use signature::Signature;
 
+pub use library::serves as is_library;
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,

@@ -156,15 +156,14 @@ pub fn compile_sequence(
         })
         .collect();
     let mut called = partition::must_call(graph);
-    called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
     if caps.gpu.is_some() {
         for (n, node) in graph.nodes.iter().enumerate() {
             if library::serves(&node.op) {
-                let at = called.entry(NodeId::from_index(n));
-                at.or_insert_with(|| library::REASON.to_string());
+                called.insert(NodeId::from_index(n), library::REASON.to_string());
             }
         }
     }
+    called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
     let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
     let cut = loop {
         let cut = partition::cut(graph, &called)?;

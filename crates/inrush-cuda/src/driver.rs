@@ -74,6 +74,7 @@ api! {
     to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
+    stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
     event_create = "cuEventCreate" (*mut Handle, c_uint);
     event_record = "cuEventRecord" (Handle, Handle);
     event_synchronize = "cuEventSynchronize" (Handle);
@@ -263,6 +264,16 @@ impl Driver {
         self.check("cuStreamSynchronize", unsafe {
             (self.0.stream_synchronize)(stream.0 as Handle)
         })
+    }
+
+    /// Whether what is issued on the stream is being captured.
+    pub fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        let mut status = 0;
+        // SAFETY: the pointer is to an int; the caller vouches for the stream.
+        self.check("cuStreamIsCapturing", unsafe {
+            (self.0.stream_capturing)(stream.0 as Handle, &mut status)
+        })?;
+        Ok(status != 0)
     }
 
     /// Allocates memory of the device.

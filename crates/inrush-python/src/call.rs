@@ -78,6 +78,23 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
+    /// As [`Reader::call`], for a product that may have been a part of the node: the last two of its tensors.
+    pub fn product(
+        &mut self,
+        node: &Bound<'py, PyAny>,
+        target: Bound<'py, PyAny>,
+        outs: Vec<usize>,
+    ) -> PyResult<Call> {
+        let mut call = self.call(node, target, outs)?;
+        if call.args.len() == 3 {
+            call.args.remove(0);
+            let aten = node.py().import("torch")?.getattr("ops")?.getattr("aten")?;
+            let mm = aten.getattr("mm")?.getattr("default")?;
+            call.target = self.hold(mm.unbind());
+        }
+        Ok(call)
+    }
+
     /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
     /// On a GPU it is that device's generator, and nothing waits.
     pub fn seed(&mut self, outs: Vec<usize>, device: &str) -> PyResult<Call> {

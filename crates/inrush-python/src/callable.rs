@@ -2,8 +2,9 @@
 
 use crate::compile::{self, Report, Settings};
 use crate::errors::raise;
+use crate::gpu;
 use crate::recipe::Recipe;
-use crate::run::Runner;
+use crate::run::{MachineCode, Runner};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -88,6 +89,11 @@ impl Compiled {
         d.set_item("contractions", r.contractions)?;
         d.set_item("segments", r.segments)?;
         d.set_item("libraries", &r.libraries)?;
+        if let MachineCode::Gpu(e) = &self.runner.code
+            && let Some(graphs) = &e.graphs
+        {
+            gpu::describe(graphs, &d)?;
+        }
         d.set_item("python", self.runner.recipe.enters_python())?;
         let calls = r
             .calls
@@ -129,6 +135,7 @@ pub fn compile_fx(
             "fallback_random" => settings.fallback_random = v.extract()?,
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
+            "cudagraphs" => settings.graphs = v.extract()?,
             "gpu" => settings.gpu = Some(v.extract()?),
             "interpret" => settings.interpret = v.extract()?,
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),

@@ -34,6 +34,8 @@ pub struct Settings {
     pub fallback_random: bool,
     /// A folder that gets the text of every stage.
     pub trace: Option<PathBuf>,
+    /// Calls on a CUDA device are captured and replayed.
+    pub graphs: bool,
     /// A preset such as `cuda:h100`: stands for the properties of CUDA devices, so that a machine without one can compile.
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
@@ -105,7 +107,7 @@ pub fn compile(
         trace: settings.trace.is_some().then(FxHashMap::default),
     };
     let place = Place::of(py, gm, settings)?;
-    let mut imported = fx::import(py, gm, place.index)?;
+    let mut imported = fx::import(py, gm, place.index, place.gpu.is_some())?;
     if !settings.fallback_random {
         imported.draw();
     }
@@ -149,7 +151,9 @@ pub fn compile(
     watch.report.refusals = sequence.refusals.clone();
     describe(&mut watch.report, &sequence, &graph);
     let start = Instant::now();
-    let (mut recipe, objects) = recipe(py, &graph, &imported, sequence, &caps, &place, resolve)?;
+    let (mut recipe, objects) = recipe(
+        py, &graph, &imported, sequence, &caps, &place, settings, resolve,
+    )?;
     watch.add("bind", start.elapsed());
     let start = Instant::now();
     let (code, cached) = load(py, &mut recipe, &pool)?;
@@ -224,7 +228,7 @@ pub fn load(
         let (built, hit) = py.detach(|| gpu::build::build(workers, g)).map_err(raise)?;
         (binaries, cached) = (built, Some(hit));
     }
-    let engine = gpu::Engine::new(py, recipe, binaries)?;
+    let engine = gpu::Engine::new(py, recipe, binaries, g.graphs)?;
     Ok((MachineCode::Gpu(Box::new(engine)), cached))
 }
 
@@ -269,6 +273,7 @@ fn recipe(
     sequence: Sequence,
     caps: &Caps,
     place: &Place,
+    settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(Recipe, Vec<Py<PyAny>>)> {
     let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
@@ -320,7 +325,10 @@ fn recipe(
                     None => node.getattr("target")?,
                 };
                 let outs: Vec<usize> = c.outs.iter().map(|v| r.slot(*v)).collect();
-                let call = r.call(node, target, outs)?;
+                let call = match (c.op.as_str(), place.gpu.is_some()) {
+                    (fx::MM, true) => r.product(node, target, outs)?,
+                    _ => r.call(node, target, outs)?,
+                };
                 let native = match place.gpu {
                     Some(_) if c.library => gpu::library::of_call(py, &c.op, &call, r.objects),
                     _ => None,
@@ -384,6 +392,7 @@ fn recipe(
                 }
             }
             Some(recipe::Gpu {
+                graphs: settings.graphs,
                 target: target.clone(),
                 device: place.device(),
                 kernels: sequence.kernels,

@@ -2,6 +2,7 @@
 
 mod args;
 mod device;
+mod library;
 mod results;
 mod symbols;
 mod target;
@@ -16,6 +17,7 @@ use inrush_graph::{
     Arg, Graph, Input, InputKind, LineId, Node, Output, OutputKind, OutputValue, Type, ValueId,
 };
 use inrush_torch::last_frame;
+pub use library::MM;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -63,10 +65,13 @@ pub fn import<'py>(
     py: Python<'py>,
     gm: &Bound<'py, PyAny>,
     device: Option<i32>,
+    gpu: bool,
 ) -> PyResult<Imported> {
     let mut importer = Importer {
         names: Names::get(py)?,
         device,
+        gpu,
+        given: false,
         gm: gm.clone(),
         out: Imported {
             graph: Graph {
@@ -108,6 +113,10 @@ impl Imported {
 struct Importer<'py> {
     names: &'static Names,
     device: Option<i32>,
+    /// Results that nothing reads are nothing: what an operator gives there differs between devices.
+    gpu: bool,
+    /// What is described is an input or an attribute, no result.
+    given: bool,
     gm: Bound<'py, PyAny>,
     out: Imported,
     symbols: Symbols,
@@ -144,6 +153,7 @@ impl<'py> Importer<'py> {
     fn placeholder(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let name = name_of(node)?;
         let val = meta(node, intern!(node.py(), "val"))?;
+        self.given = true;
         let (value, source) = match val {
             Some(val) if !val.is_none() => self.input(&name, &val)?,
             _ => {
@@ -153,6 +163,7 @@ impl<'py> Importer<'py> {
                 (v, Source::Value(v))
             }
         };
+        self.given = false;
         let kind = InputKind::User { index: self.users };
         self.out.graph.inputs.push(Input { value, kind });
         self.users += 1;
@@ -174,7 +185,9 @@ impl<'py> Importer<'py> {
             return Ok(Source::Object(object.unbind()));
         }
         let name = name_of(node)?;
+        self.given = true;
         let ty = self.tensor(&object)?;
+        self.given = false;
         let value = self.out.graph.add_value(&name, ty);
         let kind = InputKind::Constant {
             name: target.to_string(),
@@ -212,8 +225,18 @@ impl<'py> Importer<'py> {
             Some(val) => self.results(&name, &val, &mut outs, 0)?,
             None => Source::None,
         };
+        let flat = matches!(&source, Source::List(l)
+            if l.len() == outs.len() && !l.iter().any(|s| matches!(s, Source::List(_))));
+        if self.gpu && flat {
+            self.drop_unread(node, &outs)?;
+        }
+        let mut op = target.name.to_string();
+        let mut args = args;
+        if self.gpu && op == library::ADDMM && why.is_none() && kwargs.is_empty() {
+            args = self.unfuse(node, args, &mut op, &mut outs, line)?;
+        }
         self.out.graph.nodes.push(Node {
-            op: target.name.to_string(),
+            op,
             args,
             outs,
             line,
@@ -221,6 +244,33 @@ impl<'py> Importer<'py> {
         self.out.nodes.push(Some(node.clone().unbind()));
         self.out.called.push(why);
         Ok(source)
+    }
+
+    /// Results of which nobody takes the item have no type.
+    fn drop_unread(&mut self, node: &Bound<'py, PyAny>, outs: &[ValueId]) -> PyResult<()> {
+        let py = node.py();
+        let mut read = vec![false; outs.len()];
+        for user in node.getattr(intern!(py, "users"))?.try_iter()? {
+            let user = user?;
+            let target = Target::of(self.names, &user.getattr(intern!(py, "target"))?)?;
+            let args = user.getattr(intern!(py, "args"))?.cast_into::<PyTuple>()?;
+            let item = match target.role {
+                Role::Item if args.len() == 2 => args.get_item(1)?.extract::<usize>().ok(),
+                _ => None,
+            };
+            match item.and_then(|k| read.get_mut(k)) {
+                Some(r) => *r = true,
+                // The list as a whole, or counted from its end.
+                None => return Ok(()),
+            }
+        }
+        for (v, read) in outs.iter().zip(read) {
+            let value = &mut self.out.graph.values[v.index()];
+            if !read && matches!(value.ty, Type::Tensor(_) | Type::Opaque(_)) {
+                value.ty = Type::None;
+            }
+        }
+        Ok(())
     }
 
     /// Arguments in schema order where a row describes the operator, else as they are; and why the call cannot be compiled.

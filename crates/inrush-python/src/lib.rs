@@ -68,14 +68,14 @@ mod _native {
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {
         let start = std::time::Instant::now();
-        fx::import(gm.py(), gm, None)?;
+        fx::import(gm.py(), gm, None, false)?;
         Ok(start.elapsed().as_secs_f64())
     }
 
     /// The text form of the graph that `gm` is imported as.
     #[pyfunction]
     fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
-        let imported = fx::import(gm.py(), gm, None)?;
+        let imported = fx::import(gm.py(), gm, None, false)?;
         inrush_graph::verify::verify(&imported.graph).map_err(errors::raise)?;
         Ok(imported.graph.print())
     }

@@ -32,6 +32,8 @@ pub struct Recipe {
 /// Kernels for a GPU, and what native calls there must know of tensors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gpu {
+    /// Calls are captured and replayed.
+    pub graphs: bool,
     pub target: GpuTarget,
     pub device: Device,
     pub kernels: Vec<GpuKernel>,
@@ -234,8 +236,8 @@ pub enum Out {
 impl Recipe {
     /// Whether a call enters the interpreter.
     pub fn enters_python(&self) -> bool {
-        // Kernels of a GPU on the CPU are interpreted.
-        let interpreted = self.gpu.as_ref().is_some_and(|g| g.device.kind == 0);
+        // Kernels of a GPU on the CPU are interpreted; captures are made by Python.
+        let interpreted = (self.gpu.as_ref()).is_some_and(|g| g.device.kind == 0 || g.graphs);
         interpreted || self.steps.iter().any(|s| matches!(s.what, What::Call(_)))
     }
 

@@ -213,6 +213,24 @@ impl Shims {
         Ok((p as u64, dtype, here))
     }
 
+    /// PyTorch's number of a tensor's dtype, and its device.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor.
+    pub unsafe fn kind(&self, h: Handle) -> PyResult<(i32, Device)> {
+        let (mut dtype, mut kind, mut index) = (0, 0, 0);
+        // SAFETY: by the caller's promise; results are locals.
+        let rc = unsafe {
+            (self.dtype)(h, &mut dtype)
+                | (self.device_type)(h, &mut kind)
+                | (self.device_index)(h, &mut index)
+        };
+        match rc {
+            0 => Ok((dtype, Device { kind, index })),
+            _ => Err(failed("tell a tensor's device")),
+        }
+    }
+
     /// A new tensor on a device, owned by the caller, and its address. Needs no lock.
     pub fn allocate(
         &self,

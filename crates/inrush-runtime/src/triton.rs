@@ -133,12 +133,17 @@ impl Pool {
         sources: &[&GpuKernel],
         target: &GpuTarget,
     ) -> (Vec<Result<Binary>>, bool) {
-        let found: Vec<Option<Binary>> = (sources.iter())
-            .map(|s| self.find(&self.key(s, target)))
-            .collect();
+        let keys: Vec<String> = sources.iter().map(|s| self.key(s, target)).collect();
+        let found: Vec<Option<Binary>> = keys.iter().map(|k| self.find(k)).collect();
         if found.iter().all(Option::is_some) {
             return (found.into_iter().flatten().map(Ok).collect(), true);
         }
+        // Each key once: the others find what was built.
+        let first: Vec<usize> = (0..keys.len())
+            .filter(|k| keys.iter().position(|x| x == &keys[*k]) == Some(*k))
+            .collect();
+        let all = sources;
+        let sources: Vec<&GpuKernel> = first.iter().map(|k| all[*k]).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
         let results: Mutex<Vec<Option<Result<Binary>>>> =
             Mutex::new(sources.iter().map(|_| None).collect());
@@ -155,8 +160,17 @@ impl Pool {
             }
         });
         let results = results.into_inner().unwrap_or_else(|e| e.into_inner());
-        let results = (results.into_iter())
+        let built: Vec<Result<Binary>> = (results.into_iter())
             .map(|r| r.unwrap_or_else(|| Err(Error::internal("a build was not tried"))))
+            .collect();
+        let results = (keys.iter())
+            .map(|key| {
+                let at = first.iter().position(|f| &keys[*f] == key);
+                at.map_or_else(
+                    || Err(Error::internal("a lost build")),
+                    |k| built[k].clone(),
+                )
+            })
             .collect();
         (results, false)
     }

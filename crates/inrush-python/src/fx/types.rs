@@ -107,6 +107,12 @@ impl<'py> Importer<'py> {
                 }
             }
         };
+        // A number of the host's in arithmetic on a device, as ATen allows it: calls bring it over.
+        let here = here
+            || self.device.is_some()
+                && self.given
+                && kind.to_str()? == "cpu"
+                && val.getattr(intern!(py, "shape"))?.len()? == 0;
         let layout = val.getattr(intern!(py, "layout"))?;
         let strided = layout.is(&self.names.strided);
         match dtype {

@@ -1,18 +1,21 @@
 //! A call of a graph on a GPU.
 
+use super::blas::{self, Blas};
 use super::build;
 use super::device::{CUDA, On};
+use super::graphs::{Graphs, Todo};
 use super::homes::Homes;
 use super::library::{self, Functions};
 use super::plan::{self, Launch, LibraryCall, Op, Operand, Plain, Plan, Take};
 use crate::errors::raise;
-use crate::recipe::{Device, Gpu, Recipe, What};
+use crate::recipe::{Device, Gpu, LibraryOp, Recipe, What};
 use crate::run::{Call, scalar, share};
 use crate::shim::{Handle, Shims};
 use inrush_base::Error;
 use inrush_cuda::driver::{Kernel, Stream};
 use inrush_runtime::triton::Binary;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -34,6 +37,8 @@ pub struct Engine {
     plans: Mutex<Vec<Planned>>,
     /// Blocks that load steps filled, by step.
     loaded: Mutex<FxHashMap<usize, (Owned, u64)>>,
+    /// Where calls are captured.
+    pub graphs: Option<Graphs>,
 }
 
 enum Code {
@@ -56,9 +61,9 @@ struct Ready {
 struct Kept(Vec<(u64, Owned)>);
 
 /// A tensor of ours, or none.
-struct Owned {
-    handle: Handle,
-    shims: &'static Shims,
+pub(super) struct Owned {
+    pub handle: Handle,
+    pub shims: &'static Shims,
 }
 
 // SAFETY: PyTorch's tensors may be used and released by any thread.
@@ -103,6 +108,8 @@ struct Frame<'a> {
     shims: &'static Shims,
     code: &'a Code,
     stream: Stream,
+    /// cuBLAS and PyTorch's handle, where the recipe has products.
+    blas: Option<(&'static Blas, usize)>,
     /// Base addresses: of slots, of the arena, of load steps' blocks.
     bases: Vec<u64>,
     own: Vec<Owned>,
@@ -134,13 +141,21 @@ impl Engine {
     }
 
     /// The recipe has been checked and adapted; `binaries` are those of its kernels, none where they are interpreted.
-    pub fn new(py: Python<'_>, recipe: &Recipe, binaries: Vec<Binary>) -> PyResult<Engine> {
+    pub fn new(
+        py: Python<'_>,
+        recipe: &Recipe,
+        binaries: Vec<Binary>,
+        graphs: bool,
+    ) -> PyResult<Engine> {
         let device = (recipe.gpu.as_ref().map(|g| g.device))
             .ok_or_else(|| raise(Error::internal("no graph for a GPU")))?;
         let gpu = device.kind == CUDA;
         let library = library::functions(py, gpu).or_else(|_| library::functions(py, false))?;
+        let homes = Homes::of(recipe);
+        let graphs = (graphs && gpu && homes.stretches.len() == 1).then(Graphs::default);
         Ok(Engine {
-            homes: Homes::of(recipe),
+            graphs,
+            homes,
             device,
             library,
             binaries,
@@ -148,6 +163,21 @@ impl Engine {
             plans: Mutex::default(),
             loaded: Mutex::default(),
         })
+    }
+
+    /// Replays a call that was captured; else says what to do.
+    pub fn replay(
+        &self,
+        py: Python<'_>,
+        shims: &'static Shims,
+        call: &mut Call<'_>,
+    ) -> PyResult<Todo> {
+        let Some(graphs) = &self.graphs else {
+            return Ok(Todo::Run);
+        };
+        let on = On::device(py, self.device)?;
+        let run = |py: Python<'_>, call: &mut Call<'_>| self.run(py, shims, call);
+        graphs.call(py, shims, self.device, on.stream.0, call, &run)
     }
 
     /// Runs all steps of a recipe; arguments are in the call's slots.
@@ -165,8 +195,22 @@ impl Engine {
                 self.code.get_or_init(|| code)
             }
         };
+        let products = |s: &crate::recipe::Step| {
+            let What::Library(l) = &s.what else {
+                return false;
+            };
+            matches!(l.op, LibraryOp::Mm | LibraryOp::Bmm)
+        };
+        let blas = match on.is_some() && recipe.steps.iter().any(products) {
+            true => match blas::find(py) {
+                Some(b) => Some((b, blas::handle(py)?)),
+                None => None,
+            },
+            false => None,
+        };
         let mut frame = Frame {
             engine: self,
+            blas,
             recipe,
             shims,
             code,
@@ -402,6 +446,16 @@ impl Frame<'_> {
         let What::Library(step) = &self.recipe.steps[l.step].what else {
             return Err(Stop::Failed(Error::internal("no library call")));
         };
+        if let (Some((blas, handle)), Some(gemm)) = (self.blas, &l.gemm)
+            && let [Some(a), Some(b)] = l.inputs.as_slice()
+            && let Some(out) = &l.out
+        {
+            let (a, b, out) = (self.at(a), self.at(b), self.at(out));
+            // SAFETY: the handle is PyTorch's for this thread; memory lives as in a launch.
+            if unsafe { blas.run(handle, gemm, a, b, out) } {
+                return Ok(());
+            }
+        }
         let mut inputs: SmallVec<[Handle; 4]> = SmallVec::new();
         for i in &l.inputs {
             inputs.push(match i {
@@ -427,7 +481,8 @@ impl Frame<'_> {
             return Ok(());
         }
         for (k, slot) in step.outs.iter().enumerate() {
-            let Some(result) = made.get_mut(k).filter(|r| !r.is_none()) else {
+            // What nobody wants may be an undefined tensor.
+            let Some(result) = made.get_mut(k).filter(|r| !r.is_none() && l.wanted[k]) else {
                 continue;
             };
             let result = std::mem::replace(result, Owned::none(shims));
@@ -468,6 +523,14 @@ impl Frame<'_> {
         match unsafe { self.shims.copy(copy.handle, result.handle) } {
             true => Ok(copy),
             false => Err(Stop::Failed(Error::internal("a result cannot be copied"))),
+        }
+    }
+
+    /// The address of an operand.
+    fn at(&self, o: &Operand) -> u64 {
+        match o {
+            Operand::Memory { base, offset, .. } => self.bases[*base as usize] + offset,
+            Operand::Slot(s) => self.bases[*s],
         }
     }
 
@@ -589,7 +652,12 @@ impl Frame<'_> {
         let owned = Owned { handle, shims };
         // SAFETY: the tensor is owned.
         let copy = unsafe { shims.object(py, owned.handle)? };
-        copy.bind(py).call_method1("copy_", (object,))?;
+        // A number of the host's goes along with a launch; a copy would wait for the device.
+        let how = match !here && sizes.is_empty() {
+            true => intern!(py, "fill_"),
+            false => intern!(py, "copy_"),
+        };
+        copy.bind(py).call_method1(how, (object,))?;
         self.bases[t.slot] = address;
         if t.written {
             copies.push((t.slot, copy));
@@ -651,6 +719,6 @@ impl Frame<'_> {
     }
 }
 
-fn out_of_memory() -> PyErr {
+pub(super) fn out_of_memory() -> PyErr {
     PyMemoryError::new_err("the device has too little memory left for a compiled graph")
 }

@@ -8,17 +8,22 @@
 //! homes     which values lie where
 //! plan      a recipe's steps at known sizes
 //! engine    a call
+//! graphs    calls that were captured, and replays
+//! blas      matrix products by cuBLAS itself
 //! library   PyTorch's C functions for products, convolutions, attention
 //! device    streams, guards, properties of the device
 //! build     kernels from the Triton workers
 //! ```
 
 mod arena;
+mod blas;
 pub mod build;
 pub mod device;
 mod engine;
+mod graphs;
 mod homes;
 pub mod library;
 mod plan;
 
 pub use engine::Engine;
+pub use graphs::{Todo, describe};

@@ -1,8 +1,9 @@
 //! A recipe's steps at known sizes, flattened: addresses of the arena's values are offsets, arguments are packed.
 
 use super::arena::{self, Item};
+use super::blas::Gemm;
 use super::homes::{Home, Homes};
-use crate::recipe::{Layout, Library, Recipe, Segment, What};
+use crate::recipe::{Layout, Library, LibraryOp, Recipe, Segment, What};
 use crate::shim::dtype_code;
 use inrush_base::{Error, Result};
 use inrush_cuda::driver::Arguments;
@@ -115,10 +116,14 @@ pub struct Launch {
 
 pub struct LibraryCall {
     pub step: usize,
+    /// A product that cuBLAS takes as it lies.
+    pub gemm: Option<Gemm>,
     /// Operands by position; `None` for those left out.
     pub inputs: SmallVec<[Option<Operand>; 4]>,
     /// Memory for the result, where the function writes into it.
     pub out: Option<Operand>,
+    /// Which results anything reads.
+    pub wanted: Vec<bool>,
     /// Shapes that results must have, by position, where they are tensors of the device.
     pub shapes: Vec<Option<Shape>>,
 }
@@ -175,16 +180,8 @@ struct Planner<'a> {
     start: usize,
 }
 
-/// Plans the steps `range` of a recipe. `symbols` and `sizes` are those that are known when it starts.
-pub fn plan(
-    recipe: &Recipe,
-    homes: &Homes,
-    range: std::ops::Range<usize>,
-    symbols: &[Option<i64>],
-    sizes: &[Option<i64>],
-    kernels: &FxHashMap<&str, usize>,
-) -> Result<Plan> {
-    let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
+/// Slots of arguments that segments write.
+pub fn written(recipe: &Recipe) -> Vec<bool> {
     let mut written = vec![false; recipe.slots];
     for step in &recipe.steps {
         if let What::Segment(s) = &step.what {
@@ -197,6 +194,19 @@ pub fn plan(
             }
         }
     }
+    written
+}
+
+/// Plans the steps `range` of a recipe. `symbols` and `sizes` are those that are known when it starts.
+pub fn plan(
+    recipe: &Recipe,
+    homes: &Homes,
+    range: std::ops::Range<usize>,
+    symbols: &[Option<i64>],
+    sizes: &[Option<i64>],
+    kernels: &FxHashMap<&str, usize>,
+) -> Result<Plan> {
+    let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
     let mut p = Planner {
         recipe,
         homes,
@@ -211,7 +221,7 @@ pub fn plan(
         launches: Vec::new(),
         loads: Vec::new(),
         operands: 0,
-        written,
+        written: written(recipe),
         start: range.start,
     };
     // Views and aliases that earlier stretches made.
@@ -628,11 +638,27 @@ impl Planner<'_> {
                 None => Ok(None),
             })
             .collect::<Result<_>>()?;
+        let gemm = match (&l.op, inputs.as_slice(), &out) {
+            (
+                LibraryOp::Mm | LibraryOp::Bmm,
+                [
+                    Some(Operand::Memory { shape: a, .. }),
+                    Some(Operand::Memory { shape: b, .. }),
+                ],
+                Some(Operand::Memory { shape: out, .. }),
+            ) => Gemm::of(a, b, out),
+            _ => None,
+        };
+        let wanted = (l.outs.iter())
+            .map(|s| self.homes.seen[*s] || self.homes.last[*s] > at)
+            .collect();
         self.launches.push((self.ops.len(), addresses));
         self.ops.push(Op::Library(Box::new(LibraryCall {
             step: at,
             inputs,
+            gemm,
             out,
+            wanted,
             shapes,
         })));
         Ok(())

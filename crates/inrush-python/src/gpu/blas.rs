@@ -1,0 +1,238 @@
+//! Matrix products by cuBLAS itself: what PyTorch does around it costs the host more than the library.
+//!
+//! The handle is PyTorch's for the thread, device and stream, which brings its workspace and its settings along (whether
+//! products of float32 may round to TF32, for one).
+
+use super::plan::Shape;
+use inrush_cuda::driver::DevicePtr;
+use libloading::os::unix::Library;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::ffi::c_void;
+
+type Handle = *mut c_void;
+type GemmEx = unsafe extern "C" fn(
+    Handle,
+    i32,
+    i32,
+    i32,
+    i32,
+    i32,
+    *const c_void,
+    *const c_void,
+    i32,
+    i32,
+    *const c_void,
+    i32,
+    i32,
+    *const c_void,
+    *mut c_void,
+    i32,
+    i32,
+    i32,
+    i32,
+) -> i32;
+type GemmStridedBatchedEx = unsafe extern "C" fn(
+    Handle,
+    i32,
+    i32,
+    i32,
+    i32,
+    i32,
+    *const c_void,
+    *const c_void,
+    i32,
+    i32,
+    i64,
+    *const c_void,
+    i32,
+    i32,
+    i64,
+    *const c_void,
+    *mut c_void,
+    i32,
+    i32,
+    i64,
+    i32,
+    i32,
+    i32,
+) -> i32;
+
+const COMPUTE_32F: i32 = 68;
+/// `CUBLAS_GEMM_DEFAULT_TENSOR_OP`.
+const DEFAULT: i32 = 99;
+
+/// cuBLAS as the process has loaded it.
+pub struct Blas {
+    gemm: GemmEx,
+    batched: GemmStridedBatchedEx,
+    _library: Library,
+}
+
+// SAFETY: addresses of functions that may be called from any thread.
+unsafe impl Send for Blas {}
+// SAFETY: likewise.
+unsafe impl Sync for Blas {}
+
+/// The library, if the process has it.
+pub fn find(py: Python<'_>) -> Option<&'static Blas> {
+    static BLAS: PyOnceLock<Option<Blas>> = PyOnceLock::new();
+    let found = BLAS.get_or_init(py, || {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        let names = ["libcublas.so.13", "libcublas.so.12"];
+        // SAFETY: the library is loaded already (`NOLOAD`); names and types are those of `cublas_api.h`.
+        unsafe {
+            let library = (names.iter()).find_map(|n| Library::open(Some(*n), flags).ok())?;
+            Some(Blas {
+                gemm: *library.get(b"cublasGemmEx").ok()?,
+                batched: *library.get(b"cublasGemmStridedBatchedEx").ok()?,
+                _library: library,
+            })
+        }
+    });
+    found.as_ref()
+}
+
+/// PyTorch's handle for the current thread, device and stream.
+pub fn handle(py: Python<'_>) -> PyResult<usize> {
+    py.import(intern!(py, "torch._C"))?
+        .call_method0(intern!(py, "_cuda_getCurrentBlasHandle"))?
+        .extract()
+}
+
+/// `out = a @ b`, as cuBLAS counts: in columns, so that the operands are exchanged.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gemm {
+    transposed: [i32; 2],
+    sizes: [i32; 3],
+    leading: [i32; 3],
+    /// Products, and elements from one to the next in `b`, `a` and `out`.
+    count: i32,
+    steps: [i64; 3],
+    kind: i32,
+}
+
+impl Gemm {
+    /// `None` for what cuBLAS does not take as it lies.
+    pub fn of(a: &Shape, b: &Shape, out: &Shape) -> Option<Gemm> {
+        // PyTorch's numbers of float32, float16 and bfloat16, and CUDA's.
+        let kind = match out.dtype {
+            6 => 0,
+            5 => 2,
+            15 => 14,
+            _ => return None,
+        };
+        if a.dtype != out.dtype || b.dtype != out.dtype {
+            return None;
+        }
+        let rank = out.sizes.len();
+        if !(2..=3).contains(&rank) || a.sizes.len() != rank || b.sizes.len() != rank {
+            return None;
+        }
+        let (m, n, k) = (out.sizes[rank - 2], out.sizes[rank - 1], a.sizes[rank - 1]);
+        if [m, n, k].contains(&0) || out.sizes.contains(&0) {
+            return None;
+        }
+        let int = |v: i64| i32::try_from(v).ok();
+        // Rows of `rows`, `columns` long: whether they are columns of the library's matrix, and what is between them.
+        let lies = |s: &Shape, rows: i64, columns: i64| -> Option<(i32, i32)> {
+            let (outer, inner) = (s.strides[rank - 2], s.strides[rank - 1]);
+            if (inner == 1 || columns == 1) && (outer >= columns || rows == 1) {
+                return Some((0, int(if rows == 1 { columns } else { outer })?));
+            }
+            if (outer == 1 || rows == 1) && (inner >= rows || columns == 1) {
+                return Some((1, int(if columns == 1 { rows } else { inner })?));
+            }
+            None
+        };
+        let (ta, la) = lies(a, m, k)?;
+        let (tb, lb) = lies(b, k, n)?;
+        let (to, lo) = lies(out, m, n)?;
+        if to != 0 {
+            return None;
+        }
+        let step = |s: &Shape| if rank == 3 { s.strides[0] } else { 0 };
+        Some(Gemm {
+            transposed: [tb, ta],
+            sizes: [int(n)?, int(m)?, int(k)?],
+            leading: [lb, la, lo],
+            count: if rank == 3 { int(out.sizes[0])? } else { 1 },
+            steps: [step(b), step(a), step(out)],
+            kind,
+        })
+    }
+}
+
+impl Blas {
+    /// Issues a product; false where the library refuses it.
+    ///
+    /// # Safety
+    /// The handle is valid, and the addresses are of memory as the product was made for, until the work is done.
+    pub unsafe fn run(
+        &self,
+        handle: usize,
+        g: &Gemm,
+        a: DevicePtr,
+        b: DevicePtr,
+        out: DevicePtr,
+    ) -> bool {
+        let (one, zero) = (1f32, 0f32);
+        let (one, zero): (*const f32, *const f32) = (&one, &zero);
+        let handle = handle as Handle;
+        let (a, b, out) = (a as *const c_void, b as *const c_void, out as *mut c_void);
+        let ([tb, ta], [n, m, k], [lb, la, lo]) = (g.transposed, g.sizes, g.leading);
+        // SAFETY: by the caller's promise; both numbers are read before the call returns.
+        let status = unsafe {
+            match g.count {
+                1 => (self.gemm)(
+                    handle,
+                    tb,
+                    ta,
+                    n,
+                    m,
+                    k,
+                    one.cast(),
+                    b,
+                    g.kind,
+                    lb,
+                    a,
+                    g.kind,
+                    la,
+                    zero.cast(),
+                    out,
+                    g.kind,
+                    lo,
+                    COMPUTE_32F,
+                    DEFAULT,
+                ),
+                count => (self.batched)(
+                    handle,
+                    tb,
+                    ta,
+                    n,
+                    m,
+                    k,
+                    one.cast(),
+                    b,
+                    g.kind,
+                    lb,
+                    g.steps[0],
+                    a,
+                    g.kind,
+                    la,
+                    g.steps[1],
+                    zero.cast(),
+                    out,
+                    g.kind,
+                    lo,
+                    g.steps[2],
+                    count,
+                    COMPUTE_32F,
+                    DEFAULT,
+                ),
+            }
+        };
+        status == 0
+    }
+}

@@ -1,0 +1,438 @@
+"""Compiled models on a GPU: right results, latency, first calls, the host's share. Needs no Rust and no network.
+
+usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,chain,zoo,train,first,op_db] [--seconds S] [--json FILE]
+
+MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. Times of compilers are
+taken in turns in one process; first calls are made in processes of their own, with empty caches and again with full ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any, Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(64, 128), nn.Linear(128, 64), nn.LayerNorm(64)
+
+    def forward(self, x):
+        return self.norm(x + self.b(F.gelu(self.a(x))))
+
+
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(F.adaptive_avg_pool2d(F.max_pool2d(self.stem(x), 2), 1).flatten(1))
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=64, heads=4):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d))
+
+
+def models(path: str | None) -> dict[str, Callable[[], Any]]:
+    if path is None:
+        return {
+            "tiny": lambda: (Tiny(), (torch.randn(32, 64),)),
+            "pictures": lambda: (Pictures(), (torch.randn(2, 3, 32, 32),)),
+            "attention": lambda: (Attention(), (torch.randn(2, 16, 64),)),
+        }
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location("models", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["models"] = module
+    spec.loader.exec_module(module)
+    return module.ZOO
+
+
+def prepare(make: Callable[[], Any], dtype: torch.dtype, train: bool = False) -> Any:
+    torch.manual_seed(0)
+    model, inputs = make()
+    if train:
+        # One example alone leaves batch normalisation nothing to normalise.
+        several = lambda x: torch.randn(8, *x.shape[1:]) if x.is_floating_point() else torch.cat([x.roll(k, -1) for k in range(8)])  # noqa: E731
+        inputs = tuple(several(x) if x.shape[0] == 1 else x for x in inputs)
+    for m in model.modules():
+        if isinstance(m, nn.Dropout):
+            m.p = 0.0
+    inputs = tuple(x.cuda().to(dtype) if x.is_floating_point() else x.cuda() for x in inputs)
+    return model.cuda().to(dtype).train(train), inputs
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+def error(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
+    """The largest relative error in norm."""
+    worst = 0.0
+    for g, w in zip(got, want, strict=True):
+        g, w = g.double(), w.double()
+        if not torch.equal(g.isnan(), w.isnan()):
+            return math.inf
+        worst = max(worst, float((g - w).nan_to_num().norm() / w.nan_to_num().norm().clamp_min(1e-12)))
+    return worst
+
+
+def total_error(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
+    """The relative error in norm of all tensors as one: some gradients are nothing but rounding."""
+    apart = sum(float((g.double() - w.double()).square().sum()) for g, w in zip(got, want, strict=True))
+    whole = sum(float(w.double().square().sum()) for w in want)
+    return math.sqrt(apart / max(whole, 1e-300)) if math.isfinite(apart) else math.inf
+
+
+def compiled(f: Any, backend: str, graphs: bool = False, **options: Any) -> Any:
+    if backend == "eager":
+        return f
+    # A function of its own: what Dynamo compiled for another backend belongs to other code.
+    names: dict[str, Any] = {"f": f}
+    exec("def own(*args):\n    return f(*args)", names)
+    f = names["own"]
+    if backend == "inductor":
+        return torch.compile(f, mode="reduce-overhead" if graphs else None)
+    return torch.compile(f, backend=backend, options={"strict": True, **({"cudagraphs": True} if graphs else {}), **options})
+
+
+def times(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median milliseconds of each call, in turns, each waited for."""
+    for f in calls.values():
+        for _ in range(5):
+            f()
+    torch.cuda.synchronize()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, f in calls.items():
+            for _ in range(5):
+                start = time.perf_counter()
+                f()
+                torch.cuda.synchronize()
+                taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) * 1e3 for name, t in taken.items()}
+
+
+def report() -> str:
+    import inrush
+
+    last = inrush.last_compile()
+    if last is None:
+        return ""
+    libraries = sum(len(g.libraries) for g in last.all_graphs())
+    text = f"{last.kernels} kernels, {libraries} library calls, {last.extern_calls} called"
+    text += "".join(f"; not captured: {g.graphs}" for g in last.all_graphs() if g.graphs)
+    return text + "".join(f"; {f}" for f in last.fallbacks)
+
+
+class Run:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.rows, self.failures = args, [], []
+        self.zoo = models(args.models)
+        self.names = args.names.split(",") if args.names else list(self.zoo)
+
+    def row(self, section: str, name: str, **values: Any) -> None:
+        self.rows.append({"section": section, "name": name, **values})
+        text = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+        print(f"{section:6} {name:28} {text}", flush=True)
+
+    def attempt(self, section: str, name: str, f: Callable[[], None]) -> None:
+        torch._dynamo.reset()
+        try:
+            f()
+        except Exception as e:
+            lines = str(e).strip().splitlines() or [repr(e)]
+            self.failures.append(f"{section} {name}: {type(e).__name__}: " + " | ".join(lines[:12])[:1500])
+            print("FAILED", self.failures[-1], flush=True)
+            if self.args.verbose:
+                traceback.print_exc()
+
+    def smoke(self) -> None:
+        """Small functions of every kind of step."""
+        x, y = torch.randn(33, 65, device="cuda"), torch.randn(33, 65, device="cuda")
+        image = torch.randn(2, 3, 16, 16, device="cuda")
+        half = torch.tensor(0.5)
+        functions: dict[str, tuple[Any, ...]] = {
+            "pointwise": (lambda a, b: torch.sigmoid(a * b) + a, x, y),
+            "softmax, product": (lambda a, b: (torch.softmax(a, -1) @ b.t()).relu() + 1, x, y),
+            "sums": (lambda a, b: (a.sum(), a.var(0), (a * b).mean(1), a.argmax(1)), x, y),
+            "transpose": (lambda a, b: a.t().contiguous() + b.t(), x, y),
+            "views as results": (lambda a, b: (a.view(65, 33), a[2:] + 1, b.t()), x, y),
+            "unaligned input": (lambda a, b: a * 2 + b, x.flatten()[1:1000], y.flatten()[:999]),
+            "sort": (lambda a, b: (a.sort(-1)[0] + 1, b.topk(3)[1]), x, y),
+            "data dependent": (lambda a, b: a[a[:, 0] > 0] * 2, x, y),
+            "cumsum": (lambda a, b: a.cumsum(1) + b.cumsum(0), x, y),
+            "index_put": (lambda a, b: a.index_put((torch.tensor([0, 0, 2], device=a.device),), b[:3], accumulate=True), x, y),
+            "arange": (lambda a, b: a * torch.arange(65, device=a.device) + torch.ones(65, device=a.device), x, y),
+            "cpu scalar": (lambda a, b: a * half + b, x, y),
+            "to the host": (lambda a, b: ((a + 1).cpu() * 2, b + 1), x, y),
+            "convolution": (lambda a, b: F.relu(F.conv2d(a, b, padding=1)) + 1, image, torch.randn(4, 3, 3, 3, device="cuda")),
+            "attention": (lambda q, k: F.scaled_dot_product_attention(q, k, k) * 2, *torch.randn(2, 1, 2, 16, 32, device="cuda")),
+            "in place": (lambda a, b: (a.add_(1), b.mul_(2).sum())[1], x.clone(), y.clone()),
+        }
+        for name, (f, *inputs) in functions.items():
+
+            def one(f: Any = f, inputs: Any = inputs) -> None:
+                g = compiled(f, "inrush")
+                for _ in range(3):
+                    theirs, ours = [i.clone() for i in inputs], [i.clone() for i in inputs]
+                    if "unaligned" in name:
+                        ours[0] = torch.cat([ours[0][:1], ours[0]])[1:]
+                    want, got = f(*theirs), g(*ours)
+                    worst = error(tensors(got) + ours, tensors(want) + theirs)
+                    if not worst < 1e-4:
+                        raise AssertionError(f"error {worst}")
+                torch.cuda.synchronize()
+                self.row("smoke", name, error=worst, steps=report())
+
+            self.attempt("smoke", name, one)
+
+    def chain(self) -> None:
+        """The host's time for a launch, over a chain of kernels that cannot be fused."""
+
+        def f(x):
+            for k in range(200):
+                x = torch.softmax(x, k % 2)
+            return x
+
+        def one() -> None:
+            import inrush
+
+            x = torch.randn(64, 64, device="cuda")
+            calls = {"inrush": compiled(f, "inrush")}
+            with torch.no_grad():
+                got, want = calls["inrush"](x), f(x)
+                kernels = max(1, inrush.last_compile().kernels)
+                values: dict[str, Any] = {"error": error([got], [want]), "kernels": kernels}
+                if self.args.inductor:
+                    calls["inductor"] = compiled(f, "inductor")
+                    calls["inductor"](x)
+                for name, c in calls.items():
+                    taken, whole = [], []
+                    for _ in range(60):
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        c(x)
+                        taken.append(time.perf_counter() - start)
+                        torch.cuda.synchronize()
+                        whole.append(time.perf_counter() - start)
+                    values[f"{name} us a launch"] = statistics.median(taken[10:]) * 1e6 / kernels
+                    values[f"{name} us waited for"] = statistics.median(whole[10:]) * 1e6 / kernels
+            self.row("chain", "200 softmaxes", **values)
+
+        self.attempt("chain", "200 softmaxes", one)
+
+    def model(self, name: str, dtype: str) -> None:
+        """Inference: error against eager in float32, latency in turns."""
+        model, inputs = prepare(self.zoo[name], DTYPES[dtype])
+        exact, wide = prepare(self.zoo[name], torch.float32)
+        with torch.no_grad():
+            want = tensors(exact(*wide))
+            eager = error(tensors(model(*inputs)), want)
+            del exact
+            calls = {"eager": model, "inrush": compiled(model, "inrush")}
+            worst = error(tensors(calls["inrush"](*inputs)), want)
+            steps = report()
+            worst = max(worst, error(tensors(calls["inrush"](*inputs)), want))
+            if not worst <= 2 * eager + 1e-4:
+                raise AssertionError(f"error {worst}, eager's is {eager}; {steps}")
+            if self.args.graphs:
+                calls["inrush graphs"] = compiled(copy.copy(model), "inrush", graphs=True)
+                for _ in range(3):
+                    worst = max(worst, error(tensors(calls["inrush graphs"](*inputs)), want))
+                if not worst <= 2 * eager + 1e-4:
+                    raise AssertionError(f"error {worst} with graphs, eager's is {eager}")
+            if self.args.inductor:
+                calls["inductor"] = compiled(copy.copy(model), "inductor")
+                calls["inductor"](*inputs)
+                if self.args.graphs:
+                    calls["inductor graphs"] = compiled(copy.copy(model), "inductor", graphs=True)
+            # Host work only: what the caller waits for before it goes on.
+            run = {n: (lambda c=c: c(*inputs)) for n, c in calls.items()}
+            ms = times(run, self.args.each)
+            host = []
+            for _ in range(30):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                run["inrush"]()
+                host.append(time.perf_counter() - start)
+        ratios = {}
+        if "inductor" in ms:
+            ratios["inductor/inrush"] = ms["inductor"] / ms["inrush"]
+        if "inductor graphs" in ms and "inrush graphs" in ms:
+            ratios["inductor/inrush with graphs"] = ms["inductor graphs"] / ms["inrush graphs"]
+        self.row("zoo", f"{name} {dtype}", error=worst, eager_error=eager, **ms, host=statistics.median(host) * 1e3, **ratios, steps=steps)
+
+    def training(self, name: str, dtype: str) -> None:
+        """Loss and gradients against eager in float32."""
+
+        def step(f: Any, m: Any, x: Any) -> list[torch.Tensor]:
+            m.zero_grad()
+            out = tensors(f(*x))[0]
+            loss = out.float().square().mean()
+            loss.backward()
+            return [loss.detach()] + [p.grad for p in m.parameters() if p.grad is not None]
+
+        exact, wide = prepare(self.zoo[name], torch.float32, True)
+        want = step(exact, exact, wide)
+        twin, inputs = prepare(self.zoo[name], DTYPES[dtype], True)
+        eager = total_error(step(twin, twin, inputs), want)
+        model, inputs = prepare(self.zoo[name], DTYPES[dtype], True)
+        ours = compiled(model, "inrush")
+        worst = total_error(step(ours, model, inputs), want)
+        steps = report()
+        if not worst <= 2 * eager + 1e-3:
+            raise AssertionError(f"error {worst}, eager's is {eager}; {steps}")
+        calls = {"eager": lambda: step(twin, twin, inputs), "inrush": lambda: step(ours, model, inputs)}
+        if self.args.inductor:
+            third, _ = prepare(self.zoo[name], DTYPES[dtype], True)
+            theirs = compiled(third, "inductor")
+            step(theirs, third, inputs)
+            calls["inductor"] = lambda: step(theirs, third, inputs)
+        ms = times(calls, self.args.each)
+        ratios = {"inductor/inrush": ms["inductor"] / ms["inrush"]} if "inductor" in ms else {}
+        self.row("train", f"{name} {dtype}", error=worst, eager_error=eager, **ms, **ratios, steps=steps)
+
+    def first(self, name: str) -> None:
+        """First calls, in fresh processes: empty caches, then full ones."""
+        values: dict[str, Any] = {}
+        for backend in ["inrush"] + (["inductor"] if self.args.inductor else []):
+            with tempfile.TemporaryDirectory() as folder:
+                env = dict(os.environ, INRUSH_CACHE_DIR=f"{folder}/a", TORCHINDUCTOR_CACHE_DIR=f"{folder}/b", TRITON_CACHE_DIR=f"{folder}/c")
+                for state in ("cold", "warm"):
+                    command = [sys.executable, __file__, "--child", backend, "--names", name]
+                    command += ["--models", self.args.models] if self.args.models else []
+                    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+                    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+                    if done.returncode or not lines:
+                        raise RuntimeError(f"{backend} {state}: {done.stderr[-1500:]}")
+                    told = json.loads(lines[-1])
+                    print(f"first  {name:28} {backend} {state}: {told}", flush=True)
+                    values[f"{backend} {state}"] = told["seconds"]
+                    if backend == "inrush":
+                        values[f"{state} stages"] = told["stages"]
+        for state in ("cold", "warm"):
+            if f"inductor {state}" in values:
+                values[f"{state} ratio"] = values[f"inductor {state}"] / values[f"inrush {state}"]
+        self.row("first", f"{name} bf16", **values)
+
+    def all(self) -> None:
+        start = time.monotonic()
+        late = lambda: time.monotonic() - start > self.args.seconds  # noqa: E731
+        for section in self.args.sections.split(","):
+            if section in ("smoke", "chain"):
+                getattr(self, section)()
+            elif section in ("zoo", "train"):
+                method = self.model if section == "zoo" else self.training
+                for dtype in self.args.dtypes.split(","):
+                    for name in self.names:
+                        if not late():
+                            self.attempt(section, f"{name} {dtype}", lambda m=method, n=name, d=dtype: m(n, d))
+            elif section == "first":
+                for name in self.names:
+                    if not late():
+                        self.attempt(section, name, lambda n=name: self.first(n))
+            else:
+                raise SystemExit(f"there is no section `{section}`")
+        if late():
+            print("out of time: what is missing was not run")
+        self.means()
+
+    def means(self) -> None:
+        for section, key in [
+            ("zoo", "inductor/inrush"),
+            ("zoo", "inductor/inrush with graphs"),
+            ("train", "inductor/inrush"),
+            ("first", "cold ratio"),
+            ("first", "warm ratio"),
+        ]:
+            found = [r[key] for r in self.rows if r["section"] == section and key in r]
+            if found:
+                mean = math.exp(statistics.fmean(map(math.log, found)))
+                print(f"{section} {key}: geometric mean {mean:.3f} of {len(found)}")
+
+
+def child(args: argparse.Namespace) -> None:
+    """One first call."""
+    model, inputs = prepare(models(args.models)[args.names], torch.bfloat16)
+    with torch.no_grad():
+        model(*inputs)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        compiled(model, args.child)(*inputs)
+        torch.cuda.synchronize()
+        taken = time.perf_counter() - start
+    stages = {}
+    if args.child == "inrush":
+        import inrush
+
+        stages = {k: round(v, 3) for k, v in inrush.last_compile().stages.items()} | {"backend": round(inrush.last_compile().seconds, 3)}
+    print(json.dumps({"seconds": taken, "stages": stages}))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models")
+    parser.add_argument("--names", default="")
+    parser.add_argument("--sections", default="smoke,chain,zoo,train,first")
+    parser.add_argument("--dtypes", default="bf16,f32")
+    parser.add_argument("--inductor", action="store_true", help="measure torch.compile's own beside")
+    parser.add_argument("--graphs", action="store_true", help="with CUDA graphs too")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after these")
+    parser.add_argument("--each", type=float, default=1.0, help="seconds of timing for each model")
+    parser.add_argument("--json")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args)
+        return 0
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    # Both sides round alike: what is compared is the compiler.
+    torch.backends.cudnn.allow_tf32 = False
+    run = Run(args)
+    try:
+        run.all()
+    finally:
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as out:
+                json.dump({"rows": run.rows, "failures": run.failures}, out, indent=1)
+    for f in run.failures:
+        print("FAILED", f)
+    print(f"{len(run.rows)} rows, {len(run.failures)} failures")
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Models compiled for a GPU, run on the CPU: kernels in Triton's interpreter, libraries by the CPU's functions.
+
+Run by `test_gpu.py` in a process of its own, since Triton reads at its import whether it interprets. Prints a line of JSON
+for each case: `{"name", "kernels", "libraries", "called", "failed"}`.
+"""
+
+import copy
+import json
+import os
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+os.environ["INRUSH_INTERPRET"] = "cuda:h100"
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import inrush
+from conftest import same_layout, tensors
+from test_models import MODELS
+
+
+def pointwise(x, y):
+    return torch.sigmoid(x * y) + x, x.t().contiguous()
+
+
+def reductions(x, y):
+    return torch.softmax(x, -1), x.var(0), (x * y).sum(), x.argmax(1)
+
+
+def product(x, y):
+    return (torch.softmax(x, -1) @ y.t()).relu() + 1, torch.addmm(x[:, 0], x, y.t(), alpha=2)
+
+
+def views(x, y):
+    return x.view(-1), x[2:] + 1, y.t(), (x @ y.t())[1:]
+
+
+def sorting(x, y):
+    return x.sort(-1)[0] + 1, y.topk(3)[1]
+
+
+def data_dependent(x, y):
+    return x[x[:, 0] > 0] * 2, y + 1
+
+
+def in_place(x, y):
+    x.add_(1)
+    y[1:].mul_(2)
+    return (x @ y.t()).sum()
+
+
+def numbers(x, y):
+    return x * torch.arange(x.shape[1]) + 2, torch.ones(3)
+
+
+def unaligned(x, y):
+    return x.flatten()[1:] * 2 + y.flatten()[1:]
+
+
+def dropout(x, y):
+    return F.dropout(x, 0.5).ne(0).sum() >= 0
+
+
+FUNCTIONS = [pointwise, reductions, product, views, sorting, data_dependent, in_place, numbers, unaligned, dropout]
+
+
+def compare(f, args, dynamic=None):
+    compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": False}, dynamic=dynamic)
+    for _ in range(2):
+        theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
+        wanted, got = f(*theirs), compiled(*ours)
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+        same_layout(got, wanted)
+
+
+def training(model, x):
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="inrush", options={"strict": True, "cache": False})
+    for m, f in ((twin, twin), (model, compiled)):
+        sum(o.float().square().mean() for o in tensors(f(x))).backward()
+    for (name, p), q in zip(model.named_parameters(), twin.named_parameters()):
+        torch.testing.assert_close(p.grad, q[1].grad, rtol=1e-2, atol=1e-4, msg=lambda m: f"gradient of {name}: {m}")
+
+
+def cases():
+    x, y = torch.randn(7, 18), torch.randn(7, 18)
+    for f in FUNCTIONS:
+        yield f.__name__, lambda f=f: compare(f, (x.clone(), y.clone()))
+    yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
+    yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
+    for name in ("convolutional", "attention", "group_norm"):
+        make, inputs = MODELS[name]
+        yield f"{name}, eval", lambda make=make, inputs=inputs: compare(no_grad(make().eval()), (inputs(2),))
+    for name in ("convolutional", "attention"):
+        make, inputs = MODELS[name]
+        yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))
+
+
+def no_grad(model: nn.Module):
+    return torch.no_grad()(lambda x: model(x))
+
+
+def main():
+    for name, run in cases():
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        row = {"name": name, "failed": None}
+        try:
+            run()
+            done = inrush.last_compile()
+            graphs = list(done.all_graphs())
+            row |= {"kernels": done.kernels, "libraries": [op for g in graphs for op in g.libraries], "called": done.fallbacks}
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {error}"[:3000]
+        print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

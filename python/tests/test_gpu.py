@@ -1,0 +1,39 @@
+"""The way of a graph on a GPU, without one: see `interpreted.py`."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    script = os.path.join(os.path.dirname(__file__), "interpreted.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=1200)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0 and rows, done.stderr[-3000:]
+    return {r["name"]: r for r in rows}
+
+
+def test_results_are_those_of_eager(rows):
+    failed = [f"{r['name']}: {r['failed']}" for r in rows.values() if r["failed"]]
+    assert not failed, "\n".join(failed)
+
+
+def test_kernels_are_made_for_the_gpu(rows):
+    assert rows["pointwise"]["kernels"] > 0 and not rows["pointwise"]["called"]
+
+
+def test_products_are_a_librarys(rows):
+    assert rows["product"]["libraries"] == ["aten.mm.default", "aten.addmm.default"]
+    assert "aten.convolution.default" in rows["convolutional, eval"]["libraries"]
+
+
+def test_nothing_is_called_that_need_not_be(rows):
+    for name in ("reductions", "product", "views", "in_place", "numbers", "attention, eval", "convolutional, eval"):
+        assert not rows[name]["called"], rows[name]
