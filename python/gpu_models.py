@@ -152,7 +152,6 @@ def report() -> str:
         return ""
     libraries = sum(len(g.libraries) for g in last.all_graphs())
     text = f"{last.kernels} kernels, {libraries} library calls, {last.extern_calls} called"
-    text += "".join(f"; not captured: {g.graphs}" for g in last.all_graphs() if g.graphs)
     return text + "".join(f"; {f}" for f in last.fallbacks)
 
 

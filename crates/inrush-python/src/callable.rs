@@ -2,9 +2,8 @@
 
 use crate::compile::{self, Report, Settings};
 use crate::errors::raise;
-use crate::gpu;
 use crate::recipe::Recipe;
-use crate::run::{MachineCode, Runner};
+use crate::run::Runner;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -89,11 +88,6 @@ impl Compiled {
         d.set_item("contractions", r.contractions)?;
         d.set_item("segments", r.segments)?;
         d.set_item("libraries", &r.libraries)?;
-        if let MachineCode::Gpu(e) = &self.runner.code
-            && let Some(graphs) = &e.graphs
-        {
-            gpu::describe(graphs, &d)?;
-        }
         d.set_item("python", self.runner.recipe.enters_python())?;
         let calls = r
             .calls

@@ -15,7 +15,7 @@ use inrush_cuda::driver::{Driver, Stream};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt};
+use pyo3::types::PyInt;
 use smallvec::SmallVec;
 use std::sync::{Mutex, PoisonError};
 
@@ -75,15 +75,19 @@ pub enum Todo {
 
 impl Graphs {
     /// Why calls are not captured, if they are not.
-    pub fn refused(&self) -> Option<String> {
+    fn refused(&self) -> Option<String> {
         self.refused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    fn refuse(&self, why: String) {
+    fn refuse(&self, py: Python<'_>, why: String) -> PyResult<()> {
+        let log = py.import("inrush._log")?.getattr("compile")?;
+        let text = "calls are not captured as CUDA graphs: %s";
+        log.call_method1("warning", (text, &why))?;
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        Ok(())
     }
 
     /// Replays a call, or captures it first; `run` runs the steps.
@@ -103,7 +107,7 @@ impl Graphs {
         let addresses = match addresses(py, shims, device, recipe, call)? {
             Ok(a) => a,
             Err(why) => {
-                self.refuse(why);
+                self.refuse(py, why)?;
                 return Ok(Todo::Run);
             }
         };
@@ -147,7 +151,7 @@ impl Graphs {
             match capture(py, shims, device, stream, call, entry, &addresses, run) {
                 Ok(c) => entry.captured = Some(c),
                 Err(e) => {
-                    self.refuse(format!("it cannot be captured: {e}"));
+                    self.refuse(py, e.to_string())?;
                     return Ok(Todo::Run);
                 }
             }
@@ -338,9 +342,4 @@ impl Captured {
             })
             .collect()
     }
-}
-
-/// For reports.
-pub fn describe(graphs: &Graphs, d: &Bound<'_, PyDict>) -> PyResult<()> {
-    d.set_item("graphs", graphs.refused())
 }

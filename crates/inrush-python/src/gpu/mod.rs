@@ -26,4 +26,4 @@ pub mod library;
 mod plan;
 
 pub use engine::Engine;
-pub use graphs::{Todo, describe};
+pub use graphs::Todo;
