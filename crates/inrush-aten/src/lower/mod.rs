@@ -283,12 +283,19 @@ impl<'g> Lower<'g> {
         BodyBuilder::new(self.exprs, sizes)
     }
 
-    /// Adds a finished body.
+    /// Adds a finished body. One that writes none of the places of a buffer is left out: nothing is to be done, and later
+    /// stages may take what does not vary along an axis to happen once.
     pub fn push(&mut self, body: BodyBuilder<'g>) {
         let body = Body {
             origins: vec![self.origin],
             ..body.finish()
         };
+        let empty = |s: &Expr| self.exprs.is_int(*s, 0);
+        let full = |buf: BufId| !self.loops.buffers[buf.index()].sizes.iter().any(empty);
+        let nothing = body.axes[..body.outer].iter().any(|a| empty(&a.size));
+        if nothing && body.writes().iter().copied().all(full) {
+            return;
+        }
         self.loops.nodes.push(Node::Body(body));
     }
 
