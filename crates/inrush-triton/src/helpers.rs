@@ -141,6 +141,15 @@ def bit_and(a, b):
 ",
     },
     Helper {
+        name: "rsqrt",
+        text: "\
+def rsqrt(x):
+    # The machine's instruction flushes subnormal operands.
+    small = x < 1.1754944e-38
+    return tl.rsqrt(tl.where(small, x * 16777216.0, x)) * tl.where(small, 4096.0, 1.0)
+",
+    },
+    Helper {
         name: "one_plus_erf",
         text: "\
 def one_plus_erf(x):

@@ -67,8 +67,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Reciprocal => format!("1.0 / {x}"),
         Sqrt if d == DType::F32 => call("tl.sqrt_rn"),
         Sqrt => call("tl.sqrt"),
-        // The machine's instruction flushes subnormal operands.
-        Rsqrt if d == DType::F32 => format!("1.0 / tl.sqrt_rn({x})"),
+        Rsqrt if d == DType::F32 => call("rsqrt"),
         Rsqrt => call("libdevice.rsqrt"),
         Sign if d.is_unsigned() => format!("({x} != 0).to(tl.{ty})"),
         Sign => format!("({x} > 0).to(tl.{ty}) - ({x} < 0).to(tl.{ty})"),

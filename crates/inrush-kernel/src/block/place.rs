@@ -11,9 +11,6 @@ use inrush_expr::{Expr, Sym};
 use inrush_loops::{BufId, StoreMode};
 use rustc_hash::FxHashMap;
 
-/// Rows that may wait in registers for a reduction.
-const AHEAD: usize = 3;
-
 pub(crate) struct Placer<'p, 'a> {
     pub b: &'p Builder<'a>,
     pub live: &'p Live,
@@ -26,8 +23,6 @@ pub(crate) struct Placer<'p, 'a> {
     pub own: u32,
     /// All dimensions without the own one.
     pub grid: u32,
-    /// Axes of the grid, scalar ones included.
-    grid_syms: &'p [Sym],
     shapes: Vec<u32>,
     known: Vec<bool>,
     /// Values known within the open loop.
@@ -52,7 +47,6 @@ impl<'p, 'a> Placer<'p, 'a> {
         streamed: u32,
         own: u32,
         grid: u32,
-        grid_syms: &'p [Sym],
     ) -> Self {
         let mut p = Placer {
             b,
@@ -62,7 +56,6 @@ impl<'p, 'a> Placer<'p, 'a> {
             streamed,
             own,
             grid,
-            grid_syms,
             shapes: Vec::new(),
             known: vec![false; b.values.len()],
             inside: None,
@@ -104,7 +97,6 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     pub fn run(mut self) -> Result<(Vec<BlockItem>, Vec<u32>)> {
-        self.ahead()?;
         for n in 0..self.b.nests.len() {
             let nest = &self.b.nests[n];
             let effects: Vec<Effect> = (nest.effects.iter())
@@ -126,48 +118,6 @@ impl<'p, 'a> Placer<'p, 'a> {
             self.stream(&effects)?;
         }
         Ok((self.outer, self.shapes))
-    }
-
-    /// Rows held whole: what is loaded from memory anyway is asked for before the first reduction waits for its threads.
-    /// What all programs read comes from a cache and can wait.
-    fn ahead(&mut self) -> Result<()> {
-        let reduces = (self.b.nests.iter().flat_map(|n| &n.effects))
-            .any(|e| matches!(e.kind, EffectKind::Update { .. }));
-        if self.streamed != 0 || self.own == 0 || !reduces {
-            return Ok(());
-        }
-        let ex = &self.b.loops.exprs;
-        let written: Vec<BufId> = (self.b.nests.iter().flat_map(|n| &n.effects))
-            .filter_map(|e| match &e.kind {
-                EffectKind::Store { buf, .. } => Some(self.storage(*buf)),
-                _ => None,
-            })
-            .collect();
-        let first: Vec<ValId> = (0..self.b.values.len())
-            .map(ValId::from_index)
-            .filter(|v| {
-                let Def::Load {
-                    buf, offset, mask, ..
-                } = &self.b.values[v.index()].def
-                else {
-                    return false;
-                };
-                let own = self.shapes[v.index()] & self.own != 0;
-                let rows = (self.grid_syms.iter()).any(|s| ex.contains_sym(*offset, *s));
-                own && rows
-                    && mask.is_none()
-                    && self.live.values[v.index()]
-                    && !matches!(self.b.buffers[buf.index()].role, BufRole::Local { .. })
-                    && !written.contains(&self.storage(*buf))
-                    && self.b.uses(*v).is_empty()
-            })
-            .collect();
-        if (2..=AHEAD).contains(&first.len()) {
-            for v in first {
-                self.need(v)?;
-            }
-        }
-        Ok(())
     }
 
     /// One pass over the streamed axis.

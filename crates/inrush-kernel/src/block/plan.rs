@@ -149,13 +149,7 @@ pub(crate) fn finish(
             }
         }
     }
-    let grid_syms: Vec<Sym> = (dims.iter())
-        .filter(|d| d.role == DimRole::Grid)
-        .map(|d| d.sym)
-        .collect();
-    let placer = Placer::new(
-        builder, &live, context, &bits, streamed, own, grid, &grid_syms,
-    );
+    let placer = Placer::new(builder, &live, context, &bits, streamed, own, grid);
     let (items, shapes) = placer.run()?;
     let programs = ex.product(
         (dims.iter())
@@ -306,7 +300,7 @@ fn sizes(
     let Some(own) = own else {
         if y.is_some() {
             // Where rows start anywhere, elements move one at a time: more threads have more of them under way.
-            let (bx, by, most) = match (work.bytes <= 2, work.aligned, nx < SHORT) {
+            let (bx, by, most) = match (work.bytes <= 2, work.aligned, nx.min(ny) < SHORT) {
                 (true, true, _) => (64, 128, 8),
                 (false, true, _) => (32, 64, 8),
                 (true, false, false) => (128, 64, 16),
