@@ -1,7 +1,8 @@
 //! The `run` block: every way to evaluate the program gives the same on random inputs.
 //!
 //! Settings after the fence: `s0=3` (a symbol's value), `x=0..5` (range of an integer input), `ordinary` (no NaN or infinity
-//! among the inputs), `seed=7`, `interpreted` (nothing is compiled). The block's text says who took part, so that nobody is left out silently.
+//! among the inputs), `seed=7`, `interpreted` (nothing is compiled), `lowered` (the interpreter of graphs, which does not know
+//! every operator, takes no part). The block's text says who took part, so that nobody is left out silently.
 
 use crate::Block;
 use crate::compiled::Compiled;
@@ -19,6 +20,7 @@ pub(crate) struct Settings {
     ranges: BTreeMap<String, (i64, i64)>,
     special: bool,
     interpreted: bool,
+    lowered: bool,
     pub(crate) seed: u64,
 }
 
@@ -40,7 +42,9 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     let settings = settings(block)?;
     let mut who: Vec<Participant> = Vec::new();
     let exact = LoopsOptions::default();
-    if let Program::Graph(g) = program {
+    if let Program::Graph(g) = program
+        && !settings.lowered
+    {
         let symbols = settings.symbols.clone();
         who.push((
             "graph",
@@ -163,6 +167,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
         ranges: BTreeMap::new(),
         special: true,
         interpreted: false,
+        lowered: false,
         seed: 1,
     };
     for word in &block.settings {
@@ -171,6 +176,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
         match word.split_once('=') {
             None if word == "ordinary" => out.special = false,
             None if word == "interpreted" => out.interpreted = true,
+            None if word == "lowered" => out.lowered = true,
             None => return Err(bad()),
             Some(("seed", v)) => out.seed = number(v)? as u64,
             Some((name, v)) => match v.split_once("..") {
