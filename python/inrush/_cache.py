@@ -16,6 +16,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
+import torch
+
 from inrush import _compat, _gpu, _native, _report
 from inrush._options import Options
 
@@ -57,6 +59,30 @@ class Code(_compat.Code):
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Nothing to keep."""
+
+
+class _Moved:
+    """A tensor of a GPU as it is written down."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.device = str(tensor.device)
+        self.tensor = tensor.cpu()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _back, (self.tensor, self.device)
+
+
+def _back(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    with _compat.no_tracing():
+        return tensor.to(device)
+
+
+def portable(constant: Any) -> Any:
+    """A constant of a graph for a pickler: PyTorch's entries are written while tensors are fake, which this one is not."""
+    if not isinstance(constant, torch.Tensor) or constant.device.type == "cpu":
+        return constant
+    with _compat.no_tracing():
+        return _Moved(constant)
 
 
 def folder(options: Options) -> str | None:

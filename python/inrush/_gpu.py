@@ -33,7 +33,8 @@ _started = False
 def warm() -> None:
     """Starts what builds kernels, in the background, where there is a GPU."""
     global _started
-    if _started or torch.version.cuda is None or not torch.cuda.is_available():
+    # Whoever has a tensor on a GPU has initialised it; asking for devices would do that to everybody.
+    if _started or not torch.cuda.is_initialized():
         return
     _started = True
     try:

@@ -1,6 +1,6 @@
 """PyTorch's own operator samples (op_db), compiled and compared with eager.
 
-usage: op_db [--shard I/N] [--samples K] [--dtype D] [--direction D] [--workers W] [--into FILE]
+usage: op_db [--shard I/N] [--samples K] [--device D] [--dtype D] [--direction D] [--workers W] [--into FILE]
              [--table FILE] [--called] [--from FILE] [--worse] [NAME ...]
 
 A cell is an operator with a dtype, forward or backward. For each, some samples (--samples), spread over all that PyTorch has,
@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shard", default="1/1", help="which share of the operators, `2/8`")
     parser.add_argument("--samples", type=int, help="samples of each cell; 0: all; by default 12, 8 for gradients, 6 for dtypes but float32")
     parser.add_argument("--dtype", action="append", choices=samples.DTYPES)
+    parser.add_argument("--device", default="cpu", help="`cuda` for samples on a GPU")
     parser.add_argument("--direction", action="append", choices=("forward", "backward"))
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--into", help="write the outcomes there, a JSON object a line")
@@ -82,6 +83,7 @@ def main() -> int:
     if options.work:
         sweep.work(options.work, options.into, options.samples)
         return 0
+    os.environ["INRUSH_OP_DB_DEVICE"] = options.device
     known = samples.operators()
     names = set(options.names or samples.shard(list(known), options.shard))
     unknown = names - set(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator
@@ -36,6 +37,11 @@ class Cell:
         return cls(*text.rsplit(" ", 2))
 
 
+def device() -> str:
+    """Where the samples are; in the environment, since workers are processes."""
+    return os.environ.get("INRUSH_OP_DB_DEVICE", "cpu")
+
+
 def operators() -> dict[str, Any]:
     """All of op_db, by name and variant."""
     from torch.testing._internal.common_methods_invocations import op_db
@@ -48,8 +54,8 @@ def cells(known: dict[str, Any]) -> list[Cell]:
     """Every cell that PyTorch has samples for: all dtypes forward, gradients in float32."""
     out = []
     for name, op in known.items():
-        out += [Cell(name, d) for d in DTYPES if op.supports_dtype(getattr(torch, d), "cpu")]
-        if op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu"):
+        out += [Cell(name, d) for d in DTYPES if op.supports_dtype(getattr(torch, d), device())]
+        if op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device()):
             out.append(Cell(name, "float32", "backward"))
     return out
 
@@ -118,7 +124,7 @@ def samples(op: Any, cell: Cell, count: int | None) -> tuple[list[Sample], int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        found = list(op.sample_inputs("cpu", getattr(torch, cell.dtype), requires_grad=cell.direction == "backward"))
+        found = list(op.sample_inputs(device(), getattr(torch, cell.dtype), requires_grad=cell.direction == "backward"))
     count = cell.share() if count is None else count
     chosen = list(spread(found, count or len(found)))
     return [Sample(op, s, cell.direction) for s in chosen], len(found) - len(chosen)

@@ -51,6 +51,11 @@ def in_place(x, y):
     return (x @ y.t()).sum()
 
 
+def unaligned_in_place(x, y):
+    x.flatten()[1:].add_(y.flatten()[1:])
+    return y * 2
+
+
 def numbers(x, y):
     return x * torch.arange(x.shape[1]) + 2, torch.ones(3)
 
@@ -63,7 +68,7 @@ def dropout(x, y):
     return F.dropout(x, 0.5).ne(0).sum() >= 0
 
 
-FUNCTIONS = [pointwise, reductions, product, views, sorting, data_dependent, in_place, numbers, unaligned, dropout]
+FUNCTIONS = [pointwise, reductions, product, views, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
 
 
 def compare(f, args, dynamic=None):
@@ -90,6 +95,7 @@ def cases():
     for f in FUNCTIONS:
         yield f.__name__, lambda f=f: compare(f, (x.clone(), y.clone()))
     yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
+    yield "unaligned and written", lambda: compare(lambda a: a.mul_(3).sum(), (torch.randn(65)[1:],))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]

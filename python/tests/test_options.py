@@ -30,7 +30,9 @@ def test_bad_values_are_refused(given):
 
 
 def test_modes_are_checked():
-    assert _options.check({}, "max-autotune") == _options.Options()
+    assert _options.check({}, "default") == _options.Options()
+    assert _options.check({}, "reduce-overhead") == _options.Options(cudagraphs=True)
+    assert not _options.check({"cudagraphs": False}, "reduce-overhead").cudagraphs
     with pytest.raises(inrush.InputError, match="there is no mode `fast`; known: default"):
         _options.check({}, "fast")
 

@@ -63,12 +63,13 @@ impl Compiled {
         let bytes = serde_json::to_vec(&(&this.runner.recipe, &this.report, this.threads))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
         let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
+        let portable = py.import("inrush._cache")?.getattr("portable")?;
         let mut objects = Vec::new();
         for o in &this.runner.objects {
             let o = o.bind(py);
             objects.push(match o.is_instance(&overload)? {
                 true => (true, o.call_method0("name")?),
-                false => (false, o.clone()),
+                false => (false, portable.call1((o,))?),
             });
         }
         let restore = py.import("inrush._native")?.getattr("restore")?;

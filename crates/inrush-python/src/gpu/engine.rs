@@ -47,6 +47,9 @@ enum Code {
     Interpreter(Py<PyAny>, Vec<Py<PyAny>>),
 }
 
+/// Arguments that are written and did not lie as they should, and what was written in their stead.
+type Copies = Vec<(Py<PyAny>, Py<PyAny>)>;
+
 /// A plan and what it was made for: the stretch, and the symbols.
 type Planned = (usize, SmallVec<[Option<i64>; 8]>, Arc<Ready>);
 
@@ -219,7 +222,7 @@ impl Engine {
             own: (0..recipe.slots).map(|_| Owned::none(shims)).collect(),
             dropped: Vec::new(),
         };
-        let mut copies: Vec<(usize, Py<PyAny>)> = Vec::new();
+        let mut copies = Copies::new();
         for (k, stretch) in self.homes.stretches.iter().enumerate() {
             let ready = self.ready(k, call).map_err(raise)?;
             frame.stretch(py, call, &ready, &mut copies)?;
@@ -233,7 +236,7 @@ impl Engine {
                 frame.show(py, call, *s)?;
             }
         }
-        frame.copy_back(py, call, &mut copies)
+        frame.copy_back(py, &copies)
     }
 
     fn load(&self, py: Python<'_>, gpu: &Gpu) -> PyResult<Code> {
@@ -310,7 +313,7 @@ impl Frame<'_> {
         py: Python<'_>,
         call: &mut Call<'_>,
         ready: &Ready,
-        copies: &mut Vec<(usize, Py<PyAny>)>,
+        copies: &mut Copies,
     ) -> PyResult<()> {
         let plan = &ready.plan;
         let _arena = match plan.arena_bytes {
@@ -574,12 +577,12 @@ impl Frame<'_> {
         py: Python<'_>,
         call: &mut Call<'_>,
         op: &Op,
-        copies: &mut Vec<(usize, Py<PyAny>)>,
+        copies: &mut Copies,
     ) -> PyResult<()> {
         match op {
             Op::Take(t) => self.take(py, call, t, copies),
             Op::Python { step, reads } => {
-                self.copy_back(py, call, copies)?;
+                self.copy_back(py, copies)?;
                 for s in reads {
                     self.show(py, call, *s)?;
                 }
@@ -625,7 +628,7 @@ impl Frame<'_> {
         py: Python<'_>,
         call: &mut Call<'_>,
         t: &Take,
-        copies: &mut Vec<(usize, Py<PyAny>)>,
+        copies: &mut Copies,
     ) -> PyResult<()> {
         let shims = self.shims;
         let object = call.value(t.slot)?.bind(py);
@@ -660,7 +663,7 @@ impl Frame<'_> {
         copy.bind(py).call_method1(how, (object,))?;
         self.bases[t.slot] = address;
         if t.written {
-            copies.push((t.slot, copy));
+            copies.push((object.clone().unbind(), copy));
         }
         // Kept to the end: native steps read it.
         self.own[t.slot] = owned;
@@ -668,16 +671,9 @@ impl Frame<'_> {
     }
 
     /// What steps wrote into copies of arguments goes to the arguments.
-    fn copy_back(
-        &self,
-        py: Python<'_>,
-        call: &Call<'_>,
-        copies: &mut Vec<(usize, Py<PyAny>)>,
-    ) -> PyResult<()> {
-        for (slot, copy) in copies.iter() {
-            if let Some(original) = &call.slots[*slot] {
-                original.bind(py).call_method1("copy_", (copy,))?;
-            }
+    fn copy_back(&self, py: Python<'_>, copies: &Copies) -> PyResult<()> {
+        for (original, copy) in copies.iter() {
+            original.bind(py).call_method1("copy_", (copy,))?;
         }
         Ok(())
     }
