@@ -3,8 +3,8 @@
 usage: operators.py [--only TEXT] [--seconds S] [--json FILE]
 
 Elementwise operators and reductions come from PyTorch's own table (`op_db`), with operands inside their domains; operators
-that take more than that are listed here. The two take turns of calls and the ratio is that of their medians. Prints the
-slowest first; operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
+that take more than that are listed here. The two take turns of calls; ratios are those of medians and of the best calls, and
+the latter, which another program disturbs less, gives the order, slowest first. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def others():
         "mse_loss": (F.mse_loss, x, y),
         "cross_entropy": (lambda x, i: F.cross_entropy(x, i), x, places[0]),
         "bce_with_logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), x, y),
-        "sort.short": (lambda x: torch.sort(x, 1)[0], vector.view(-1, 64)),
-        "topk.short": (lambda x: torch.topk(x, 4, 1)[0], vector.view(-1, 64)),
-        "median.short": (lambda x: torch.median(x, 1)[0], vector.view(-1, 64)),
+        "sort.short": (lambda x: torch.sort(x, 1)[0], vector.view(-1, 16)),
+        "topk.short": (lambda x: torch.topk(x, 4, 1)[0], vector.view(-1, 16)),
+        "median.short": (lambda x: torch.median(x, 1)[0], vector.view(-1, 16)),
         "searchsorted": (lambda s, x: torch.searchsorted(s, x), vector[:SIDE].sort()[0], x),
         "dropout": (lambda x: F.dropout(x, 0.5), x),
         "rand": (torch.rand_like, x),
@@ -114,7 +114,7 @@ def once(f, args):
 
 
 def measure(f, args, seconds):
-    """Medians of both in microseconds, and whether inrush calls something; None when it does not compile."""
+    """Median and best of both in microseconds, and what inrush calls."""
     torch._dynamo.reset()
     compiled = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})
     compiled(*args)
@@ -124,7 +124,7 @@ def measure(f, args, seconds):
     while time.perf_counter() < end or len(own) < 5:
         own.append(once(compiled, args))
         eager.append(once(f, args))
-    return statistics.median(own) * 1e6, statistics.median(eager) * 1e6, calls
+    return [1e6 * f(t) for t in (own, eager) for f in (statistics.median, min)], calls
 
 
 def main():
@@ -142,20 +142,21 @@ def main():
             continue
         try:
             with torch.no_grad():
-                own, eager, calls = measure(f, args, options.seconds)
+                (own, own_best, eager, eager_best), calls = measure(f, args, options.seconds)
         except Exception as error:
             failed.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
             continue
         if calls:
             called.append((name, calls))
             continue
-        rows.append({"operator": name, "inrush_us": own, "eager_us": eager, "ratio": eager / own})
+        best = eager_best / own_best
+        rows.append({"operator": name, "inrush_us": own, "eager_us": eager, "ratio": eager / own, "best_ratio": best})
         print(f"{name}: {eager / own:.2f}", file=sys.stderr, flush=True)
-    rows.sort(key=lambda r: r["ratio"])
-    print(f"{'operator':32} {'inrush us':>10} {'eager us':>10} {'times faster':>13}")
+    rows.sort(key=lambda r: r["best_ratio"])
+    print(f"{'operator':32} {'inrush us':>10} {'eager us':>10} {'times faster':>13} {'by the best':>12}")
     for r in rows:
-        print(f"{r['operator']:32} {r['inrush_us']:10.0f} {r['eager_us']:10.0f} {r['ratio']:13.2f}")
-    slower = sum(r["ratio"] < 1 for r in rows)
+        print(f"{r['operator']:32} {r['inrush_us']:10.0f} {r['eager_us']:10.0f} {r['ratio']:13.2f} {r['best_ratio']:12.2f}")
+    slower = sum(r["best_ratio"] < 1 for r in rows)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     print(f"{len(rows)} operators, {slower} slower than eager, {len(called)} called, {len(failed)} not run; {torch.get_num_threads()} threads, load {load:.1f}")
     for name, why in failed:

@@ -112,7 +112,7 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
 }
 
 /// Rows up to this length are sorted in kernels; longer ones PyTorch's own sort is faster at.
-const SORTED: i64 = 64;
+const SORTED: i64 = 16;
 
 /// Why an operator that sorts rows is left to PyTorch.
 fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
