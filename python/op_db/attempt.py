@@ -206,7 +206,8 @@ def attempt(chosen: list[tuple[Sample, Any]], out: Outcome, compile: Callable[..
     out.samples += len(chosen)
     for graph in report.all_graphs():
         out.kernels += len(graph.kernels) + graph.contractions
-        out.called.update({c.op: c.reason for c in graph.calls})
+        # What inrush calls of its own, the seed of random numbers, is no operator.
+        out.called.update({c.op: c.reason for c in graph.calls if not c.op.startswith("inrush.")})
 
 
 def values_defined(s: Sample, out: Outcome) -> bool:

@@ -57,6 +57,9 @@ PROBABILITY = {
 # Whole cells that are left out: (operator, dtype or None, direction or None) -> reason.
 LEFT_OUT: dict[tuple[str, str | None, str | None], str] = {
     ("index_fill", None, "backward"): "PyTorch declares one row for `_unique`, however many the data has: calls raise",
+    ("to_sparse", None, "backward"): "sparse results come back without their gradients: not mended yet",
+    ("special.polygamma.special_polygamma_n_0", "int8", None): "wrong at the poles of small integers: not mended yet",
+    ("special.polygamma.special_polygamma_n_0", "int16", None): "wrong at the poles of small integers: not mended yet",
 }
 
 

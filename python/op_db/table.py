@@ -77,10 +77,8 @@ class Row:
 
 def state(outcome: Outcome) -> str:
     """What the table says of an outcome that did not fail."""
-    if outcome.skipped:
+    if outcome.skipped or not outcome.samples:
         return OUT
-    if not outcome.samples:
-        return NONE
     if any(why.startswith((NO_GRAPH, REFUSES)) for why in outcome.called.values()):
         return REFUSED
     return CALLED if outcome.called else LOWERED
@@ -89,14 +87,18 @@ def state(outcome: Outcome) -> str:
 def reasons(outcome: Outcome) -> list[str]:
     if outcome.skipped:
         return [clean(outcome.skipped)]
+    if not outcome.samples:
+        return ["eager refuses every sample"]
     return [f"`{op}` ({clean(why)})" if not why.startswith((NO_GRAPH, REFUSES)) else clean(why) for op, why in outcome.called.items()]
 
 
 def clean(reason: str) -> str:
     """Without what would break the table, and without names of values, which say nothing outside of their graph."""
-    reason = reason.split(" Explanation:")[0].split(" Hint:")[0]
-    reason = re.sub(r"`\w+` is a number", "a number", reason)
-    return " ".join(reason.replace("|", "/").replace(";", ",").replace("[", "(").replace("]", ")").split())[:160]
+    reason = reason.split(" Explanation:")[0].split(" Hint:")[0].split(" For more information")[0]
+    reason = re.sub(r"`\w+` is (a number|complex\w+)", r"\1", reason)
+    reason = re.sub(r" = \w+\([^)]*\)", "", reason)
+    reason = re.sub(r"\b[us]\d+\b", "n", reason)
+    return " ".join(reason.replace("|", "/").replace(";", ",").replace("[", "(").replace("]", ")").split())[:120].strip()
 
 
 def column(cell: Cell) -> tuple[str, str]:

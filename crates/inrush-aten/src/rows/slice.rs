@@ -223,8 +223,15 @@ fn unbind(c: &Call) -> Result<Vec<View>> {
 /// Windows of `size` every `step` along a dimension; their contents are the new last dimension.
 fn unfold(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
-    let d = dimension(c, "dimension", t.rank())?;
     let (size, step) = (c.int("size")?, c.const_int("step")?);
+    if t.rank() == 0 && step >= 1 && e.prove_le(size, e.int(1)) {
+        // A single element is a dimension of one here.
+        return Ok(vec![View {
+            sizes: vec![size],
+            map: Vec::new(),
+        }]);
+    }
+    let d = dimension(c, "dimension", t.rank())?;
     if step < 1 || !e.prove_le(size, t.sizes[d]) {
         return Err(c.unsupported("size", "a window larger than the dimension"));
     }

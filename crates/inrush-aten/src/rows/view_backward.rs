@@ -64,6 +64,9 @@ fn unfold<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_in")?;
     let sizes = call.ints("input_sizes")?.to_vec();
     let d = call.dim("dim", sizes.len())?;
+    if d >= sizes.len() || d >= grad.sizes.len() {
+        return Err(call.unsupported("input_sizes", "no dimensions"));
+    }
     let w = Windows {
         step: call.int("step")?,
         count: grad.sizes[d],
