@@ -51,7 +51,8 @@ def test_samples(cell):
     now = table.state(outcome)
     if told == table.NONE:
         pytest.skip("the table does not have this cell yet")
-    assert now == told, f"docs/coverage.md says {told}, it is {now}: `cargo xtask coverage {cell.name}` writes it anew\n{outcome}"
+    # What is better than the table says waits for the next run of the command; what is worse is a failure.
+    assert table.RANK[now] >= table.RANK[told], f"docs/coverage.md says {told}, it is {now}: `cargo xtask coverage {cell.name}` writes it anew\n{outcome}"
 
 
 def test_the_table_is_whole():
