@@ -123,6 +123,13 @@ fn weight_norm(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(w, dtype)?, b.cast(norm, want)?])
 }
 
+/// The weight alone.
+fn weight_norm_only(b: B, args: &Args) -> Result<Vec<ValueId>> {
+    let mut out = weight_norm(b, args)?;
+    out.truncate(1);
+    Ok(out)
+}
+
 fn weight_norm_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (grad, v) = (args.value("grad_w")?, args.value("saved_v")?);
     let (g, norm) = (args.value("saved_g")?, args.value("saved_norms")?);
@@ -175,7 +182,7 @@ pub const ROWS: &[Row] = &[
     row(
         "aten._weight_norm.default",
         "(Tensor v, Tensor g, int dim=0) -> Tensor",
-        weight_norm,
+        weight_norm_only,
         "(f32[3,4,5], f32[1,1,5], 2)",
     ),
     row(

@@ -173,9 +173,25 @@ fn labels(b: B, target: ValueId, classes: Expr) -> Result<(ValueId, ValueId, Val
 }
 
 /// For each label and each class that is no label `1 - (label's score - score)` where it is positive; `[rows, labels, classes]`.
-fn label_margins(b: B, x: ValueId, target: ValueId) -> Result<(ValueId, ValueId, ValueId)> {
+/// Which classes are labels may be known already.
+fn label_margins(
+    b: B,
+    x: ValueId,
+    target: ValueId,
+    known: Option<ValueId>,
+) -> Result<(ValueId, ValueId, ValueId)> {
     let n = classes(b, x)?;
     let (valid, number, named) = labels(b, target, n)?;
+    let named = match known {
+        Some(k) => {
+            let k = b.by("aten.ne.Scalar", k, 0.0)?;
+            match b.rank(k)? {
+                1 => b.call("aten.unsqueeze.default", &[k.into(), b.int(0)])?,
+                _ => k,
+            }
+        }
+        None => named,
+    };
     let picked = b.call("aten.gather.default", &[x.into(), b.int(1), number.into()])?;
     let picked = b.call("aten.unsqueeze.default", &[picked.into(), b.int(2)])?;
     let all = b.call("aten.unsqueeze.default", &[x.into(), b.int(1)])?;
@@ -193,7 +209,7 @@ fn multilabel_margin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let (dtype, sizes) = (b.dtype(x)?, b.sizes(x)?);
     let (x, single) = scores(b, x)?;
-    let (z, _, named) = label_margins(b, x, args.value("target")?)?;
+    let (z, _, named) = label_margins(b, x, args.value("target")?, None)?;
     let sum = b.sum(z, &[1, 2], false)?;
     let classes = classes(b, x)?;
     let n = count(b, classes)?;
@@ -210,7 +226,7 @@ fn multilabel_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let (dtype, sizes) = (b.dtype(x)?, b.sizes(x)?);
     let (x, _) = scores(b, x)?;
-    let (z, number, _) = label_margins(b, x, args.value("target")?)?;
+    let (z, number, _) = label_margins(b, x, args.value("target")?, args.opt_value("is_target")?)?;
     let compute = b.dtype(x)?;
     let hit = b.by("aten.gt.Scalar", z, 0.0)?;
     let hit = b.cast(hit, compute)?;
@@ -229,6 +245,13 @@ fn multilabel_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let out = b.scale(out, 1.0 / n)?;
     let out = b.view(out, &sizes)?;
     Ok(vec![b.cast(out, dtype)?])
+}
+
+/// The loss alone.
+fn multilabel_margin_only(b: B, args: &Args) -> Result<Vec<ValueId>> {
+    let mut out = multilabel_margin(b, args)?;
+    out.truncate(1);
+    Ok(out)
 }
 
 pub const ROWS: &[Row] = &[
@@ -253,7 +276,7 @@ pub const ROWS: &[Row] = &[
     row(
         "aten.multilabel_margin_loss.default",
         "(Tensor self, Tensor target, int reduction=Mean) -> Tensor",
-        multilabel_margin,
+        multilabel_margin_only,
         "(f32[3,4], i64[3,4]{-1:3})",
     ),
     row(
