@@ -33,7 +33,8 @@ def child(args: argparse.Namespace) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     spec = importlib.util.spec_from_file_location("models", args.models)
-    models = importlib.util.module_from_spec(spec)
+    # Under its name, as an import would put it: what is kept of a capture names modules.
+    sys.modules["models"] = models = importlib.util.module_from_spec(spec)
     sys.path.insert(0, os.path.dirname(os.path.abspath(args.models)))
     spec.loader.exec_module(models)
     torch.manual_seed(0)
