@@ -219,14 +219,12 @@ class Capture(CompilePackage):
         self.path: str | None = None
         self.files: dict[str, tuple[str, int, int]] = {}
         self.values: dict[tuple[str, str], tuple[str, ...]] = {}
-        self.reason: str | None = None
 
     def begin(self, fn: Callable[..., Any]) -> None:
         """Called with the function, once; takes over what is on disk."""
         inner = eval_frame.innermost_fn(fn)
         if not isinstance(getattr(inner, "__code__", None), types.CodeType):
             inner = (lambda f: lambda *a, **k: f(*a, **k))(inner)
-            self.reason = "not a Python function"
         else:
             parts = [inner.__module__, inner.__qualname__, code_digest(inner.__code__), self.settings]
             self.path = os.path.join(self.folder, hashlib.sha256(repr(parts).encode()).hexdigest()[:40])
@@ -262,8 +260,6 @@ class Capture(CompilePackage):
         self._codes = {inner.__code__: main}
         for entry in others:
             self._codes[SerializedCode.to_code_object(entry.python_code)] = entry
-        self.files = {f[0]: f for f in stored.files}
-        self.values = stored.values
         start = time.perf_counter()
         codes: list[_cache.Code] = []
         functions = {name: load_graph(data, codes) for name, data in stored.graphs.items()}
@@ -288,6 +284,9 @@ class Capture(CompilePackage):
                 for name in set(module.__dict__) - names:
                     del module.__dict__[name]
             raise
+        # Frames that are captured from now on are written beside them.
+        self.files = {f[0]: f for f in stored.files}
+        self.values = dict(stored.values)
         _graphs.update(stored.graphs)
         report = _report.begin()
         report.direct = all(c.direct for c in codes)
@@ -362,10 +361,6 @@ class Capture(CompilePackage):
 
     def update_device_type(self, graph: Any) -> None:
         """The folder stands for the device."""
-
-    def bypass_current_entry(self) -> None:
-        super().bypass_current_entry()
-        self.reason = self.reason or "a frame cannot be described"
 
     @contextlib.contextmanager
     def code_context(self, code: types.CodeType) -> Iterator[None]:

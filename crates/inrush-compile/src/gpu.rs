@@ -6,7 +6,7 @@ use inrush_base::{Caps, Result};
 use inrush_kernel::block::{Block, Context, block, block_contraction};
 use inrush_loops::BufId;
 use inrush_program::GpuKernel;
-use inrush_sched::{Place, Plan, Step};
+use inrush_sched::{Plan, Step};
 use inrush_triton::{ArgumentSource, TritonKernel};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -26,26 +26,9 @@ pub struct GpuKernels {
     pub steps: Vec<Instance>,
 }
 
-/// For each buffer the one whose bytes it shares.
-pub fn storages(plan: &Plan) -> Vec<BufId> {
-    (0..plan.loops.buffers.len())
-        .map(|k| {
-            let mut b = plan.loops.storage(BufId::from_index(k));
-            while let Some(Place::Arena {
-                in_place_of: Some(of),
-                ..
-            }) = plan.memory.places.get(b.index())
-            {
-                b = *of;
-            }
-            b
-        })
-        .collect()
-}
-
 /// Stage tile. Steps that differ in nothing but their buffers are tiled once.
 pub fn tile(plan: &Plan, caps: &Caps) -> Result<Blocks> {
-    let storage = storages(plan);
+    let storage = plan.storages();
     let context = Context {
         caps,
         storage: &storage,

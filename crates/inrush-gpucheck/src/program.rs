@@ -57,7 +57,7 @@ impl Writer {
         let plan =
             inrush_sched::schedule(loops.clone(), &self.caps, &inrush_sched::Options::default())
                 .map_err(|e| e.in_stage("fuse"))?;
-        let storage = storages(&plan);
+        let storage = plan.storages();
         let (steps, refused) = self.kernels(&plan, &storage, &|_, t| t)?;
         self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
         if !self.variants || given.is_some() {
@@ -371,24 +371,6 @@ fn id(k: &TritonKernel) -> String {
     }
     out.push_str(&format!("_w{}", k.warps));
     out
-}
-
-/// For each buffer the one whose bytes it shares.
-fn storages(plan: &Plan) -> Vec<BufId> {
-    let n = plan.loops.buffers.len();
-    (0..n)
-        .map(|k| {
-            let mut b = plan.loops.storage(BufId::from_index(k));
-            while let Some(Place::Arena {
-                in_place_of: Some(of),
-                ..
-            }) = plan.memory.places.get(b.index())
-            {
-                b = *of;
-            }
-            b
-        })
-        .collect()
 }
 
 fn symbols(loops: &Loops, given: &Given) -> Result<BTreeMap<Sym, i64>> {

@@ -360,29 +360,15 @@ impl Shims {
         strides: &[i64],
         dtype: i32,
     ) -> PyResult<(Py<PyAny>, *mut u8)> {
-        let mut h = std::ptr::null_mut();
-        let mut p = std::ptr::null_mut();
-        // SAFETY: sizes and strides have the same length; the new tensor is owned until it is wrapped.
-        unsafe {
-            let rank = sizes.len() as i64;
-            let rc = (self.empty_strided)(
-                rank,
-                sizes.as_ptr(),
-                strides.as_ptr(),
-                dtype,
-                CPU,
-                0,
-                &mut h,
-            );
-            if rc != 0 {
-                return Err(failed(&format!("allocate a tensor of sizes {sizes:?}")));
-            }
-            if (self.data_ptr)(h, &mut p) != 0 {
-                (self.delete)(h);
-                return Err(failed("give a tensor's address"));
-            }
-            Ok((self.wrap(py, h)?, p.cast()))
-        }
+        let here = Device {
+            kind: CPU,
+            index: 0,
+        };
+        let (h, p) = self
+            .allocate(sizes, strides, dtype, here)
+            .ok_or_else(|| failed(&format!("allocate a tensor of sizes {sizes:?}")))?;
+        // SAFETY: the new tensor is owned until it is wrapped.
+        Ok((unsafe { self.wrap(py, h)? }, p as *mut u8))
     }
 
     /// A tensor over the storage of `base`, starting `offset` elements after its first.

@@ -21,6 +21,25 @@ pub struct Plan {
     pub refusals: Vec<Refusal>,
 }
 
+impl Plan {
+    /// For each buffer the one whose bytes it shares.
+    pub fn storages(&self) -> Vec<BufId> {
+        (0..self.loops.buffers.len())
+            .map(|k| {
+                let mut b = self.loops.storage(BufId::from_index(k));
+                while let Some(Place::Arena {
+                    in_place_of: Some(of),
+                    ..
+                }) = self.memory.places.get(b.index())
+                {
+                    b = *of;
+                }
+                b
+            })
+            .collect()
+    }
+}
+
 /// One launch.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Step {

@@ -151,8 +151,8 @@ fn multi_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(out, dtype)?])
 }
 
-/// For rows of class numbers that end at the first negative one: which numbers count, and which classes they name.
-fn labels(b: B, target: ValueId, classes: Expr) -> Result<(ValueId, ValueId, ValueId)> {
+/// For rows of class numbers that end at the first negative one: which numbers count, and the numbers (0 for the others).
+fn labels(b: B, target: ValueId) -> Result<(ValueId, ValueId)> {
     let target = match b.rank(target)? {
         1 => b.call("aten.unsqueeze.default", &[target.into(), b.int(0)])?,
         _ => target,
@@ -164,12 +164,16 @@ fn labels(b: B, target: ValueId, classes: Expr) -> Result<(ValueId, ValueId, Val
         "aten.where.ScalarOther",
         &[valid.into(), target.into(), b.int(0)],
     )?;
+    Ok((valid, number))
+}
+
+/// Which classes the numbers that count name.
+fn named_classes(b: B, valid: ValueId, number: ValueId, classes: Expr) -> Result<ValueId> {
     let column = b.call("aten.unsqueeze.default", &[number.into(), b.int(-1)])?;
     let hit = own(b, column, classes)?;
     let counted = b.call("aten.unsqueeze.default", &[valid.into(), b.int(-1)])?;
     let hit = b.call("aten.logical_and.default", &[hit.into(), counted.into()])?;
-    let named = b.call("aten.any.dim", &[hit.into(), b.int(1)])?;
-    Ok((valid, number, named))
+    b.call("aten.any.dim", &[hit.into(), b.int(1)])
 }
 
 /// For each label and each class that is no label `1 - (label's score - score)` where it is positive; `[rows, labels, classes]`.
@@ -180,8 +184,7 @@ fn label_margins(
     target: ValueId,
     known: Option<ValueId>,
 ) -> Result<(ValueId, ValueId, ValueId)> {
-    let n = classes(b, x)?;
-    let (valid, number, named) = labels(b, target, n)?;
+    let (valid, number) = labels(b, target)?;
     let named = match known {
         Some(k) => {
             let k = b.by("aten.ne.Scalar", k, 0.0)?;
@@ -190,7 +193,7 @@ fn label_margins(
                 _ => k,
             }
         }
-        None => named,
+        None => named_classes(b, valid, number, classes(b, x)?)?,
     };
     let picked = b.call("aten.gather.default", &[x.into(), b.int(1), number.into()])?;
     let picked = b.call("aten.unsqueeze.default", &[picked.into(), b.int(2)])?;
