@@ -8,7 +8,7 @@ use crate::args::ExplainArgs;
 use crate::session;
 use inrush_base::{Error, Result};
 use inrush_compile::{Observer, Options};
-use inrush_package::Package;
+use inrush_package::{Package, cannot_write, write_whole};
 use inrush_program::Program;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -65,7 +65,11 @@ pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
         true => of_package(&a.model)?,
         false => of_archive(a).map_err(|e| e.in_file(shown))?,
     };
-    write(&a.output, &page::page(&report))?;
+    let page = page::page(&report);
+    write_whole(&a.output, |f| {
+        f.write_all(page.as_bytes())
+            .map_err(|e| cannot_write(&a.output, &e))
+    })?;
     println!("{}", a.output.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -137,19 +141,4 @@ fn symbols(program: &Program, hints: &[(String, i64)]) -> Vec<i64> {
         hint.max(s.lower).min(s.upper)
     };
     program.symbols.iter().map(value).collect()
-}
-
-/// Writes the page under a temporary name, then renames it: there is never half of a report.
-fn write(path: &Path, text: &str) -> Result<()> {
-    let fail = |e: &dyn std::fmt::Display| {
-        Error::machine(format!("cannot write `{}`: {e}", path.display()))
-    };
-    let dir = path.parent().filter(|d| !d.as_os_str().is_empty());
-    let mut file = tempfile::Builder::new()
-        .prefix(".inrush-")
-        .tempfile_in(dir.unwrap_or(Path::new(".")))
-        .map_err(|e| fail(&e))?;
-    file.write_all(text.as_bytes()).map_err(|e| fail(&e))?;
-    file.persist(path).map_err(|e| fail(&e.error))?;
-    Ok(())
 }

@@ -1,10 +1,12 @@
 //! Tensors in safetensors files.
 
 use inrush_base::{DType, Error, Result};
+use inrush_package::{cannot_write, write_whole};
 use inrush_runtime::Tensor;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 fn dtype(d: Dtype) -> Option<DType> {
@@ -107,6 +109,8 @@ pub fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
                 .map_err(|e| Error::internal(format!("tensor `{name}`: {e}")))
         })
         .collect::<Result<Vec<_>>>()?;
-    safetensors::serialize_to_file(views, None, path)
-        .map_err(|e| Error::machine(format!("cannot write `{}`: {e}", path.display())))
+    let bytes = safetensors::serialize(views, None).map_err(|e| cannot_write(path, &e))?;
+    write_whole(path, |f| {
+        f.write_all(&bytes).map_err(|e| cannot_write(path, &e))
+    })
 }

@@ -9,12 +9,14 @@
 //!
 //! Does not know: any IR of the compiler.
 
+mod output;
 mod read;
 mod write;
 
 use inrush_program::{Dt, Program};
 use serde::{Deserialize, Serialize};
 
+pub use output::{cannot_write, write_whole};
 pub use read::Package;
 pub use write::{WeightData, write};
 

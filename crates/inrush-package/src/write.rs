@@ -1,10 +1,11 @@
-//! Writing a package: to a temporary file beside the target, renamed when complete.
+//! Writing a package.
 
 use crate::{ALIGN, FORMAT, MANIFEST, Manifest, OBJECT, Target, WeightEntry};
+use crate::{cannot_write, write_whole};
 use inrush_base::{DType, Error, Result};
 use inrush_program::{Dt, Place, Program};
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
@@ -28,18 +29,7 @@ pub fn write<'a>(
     object: &[u8],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
 ) -> Result<()> {
-    let fail = |e: &dyn std::fmt::Display| {
-        Error::machine(format!("cannot write `{}`: {e}", path.display()))
-    };
-    let dir = path
-        .parent()
-        .filter(|d| !d.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new()
-        .prefix(".inrush-")
-        .tempfile_in(dir)
-        .map_err(|e| fail(&e))?;
-
+    let fail = |e: &dyn std::fmt::Display| cannot_write(path, e);
     // Weights whose bytes are the same memory (tied weights) are stored once.
     let mut blobs: Vec<&[u8]> = Vec::new();
     let mut by_address: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -76,33 +66,29 @@ pub fn write<'a>(
     };
     let json = serde_json::to_vec(&manifest).map_err(|e| fail(&e))?;
 
-    let mut zip = zip::ZipWriter::new(BufWriter::new(file.as_file()));
     // A fixed time: the same model gives the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .large_file(true)
         .with_alignment(ALIGN)
         .last_modified_time(zip::DateTime::default());
-    let mut entry = |name: &str, bytes: &[u8]| -> Result<()> {
-        zip.start_file(name, options).map_err(|e| fail(&e))?;
-        zip.write_all(bytes).map_err(|e| fail(&e))
-    };
     let names = (0..blobs.len()).map(|i| format!("weights/{i}"));
-    let mut all = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
+    let mut entries = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
         .chain(std::iter::once((OBJECT.to_string(), object)))
         .chain(names.zip(blobs.iter().copied()));
-    let written = all.try_for_each(|(name, bytes)| entry(&name, bytes));
-    if let Err(e) = written.and_then(|()| zip.flush().map_err(|e| fail(&e))) {
-        // Its destructor would try to finish the archive, and complain on stderr that it cannot.
-        std::mem::forget(zip);
-        return Err(e);
-    }
-    zip.finish()
-        .map_err(|e| fail(&e))?
-        .flush()
-        .map_err(|e| fail(&e))?;
-    file.persist(path).map_err(|e| fail(&e.error))?;
-    Ok(())
+    write_whole(path, |file| {
+        let mut zip = zip::ZipWriter::new(file);
+        let written = entries.try_for_each(|(name, bytes)| {
+            zip.start_file(name, options).map_err(|e| fail(&e))?;
+            zip.write_all(bytes).map_err(|e| fail(&e))
+        });
+        if let Err(e) = written.and_then(|()| zip.flush().map_err(|e| fail(&e))) {
+            // Its destructor would try to finish the archive, and complain on stderr that it cannot.
+            std::mem::forget(zip);
+            return Err(e);
+        }
+        zip.finish().map_err(|e| fail(&e)).map(drop)
+    })
 }
 
 /// Bytes up to the last element that the weight touches.
