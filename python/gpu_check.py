@@ -1,16 +1,21 @@
 """Checks and times GPU kernels on a GPU.
 
-`gpu_check.py FOLDER... [--filter TEXT] [--inductor SECONDS] [--seconds S] [--jobs N] [--json FILE]`
+`gpu_check.py [FOLDER...] [--filter TEXT] [--inductor SECONDS] [--seconds S] [--jobs N] [--compiled a,b] [--json FILE]`
 
 FOLDER is what `inrush-gpucheck` wrote. Programs with data are run and compared with the loop interpreter's results; programs
 without are run on random inputs, compared with PyTorch where the name says what they compute, and timed against a device copy of
 as many bytes. Programs with an `@` in their names have other tiles than the rules choose: of these the table shows what is faster.
+`--compiled` runs what needs the package `inrush` itself: `optimiser` (steps over many tensors), `tune` (tiles by measurement, in
+two processes), `large` (more elements than 32 bits count).
 """
 
 import argparse
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -216,13 +221,157 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
     table.append(row)
 
 
+def call_time(f, seconds=0.5):
+    """Seconds of a call, host and device: the least of many."""
+    for _ in range(3):
+        f()
+    torch.cuda.synchronize()
+    times, began = [], time.time()
+    while len(times) < 5 or time.time() - began < seconds:
+        start = time.perf_counter()
+        f()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def gpt2_parameters(layers, device="cuda"):
+    """Tensors of the shapes that a language model has."""
+    shapes = [(50257, 768), (1024, 768)]
+    for _ in range(layers):
+        shapes += [(768,), (768,), (768, 2304), (2304,), (768, 768), (768,)]
+        shapes += [(768,), (768,), (768, 3072), (3072,), (3072, 768), (768,)]
+    shapes += [(768,), (768,)]
+    generator = torch.Generator(device).manual_seed(0)
+    return [torch.randn(s, device=device, generator=generator) * 0.02 for s in shapes]
+
+
+def optimiser(failures, until):
+    """A compiled step of AdamW over many tensors: right, in few launches, and its time beside others'."""
+
+    def make(**options):
+        params = [torch.nn.Parameter(p) for p in gpt2_parameters(12)]
+        generator = torch.Generator("cuda").manual_seed(1)
+        for p in params:
+            p.grad = torch.randn(p.shape, device="cuda", generator=generator)
+        return params, torch.optim.AdamW(params, lr=1e-3, weight_decay=0.1, capturable=True, **options)
+
+    want, eager = make(foreach=True)
+    for _ in range(3):
+        eager.step()
+    rows = [("eager, foreach", call_time(eager.step))]
+    fused = make(fused=True)[1]
+    rows.append(("eager, fused", call_time(fused.step)))
+    del fused
+    moved = sum(p.numel() for p in want) * 4 * 7
+    for backend in ("inrush", "inductor"):
+        if time.time() > until:
+            print(f"{backend}: no time left")
+            continue
+        torch._dynamo.reset()
+        params, optimiser = make(foreach=True)
+
+        @torch.compile(backend=backend)
+        def step(optimiser=optimiser):
+            optimiser.step()
+
+        began = time.time()
+        for k in range(3):
+            step()
+        torch.cuda.synchronize()
+        first = time.time() - began
+        if backend == "inrush":
+            import inrush
+
+            print(f"  {inrush.last_compile()}")
+            print("  launches:", [len(g.kernels) for g in inrush.last_compile().graphs])
+            again, other = make(foreach=True)
+            for _ in range(3):
+                other.step()
+            worst = max(float((a - b).detach().abs().max()) for a, b in zip(params, again))
+            print(f"  largest difference to eager after 3 steps: {worst:.2e}")
+            if not worst < 1e-5:
+                failures.append(f"AdamW differs by {worst}")
+        rows.append((f"{backend} (first calls {first:.1f} s)", call_time(step)))
+        del params, optimiser, step
+    for name, taken in rows:
+        print(f"  AdamW over {len(want)} tensors, {name:32} {taken * 1e6:9.1f} us, {moved / taken / 1e12:5.2f} TB/s")
+
+
+TUNED = """
+import sys, time, torch, inrush
+from torch.nn import functional as F
+torch.manual_seed(0)
+
+def f(x, w, b):
+    return F.gelu(F.layer_norm(x, x.shape[-1:], w, b)), x.t().contiguous(), x.float().var(1)
+
+x = torch.randn(100000, 65, device="cuda", dtype=torch.bfloat16)
+w, b = torch.randn(65, device="cuda", dtype=torch.bfloat16), torch.randn(65, device="cuda", dtype=torch.bfloat16)
+want = f(x, w, b)
+began = time.time()
+g = torch.compile(f, backend="inrush", options={"tune": True, "cache": False})
+got = g(x, w, b)
+torch.cuda.synchronize()
+print(f"  first call {time.time() - began:.2f} s")
+for line in inrush.last_compile().graphs[0].tuned:
+    print("   ", line)
+for a, b in zip(got, want):
+    torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+"""
+
+
+def tune(failures, until):
+    """Tiles by measurement, and the winners again in a second process."""
+    with tempfile.TemporaryDirectory() as cache:
+        for k in range(2):
+            env = dict(os.environ, INRUSH_CACHE_DIR=cache)
+            left = max(until - time.time(), 30)
+            done = subprocess.run([sys.executable, "-c", TUNED], capture_output=True, text=True, env=env, timeout=left)
+            print(done.stdout, end="")
+            if done.returncode:
+                failures.append("tuning: " + done.stderr[-1500:])
+            elif k == 1 and "from the cache" not in done.stdout:
+                failures.append("tuning: winners were not found again")
+
+
+def large(failures, until):
+    """More elements than 32 bits count."""
+    n = (1 << 31) + 65
+    x = torch.ones(n, dtype=torch.int8, device="cuda")
+    x[-1] = 5
+
+    @torch.compile(backend="inrush")
+    def f(x):
+        return x * 2 + 1
+
+    y = f(x)
+    ends = [int(y[k]) for k in (0, (1 << 31) - 1, 1 << 31, n - 2, n - 1)]
+    if ends != [3, 3, 3, 3, 11] or int((y != 3).sum()) != 1:
+        failures.append(f"a tensor of {n} elements: {ends}")
+    del y
+
+    @torch.compile(backend="inrush")
+    def rows(x):
+        return x[:-1].view(64, -1).sum(1, dtype=torch.int64)
+
+    got = rows(x)
+    if not bool((got == (n - 1) // 64).all()):
+        failures.append(f"rows of a tensor of {n} elements: {got.tolist()[:4]}")
+    print(f"  {n} elements: right")
+
+
+COMPILED = {"optimiser": optimiser, "tune": tune, "large": large}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="+")
+    parser.add_argument("folder", type=Path, nargs="*")
     parser.add_argument("--filter", default="")
     parser.add_argument("--inductor", type=float, default=0, help="seconds for timing torch.compile beside")
     parser.add_argument("--seconds", type=float, default=1e9, help="no other tile is tried after that time")
     parser.add_argument("--jobs", type=int, default=0, help="processes that build ahead")
+    parser.add_argument("--compiled", default="", help=f"of {', '.join(COMPILED)}")
     parser.add_argument("--json", type=Path, help="the whole table")
     args = parser.parse_args()
     start = time.time()
@@ -268,6 +417,12 @@ def main():
                 failures.append(f"{program['name']}: {type(e).__name__}: " + " | ".join(text[-5:])[:600])
                 if "CUDA error" in str(e):
                     break
+    for name in filter(None, args.compiled.split(",")):
+        print(f"{name}, after {time.time() - start:.0f} s")
+        try:
+            COMPILED[name](failures, start + args.seconds)
+        except Exception as e:
+            failures.append(f"{name}: {type(e).__name__}: {str(e)[-1500:]}")
     if table:
         print(f"{'program':42} {'TB/s':>6} {'of copy':>8} {'us':>9}" + ("  inductor/ours" if args.inductor else ""))
     for name, rate, share, taken, *other in table:

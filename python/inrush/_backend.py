@@ -115,6 +115,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "threads": options.threads,
             "fallback_random": options.fallback_random,
             "cudagraphs": options.cudagraphs,
+            "tune": options.tune,
             "trace": trace_folder(options, gm, report.kind),
         }
         settings |= _gpu.settings()

@@ -29,6 +29,9 @@ class Options:
     cudagraphs: bool = False
     """Capture calls on CUDA devices as graphs and replay them: less work for the host, memory kept for each shape. What a
     call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
+    tune: bool = False
+    """Measure, while compiling for a CUDA device, which tiles its kernels run fastest with, and keep the winners on disk: a
+    first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +72,7 @@ _CHECKS = {
     "threads": _count,
     "cache": _flag,
     "cudagraphs": _flag,
+    "tune": _flag,
 }
 
 
@@ -84,4 +88,6 @@ def check(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
     chosen = {name: _CHECKS[name](name, value) for name, value in (given or {}).items()}
     if mode in ("reduce-overhead", "max-autotune"):
         chosen.setdefault("cudagraphs", True)
+    if mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+        chosen.setdefault("tune", True)
     return Options(**chosen)

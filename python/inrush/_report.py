@@ -30,6 +30,8 @@ class GraphReport:
     """Matrix products and convolutions."""
     libraries: list[str] = field(default_factory=list)
     """Operators that a vendor's library does on a GPU: matrix products, convolutions, attention."""
+    tuned: list[str] = field(default_factory=list)
+    """Kernels whose tiles were measured, with option `tune`: what the rules chose, what won."""
     calls: list[Called] = field(default_factory=list)
     """Operators that PyTorch runs, with the reason."""
     fallback: str | None = None
@@ -56,6 +58,7 @@ class GraphReport:
         self.kernels = list(native["kernels"])
         self.contractions = native["contractions"]
         self.libraries = list(native["libraries"])
+        self.tuned = list(native["tuned"])
         self.stages = dict(native["stages"])
         self.cache = {True: "hit", False: "nothing was built from these kernels before", None: "no kernels"}[native["cached"]]
         calls: dict[tuple[str, str], Called] = {}

@@ -2,115 +2,288 @@
 
 use crate::functions::Instance;
 use crate::same;
+use crate::tune::{self, Candidate, TunedArgument, Tuner};
 use inrush_base::{Caps, Result};
-use inrush_kernel::block::{Block, Context, block, block_contraction};
-use inrush_loops::BufId;
+use inrush_kernel::block::{Block, Context, Piece, Tile, block_contraction, block_with, together};
+use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
 use inrush_sched::{Plan, Step};
 use inrush_triton::{ArgumentSource, TritonKernel};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
-/// The distinct block programs of a plan, and which of them each step runs.
+/// The distinct block programs of a plan, which of them each step runs, and which steps share a launch.
 pub struct Blocks {
     pub distinct: Vec<Block>,
     pub load_steps: Vec<Instance>,
     pub steps: Vec<Instance>,
+    /// Positions among the steps; lists in the order of the launches.
+    pub launches: Vec<Vec<usize>>,
 }
 
-/// The distinct kernels, in the order of the blocks, with their arguments in the terms of the plan.
+/// The distinct kernels, with their arguments in the terms of the plan.
 pub struct GpuKernels {
     pub kernels: Vec<GpuKernel>,
     pub emitted: Vec<TritonKernel>,
-    pub load_steps: Vec<Instance>,
-    pub steps: Vec<Instance>,
+    pub load_steps: Vec<Launched>,
+    pub steps: Vec<Launched>,
 }
 
-/// Stage tile. Steps that differ in nothing but their buffers are tiled once.
-pub fn tile(plan: &Plan, caps: &Caps) -> Result<Blocks> {
-    let storage = plan.storages();
-    let context = Context {
-        caps,
-        storage: &storage,
-    };
-    let mut distinct: Vec<Block> = Vec::new();
-    // By form: the block, and for each of its buffers the place among the buffers of the form.
-    let mut known: FxHashMap<Vec<u64>, (u32, Vec<usize>)> = FxHashMap::default();
-    let mut one = |step: &Step| -> Result<Instance> {
-        let mut form = same::form(&plan.loops, step);
+/// A launch, and the steps that it does.
+pub struct Launched {
+    pub instance: Instance,
+    pub steps: Vec<usize>,
+}
+
+/// Tiles steps; those that differ in nothing but their buffers once.
+struct Tiler<'a, 't> {
+    plan: &'a Plan,
+    tuner: Option<&'t mut dyn Tuner>,
+    context: Context<'a>,
+    distinct: Vec<Block>,
+    /// By form and demanded tile: the block, and for each of its buffers the place among the buffers of the form.
+    known: FxHashMap<(Vec<u64>, Option<Tile>), (u32, Vec<usize>)>,
+}
+
+impl Tiler<'_, '_> {
+    fn step(&mut self, step: &Step, tile: Option<Tile>) -> Result<Instance> {
+        let plan = self.plan;
+        let loops = &plan.loops;
+        let storage = self.context.storage;
+        let mut form = same::form(loops, step);
         // What lies in the same bytes, beyond aliases.
         for b in &form.buffers {
             let s = storage[b.index()];
             let at = form.buffers.iter().position(|x| storage[x.index()] == s);
             form.words.push(at.unwrap_or(usize::MAX) as u64);
         }
-        if let Some((kernel, places)) = known.get(&form.words) {
+        let key = (form.words, tile);
+        if let Some((kernel, places)) = self.known.get(&key) {
             return Ok(Instance {
                 kernel: *kernel,
                 buffers: places.iter().map(|p| form.buffers[*p]).collect(),
             });
         }
-        let made = match step {
-            Step::Kernel(g) => block(&plan.loops, &g.axes, &g.bodies, &g.locals, &context)?,
-            Step::Contraction(c) => block_contraction(&plan.loops, c, &context)?,
-        };
+        let mut made = self.block(step, tile)?;
+        if let (None, Some(rule), Some(tuner)) = (tile, made.chosen, self.tuner.take()) {
+            let mut make = |t: Tile| candidate(loops, &self.block(step, Some(t)).ok()?, t);
+            let best = tune::descend(tuner, rule, &mut make);
+            if best != rule {
+                made = self.block(step, Some(best))?;
+            }
+            self.tuner = Some(tuner);
+        }
         let buffers: Vec<BufId> = made.buffers.iter().map(|b| b.buf).collect();
         let places: Option<Vec<usize>> = (buffers.iter())
             .map(|b| form.buffers.iter().position(|x| x == b))
             .collect();
-        let kernel = distinct.len() as u32;
-        distinct.push(made);
+        let kernel = self.distinct.len() as u32;
+        self.distinct.push(made);
         if let Some(places) = places {
-            known.insert(form.words, (kernel, places));
+            self.known.insert(key, (kernel, places));
         }
         Ok(Instance { kernel, buffers })
+    }
+
+    fn block(&self, step: &Step, tile: Option<Tile>) -> Result<Block> {
+        let loops = &self.plan.loops;
+        let choose = |rule: Tile| tile.unwrap_or(rule);
+        match step {
+            Step::Kernel(g) => {
+                let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
+                block_with(loops, axes, bodies, locals, &self.context, &choose)
+            }
+            Step::Contraction(c) => block_contraction(loops, c, &self.context),
+        }
+    }
+
+    fn pieces<'b>(&'b self, steps: &'b [Instance]) -> Vec<Piece<'b>> {
+        (steps.iter())
+            .map(|i| Piece {
+                block: &self.distinct[i.kernel as usize],
+                buffers: &i.buffers,
+            })
+            .collect()
+    }
+}
+
+/// A block as a kernel to be measured; nothing where it cannot be launched by itself.
+fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
+    let ex = &loops.exprs;
+    let made = inrush_triton::emit(loops, block, &|_| true).ok()?;
+    let arguments = (made.arguments.iter())
+        .map(|a| match a.source {
+            ArgumentSource::Size(e) => Some(TunedArgument::Size(ex.hint(e))),
+            ArgumentSource::Buffer { buf, writes } => {
+                let b = loops.buffer(buf);
+                let layout = b.layout.as_ref()?;
+                let mut last = ex.hint(layout.offset);
+                for (n, s) in b.sizes.iter().zip(&layout.strides) {
+                    let steps = ex.hint(*n).saturating_sub(1).max(0);
+                    last = steps.checked_mul(ex.hint(*s))?.checked_add(last)?;
+                }
+                let bytes = last.checked_add(1)?.checked_mul(b.dtype.size() as i64)?;
+                Some(TunedArgument::Buffer {
+                    bytes,
+                    dtype: b.dtype,
+                    written: writes,
+                })
+            }
+        })
+        .collect::<Option<Vec<_>>>()?;
+    Some(Candidate {
+        tile,
+        programs: ex.hint(made.programs),
+        kernel: kernel(&made),
+        arguments,
+    })
+}
+
+/// Stage tile. With a tuner tiles are measured.
+pub fn tile(plan: &Plan, caps: &Caps, tuner: Option<&mut dyn Tuner>) -> Result<Blocks> {
+    let storage = plan.storages();
+    let context = Context {
+        caps,
+        storage: &storage,
+    };
+    let mut tiler = Tiler {
+        plan,
+        tuner,
+        context,
+        distinct: Vec::new(),
+        known: FxHashMap::default(),
     };
     let load_steps = (plan.load_steps.iter())
-        .map(&mut one)
+        .map(|s| tiler.step(s, None))
         .collect::<Result<_>>()?;
-    let steps = plan.steps.iter().map(&mut one).collect::<Result<_>>()?;
+    let mut steps = (plan.steps.iter())
+        .map(|s| tiler.step(s, None))
+        .collect::<Result<Vec<_>>>()?;
+    let regions = plan.regions();
+    let units = (caps.gpu.as_ref()).map_or(1, |g| g.multiprocessors as i64);
+    let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
+    let launches = together(&plan.loops, &tiler.pieces(&steps), &overlap, units);
+    for group in &launches {
+        // Flat parts of one size of tile can share their code.
+        let flat: Vec<(usize, Tile)> = (group.iter())
+            .filter_map(|s| {
+                let block = &tiler.distinct[steps[*s].kernel as usize];
+                Some((*s, block.chosen.filter(|_| block.is_flat())?))
+            })
+            .collect();
+        let Some(largest) = flat.iter().map(|f| f.1).max_by_key(|t| t.x) else {
+            continue;
+        };
+        for (s, tile) in flat {
+            if tile != largest {
+                steps[s] = tiler.step(&plan.steps[s], Some(largest))?;
+            }
+        }
+    }
     Ok(Blocks {
-        distinct,
+        distinct: tiler.distinct,
         load_steps,
         steps,
+        launches,
     })
 }
 
 /// Stage emit. Instances pass on the buffers that the source takes.
 pub fn emit(plan: &Plan, blocks: Blocks) -> Result<GpuKernels> {
-    let mut out = GpuKernels {
-        kernels: Vec::with_capacity(blocks.distinct.len()),
-        emitted: Vec::with_capacity(blocks.distinct.len()),
-        load_steps: Vec::new(),
-        steps: Vec::new(),
+    let mut emitter = Emitter {
+        plan,
+        distinct: &blocks.distinct,
+        alone: FxHashMap::default(),
+        symbols: FxHashMap::default(),
+        kernels: Vec::new(),
+        emitted: Vec::new(),
     };
-    let mut taken: Vec<Vec<usize>> = Vec::with_capacity(blocks.distinct.len());
-    for b in &blocks.distinct {
-        // Executors hand over addresses that are multiples of 16.
-        let k = inrush_triton::emit(&plan.loops, b, &|_| true)?;
-        let places = (k.arguments.iter())
+    let load_steps = (blocks.load_steps.iter().enumerate())
+        .map(|(k, i)| emitter.one(k, i))
+        .collect::<Result<_>>()?;
+    let steps = (blocks.launches.iter())
+        .map(|group| match group.as_slice() {
+            [k] => emitter.one(*k, &blocks.steps[*k]),
+            group => emitter.several(group, &blocks.steps),
+        })
+        .collect::<Result<_>>()?;
+    Ok(GpuKernels {
+        kernels: emitter.kernels,
+        emitted: emitter.emitted,
+        load_steps,
+        steps,
+    })
+}
+
+struct Emitter<'a> {
+    plan: &'a Plan,
+    distinct: &'a [Block],
+    /// By block: the kernel, and which of the block's buffers it takes.
+    alone: FxHashMap<u32, (u32, Vec<usize>)>,
+    /// Kernels by symbol: launches of several parts may give equal text.
+    symbols: FxHashMap<String, u32>,
+    kernels: Vec<GpuKernel>,
+    emitted: Vec<TritonKernel>,
+}
+
+impl Emitter<'_> {
+    fn one(&mut self, step: usize, i: &Instance) -> Result<Launched> {
+        if !self.alone.contains_key(&i.kernel) {
+            let b = &self.distinct[i.kernel as usize];
+            // Executors hand over addresses that are multiples of 16.
+            let k = inrush_triton::emit(&self.plan.loops, b, &|_| true)?;
+            let places = (k.arguments.iter())
+                .filter_map(|a| match a.source {
+                    ArgumentSource::Buffer { buf, .. } => {
+                        b.buffers.iter().position(|x| x.buf == buf)
+                    }
+                    ArgumentSource::Size(_) => None,
+                })
+                .collect();
+            let at = self.kernels.len() as u32;
+            self.kernels.push(kernel(&k));
+            self.emitted.push(k);
+            self.alone.insert(i.kernel, (at, places));
+        }
+        let (kernel, places) = &self.alone[&i.kernel];
+        Ok(Launched {
+            instance: Instance {
+                kernel: *kernel,
+                buffers: places.iter().map(|p| i.buffers[*p]).collect(),
+            },
+            steps: vec![step],
+        })
+    }
+
+    fn several(&mut self, group: &[usize], steps: &[Instance]) -> Result<Launched> {
+        let pieces: Vec<Piece> = (group.iter())
+            .map(|s| Piece {
+                block: &self.distinct[steps[*s].kernel as usize],
+                buffers: &steps[*s].buffers,
+            })
+            .collect();
+        let k = inrush_triton::emit_together(&self.plan.loops, &pieces, &|_| true)?;
+        let buffers = (k.arguments.iter())
             .filter_map(|a| match a.source {
-                ArgumentSource::Buffer { buf, .. } => b.buffers.iter().position(|x| x.buf == buf),
+                ArgumentSource::Buffer { buf, .. } => Some(buf),
                 ArgumentSource::Size(_) => None,
             })
             .collect();
-        taken.push(places);
-        out.kernels.push(kernel(&k));
-        out.emitted.push(k);
+        let made = kernel(&k);
+        let next = self.kernels.len() as u32;
+        let at = *self.symbols.entry(made.symbol.clone()).or_insert(next);
+        if at == next {
+            self.kernels.push(made);
+            self.emitted.push(k);
+        }
+        Ok(Launched {
+            instance: Instance {
+                kernel: at,
+                buffers,
+            },
+            steps: group.to_vec(),
+        })
     }
-    let pass = |all: Vec<Instance>| {
-        all.into_iter()
-            .map(|i| Instance {
-                kernel: i.kernel,
-                buffers: (taken[i.kernel as usize].iter())
-                    .map(|p| i.buffers[*p])
-                    .collect(),
-            })
-            .collect()
-    };
-    out.load_steps = pass(blocks.load_steps);
-    out.steps = pass(blocks.steps);
-    Ok(out)
 }
 
 /// What a build and a launch need. The symbol says all that the name, a digest of the text, does not.

@@ -13,6 +13,7 @@ mod same;
 mod sequence;
 mod signature;
 mod sizes;
+mod tune;
 mod wrap;
 
 use inrush_base::{Caps, Result};
@@ -22,11 +23,13 @@ use inrush_program::{GpuKernel, Program};
 use inrush_sched::Plan;
 use signature::Signature;
 
+pub use inrush_kernel::block::Tile;
 pub use library::serves as is_library;
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
+pub use tune::{Candidate, TunedArgument, Tuner};
 
 /// The stages in order, as `inrush inspect --stage` names them.
 pub const STAGES: &[&str] = &[
@@ -46,6 +49,10 @@ pub trait Observer {
     fn begin(&mut self, _stage: &'static str) {}
     /// It ended; `text` prints its output.
     fn end(&mut self, _stage: &'static str, _text: &dyn Fn() -> String) {}
+    /// What measures kernels, where tiles are to be tuned.
+    fn tuner(&mut self) -> Option<&mut dyn Tuner> {
+        None
+    }
 }
 
 /// An observer that looks away.
@@ -176,11 +183,12 @@ impl Run<'_> {
         plan: &Plan,
         caps: &Caps,
     ) -> Result<(Program, Code)> {
-        let blocks = self.stage(
-            "tile",
-            || gpu::tile(plan, caps),
-            |b| format!("{} block programs\n", b.distinct.len()),
-        )?;
+        self.observer.begin("tile");
+        let blocks = gpu::tile(plan, caps, self.observer.tuner());
+        let blocks = blocks.map_err(|e| e.in_stage("tile"))?;
+        let (distinct, launches) = (blocks.distinct.len(), blocks.launches.len());
+        let text = || format!("{distinct} block programs, {launches} launches\n");
+        self.observer.end("tile", &text);
         let kernels = self.stage("emit", || gpu::emit(plan, blocks), gpu::show)?;
         let program = self.stage(
             "wrap",

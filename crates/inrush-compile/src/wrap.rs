@@ -1,7 +1,7 @@
 //! Stage wrap: from a plan and its kernels to the program that an executor runs.
 
 use crate::functions::{Functions, Instance, Kernels};
-use crate::gpu::GpuKernels;
+use crate::gpu::{GpuKernels, Launched};
 use crate::signature::Signature;
 use crate::sizes::Sizes;
 use inrush_base::{Error, Result};
@@ -13,13 +13,12 @@ use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, Output as LoopO
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel};
+use inrush_triton::ArgumentSource;
 use smallvec::SmallVec;
 
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
-    code: &'a Code<'a>,
 }
 
 /// What the steps run.
@@ -34,7 +33,6 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     let mut w = Wrap {
         loops,
         sizes: Sizes::new(&loops.exprs, &signature.syms),
-        code,
     };
     let mut out = Program {
         name: loops.name.clone(),
@@ -101,16 +99,22 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     }
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
     out.load_bytes = w.optional(plan.memory.load_bytes)?;
-    let (load_steps, steps) = match code {
-        Code::C(k, _) => (&k.load_steps, &k.steps),
-        Code::Gpu(k) => (&k.load_steps, &k.steps),
-    };
-    for (plan_steps, emitted, target) in [
-        (&plan.load_steps, load_steps, &mut out.load_steps),
-        (&plan.steps, steps, &mut out.steps),
-    ] {
-        for (s, e) in plan_steps.iter().zip(emitted) {
-            target.push(w.step(s, e)?);
+    match code {
+        Code::C(k, _) => {
+            for (s, e) in plan.load_steps.iter().zip(&k.load_steps) {
+                out.load_steps.push(w.step(s, e, k)?);
+            }
+            for (s, e) in plan.steps.iter().zip(&k.steps) {
+                out.steps.push(w.step(s, e, k)?);
+            }
+        }
+        Code::Gpu(k) => {
+            for l in &k.load_steps {
+                out.load_steps.push(w.gpu_launch(&plan.load_steps, l, k)?);
+            }
+            for l in &k.steps {
+                out.steps.push(w.gpu_launch(&plan.steps, l, k)?);
+            }
         }
     }
     for o in &loops.outputs {
@@ -246,9 +250,9 @@ impl Wrap<'_> {
         })
     }
 
-    fn origins(&self, step: &Step) -> Vec<String> {
+    fn origins<'s>(&self, steps: impl Iterator<Item = &'s Step>) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
-        for id in step.bodies().iter().flat_map(|b| &b.origins) {
+        for id in steps.flat_map(Step::bodies).flat_map(|b| &b.origins) {
             let op = &self.loops.origins[id.index()].op;
             if !out.contains(op) {
                 out.push(op.clone());
@@ -279,19 +283,13 @@ impl Wrap<'_> {
         }
     }
 
-    fn step(&mut self, s: &Step, e: &Instance) -> Result<program::Step> {
+    fn step(&mut self, s: &Step, e: &Instance, kernels: &Kernels) -> Result<program::Step> {
         let kernel = e.kernel;
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
-        let k = match self.code {
-            Code::C(kernels, _) => &kernels.distinct[kernel as usize],
-            Code::Gpu(kernels) => {
-                let k = &kernels.emitted[kernel as usize];
-                return self.gpu_launch(s, k, kernel, buffers);
-            }
-        };
+        let k = &kernels.distinct[kernel as usize];
         let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
         let sizes = self.sizes.all(&values)?;
-        let origins = self.origins(s);
+        let origins = self.origins(std::iter::once(s));
         Ok(match s {
             Step::Kernel(_) => program::Step::Launch(program::Launch {
                 kernel,
@@ -310,11 +308,12 @@ impl Wrap<'_> {
     /// A launch on a GPU: a contraction is a kernel like others.
     fn gpu_launch(
         &mut self,
-        s: &Step,
-        k: &TritonKernel,
-        kernel: u32,
-        buffers: Vec<BufferId>,
+        steps: &[Step],
+        l: &Launched,
+        kernels: &GpuKernels,
     ) -> Result<program::Step> {
+        let kernel = l.instance.kernel;
+        let k = &kernels.emitted[kernel as usize];
         let values: Vec<Expr> = (k.arguments.iter())
             .filter_map(|a| match a.source {
                 ArgumentSource::Size(e) => Some(e),
@@ -324,13 +323,13 @@ impl Wrap<'_> {
         let none = self.sizes.int(0);
         Ok(program::Step::Launch(program::Launch {
             kernel,
-            buffers,
+            buffers: l.instance.buffers.iter().map(|b| b.0).collect(),
             sizes: self.sizes.all(&values)?,
             units: self.sizes.of(k.programs)?,
             unit_cost: none,
             scratch_bytes: none,
             serial: false,
-            origins: self.origins(s),
+            origins: self.origins(l.steps.iter().map(|s| &steps[*s])),
         }))
     }
 

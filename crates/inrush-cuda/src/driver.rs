@@ -72,6 +72,7 @@ api! {
     allocate = "cuMemAlloc_v2" (*mut DevicePtr, usize);
     free = "cuMemFree_v2" (DevicePtr);
     to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
+    fill = "cuMemsetD8_v2" (DevicePtr, u8, usize);
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
@@ -469,6 +470,18 @@ impl Memory {
         self.driver.check("cuMemcpyHtoD", unsafe {
             (self.driver.0.to_device)(self.at, data.as_ptr().cast(), data.len())
         })
+    }
+
+    /// Makes all bytes zero.
+    pub fn clear(&mut self) -> Result<()> {
+        // SAFETY: the memory is this long.
+        self.driver.check("cuMemsetD8", unsafe {
+            (self.driver.0.fill)(self.at, 0, self.bytes)
+        })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub fn read(&self) -> Result<Vec<u8>> {

@@ -1,7 +1,8 @@
 //! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [together] [bench FILE [FILTER]]
 //! [archive FILE]...`
 //!
-//! `variants`: what follows is written for other tiles, too. `together`: independent kernels become one launch from there on.
+//! `variants`: what follows is written for other tiles, too, a step further each time. `together`: and with joined
+//! launches where that may be.
 
 use inrush_base::{Error, Result};
 use inrush_gpucheck::{Writer, archive, benchmarks, file_tests, operator_cases, target};
@@ -28,7 +29,7 @@ fn run() -> Result<()> {
     let mut writer = Writer::new(Path::new(&out), &caps)?;
     while let Some(word) = words.next() {
         match word.as_str() {
-            "variants" => writer.variants = true,
+            "variants" => writer.variants += 1,
             "together" => writer.together = true,
             _ => {}
         }

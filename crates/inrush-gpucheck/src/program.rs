@@ -3,10 +3,10 @@
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
-use inrush_kernel::block::{Block, Context, Tile, block_contraction, block_with};
+use inrush_kernel::block::{Block, Context, Piece, Tile, block_contraction, block_with, together};
 use inrush_loops::{BufId, BufferKind, Loops, Output};
 use inrush_sched::{Place, Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel, emit_together, independent};
+use inrush_triton::{ArgumentSource, TritonKernel, emit_together};
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ pub struct Writer {
     caps: Caps,
     kernels: BTreeMap<String, Json>,
     programs: Vec<Json>,
-    /// Programs without inputs are written once for each tile near the chosen one, too.
-    pub variants: bool,
-    /// Neighbouring kernels that do not depend on each other become one.
+    /// Programs without inputs are written once for each tile near the chosen one, too: as many steps away.
+    pub variants: usize,
+    /// Programs are written once more with launches joined where that may be.
     pub together: bool,
 }
 
@@ -47,7 +47,7 @@ impl Writer {
             caps: caps.clone(),
             kernels: BTreeMap::new(),
             programs: Vec::new(),
-            variants: false,
+            variants: 0,
             together: false,
         })
     }
@@ -58,9 +58,17 @@ impl Writer {
             inrush_sched::schedule(loops.clone(), &self.caps, &inrush_sched::Options::default())
                 .map_err(|e| e.in_stage("fuse"))?;
         let storage = plan.storages();
-        let (steps, refused) = self.kernels(&plan, &storage, &|_, t| t)?;
+        let (steps, refused) = self.kernels(&plan, &storage, false, &|_, t| t)?;
+        let launches = steps.len();
         self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
-        if !self.variants || given.is_some() {
+        if self.together && launches > 1 {
+            let (joined, refused) = self.kernels(&plan, &storage, true, &|_, t| t)?;
+            if joined.len() < launches {
+                let name = format!("{name}, together");
+                self.entry(&name, loops, &plan, &storage, &joined, refused, given)?;
+            }
+        }
+        if self.variants == 0 || given.is_some() {
             return Ok(());
         }
         // Short kernels are not worth it.
@@ -70,10 +78,21 @@ impl Writer {
         };
         let most = steps.iter().map(work).max().unwrap_or(0);
         for (k, step) in steps.iter().enumerate() {
-            let tile = step.0.filter(|_| 8 * work(step) >= most);
-            for other in tile.iter().flat_map(Tile::neighbours) {
+            let Some(tile) = step.0.filter(|_| 8 * work(step) >= most) else {
+                continue;
+            };
+            let mut near = vec![tile];
+            for _ in 0..self.variants {
+                let next: Vec<Tile> = near.iter().flat_map(Tile::neighbours).collect();
+                for t in next {
+                    if !near.contains(&t) {
+                        near.push(t);
+                    }
+                }
+            }
+            for other in near.into_iter().skip(1) {
                 let change = |step: usize, t: Tile| if step == k { other } else { t };
-                let (made, refused) = self.kernels(&plan, &storage, &change)?;
+                let (made, refused) = self.kernels(&plan, &storage, false, &change)?;
                 if refused.is_empty() {
                     let name = format!("{name}@{k}:{other}");
                     self.entry(&name, loops, &plan, &storage, &made, refused, given)?;
@@ -88,6 +107,7 @@ impl Writer {
         &mut self,
         plan: &Plan,
         storage: &[BufId],
+        join: bool,
         choose: &dyn Fn(usize, Tile) -> Tile,
     ) -> Result<(Steps, Vec<String>)> {
         let caps = self.caps.clone();
@@ -111,28 +131,33 @@ impl Writer {
                 Err(e) => refused.push(e.to_string()),
             }
         }
-        let mut rest = blocks.as_slice();
-        while let Some(first) = rest.first() {
-            let fits = |n: usize| {
-                let (group, next) = (&rest[..n], &rest[n]);
-                (group.iter()).all(|b| independent(&plan.loops, &context, b, next))
-                    && (rest[..=n].iter()).all(|b| b.sizes.is_empty() && b.product.is_none())
-            };
-            let most = if self.together { rest.len().min(8) } else { 1 };
-            let count = (1..most).find(|n| !fits(*n)).unwrap_or(most);
-            let (group, others) = rest.split_at(count);
-            rest = others;
-            let made = match group {
-                [b] => inrush_triton::emit(&plan.loops, b, &|_| true),
+        let buffers: Vec<Vec<BufId>> = (blocks.iter())
+            .map(|b| b.buffers.iter().map(|k| k.buf).collect())
+            .collect();
+        let pieces: Vec<Piece> = (blocks.iter().zip(&buffers))
+            .map(|(block, buffers)| Piece { block, buffers })
+            .collect();
+        let launches = match join {
+            true => {
+                let regions = plan.regions();
+                let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
+                let units = caps.gpu.as_ref().map_or(1, |g| g.multiprocessors as i64);
+                together(&plan.loops, &pieces, &overlap, units)
+            }
+            false => (0..pieces.len()).map(|k| vec![k]).collect(),
+        };
+        for group in launches {
+            let made = match group.as_slice() {
+                [k] => inrush_triton::emit(&plan.loops, &blocks[*k], &|_| true),
                 group => {
-                    let group: Vec<&Block> = group.iter().collect();
+                    let group: Vec<Piece> = group.iter().map(|k| pieces[*k]).collect();
                     emit_together(&plan.loops, &group, &|_| true)
                 }
             };
             match made.map_err(|e| e.in_stage("emit")) {
                 Ok(k) => {
                     self.kernel(&k)?;
-                    steps.push((first.chosen, k));
+                    steps.push((blocks[group[0]].chosen, k));
                 }
                 Err(e) => refused.push(e.to_string()),
             }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A kernel as the kernel compiler takes it. A program's [`Kernel`](crate::Kernel) names it by its symbol; a launch passes the
 /// addresses of its buffers, then its sizes, in the order of the signature.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuKernel {
     /// Unlike any other kernel's that differs in anything at all.
     pub symbol: String,

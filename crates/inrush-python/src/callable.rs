@@ -89,6 +89,7 @@ impl Compiled {
         d.set_item("contractions", r.contractions)?;
         d.set_item("segments", r.segments)?;
         d.set_item("libraries", &r.libraries)?;
+        d.set_item("tuned", &r.tuned)?;
         d.set_item("python", self.runner.recipe.enters_python())?;
         let calls = r
             .calls
@@ -110,8 +111,8 @@ impl Compiled {
 
 /// Compiles an FX graph module of ATen operators.
 ///
-/// `options` may hold `strict`, `threads`, `fallback_random` and `trace`; `resolve` tells what to call for an FX node that is not compiled (by
-/// default the node's target).
+/// `options` may hold what [`Settings`] has; `resolve` tells what to call for an FX node that is not compiled (by default the
+/// node's target).
 #[pyfunction]
 #[pyo3(signature = (gm, options=None, resolve=None))]
 pub fn compile_fx(
@@ -131,6 +132,7 @@ pub fn compile_fx(
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
             "cudagraphs" => settings.graphs = v.extract()?,
+            "tune" => settings.tune = v.extract()?,
             "gpu" => settings.gpu = Some(v.extract()?),
             "interpret" => settings.interpret = v.extract()?,
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),

@@ -9,7 +9,7 @@ use crate::run::{self, Loaded, MachineCode, Runner};
 use inrush_aten::random::SEED_OPERATOR;
 use inrush_base::{Caps, Error};
 use inrush_compile::{
-    Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, What, compile_sequence,
+    Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, Tuner, What, compile_sequence,
 };
 use inrush_cpu::OpenMp;
 use inrush_graph::{InputKind, NodeId};
@@ -36,6 +36,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// Calls on a CUDA device are captured and replayed.
     pub graphs: bool,
+    /// Tiles of kernels for a GPU are measured.
+    pub tune: bool,
     /// A preset such as `cuda:h100`: stands for the properties of CUDA devices, so that a machine without one can compile.
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
@@ -55,6 +57,9 @@ pub struct Report {
     /// Operators that a vendor's library does.
     #[serde(default)]
     pub libraries: Vec<String>,
+    /// Kernels whose tiles were measured: what the rules chose, what won, with microseconds.
+    #[serde(default)]
+    pub tuned: Vec<String>,
     /// Called operators with the reason and the Python line.
     pub calls: Vec<(String, String, Option<String>)>,
     /// Whether the machine code came from the cache; `None` when there is none.
@@ -68,6 +73,7 @@ struct Watch {
     start: Instant,
     report: Report,
     trace: Option<FxHashMap<&'static str, String>>,
+    tuner: Option<gpu::tune::Bench>,
 }
 
 impl Watch {
@@ -92,6 +98,9 @@ impl Observer for Watch {
             all.push('\n');
         }
     }
+    fn tuner(&mut self) -> Option<&mut dyn Tuner> {
+        self.tuner.as_mut().map(|t| t as &mut dyn Tuner)
+    }
 }
 
 /// Compiles an FX graph module of ATen operators. `resolve` tells what to call for an FX node; by default its target.
@@ -105,8 +114,12 @@ pub fn compile(
         start: Instant::now(),
         report: Report::default(),
         trace: settings.trace.is_some().then(FxHashMap::default),
+        tuner: None,
     };
     let place = Place::of(py, gm, settings)?;
+    if settings.tune {
+        watch.tuner = place.bench(py)?;
+    }
     let mut imported = fx::import(py, gm, place.index, place.gpu.is_some())?;
     if !settings.fallback_random {
         imported.draw();
@@ -149,6 +162,7 @@ pub fn compile(
     }
     let sequence = sequence.map_err(raise)?;
     watch.report.refusals = sequence.refusals.clone();
+    watch.report.tuned = (watch.tuner.take()).map_or_else(Vec::new, |t| t.done);
     describe(&mut watch.report, &sequence, &graph);
     let start = Instant::now();
     let (mut recipe, objects) = recipe(
@@ -190,6 +204,21 @@ impl Place {
             (Some(index), None) => Some(gpu::device::caps(py, index)?),
         };
         Ok(Place { index, gpu })
+    }
+
+    /// What measures kernels; nothing where there is no GPU to measure on.
+    fn bench(&self, py: Python<'_>) -> PyResult<Option<gpu::tune::Bench>> {
+        let (Some(index), Some((_, target))) = (self.index, &self.gpu) else {
+            return Ok(None);
+        };
+        if !gpu::device::present(py)? {
+            return Ok(None);
+        }
+        let device = Device {
+            kind: gpu::device::CUDA,
+            index,
+        };
+        gpu::tune::Bench::new(py, device, target.clone()).map(Some)
     }
 
     /// PyTorch's name of the device.

@@ -224,6 +224,12 @@ impl Pool {
         blake3::hash(&text).to_hex()[..40].to_string()
     }
 
+    /// A content address of anything that depends on the release of the kernel compiler.
+    pub fn address(&self, of: &str) -> String {
+        let text = format!("{of} {}", self.setup.version);
+        blake3::hash(text.as_bytes()).to_hex()[..40].to_string()
+    }
+
     fn notes(&self, key: &str) -> PathBuf {
         self.setup
             .folder

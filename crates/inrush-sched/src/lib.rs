@@ -34,7 +34,7 @@ pub use inrush_loops::OriginId;
 pub use layout::layout;
 pub use memory::plan_memory;
 pub use options::Options;
-pub use plan::{Group, Memory, Place, Plan, Step};
+pub use plan::{Group, Memory, Place, Plan, Regions, Step};
 pub use refusal::{Reason, Refusal};
 pub use schedule::{fuse, schedule};
 pub use verify::verify;

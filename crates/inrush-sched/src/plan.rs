@@ -38,6 +38,49 @@ impl Plan {
             })
             .collect()
     }
+
+    /// Where each buffer lies, to tell which may touch the same bytes.
+    pub fn regions(&self) -> Regions {
+        let ex = &self.loops.exprs;
+        let of = |k: usize| {
+            let mut b = self.loops.storage(BufId::from_index(k));
+            while let Some(Place::Alias(of)) = self.memory.places.get(b.index()) {
+                b = *of;
+            }
+            match self.memory.places.get(b.index()) {
+                Some(Place::Arena { offset, bytes, .. }) => {
+                    match (ex.as_int(*offset), ex.as_int(*bytes)) {
+                        (Some(from), Some(n)) => Region::Arena(from, from.saturating_add(n)),
+                        _ => Region::Arena(0, i64::MAX),
+                    }
+                }
+                _ => Region::Own(b),
+            }
+        };
+        Regions((0..self.loops.buffers.len()).map(of).collect())
+    }
+}
+
+#[derive(Copy, Clone, PartialEq, Debug)]
+enum Region {
+    Own(BufId),
+    /// Bytes of the arena.
+    Arena(i64, i64),
+}
+
+/// Where the buffers of a plan lie.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Regions(Vec<Region>);
+
+impl Regions {
+    /// Whether two buffers may share a byte.
+    pub fn overlap(&self, a: BufId, b: BufId) -> bool {
+        match (self.0[a.index()], self.0[b.index()]) {
+            (Region::Own(x), Region::Own(y)) => x == y,
+            (Region::Arena(a, b), Region::Arena(x, y)) => a < y && x < b,
+            _ => false,
+        }
+    }
 }
 
 /// One launch.

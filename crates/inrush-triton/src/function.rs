@@ -39,7 +39,7 @@ pub(crate) struct Emitter<'a> {
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
-    part: bool,
+    role: Role,
     /// What is computed in one go with the addition that follows.
     fused: Fused,
     pub buffers: Vec<String>,
@@ -56,8 +56,21 @@ const TWICE: usize = 64;
 /// Letters of grid axes from the last to the first.
 const LETTERS: [&str; 3] = ["x", "y", "z"];
 
-/// With `part` the function gets its program's number from a caller.
-pub(crate) fn emit(loops: &Loops, block: &Block, part: bool) -> Result<Emitted> {
+/// Who calls the function.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// A launch.
+    Kernel,
+    /// Another function, which hands over the program's number.
+    Part,
+    /// As [`Role::Part`], with the length of its only axis.
+    Listed,
+}
+
+/// The length of the only axis, where a caller hands it over.
+const LENGTH: &str = "numel";
+
+pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> {
     let mut e = Emitter {
         exprs: &loops.exprs,
         block,
@@ -68,7 +81,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, part: bool) -> Result<Emitted> 
         loads_left: FxHashMap::default(),
         in_loop: false,
         unmasked: false,
-        part,
+        role,
         fused: Fused::find(block),
         buffers: Vec::new(),
         used: FxHashSet::default(),
@@ -115,9 +128,15 @@ pub(crate) fn emit(loops: &Loops, block: &Block, part: bool) -> Result<Emitted> 
     let buffers: Vec<Option<String>> = (e.buffers.iter().enumerate())
         .map(|(i, n)| e.used.contains(&i).then(|| n.clone()))
         .collect();
-    let mut parameters: Vec<String> = part.then(|| "pid".to_string()).into_iter().collect();
+    let mut parameters: Vec<String> = Vec::new();
+    if role != Role::Kernel {
+        parameters.push("pid".into());
+    }
     parameters.extend(buffers.iter().flatten().cloned());
     parameters.extend(sizes.iter().cloned());
+    if role == Role::Listed {
+        parameters.push(LENGTH.into());
+    }
     parameters.extend(constants.iter().map(|(n, _)| format!("{n}: tl.constexpr")));
     let function = format!(
         "@triton.jit\ndef {NAME}({}):\n{body}\n",
@@ -263,7 +282,10 @@ impl Emitter<'_> {
             .filter(|i| dims[*i].role == DimRole::Grid)
             .collect();
         if !grid.is_empty() {
-            let number = if self.part { "pid" } else { "tl.program_id(0)" };
+            let number = match self.role {
+                Role::Kernel => "tl.program_id(0)",
+                Role::Part | Role::Listed => "pid",
+            };
             let pid = self.widened(number.into());
             if pid != "pid" {
                 self.line(format!("pid = {pid}"));
@@ -271,7 +293,7 @@ impl Emitter<'_> {
         }
         let mut counts = Vec::new();
         for &i in &grid {
-            let extent = self.offset(dims[i].extent)?;
+            let extent = self.extent(&dims[i])?;
             counts.push(match dims[i].is_tile() {
                 true => format!("tl.cdiv({extent}, {})", self.block_name(i)),
                 false => extent,
@@ -351,10 +373,17 @@ impl Emitter<'_> {
         }
     }
 
+    fn extent(&self, d: &Dim) -> Result<String> {
+        match self.role {
+            Role::Listed => Ok(LENGTH.into()),
+            Role::Kernel | Role::Part => self.offset(d.extent),
+        }
+    }
+
     fn mask_line(&mut self, at: usize, d: &Dim) -> Result<()> {
         if d.is_tile() && !d.exact {
             let letter = self.letter(at);
-            let extent = self.offset(d.extent)?;
+            let extent = self.extent(d)?;
             self.line(format!("{letter}mask = {letter} < {extent}"));
         }
         Ok(())
@@ -386,7 +415,8 @@ impl Emitter<'_> {
         let sizes = block.buffers.iter().map(|b| b.dtype.size());
         let lanes = 16 / sizes.min().unwrap_or(16).clamp(1, 16) as i64;
         let ex = self.exprs;
-        let lone = ex.range(d.extent).hi < d.block;
+        // Those that share code do so whatever their length.
+        let lone = self.role != Role::Listed && ex.range(d.extent).hi < d.block;
         let narrow = !lone && !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
         let flat = |item: &BlockItem| {
             matches!(item, BlockItem::Let(_) | BlockItem::Store(_)) && !self.checks(item)
@@ -394,7 +424,7 @@ impl Emitter<'_> {
         if !narrow || block.items.len() > TWICE || !block.items.iter().all(flat) {
             return Ok(None);
         }
-        let extent = self.offset(d.extent)?;
+        let extent = self.extent(d)?;
         Ok(Some(format!("(xpid + 1) * XBLOCK <= {extent}")))
     }
 
@@ -450,7 +480,11 @@ impl Emitter<'_> {
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
         let d = self.block.dims[at];
         let extent = self.offset(d.extent)?;
-        self.line(format!("for roffset in range(0, {extent}, RBLOCK):"));
+        self.line(match self.block.stages {
+            1 => format!("for roffset in range(0, {extent}, RBLOCK):"),
+            // Said of the loop, it holds for all loads, not only for those of products.
+            n => format!("for roffset in tl.range(0, {extent}, RBLOCK, num_stages={n}):"),
+        });
         self.indent += 1;
         let along = self.along(at);
         let range = self.widened(format!("(roffset + tl.arange(0, RBLOCK){along})"));

@@ -21,7 +21,7 @@ use inrush_expr::{Expr, Exprs};
 use inrush_kernel::block::Block;
 use inrush_loops::{BufId, Loops};
 
-pub use together::{emit_together, independent};
+pub use together::emit_together;
 
 /// A kernel in Triton's language.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,7 +65,7 @@ pub enum ArgumentSource {
 
 /// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
 pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
-    let emitted = function::emit(loops, block, false)?;
+    let emitted = function::emit(loops, block, function::Role::Kernel)?;
     let (buffers, sizes) = (&emitted.buffers, &emitted.sizes);
     let arguments = arguments(loops, block, buffers, sizes, aligned)?;
     let (name, source) = named(

@@ -1,90 +1,120 @@
-//! Several small kernels that do not depend on each other as one launch: each program finds its part by its number.
+//! Several launches that do not depend on each other as one: each program finds its part by its number.
+//!
+//! Parts with the same code but for their buffers and the length of their axis share it. A program then picks these by halving
+//! steps and runs the one copy, so that a list of a hundred tensors is built as fast as one.
 
-use crate::{Argument, ArgumentSource, TritonKernel, arguments, function, named};
+use crate::function::{self, Role};
+use crate::{Argument, ArgumentSource, TritonKernel, arguments, named};
 use inrush_base::{Error, Result};
-use inrush_kernel::BufRole;
-use inrush_kernel::block::{Block, Context};
+use inrush_kernel::block::{Block, Piece};
 use inrush_loops::{BufId, Loops};
 
-/// Whether `a` and `b` may run in any order: neither writes what the other touches.
-pub fn independent(loops: &Loops, context: &Context, a: &Block, b: &Block) -> bool {
-    let storage = |buf: BufId| {
-        let s = loops.storage(buf);
-        context.storage.get(s.index()).copied().unwrap_or(s)
-    };
-    let clash = |x: &Block, y: &Block| {
-        let writes = x.buffers.iter().filter(|k| k.role != BufRole::In);
-        let mut writes = writes.map(|k| storage(k.buf));
-        writes.any(|w| y.buffers.iter().any(|k| storage(k.buf) == w))
-    };
-    !clash(a, b) && !clash(b, a)
+/// One part: what its code gets.
+struct Member {
+    /// Pointers, then the length of the axis where the code wants it.
+    values: Vec<String>,
+    programs: i64,
 }
 
-/// Writes independent `blocks` as one kernel.
+/// Parts that run the same code.
+struct Class {
+    /// The function's text, with a placeholder for its name.
+    text: String,
+    /// Names of what members differ in, in the order of [`Member::values`].
+    names: Vec<String>,
+    constants: Vec<i64>,
+    /// Lengths are multiples of 16.
+    divisible: bool,
+    members: Vec<Member>,
+}
+
+/// Writes `pieces`, which must not depend on each other, as one kernel.
 ///
 /// # Errors
-/// What [`crate::emit`] refuses; a block with sizes that vary.
+/// What [`crate::emit`] refuses; a piece with sizes that vary.
 pub fn emit_together(
     loops: &Loops,
-    blocks: &[&Block],
+    pieces: &[Piece],
     aligned: &dyn Fn(BufId) -> bool,
 ) -> Result<TritonKernel> {
-    let ex = &loops.exprs;
     let mut all: Vec<Argument> = Vec::new();
-    let mut parts: Vec<String> = Vec::new();
+    let mut classes: Vec<Class> = Vec::new();
     let mut comments = String::new();
-    let mut calls: Vec<String> = Vec::new();
-    let (mut asserts, mut start) = (false, 0i64);
-    for (k, block) in blocks.iter().enumerate() {
-        let Some(programs) = ex.as_int(block.programs).filter(|_| block.sizes.is_empty()) else {
-            return Err(Error::unsupported(
-                "kernels of sizes that vary in one launch",
-            ));
-        };
-        let emitted = function::emit(loops, block, true)?;
-        asserts |= emitted.asserts;
-        let own = arguments(loops, block, &emitted.buffers, &emitted.sizes, aligned)?;
-        // A buffer that several parts read is passed once.
-        let mut passed: Vec<String> = Vec::new();
-        for a in own {
-            let ArgumentSource::Buffer { buf, .. } = a.source else {
+    let (mut asserts, mut programs) = (false, 0i64);
+    for (k, piece) in pieces.iter().enumerate() {
+        let part = Part::of(loops, piece.block, aligned)?;
+        asserts |= part.asserts;
+        programs = programs.saturating_add(part.programs);
+        let mut values: Vec<String> = Vec::new();
+        for a in &part.arguments {
+            let ArgumentSource::Buffer { buf, writes } = a.source else {
                 return Err(Error::internal("a size where there is none"));
             };
+            let at = piece.block.buffers.iter().position(|b| b.buf == buf);
+            let buf = at.and_then(|at| piece.buffers.get(at)).copied();
+            let buf = buf.ok_or_else(|| Error::internal("a pointer without a buffer"))?;
+            // A buffer that several parts read is passed once.
             let same = |b: &&Argument| matches!(b.source, ArgumentSource::Buffer { buf: other, .. } if other == buf);
-            if let Some(b) = all.iter().find(same) {
-                passed.push(b.name.clone());
+            if let Some(b) = all.iter().find(same).filter(|b| b.ty == a.ty) {
+                values.push(b.name.clone());
                 continue;
             }
             let name = format!("part{k}_{}", a.name);
-            passed.push(name.clone());
-            all.push(Argument { name, ..a });
+            values.push(name.clone());
+            all.push(Argument {
+                name,
+                source: ArgumentSource::Buffer { buf, writes },
+                ..a.clone()
+            });
         }
-        passed.extend(emitted.constants.iter().map(|(_, v)| v.to_string()));
-        let same = parts.iter().position(|p| *p == emitted.function);
-        let at = same.unwrap_or_else(|| {
-            parts.push(emitted.function);
-            parts.len() - 1
-        });
-        comments.push_str(&emitted.comments);
-        let number = match start {
-            0 => "pid".to_string(),
-            n => format!("pid - {n}"),
+        values.extend(part.length.map(|n| n.to_string()));
+        comments.push_str(&format!("# part {k}\n{}", part.comments));
+        let divisible = part.length.is_some_and(|n| n % 16 == 0);
+        let fits = |c: &&mut Class| {
+            c.text == part.text && c.constants == part.constants && c.divisible == divisible
         };
-        let end = start.saturating_add(programs);
-        let word = if calls.is_empty() { "if" } else { "elif" };
-        calls.push(format!("    {word} pid < {end}:"));
-        calls.push(format!(
-            "        {}_part{at}({number}, {})",
-            function::NAME,
-            passed.join(", ")
-        ));
-        start = end;
+        let member = Member {
+            values,
+            programs: part.programs,
+        };
+        match classes.iter_mut().find(fits) {
+            Some(c) => c.members.push(member),
+            None => classes.push(Class {
+                names: (part.arguments.iter().map(|a| a.name.clone()))
+                    .chain(part.length.map(|_| "numel".to_string()))
+                    .collect(),
+                text: part.text,
+                constants: part.constants,
+                divisible,
+                members: vec![member],
+            }),
+        }
     }
-    if start > i32::MAX as i64 {
+    if programs > i32::MAX as i64 {
         return Err(Error::unsupported("that many programs in one launch"));
     }
+
+    let mut texts: Vec<&str> = Vec::new();
+    let mut lines: Vec<String> = Vec::new();
+    let mut start = 0i64;
+    for (k, c) in classes.iter().enumerate() {
+        let at = texts.iter().position(|t| *t == c.text).unwrap_or_else(|| {
+            texts.push(&c.text);
+            texts.len() - 1
+        });
+        let count: i64 = c.members.iter().map(|m| m.programs).sum();
+        // One class needs no choice: every program is its own.
+        let deep = classes.len() > 1;
+        if deep {
+            let word = if k == 0 { "if" } else { "elif" };
+            lines.push(format!("    {word} pid < {}:", start + count));
+        }
+        let indent = if deep { 2 } else { 1 };
+        c.call(k, at, start, indent, &mut lines);
+        start += count;
+    }
     let mut text = String::new();
-    for (k, p) in parts.iter().enumerate() {
+    for (k, p) in texts.iter().enumerate() {
         let own = format!("{}_part{k}", function::NAME);
         text.push_str(&p.replace(function::NAME, &own));
         text.push_str("\n\n");
@@ -94,10 +124,10 @@ pub fn emit_together(
         "@triton.jit\ndef {}({}):\n    pid = tl.program_id(0)\n{}\n",
         function::NAME,
         names.join(", "),
-        calls.join("\n")
+        lines.join("\n")
     ));
-    let first = blocks.first().map_or("nothing", |b| b.name.as_str());
-    let title = format!("{first}_and_{}_more", blocks.len().saturating_sub(1));
+    let first = (pieces.first()).map_or("nothing", |p| p.block.name.as_str());
+    let title = format!("{first}_and_{}_more", pieces.len().saturating_sub(1));
     let head = function::head(&text);
     let (name, source) = named(&title, &head, &comments, &text, &all);
     Ok(TritonKernel {
@@ -105,9 +135,125 @@ pub fn emit_together(
         source,
         arguments: all,
         constants: Vec::new(),
-        programs: ex.int(start),
-        warps: blocks.iter().map(|b| b.warps).max().unwrap_or(1),
-        stages: blocks.iter().map(|b| b.stages).max().unwrap_or(1),
+        programs: loops.exprs.int(programs),
+        warps: pieces.iter().map(|p| p.block.warps).max().unwrap_or(1),
+        stages: pieces.iter().map(|p| p.block.stages).max().unwrap_or(1),
         asserts,
     })
+}
+
+/// A block as a function that others call.
+struct Part {
+    text: String,
+    comments: String,
+    /// In the terms of the block.
+    arguments: Vec<Argument>,
+    constants: Vec<i64>,
+    /// Length of the axis, where the function takes it.
+    length: Option<i64>,
+    programs: i64,
+    asserts: bool,
+}
+
+impl Part {
+    fn of(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<Part> {
+        let ex = &loops.exprs;
+        let Some(programs) = ex.as_int(block.programs).filter(|_| block.sizes.is_empty()) else {
+            return Err(Error::unsupported(
+                "kernels of sizes that vary in one launch",
+            ));
+        };
+        let length = (block.is_flat())
+            .then(|| ex.as_int(block.dims[0].extent))
+            .flatten();
+        let emitted = match length {
+            Some(_) => {
+                // Blocks that fill their axis share code with others.
+                let mut open = block.clone();
+                open.dims[0].exact = false;
+                function::emit(loops, &open, Role::Listed)?
+            }
+            None => function::emit(loops, block, Role::Part)?,
+        };
+        Ok(Part {
+            arguments: arguments(loops, block, &emitted.buffers, &emitted.sizes, aligned)?,
+            text: emitted.function,
+            comments: emitted.comments,
+            constants: emitted.constants.iter().map(|(_, v)| *v).collect(),
+            length,
+            programs,
+            asserts: emitted.asserts,
+        })
+    }
+}
+
+impl Class {
+    /// Has the program `pid` run the members, which begin at program `start`.
+    fn call(&self, class: usize, part: usize, start: i64, indent: usize, lines: &mut Vec<String>) {
+        let mut starts = vec![start];
+        for m in &self.members {
+            starts.push(starts[starts.len() - 1] + m.programs);
+        }
+        let first = &self.members[0];
+        // Names differ between classes: a name has one type in a function.
+        let differ: Vec<Option<String>> = (self.names.iter().enumerate())
+            .map(|(i, n)| {
+                let differs = self.members.iter().any(|m| m.values[i] != first.values[i]);
+                differs.then(|| format!("{n}_{class}"))
+            })
+            .collect();
+        let mut number = match start {
+            0 => "pid".to_string(),
+            n => format!("pid - {n}"),
+        };
+        if self.members.len() > 1 {
+            let from = format!("first_{class}");
+            self.choose(
+                &differ,
+                &from,
+                &starts,
+                0..self.members.len(),
+                indent,
+                lines,
+            );
+            number = format!("pid - {from}");
+        }
+        let values = (differ.iter().zip(&first.values)).map(|(d, v)| d.as_ref().unwrap_or(v));
+        let constants = self.constants.iter().map(|v| v.to_string());
+        let passed: Vec<String> = values.cloned().chain(constants).collect();
+        lines.push(format!(
+            "{}{}_part{part}({number}, {})",
+            "    ".repeat(indent),
+            function::NAME,
+            passed.join(", ")
+        ));
+    }
+
+    /// Names what the member has that this program belongs to.
+    fn choose(
+        &self,
+        differ: &[Option<String>],
+        from: &str,
+        starts: &[i64],
+        range: std::ops::Range<usize>,
+        indent: usize,
+        lines: &mut Vec<String>,
+    ) {
+        let pad = "    ".repeat(indent);
+        if range.len() == 1 {
+            let member = &self.members[range.start];
+            lines.push(format!("{pad}{from} = {}", starts[range.start]));
+            for (name, value) in differ.iter().zip(&member.values) {
+                if let Some(name) = name {
+                    lines.push(format!("{pad}{name} = {value}"));
+                }
+            }
+            return;
+        }
+        let middle = range.start + range.len() / 2;
+        lines.push(format!("{pad}if pid < {}:", starts[middle]));
+        self.choose(differ, from, starts, range.start..middle, indent + 1, lines);
+        lines.push(format!("{pad}else:"));
+        self.choose(differ, from, starts, middle..range.end, indent + 1, lines);
+    }
 }

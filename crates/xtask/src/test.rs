@@ -118,6 +118,7 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
             "--",
             &folder,
             "cuda:h100",
+            "together",
             "tests",
             &tests,
         ],

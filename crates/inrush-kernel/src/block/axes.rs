@@ -66,6 +66,8 @@ pub(crate) struct Tiles {
 
 /// Shortest axis that gets a side of its own.
 const SIDE: i64 = 8;
+/// Shortest one for the fastest side: rows below that are what one thread stores, and need no tile to be gathered in.
+const FASTEST: i64 = 16;
 
 /// Chooses for a group without own axes.
 pub(crate) fn pointwise(flat: &Flat, strides: &Strides) -> Tiles {
@@ -91,7 +93,7 @@ pub(crate) fn pointwise(flat: &Flat, strides: &Strides) -> Tiles {
         .max_by(|a, b| strides.of(a).total_cmp(&strides.of(b)));
     shared.retain(|a| *a != fastest);
     match across {
-        Some(side) if ex.hint(fastest.size) >= SIDE => {
+        Some(side) if ex.hint(fastest.size) >= FASTEST => {
             shared.retain(|a| *a != side);
             shared.push(side);
             Tiles {

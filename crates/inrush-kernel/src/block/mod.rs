@@ -11,6 +11,7 @@ mod axes;
 mod contraction;
 mod place;
 mod plan;
+mod together;
 
 use crate::{Acc, AccId, Check, KBufId, KernelBuf, Param, ValId, Value};
 use inrush_base::{Caps, DType, Error, Result};
@@ -18,6 +19,7 @@ use inrush_expr::{Expr, Sym};
 use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
 
 pub use contraction::block_contraction;
+pub use together::{Piece, together};
 
 /// A block program.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,7 +52,7 @@ pub struct Block {
 }
 
 /// Sizes of a tile, powers of two, and who works on it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
     pub x: i64,
     pub y: i64,
@@ -59,12 +61,18 @@ pub struct Tile {
     /// The reduction axis is walked in steps of `r` instead of held whole.
     pub streamed: bool,
     pub warps: u32,
+    /// Steps of the walk that are under way at once: loads run ahead where it is more than one.
+    pub stages: u32,
 }
 
 impl std::fmt::Display for Tile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.streamed { "s" } else { "r" };
-        write!(f, "x{}y{}{kind}{}w{}", self.x, self.y, self.r, self.warps)
+        write!(f, "x{}y{}{kind}{}w{}", self.x, self.y, self.r, self.warps)?;
+        match self.stages {
+            1 => Ok(()),
+            n => write!(f, "k{n}"),
+        }
     }
 }
 
@@ -78,6 +86,7 @@ impl Tile {
                 && t.y >= 1
                 && t.r >= 1
                 && (1..=32).contains(&t.warps)
+                && (1..=plan::STAGES).contains(&t.stages)
                 && elements >= 32
                 && elements / (32 * t.warps as i64) <= 128;
             if fine && t != *self && !out.contains(&t) {
@@ -104,6 +113,9 @@ impl Tile {
                 });
             }
             if t.streamed {
+                for stages in [1, 2, 3, 4] {
+                    add(Tile { stages, ..t });
+                }
                 add(Tile { r: t.r / 2, ..t });
                 add(Tile { r: t.r * 2, ..t });
                 add(Tile {

@@ -26,6 +26,9 @@ const FLAT: i64 = 1024;
 /// Columns of a tile of column reductions.
 const COLUMNS: i64 = 64;
 
+/// Deepest pipeline of a loop over rows.
+pub(crate) const STAGES: u32 = 4;
+
 /// What the sizes depend on.
 struct Work {
     /// Bytes of the widest element that whole tiles of load or store.
@@ -89,7 +92,10 @@ pub(crate) fn group(
     let own = axes::own(&mut flat)?;
     let tile = choose(sizes(ex, x, y, own, columns, &work, units));
     let powers = [tile.x, tile.y, tile.r, tile.warps as i64];
-    if powers.iter().any(|n| n.count_ones() != 1) || tile.warps > 32 {
+    if powers.iter().any(|n| n.count_ones() != 1)
+        || tile.warps > 32
+        || !(1..=STAGES).contains(&tile.stages)
+    {
         return Err(Error::input(format!("a tile of {tile}: not powers of two")));
     }
     if own.is_some_and(|a| !tile.streamed && tile.r < ex.range(a.size).hi) {
@@ -119,6 +125,7 @@ pub(crate) fn group(
     add(own, role, tile.r);
     let mut block = finish(&builder, dims, origins(bodies), tile.warps, context)?;
     block.chosen = Some(tile);
+    block.stages = tile.stages;
     Ok(block)
 }
 
@@ -314,6 +321,7 @@ fn sizes(
                 y: by,
                 r: 1,
                 streamed: false,
+                stages: 1,
                 warps: warps(bx * by, 64 / most as i64).min(most),
             };
         }
@@ -327,6 +335,7 @@ fn sizes(
             y: 1,
             r: 1,
             streamed: false,
+            stages: 1,
             warps: warps(b.max(512), 8).min(4).min((b / 32).max(1) as u32),
         };
     };
@@ -349,6 +358,7 @@ fn sizes(
                 y: 1,
                 r: whole,
                 streamed: false,
+                stages: 1,
                 warps: warps(bx * whole, 16),
             };
         }
@@ -363,6 +373,7 @@ fn sizes(
             y: 1,
             r: br,
             streamed: true,
+            stages: 1,
             warps: warps(bx * br, each).min(8),
         };
     }
@@ -397,6 +408,7 @@ fn sizes(
             y: 1,
             r: whole,
             streamed: false,
+            stages: 1,
             warps,
         };
     }
@@ -407,6 +419,7 @@ fn sizes(
             y: 1,
             r: 8192.min(power(length)),
             streamed: true,
+            stages: 1,
             warps: 16,
         };
     }
@@ -420,6 +433,7 @@ fn sizes(
         y: 1,
         r: step.min(power(length)),
         streamed: true,
+        stages: 1,
         warps: 8,
     }
 }

@@ -109,6 +109,12 @@ pub fn built(py: Python<'_>) -> PyResult<bool> {
         .copied()
 }
 
+/// Whether this machine has a CUDA device that PyTorch can use.
+pub fn present(py: Python<'_>) -> PyResult<bool> {
+    let cuda = py.import("torch")?.getattr("cuda")?;
+    cuda.call_method0("is_available")?.extract()
+}
+
 /// Capabilities and build target of a device.
 ///
 /// # Errors

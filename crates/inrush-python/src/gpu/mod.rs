@@ -13,6 +13,7 @@
 //! library   PyTorch's C functions for products, convolutions, attention
 //! device    streams, guards, properties of the device
 //! build     kernels from the Triton workers
+//! tune      measures tiles, where that is asked for
 //! ```
 
 mod arena;
@@ -24,6 +25,7 @@ mod graphs;
 mod homes;
 pub mod library;
 mod plan;
+pub mod tune;
 
 pub use engine::Engine;
 pub use graphs::Todo;

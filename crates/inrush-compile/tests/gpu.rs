@@ -1,0 +1,174 @@
+//! What a program for a GPU launches.
+
+use inrush_base::Error;
+use inrush_compile::{Candidate, Compiled, Observer, Options, Tile, Tuner, compile};
+use inrush_program::Step;
+
+fn compiled(text: &str, observer: &mut dyn Observer) -> Result<Compiled, Error> {
+    let graph = inrush_graph::text::parse(text)?;
+    let caps = inrush_cuda::CUDA.caps(Some("h100")).expect("a preset");
+    compile(graph, &caps, &Options::default(), observer)
+}
+
+/// Titles of the kernels in the order of the launches.
+fn launches(c: &Compiled) -> Vec<&str> {
+    (c.program.steps.iter())
+        .map(|s| match s {
+            Step::Launch(l) => c.program.kernels[l.kernel as usize].title.as_str(),
+            Step::Contract(_) => "a contraction of the CPU",
+        })
+        .collect()
+}
+
+/// A step of momentum for each of `lengths`.
+fn optimiser(lengths: &[i64]) -> String {
+    let n = lengths.len();
+    let mut text = String::from("graph t\n");
+    for (k, length) in lengths.iter().enumerate() {
+        for (i, name) in ["p", "g", "m"].iter().enumerate() {
+            let value = 3 * k + i;
+            text.push_str(&format!(
+                "%{value} {name}{k}: f32[{length}] = input {value}\n"
+            ));
+        }
+    }
+    for (k, length) in lengths.iter().enumerate() {
+        let (p, g, m) = (3 * k, 3 * k + 1, 3 * k + 2);
+        let at = 3 * n + 3 * k;
+        text.push_str(&format!(
+            "%{at} a{k}: f32[{length}] = aten.mul.Tensor(%{m}, 0.9)\n\
+             %{} b{k}: f32[{length}] = aten.add.Tensor(%{at}, %{g}, 1)\n\
+             %{} c{k}: f32[{length}] = aten.sub.Tensor(%{p}, %{}, 0.1)\n",
+            at + 1,
+            at + 2,
+            at + 1,
+        ));
+    }
+    for k in 0..n {
+        let at = 3 * n + 3 * k;
+        text.push_str(&format!("output {}: %{}\n", 2 * k, at + 1));
+        text.push_str(&format!("output {}: %{}\n", 2 * k + 1, at + 2));
+    }
+    text
+}
+
+#[test]
+fn an_optimisers_step_is_one_launch() {
+    // Large and small, and one that does not end at a multiple of what a thread loads.
+    let c = compiled(&optimiser(&[768 * 3072, 768, 3072, 1000, 7]), &mut ()).expect("compiles");
+    assert_eq!(launches(&c).len(), 1);
+    let text = &c.kernels[0].text;
+    // All of one kind have one copy of the code, but for that end.
+    assert!(
+        text.contains("_part1(") && !text.contains("_part2("),
+        "{text}"
+    );
+    assert_eq!(c.kernels[0].signature.len(), 5 * 5);
+}
+
+#[test]
+fn many_tensors_are_several_launches() {
+    let lengths: Vec<i64> = (0..150).map(|k| 16 * (k + 1)).collect();
+    let c = compiled(&optimiser(&lengths), &mut ()).expect("compiles");
+    assert_eq!(launches(&c).len(), 3);
+    for k in &c.kernels {
+        assert!(k.signature.len() <= 256);
+    }
+}
+
+#[test]
+fn what_depends_on_another_step_is_not_beside_it() {
+    let c = compiled(
+        "graph t
+%0 x: f32[64, 32] = input 0
+%1 y: f32[10, 20] = input 1
+%2 a: f32[64] = aten.sum.dim_IntList(%0, [1], false, none)
+%3 b: f32[] = aten.sum.default(%2, none)
+%4 c: f32[20] = aten.amax.default(%1, [0], false)
+%5 d: f32[64, 32] = aten.mul.Tensor(%0, %3)
+output 0: %2
+output 1: %4
+output 2: %5
+",
+        &mut (),
+    )
+    .expect("compiles");
+    let all = launches(&c);
+    assert!(all.len() >= 2, "{all:?}");
+    // The extreme of columns, which depends on nothing, is beside the first sums.
+    assert!(all[0].ends_with("_and_1_more"), "{all:?}");
+    assert!(all[1..].iter().all(|t| !t.contains("_more")), "{all:?}");
+}
+
+#[test]
+fn offsets_beyond_32_bits_are_wide() {
+    let graph = |rows: i64| {
+        format!(
+            "graph t
+%0 x: i8[{rows}, 65536] = input 0
+%1 y: i8[{rows}, 65536] = aten.add.Tensor(%0, %0, 1)
+%2 z: i64[{rows}] = aten.sum.dim_IntList(%0, [1], false, dtype.i64)
+output 0: %1
+output 1: %2
+"
+        )
+    };
+    let wide = compiled(&graph(40000), &mut ()).expect("compiles");
+    assert!(
+        wide.kernels
+            .iter()
+            .all(|k| k.text.contains("tl.program_id(0).to(tl.int64)"))
+    );
+    let narrow = compiled(&graph(4000), &mut ()).expect("compiles");
+    assert!(
+        narrow
+            .kernels
+            .iter()
+            .all(|k| !k.text.contains("tl.program_id(0).to(tl.int64)"))
+    );
+}
+
+/// Many warps are slow.
+#[derive(Default)]
+struct Watch {
+    timed: usize,
+    won: Vec<Tile>,
+}
+
+impl Tuner for Watch {
+    fn known(&mut self, _rule: &Candidate) -> Option<Tile> {
+        None
+    }
+    fn time(&mut self, candidates: &[Candidate]) -> Vec<Option<f64>> {
+        self.timed += candidates.len();
+        (candidates.iter())
+            .map(|c| Some(c.kernel.warps as f64))
+            .collect()
+    }
+    fn keep(&mut self, _rule: &Candidate, winner: Tile, before: f64, after: f64) {
+        assert!(after <= before);
+        self.won.push(winner);
+    }
+}
+
+impl Observer for Watch {
+    fn tuner(&mut self) -> Option<&mut dyn Tuner> {
+        Some(self)
+    }
+}
+
+#[test]
+fn a_program_has_the_tiles_that_were_fastest() {
+    let text = "graph t
+%0 x: f32[4096, 4096] = input 0
+%1 s: f32[4096, 4096] = aten.softmax.int(%0, -1, none)
+output 0: %1
+";
+    let by_rule = compiled(text, &mut ()).expect("compiles");
+    assert!(by_rule.kernels[0].warps > 2);
+    let mut watch = Watch::default();
+    let tuned = compiled(text, &mut watch).expect("compiles");
+    assert!(watch.timed > 5 && watch.won.len() == 1);
+    assert_eq!(tuned.kernels[0].warps, watch.won[0].warps);
+    assert!(tuned.kernels[0].warps < by_rule.kernels[0].warps);
+}
