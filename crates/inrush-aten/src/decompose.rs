@@ -217,8 +217,12 @@ impl Builder<'_> {
 
     /// The type of a tensor.
     pub fn tensor(&self, v: ValueId) -> Result<TensorType> {
+        self.tensor_ref(v).cloned()
+    }
+
+    fn tensor_ref(&self, v: ValueId) -> Result<&TensorType> {
         match &self.values[v.index()].ty {
-            Type::Tensor(t) => Ok(t.clone()),
+            Type::Tensor(t) => Ok(t),
             other => Err(Error::input(format!(
                 "`{}` is not a tensor but {other:?}",
                 self.values[v.index()].name
@@ -227,15 +231,15 @@ impl Builder<'_> {
     }
 
     pub fn sizes(&self, v: ValueId) -> Result<Vec<Expr>> {
-        self.tensor(v).map(|t| t.sizes)
+        self.tensor_ref(v).map(|t| t.sizes.clone())
     }
 
     pub fn dtype(&self, v: ValueId) -> Result<DType> {
-        self.tensor(v).map(|t| t.dtype)
+        self.tensor_ref(v).map(|t| t.dtype)
     }
 
     pub fn rank(&self, v: ValueId) -> Result<usize> {
-        self.tensor(v).map(|t| t.rank())
+        self.tensor_ref(v).map(|t| t.rank())
     }
 
     pub fn int(&self, v: i64) -> Arg {

@@ -24,10 +24,12 @@ macro_rules! id_type {
         pub struct $name(pub u32);
         impl $name {
             /// Position in its arena.
+            #[inline]
             pub fn index(self) -> usize {
                 self.0 as usize
             }
             /// The id of position `i`; arenas stay far below 2^32 entries.
+            #[inline]
             pub fn from_index(i: usize) -> Self {
                 Self(i as u32)
             }

@@ -5,7 +5,6 @@
 
 use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
 use inrush_sched::Step;
-use rustc_hash::FxHashMap;
 use std::hash::{Hash, Hasher};
 
 /// A step in words, and the buffers that it touches.
@@ -18,9 +17,8 @@ pub struct Form {
 /// Writes a step down.
 pub fn form(loops: &Loops, step: &Step) -> Form {
     let mut w = Writer {
-        words: Words::default(),
+        words: Words(Vec::with_capacity(256)),
         buffers: Vec::new(),
-        places: FxHashMap::default(),
     };
     match step {
         Step::Kernel(g) => {
@@ -61,17 +59,17 @@ pub fn form(loops: &Loops, step: &Step) -> Form {
 struct Writer {
     words: Words,
     buffers: Vec<BufId>,
-    places: FxHashMap<BufId, u32>,
 }
 
 impl Writer {
     fn buffer(&mut self, b: BufId) {
-        let next = self.buffers.len() as u32;
-        let at = *self.places.entry(b).or_insert(next);
-        if at == next {
+        // A step touches few buffers: the list itself is searched.
+        let at = self.buffers.iter().position(|x| *x == b);
+        let at = at.unwrap_or_else(|| {
             self.buffers.push(b);
-        }
-        at.hash(&mut self.words);
+            self.buffers.len() - 1
+        });
+        (at as u32).hash(&mut self.words);
     }
 
     fn body(&mut self, body: &Body) {
@@ -113,7 +111,6 @@ impl Writer {
 }
 
 /// A hasher that forgets nothing.
-#[derive(Default)]
 struct Words(Vec<u64>);
 
 impl Hasher for Words {

@@ -8,10 +8,16 @@ const MAX_COMPARED: usize = 8;
 
 impl Exprs {
     pub fn min(&self, a: Expr, b: Expr) -> Expr {
+        if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
+            return self.int(x.min(y));
+        }
         self.remembered(Op::Min, a, b, || self.extreme(a, b, true))
     }
 
     pub fn max(&self, a: Expr, b: Expr) -> Expr {
+        if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
+            return self.int(x.max(y));
+        }
         self.remembered(Op::Max, a, b, || self.extreme(a, b, false))
     }
 

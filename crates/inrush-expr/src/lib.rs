@@ -119,6 +119,8 @@ struct Inner {
     syms: Vec<SymInfo>,
     /// Each symbol as an expression, once it was asked for.
     sym_exprs: Vec<Option<Expr>>,
+    /// Integers from zero as expressions, once they were asked for: most constants are small.
+    ints: Vec<Option<Expr>>,
     by_name: FxHashMap<String, Sym>,
     indices: FxHashMap<(u32, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
@@ -147,7 +149,8 @@ impl Exprs {
         self.inner.borrow().nodes[e.index()].clone()
     }
 
-    fn with_node<T>(&self, e: Expr, f: impl FnOnce(&Node) -> T) -> T {
+    #[inline]
+    pub(crate) fn with_node<T>(&self, e: Expr, f: impl FnOnce(&Node) -> T) -> T {
         f(&self.inner.borrow().nodes[e.index()])
     }
 
@@ -188,10 +191,25 @@ impl Exprs {
         e
     }
 
+    #[inline]
     pub fn int(&self, v: i64) -> Expr {
-        self.intern(Node::Const(v))
+        let known = self.inner.borrow().ints.get(v as usize).copied();
+        known.flatten().unwrap_or_else(|| self.new_int(v))
     }
 
+    fn new_int(&self, v: i64) -> Expr {
+        const KEPT: i64 = 1 << 14;
+        let e = self.intern(Node::Const(v));
+        if (0..KEPT).contains(&v) {
+            let ints = &mut self.inner.borrow_mut().ints;
+            let count = ints.len().max(v as usize + 1);
+            ints.resize(count, None);
+            ints[v as usize] = Some(e);
+        }
+        e
+    }
+
+    #[inline]
     pub fn sym_expr(&self, s: Sym) -> Expr {
         if let Some(Some(e)) = self.inner.borrow().sym_exprs.get(s.index()) {
             return *e;
@@ -205,6 +223,7 @@ impl Exprs {
     }
 
     /// Bits of the symbols in `e`, see [`sym_bit`].
+    #[inline]
     pub(crate) fn mask(&self, e: Expr) -> u64 {
         self.inner.borrow().masks[e.index()]
     }
@@ -215,6 +234,7 @@ impl Exprs {
     }
 
     /// The constant value, if it is one.
+    #[inline]
     pub fn as_int(&self, e: Expr) -> Option<i64> {
         self.with_node(e, |n| match n {
             Node::Const(v) => Some(*v),
@@ -222,11 +242,13 @@ impl Exprs {
         })
     }
 
+    #[inline]
     pub fn is_int(&self, e: Expr, v: i64) -> bool {
         self.as_int(e) == Some(v)
     }
 
     /// The symbol, if the expression is nothing else.
+    #[inline]
     pub fn as_sym(&self, e: Expr) -> Option<Sym> {
         self.with_node(e, |n| match n {
             Node::Sym(s) => Some(*s),
@@ -291,6 +313,7 @@ impl Exprs {
     }
 
     /// [`Exprs::index_sym`] as an expression.
+    #[inline]
     pub fn index(&self, position: u32, extent: Expr) -> Expr {
         self.sym_expr(self.index_sym(position, extent))
     }
@@ -316,6 +339,7 @@ impl Exprs {
             .collect()
     }
 
+    #[inline]
     pub fn is_index(&self, s: Sym) -> bool {
         matches!(
             self.inner.borrow().syms[s.index()].kind,
@@ -337,7 +361,10 @@ impl Exprs {
     pub fn contiguous_strides(&self, sizes: &[Expr]) -> Vec<Expr> {
         let mut strides = vec![self.int(1); sizes.len()];
         for d in (0..sizes.len().saturating_sub(1)).rev() {
-            let step = self.max(sizes[d + 1], self.int(1));
+            let step = match self.as_int(sizes[d + 1]) {
+                Some(size) => self.int(size.max(1)),
+                None => self.max(sizes[d + 1], self.int(1)),
+            };
             strides[d] = self.mul(strides[d + 1], step);
         }
         strides
@@ -355,6 +382,7 @@ impl Clone for Exprs {
                 lookup: i.lookup.clone(),
                 syms: i.syms.clone(),
                 sym_exprs: i.sym_exprs.clone(),
+                ints: i.ints.clone(),
                 by_name: i.by_name.clone(),
                 indices: i.indices.clone(),
                 memo: i.memo.clone(),

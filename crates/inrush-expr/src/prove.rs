@@ -126,6 +126,9 @@ impl Exprs {
 
     /// `a != b`, proved.
     pub fn prove_ne(&self, a: Expr, b: Expr) -> bool {
+        if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
+            return x != y;
+        }
         let r = self.range(self.sub(a, b));
         r.lo > 0 || r.hi < 0 || self.prove_lt(a, b) || self.prove_lt(b, a)
     }

@@ -109,6 +109,12 @@ impl Exprs {
         if self.mask(e) & mask == 0 {
             return Some((coefs, e));
         }
+        if let Some(s) = self.as_sym(e)
+            && let Some(k) = syms.iter().position(|x| *x == s)
+        {
+            coefs[k] = self.int(1);
+            return Some((coefs, self.int(0)));
+        }
         let (base, terms) = self.terms(e);
         let mut rest: Terms = SmallVec::new();
         for (c, t) in terms {
@@ -116,11 +122,14 @@ impl Exprs {
                 rest.push((c, t));
                 continue;
             }
-            match self.node(t) {
-                Node::Sym(s) => match syms.iter().position(|x| *x == s) {
+            if let Some(s) = self.as_sym(t) {
+                match syms.iter().position(|x| *x == s) {
                     Some(k) => coefs[k] = self.add(coefs[k], self.int(c)),
                     None => rest.push((c, t)),
-                },
+                }
+                continue;
+            }
+            match self.node(t) {
                 Node::Product(f) => {
                     let mut at = None;
                     let mut others = self.int(1);

@@ -18,6 +18,10 @@ impl Exprs {
 
     /// Interns a sum from unsorted, possibly repeated terms. `None` when a coefficient overflows.
     pub(crate) fn make_sum(&self, base: i64, mut terms: Terms) -> Option<Expr> {
+        if terms.len() < 2 {
+            terms.retain(|t| t.0 != 0);
+            return Some(self.canonical_sum(base, terms));
+        }
         terms.sort_by(|a, b| self.compare(a.1, b.1));
         let mut merged: Terms = smallvec![];
         for (c, t) in terms {
@@ -97,6 +101,9 @@ impl Exprs {
     }
 
     pub fn sub(&self, a: Expr, b: Expr) -> Expr {
+        if a == b {
+            return self.int(0);
+        }
         self.add(a, self.neg(b))
     }
 
@@ -105,6 +112,12 @@ impl Exprs {
             0 => return self.int(0),
             1 => return a,
             _ => {}
+        }
+        if let Some(v) = self.as_int(a) {
+            return match v.checked_mul(k) {
+                Some(v) => self.int(v),
+                None => self.saturated(),
+            };
         }
         let (base, mut terms) = self.terms(a);
         let mut ok = true;

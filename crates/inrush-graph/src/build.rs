@@ -81,12 +81,12 @@ impl Node {
     /// Values that the node reads, in argument order.
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.args.iter().flat_map(|a| {
-            let list: Vec<ValueId> = match a {
-                Arg::Value(v) => vec![*v],
-                Arg::Values(vs) => vs.iter().flatten().copied().collect(),
-                _ => Vec::new(),
+            let (one, several): (Option<ValueId>, &[Option<ValueId>]) = match a {
+                Arg::Value(v) => (Some(*v), &[]),
+                Arg::Values(vs) => (None, vs),
+                _ => (None, &[]),
             };
-            list
+            one.into_iter().chain(several.iter().flatten().copied())
         })
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::*;
 use inrush_expr::SymKind;
-use rustc_hash::FxHashMap;
 
 /// How often a statement of a body is evaluated.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -128,16 +127,23 @@ impl Clone for Stmt {
 impl Stmt {
     /// Statements whose values this one uses, masks included.
     pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
+        let mut out = SmallVec::new();
+        self.each_operand(|o| out.push(o));
+        out
+    }
+
+    /// Calls `f` with each of [`Stmt::operands`].
+    #[inline]
+    pub fn each_operand(&self, mut f: impl FnMut(StmtId)) {
         match self {
-            Stmt::Const { .. } | Stmt::Index { .. } | Stmt::Acc { .. } => SmallVec::new(),
-            Stmt::Load { mask, .. } => mask.iter().copied().collect(),
-            Stmt::Op { args, .. } => args.iter().copied().collect(),
-            Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => SmallVec::from_slice(&[*arg]),
-            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => {
-                SmallVec::from_slice(&[*value])
-            }
+            Stmt::Const { .. } | Stmt::Index { .. } | Stmt::Acc { .. } => {}
+            Stmt::Load { mask, .. } => mask.iter().for_each(|m| f(*m)),
+            Stmt::Op { args, .. } => args.iter().for_each(|a| f(*a)),
+            Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => f(*arg),
+            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => f(*value),
             Stmt::Indirect { value, mask, .. } | Stmt::Store { value, mask, .. } => {
-                [*value].into_iter().chain(*mask).collect()
+                f(*value);
+                mask.iter().for_each(|m| f(*m));
             }
         }
     }
@@ -306,33 +312,40 @@ impl Body {
         if !self.is_reduction() {
             return vec![Phase::Before; self.stmts.len()];
         }
-        let mut of_sym: FxHashMap<Sym, Phase> = self
+        // Few symbols: a list is searched faster than a table. The last entry of a symbol counts.
+        let mut of_sym: SmallVec<[(Sym, Phase); 8]> = self
             .reduction_axes()
             .iter()
             .map(|a| (a.sym, Phase::Inside))
             .collect();
         let mut out: Vec<Phase> = Vec::with_capacity(self.stmts.len());
+        let mut syms: Vec<Sym> = Vec::new();
         for stmt in &self.stmts {
             let phase = match stmt {
                 Stmt::Reduce { .. } => Phase::After,
                 Stmt::Scan { .. } => Phase::Inside,
                 _ => {
-                    let syms = stmt.exprs().iter().flat_map(|e| exprs.free_syms(*e));
-                    let from_syms = syms.filter_map(|s| of_sym.get(&s).copied());
-                    let from_operands = stmt.operands().into_iter().map(|o| out[o.index()]);
                     let mut phase = Phase::Before;
-                    for p in from_syms.chain(from_operands) {
+                    let mut meet = |p: Phase| {
                         // Inside wins: a mix of both is what the verifier refuses.
                         phase = match (phase, p) {
                             (Phase::Inside, _) | (_, Phase::Inside) => Phase::Inside,
                             (a, b) => a.max(b),
                         };
+                    };
+                    syms.clear();
+                    (stmt.exprs().iter()).for_each(|e| exprs.collect_syms(*e, &mut syms));
+                    for s in &syms {
+                        if let Some((_, p)) = of_sym.iter().rev().find(|(t, _)| t == s) {
+                            meet(*p);
+                        }
                     }
+                    stmt.each_operand(|o| meet(out[o.index()]));
                     phase
                 }
             };
             if let Stmt::Indirect { sym, .. } = stmt {
-                of_sym.insert(*sym, phase);
+                of_sym.push((*sym, phase));
             }
             out.push(phase);
         }

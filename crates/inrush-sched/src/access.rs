@@ -15,15 +15,25 @@ pub(crate) struct Radix {
     pub base: i64,
 }
 
+/// One radix a dimension.
+pub(crate) type Radices = SmallVec<[Radix; 4]>;
+
 /// `coord` as a mixed-radix number of `axes`. `None` when it is not one.
 pub(crate) fn radix(ex: &Exprs, coord: Expr, axes: &[Axis]) -> Option<Radix> {
     let axis = |s: Sym| axes.iter().find(|a| a.sym == s).copied();
     let unit = |a: &Axis| ex.is_int(a.size, 1);
     let mut digits: SmallVec<[Axis; 2]> = SmallVec::new();
     let mut base = 0;
+    // Most coordinates are a symbol.
+    if let Some(s) = ex.as_sym(coord) {
+        let a = axis(s)?;
+        if !unit(&a) {
+            digits.push(a);
+        }
+        return Some(Radix { digits, base });
+    }
     match ex.node(coord) {
         E::Const(v) => base = v,
-        E::Sym(s) => digits.extend(Some(axis(s)?).filter(|a| !unit(a))),
         E::Sum { base: b, terms, .. } => {
             base = b;
             // Terms are found by their strides, from the fastest.
@@ -31,9 +41,12 @@ pub(crate) fn radix(ex: &Exprs, coord: Expr, axes: &[Axis]) -> Option<Radix> {
             for (c, t) in terms {
                 let mut stride = ex.int(c);
                 let mut found = None;
-                let factors: SmallVec<[Expr; 2]> = match ex.node(t) {
-                    E::Product(f) => f,
-                    _ => SmallVec::from_slice(&[t]),
+                let factors: SmallVec<[Expr; 2]> = match ex.as_sym(t) {
+                    Some(_) => SmallVec::from_slice(&[t]),
+                    None => match ex.node(t) {
+                        E::Product(f) => f,
+                        _ => SmallVec::from_slice(&[t]),
+                    },
                 };
                 for f in factors {
                     match ex.as_sym(f) {
@@ -66,8 +79,8 @@ pub(crate) fn radix(ex: &Exprs, coord: Expr, axes: &[Axis]) -> Option<Radix> {
 
 /// Coordinates of a store, one radix a dimension, in which every axis of `axes` longer than one occurs exactly once: what is
 /// needed to say at which point of `axes` an element was written.
-pub(crate) fn invertible(ex: &Exprs, coords: &[Expr], axes: &[Axis]) -> Option<Vec<Radix>> {
-    let dims: Vec<Radix> = coords
+pub(crate) fn invertible(ex: &Exprs, coords: &[Expr], axes: &[Axis]) -> Option<Radices> {
+    let dims: Radices = coords
         .iter()
         .map(|c| radix(ex, *c, axes))
         .collect::<Option<_>>()?;

@@ -8,6 +8,9 @@ use smallvec::SmallVec;
 /// How many units may lie between two that are merged.
 const WINDOW: usize = 1024;
 
+/// Nodes of a unit; most stay alone or find few others.
+pub(crate) type Members = SmallVec<[u32; 4]>;
+
 pub(crate) struct Dag {
     /// By node: nodes that must run before it, after it.
     pub before: Vec<SmallVec<[u32; 4]>>,
@@ -15,7 +18,7 @@ pub(crate) struct Dag {
     /// By node: its unit.
     pub unit: Vec<u32>,
     /// By unit: its nodes, ascending. Empty once merged into another.
-    pub members: Vec<Vec<u32>>,
+    pub members: Vec<Members>,
     /// By unit: its position; by position: the unit there (`u32::MAX` for none).
     position: Vec<u32>,
     at: Vec<u32>,
@@ -28,7 +31,7 @@ impl Dag {
     /// One unit per node, in node order.
     pub fn new(before: Vec<SmallVec<[u32; 4]>>) -> Dag {
         let n = before.len();
-        let mut after: Vec<SmallVec<[u32; 4]>> = vec![SmallVec::new(); n];
+        let mut after: Vec<SmallVec<[u32; 4]>> = crate::deps::lists(n);
         for (k, list) in before.iter().enumerate() {
             for b in list {
                 after[*b as usize].push(k as u32);
@@ -38,7 +41,7 @@ impl Dag {
             before,
             after,
             unit: (0..n as u32).collect(),
-            members: (0..n as u32).map(|k| vec![k]).collect(),
+            members: (0..n as u32).map(|k| Members::from_slice(&[k])).collect(),
             position: (0..n as u32).collect(),
             at: (0..n as u32).collect(),
             seen: vec![0; n],

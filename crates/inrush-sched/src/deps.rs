@@ -24,8 +24,8 @@ impl Deps {
     pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
         let n = loops.buffers.len();
         let mut d = Deps {
-            writers: vec![SmallVec::new(); n],
-            readers: vec![SmallVec::new(); n],
+            writers: lists(n),
+            readers: lists(n),
             aliased: vec![false; n],
             output: vec![false; n],
             fixed: loops
@@ -33,8 +33,8 @@ impl Deps {
                 .iter()
                 .map(|b| b.kind != BufferKind::Temp)
                 .collect(),
-            storage_writers: vec![SmallVec::new(); n],
-            storage_readers: vec![SmallVec::new(); n],
+            storage_writers: lists(n),
+            storage_readers: lists(n),
         };
         for (k, b) in loops.buffers.iter().enumerate() {
             if matches!(b.kind, BufferKind::Alias { .. }) {
@@ -102,6 +102,13 @@ impl Deps {
         }
         out
     }
+}
+
+/// Empty lists; `vec![…; n]` would clone them one by one.
+pub(crate) fn lists<A: smallvec::Array>(n: usize) -> Vec<SmallVec<A>> {
+    let mut out = Vec::new();
+    out.resize_with(n, SmallVec::new);
+    out
 }
 
 fn push_last<A: smallvec::Array<Item = u32>>(list: &mut SmallVec<A>, k: u32) {

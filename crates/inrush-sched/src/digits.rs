@@ -43,6 +43,9 @@ fn find(ex: &Exprs, node: &Node) -> Option<Split> {
 
 /// A quotient or remainder of an axis by a divisor of its extent.
 fn pattern(ex: &Exprs, e: Expr, axes: &[Axis]) -> Option<Split> {
+    if ex.as_sym(e).is_some() || ex.as_int(e).is_some() {
+        return None;
+    }
     match ex.node(e) {
         E::Const(_) | E::Sym(_) => None,
         E::Sum { terms, .. } => terms.iter().find_map(|(_, t)| pattern(ex, *t, axes)),

@@ -53,8 +53,8 @@ impl<'a> Builder<'a> {
         Builder {
             ex,
             buffers,
-            stmts: Vec::new(),
-            dtypes: Vec::new(),
+            stmts: Vec::with_capacity(16),
+            dtypes: Vec::with_capacity(16),
             memo: FxHashMap::default(),
             known: 0,
             indirect: FxHashMap::default(),
@@ -211,6 +211,10 @@ impl<'a> Builder<'a> {
         hook: &mut dyn Splice,
     ) -> Vec<StmtId> {
         let live = wanted.map(|w| live_from(self.ex, &body.stmts, std::iter::once(w)));
+        if live.is_none() {
+            self.stmts.reserve(body.stmts.len());
+            self.dtypes.reserve(body.stmts.len());
+        }
         let mut map = std::borrow::Cow::Borrowed(map);
         let mut ids: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
         for (k, stmt) in body.stmts.iter().enumerate() {
@@ -602,9 +606,7 @@ pub(crate) fn live_from(
         if !live[k] {
             continue;
         }
-        for o in stmts[k].operands() {
-            live[o.index()] = true;
-        }
+        stmts[k].each_operand(|o| live[o.index()] = true);
         if has_indirect {
             for e in stmts[k].exprs() {
                 wanted.extend(ex.free_syms(*e));
@@ -616,11 +618,10 @@ pub(crate) fn live_from(
 
 /// Drops statements that reach no store.
 pub(crate) fn sweep(ex: &Exprs, body: &mut Body) {
-    let stores: Vec<StmtId> = body
+    let stores = body
         .ids()
-        .filter(|s| matches!(body.stmt(*s), Stmt::Store { .. }))
-        .collect();
-    let live = live_from(ex, &body.stmts, stores.into_iter());
+        .filter(|s| matches!(body.stmt(*s), Stmt::Store { .. }));
+    let live = live_from(ex, &body.stmts, stores);
     if live.iter().all(|l| *l) {
         return;
     }

@@ -31,9 +31,7 @@ pub(crate) type Syms = SmallVec<[Sym; 6]>;
 /// A fused kernel in the making.
 #[derive(Default)]
 pub(crate) struct Unit {
-    /// By member, in the order of [`Dag::members`]: its symbols of the shared axes. Empty for contractions.
-    pub shared: FxHashMap<u32, Syms>,
-    pub sizes: Vec<inrush_expr::Expr>,
+    pub sizes: SmallVec<[Expr; 6]>,
     pub contraction: bool,
     at_load: bool,
     stmts: usize,
@@ -47,6 +45,8 @@ pub(crate) struct Unit {
 pub(crate) struct Fused {
     pub nodes: Vec<Node>,
     pub units: Vec<Unit>,
+    /// By node: its symbols of the axes that its unit shares. Empty for contractions.
+    pub shared: Vec<Syms>,
     pub dag: Dag,
 }
 
@@ -96,8 +96,11 @@ pub(crate) fn fuse(
     let units = nodes
         .iter()
         .zip(at_load)
-        .enumerate()
-        .map(|(k, (n, at_load))| unit(loops, k, n, *at_load))
+        .map(|(n, at_load)| unit(loops, n, *at_load))
+        .collect();
+    let shared = nodes
+        .iter()
+        .map(|n| outer(n).iter().map(|a| a.sym).collect())
         .collect();
     let n = nodes.len();
     let mut fuser = Fuser {
@@ -109,6 +112,7 @@ pub(crate) fn fuse(
         f: Fused {
             nodes,
             units,
+            shared,
             dag: Dag::new(before),
         },
     };
@@ -120,19 +124,24 @@ pub(crate) fn fuse(
     Ok(fuser.f)
 }
 
-fn unit(loops: &Loops, k: usize, n: &Node, at_load: bool) -> Unit {
+/// The axes that a node may share.
+fn outer(n: &Node) -> &[Axis] {
+    match n {
+        Node::Contraction(_) => &[],
+        Node::Body(body) => body.outer_axes(),
+    }
+}
+
+fn unit(loops: &Loops, n: &Node, at_load: bool) -> Unit {
     let body = n.body();
-    let contraction = matches!(n, Node::Contraction(_));
-    let outer = if contraction { &[] } else { body.outer_axes() };
     Unit {
-        shared: FxHashMap::from_iter([(k as u32, outer.iter().map(|a| a.sym).collect())]),
-        sizes: outer.iter().map(|a| a.size).collect(),
-        contraction,
+        sizes: outer(n).iter().map(|a| a.size).collect(),
+        contraction: matches!(n, Node::Contraction(_)),
         at_load,
         stmts: body.stmts.len(),
         buffers: {
             let mut all = n.reads();
-            all.extend(n.writes());
+            all.extend_from_slice(&n.writes());
             all.sort_unstable();
             all.dedup();
             all
@@ -223,11 +232,10 @@ impl Fuser<'_> {
     /// One kernel without shared axes.
     fn decide_tiny(&mut self, a: usize, b: usize) -> Result<(), Reason> {
         self.fits(a, b)?;
-        if !self.f.dag.merge(a, b) {
-            return Err(Reason::WouldCycle);
+        match self.absorb(a, b, &[], &[]) {
+            true => Ok(()),
+            false => Err(Reason::WouldCycle),
         }
-        self.absorb(a, b, &[], &[]);
-        Ok(())
     }
 
     /// Nodes that write what `k` reads, ascending.
@@ -378,14 +386,11 @@ impl Fuser<'_> {
     /// Splits an axis of a node; a shared axis in every member of its unit. Keeps `edges` up to date.
     fn split(&mut self, node: usize, split: &access::Split, edges: &mut [Edge]) -> Result<bool> {
         let u = self.f.dag.unit_of(node);
-        let targets: Vec<(usize, Sym)> = match self.f.units[u]
-            .shared
-            .get(&(node as u32))
-            .and_then(|s| s.iter().position(|s| *s == split.axis))
-        {
+        let place = (self.f.shared[node].iter()).position(|s| *s == split.axis);
+        let targets: Vec<(usize, Sym)> = match place {
             Some(at) => self.f.dag.members[u]
                 .iter()
-                .map(|m| (*m as usize, self.f.units[u].shared[m][at]))
+                .map(|m| (*m as usize, self.f.shared[*m as usize][at]))
                 .collect(),
             None => vec![(node, split.axis)],
         };
@@ -407,14 +412,14 @@ impl Fuser<'_> {
                 sizes: split.sizes.clone(),
             };
             let new = access::split_axis(&self.loops.exprs, &mut self.f.nodes[n], &one)?;
-            if let Some(list) = self.f.units[u].shared.get_mut(&(n as u32))
-                && let Some(at) = list.iter().position(|s| *s == sym)
-            {
+            let list = &mut self.f.shared[n];
+            if let Some(at) = list.iter().position(|s| *s == sym) {
                 list.remove(at);
                 list.insert_many(at, new.iter().map(|a| a.sym));
-                let unit = &mut self.f.units[u];
-                if unit.sizes.len() + split.sizes.len() - 1 == unit.shared[&(n as u32)].len() {
-                    unit.sizes.splice(at..=at, split.sizes.iter().copied());
+                let sizes = &mut self.f.units[u].sizes;
+                if sizes.len() + split.sizes.len() - 1 == list.len() {
+                    sizes.remove(at);
+                    sizes.insert_many(at, split.sizes.iter().copied());
                 }
             }
             // Coordinates in the edges are copies of the node's.
@@ -458,10 +463,7 @@ impl Fuser<'_> {
             if e.data && dims.iter().any(|d| d.is_none()) {
                 return Ok(Err(Reason::ReadsOtherPoints));
             }
-            let (sa, sb) = (
-                &self.f.units[a].shared[&(e.a as u32)],
-                &self.f.units[b].shared[&(e.b as u32)],
-            );
+            let (sa, sb) = (&self.f.shared[e.a], &self.f.shared[e.b]);
             let mut mine: Vec<Option<usize>> = vec![None; sa.len()];
             for (x, y) in dims.iter().flatten().flatten() {
                 if let (Some(p), Some(q)) = (
@@ -520,7 +522,7 @@ impl Fuser<'_> {
         let ex = self.ex();
         let (ua, ub) = (&self.f.units[a], &self.f.units[b]);
         let all = pairs.len() == ua.sizes.len() && pairs.len() == ub.sizes.len();
-        if siblings && !(all && self.same_inner(a, b, edges)) {
+        if siblings && !(all && self.same_inner(edges)) {
             return Ok(Err(Reason::NotSameDomain));
         }
         let points = pairs
@@ -548,11 +550,10 @@ impl Fuser<'_> {
         if self.caps.gpu.is_some() && !self.one_tile((a, &keep_a), (b, &keep_b), edges) {
             return Ok(Err(Reason::SeveralTiles));
         }
-        if !self.f.dag.merge(a, b) {
-            return Ok(Err(Reason::WouldCycle));
-        }
-        self.absorb(a, b, &keep_a, &keep_b);
-        Ok(Ok(()))
+        Ok(match self.absorb(a, b, &keep_a, &keep_b) {
+            true => Ok(()),
+            false => Err(Reason::WouldCycle),
+        })
     }
 
     /// Whether one program of a GPU can run all members at once: beside the shared axes, each runs over one and the same
@@ -563,7 +564,7 @@ impl Fuser<'_> {
         let mut maps: FxHashMap<u32, crate::emit::SymMap> = FxHashMap::default();
         for (unit, kept) in [a, b] {
             for m in &self.f.dag.members[unit] {
-                let shared = &self.f.units[unit].shared[m];
+                let shared = &self.f.shared[*m as usize];
                 let kept: Vec<Sym> = kept.iter().map(|i| shared[*i]).collect();
                 let body = self.body(*m as usize);
                 let is_own = |a: &&Axis| !kept.contains(&a.sym) && !ex.is_int(a.size, 1);
@@ -607,30 +608,35 @@ impl Fuser<'_> {
         })
     }
 
-    /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes.
-    fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) {
+    /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes; unless the order of units forbids it.
+    fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) -> bool {
+        let (of_a, of_b) = (self.f.dag.members[a].clone(), self.f.dag.members[b].clone());
+        if !self.f.dag.merge(a, b) {
+            return false;
+        }
         let gone = std::mem::take(&mut self.f.units[b]);
         let unit = &mut self.f.units[a];
-        let as_before = keep_a.len() == unit.sizes.len() && keep_a.is_sorted();
-        if !as_before {
+        if keep_a.len() != unit.sizes.len() || !keep_a.is_sorted() {
             unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
-            for list in unit.shared.values_mut() {
+            for m in of_a {
+                let list = &mut self.f.shared[m as usize];
                 *list = keep_a.iter().map(|i| list[*i]).collect();
             }
         }
-        for (m, list) in gone.shared {
-            let kept = keep_b.iter().map(|i| list[*i]).collect();
-            unit.shared.insert(m, kept);
+        for m in of_b {
+            let list = &mut self.f.shared[m as usize];
+            *list = keep_b.iter().map(|i| list[*i]).collect();
         }
         unit.stmts += gone.stmts;
         add(&mut unit.buffers, &gone.buffers);
         unit.work = unit.work.max(gone.work);
+        true
     }
 
     /// Siblings pay when they share their whole loop nests.
-    fn same_inner(&self, a: usize, b: usize, edges: &[Edge]) -> bool {
-        let inner = |u: usize, m: usize| -> Vec<inrush_expr::Expr> {
-            let shared = &self.f.units[u].shared[&(m as u32)];
+    fn same_inner(&self, edges: &[Edge]) -> bool {
+        let inner = |m: usize| -> SmallVec<[Expr; 4]> {
+            let shared = &self.f.shared[m];
             let body = self.body(m);
             body.axes
                 .iter()
@@ -638,7 +644,7 @@ impl Fuser<'_> {
                 .map(|x| x.size)
                 .collect()
         };
-        edges.iter().all(|e| inner(a, e.a) == inner(b, e.b))
+        edges.iter().all(|e| inner(e.a) == inner(e.b))
     }
 
     /// Whether, with only the axes of `keep` shared, one outer point stays a contiguous run of memory: what the members
@@ -650,7 +656,7 @@ impl Fuser<'_> {
             return true;
         }
         self.f.dag.members[u].iter().all(|m| {
-            let list = &unit.shared[m];
+            let list = &self.f.shared[*m as usize];
             let kept = |s: &Sym| keep.iter().any(|i| list[*i] == *s);
             let demoted = |s: &Sym| list.contains(s) && !kept(s);
             accesses(self.body(*m as usize)).all(|(buf, coords, _)| {
@@ -771,7 +777,6 @@ impl Fuser<'_> {
         let unit = &mut self.f.units[u];
         unit.stmts += gone.stmts;
         add(&mut unit.buffers, &gone.buffers);
-        unit.shared.extend(gone.shared);
         Ok(Ok(()))
     }
 }

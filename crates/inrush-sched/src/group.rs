@@ -4,7 +4,8 @@
 use inrush_base::Result;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Coords, Layout, Level, Loops, Stmt, StmtId, StoreMode,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Phase, Stmt, StmtId,
+    StoreMode,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -127,18 +128,19 @@ fn one_pass(ex: &Exprs, body: &Body) -> bool {
     if !body.is_reduction() {
         return true;
     }
-    let levels = body.levels(ex);
+    let phases = body.phases(ex);
     let mut late: Vec<bool> = Vec::with_capacity(body.stmts.len());
     let mut late_syms: FxHashSet<Sym> = FxHashSet::default();
     for (k, stmt) in body.stmts.iter().enumerate() {
-        let mut uses = stmt.operands().iter().any(|o| late[o.index()]);
+        let mut uses = false;
+        stmt.each_operand(|o| uses |= late[o.index()]);
         uses |= !late_syms.is_empty()
             && stmt
                 .exprs()
                 .iter()
                 .any(|e| ex.free_syms(*e).iter().any(|s| late_syms.contains(s)));
         let reduces = matches!(stmt, Stmt::Reduce { .. });
-        if uses && (levels[k] == Level::Point || reduces) {
+        if uses && (phases[k] == Phase::Inside || reduces) {
             return false;
         }
         if uses && let Stmt::Indirect { sym, .. } = stmt {
@@ -202,7 +204,7 @@ pub(crate) fn group(
 /// The member over the kernel's axes first, then its own in their order, all with symbols of this kernel.
 fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
     let mut map = SymMap::default();
-    let mut used: FxHashSet<Sym> = axes.iter().map(|a| a.sym).collect();
+    let mut used: SmallVec<[Sym; 12]> = axes.iter().map(|a| a.sym).collect();
     for (old, new) in m.shared.iter().zip(axes) {
         map.insert(*old, ex.sym_expr(new.sym));
     }
@@ -211,8 +213,9 @@ fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
     let mut fresh = |size: Expr| {
         let sym = (axes.len() as u32..)
             .map(|p| ex.index_sym(p, size))
-            .find(|s| used.insert(*s))
+            .find(|s| !used.contains(s))
             .expect("positions are endless");
+        used.push(sym);
         Axis { sym, size }
     };
     for (k, a) in m.body.axes.iter().enumerate() {
@@ -448,17 +451,15 @@ fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym
 /// Removes stores into buffers that no body and nobody outside reads.
 pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufId) -> bool) {
     loop {
-        let mut read: FxHashSet<BufId> = FxHashSet::default();
-        bodies.iter().for_each(|b| read.extend(b.reads()));
+        let read: SmallVec<[Bufs; 4]> = bodies.iter().map(|b| b.reads()).collect();
         let mut changed = false;
         for body in bodies.iter_mut() {
+            let unused = |buf: &BufId| !outside(*buf) && !read.iter().any(|r| r.contains(buf));
             let dead: SmallVec<[usize; 4]> = body
                 .stmts
                 .iter()
                 .enumerate()
-                .filter(|(_, s)| {
-                    matches!(s, Stmt::Store { buf, .. } if !read.contains(buf) && !outside(*buf))
-                })
+                .filter(|(_, s)| matches!(s, Stmt::Store { buf, .. } if unused(buf)))
                 .map(|(k, _)| k)
                 .collect();
             if dead.is_empty() {

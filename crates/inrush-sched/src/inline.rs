@@ -11,7 +11,7 @@ use inrush_loops::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::access::{Radix, covers, inverse, invertible};
+use crate::access::{Radices, covers, inverse, invertible};
 use crate::deps::Deps;
 use crate::emit::{Builder, Load, Splice};
 use crate::fold::at_load;
@@ -20,7 +20,7 @@ use crate::{Options, Reason, Refusal};
 /// How a node's single result is read back: what inlining needs to know.
 struct Inverse {
     buf: BufId,
-    dims: Vec<Radix>,
+    dims: Radices,
 }
 
 /// What is known about a node before anything is built. Counts include what was inlined into it.
@@ -65,8 +65,7 @@ pub(crate) fn inline(
     let deps = Deps::new(loops, &nodes);
     let weights_only = at_load(loops, &nodes);
     let mut infos: Vec<Info> = Vec::with_capacity(nodes.len());
-    let mut uses: Vec<SmallVec<[Use; 2]>> = Vec::new();
-    uses.resize_with(loops.buffers.len(), SmallVec::new);
+    let mut uses: Vec<SmallVec<[Use; 2]>> = crate::deps::lists(loops.buffers.len());
     let mut operand_of = vec![false; loops.buffers.len()];
     for (k, node) in nodes.iter().enumerate() {
         collect_uses(loops, k, node, &mut uses, &mut operand_of);
@@ -156,12 +155,13 @@ fn collect_uses(
 ) {
     let ex = &loops.exprs;
     let body = node.body();
+    let mut syms = Vec::new();
     for stmt in &body.stmts {
         let Stmt::Load { buf, coords, .. } = stmt else {
             continue;
         };
         // A value that does not change along the innermost axes is computed once for all of them.
-        let mut syms = Vec::new();
+        syms.clear();
         coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
         let foreign = syms
             .iter()

@@ -13,7 +13,7 @@ use crate::{Options, Plan, Step, axes};
 /// Chooses the layout of every buffer that has none, from what the nodes do. Fusion looks at it: one outer point of a kernel
 /// should be a contiguous run.
 pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
-    let mut wishes: Vec<Option<Vec<usize>>> = vec![None; loops.buffers.len()];
+    let mut wishes: Vec<Option<Order>> = vec![None; loops.buffers.len()];
     let contractions = || {
         nodes.iter().filter_map(|n| match n {
             Node::Contraction(c) => Some(c),
@@ -66,9 +66,12 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
     }
 }
 
+/// Dimensions, outermost first.
+type Order = SmallVec<[usize; 6]>;
+
 fn row_major(loops: &mut Loops, buf: BufId) {
     let rank = loops.buffer(buf).sizes.len();
-    set(loops, buf, (0..rank).collect());
+    set(loops, buf, 0..rank);
 }
 
 /// Arranges the loops of every kernel for the layouts of its buffers.
@@ -102,13 +105,7 @@ pub(crate) fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, boo
 
 /// Asks for the dimensions of `buf` in the order of the axes (outermost first) that occur in their coordinates, the
 /// innermost of several counting.
-fn wish(
-    loops: &Loops,
-    wishes: &mut [Option<Vec<usize>>],
-    buf: BufId,
-    coords: &[Expr],
-    axes: &[Axis],
-) {
+fn wish(loops: &Loops, wishes: &mut [Option<Order>], buf: BufId, coords: &[Expr], axes: &[Axis]) {
     let b = loops.buffer(buf);
     if b.kind != BufferKind::Temp || b.layout.is_some() || wishes[buf.index()].is_some() {
         return;
@@ -117,14 +114,22 @@ fn wish(
         let syms = loops.exprs.free_syms(*e);
         axes.iter().rposition(|a| syms.contains(&a.sym))
     };
-    let mut order: Vec<usize> = (0..coords.len()).collect();
     // Dimensions without an axis (of size one, or sliced) go outermost.
-    order.sort_by_key(|d| place(&coords[*d]).map_or(0, |p| p + 1));
-    wishes[buf.index()] = Some(order);
+    let mut order: SmallVec<[(usize, usize); 6]> = coords
+        .iter()
+        .enumerate()
+        .map(|(d, c)| (place(c).map_or(0, |p| p + 1), d))
+        .collect();
+    order.sort_unstable();
+    wishes[buf.index()] = Some(order.into_iter().map(|(_, d)| d).collect());
 }
 
 /// Dense strides with the dimensions in this order, outermost first.
-pub(crate) fn set(loops: &mut Loops, buf: BufId, order: Vec<usize>) {
+pub(crate) fn set(
+    loops: &mut Loops,
+    buf: BufId,
+    order: impl IntoIterator<Item = usize, IntoIter: DoubleEndedIterator>,
+) {
     let ex = &loops.exprs;
     let sizes = &loops.buffers[buf.index()].sizes;
     let mut strides = vec![ex.int(1); sizes.len()];
@@ -154,16 +159,13 @@ pub(crate) fn stride(ex: &Exprs, position: Expr, axis: Sym) -> Option<Expr> {
 }
 
 /// The order of a result's dimensions that follows the largest operand of the body.
-fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Vec<usize>> {
+fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     let ex = &loops.exprs;
     // The axis of each dimension of the result; dimensions of size one have none.
     let mut dims: SmallVec<[(usize, Option<Sym>); 6]> = SmallVec::new();
     for (d, c) in store.iter().enumerate() {
-        let syms: Vec<Sym> = ex
-            .free_syms(*c)
-            .into_iter()
-            .filter(|s| ex.is_index(*s))
-            .collect();
+        let mut syms = ex.free_syms(*c);
+        syms.retain(|s| ex.is_index(*s));
         match syms.as_slice() {
             [] => dims.push((d, None)),
             [s] => dims.push((d, Some(*s))),
@@ -177,7 +179,7 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Vec<usize>> {
             .iter()
             .fold(1i64, |p, s| p.saturating_mul(ex.hint(*s).max(0)))
     };
-    let mut best: Option<(i64, Vec<usize>)> = None;
+    let mut best: Option<(i64, Order)> = None;
     for (buf, coords, stores) in accesses(body) {
         if stores {
             continue;
@@ -185,7 +187,7 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Vec<usize>> {
         let Some(position) = position(loops, buf, coords) else {
             continue;
         };
-        let strides: Option<Vec<(usize, i64)>> = dims
+        let strides: Option<SmallVec<[(usize, i64); 6]>> = dims
             .iter()
             .map(|(d, axis)| match axis {
                 None => Some((*d, i64::MAX)),

@@ -1,8 +1,8 @@
 //! Stage order: kernels in an order that keeps little alive.
 
 use inrush_expr::Exprs;
-use inrush_loops::{BufId, BufferKind, Loops};
-use rustc_hash::FxHashMap;
+use inrush_loops::{BufferKind, Bufs, Loops};
+use smallvec::SmallVec;
 
 use crate::fuse::Fused;
 
@@ -23,7 +23,7 @@ pub(crate) fn order(loops: &Loops, fused: &Fused) -> Vec<usize> {
 struct Life {
     bytes: Vec<i64>,
     /// By unit: temporaries that it reads or writes, each once.
-    uses: FxHashMap<usize, Vec<BufId>>,
+    uses: Vec<Bufs>,
     /// By buffer: units that use it.
     users: Vec<u32>,
 }
@@ -39,7 +39,7 @@ impl Life {
                     _ => 0,
                 })
                 .collect(),
-            uses: FxHashMap::default(),
+            uses: vec![Bufs::new(); fused.units.len()],
             users: vec![0; loops.buffers.len()],
         };
         for o in &loops.outputs {
@@ -49,7 +49,7 @@ impl Life {
             }
         }
         for u in units {
-            let mut used: Vec<BufId> = Vec::new();
+            let mut used = Bufs::new();
             for m in &fused.dag.members[*u] {
                 let n = &fused.nodes[*m as usize];
                 for b in n.reads().into_iter().chain(n.writes()) {
@@ -62,7 +62,7 @@ impl Life {
             for b in &used {
                 life.users[b.index()] += 1;
             }
-            life.uses.insert(*u, used);
+            life.uses[*u] = used;
         }
         life
     }
@@ -73,13 +73,13 @@ impl Life {
         let mut seen = vec![false; left.len()];
         let (mut now, mut peak) = (0i64, 0i64);
         for u in order {
-            for b in &self.uses[u] {
+            for b in &self.uses[*u] {
                 if !std::mem::replace(&mut seen[b.index()], true) {
                     now = now.saturating_add(self.bytes[b.index()]);
                 }
             }
             peak = peak.max(now);
-            for b in &self.uses[u] {
+            for b in &self.uses[*u] {
                 left[b.index()] -= 1;
                 if left[b.index()] == 0 {
                     now = now.saturating_sub(self.bytes[b.index()]);
@@ -94,15 +94,18 @@ impl Life {
     fn greedy(&self, fused: &Fused, written: &[usize]) -> Vec<usize> {
         const CANDIDATES: usize = 8;
         let dag = &fused.dag;
-        let rank: FxHashMap<usize, usize> =
-            written.iter().enumerate().map(|(k, u)| (*u, k)).collect();
+        // By unit: its place in program order.
+        let mut rank = vec![usize::MAX; fused.units.len()];
+        for (k, u) in written.iter().enumerate() {
+            rank[*u] = k;
+        }
         // Dependencies between units, each pair counted as often as nodes have it.
         let mut waits = vec![0u32; written.len()];
-        let mut after: Vec<Vec<usize>> = vec![Vec::new(); written.len()];
+        let mut after: Vec<SmallVec<[usize; 4]>> = crate::deps::lists(written.len());
         for (k, u) in written.iter().enumerate() {
             for m in &dag.members[*u] {
                 for b in &dag.before[*m as usize] {
-                    let v = rank[&dag.unit_of(*b as usize)];
+                    let v = rank[dag.unit_of(*b as usize)];
                     if v != k {
                         waits[k] += 1;
                         after[v].push(k);
@@ -117,7 +120,7 @@ impl Life {
         let mut out = Vec::with_capacity(written.len());
         while !ready.is_empty() {
             let change = |k: usize| -> i64 {
-                self.uses[&written[k]]
+                self.uses[written[k]]
                     .iter()
                     .map(|b| {
                         let size = self.bytes[b.index()];
@@ -136,7 +139,7 @@ impl Life {
                 break;
             };
             ready.remove(&next);
-            for b in &self.uses[&written[next]] {
+            for b in &self.uses[written[next]] {
                 alive[b.index()] = true;
                 left[b.index()] -= 1;
             }

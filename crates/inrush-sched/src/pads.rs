@@ -23,6 +23,9 @@ struct Pad {
 
 /// Rewrites every padding whose source is a temporary that one node writes.
 pub(crate) fn fuse_pads(loops: &mut Loops) {
+    if !loops.nodes.iter().any(|n| recognise(loops, n).is_some()) {
+        return;
+    }
     let nodes = std::mem::take(&mut loops.nodes);
     let deps = Deps::new(loops, &nodes);
     let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();

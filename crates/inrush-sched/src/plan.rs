@@ -1,7 +1,7 @@
 //! What the scheduler gives: kernels in order, and where every buffer lives.
 
 use inrush_expr::Expr;
-use inrush_loops::{Axis, Body, BufId, Contraction, Loops, OriginId};
+use inrush_loops::{Axis, Body, BufId, Bufs, Contraction, Loops, OriginId};
 
 use crate::Refusal;
 
@@ -167,27 +167,29 @@ impl Step {
     }
 
     /// Buffers read, each once; what the step itself wrote before is included.
-    pub fn reads(&self) -> Vec<BufId> {
-        let mut out: Vec<BufId> = Vec::new();
+    pub fn reads(&self) -> Bufs {
+        let mut out = Bufs::new();
         if let Step::Contraction(c) = self {
-            out.extend([c.a.buf, c.b.buf]);
+            add(&mut out, &[c.a.buf, c.b.buf]);
         }
-        out.extend(self.bodies().iter().flat_map(|b| b.reads()));
-        unique(out)
+        self.bodies().iter().for_each(|b| add(&mut out, &b.reads()));
+        out
     }
 
     /// Buffers written, each once.
-    pub fn writes(&self) -> Vec<BufId> {
-        unique(self.bodies().iter().flat_map(|b| b.writes()).collect())
+    pub fn writes(&self) -> Bufs {
+        let mut out = Bufs::new();
+        self.bodies()
+            .iter()
+            .for_each(|b| add(&mut out, &b.writes()));
+        out
     }
 }
 
-fn unique(items: Vec<BufId>) -> Vec<BufId> {
-    let mut out: Vec<BufId> = Vec::with_capacity(items.len());
-    for b in items {
-        if !out.contains(&b) {
-            out.push(b);
+fn add(out: &mut Bufs, more: &[BufId]) {
+    for b in more {
+        if !out.contains(b) {
+            out.push(*b);
         }
     }
-    out
 }

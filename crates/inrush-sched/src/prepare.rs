@@ -4,6 +4,8 @@ use inrush_base::{Error, Result, Scalar};
 use inrush_expr::Exprs;
 use inrush_loops::{Axis, Body, BufferKind, Loops, Node, Output, Stmt, StmtId, StoreMode};
 
+use smallvec::SmallVec;
+
 use crate::access::substitute;
 use crate::emit::SymMap;
 
@@ -84,7 +86,7 @@ pub(crate) fn mutations(loops: &mut Loops) -> Result<()> {
 /// Replaces axes of size one by the index 0. A reduction over nothing but such axes is no reduction.
 pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
     let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
-    let keep: Vec<bool> = body
+    let keep: SmallVec<[bool; 8]> = body
         .axes
         .iter()
         .enumerate()

@@ -119,11 +119,7 @@ fn copy(loops: &mut Loops, buf: BufId, lane: usize, user: &Body, steps: &mut Vec
         ..from.clone()
     });
     let rank = from.sizes.len();
-    set(
-        loops,
-        new,
-        (0..rank).filter(|d| *d != lane).chain([lane]).collect(),
-    );
+    set(loops, new, (0..rank).filter(|d| *d != lane).chain([lane]));
     let ex = &loops.exprs;
     let axes: Vec<Axis> = from
         .sizes

@@ -100,7 +100,7 @@ fn steps(
             .iter()
             .map(|m| group::Member {
                 body: fused.nodes[*m as usize].body(),
-                shared: &fused.units[u].shared[m],
+                shared: &fused.shared[*m as usize],
             })
             .collect();
         let g = group::group(loops, &parts, &fused.units[u].sizes, &outside, options)?;

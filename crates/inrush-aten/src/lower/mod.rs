@@ -22,6 +22,7 @@ use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// A tensor during lowering: `buf` read at `coords`, which are expressions over the tensor's own indices
 /// ([`index`] of each dimension).
@@ -46,14 +47,26 @@ impl Tensor {
 
     /// Coordinates in the buffer of the element at `at`, one expression per dimension.
     pub fn at(&self, exprs: &Exprs, at: &[Expr]) -> Coords {
-        let map: FxHashMap<Sym, Expr> = self
+        let own: SmallVec<[(Sym, Expr); 6]> = self
             .sizes
             .iter()
             .zip(at)
             .enumerate()
             .map(|(d, (size, e))| (exprs.index_sym(d as u32, *size), *e))
             .collect();
-        exprs.subst_all(&self.coords, &map).into()
+        let mut map: Option<FxHashMap<Sym, Expr>> = None;
+        let coords = self.coords.iter().map(|c| {
+            // Most tensors are whole buffers, whose coordinates are the indices themselves.
+            if let Some(s) = exprs.as_sym(*c) {
+                return own.iter().find(|(x, _)| *x == s).map_or(*c, |(_, e)| *e);
+            }
+            if exprs.as_int(*c).is_some() {
+                return *c;
+            }
+            let map = map.get_or_insert_with(|| own.iter().copied().collect());
+            exprs.subst(*c, map)
+        });
+        coords.collect()
     }
 
     /// This tensor through a view.

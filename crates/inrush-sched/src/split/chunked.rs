@@ -38,6 +38,9 @@ impl Known {
 
     /// Drops what reads storage that has been written anew.
     pub fn forget(&mut self, loops: &Loops, writes: &[BufId]) {
+        if self.bodies.is_empty() {
+            return;
+        }
         let written: Vec<BufId> = writes.iter().map(|b| loops.storage(*b)).collect();
         self.bodies.retain(|(body, _)| {
             let mut reads = body.reads().into_iter();
