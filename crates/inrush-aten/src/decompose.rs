@@ -6,6 +6,7 @@ use crate::{Route, bind, lookup, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Graph, LineId, Node, OutputValue, TensorType, Type, Value, ValueId};
+use std::fmt::Write;
 
 /// Decompositions call each other; deeper nesting than this is a cycle between rows.
 const MAX_DEPTH: usize = 32;
@@ -199,10 +200,10 @@ impl Builder<'_> {
             .map(|ty| {
                 self.count += 1;
                 let id = ValueId::from_index(self.values.len());
-                self.values.push(Value {
-                    name: format!("{}.{}", self.prefix, self.count),
-                    ty,
-                });
+                let mut name = String::with_capacity(self.prefix.len() + 4);
+                name.push_str(&self.prefix);
+                _ = write!(name, ".{}", self.count);
+                self.values.push(Value { name, ty });
                 id
             })
             .collect();

@@ -7,7 +7,7 @@
 
 use inrush_aten::{Args, Route};
 use inrush_base::{DTypeClass, Error, Result};
-use inrush_expr::{Expr, Sym};
+use inrush_expr::{Expr, Sym, SymMap};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
     ValueId,
@@ -598,7 +598,7 @@ fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
     let view = views
         .get(k)
         .ok_or_else(|| locate(Error::internal("a view has too few results")))?;
-    let zero: FxHashMap<Sym, Expr> = view
+    let zero: SymMap = view
         .sizes
         .iter()
         .enumerate()

@@ -27,6 +27,7 @@ use std::cell::RefCell;
 pub(crate) use eval::floor_div;
 pub use range::Range;
 pub use rules::Rule;
+pub use subst::SymMap;
 
 id_type!(
     /// An interned expression.
@@ -122,10 +123,25 @@ struct Inner {
     /// Integers from zero as expressions, once they were asked for: most constants are small.
     ints: Vec<Option<Expr>>,
     by_name: FxHashMap<String, Sym>,
-    indices: FxHashMap<(u32, Expr), Sym>,
+    /// By extent, then position: the index symbol. Positions from [`NEAR`] on are in `far`.
+    near: Vec<SmallVec<[Option<Sym>; 4]>>,
+    far: FxHashMap<(u32, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
     /// Number of values beyond `i64` so far.
     saturated: i64,
+}
+
+/// Positions of index symbols that have a place of their own.
+const NEAR: u32 = 16;
+
+impl Inner {
+    fn known_index(&self, position: u32, extent: Expr) -> Option<Sym> {
+        if position < NEAR {
+            let list = self.near.get(extent.index())?;
+            return list.get(position as usize).copied().flatten();
+        }
+        self.far.get(&(position, extent)).copied()
+    }
 }
 
 /// The bit of a symbol in a mask.
@@ -295,7 +311,7 @@ impl Exprs {
     /// The loop index of position `position` with the given extent: one symbol for each pair, named `i{position}` and told
     /// apart by extent. Its range is `0..extent`.
     pub fn index_sym(&self, position: u32, extent: Expr) -> Sym {
-        if let Some(&s) = self.inner.borrow().indices.get(&(position, extent)) {
+        if let Some(s) = self.inner.borrow().known_index(position, extent) {
             return s;
         }
         let upper = range::index_upper(self.range(extent));
@@ -308,7 +324,16 @@ impl Exprs {
             upper,
             hint: None,
         });
-        inner.indices.insert((position, extent), s);
+        if position < NEAR {
+            let (p, e) = (position as usize, extent.index());
+            let count = inner.near.len().max(e + 1);
+            inner.near.resize_with(count, SmallVec::new);
+            let list = &mut inner.near[e];
+            list.resize(list.len().max(p + 1), None);
+            list[p] = Some(s);
+        } else {
+            inner.far.insert((position, extent), s);
+        }
         s
     }
 
@@ -384,7 +409,8 @@ impl Clone for Exprs {
                 sym_exprs: i.sym_exprs.clone(),
                 ints: i.ints.clone(),
                 by_name: i.by_name.clone(),
-                indices: i.indices.clone(),
+                near: i.near.clone(),
+                far: i.far.clone(),
                 memo: i.memo.clone(),
                 saturated: i.saturated,
             }),

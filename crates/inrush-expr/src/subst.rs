@@ -5,42 +5,83 @@ use crate::{Expr, Exprs, Inner, Node, Sym, sym_bit};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+/// What stands for symbols. Few are replaced at once, so this is a list; symbols that are left out stand for themselves.
+#[derive(Clone, Default, Debug)]
+pub struct SymMap {
+    /// Bits of the symbols, see [`sym_bit`].
+    mask: u64,
+    entries: SmallVec<[(Sym, Expr); 6]>,
+}
+
+impl SymMap {
+    /// Lets `e` stand for `s`, whatever did before.
+    pub fn insert(&mut self, s: Sym, e: Expr) {
+        match self.entries.iter_mut().find(|(x, _)| *x == s) {
+            Some((_, old)) => *old = e,
+            None => self.entries.push((s, e)),
+        }
+        self.mask |= sym_bit(s);
+    }
+
+    pub fn get(&self, s: Sym) -> Option<Expr> {
+        if self.mask & sym_bit(s) == 0 {
+            return None;
+        }
+        self.entries.iter().find(|(x, _)| *x == s).map(|(_, e)| *e)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Keeps the entries for which `f` holds.
+    pub fn retain(&mut self, mut f: impl FnMut(Sym, Expr) -> bool) {
+        self.entries.retain(|(s, e)| f(*s, *e));
+        self.mask = self.entries.iter().fold(0, |m, (s, _)| m | sym_bit(*s));
+    }
+}
+
+impl FromIterator<(Sym, Expr)> for SymMap {
+    fn from_iter<I: IntoIterator<Item = (Sym, Expr)>>(items: I) -> SymMap {
+        let mut out = SymMap::default();
+        items.into_iter().for_each(|(s, e)| out.insert(s, e));
+        out
+    }
+}
+
 impl Exprs {
     /// `e` with each symbol of `map` replaced; the result is canonical again.
-    pub fn subst(&self, e: Expr, map: &FxHashMap<Sym, Expr>) -> Expr {
-        let mask = map.keys().fold(0, |m, s| m | sym_bit(*s));
-        self.subst_memo(e, map, mask, &mut FxHashMap::default(), true)
+    pub fn subst(&self, e: Expr, map: &SymMap) -> Expr {
+        self.subst_memo(e, map, &mut FxHashMap::default(), true)
     }
 
     /// [`Exprs::subst`] over many expressions with one memo.
-    pub fn subst_all(&self, es: &[Expr], map: &FxHashMap<Sym, Expr>) -> Vec<Expr> {
-        let mask = map.keys().fold(0, |m, s| m | sym_bit(*s));
+    pub fn subst_all(&self, es: &[Expr], map: &SymMap) -> Vec<Expr> {
         let mut memo = FxHashMap::default();
         es.iter()
-            .map(|e| self.subst_memo(*e, map, mask, &mut memo, false))
+            .map(|e| self.subst_memo(*e, map, &mut memo, false))
             .collect()
     }
 
-    /// `mask` holds the bits of the symbols in `map`. The root of a single expression is not remembered: most are sums of
+    /// The root of a single expression is not remembered: most are sums of
     /// symbols, for which the memo stays empty.
     fn subst_memo(
         &self,
         e: Expr,
-        map: &FxHashMap<Sym, Expr>,
-        mask: u64,
+        map: &SymMap,
         memo: &mut FxHashMap<Expr, Expr>,
         root: bool,
     ) -> Expr {
-        if self.mask(e) & mask == 0 {
+        if self.mask(e) & map.mask == 0 {
             return e;
         }
         if let Some(s) = self.as_sym(e) {
-            return map.get(&s).copied().unwrap_or(e);
+            return map.get(s).unwrap_or(e);
         }
         if let Some(&r) = memo.get(&e) {
             return r;
         }
-        let mut go = |x: Expr| self.subst_memo(x, map, mask, memo, false);
+        let mut go = |x: Expr| self.subst_memo(x, map, memo, false);
         let r = match self.node(e) {
             Node::Const(_) | Node::Sym(_) => e,
             Node::Sum { base, terms } => {

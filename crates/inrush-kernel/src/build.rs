@@ -6,7 +6,7 @@ use crate::fold::{Folded, fold};
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::{Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
                     axes: own.clone(),
                     ..Nest::default()
                 });
-                (self.nests.len() - 1, FxHashMap::default())
+                (self.nests.len() - 1, SymMap::default())
             }
         };
         if outer < own.len() && !self.nests[nest].splits.contains(&outer) {
@@ -188,18 +188,13 @@ impl<'a> Builder<'a> {
     }
 
     /// The latest nest whose loops this body may share, and how its axes are called there.
-    fn find_nest(
-        &self,
-        body: &Body,
-        own: &[Axis],
-        outer: usize,
-    ) -> Option<(usize, FxHashMap<Sym, Expr>)> {
+    fn find_nest(&self, body: &Body, own: &[Axis], outer: usize) -> Option<(usize, SymMap)> {
         let exprs = self.exprs();
         let storage = |b: BufId| self.loops.storage(b);
         let scan = |s: &Stmt| matches!(s, Stmt::Scan { .. });
         for at in (0..self.nests.len()).rev() {
             let nest = &self.nests[at];
-            let mut rename = FxHashMap::default();
+            let mut rename = SymMap::default();
             for (a, b) in own.iter().zip(&nest.axes) {
                 if a.sym != b.sym {
                     rename.insert(a.sym, exprs.sym_expr(b.sym));
@@ -378,7 +373,7 @@ struct Lowering<'b, 'a> {
     nest: usize,
     /// Number of own axes outside of the reduction.
     outer: usize,
-    rename: FxHashMap<Sym, Expr>,
+    rename: SymMap,
     vals: Vec<Option<ValId>>,
 }
 

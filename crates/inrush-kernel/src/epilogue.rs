@@ -6,8 +6,8 @@ use crate::lanes::{self, Lanes};
 use crate::tile::{GroupLoop, Placer, finish, liveness, origins};
 use crate::{Kernel, Kind, Range, Role};
 use inrush_base::{Caps, Error, Result};
+use inrush_expr::SymMap;
 use inrush_loops::{Axis, Contraction, Loops};
-use rustc_hash::FxHashMap;
 
 /// Makes the kernel that turns tiles of sums into what the epilogue stores. Axes of each kind become one linear index.
 pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> Result<Kernel> {
@@ -70,7 +70,7 @@ pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> R
 fn linearize(flat: &mut Flat, axes: &[Axis]) -> Axis {
     let exprs = flat.exprs();
     let mut rest: Vec<Axis> = Vec::new();
-    let mut unit = FxHashMap::default();
+    let mut unit = SymMap::default();
     for a in axes {
         if exprs.is_int(a.size, 1) {
             unit.insert(a.sym, exprs.int(0));
@@ -90,7 +90,7 @@ fn linearize(flat: &mut Flat, axes: &[Axis]) -> Axis {
     let extent = exprs.product(rest.iter().map(|a| a.size));
     let linear = flat.fresh(extent);
     let index = exprs.sym_expr(linear.sym);
-    let mut map = FxHashMap::default();
+    let mut map = SymMap::default();
     let mut stride = exprs.int(1);
     for (i, a) in rest.iter().enumerate().rev() {
         let quotient = exprs.floordiv(index, stride);

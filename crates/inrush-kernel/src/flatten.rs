@@ -2,9 +2,8 @@
 //! become one axis.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, SymMap};
 use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
-use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// Index symbols that this crate makes count from here: no axis of a body has such a position.
@@ -61,7 +60,7 @@ impl<'a> Flat<'a> {
     }
 
     /// Replaces symbols in all statements of the bodies for which `which` holds.
-    pub fn substitute(&mut self, map: &FxHashMap<Sym, Expr>, which: impl Fn(usize) -> bool) {
+    pub fn substitute(&mut self, map: &SymMap, which: impl Fn(usize) -> bool) {
         let exprs = self.exprs();
         for (_, body) in self
             .bodies
@@ -81,7 +80,7 @@ impl<'a> Flat<'a> {
     pub fn drop_unit_axes(&mut self) {
         let exprs = self.exprs();
         let zero = exprs.int(0);
-        let mut map = FxHashMap::default();
+        let mut map = SymMap::default();
         let all = (self.bodies.iter().flat_map(|b| &b.axes)).chain(&self.shared);
         for a in all.filter(|a| exprs.is_int(a.size, 1)) {
             map.insert(a.sym, zero);
@@ -90,12 +89,12 @@ impl<'a> Flat<'a> {
             return;
         }
         self.substitute(&map, |_| true);
-        self.shared.retain(|a| !map.contains_key(&a.sym));
+        self.shared.retain(|a| !map.get(a.sym).is_some());
         for body in &mut self.bodies {
-            settle(body, |a| map.contains_key(&a.sym));
+            settle(body, |a| map.get(a.sym).is_some());
             let outer = &body.axes[..body.outer];
-            body.outer = outer.iter().filter(|a| !map.contains_key(&a.sym)).count();
-            body.axes.retain(|a| !map.contains_key(&a.sym));
+            body.outer = outer.iter().filter(|a| !map.get(a.sym).is_some()).count();
+            body.axes.retain(|a| !map.get(a.sym).is_some());
         }
     }
 
@@ -156,8 +155,7 @@ impl<'a> Flat<'a> {
     pub fn join(&mut self, a: Axis, b: Axis, which: impl Fn(usize) -> bool) -> Axis {
         let exprs = self.exprs();
         let joined = self.fresh(exprs.mul(a.size, b.size));
-        let map =
-            FxHashMap::from_iter([(a.sym, exprs.int(0)), (b.sym, exprs.sym_expr(joined.sym))]);
+        let map = SymMap::from_iter([(a.sym, exprs.int(0)), (b.sym, exprs.sym_expr(joined.sym))]);
         self.substitute(&map, which);
         joined
     }

@@ -6,10 +6,9 @@ use crate::lanes::{self, Lanes, Live};
 use crate::nest::{Effect, EffectKind};
 use crate::{BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost};
 use inrush_base::{Caps, Error, Result};
-use inrush_expr::{Expr, Sym};
+use inrush_expr::{Expr, Sym, SymMap};
 use inrush_loops::scalar::OpClass;
 use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
-use rustc_hash::FxHashMap;
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
@@ -201,10 +200,8 @@ pub fn tile(
     let origins = origins(bodies);
     let mut kernel = finish(builder, tree, Kind::Grid(axes), origins, units, choice)?;
     if let Some(p) = length {
-        kernel.cost_per_unit = exprs.subst(
-            kernel.cost_per_unit,
-            &FxHashMap::from_iter([(p.sym, p.value)]),
-        );
+        kernel.cost_per_unit =
+            exprs.subst(kernel.cost_per_unit, &SymMap::from_iter([(p.sym, p.value)]));
         kernel.sizes.push(p);
     }
     Ok(kernel)

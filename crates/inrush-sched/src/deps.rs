@@ -1,10 +1,14 @@
 //! Who reads and writes which storage.
 
-use inrush_loops::{BufId, BufferKind, Loops, Node, Output};
+use inrush_loops::{BufId, BufferKind, Bufs, Loops, Node, Output};
 use smallvec::SmallVec;
 
 /// Users of each buffer and storage, by node position.
 pub(crate) struct Deps {
+    /// By node: buffers that it reads, each once.
+    pub reads: Vec<Bufs>,
+    /// By node: buffers that it writes, each once.
+    pub writes: Vec<Bufs>,
     /// By buffer: nodes that write it, in order.
     pub writers: Vec<SmallVec<[u32; 1]>>,
     /// By buffer: nodes that read it, in order, each once.
@@ -24,6 +28,8 @@ impl Deps {
     pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
         let n = loops.buffers.len();
         let mut d = Deps {
+            reads: nodes.iter().map(Node::reads).collect(),
+            writes: nodes.iter().map(Node::writes).collect(),
             writers: lists(n),
             readers: lists(n),
             aliased: vec![false; n],
@@ -48,14 +54,14 @@ impl Deps {
                 d.output[loops.storage(*buffer).index()] = true;
             }
         }
-        for (k, node) in nodes.iter().enumerate() {
-            for b in node.reads() {
+        for k in 0..nodes.len() {
+            for b in &d.reads[k] {
                 d.readers[b.index()].push(k as u32);
-                push_last(&mut d.storage_readers[loops.storage(b).index()], k as u32);
+                push_last(&mut d.storage_readers[loops.storage(*b).index()], k as u32);
             }
-            for b in node.writes() {
+            for b in &d.writes[k] {
                 d.writers[b.index()].push(k as u32);
-                push_last(&mut d.storage_writers[loops.storage(b).index()], k as u32);
+                push_last(&mut d.storage_writers[loops.storage(*b).index()], k as u32);
             }
         }
         d
@@ -68,6 +74,11 @@ impl Deps {
             .any(|w| (*w as usize) > from && (*w as usize) <= to)
     }
 
+    /// Number of nodes that write the storage of `b`.
+    pub fn storage_writers(&self, loops: &Loops, b: BufId) -> usize {
+        self.storage_writers[loops.storage(b).index()].len()
+    }
+
     /// Whether `b` may hold different values at different times.
     pub fn rewritten(&self, loops: &Loops, b: BufId) -> bool {
         let s = loops.storage(b).index();
@@ -77,8 +88,9 @@ impl Deps {
 
     /// The nodes that must run before node `k`, each once: writers of what it reads, readers and writers of what it
     /// writes.
-    pub fn before(&self, loops: &Loops, node: &Node, k: usize) -> SmallVec<[u32; 4]> {
+    pub fn before(&self, loops: &Loops, k: usize) -> SmallVec<[u32; 4]> {
         let mut out: SmallVec<[u32; 4]> = SmallVec::new();
+        let (reads, writes) = (&self.reads[k], &self.writes[k]);
         let k = k as u32;
         let mut add = |list: &[u32]| {
             for &x in list {
@@ -87,11 +99,11 @@ impl Deps {
                 }
             }
         };
-        for b in node.reads() {
-            add(&self.storage_writers[loops.storage(b).index()]);
+        for b in reads {
+            add(&self.storage_writers[loops.storage(*b).index()]);
         }
-        for b in node.writes() {
-            let s = loops.storage(b).index();
+        for b in writes {
+            let s = loops.storage(*b).index();
             add(&self.storage_writers[s]);
             // A buffer that is written once has no reader before that.
             if self.storage_writers[s].len() > 1

@@ -6,8 +6,7 @@ use inrush_loops::{Body, BufId, Buffer, Coords, ReduceOp, ScalarOp, Stmt, StmtId
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
-/// What is substituted for symbols; identities may be left out.
-pub(crate) type SymMap = FxHashMap<Sym, Expr>;
+pub(crate) use inrush_expr::SymMap;
 
 /// Decides what becomes of a load, a store, or the contraction's sum while a body is copied.
 pub(crate) trait Splice {
@@ -196,8 +195,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Announces the buffers that the coming statements write.
-    pub fn will_write(&mut self, body: &Body) {
-        self.volatile.extend(body.writes());
+    pub fn will_write(&mut self, buffers: &[BufId]) {
+        self.volatile.extend_from_slice(buffers);
     }
 
     /// Copies the statements of `body` that `wanted` needs (all, when `None`), with symbols substituted by `map` and
@@ -283,7 +282,7 @@ impl<'a> Builder<'a> {
                             new
                         }
                     };
-                    if new != sym || map.contains_key(&sym) {
+                    if new != sym || map.get(sym).is_some() {
                         map.to_mut().insert(sym, self.ex.sym_expr(new));
                     }
                     // Nothing refers to the statement but through its symbol.

@@ -56,6 +56,8 @@ pub(crate) struct Fuser<'a> {
     caps: &'a Caps,
     options: &'a Options,
     refusals: &'a mut Vec<Refusal>,
+    /// Number of axes split so far, to see whether one was.
+    splits: usize,
     f: Fused,
 }
 
@@ -71,6 +73,9 @@ struct Edge {
     data: bool,
 }
 
+/// By dimension of an edge: symbols that mean the same index on both sides.
+type Aligned = SmallVec<[Option<SmallVec<[(Sym, Sym); 2]>>; 4]>;
+
 /// What is known of a shared axis of one unit in another.
 #[derive(Copy, Clone, PartialEq)]
 enum Partner {
@@ -82,21 +87,15 @@ enum Partner {
 pub(crate) fn fuse(
     loops: &Loops,
     nodes: Vec<Node>,
+    deps: Deps,
     at_load: &[bool],
     caps: &Caps,
     options: &Options,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Fused> {
-    let deps = Deps::new(loops, &nodes);
-    let before = nodes
-        .iter()
-        .enumerate()
-        .map(|(k, n)| deps.before(loops, n, k))
-        .collect();
-    let units = nodes
-        .iter()
-        .zip(at_load)
-        .map(|(n, at_load)| unit(loops, n, *at_load))
+    let before = (0..nodes.len()).map(|k| deps.before(loops, k)).collect();
+    let units = (0..nodes.len())
+        .map(|k| unit(loops, &deps, &nodes[k], k, at_load[k]))
         .collect();
     let shared = nodes
         .iter()
@@ -109,6 +108,7 @@ pub(crate) fn fuse(
         caps,
         options,
         refusals,
+        splits: 0,
         f: Fused {
             nodes,
             units,
@@ -132,7 +132,7 @@ fn outer(n: &Node) -> &[Axis] {
     }
 }
 
-fn unit(loops: &Loops, n: &Node, at_load: bool) -> Unit {
+fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
     let body = n.body();
     Unit {
         sizes: outer(n).iter().map(|a| a.size).collect(),
@@ -140,8 +140,8 @@ fn unit(loops: &Loops, n: &Node, at_load: bool) -> Unit {
         at_load,
         stmts: body.stmts.len(),
         buffers: {
-            let mut all = n.reads();
-            all.extend_from_slice(&n.writes());
+            let mut all = deps.reads[k].clone();
+            all.extend_from_slice(&deps.writes[k]);
             all.sort_unstable();
             all.dedup();
             all
@@ -239,9 +239,9 @@ impl Fuser<'_> {
     }
 
     /// Nodes that write what `k` reads, ascending.
-    fn producers(&self, k: usize) -> Vec<usize> {
-        let mut out: Vec<usize> = Vec::new();
-        for b in self.f.nodes[k].reads() {
+    fn producers(&self, k: usize) -> SmallVec<[usize; 8]> {
+        let mut out: SmallVec<[usize; 8]> = SmallVec::new();
+        for b in &self.deps.reads[k] {
             for w in &self.deps.writers[b.index()] {
                 if (*w as usize) < k && !out.contains(&(*w as usize)) {
                     out.push(*w as usize);
@@ -254,7 +254,8 @@ impl Fuser<'_> {
 
     /// Joins `k` with kernels that read the same data over the same domain.
     fn siblings(&mut self, k: usize) -> Result<()> {
-        for b in self.f.nodes[k].reads() {
+        for at in 0..self.deps.reads[k].len() {
+            let b = self.deps.reads[k][at];
             let readers = &self.deps.readers[b.index()];
             let at = readers.partition_point(|r| (*r as usize) < k);
             let near: SmallVec<[u32; 4]> = readers[at.saturating_sub(SIBLINGS)..at].into();
@@ -336,14 +337,8 @@ impl Fuser<'_> {
 
     /// Symbols that mean the same index on both sides of an edge, splitting axes where needed. `None` in a dimension's
     /// place when its coordinates do not correspond.
-    #[allow(clippy::type_complexity)]
-    fn align(
-        &mut self,
-        edges: &mut [Edge],
-        i: usize,
-        may_split: bool,
-    ) -> Result<Vec<Option<SmallVec<[(Sym, Sym); 2]>>>> {
-        let mut out = Vec::new();
+    fn align(&mut self, edges: &mut [Edge], i: usize, may_split: bool) -> Result<Aligned> {
+        let mut out = Aligned::new();
         let mut d = 0;
         let mut splits = 0;
         while d < edges[i].at_a.len() {
@@ -367,6 +362,7 @@ impl Fuser<'_> {
                 }
             };
             splits += 1;
+            self.splits += 1;
             if !self.split(node, &split, edges)? {
                 out.push(None);
                 d += 1;
@@ -452,14 +448,19 @@ impl Fuser<'_> {
             return Ok(Err(Reason::NotSameDomain));
         }
         // Splitting renames axes, so all edges are split before any is judged.
+        let splits = self.splits;
+        let mut aligned: SmallVec<[Aligned; 4]> = SmallVec::new();
         for i in 0..edges.len() {
-            self.align(&mut edges, i, !siblings)?;
+            aligned.push(self.align(&mut edges, i, !siblings)?);
+        }
+        if self.splits != splits {
+            for (i, dims) in aligned.iter_mut().enumerate() {
+                *dims = self.align(&mut edges, i, false)?;
+            }
         }
         // For each shared axis of `a`, the shared axis of `b` that means the same.
         let mut partner = vec![Partner::Unknown; self.f.units[a].sizes.len()];
-        for i in 0..edges.len() {
-            let dims = self.align(&mut edges, i, false)?;
-            let e = &edges[i];
+        for (e, dims) in edges.iter().zip(aligned) {
             if e.data && dims.iter().any(|d| d.is_none()) {
                 return Ok(Err(Reason::ReadsOtherPoints));
             }
@@ -703,6 +704,7 @@ impl Fuser<'_> {
         let Some(mut edges) = self.edges(u, own, false) else {
             return Ok(Err(Reason::Overwritten));
         };
+        let splits = self.splits;
         let mut map: Option<Vec<(Sym, Sym)>> = None;
         for i in 0..edges.len() {
             let dims = self.align(&mut edges, i, true)?;
@@ -715,7 +717,8 @@ impl Fuser<'_> {
             map = Some(pairs);
         }
         // Splits of a later edge renamed axes of earlier ones: ask all again, without splitting.
-        for i in 0..edges.len() {
+        let again = edges.len() > 1 || self.splits != splits;
+        for i in 0..if again { edges.len() } else { 0 } {
             let dims = self.align(&mut edges, i, false)?;
             let mut pairs: Vec<(Sym, Sym)> = dims
                 .into_iter()

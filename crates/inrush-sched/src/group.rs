@@ -50,8 +50,8 @@ pub(crate) fn append(
 ) -> Option<Body> {
     let mut b = Builder::new(ex, buffers, first.axes.iter().map(|a| a.sym));
     reserved.for_each(|s| b.reserve(s));
-    b.will_write(first);
-    b.will_write(second);
+    b.will_write(&first.writes());
+    b.will_write(&second.writes());
     let ids = b.splice(
         first,
         None,
@@ -235,7 +235,7 @@ fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
             *sym = new;
         }
     }
-    map.retain(|k, v| ex.as_sym(*v) != Some(*k));
+    map.retain(|s, e| ex.as_sym(e) != Some(s));
     body.axes = out;
     body.outer = outer;
     substitute(ex, &mut body, &map);
@@ -268,7 +268,7 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
             }
         }
         // Loads before this body's stores may be shared; from here on they are forwarded.
-        b.will_write(body);
+        b.will_write(&body.writes());
         let ids = b.splice(body, None, &SymMap::default(), None, &mut hook);
         if hook.clash {
             return None;

@@ -63,7 +63,7 @@ pub(crate) fn inline(
 ) {
     let nodes = std::mem::take(&mut loops.nodes);
     let deps = Deps::new(loops, &nodes);
-    let weights_only = at_load(loops, &nodes);
+    let weights_only = at_load(loops, &nodes, &deps);
     let mut infos: Vec<Info> = Vec::with_capacity(nodes.len());
     let mut uses: Vec<SmallVec<[Use; 2]>> = crate::deps::lists(loops.buffers.len());
     let mut operand_of = vec![false; loops.buffers.len()];
@@ -88,8 +88,8 @@ pub(crate) fn inline(
         tiles,
     };
     for k in 0..nodes.len() {
-        for b in nodes[k].reads() {
-            let Some(w) = writer(b).filter(|w| *w < k) else {
+        for b in &deps.reads[k] {
+            let Some(w) = writer(*b).filter(|w| *w < k) else {
                 continue;
             };
             let from = infos[w].depth + !infos[w].inlined as u32;
@@ -127,11 +127,11 @@ pub(crate) fn inline(
         .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
         .collect();
     let mut out = Vec::with_capacity(nodes.len());
-    for (k, node) in nodes.iter().enumerate() {
+    for k in 0..nodes.len() {
         if infos[k].inlined {
             continue;
         }
-        out.push(build(loops, &nodes, &deps, &inlined, node));
+        out.push(build(loops, &nodes, &deps, &inlined, k));
     }
     let live = crate::deps::live_nodes(loops, &out);
     let mut flags = live.iter();
@@ -206,20 +206,25 @@ fn info(loops: &Loops, k: usize, node: &Node, deps: &Deps, at_load: bool) -> Inf
         loads,
         stmts: body.stmts.len(),
         pointwise,
-        inverse: inverse_of(loops, node, deps),
+        inverse: inverse_of(loops, k, node, deps),
         depth: 0,
         anchored: false,
         at_load,
-        rewritten: (node.reads().into_iter())
-            .filter(|b| deps.rewritten(loops, *b))
-            .map(|b| (b, k))
+        rewritten: (deps.reads[k].iter())
+            .filter(|b| deps.rewritten(loops, **b))
+            .map(|b| (*b, k))
             .collect(),
         inlined: false,
     }
 }
 
 /// How to read the node's result back, or why that does not work.
-fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Option<Reason>> {
+fn inverse_of(
+    loops: &Loops,
+    k: usize,
+    node: &Node,
+    deps: &Deps,
+) -> Result<Inverse, Option<Reason>> {
     let body = match node {
         Node::Contraction(_) => return Err(Some(Reason::IsContraction)),
         Node::Body(b) if b.is_reduction() => return Err(None),
@@ -242,7 +247,7 @@ fn inverse_of(loops: &Loops, node: &Node, deps: &Deps) -> Result<Inverse, Option
     if deps.aliased[buf.index()]
         || deps.writers[buf.index()].len() != 1
         || b.kind != BufferKind::Temp
-        || body.reads().contains(&buf)
+        || deps.reads[k].contains(&buf)
     {
         return Err(Some(Reason::Overwritten));
     }
@@ -272,7 +277,7 @@ impl Judge<'_> {
     /// is one, and both have the same points, so that it can become part of it.
     fn anchored(&self, k: usize, infos: &[Info]) -> bool {
         let mut latest: Option<(u32, usize)> = None;
-        for b in self.nodes[k].reads() {
+        for b in &self.deps.reads[k] {
             let [w] = self.deps.writers[b.index()].as_slice() else {
                 continue;
             };
@@ -378,7 +383,7 @@ impl Judge<'_> {
         if p.ops > self.options.inline_ops || p.loads > self.options.inline_loads as i64 {
             return false;
         }
-        self.nodes[k].reads().iter().all(|b| {
+        self.deps.reads[k].iter().all(|b| {
             let stays = !matches!(self.loops.buffer(*b).kind, BufferKind::Temp)
                 || self.deps.output[b.index()]
                 || self.operand_of[b.index()];
@@ -402,8 +407,7 @@ impl Judge<'_> {
             [w] => {
                 let w = *w as usize;
                 infos[w].inlined
-                    && self.nodes[w]
-                        .reads()
+                    && self.deps.reads[w]
                         .iter()
                         .all(|b| !matches!(self.loops.buffer(*b).kind, BufferKind::Temp))
             }
@@ -417,8 +421,7 @@ impl Judge<'_> {
         if p.ops == 0 {
             return false;
         }
-        let sources: i64 = self.nodes[k]
-            .reads()
+        let sources: i64 = self.deps.reads[k]
             .iter()
             .map(|b| {
                 let sizes = &self.loops.buffer(*b).sizes;
@@ -484,8 +487,9 @@ fn build(
     nodes: &[Node],
     deps: &Deps,
     inlined: &[Option<&Inverse>],
-    node: &Node,
+    k: usize,
 ) -> Node {
+    let node = &nodes[k];
     let body = node.body();
     let mut b = Builder::new(
         &loops.exprs,
@@ -495,7 +499,7 @@ fn build(
     if let Node::Contraction(c) = node {
         c.k.iter().for_each(|a| b.reserve(a.sym));
     }
-    b.will_write(body);
+    b.will_write(&deps.writes[k]);
     let mut hook = Inliner {
         nodes,
         deps,
@@ -504,7 +508,7 @@ fn build(
     };
     b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
     let mut origins = Vec::new();
-    collect_origins(nodes, deps, inlined, node, &mut origins);
+    collect_origins(nodes, deps, inlined, k, &mut origins);
     let done = b.finish(Body {
         axes: body.axes.clone(),
         outer: body.outer,
@@ -523,18 +527,18 @@ fn collect_origins(
     nodes: &[Node],
     deps: &Deps,
     inlined: &[Option<&Inverse>],
-    node: &Node,
+    k: usize,
     out: &mut Vec<inrush_loops::OriginId>,
 ) {
-    for b in node.reads() {
+    for b in &deps.reads[k] {
         if let [w] = deps.writers[b.index()].as_slice()
             && inlined[*w as usize].is_some()
             && out.len() < 64
         {
-            collect_origins(nodes, deps, inlined, &nodes[*w as usize], out);
+            collect_origins(nodes, deps, inlined, *w as usize, out);
         }
     }
-    for o in &node.body().origins {
+    for o in &nodes[k].body().origins {
         if !out.contains(o) {
             out.push(*o);
         }

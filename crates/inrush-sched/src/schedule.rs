@@ -39,8 +39,9 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     }
     let nodes = std::mem::take(&mut loops.nodes);
     crate::layout::choose(&mut loops, &nodes);
-    let at_load = fold::at_load(&loops, &nodes);
-    let fused = fusion::fuse(&loops, nodes, &at_load, caps, options, &mut refusals)?;
+    let deps = deps::Deps::new(&loops, &nodes);
+    let at_load = fold::at_load(&loops, &nodes, &deps);
+    let fused = fusion::fuse(&loops, nodes, deps, &at_load, caps, options, &mut refusals)?;
     let (steps, load_steps) = steps(&mut loops, fused, &at_load, options)?;
     Ok(Plan {
         loops,

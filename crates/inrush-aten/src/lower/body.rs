@@ -106,7 +106,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// Reads `t` broadcast over the outer axes: its last dimension meets the last outer axis.
     pub fn load_broadcast(&mut self, t: &Tensor) -> StmtId {
-        let outer = self.outer();
+        let outer: Coords = (0..self.body.outer).map(|p| self.index(p)).collect();
         let at = broadcast_index(self.exprs, t, &outer);
         self.load(t, &at)
     }
@@ -251,7 +251,7 @@ impl<'g> BodyBuilder<'g> {
 }
 
 /// For each dimension of `t` the outer index that it meets when it is broadcast.
-pub fn broadcast_index(exprs: &Exprs, t: &Tensor, outer: &[Expr]) -> Vec<Expr> {
+pub fn broadcast_index(exprs: &Exprs, t: &Tensor, outer: &[Expr]) -> Coords {
     let lead = outer.len().saturating_sub(t.sizes.len());
     t.sizes
         .iter()

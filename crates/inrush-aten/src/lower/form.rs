@@ -4,9 +4,8 @@
 //! divisions and remainders of an axis. Splitting that axis at the divisor makes the access affine again without moving a
 //! byte; only what no split can straighten is copied first.
 
-use inrush_expr::{Expr, Exprs, Node as ExprNode, Sym};
+use inrush_expr::{Expr, Exprs, Node as ExprNode, Sym, SymMap};
 use inrush_loops::{Axis, Coords};
-use rustc_hash::FxHashMap;
 
 /// A contraction while it is formed: axes by role, and every list of expressions over them.
 #[derive(Clone, Debug)]
@@ -41,7 +40,7 @@ impl Form {
         self.axes().map(|a| a.sym).collect()
     }
 
-    fn subst(&mut self, exprs: &Exprs, map: &FxHashMap<Sym, Expr>) {
+    fn subst(&mut self, exprs: &Exprs, map: &SymMap) {
         for list in [&mut self.a, &mut self.b] {
             for e in list.iter_mut() {
                 *e = exprs.subst(*e, map);
@@ -56,7 +55,7 @@ impl Form {
     pub fn split_axes(&mut self, exprs: &Exprs) {
         let mut position = self.axes().count() as u32;
         while let Some((sym, inner)) = self.find_split(exprs) {
-            let mut map = FxHashMap::default();
+            let mut map = SymMap::default();
             for group in self.groups() {
                 let Some(at) = group.iter().position(|x| x.sym == sym) else {
                     continue;
@@ -127,7 +126,7 @@ impl Form {
 
     /// Numbers the axes in order. With `full`, m, n and k get an axis of extent 1 where they have none.
     pub fn renumber(&mut self, exprs: &Exprs, full: bool) {
-        let mut map = FxHashMap::default();
+        let mut map = SymMap::default();
         let mut position = 0;
         for (g, group) in self.groups().into_iter().enumerate() {
             if full && g > 0 && group.is_empty() {

@@ -16,12 +16,11 @@ use crate::view::{View, index};
 use crate::{Call, Route, lookup};
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_graph::{Graph, InputKind, TensorType, Type, ValueId};
 use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// A tensor during lowering: `buf` read at `coords`, which are expressions over the tensor's own indices
@@ -41,7 +40,9 @@ impl Tensor {
             buf,
             dtype,
             sizes: sizes.to_vec(),
-            coords: crate::view::indices(exprs, sizes).into(),
+            coords: (sizes.iter().enumerate())
+                .map(|(d, s)| index(exprs, d, *s))
+                .collect(),
         }
     }
 
@@ -54,7 +55,7 @@ impl Tensor {
             .enumerate()
             .map(|(d, (size, e))| (exprs.index_sym(d as u32, *size), *e))
             .collect();
-        let mut map: Option<FxHashMap<Sym, Expr>> = None;
+        let mut map: Option<SymMap> = None;
         let coords = self.coords.iter().map(|c| {
             // Most tensors are whole buffers, whose coordinates are the indices themselves.
             if let Some(s) = exprs.as_sym(*c) {

@@ -2,9 +2,8 @@
 
 use crate::flatten::Flat;
 use inrush_base::{Error, Result};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, SymMap};
 use inrush_loops::{Axis, Body, BufId, Stmt};
-use rustc_hash::FxHashMap;
 
 /// How much memory traffic walks which axis in steps of one element: bytes, at the hints.
 pub(crate) struct Strides {
@@ -145,7 +144,7 @@ pub(crate) fn linear_in(
         rest.remove(at);
     }
     let index = ex.sym_expr(linear.sym);
-    let mut map = FxHashMap::default();
+    let mut map = SymMap::default();
     let mut stride = ex.int(1);
     for (i, a) in rest.iter().enumerate().rev() {
         let quotient = ex.floordiv(index, stride);

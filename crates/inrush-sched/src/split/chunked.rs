@@ -5,9 +5,8 @@
 //! means are away from the center is added at the end: `sum (e - c)^2 = sum over chunks of (q + n * (mean - c)^2)`.
 
 use inrush_base::DType;
-use inrush_expr::{Expr, Sym};
+use inrush_expr::{Expr, SymMap};
 use inrush_loops::{Body, BufId, Coords, Level, Loops, ReduceOp, ScalarOp, Stmt, StmtId};
-use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 /// Reductions that were split: their bodies, cut into chunks, and where the partial results are.
@@ -95,7 +94,7 @@ fn summed(
         return None;
     }
     let ex = &loops.exprs;
-    let rename: FxHashMap<Sym, Expr> = (a.axes.iter().zip(&body.axes))
+    let rename: SymMap = (a.axes.iter().zip(&body.axes))
         .map(|(x, y)| (x.sym, ex.sym_expr(y.sym)))
         .collect();
     (a.stmts.iter().enumerate()).find_map(|(k, s)| {
@@ -116,7 +115,7 @@ fn summed(
 /// Whether two values are equal at equal points.
 fn same(
     loops: &Loops,
-    rename: &FxHashMap<Sym, Expr>,
+    rename: &SymMap,
     (a, x): (&Body, StmtId),
     (b, y): (&Body, StmtId),
     depth: usize,
