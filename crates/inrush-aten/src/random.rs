@@ -23,6 +23,9 @@ fn draws(node: &Node) -> bool {
         return false;
     };
     let schema = op.schema();
+    if schema.position("seed").is_none() {
+        return false;
+    }
     let trains = ["train", "training"]
         .iter()
         .find_map(|name| schema.position(name))

@@ -127,7 +127,7 @@ pub struct Body {
     pub axes: Vec<Axis>,
     pub outer: usize,
     pub stmts: Vec<Stmt>,
-    pub origins: Vec<OriginId>,
+    pub origins: Origins,
 }
 
 /// An axis: its index symbol (made by [`Exprs::index_sym`]) and how far it runs.
@@ -139,6 +139,9 @@ pub struct Axis {
 
 /// Coordinates of an access, one per dimension of the buffer.
 pub type Coords = SmallVec<[Expr; 4]>;
+
+/// Where a body comes from.
+pub type Origins = SmallVec<[OriginId; 4]>;
 
 /// A few buffers, each once.
 pub type Bufs = SmallVec<[BufId; 8]>;

@@ -26,6 +26,9 @@ pub(crate) struct Load {
     pub fill: Scalar,
 }
 
+/// What became of the statements of a body.
+pub(crate) type StmtIds = SmallVec<[StmtId; 32]>;
+
 /// Copies as it is.
 pub(crate) struct Plain;
 impl Splice for Plain {}
@@ -52,8 +55,8 @@ impl<'a> Builder<'a> {
         Builder {
             ex,
             buffers,
-            stmts: Vec::with_capacity(16),
-            dtypes: Vec::with_capacity(16),
+            stmts: Vec::new(),
+            dtypes: Vec::new(),
             memo: FxHashMap::default(),
             known: 0,
             indirect: FxHashMap::default(),
@@ -208,14 +211,14 @@ impl<'a> Builder<'a> {
         map: &SymMap,
         mask: Option<StmtId>,
         hook: &mut dyn Splice,
-    ) -> Vec<StmtId> {
+    ) -> StmtIds {
         let live = wanted.map(|w| live_from(self.ex, &body.stmts, std::iter::once(w)));
         if live.is_none() {
             self.stmts.reserve(body.stmts.len());
             self.dtypes.reserve(body.stmts.len());
         }
         let mut map = std::borrow::Cow::Borrowed(map);
-        let mut ids: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
+        let mut ids = StmtIds::with_capacity(body.stmts.len());
         for (k, stmt) in body.stmts.iter().enumerate() {
             if live.as_ref().is_some_and(|l| !l[k]) {
                 ids.push(StmtId(u32::MAX));
@@ -590,8 +593,8 @@ pub(crate) fn live_from(
     ex: &Exprs,
     stmts: &[Stmt],
     roots: impl Iterator<Item = StmtId>,
-) -> Vec<bool> {
-    let mut live = vec![false; stmts.len()];
+) -> SmallVec<[bool; 64]> {
+    let mut live: SmallVec<[bool; 64]> = SmallVec::from_elem(false, stmts.len());
     let mut wanted: FxHashSet<Sym> = FxHashSet::default();
     let has_indirect = stmts.iter().any(|s| matches!(s, Stmt::Indirect { .. }));
     for r in roots {
@@ -624,7 +627,7 @@ pub(crate) fn sweep(ex: &Exprs, body: &mut Body) {
     if live.iter().all(|l| *l) {
         return;
     }
-    let mut new = vec![StmtId(u32::MAX); live.len()];
+    let mut new = StmtIds::from_elem(StmtId(u32::MAX), live.len());
     let mut kept = Vec::with_capacity(live.len());
     for (k, mut stmt) in std::mem::take(&mut body.stmts).into_iter().enumerate() {
         if live[k] {

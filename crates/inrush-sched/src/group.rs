@@ -4,7 +4,7 @@
 use inrush_base::Result;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Phase, Stmt, StmtId,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt, StmtId,
     StoreMode,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -255,7 +255,7 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
     };
     // Where earlier bodies touch each buffer; `None` for more than one place.
     let mut touched: FxHashMap<BufId, Option<Coords>> = FxHashMap::default();
-    let mut origins = Vec::new();
+    let mut origins = Origins::new();
     for body in bodies {
         for stmt in &body.stmts {
             if let Stmt::Store {

@@ -6,7 +6,7 @@
 use inrush_base::Result;
 use inrush_expr::Expr;
 use inrush_loops::{
-    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Stmt, StoreMode, scalar::OpClass,
+    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StoreMode, scalar::OpClass,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -507,7 +507,7 @@ fn build(
         memo: FxHashMap::default(),
     };
     b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
-    let mut origins = Vec::new();
+    let mut origins = Origins::new();
     collect_origins(nodes, deps, inlined, k, &mut origins);
     let done = b.finish(Body {
         axes: body.axes.clone(),
@@ -528,7 +528,7 @@ fn collect_origins(
     deps: &Deps,
     inlined: &[Option<&Inverse>],
     k: usize,
-    out: &mut Vec<inrush_loops::OriginId>,
+    out: &mut Origins,
 ) {
     for b in &deps.reads[k] {
         if let [w] = deps.writers[b.index()].as_slice()

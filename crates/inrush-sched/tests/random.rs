@@ -185,7 +185,7 @@ impl Gen {
             axes,
             outer,
             stmts,
-            origins: vec![],
+            origins: Default::default(),
         }));
     }
 
@@ -485,7 +485,7 @@ impl Gen {
                 outer: axes.len(),
                 axes,
                 stmts: s,
-                origins: vec![],
+                origins: Default::default(),
             }));
         }
     }
@@ -521,7 +521,7 @@ impl Gen {
             outer: axes.len(),
             axes,
             stmts: s,
-            origins: vec![],
+            origins: Default::default(),
         }));
     }
 
@@ -585,7 +585,7 @@ impl Gen {
                         mask: None,
                     },
                 ],
-                origins: vec![],
+                origins: Default::default(),
             },
         }));
     }

@@ -21,7 +21,7 @@ use inrush_graph::{Graph, InputKind, TensorType, Type, ValueId};
 use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A tensor during lowering: `buf` read at `coords`, which are expressions over the tensor's own indices
 /// ([`index`] of each dimension).
@@ -301,7 +301,7 @@ impl<'g> Lower<'g> {
     /// stages may take what does not vary along an axis to happen once.
     pub fn push(&mut self, body: BodyBuilder<'g>) {
         let body = Body {
-            origins: vec![self.origin],
+            origins: smallvec![self.origin],
             ..body.finish()
         };
         let empty = |s: &Expr| self.exprs.is_int(*s, 0);
@@ -331,7 +331,7 @@ impl<'g> Lower<'g> {
 
     /// Adds a contraction; its epilogue gets this operator as its origin.
     pub fn push_contraction(&mut self, mut c: Contraction) {
-        c.epilogue.origins = vec![self.origin];
+        c.epilogue.origins = smallvec![self.origin];
         self.loops.nodes.push(Node::Contraction(c));
     }
 

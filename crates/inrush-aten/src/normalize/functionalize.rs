@@ -27,9 +27,15 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
         made: 0,
     };
     for node in nodes {
-        let located = node.clone();
         f.line = node.line;
-        f.node(node).map_err(|e| f.graph.locate(&located, e))?;
+        // What an error says of the node; arguments are not needed for it.
+        let place = Node {
+            op: node.op.clone(),
+            args: Vec::new(),
+            outs: node.outs.first().copied().into_iter().collect(),
+            line: node.line,
+        };
+        f.node(node).map_err(|e| f.graph.locate(&place, e))?;
     }
     f.outputs()
 }

@@ -29,7 +29,7 @@ pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> R
             mask: None,
             fill: Scalar::Int(0),
         }],
-        origins: Vec::new(),
+        origins: Default::default(),
     };
     let bodies = [
         c.epilogue.clone(),

@@ -250,8 +250,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn from(&mut self) -> Result<Vec<OriginId>> {
-        let mut out = Vec::new();
+    fn from(&mut self) -> Result<crate::Origins> {
+        let mut out = crate::Origins::new();
         if self.s.eat_word("from")? {
             while matches!(self.s.peek()?, Token::Ident(_)) {
                 let k = self.reference("o", self.out.origins.len())?;
