@@ -1,8 +1,8 @@
 """Compiled models on a GPU: right results, latency, first calls, the host's share. Needs no Rust and no network.
 
-usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,chain,zoo,train,first,op_db] [--seconds S] [--json FILE]
+usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,kernels,errors,chain,zoo,train,first] [--seconds S] [--json FILE]
 
-MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. Times of compilers are
+Beside this file lie `gpu_errors.py` and, here or in `tests`, `user_kernels.py`. MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. Times of compilers are
 taken in turns in one process; first calls are made in processes of their own, with empty caches and again with full ones.
 """
 
@@ -144,6 +144,23 @@ def times(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, floa
     return {name: statistics.median(t) * 1e3 for name, t in taken.items()}
 
 
+def host_time(calls: dict[str, Callable[..., Any]], inputs: tuple[Any, ...], launches: int) -> dict[str, float]:
+    """Median microseconds of the host for a launch, and until all is done."""
+    values = {}
+    for name, c in calls.items():
+        taken, whole = [], []
+        for _ in range(60):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            c(*inputs)
+            taken.append(time.perf_counter() - start)
+            torch.cuda.synchronize()
+            whole.append(time.perf_counter() - start)
+        values[f"{name} us a launch"] = statistics.median(taken[10:]) * 1e6 / launches
+        values[f"{name} us waited for"] = statistics.median(whole[10:]) * 1e6 / launches
+    return values
+
+
 def report() -> str:
     import inrush
 
@@ -217,6 +234,59 @@ class Run:
 
             self.attempt("smoke", name, one)
 
+    def kernels(self) -> None:
+        """Triton kernels of users."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        sys.path[:0] = [here, os.path.join(here, "tests")]
+        import user_kernels
+
+        for f, wanted in user_kernels.CASES.items():
+            for dynamic in (False, True):
+
+                def one(f: Any = f, wanted: Any = wanted, dynamic: bool = dynamic) -> None:
+                    g = torch.compile(f, backend="inrush", options={"strict": True}, dynamic=dynamic, fullgraph=True)
+                    worst = 0.0
+                    for shape in ((7, 18), (50, 160)):
+                        x, y = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda")
+                        theirs, ours = (x.clone(), y.clone()), (x.clone(), y.clone())
+                        want, got = wanted(*theirs), g(*ours)
+                        worst = max(worst, error(tensors(got) + list(ours), tensors(want) + list(theirs)))
+                    if not worst < 1e-4:
+                        raise AssertionError(f"error {worst}")
+                    torch.cuda.synchronize()
+                    self.row("kernel", f"{f.__name__}{', dynamic' * dynamic}", error=worst, steps=report())
+
+                self.attempt("kernel", f"{f.__name__}{', dynamic' * dynamic}", one)
+
+        def chain(x: Any, y: Any) -> Any:
+            for _ in range(50):
+                x = user_kernels.by_tuple(x, y)
+            return x
+
+        def timed() -> None:
+            x, y = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+            with torch.no_grad():
+                calls = {"eager": chain, "inrush": compiled(chain, "inrush")}
+                if self.args.inductor:
+                    calls["inductor"] = compiled(chain, "inductor")
+                want = chain(x, y)
+                worst = max(error([c(x, y)], [want]) for c in calls.values())
+                self.row("kernel", "50 launches, host us each", error=worst, **host_time(calls, (x, y), 50))
+
+        self.attempt("kernel", "50 launches", timed)
+
+    def errors(self) -> None:
+        """What goes wrong."""
+
+        def one() -> None:
+            script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_errors.py")
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+            print(done.stdout, flush=True)
+            if done.returncode:
+                raise AssertionError("some cases are wrong, see above")
+
+        self.attempt("errors", "all", one)
+
     def chain(self) -> None:
         """The host's time for a launch, over a chain of kernels that cannot be fused."""
 
@@ -237,17 +307,7 @@ class Run:
                 if self.args.inductor:
                     calls["inductor"] = compiled(f, "inductor")
                     calls["inductor"](x)
-                for name, c in calls.items():
-                    taken, whole = [], []
-                    for _ in range(60):
-                        torch.cuda.synchronize()
-                        start = time.perf_counter()
-                        c(x)
-                        taken.append(time.perf_counter() - start)
-                        torch.cuda.synchronize()
-                        whole.append(time.perf_counter() - start)
-                    values[f"{name} us a launch"] = statistics.median(taken[10:]) * 1e6 / kernels
-                    values[f"{name} us waited for"] = statistics.median(whole[10:]) * 1e6 / kernels
+                values |= host_time(calls, (x,), kernels)
             self.row("chain", "200 softmaxes", **values)
 
         self.attempt("chain", "200 softmaxes", one)
@@ -350,7 +410,7 @@ class Run:
         start = time.monotonic()
         late = lambda: time.monotonic() - start > self.args.seconds  # noqa: E731
         for section in self.args.sections.split(","):
-            if section in ("smoke", "chain"):
+            if section in ("smoke", "kernels", "errors", "chain"):
                 getattr(self, section)()
             elif section in ("zoo", "train"):
                 method = self.model if section == "zoo" else self.training
@@ -404,7 +464,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models")
     parser.add_argument("--names", default="")
-    parser.add_argument("--sections", default="smoke,chain,zoo,train,first")
+    parser.add_argument("--sections", default="smoke,kernels,errors,chain,zoo,train,first")
     parser.add_argument("--dtypes", default="bf16,f32")
     parser.add_argument("--inductor", action="store_true", help="measure torch.compile's own beside")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs too")

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _log, _native, _options, _report
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _native, _options, _report
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -120,8 +120,11 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
         }
         settings |= _gpu.settings()
         _compat.correct_metadata(gm)
+        graph = _kernels.rewrite(gm)
         with _compat.no_tracing():
-            compiled = _native.compile_fx(gm, settings, control_flow.resolver(gm, options, report))
+            if report.kind == "inference":
+                _layouts.channels_last(graph)
+            compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())
         return compiled
     except BaseException as error:

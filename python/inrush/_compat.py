@@ -31,10 +31,10 @@ class GraphKey:
 
         if hasattr(gm, "saved_tensors_hooks_pack_0"):
             raise BypassCache("hooks on saved tensors")
-        wrappers = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
-        for module in gm.modules():
-            if any(getattr(n.target, "_name", "") in wrappers for n in getattr(getattr(module, "graph", None), "nodes", ())):
-                raise BypassCache("Triton kernels of the user")
+        from inrush import _kernels
+
+        # The graph names kernels by numbers.
+        self.kernels = list(_kernels.identities(gm))
         self.gm = gm
         self.example_inputs = example_inputs
         self.aot_config = aot_config
@@ -114,7 +114,11 @@ def _keep_in_own_folder() -> None:
         gm = getattr(gm, "gm", gm)
         autograd_cache.check_cacheable(gm)
         pickler = autograd_cache.AOTAutogradCachePickler(gm)
-        return "a" + pickler.get_hash(GraphKey(gm, example_inputs, aot_config)), []
+        key = GraphKey(gm, example_inputs, aot_config)
+        if key.kernels:
+            # Their numbers are left out of the graph's text.
+            pickler.dispatch_table[type(gm)] = pickler._reduce_graph_module
+        return "a" + pickler.get_hash(key), []
 
     find = AOTAutogradCache.find_guarded_entry
 
@@ -264,6 +268,13 @@ def correct_metadata(gm: Any) -> None:
                 mend(node.args[0], user)
     for node in gm.graph.find_nodes(op="call_function", target=aten._scaled_dot_product_flash_attention_for_cpu_backward.default):
         mend(node.args[1], node.args[5])
+
+
+def triton_kernel(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
+    """A Triton kernel of the user's and what it is called with that a graph cannot hold, by their numbers in a graph."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table.get_kernel(kernel), kernel_side_table.get_constant_args(constants)
 
 
 def no_tracing() -> contextlib.AbstractContextManager[Any]:

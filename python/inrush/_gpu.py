@@ -27,6 +27,11 @@ def identity() -> list[Any]:
     return found
 
 
+def is_device(tensor: Any) -> bool:
+    """Whether a tensor is on a GPU, or stands for one that is."""
+    return tensor.device.type == "cuda" or bool(os.environ.get("INRUSH_INTERPRET"))
+
+
 _started = False
 
 

@@ -30,31 +30,56 @@ _DTYPES = {
 def kernel(text: str, function: str, signature: list[tuple[str, str]], constants: list[tuple[str, int]]) -> Any:
     """A kernel that :func:`launch` takes."""
     _patch()
+    import triton
+
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write(text)
     try:
         spec = importlib.util.spec_from_file_location(function, file.name)
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        # Kernels of users are compiled by Dynamo as functions that nobody interprets: they turn this off.
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = True
+            spec.loader.exec_module(module)
     finally:
         os.unlink(file.name)
     if hasattr(module, "libdevice"):
         module.libdevice = _libdevice()
-    return getattr(module, function), [t for _, t in signature], dict(constants)
+    constants = {**getattr(module, "CONSTANTS", {}), **dict(constants)}
+    return getattr(module, function), signature, constants
 
 
-def launch(made: Any, programs: int, packed: bytes) -> None:
-    """Runs ``programs`` programs on arguments as a device reads them."""
-    function, types, constants = made
-    values, at = [], 0
-    for t in types:
-        size = 4 if t == "i32" else 8
+# The interpreter takes no booleans: they are integers there.
+_PACKED = {"i1": "B", "i32": "i", "u32": "I", "u64": "Q", "fp32": "f"}
+
+
+def launch(made: Any, grid: list[int], packed: bytes) -> None:
+    """Runs a grid of programs on arguments as a device reads them."""
+    function, signature, constants = made
+    values, at = dict(constants), 0
+    for name, t in signature:
+        code = _PACKED.get(t, "q")
+        size = struct.calcsize(code)
         at = -(-at // size) * size
-        (value,) = struct.unpack_from({"i32": "<i"}.get(t, "<q"), packed, at)
+        (value,) = struct.unpack_from("<" + code, packed, at)
         at += size
-        values.append(_tensor(value, _DTYPES[t[1:]]) if t.startswith("*") else value)
+        values[name] = _tensor(value, _DTYPES[t[1:]]) if t.startswith("*") else value
     with np.errstate(all="ignore"):
-        function[(programs,)](*values, **constants)
+        function[tuple(grid)](**values)
+
+
+def run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
+    """A kernel of the user's as Triton itself would launch it, in its first configuration: nothing is measured here."""
+    _patch()
+    from triton.runtime.interpreter import InterpretedFunction
+
+    function = kernel
+    while hasattr(function, "fn") and hasattr(function.fn, "fn"):
+        function = function.fn
+    configs = getattr(kernel, "configs", None) or []
+    constants = configs[0].kwargs if configs else {}
+    with np.errstate(all="ignore"):
+        InterpretedFunction(function.fn)[tuple(grid[0])](**{**values, **constants})
 
 
 def _tensor(address: int, dtype: torch.dtype) -> torch.Tensor:

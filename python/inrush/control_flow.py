@@ -151,7 +151,7 @@ def _invoke_subgraph(node: Any, subgraph: Callable[[Any], Runner]) -> Runner:
     return invoke_subgraph
 
 
-# By the operator's name. What is not here (`auto_functionalized`, kernels of Triton, a scan whose combining function is
+# By the operator's name. What is not here (`auto_functionalized`, a scan whose combining function is
 # applied to many elements at once) is called as it is.
 _RUNNERS: dict[str | None, Callable[[Any, Callable[[Any], Runner]], Runner | None]] = {
     "cond": _cond,

@@ -61,10 +61,12 @@ def build(request):
     spec.loader.exec_module(module)
     function = getattr(module, request["function"])
     signature = {name: ty for name, ty in request["signature"]}
-    for name in request["constants"]:
+    # Constants that are no integers stand in the source.
+    constants = {**getattr(module, "CONSTANTS", {}), **request["constants"]}
+    for name in constants:
         signature[name] = "constexpr"
     attrs = {(i,): [["tt.divisibility", 16]] for i in request["divisible"]}
-    ast = ASTSource(function, signature, constexprs=request["constants"], attrs=attrs)
+    ast = ASTSource(function, signature, constexprs=constants, attrs=attrs)
     options = {"sanitize_overflow": False, "enable_fp_fusion": True, **request["options"]}
     compiled = triton.compile(ast, target=GPUTarget(backend, arch, warp), options=options)
     metadata = {}

@@ -355,7 +355,7 @@ impl Cutter<'_> {
 }
 
 /// Whether a called operator may change its arguments: then nothing moves across it. Higher-order and custom operators
-/// are not known well enough to say no.
+/// are not known well enough to say no; kernels of the user's (`triton.`) write into copies.
 fn may_write(op: &str) -> bool {
     let mut parts = op.split('.');
     match (parts.next(), parts.next(), parts.next()) {
@@ -363,6 +363,7 @@ fn may_write(op: &str) -> bool {
             name.ends_with('_') && !name.ends_with("__")
                 || overload.is_some_and(|o| o.contains("out"))
         }
+        (Some("triton"), ..) => false,
         _ => true,
     }
 }

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let programs = n.div_ceil(block as usize) as u32;
     let stream = Stream(0);
     // SAFETY: the parameters are what the usage says; the memory outlives the work.
-    unsafe { kernel.launch(programs, &mut arguments.bytes().to_vec(), stream)? };
+    unsafe { kernel.launch([programs, 1, 1], &mut arguments.bytes().to_vec(), stream)? };
     driver.synchronize(stream)?;
     let out = memory.read()?;
     for (k, v) in out.chunks_exact(4).enumerate() {
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         let began = Instant::now();
         for _ in 0..200 {
             // SAFETY: as above.
-            unsafe { kernel.launch(1, &mut arguments.bytes().to_vec(), stream)? };
+            unsafe { kernel.launch([1, 1, 1], &mut arguments.bytes().to_vec(), stream)? };
         }
         let host = began.elapsed();
         end.record(stream)?;

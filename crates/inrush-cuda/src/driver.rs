@@ -3,6 +3,10 @@
 //! Contexts are the host process's: everything here works in the context that is current on the calling thread, as PyTorch
 //! leaves it. [`Driver::make_current`] makes the primary context current where there is no host process.
 
+mod list;
+
+pub use list::List;
+
 use inrush_base::{Error, Result};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -21,6 +25,9 @@ const ATTRIBUTE_REGISTERS: c_int = 4;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: c_int = 8;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
 const DEVICE_MAX_SHARED: c_int = 97;
+/// Failures of kernels that later calls report.
+const ILLEGAL_ADDRESS: Status = 700;
+const ASSERT: Status = 710;
 /// Entries of the `extra` list of a launch: its end, a buffer of arguments, its size.
 const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
@@ -71,11 +78,19 @@ api! {
     launch = "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle);
     allocate = "cuMemAlloc_v2" (*mut DevicePtr, usize);
     free = "cuMemFree_v2" (DevicePtr);
+    copy = "cuMemcpyDtoDAsync_v2" (DevicePtr, DevicePtr, usize, Handle);
     to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
     fill = "cuMemsetD8_v2" (DevicePtr, u8, usize);
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
+    graph_create = "cuGraphCreate" (*mut Handle, c_uint);
+    graph_kernel = "cuGraphAddKernelNode" (*mut Handle, Handle, *const Handle, usize, *const c_void);
+    graph_instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
+    graph_set = "cuGraphExecKernelNodeSetParams" (Handle, Handle, *const c_void);
+    graph_launch = "cuGraphLaunch" (Handle, Handle);
+    graph_destroy = "cuGraphDestroy" (Handle);
+    list_destroy = "cuGraphExecDestroy" (Handle);
     event_create = "cuEventCreate" (*mut Handle, c_uint);
     event_record = "cuEventRecord" (Handle, Handle);
     event_synchronize = "cuEventSynchronize" (Handle);
@@ -103,10 +118,15 @@ impl Driver {
     }
 
     fn find() -> Result<Driver> {
+        Driver::open("libcuda.so.1".as_ref())
+    }
+
+    fn open(path: &std::ffi::OsStr) -> Result<Driver> {
         // SAFETY: the library is NVIDIA's driver, whose initialisers are made to run in any process.
-        let library = unsafe { Library::new("libcuda.so.1") }.map_err(|e| {
+        let library = unsafe { Library::new(path) }.map_err(|e| {
             Error::machine(format!(
-                "no CUDA driver: `libcuda.so.1` cannot be loaded ({e}); install NVIDIA's driver"
+                "no CUDA driver: `{}` cannot be loaded ({e}); install NVIDIA's driver",
+                path.display()
             ))
         })?;
         let driver = Driver(Arc::new(Api::load(library)?));
@@ -138,7 +158,10 @@ impl Driver {
             }
         };
         let (name, why) = (text(self.0.error_name), text(self.0.error_text));
-        Err(Error::machine(format!("{what}: {why} ({name})")))
+        Err(Error::machine(format!(
+            "{what}: {why} ({name}){}",
+            advice(status)
+        )))
     }
 
     /// A context must be current on the calling thread.
@@ -213,7 +236,14 @@ impl Driver {
         self.check("cuModuleLoadData", unsafe {
             (self.0.module_load)(&mut module, code.as_ptr().cast())
         })
-        .map_err(|e| e.context(symbol))?;
+        .map_err(|e| match self.version() {
+            Ok(v) => e.context(format!(
+                "loading `{symbol}` into a driver for CUDA {}.{}",
+                v / 1000,
+                v % 1000 / 10
+            )),
+            Err(_) => e.context(symbol),
+        })?;
         let mut kernel = Kernel {
             driver: self.clone(),
             module,
@@ -277,6 +307,23 @@ impl Driver {
         Ok(status != 0)
     }
 
+    /// Copies bytes on the device.
+    ///
+    /// # Safety
+    /// Both addresses are of as many bytes on the device until the work is done; the stream belongs to the current context.
+    pub unsafe fn copy(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<()> {
+        // SAFETY: by the caller's contract.
+        self.check("cuMemcpyDtoDAsync", unsafe {
+            (self.0.copy)(to, from, bytes, stream.0 as Handle)
+        })
+    }
+
     /// Allocates memory of the device.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         let mut at: DevicePtr = 0;
@@ -289,6 +336,21 @@ impl Driver {
             at,
             bytes,
         })
+    }
+}
+
+/// What the driver's text for a failure leaves open.
+fn advice(status: Status) -> &'static str {
+    match status {
+        ILLEGAL_ADDRESS => {
+            "; some kernel before this call is at fault, `CUDA_LAUNCH_BLOCKING=1` tells which; this process cannot use the \
+             device any more"
+        }
+        ASSERT => {
+            "; a kernel before this call found an index out of range: what it wrote to stderr names the operator and the line; \
+             this process cannot use the device any more"
+        }
+        _ => "",
     }
 }
 
@@ -328,13 +390,18 @@ impl Kernel {
         ))
     }
 
-    /// Starts `programs` programs on a stream.
+    /// Starts a grid of programs on a stream.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in order; addresses among them are valid on the device until the work is done,
     /// and the stream belongs to the current context.
-    pub unsafe fn launch(&self, programs: u32, arguments: &mut [u8], stream: Stream) -> Result<()> {
-        if programs == 0 {
+    pub unsafe fn launch(
+        &self,
+        grid: [u32; 3],
+        arguments: &mut [u8],
+        stream: Stream,
+    ) -> Result<()> {
+        if grid.contains(&0) {
             return Ok(());
         }
         let mut size = arguments.len();
@@ -349,9 +416,9 @@ impl Kernel {
         let status = unsafe {
             (self.driver.0.launch)(
                 self.function,
-                programs,
-                1,
-                1,
+                grid[0],
+                grid[1],
+                grid[2],
                 self.threads,
                 1,
                 1,
@@ -399,6 +466,12 @@ impl Arguments {
     }
     pub fn i64(&mut self, v: i64) -> usize {
         self.push(&v.to_le_bytes())
+    }
+    pub fn f32(&mut self, v: f32) -> usize {
+        self.push(&v.to_le_bytes())
+    }
+    pub fn bool(&mut self, v: bool) -> usize {
+        self.push(&[u8::from(v)])
     }
     /// Adds what every Triton kernel takes last: its scratch space and the profiler's.
     pub fn finish(&mut self, scratch: DevicePtr) {
@@ -515,6 +588,47 @@ mod tests {
         a.finish(0);
         assert_eq!(a.bytes.len(), 48);
         assert_eq!(a.bytes()[8], 2);
+    }
+
+    /// A library in the driver's place, from C.
+    fn fake(name: &str, code: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("inrush-driver-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (source, library) = (folder.join(name).with_extension("c"), folder.join(name));
+        std::fs::write(&source, code).unwrap();
+        let done = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .status();
+        assert!(done.unwrap().success());
+        library
+    }
+
+    #[test]
+    fn an_old_driver_is_told_by_what_it_lacks() {
+        let path = fake("old.so", "int cuInit(unsigned x) { return 0; }\n");
+        let Err(e) = Driver::open(path.as_os_str()) else {
+            panic!("a driver without functions");
+        };
+        let text = e.to_string();
+        assert!(
+            text.contains("too old") && text.contains("cuDriverGetVersion"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_missing_driver_is_told_by_its_name() {
+        let Err(e) = Driver::open("/nowhere/libcuda.so.1".as_ref()) else {
+            panic!("a driver out of nowhere");
+        };
+        assert!(e.to_string().contains("no CUDA driver"), "{e}");
+    }
+
+    #[test]
+    fn failures_of_kernels_say_what_to_do() {
+        assert!(advice(ASSERT).contains("stderr") && advice(ILLEGAL_ADDRESS).contains("BLOCKING"));
+        assert!(advice(1).is_empty());
     }
 
     #[test]

@@ -324,6 +324,7 @@ fn recipe(
     }
     let learns: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
     let mut steps = Vec::new();
+    let mut kernels = sequence.kernels;
     for (at, part) in sequence.parts.into_iter().enumerate() {
         let what = match part.what {
             What::Segment(s) => recipe::What::Segment(recipe::Segment {
@@ -343,6 +344,14 @@ fn recipe(
             What::Call(c) if c.op == SEED_OPERATOR => {
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
                 recipe::What::Call(r.seed(outs, &place.name())?)
+            }
+            What::Call(c) if c.reason == fx::kernels::NATIVE => {
+                let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
+                    raise(Error::internal(format!("`{}` cannot be launched", c.op)))
+                })?;
+                let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
+                let node = node.bind(py);
+                recipe::What::Kernel(fx::kernels::launch(&mut r, node, outs, &mut kernels)?)
             }
             What::Call(c) => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
@@ -424,7 +433,7 @@ fn recipe(
                 graphs: settings.graphs,
                 target: target.clone(),
                 device: place.device(),
-                kernels: sequence.kernels,
+                kernels,
                 layouts,
             })
         }
@@ -464,6 +473,7 @@ fn describe(report: &mut Report, sequence: &Sequence, graph: &inrush_graph::Grap
                 }
             }
             What::Call(c) if c.library => report.libraries.push(c.op.clone()),
+            What::Call(c) if c.reason == fx::kernels::NATIVE => report.kernels.push(c.op.clone()),
             What::Call(c) => {
                 let node = &graph.nodes[c.node.index()];
                 let line = graph.line_of(node).map(str::to_string);

@@ -2,6 +2,7 @@
 
 mod args;
 mod device;
+pub mod kernels;
 mod library;
 mod results;
 mod symbols;
@@ -217,7 +218,11 @@ impl<'py> Importer<'py> {
             Role::Operator | Role::Other => {}
         }
         let kwargs = node.getattr(intern!(py, "kwargs"))?.cast_into::<PyDict>()?;
-        let (args, why) = self.arguments(&target, &args, &kwargs)?;
+        let own = match &*target.name == kernels::LAUNCH {
+            true => Some(kernels::describe(&args, self.gpu)?),
+            false => None,
+        };
+        let (args, mut why) = self.arguments(&target, &args, &kwargs)?;
         let line = self.line(node)?;
         let mut outs = Vec::new();
         let name = name_of(node)?;
@@ -231,6 +236,9 @@ impl<'py> Importer<'py> {
             self.drop_unread(node, &outs)?;
         }
         let mut op = target.name.to_string();
+        if let Some((name, reason)) = own {
+            (op, why) = (name, Some(reason));
+        }
         let mut args = args;
         if self.gpu && op == library::ADDMM && why.is_none() && kwargs.is_empty() {
             args = self.unfuse(node, args, &mut op, &mut outs, line)?;

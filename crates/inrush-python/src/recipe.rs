@@ -92,6 +92,33 @@ pub enum What {
     Call(Call),
     View(View),
     Library(Library),
+    Kernel(UserKernel),
+}
+
+/// A kernel that the user wrote, launched like those of segments. It writes into copies of its arguments, or into these
+/// themselves where nothing reads them any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserKernel {
+    /// Position among the kernels.
+    pub kernel: usize,
+    pub grid: [Argument; 3],
+    /// By position in the kernel's signature.
+    pub arguments: Vec<Argument>,
+    /// Slots of its tensors; `None` for memory that it is the first to write, which it gets as it is.
+    pub tensors: Vec<Option<usize>>,
+    /// Positions among the tensors of those that it writes.
+    pub written: Vec<usize>,
+    /// Slots of these after it.
+    pub outs: Vec<usize>,
+}
+
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+pub enum Argument {
+    /// The tensor at this position.
+    Tensor(usize),
+    Size(SizeId),
+    Int(i64),
+    Float(f64),
 }
 
 /// An operator that is called through a C function of PyTorch's, without the interpreter.
@@ -298,6 +325,23 @@ impl Recipe {
                     slots(&l.outs)?;
                     need(l.inputs.iter().flatten().all(|s| *s < self.slots))?;
                     need(self.gpu.is_some())?;
+                }
+                What::Kernel(k) => {
+                    need(k.tensors.iter().flatten().all(|s| *s < self.slots))?;
+                    slots(&k.outs)?;
+                    need(k.written.len() == k.outs.len())?;
+                    need(k.written.iter().all(|w| *w < k.tensors.len()))?;
+                    let given = |t: usize| k.tensors[t].is_some() || k.written.contains(&t);
+                    need((0..k.tensors.len()).all(given))?;
+                    let kernel = self.gpu.as_ref().and_then(|g| g.kernels.get(k.kernel));
+                    need(kernel.is_some_and(|x| x.signature.len() == k.arguments.len()))?;
+                    for a in k.arguments.iter().chain(&k.grid) {
+                        match a {
+                            Argument::Tensor(t) => need(*t < k.tensors.len())?,
+                            Argument::Size(id) => size(id)?,
+                            Argument::Int(_) | Argument::Float(_) => {}
+                        }
+                    }
                 }
                 What::View(v) => {
                     slots(&[v.base, v.value])?;

@@ -169,6 +169,11 @@ impl Call<'_> {
                 (What::Call(c), _) => c.run(py, self)?,
                 (What::View(v), _) => self.view(py, shims, v)?,
                 (What::Library(l), _) => l.call.run(py, self)?,
+                (What::Kernel(_), _) => {
+                    return Err(PyRuntimeError::new_err(
+                        "a GPU's kernel in a graph of the CPU",
+                    ));
+                }
             }
             // Symbols first: they may be read from a value that nothing else reads.
             if step.learns {

@@ -5,8 +5,8 @@ use crate::{helpers, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::block::{Block, BlockItem, Dim, DimRole};
-use inrush_kernel::{AccId, BufRole, Def, KBufId, ValId};
-use inrush_loops::Loops;
+use inrush_kernel::{AccId, BufRole, Check, Def, KBufId, ValId};
+use inrush_loops::{Loops, Origin};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Stands for the function's name until its digest is known.
@@ -25,6 +25,7 @@ pub(crate) struct Emitted {
 
 pub(crate) struct Emitter<'a> {
     pub exprs: &'a Exprs,
+    origins: &'a [Origin],
     pub block: &'a Block,
     /// Names of symbols.
     pub names: FxHashMap<Sym, String>,
@@ -73,6 +74,7 @@ const LENGTH: &str = "numel";
 pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> {
     let mut e = Emitter {
         exprs: &loops.exprs,
+        origins: &loops.origins,
         block,
         names: FxHashMap::default(),
         values: FxHashMap::default(),
@@ -195,6 +197,31 @@ fn comments(loops: &Loops, block: &Block, names: &[Option<String>]) -> String {
 }
 
 impl Emitter<'_> {
+    /// What a check that fails says: the operator and its Python line too.
+    fn blame(&self, check: &Check) -> String {
+        const LOOK_UP: &[&str] = &[
+            "index",
+            "gather",
+            "embedding",
+            "scatter",
+            "take",
+            "select",
+            "nll",
+        ];
+        let looks_up = |o: &&Origin| LOOK_UP.iter().any(|n| o.op.contains(n));
+        let all = || (self.block.origins.iter()).filter_map(|o| self.origins.get(o.index()));
+        let own = check.origin.and_then(|o| self.origins.get(o.index()));
+        let origin = all().find(looks_up).or(own);
+        let mut text = check.message.clone();
+        if let Some(origin) = origin {
+            text.push_str(&format!(", in {}", origin.op));
+            if let Some(line) = &origin.line {
+                text.push_str(&format!(" at {line}"));
+            }
+        }
+        text.replace(['"', '\\', '\n', '\r', '%'], "'")
+    }
+
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
         let indent = "    ".repeat(self.indent);
         self.lines.push(format!("{indent}{}", text.as_ref()));
@@ -626,7 +653,7 @@ impl Emitter<'_> {
         }
         let shape = block.shapes[v.index()];
         if let Some(c) = check {
-            let message = block.checks[*c as usize].message.replace(['"', '\\'], "'");
+            let message = self.blame(&block.checks[*c as usize]);
             let mut lanes: Vec<String> = self.mask(shape).into_iter().collect();
             if let Some(m) = mask {
                 lanes.push(self.text(*m)?);

@@ -1,9 +1,11 @@
 //! Kernels from the pool of Triton workers, which all graphs of the process share.
 
 use crate::errors::raise;
+use crate::fx::kernels;
 use crate::recipe::Gpu;
-use inrush_base::{Error, Result};
+use inrush_base::{Error, ErrorKind, Result};
 use inrush_cuda::driver::{Driver, Kernel};
+use inrush_program::GpuKernel;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::triton::{Binary, Pool, Setup};
 use pyo3::prelude::*;
@@ -71,8 +73,23 @@ pub fn warm(py: Python<'_>) -> PyResult<()> {
 pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
     let sources: Vec<_> = gpu.kernels.iter().collect();
     let (results, cached) = pool.build_all(&sources, &gpu.target);
-    let binaries = results.into_iter().collect::<Result<Vec<_>>>()?;
+    let users = |k: &GpuKernel| k.symbol.starts_with(kernels::PREFIX);
+    let mut binaries = Vec::with_capacity(results.len());
+    for (r, k) in results.into_iter().zip(&gpu.kernels) {
+        // A kernel of the user's is the user's to mend.
+        let r = r.map_err(|e| match users(k) && e.kind() == ErrorKind::Internal {
+            true => Error::input(e.message().to_string()),
+            false => e,
+        });
+        binaries.push(r?);
+    }
     for (b, k) in binaries.iter().zip(&gpu.kernels) {
+        if users(k) && (b.ctas != 1 || b.cooperative || b.scratch > 0) {
+            return Err(Error::unsupported(format!(
+                "the Triton kernel `{}` asks for clusters, a cooperative launch or scratch memory",
+                k.function
+            )));
+        }
         if b.ctas != 1 || b.cooperative || b.scratch > 0 {
             return Err(Error::internal(format!(
                 "the kernel `{}` asks for clusters, a cooperative launch or scratch memory",

@@ -12,11 +12,12 @@ use crate::recipe::{Device, Gpu, LibraryOp, Recipe, What};
 use crate::run::{Call, scalar, share};
 use crate::shim::{Handle, Shims};
 use inrush_base::Error;
-use inrush_cuda::driver::{Kernel, Stream};
+use inrush_cuda::driver::{Kernel, List, Stream};
 use inrush_runtime::triton::Binary;
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -60,8 +61,26 @@ struct Ready {
     kept: Mutex<Vec<Kept>>,
 }
 
-/// For each operand the address that it was made for, and the tensor.
-struct Kept(Vec<(u64, Owned)>);
+/// What one call at a time uses, and the next one again.
+struct Kept {
+    /// For each operand the address that it was made for, and the tensor.
+    tensors: Vec<(u64, Owned)>,
+    lists: Vec<Listed>,
+}
+
+/// A list of launches of a plan.
+#[derive(Default)]
+struct Listed {
+    calls: usize,
+    list: Option<List>,
+    /// Base addresses that it was made with, in the order of the plan's list.
+    bases: Vec<u64>,
+    /// The driver does not make it.
+    refused: bool,
+}
+
+/// Calls before the one that makes a list: sizes that are met once are not worth it.
+const WARM: usize = 2;
 
 /// A tensor of ours, or none.
 pub(super) struct Owned {
@@ -98,7 +117,8 @@ impl Drop for Owned {
 /// Why native steps stopped.
 enum Stop {
     Failed(Error),
-    Memory,
+    /// The device has too little memory left for so many bytes.
+    Memory(u64),
     /// A library call raised: Python says what.
     Library(usize),
     Python(PyErr),
@@ -297,7 +317,10 @@ impl Ready {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.pop().unwrap_or_else(|| {
             let none = || (0, Owned::none(shims));
-            Kept((0..self.plan.operands).map(|_| none()).collect())
+            Kept {
+                tensors: (0..self.plan.operands).map(|_| none()).collect(),
+                lists: (0..self.plan.lists).map(|_| Listed::default()).collect(),
+            }
         })
     }
 
@@ -319,7 +342,8 @@ impl Frame<'_> {
         let _arena = match plan.arena_bytes {
             0 => None,
             bytes => {
-                let (arena, base) = self.memory(bytes).ok_or_else(out_of_memory)?;
+                let (arena, base) = (self.memory(bytes))
+                    .ok_or_else(|| out_of_memory(py, self.engine.device, bytes))?;
                 self.bases[self.recipe.slots] = base;
                 Some(arena)
             }
@@ -375,7 +399,8 @@ impl Frame<'_> {
                 self.bases[base] = *address;
                 continue;
             }
-            let (owned, address) = self.memory((*bytes).max(1)).ok_or_else(out_of_memory)?;
+            let (owned, address) = (self.memory((*bytes).max(1)))
+                .ok_or_else(|| out_of_memory(py, self.engine.device, *bytes))?;
             self.bases[base] = address;
             for l in launches {
                 self.launch(l).map_err(|e| self.stop(py, e))?;
@@ -394,12 +419,14 @@ impl Frame<'_> {
         for op in ops {
             match op {
                 Op::Launch(l) => self.launch(l)?,
+                Op::List(l) => self.list(l, &mut kept.lists[l.id])?,
                 Op::Library(l) => self.library(l, kept)?,
+                Op::Copy(c) => self.copy(c)?,
                 Op::Allocate(a) => {
                     let s = &a.shape;
                     let made =
                         (self.shims).allocate(&s.sizes, &s.strides, s.dtype, self.engine.device);
-                    let (handle, address) = made.ok_or(Stop::Memory)?;
+                    let (handle, address) = made.ok_or_else(|| Stop::memory(s))?;
                     self.bases[a.slot] = address;
                     self.own[a.slot] = Owned {
                         handle,
@@ -418,25 +445,107 @@ impl Frame<'_> {
         Ok(())
     }
 
-    fn launch(&self, l: &Launch) -> Result<(), Stop> {
+    /// Arguments of a launch with the addresses of this call.
+    fn packed(&self, l: &Launch) -> SmallVec<[u8; 512]> {
         let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(l.arguments.bytes());
         for (place, base, offset) in &l.addresses {
             let address = self.bases[*base as usize] + offset;
             let at = *place as usize;
             bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
         }
+        bytes
+    }
+
+    /// Launches that follow one another: as one where that was made ready before.
+    fn list(&self, l: &plan::List, listed: &mut Listed) -> Result<(), Stop> {
+        let one_by_one = || l.launches.iter().try_for_each(|x| self.launch(x));
+        let Code::Device(kernels) = self.code else {
+            return one_by_one();
+        };
+        listed.calls += 1;
+        if listed.refused || listed.calls <= WARM {
+            return one_by_one();
+        }
+        let driver = inrush_cuda::driver::Driver::get().map_err(Stop::Failed)?;
+        // What somebody captures is to be made of launches.
+        if driver.is_capturing(self.stream).map_err(Stop::Failed)? {
+            return one_by_one();
+        }
+        let ready = match listed.list.as_mut() {
+            Some(list) => self.adapt(l, list, &mut listed.bases),
+            None => {
+                let launches = (l.launches.iter())
+                    .map(|x| (kernels[x.kernel].clone(), x.grid, self.packed(x).to_vec()));
+                // SAFETY: arguments were packed by the kernels' signatures; plans hold no launch of an empty grid.
+                unsafe { driver.list(launches) }.map(|made| {
+                    listed.bases = (l.bases.iter()).map(|b| self.bases[*b as usize]).collect();
+                    listed.list = Some(made);
+                })
+            }
+        };
+        let Some(list) = ready.ok().and(listed.list.as_ref()) else {
+            (listed.refused, listed.list) = (true, None);
+            return one_by_one();
+        };
+        // SAFETY: addresses are those of this call; memory lives as in a single launch.
+        unsafe { list.launch(self.stream) }
+            .map_err(|e| Stop::Failed(e.context(self.title(&l.launches[0]))))
+    }
+
+    /// Has a list take this call's addresses.
+    fn adapt(&self, l: &plan::List, list: &mut List, bases: &mut [u64]) -> inrush_base::Result<()> {
+        let mut moved: SmallVec<[plan::BaseId; 16]> = SmallVec::new();
+        for (id, was) in l.bases.iter().zip(bases) {
+            let now = self.bases[*id as usize];
+            if *was != now {
+                *was = now;
+                moved.push(*id);
+            }
+        }
+        if moved.is_empty() {
+            return Ok(());
+        }
+        for (at, x) in l.launches.iter().enumerate() {
+            if x.addresses.iter().any(|a| moved.contains(&a.1)) {
+                let mut bytes = self.packed(x);
+                // SAFETY: as when the list was made.
+                unsafe { list.set(at, x.grid, &mut bytes) }?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&self, l: &Launch) -> Result<(), Stop> {
+        let mut bytes = self.packed(l);
         match self.code {
             Code::Device(kernels) => {
                 // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
                 // work on this stream is done, since PyTorch's allocator reuses it on the same stream only.
-                let done = unsafe { kernels[l.kernel].launch(l.programs, &mut bytes, self.stream) };
+                let done = unsafe { kernels[l.kernel].launch(l.grid, &mut bytes, self.stream) };
                 done.map_err(|e| Stop::Failed(e.context(self.title(l))))
             }
             Code::Interpreter(launch, kernels) => Python::attach(|py| {
-                let args = (&kernels[l.kernel], l.programs, bytes.as_slice());
+                let args = (&kernels[l.kernel], l.grid, bytes.as_slice());
                 launch.call1(py, args).map(drop)
             })
             .map_err(Stop::Python),
+        }
+    }
+
+    fn copy(&self, c: &plan::Copy) -> Result<(), Stop> {
+        let address = |(base, offset): (plan::BaseId, u64)| self.bases[base as usize] + offset;
+        let (to, from, bytes) = (address(c.to), address(c.from), c.bytes as usize);
+        match self.code {
+            Code::Device(_) => {
+                let driver = inrush_cuda::driver::Driver::get().map_err(Stop::Failed)?;
+                // SAFETY: both are tensors of these bytes, which live as the arguments of launches do.
+                unsafe { driver.copy(to, from, bytes, self.stream) }.map_err(Stop::Failed)
+            }
+            // SAFETY: likewise, on the host; the values have memory of their own.
+            Code::Interpreter(..) => unsafe {
+                std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
+                Ok(())
+            },
         }
     }
 
@@ -517,7 +626,7 @@ impl Frame<'_> {
             shape.dtype,
             self.engine.device,
         );
-        let (handle, _) = copy.ok_or(Stop::Memory)?;
+        let (handle, _) = copy.ok_or_else(|| Stop::memory(shape))?;
         let copy = Owned {
             handle,
             shims: self.shims,
@@ -551,7 +660,7 @@ impl Frame<'_> {
                 shape,
             } => {
                 let address = self.bases[*base as usize] + offset;
-                let (was, tensor) = &mut kept.0[*k];
+                let (was, tensor) = &mut kept.tensors[*k];
                 if *was != address || tensor.is_none() {
                     let made = (self.shims).blob(
                         address,
@@ -560,7 +669,8 @@ impl Frame<'_> {
                         shape.dtype,
                         self.engine.device,
                     );
-                    let handle = made.ok_or(Stop::Memory)?;
+                    let handle =
+                        made.ok_or_else(|| Stop::Failed(Error::internal("no tensor over memory")))?;
                     *tensor = Owned {
                         handle,
                         shims: self.shims,
@@ -651,7 +761,10 @@ impl Frame<'_> {
             return Ok(());
         }
         let made = shims.allocate(&want.sizes, &want.strides, want.dtype, self.engine.device);
-        let (handle, address) = made.ok_or_else(out_of_memory)?;
+        let (handle, address) = made.ok_or_else(|| {
+            let bytes = want.bytes().unwrap_or(u64::MAX);
+            out_of_memory(py, self.engine.device, bytes)
+        })?;
         let owned = Owned { handle, shims };
         // SAFETY: the tensor is owned.
         let copy = unsafe { shims.object(py, owned.handle)? };
@@ -678,10 +791,10 @@ impl Frame<'_> {
         Ok(())
     }
 
-    fn stop(&self, _py: Python<'_>, stop: Stop) -> PyErr {
+    fn stop(&self, py: Python<'_>, stop: Stop) -> PyErr {
         match stop {
             Stop::Failed(e) => crate::run::run_error(&e),
-            Stop::Memory => out_of_memory(),
+            Stop::Memory(bytes) => out_of_memory(py, self.engine.device, bytes),
             Stop::Python(e) => e,
             Stop::Library(_) => PyRuntimeError::new_err("a library call failed"),
         }
@@ -715,6 +828,27 @@ impl Frame<'_> {
     }
 }
 
-pub(super) fn out_of_memory() -> PyErr {
-    PyMemoryError::new_err("the device has too little memory left for a compiled graph")
+impl Stop {
+    fn memory(shape: &plan::Shape) -> Stop {
+        Stop::Memory(shape.bytes().unwrap_or(u64::MAX))
+    }
+}
+
+/// PyTorch's own exception for memory that it does not have, by asking for it once more: it says what takes up the rest.
+pub(super) fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
+    let name = match device.kind {
+        CUDA => format!("{}:{}", inrush_cuda::CUDA.torch_name, device.index),
+        _ => "cpu".into(),
+    };
+    let ask = || -> PyResult<PyErr> {
+        let torch = py.import("torch")?;
+        let options = PyDict::new(py);
+        options.set_item("dtype", torch.getattr("uint8")?)?;
+        options.set_item("device", &name)?;
+        torch.call_method("empty", (bytes,), Some(&options))?;
+        let text = format!("a compiled graph needs {bytes} bytes that `{name}` did not have");
+        let error = torch.getattr("OutOfMemoryError")?.call1((text,))?;
+        Ok(PyErr::from_value(error))
+    };
+    ask().unwrap_or_else(|e| e)
 }

@@ -10,7 +10,8 @@ use super::engine::Owned;
 use crate::errors::raise;
 use crate::recipe::{Device, Out, Recipe};
 use crate::run::Call;
-use crate::shim::{Handle, Shims};
+use crate::shim::{Handle, Shims, dtype_code};
+use inrush_base::DType;
 use inrush_cuda::driver::{Driver, Stream};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
@@ -231,7 +232,7 @@ fn capture(
                 let (sizes, strides) = unsafe { shims.shape(*h)? };
                 let (_, dtype, _) = unsafe { shims.data_on(*h, device)? };
                 let made = shims.allocate(sizes, strides, dtype, device);
-                let (handle, _) = made.ok_or_else(super::engine::out_of_memory)?;
+                let (handle, _) = made.ok_or_else(|| too_large(py, device, sizes, dtype))?;
                 let owned = Owned { handle, shims };
                 // SAFETY: both are live.
                 if !unsafe { shims.copy(owned.handle, *h) } {
@@ -293,6 +294,14 @@ fn capture(
     })
 }
 
+/// The exception for a tensor that the device has no memory for.
+fn too_large(py: Python<'_>, device: Device, sizes: &[i64], dtype: i32) -> PyErr {
+    let elements = sizes.iter().map(|n| *n as u64).product::<u64>();
+    let size = DType::all().find(|d| dtype_code(*d) == dtype);
+    let bytes = elements.saturating_mul(size.map_or(1, |d| d.size() as u64));
+    super::engine::out_of_memory(py, device, bytes)
+}
+
 impl Captured {
     fn replay(
         &self,
@@ -330,7 +339,7 @@ impl Captured {
                     let (sizes, strides) = unsafe { shims.shape(h)? };
                     let (dtype, device) = unsafe { shims.kind(h)? };
                     let made = shims.allocate(sizes, strides, dtype, device);
-                    let (handle, _) = made.ok_or_else(super::engine::out_of_memory)?;
+                    let (handle, _) = made.ok_or_else(|| too_large(py, device, sizes, dtype))?;
                     let owned = Owned { handle, shims };
                     // SAFETY: both are live.
                     match unsafe { shims.copy(owned.handle, h) } {

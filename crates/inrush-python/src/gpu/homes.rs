@@ -1,6 +1,6 @@
 //! Where each value of a recipe lives, found once for a recipe.
 
-use crate::recipe::{Out, Recipe, What};
+use crate::recipe::{Out, Recipe, UserKernel, What};
 use inrush_program::{Output, Place, Program};
 
 /// Where a slot's value is.
@@ -71,11 +71,13 @@ impl Homes {
             h.home[s] = Home::Python;
         }
         let mut defined = vec![None; n];
+        let reads = Reads::of(recipe);
         for (at, step) in recipe.steps.iter().enumerate() {
             let outs: &[usize] = match &step.what {
                 What::Segment(s) => &s.outputs,
                 What::Call(c) => &c.outs,
                 What::Library(l) => &l.outs,
+                What::Kernel(k) => &k.outs,
                 What::View(v) => std::slice::from_ref(&v.value),
             };
             for s in outs {
@@ -103,6 +105,14 @@ impl Homes {
                         false => Home::Own,
                     };
                     l.outs.iter().for_each(|s| h.home[*s] = home);
+                }
+                What::Kernel(k) => {
+                    for (w, out) in k.written.iter().zip(&k.outs) {
+                        h.home[*out] = match k.tensors[*w] {
+                            Some(s) if is_last(&h.home, &reads, at, k, *w, s) => Home::Inside(s),
+                            _ => Home::Arena,
+                        };
+                    }
                 }
                 What::View(v) => h.home[v.value] = Home::Inside(v.base),
             }
@@ -139,6 +149,12 @@ impl Homes {
                     }
                     l.outs.clone()
                 }
+                What::Kernel(k) => {
+                    for s in k.tensors.iter().flatten() {
+                        read(&mut h, *s, false);
+                    }
+                    k.outs.clone()
+                }
                 What::View(v) => vec![v.value],
             };
             for s in outs.into_iter().rev() {
@@ -167,6 +183,62 @@ impl Homes {
         h.stretches = stretches;
         h
     }
+}
+
+/// Who reads which slot.
+struct Reads {
+    /// The last step that reads it by itself; outputs are read for ever.
+    last: Vec<usize>,
+    /// Python reads it: it may keep what it saw.
+    python: Vec<bool>,
+}
+
+impl Reads {
+    fn of(recipe: &Recipe) -> Reads {
+        let mut r = Reads {
+            last: vec![0; recipe.slots],
+            python: vec![false; recipe.slots],
+        };
+        for (at, step) in recipe.steps.iter().enumerate() {
+            let read: Vec<usize> = match &step.what {
+                What::Segment(s) => s.inputs.clone(),
+                What::Call(c) => c.reads(),
+                What::Library(l) => l.inputs.iter().flatten().copied().collect(),
+                What::Kernel(k) => k.tensors.iter().flatten().copied().collect(),
+                What::View(v) => vec![v.base],
+            };
+            for s in read {
+                r.last[s] = at;
+                r.python[s] |= matches!(step.what, What::Call(_));
+            }
+        }
+        let outputs = recipe.outputs.iter().filter_map(|o| match o {
+            Out::Slot(s) => Some(*s),
+            _ => None,
+        });
+        for s in outputs.chain(recipe.symbols.iter().map(|s| s.slot)) {
+            r.last[s] = usize::MAX;
+        }
+        r
+    }
+}
+
+/// Whether nothing needs what a tensor of a user's kernel held before the kernel in step `at` wrote it, so that it can write
+/// there: the memory is this call's own, and neither a later step nor another argument looks at it.
+fn is_last(home: &[Home], reads: &Reads, at: usize, k: &UserKernel, w: usize, slot: usize) -> bool {
+    let root = |mut s: usize| {
+        while let Home::Inside(base) = home[s] {
+            s = base;
+        }
+        s
+    };
+    let memory = root(slot);
+    let own = matches!(home[memory], Home::Arena | Home::Own);
+    let others =
+        (k.tensors.iter().enumerate()).any(|(t, s)| t != w && s.is_some_and(|s| root(s) == memory));
+    let read = |s: usize| reads.last[s] > at || reads.python[s];
+    let inside = (0..home.len()).filter(|s| home[*s] != Home::Nowhere && root(*s) == memory);
+    own && !others && !inside.into_iter().any(read)
 }
 
 fn stretches(recipe: &Recipe) -> Vec<std::ops::Range<usize>> {

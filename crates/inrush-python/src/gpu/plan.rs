@@ -3,7 +3,7 @@
 use super::arena::{self, Item};
 use super::blas::Gemm;
 use super::homes::{Home, Homes};
-use crate::recipe::{Layout, Library, LibraryOp, Recipe, Segment, What};
+use crate::recipe::{Argument, Layout, Library, LibraryOp, Recipe, Segment, UserKernel, What};
 use crate::shim::dtype_code;
 use inrush_base::{Error, Result};
 use inrush_cuda::driver::Arguments;
@@ -20,6 +20,8 @@ pub struct Plan {
     pub loads: Vec<(usize, u64, Vec<Launch>)>,
     /// Number of operands of library calls, whose tensors are kept between calls.
     pub operands: usize,
+    /// Number of lists of launches.
+    pub lists: usize,
 }
 
 /// Base addresses are numbered: slots first, then the arena, then the blocks that load steps filled, by step.
@@ -31,7 +33,11 @@ pub enum Op {
     /// Makes a tensor.
     Allocate(Allocate),
     Launch(Launch),
+    /// Launches that follow one another.
+    List(List),
     Library(Box<LibraryCall>),
+    /// Copies bytes of the device.
+    Copy(Copy),
     /// Calls the operator of a step from Python, which sees these slots.
     Python {
         step: usize,
@@ -108,10 +114,27 @@ pub struct Allocate {
 pub struct Launch {
     /// Position among the recipe's kernels.
     pub kernel: usize,
-    pub programs: u32,
+    pub grid: [u32; 3],
     pub arguments: Arguments,
     /// Addresses to fill in: where among the arguments, base and bytes from it.
     pub addresses: SmallVec<[(u32, BaseId, u64); 8]>,
+}
+
+pub struct List {
+    /// Position among the plan's lists.
+    pub id: usize,
+    pub launches: Vec<Launch>,
+    /// Bases that any of them takes.
+    pub bases: Vec<BaseId>,
+}
+
+/// Fewer launches than these are issued one by one.
+const MIN_LIST: usize = 4;
+
+pub struct Copy {
+    pub to: (BaseId, u64),
+    pub from: (BaseId, u64),
+    pub bytes: u64,
 }
 
 pub struct LibraryCall {
@@ -249,6 +272,8 @@ pub fn plan(
             let (base, offset) = p.base(from, offset);
             match &mut ops[moved[at]] {
                 Op::Launch(l) => l.addresses.push((place, base, offset)),
+                Op::Copy(c) if place == 0 => c.to = (base, offset),
+                Op::Copy(c) => c.from = (base, offset),
                 Op::Library(l) => {
                     let operand = match place as usize {
                         k if k < l.inputs.len() => l.inputs[k].as_mut(),
@@ -265,12 +290,51 @@ pub fn plan(
             }
         }
     }
+    let (ops, lists) = lists(ops);
     Ok(Plan {
         arena_bytes,
         ops,
         loads: p.loads,
         operands: p.operands,
+        lists,
     })
+}
+
+/// Gathers launches that only allocations and releases stand between; memory is made before them and released after them.
+fn lists(ops: Vec<Op>) -> (Vec<Op>, usize) {
+    let mut out = Vec::with_capacity(ops.len());
+    let mut count = 0;
+    let mut ops = ops.into_iter().peekable();
+    while ops.peek().is_some() {
+        let (mut made, mut launches, mut freed) = (Vec::new(), Vec::new(), Vec::new());
+        let gathers = |o: &Op| matches!(o, Op::Launch(_) | Op::Allocate(_) | Op::Free { .. });
+        while let Some(op) = ops.next_if(gathers) {
+            match op {
+                Op::Launch(l) => launches.push(l),
+                Op::Allocate(_) => made.push(op),
+                _ => freed.push(op),
+            }
+        }
+        out.append(&mut made);
+        if launches.len() < MIN_LIST {
+            out.extend(launches.into_iter().map(Op::Launch));
+        } else {
+            let mut bases: Vec<BaseId> = (launches.iter())
+                .flat_map(|l| l.addresses.iter().map(|a| a.1))
+                .collect();
+            bases.sort_unstable();
+            bases.dedup();
+            out.push(Op::List(List {
+                id: count,
+                launches,
+                bases,
+            }));
+            count += 1;
+        }
+        out.append(&mut freed);
+        out.extend(ops.next());
+    }
+    (out, count)
 }
 
 impl Planner<'_> {
@@ -324,6 +388,14 @@ impl Planner<'_> {
                 };
                 let offset = self.size(v.offset)? as u64 * element;
                 self.root.insert(v.value, (root, from + offset));
+            }
+            What::Kernel(k) => {
+                for (w, out) in k.written.iter().zip(&k.outs) {
+                    if let Home::Inside(base) = self.homes.home[*out] {
+                        debug_assert_eq!(Some(base), k.tensors[*w]);
+                        self.root.insert(*out, self.root(base));
+                    }
+                }
             }
             What::Segment(s) => {
                 let inner = |h: &Home| matches!(h, Home::Inside(_));
@@ -421,6 +493,7 @@ impl Planner<'_> {
                 }
             }
             What::Library(l) => self.library(at, l)?,
+            What::Kernel(k) => self.kernel(at, k)?,
         }
         // Memory whose last reader this was; of views nothing is freed but the object.
         for slot in &self.homes.frees[at] {
@@ -599,11 +672,125 @@ impl Planner<'_> {
         arguments.finish(0);
         let launch = Launch {
             kernel,
-            programs: programs as u32,
+            grid: [programs as u32, 1, 1],
             arguments,
             addresses: SmallVec::new(),
         };
         Ok((Some(launch), addresses))
+    }
+
+    /// A kernel of the user's, behind copies of what it writes and others read.
+    fn kernel(&mut self, at: usize, k: &UserKernel) -> Result<()> {
+        let mut places = Vec::with_capacity(k.tensors.len());
+        for slot in &k.tensors {
+            let (root, from) = match slot {
+                Some(slot) => {
+                    self.touch(*slot)?;
+                    self.root(*slot)
+                }
+                None => (0, 0),
+            };
+            places.push((At::Slot(root), from));
+        }
+        for (w, out) in k.written.iter().zip(&k.outs) {
+            let shape = self.shape(k.tensors[*w].unwrap_or(*out))?;
+            if let Home::Inside(base) = self.homes.home[*out] {
+                if self.homes.seen[*out] {
+                    self.ops.push(Op::View(View {
+                        slot: *out,
+                        base,
+                        sizes: shape.sizes,
+                        strides: shape.strides,
+                        offset: 0,
+                    }));
+                }
+                continue;
+            }
+            let bytes = shape.bytes()?;
+            self.define(*out, shape, at)?;
+            let (from, offset) = places[*w];
+            let to = At::Slot(*out);
+            if bytes > 0 && k.tensors[*w].is_some() {
+                self.launches
+                    .push((self.ops.len(), vec![(0, to, 0), (1, from, offset)]));
+                let nowhere = (0, 0);
+                self.ops.push(Op::Copy(Copy {
+                    to: nowhere,
+                    from: nowhere,
+                    bytes,
+                }));
+            }
+            places[*w] = (to, 0);
+        }
+        let gpu = (self.recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
+        let kernel = &gpu.kernels[k.kernel];
+        let mut grid = [0u32; 3];
+        for (n, g) in grid.iter_mut().zip(&k.grid) {
+            let size = self.number(g)?;
+            *n = u32::try_from(size.max(0))
+                .ok()
+                .filter(|n| *n < 1 << 31)
+                .ok_or_else(|| {
+                    Error::unsupported(format!(
+                        "a grid of {size} programs of `{}`",
+                        kernel.function
+                    ))
+                })?;
+        }
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let mut arguments = Arguments::default();
+        let mut addresses = Vec::new();
+        for (a, (name, ty)) in k.arguments.iter().zip(&kernel.signature) {
+            if let Argument::Tensor(t) = a {
+                let (from, offset) = places[*t];
+                addresses.push((arguments.pointer(0) as u32, from, offset));
+                continue;
+            }
+            let narrow = |v: i64| {
+                Error::unsupported(format!(
+                    "`{name}` of the Triton kernel `{}` is {v}: it was built for {ty}",
+                    kernel.function
+                ))
+            };
+            match (ty.as_str(), a) {
+                ("fp32", Argument::Float(f)) => arguments.f32(*f as f32),
+                ("fp32", _) => arguments.f32(self.number(a)? as f32),
+                ("i1", _) => arguments.bool(self.number(a)? != 0),
+                ("i64" | "u64", _) => arguments.i64(self.number(a)?),
+                ("i32", _) => {
+                    let v = self.number(a)?;
+                    arguments.i32(i32::try_from(v).map_err(|_| narrow(v))?)
+                }
+                ("u32", _) => {
+                    let v = self.number(a)?;
+                    arguments.i32(u32::try_from(v).map_err(|_| narrow(v))? as i32)
+                }
+                (other, _) => {
+                    return Err(Error::internal(format!("an argument of type `{other}`")));
+                }
+            };
+        }
+        arguments.finish(0);
+        self.launches.push((self.ops.len(), addresses));
+        self.ops.push(Op::Launch(Launch {
+            kernel: k.kernel,
+            grid,
+            arguments,
+            addresses: SmallVec::new(),
+        }));
+        Ok(())
+    }
+
+    fn number(&self, a: &Argument) -> Result<i64> {
+        match a {
+            Argument::Size(id) => self.size(*id),
+            Argument::Int(i) => Ok(*i),
+            Argument::Float(_) | Argument::Tensor(_) => {
+                Err(Error::input("a stored graph is damaged: no integer"))
+            }
+        }
     }
 
     fn library(&mut self, at: usize, l: &Library) -> Result<()> {

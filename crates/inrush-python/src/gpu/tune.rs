@@ -181,7 +181,7 @@ fn time(
     start.record(stream)?;
     for _ in 0..count {
         // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes say.
-        unsafe { kernel.launch(programs, &mut bytes, stream)? };
+        unsafe { kernel.launch([programs, 1, 1], &mut bytes, stream)? };
     }
     end.record(stream)?;
     Ok(end.since(&start)? as f64 * 1e-3 / count as f64)

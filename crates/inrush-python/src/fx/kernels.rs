@@ -1,0 +1,145 @@
+//! Triton kernels that users write: calls of `inrush._kernels.launch`, which stand for launches.
+
+use crate::call::Reader;
+use crate::errors::raise;
+use crate::recipe::{Argument, Template, UserKernel};
+use inrush_base::Error;
+use inrush_program::GpuKernel;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
+
+/// The function that FX nodes call.
+pub const LAUNCH: &str = "inrush._kernels.launch";
+/// What the names of such operators begin with; the kernel's own name follows.
+pub const PREFIX: &str = "triton.";
+/// Why a kernel that is launched like any other is no part of a segment.
+pub const NATIVE: &str = "a Triton kernel of the user's";
+
+/// The operator's name and why it stands by itself.
+pub fn describe(args: &Bound<'_, PyTuple>, gpu: bool) -> PyResult<(String, String)> {
+    let py = args.py();
+    let kernel = args.get_item(0)?;
+    let name: String = kernel.getattr(intern!(py, "name"))?.extract()?;
+    let native = gpu && !kernel.getattr(intern!(py, "native"))?.is_none();
+    let reason = match native {
+        true => NATIVE.to_string(),
+        false => {
+            let why: String = kernel.getattr(intern!(py, "reason"))?.extract()?;
+            format!("Triton launches this kernel: {why}")
+        }
+    };
+    Ok((format!("{PREFIX}{name}"), reason))
+}
+
+/// The launch of an FX node. The kernel is added to `kernels` unless it is there.
+pub fn launch<'py>(
+    reader: &mut Reader<'_, 'py>,
+    node: &Bound<'py, PyAny>,
+    outs: Vec<usize>,
+    kernels: &mut Vec<GpuKernel>,
+) -> PyResult<UserKernel> {
+    let py = node.py();
+    let damaged = || {
+        raise(Error::internal(
+            "a launch of a Triton kernel with other arguments",
+        ))
+    };
+    let object = node
+        .getattr(intern!(py, "args"))?
+        .cast::<PyTuple>()?
+        .get_item(0)?;
+    let native = object.getattr(intern!(py, "native"))?;
+    let field = |name: &str| native.getattr(name);
+    let text: String = field("text")?.extract()?;
+    let mut kernel = GpuKernel {
+        symbol: String::new(),
+        function: field("function")?.extract()?,
+        signature: field("signature")?.extract()?,
+        // Those are in the text: not all of them are integers.
+        constants: Vec::new(),
+        divisible: field("divisible")?.extract()?,
+        warps: field("warps")?.extract()?,
+        stages: field("stages")?.extract()?,
+        debug: false,
+        text,
+    };
+    let at = kernels.iter().position(|k| {
+        kernel.symbol.clone_from(&k.symbol);
+        *k == kernel
+    });
+    let at = at.unwrap_or_else(|| {
+        kernel.symbol = format!("{PREFIX}{}.{}", kernel.function, kernels.len());
+        kernels.push(kernel);
+        kernels.len() - 1
+    });
+    // The node's arguments as a call would take them: the kernel, tensors, numbers, grids.
+    let target = node.getattr(intern!(py, "target"))?;
+    let held = reader.objects.len();
+    let call = reader.call(node, target, outs)?;
+    let [_, tensors, numbers, grids] = call.args.as_slice() else {
+        return Err(damaged());
+    };
+    let items = |t: &Template| match t {
+        Template::List(l) | Template::Tuple(l) => Ok(l.clone()),
+        _ => Err(damaged()),
+    };
+    let tensors = (items(tensors)?.iter())
+        .map(|t| match t {
+            Template::Slot(s) => Ok(Some(*s)),
+            Template::Constant(o) if reader.objects[*o].is_none(py) => Ok(None),
+            _ => Err(damaged()),
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    let numbers = items(numbers)?;
+    let number = |t: &Template| match t {
+        Template::Size(id) => Ok(Argument::Size(*id)),
+        Template::Constant(o) => constant(reader.objects[*o].bind(py)),
+        _ => Err(damaged()),
+    };
+    let grids = items(grids)?;
+    let grid = items(grids.first().ok_or_else(damaged)?)?;
+    let grid = grid.iter().map(number).collect::<PyResult<Vec<_>>>()?;
+    let mut arguments = Vec::new();
+    for a in field("arguments")?.try_iter()? {
+        let a = a?;
+        let kind = a.get_type().name()?;
+        let position = || a.getattr(intern!(py, "at"))?.extract::<usize>();
+        arguments.push(match kind.to_str()? {
+            "Tensor" => Argument::Tensor(position()?),
+            "Number" => number(numbers.get(position()?).ok_or_else(damaged)?)?,
+            _ => constant(&a)?,
+        });
+    }
+    // Nothing of the call is needed but these numbers.
+    reader.objects.truncate(held);
+    Ok(UserKernel {
+        kernel: at,
+        grid: grid.try_into().map_err(|_| damaged())?,
+        arguments,
+        tensors,
+        written: object.getattr(intern!(py, "written"))?.extract()?,
+        outs: call.outs,
+    })
+}
+
+/// A number that is known.
+fn constant(value: &Bound<'_, PyAny>) -> PyResult<Argument> {
+    if value.is_instance_of::<PyBool>() {
+        return Ok(Argument::Int(i64::from(value.extract::<bool>()?)));
+    }
+    if value.is_instance_of::<PyInt>() {
+        // What has 64 bits without a sign is passed by its bits.
+        let signed = value.extract::<i64>();
+        return signed
+            .or_else(|_| value.extract::<u64>().map(|v| v as i64))
+            .map(Argument::Int);
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(Argument::Float(value.extract()?));
+    }
+    Err(raise(Error::internal(format!(
+        "an argument of a Triton kernel is a {}",
+        value.get_type().name()?
+    ))))
+}

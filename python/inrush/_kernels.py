@@ -1,0 +1,469 @@
+"""Triton kernels that users write.
+
+In AOTAutograd's graphs each launch is a node of a higher-order operator that names the kernel by a number in a table of the
+process. :func:`rewrite` puts calls of :func:`launch` in their place, which name the kernel itself, take its tensors and
+numbers as arguments and give the tensors that it writes as a tuple. The native half builds a kernel that has one
+configuration from its source and launches it itself; other kernels are launched here, by Triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import math
+import operator
+import os
+import types
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+import torch
+
+from inrush import _compat
+
+# What kernels may name beside their own module's functions and constants.
+_LIBRARIES = ("triton", "math")
+
+
+class NotPortable(Exception):
+    """Why a kernel cannot be written down as a module of its own."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An argument: the tensor at this position among a launch's tensors."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """An argument: the number at this position among a launch's numbers."""
+
+    at: int
+
+
+class Kernel:
+    """One launch: a kernel, what it is called with, and what of that it writes."""
+
+    def __init__(self, kernel: Any, arguments: dict[str, Any], written: list[str], name: str) -> None:
+        self.kernel = kernel
+        self.arguments = arguments
+        # Positions among the tensors.
+        self.written = [arguments[n].at for n in written]
+        self.name = name
+        # What the native half builds and launches, or why it does not.
+        self.native: Native | None = None
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"<the Triton kernel {self.name}>"
+
+    def __reduce__(self) -> Any:
+        raise _compat.BypassCache("a Triton kernel that Python launches")
+
+    def values(self, tensors: Any, numbers: Any) -> dict[str, Any]:
+        """The arguments of one launch by name."""
+        return {name: _fill(a, tensors, numbers) for name, a in self.arguments.items()}
+
+
+@dataclass
+class Native:
+    """A kernel with one configuration, as the native half takes it."""
+
+    text: str
+    function: str
+    signature: list[tuple[str, str]]
+    """Parameters that are passed at a launch, and their types."""
+    arguments: list[Any]
+    """For each of them a :class:`Tensor`, a :class:`Number` or a constant."""
+    divisible: list[int]
+    """Positions among all parameters of multiples of 16."""
+    warps: int
+    stages: int
+
+
+def launch(kernel: Kernel, tensors: Any, numbers: Any, grid: Any) -> tuple[torch.Tensor, ...]:
+    """Runs a kernel on copies of what it writes; gives these. A grid for each configuration, or one for all."""
+    tensors = list(tensors)
+    for at in kernel.written:
+        tensors[at] = _clone(tensors[at])
+    values = kernel.values(tensors, numbers)
+    if tensors[0].device.type == "cpu" and os.environ.get("INRUSH_INTERPRET"):
+        from inrush import _interpret
+
+        _interpret.run(kernel.kernel, grid, values)
+    else:
+        _run(kernel.kernel, grid, values)
+    return tuple(tensors[at] for at in kernel.written)
+
+
+def _run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
+    # By position as far as possible: hooks of kernels count on it.
+    names = list(kernel.arg_names)
+    first = next((k for k, n in enumerate(names) if n not in values), len(names))
+    rest = {n: v for n, v in values.items() if n not in names[:first]}
+    kernel[choose(kernel, grid)](*(values[n] for n in names[:first]), **rest)
+
+
+def choose(kernel: Any, grid: Any) -> Any:
+    """The grid as Triton takes it: a tuple, or a function of the configuration where these differ in their grids."""
+    grids = [tuple(g) for g in grid]
+    if len(set(grids)) == 1:
+        return grids[0]
+    cases = [(config.all_kwargs(), g) for config, g in zip(kernel.configs, grids, strict=True)]
+
+    def of(meta: dict[str, Any]) -> Any:
+        for wanted, g in cases:
+            if all(meta.get(k) == v for k, v in wanted.items() if k in meta):
+                return g
+        raise RuntimeError(f"no grid is known for the configuration {meta}")
+
+    return of
+
+
+def _fill(argument: Any, tensors: Any, numbers: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return tensors[argument.at]
+    if isinstance(argument, Number):
+        return numbers[argument.at]
+    if type(argument) in (tuple, list):
+        return type(argument)(_fill(a, tensors, numbers) for a in argument)
+    return argument
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that lies as the tensor does, whose elements may overlap."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    flat = tensor.as_strided((span,), (1,)).clone()
+    return flat.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def rewrite(gm: Any) -> Any:
+    """The graph with its launches replaced; the given one stays as it is, since it may have to run by itself."""
+    wrappers = [n for n in gm.graph.nodes if getattr(n.target, "_name", "") == "triton_kernel_wrapper_functional"]
+    if not wrappers:
+        return gm
+    graph = torch.fx.Graph()
+    copies: dict[Any, Any] = {}
+    graph.output(graph.graph_copy(gm.graph, copies))
+    aligned = all(_aligned(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder")
+    for node in wrappers:
+        _rewrite(graph, copies[node], aligned)
+    graph.lint()
+    # No module of FX: that would want to write the graph as Python code.
+    new = torch.nn.Module()
+    new.__dict__.update(gm.__dict__)
+    object.__setattr__(new, "graph", graph)
+    return new
+
+
+def _aligned(value: Any) -> bool:
+    """Whether a tensor begins at a multiple of 16 bytes, if its storage does."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset * value.element_size() % 16 == 0
+
+
+def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
+    kernel, constants = _compat.triton_kernel(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+    if node.kwargs["tma_descriptor_metadata"]:
+        # Descriptors that the host makes: the operator itself knows how.
+        return
+    tensors: list[Any] = []
+    numbers: list[Any] = []
+
+    def read(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            meta = value.meta.get("val")
+            if isinstance(meta, torch.Tensor):
+                tensors.append(value)
+                return Tensor(len(tensors) - 1)
+            numbers.append(value)
+            return Number(len(numbers) - 1)
+        if isinstance(value, (tuple, list)):
+            return tuple(read(v) for v in value)
+        return value
+
+    arguments = {name: read(value) for name, value in {**constants, **node.kwargs["kwargs"]}.items()}
+    written = [n for n in node.kwargs["tensors_to_clone"] if isinstance(arguments.get(n), Tensor)]
+    single, options = _single(kernel)
+    made = Kernel(kernel, arguments, written, getattr(single, "__name__", "kernel"))
+    grid = list(dict.fromkeys(tuple(g) for g in node.kwargs["grid"]))
+    if len(grid) > 1:
+        grid = [tuple(g) for g in node.kwargs["grid"]]
+    try:
+        if isinstance(options, str):
+            raise NotPortable(options)
+        if len(grid) != 1:
+            raise NotPortable("its configurations have different grids")
+        made.native = _native(single, options, arguments, tensors, numbers, aligned)
+    except NotPortable as why:
+        made.reason = str(why)
+    taken = _without_fresh(node, made, tensors, written) if made.native else tensors
+    with graph.inserting_before(node):
+        new = graph.call_function(launch, (made, taken, numbers, grid))
+    values = node.meta.get("val") or {}
+    new.meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack", "source_fn_stack")}
+    new.meta["val"] = tuple(values.get(n, tensors[arguments[n].at].meta["val"]) for n in written)
+    for user in list(node.users):
+        # Names stand for positions now.
+        with graph.inserting_before(user):
+            item = graph.call_function(operator.getitem, (new, written.index(user.args[1])))
+        item.meta = dict(user.meta)
+        user.replace_all_uses_with(item)
+        graph.erase_node(user)
+    graph.erase_node(node)
+    for tensor in dict.fromkeys(tensors):
+        if str(tensor.target) in _FRESH and not tensor.users:
+            graph.erase_node(tensor)
+
+
+# Operators that give memory as it is.
+_FRESH = ("aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.new_empty.default",
+          "aten.new_empty_strided.default", "aten.empty_permuted.default")  # fmt: skip
+
+
+def _without_fresh(node: Any, made: Kernel, tensors: list[Any], written: list[str]) -> list[Any]:
+    """The tensors, with None for memory that the kernel is the first and only one to see: nothing makes it before."""
+    out = list(tensors)
+    read = [user.args[1] for user in node.users]
+    for name, at in zip(written, made.written):
+        new = tensors[at]
+        fresh = str(new.target) in _FRESH and set(new.users) == {node} and tensors.count(new) == 1
+        if fresh and name in read:
+            out[at] = None
+    return out
+
+
+def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
+    """The function behind a kernel; the options and constants of its one configuration, or why there is not just one."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
+    from triton.runtime.jit import JITFunction
+
+    if isinstance(kernel, JITFunction):
+        return kernel, {"num_warps": 4, "num_stages": 3}
+    inner = kernel
+    while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
+        inner = inner.fn
+    if isinstance(kernel, Heuristics) or not isinstance(kernel, Autotuner):
+        return inner, "its constants are found at each launch"
+    if not isinstance(kernel.fn, JITFunction):
+        return inner, "it has several decorators"
+    if len(kernel.configs) != 1:
+        return inner, f"it is tuned by measurement: {len(kernel.configs)} configurations"
+    config = kernel.configs[0]
+    if config.pre_hook is not None or getattr(kernel, "reset_to_zero", None) or getattr(kernel, "restore_value", None):
+        return inner, "its configuration has hooks"
+    options = {k: v for k, v in config.all_kwargs().items() if k not in kernel.fn.arg_names}
+    constants = {k: v for k, v in config.all_kwargs().items() if k in kernel.fn.arg_names}
+    if options.pop("num_ctas", 1) != 1 or set(options) - {"num_warps", "num_stages"}:
+        return inner, "its configuration asks for more than warps and stages"
+    return inner, {**options, "constants": constants}
+
+
+_TYPES = {
+    torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.uint16: "u16", torch.int16: "i16",
+    torch.uint32: "u32", torch.int32: "i32", torch.uint64: "u64", torch.int64: "i64",
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
+}  # fmt: skip
+# Numbers that the native half passes.
+_NUMBERS = ("i1", "i32", "u32", "i64", "u64", "fp32")
+
+
+def _native(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], tensors: Any, numbers: Any, aligned: bool) -> Native:
+    arguments = {**arguments, **options.get("constants", {})}
+    signature, passed, divisible = [], [], []
+    constants: dict[str, Any] = {}
+    for at, parameter in enumerate(kernel.params):
+        name = parameter.name
+        if name in arguments:
+            value = arguments[name]
+        elif parameter.has_default:
+            value = parameter.default
+        else:
+            raise NotPortable(f"its parameter `{name}` has no value")
+        if isinstance(value, tuple) and _has_values(value):
+            raise NotPortable(f"`{name}` is a tuple of values")
+        if parameter.is_constexpr or value is None:
+            if isinstance(value, (Tensor, Number)):
+                raise NotPortable(f"the constant `{name}` is no constant")
+            constants[name] = value
+            continue
+        if isinstance(value, Tensor):
+            fake = tensors[value.at].meta["val"]
+            if fake.dtype not in _TYPES:
+                raise NotPortable(f"`{name}` has the dtype {fake.dtype}")
+            signature.append((name, "*" + _TYPES[fake.dtype]))
+            passed.append(value)
+            if aligned and _aligned(fake) and not parameter.do_not_specialize_on_alignment:
+                divisible.append(at)
+            continue
+        kind = _number(parameter, value, numbers)
+        if type(value) is int and not parameter.do_not_specialize and not parameter.annotation_type:
+            if value == 1:
+                constants[name] = 1
+                continue
+            if value % 16 == 0 and not parameter.do_not_specialize_on_alignment:
+                divisible.append(at)
+        signature.append((name, kind))
+        passed.append(value)
+    text = source(kernel)
+    if "tensor_descriptor" in text or "tensormap" in text:
+        raise NotPortable("it makes descriptors, which need scratch memory")
+    text += f"CONSTANTS = { {k: _constant(v) for k, v in constants.items()} !r}\n"
+    # The build's digest leaves out what it takes for comments; of a user's text nothing is left out.
+    text += f"DIGEST = {hashlib.sha256(text.encode()).hexdigest()!r}\n"
+    return Native(text, kernel.__name__, signature, passed, divisible, options["num_warps"], options["num_stages"])
+
+
+def _has_values(value: Any) -> bool:
+    return isinstance(value, (Tensor, Number)) or isinstance(value, tuple) and any(map(_has_values, value))
+
+
+def _number(parameter: Any, value: Any, numbers: Any) -> str:
+    """The type by which a number is passed, as Triton itself would choose it."""
+    name = parameter.name
+    if isinstance(value, Number):
+        value = numbers[value.at].meta.get("val")
+    if isinstance(value, torch.SymInt):
+        kind = "i32" if getattr(value.node, "hint", 0) in range(-(2**31), 2**31) else "i64"
+    elif isinstance(value, bool):
+        kind = "i1"
+    elif isinstance(value, int):
+        kind = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+    elif isinstance(value, float):
+        kind = "fp32"
+    else:
+        raise NotPortable(f"`{name}` is a {type(value).__name__}")
+    kind = parameter.annotation_type or kind
+    if kind not in _NUMBERS:
+        raise NotPortable(f"`{name}` is passed as {kind}")
+    return kind
+
+
+class _Literal(str):
+    """Text that stands for itself."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _constant(value: Any) -> Any:
+    """A constant with a text that reads back to it."""
+    import triton.language as tl
+
+    if isinstance(value, tl.constexpr):
+        value = value.value
+    if isinstance(value, tl.dtype):
+        name = str(value)
+        for known in (name, *[k for k, v in vars(tl).items() if v is value]):
+            if getattr(tl, known, None) is value:
+                return _Literal(f"__import__('triton.language', fromlist=['x']).{known}")
+        raise NotPortable(f"a constant is the type {value}")
+    if isinstance(value, torch.dtype) and value in _TYPES:
+        raise NotPortable(f"a constant is PyTorch's {value}")
+    if isinstance(value, float) and not math.isfinite(value):
+        return _Literal(f"float({str(value)!r})")
+    if value is None or type(value) in (int, float, bool, str):
+        return value
+    if type(value) in (tuple, list):
+        return tuple(_constant(v) for v in value)
+    raise NotPortable(f"a constant is a {type(value).__name__}")
+
+
+@dataclass
+class _Module:
+    """A Python module under construction, with all that a kernel names."""
+
+    lines: list[str] = field(default_factory=list)
+    taken: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any, text: str) -> None:
+        if name in self.taken:
+            if self.taken[name] is not value:
+                raise NotPortable(f"`{name}` means two things")
+            return
+        self.taken[name] = value
+        self.lines.append(text)
+
+    def name(self, name: str, value: Any) -> None:
+        """Makes ``name`` mean ``value``."""
+        import triton.language as tl
+        from triton.runtime.jit import JITFunction
+
+        if name in self.taken and self.taken[name] is value:
+            return
+        home = getattr(value, "__module__", None) or ""
+        own = getattr(value, "__name__", None)
+        if isinstance(value, types.ModuleType):
+            if value.__name__.split(".")[0] not in _LIBRARIES:
+                raise NotPortable(f"it names the module `{value.__name__}`")
+            self.add(name, value, f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
+        elif isinstance(home, str) and home.split(".")[0] in _LIBRARIES and own and not isinstance(value, tl.constexpr):
+            self.add(name, value, f"from {home} import {own} as {name}")
+        elif isinstance(value, JITFunction):
+            self.function(value)
+            if name != value.__name__:
+                self.add(name, value, f"{name} = {value.__name__}")
+        elif isinstance(value, tl.constexpr):
+            self.add(name, value, f"{name} = __import__('triton.language', fromlist=['x']).constexpr({_constant(value)!r})")
+        elif isinstance(value, tl.dtype):
+            self.add(name, value, f"{name} = {_constant(value)!r}")
+        else:
+            raise NotPortable(f"it names `{name}`, a {type(value).__name__}")
+
+    def function(self, kernel: Any) -> None:
+        if self.taken.get(kernel.__name__) is kernel:
+            return
+        if getattr(kernel, "is_gluon", lambda: False)():
+            raise NotPortable("it is written in Gluon")
+        scope = kernel.get_capture_scope()
+        for name in sorted(_names(kernel.src)):
+            if name in scope and scope[name] is not kernel:
+                self.name(name, scope[name])
+            elif name not in scope and not hasattr(builtins, name):
+                raise NotPortable(f"nothing says what `{name}` is")
+        where = f"# {kernel.fn.__code__.co_filename}:{kernel.fn.__code__.co_firstlineno}"
+        noinline = "(noinline=True)" if getattr(kernel, "noinline", None) else ""
+        self.add("triton", __import__("triton"), "import triton")
+        self.add(kernel.__name__, kernel, f"\n{where}\n@triton.jit{noinline}\n{kernel.src.rstrip()}\n")
+
+
+def _names(text: str) -> set[str]:
+    """Names of a function that are no names of its own."""
+    tree = ast.parse(text)
+    stored, loaded = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
+        elif isinstance(node, ast.arg):
+            stored.add(node.arg)
+    return loaded - stored
+
+
+def source(kernel: Any) -> str:
+    """A module that holds the function and all that it names."""
+    module = _Module()
+    module.function(kernel)
+    return "\n".join(module.lines) + "\n"
+
+
+def identities(gm: Any) -> Iterator[str]:
+    """What launches in a graph of Dynamo's depend on beside the graph, for keys of caches."""
+    for module in gm.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):
+                kernel, constants = _compat.triton_kernel(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+                single, options = _single(kernel)
+                try:
+                    if isinstance(options, str):
+                        raise NotPortable(options)
+                    known = {k: _constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}
+                    yield repr((source(single), sorted(options.items(), key=str), sorted(known.items())))
+                except NotPortable as why:
+                    raise _compat.BypassCache(f"a Triton kernel of the user: {why}") from None
+

@@ -1,0 +1,70 @@
+"""Triton kernels of users, built for a GPU that is not there. Run by `test_gpu_kernels.py`."""
+
+import json
+import os
+import sys
+
+os.environ["INRUSH_GPU"] = "cuda:h100"
+
+import torch
+import triton
+import triton.language as tl
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from inrush import _kernels, _native
+
+
+@triton.jit
+def good_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.sqrt(tl.load(x + at, mask=at < n)), mask=at < n)
+
+
+@triton.jit
+def bad_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.no_such_function(tl.load(x + at, mask=at < n)), mask=at < n)
+
+
+def graph(kernel):
+    """The graph of one launch as AOTAutograd gives it."""
+    g = torch.fx.Graph()
+    with FakeTensorMode():
+        x = g.placeholder("x")
+        x.meta["val"] = torch.empty(100, device="cuda")
+        out = g.call_function(torch.ops.aten.empty_like.default, (x,))
+        out.meta["val"] = torch.empty(100, device="cuda")
+        wrapped = g.call_function(
+            triton_kernel_wrapper_functional,
+            kwargs={
+                "kernel_idx": kernel_side_table.add_kernel(kernel),
+                "constant_args_idx": kernel_side_table.add_constant_args({"BLOCK": 32, "n": 100}),
+                "grid": [(4, 1, 1)],
+                "tma_descriptor_metadata": {},
+                "kwargs": {"x": x, "out": out},
+                "tensors_to_clone": ["out"],
+            },
+        )
+        wrapped.meta["val"] = {"out": torch.empty(100, device="cuda")}
+        item = g.call_function(__import__("operator").getitem, (wrapped, "out"))
+        item.meta["val"] = torch.empty(100, device="cuda")
+    g.output((item,))
+    return torch.fx.GraphModule(torch.nn.Module(), g)
+
+
+def main():
+    for name, kernel in (("good", good_kernel), ("bad", bad_kernel)):
+        gm = _kernels.rewrite(graph(kernel))
+        row = {"name": name, "failed": None}
+        try:
+            compiled = _native.compile_fx(gm, {"gpu": "cuda:h100", "strict": True})
+            row |= {"kernels": compiled.report()["kernels"]}
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

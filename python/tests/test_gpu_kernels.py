@@ -1,0 +1,61 @@
+"""Triton kernels of users in compiled graphs: see `interpreted_kernels.py`."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+HERE = os.path.dirname(__file__)
+
+
+def lines(script, *args, env=None):
+    command = [sys.executable, os.path.join(HERE, script), *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, **(env or {})})
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0 and rows, done.stderr[-3000:]
+    return {r["name"]: r for r in rows}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return lines("interpreted_kernels.py", env={"INRUSH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))})
+
+
+def test_results_are_what_the_kernels_say(rows):
+    failed = [f"{r['name']}: {r['failed']}" for r in rows.values() if r["failed"]]
+    assert not failed, "\n".join(failed)
+
+
+def test_kernels_with_one_configuration_are_launched_natively(rows):
+    for name, row in rows.items():
+        if name != "tuned":
+            assert not row["called"], row
+            assert any(k.startswith("triton.") for k in row["kernels"]), row
+    assert [k for k in rows["in_order"]["kernels"] if k.startswith("triton.")] == ["triton.add_kernel", "triton.scale_kernel"] * 2
+
+
+def test_tuned_kernels_are_counted_as_called(rows):
+    (called,) = rows["tuned"]["called"]
+    assert called.startswith("triton.tuned_kernel") and "2 configurations" in called
+
+
+def test_graphs_with_kernels_are_cached(rows):
+    assert rows["by_lambda, then from the cache"]["cache"] == ["hit, not traced"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return lines("built_kernels.py", env={"INRUSH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))})
+
+
+def test_kernels_are_built_for_a_gpu(built):
+    assert built["good"]["failed"] is None
+
+
+def test_a_kernel_that_does_not_compile_says_where(built):
+    told = built["bad"]["failed"]
+    assert "bad_kernel" in told and "built_kernels.py" in told and "no_such_function" in told, told

@@ -1,0 +1,160 @@
+"""Triton kernels as users write them, and functions that launch them: for tests without a GPU and with one."""
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+FACTOR = tl.constexpr(3)
+
+
+@triton.jit
+def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def twice(value):
+    return value * 2
+
+
+@triton.jit
+def scale_kernel(x, n, by, BLOCK: tl.constexpr):
+    """Changes its argument."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, twice(tl.load(x + at, mask=at < n)) * by * FACTOR, mask=at < n)
+
+
+@triton.jit
+def rows_kernel(x, out, bias, rows, columns, KIND: tl.constexpr, TO: tl.constexpr, SHAPE: tl.constexpr, negate):
+    row, column = tl.program_id(0), tl.program_id(1) * SHAPE[1] + tl.arange(0, SHAPE[1])
+    value = tl.load(x + row * columns + column, mask=column < columns)
+    if bias is not None:
+        value += tl.load(bias + column, mask=column < columns)
+    if KIND == "square":
+        value = value * value
+    if negate:
+        value = -value
+    tl.store(out + row * columns + column, value.to(TO), mask=column < columns)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64}, num_warps=2)], key=["n"])
+@triton.jit
+def tuned_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 3, mask=at < n)
+
+
+@triton.autotune(configs=[triton.Config({}, num_warps=2)], key=["n"])
+@triton.heuristics({"BLOCK": lambda args: 32})
+@triton.jit
+def heuristic_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 5, mask=at < n)
+
+
+def blocks(n):
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+
+
+def add(x, y, out=None, grid=None):
+    out = torch.empty_like(x) if out is None else out
+    add_kernel[grid or blocks(x.numel())](x, y, out, x.numel(), BLOCK=32)
+    return out
+
+
+def by_tuple(x, y):
+    return add(x, y, grid=(triton.cdiv(x.numel(), 32),))
+
+
+def by_lambda(x, y):
+    return add(x, y)
+
+
+def between_others(x, y):
+    return add(torch.relu(x) * 2, y + 1).sin() + x
+
+
+def warps(x, y):
+    out = torch.empty_like(x)
+    add_kernel[blocks(x.numel())](x, y, out, x.numel(), BLOCK=32, num_warps=8)
+    return out
+
+
+def writes_argument(x, y):
+    scale_kernel[blocks(x.numel())](x, x.numel(), 0.5, BLOCK=32)
+    return y + x
+
+
+def in_order(x, y):
+    out = torch.zeros_like(x)
+    add(x, out, out)
+    scale_kernel[blocks(x.numel())](out, x.numel(), 2.0, BLOCK=32)
+    first = out + 1
+    add(out, y, out)
+    scale_kernel[blocks(x.numel())](out, x.numel(), 1.0, BLOCK=32)
+    return first, out
+
+
+def twice_read(x, y):
+    """What a kernel overwrites is needed after it."""
+    before = x * 2
+    after = before.clone()
+    scale_kernel[blocks(x.numel())](after, x.numel(), 1.0, BLOCK=32)
+    return before - y, after, before.sum()
+
+
+def part(x, y):
+    """A view that begins in the middle."""
+    out = torch.zeros_like(x)
+    add(x.view(-1)[3:], y.view(-1)[3:], out.view(-1)[3:])
+    return out
+
+
+def rows(x, y):
+    out = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+    more = torch.empty_like(x)
+    grid = (x.shape[0], triton.cdiv(x.shape[1], 16))
+    rows_kernel[grid](x, out, None, x.shape[0], x.shape[1], "square", tl.float64, (1, 16), True)
+    rows_kernel[grid](x, more, y[0], 1, x.shape[1], KIND="none", TO=tl.float32, SHAPE=(1, 16), negate=False)
+    return out, more
+
+
+def tuned(x, y):
+    out = torch.empty_like(x)
+    tuned_kernel[blocks(x.numel())](x, out, x.numel())
+    return out + y
+
+
+def heuristic(x, y):
+    out = torch.empty_like(x)
+    heuristic_kernel[blocks(x.numel())](x, out, x.numel())
+    return out + y
+
+
+@triton_op("inrush_tests::add", mutates_args={})
+def add_operator(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    wrap_triton(add_kernel)[(triton.cdiv(x.numel(), 32),)](x, y, out, x.numel(), BLOCK=32)
+    return out
+
+
+def operator(x, y):
+    return add_operator(x, y) * 2
+
+
+CASES = {
+    by_tuple: lambda x, y: x + y,
+    by_lambda: lambda x, y: x + y,
+    between_others: lambda x, y: (torch.relu(x) * 2 + y + 1).sin() + x,
+    warps: lambda x, y: x + y,
+    writes_argument: lambda x, y: y + x.mul_(3),
+    in_order: lambda x, y: (x * 12 + 1, (x * 12 + y) * 6),
+    twice_read: lambda x, y: (x * 2 - y, x * 12, (x * 2).sum()),
+    part: lambda x, y: torch.cat([torch.zeros(3, device=x.device), (x + y).view(-1)[3:]]).view_as(x),
+    rows: lambda x, y: (-(x * x).double(), x + y[0]),
+    tuned: lambda x, y: x * 3 + y,
+    heuristic: lambda x, y: x * 5 + y,
+    operator: lambda x, y: (x + y) * 2,
+}
