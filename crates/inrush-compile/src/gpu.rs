@@ -42,8 +42,10 @@ struct Tiler<'a, 't> {
     context: Context<'a>,
     distinct: Vec<Block>,
     /// By form and demanded tile: the block, and for each of its buffers the place among the buffers of the form.
-    known: FxHashMap<(Vec<u64>, Option<Tile>), (u32, Vec<usize>)>,
+    known: FxHashMap<(Vec<u64>, Option<Tile>), Known>,
 }
+
+type Known = (u32, Vec<usize>);
 
 impl Tiler<'_, '_> {
     fn step(&mut self, step: &Step, tile: Option<Tile>) -> Result<Instance> {

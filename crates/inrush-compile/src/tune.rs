@@ -135,6 +135,7 @@ mod tests {
         r: 2048,
         streamed: true,
         stages: 1,
+        early: false,
         warps: 8,
     };
 

@@ -494,6 +494,14 @@ impl Emitter<'_> {
                 BlockItem::Acc(a) => self.start(*a)?,
                 BlockItem::Update { acc, value } => self.update(*acc, *value)?,
                 BlockItem::Finish(a) => self.finish(*a)?,
+                BlockItem::Moments {
+                    sum,
+                    squares,
+                    value,
+                } => self.moments(*sum, *squares, *value)?,
+                BlockItem::FinishMoments { sum, squares } => {
+                    self.finish_moments(*sum, *squares)?;
+                }
                 BlockItem::Store(s) => self.store(s)?,
                 BlockItem::Barrier => self.line("tl.debug_barrier()"),
             }

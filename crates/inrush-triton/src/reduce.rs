@@ -176,6 +176,57 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// One step of means and squares: every lane has seen as many elements as there were steps, but for the last.
+    pub(crate) fn moments(&mut self, sum: AccId, squares: AccId, value: ValId) -> Result<()> {
+        let (mean, square) = (self.accs[&sum].clone(), self.accs[&squares].clone());
+        let seen = "(roffset // RBLOCK + 1)";
+        let share = match self.block.accs[sum.index()].dtype {
+            DType::F64 => format!("/ {seen}"),
+            // One division for all lanes.
+            _ => format!("* (1.0 / {seen})"),
+        };
+        let tile = self.taken(sum, value)?;
+        let (v, d, step) = (self.fresh(), self.fresh(), self.fresh());
+        self.line(format!("{v} = {tile}"));
+        self.line(format!("{d} = {v} - {mean}"));
+        self.line(format!("{step} = {mean} + {d} {share}"));
+        let next = format!("{square} + {d} * ({v} - {step})");
+        let (_, bit) = self.axis()?;
+        match self.mask(bit) {
+            Some(m) => {
+                self.line(format!("{square} = tl.where({m}, {next}, {square})"));
+                self.line(format!("{mean} = tl.where({m}, {step}, {mean})"));
+            }
+            None => {
+                self.line(format!("{square} = {next}"));
+                self.line(format!("{mean} = {step}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sum of all, and the squares of distances to its mean, from those of the lanes.
+    pub(crate) fn finish_moments(&mut self, sum: AccId, squares: AccId) -> Result<()> {
+        let (at, _) = self.axis()?;
+        let ty = types::name(self.block.accs[sum.index()].dtype)?;
+        let extent = self.block.dims[at].extent;
+        let count = self.offset(extent)?;
+        let (mean, square) = (self.accs[&sum].clone(), self.accs[&squares].clone());
+        let (axis, along, back) = (self.tile_axis()?, self.along(at), self.back()?);
+        let (seen, total, d) = (self.fresh(), self.fresh(), self.fresh());
+        // Elements that each lane has seen.
+        self.line(format!(
+            "{seen} = (({count} + RBLOCK - 1 - tl.arange(0, RBLOCK){along}) // RBLOCK).to(tl.{ty})"
+        ));
+        self.line(format!("{total} = tl.sum({mean} * {seen}, {axis}){back}"));
+        self.line(format!("{d} = {mean} - {total} / {count}"));
+        self.line(format!(
+            "{square} = tl.sum({square} + {seen} * {d} * {d}, {axis}){back}"
+        ));
+        self.line(format!("{mean} = {total}"));
+        Ok(())
+    }
+
     fn reduced(&self, op: ReduceOp, d: DType, tile: &str, axis: usize) -> String {
         let integer = !d.is_float();
         match op {

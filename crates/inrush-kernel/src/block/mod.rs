@@ -9,6 +9,7 @@
 
 mod axes;
 mod contraction;
+mod moments;
 mod place;
 mod plan;
 mod together;
@@ -63,6 +64,9 @@ pub struct Tile {
     pub warps: u32,
     /// Steps of the walk that are under way at once: loads run ahead where it is more than one.
     pub stages: u32,
+    /// Of rows that are held whole, what is needed after a reduction is loaded before it: more bytes are under way, and more
+    /// registers are taken.
+    pub early: bool,
 }
 
 impl std::fmt::Display for Tile {
@@ -70,8 +74,12 @@ impl std::fmt::Display for Tile {
         let kind = if self.streamed { "s" } else { "r" };
         write!(f, "x{}y{}{kind}{}w{}", self.x, self.y, self.r, self.warps)?;
         match self.stages {
-            1 => Ok(()),
-            n => write!(f, "k{n}"),
+            1 => {}
+            n => write!(f, "k{n}")?,
+        }
+        match self.early {
+            true => write!(f, "e"),
+            false => Ok(()),
         }
     }
 }
@@ -98,6 +106,12 @@ impl Tile {
             add(t);
             add(Tile { x: t.x * 2, ..t });
             add(Tile { x: t.x / 2, ..t });
+            if t.r > 1 && !t.streamed {
+                add(Tile {
+                    early: !t.early,
+                    ..t
+                });
+            }
             if t.y > 1 {
                 add(Tile { y: t.y / 2, ..t });
                 add(Tile { y: t.y * 2, ..t });
@@ -179,6 +193,17 @@ pub enum BlockItem {
     },
     /// Combines the lanes of an accumulator after its loop.
     Finish(AccId),
+    /// Takes a tile into two accumulators at once: the means of lanes, and the squares of distances to them.
+    Moments {
+        sum: AccId,
+        squares: AccId,
+        value: ValId,
+    },
+    /// Combines the lanes of both after their loop: the sum, and the squares of distances to the mean of all.
+    FinishMoments {
+        sum: AccId,
+        squares: AccId,
+    },
     Store(BlockStore),
     /// Waits until memory accesses of all threads of the program are done.
     Barrier,

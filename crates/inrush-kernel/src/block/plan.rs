@@ -4,6 +4,7 @@
 //! several short ones to a warp; column sums in tiles of 16 x 64.
 
 use super::axes::{self, Strides};
+use super::moments;
 use super::place::Placer;
 use super::{Block, BlockItem, Context, Dim, DimRole, Tile};
 use crate::build::{Builder, Reuse};
@@ -126,7 +127,43 @@ pub(crate) fn group(
     let mut block = finish(&builder, dims, origins(bodies), tile.warps, context)?;
     block.chosen = Some(tile);
     block.stages = tile.stages;
+    if tile.streamed {
+        moments::one_pass(ex, &mut block);
+    }
+    if tile.early && !tile.streamed {
+        early(ex, &mut block, context.storage);
+    }
     Ok(block)
+}
+
+/// Moves loads that nothing has to come before to the front.
+fn early(ex: &Exprs, block: &mut Block, storage: &[BufId]) {
+    let owner = |b: BufId| storage.get(b.index()).copied().unwrap_or(b);
+    let written: Vec<BufId> = (block.buffers.iter())
+        .filter(|b| b.role != BufRole::In)
+        .map(|b| owner(b.buf))
+        .collect();
+    let axes: Vec<Sym> = block.dims.iter().map(|d| d.sym).collect();
+    let first = |item: &BlockItem| {
+        let BlockItem::Let(v) = item else {
+            return false;
+        };
+        let Def::Load {
+            buf, offset, mask, ..
+        } = &block.value(*v).def
+        else {
+            return false;
+        };
+        // Symbols that are no sizes and no axes of the tile were read from memory.
+        let known = |s: &Sym| axes.contains(s) || !ex.is_index(*s);
+        mask.is_none()
+            && ex.free_syms(*offset).iter().all(known)
+            && !written.contains(&owner(block.buffers[buf.index()].buf))
+    };
+    let (mut items, rest): (Vec<BlockItem>, Vec<BlockItem>) =
+        (block.items.iter().cloned()).partition(first);
+    items.extend(rest);
+    block.items = items;
 }
 
 /// Orders the program and gathers what belongs to it.
@@ -322,6 +359,7 @@ fn sizes(
                 r: 1,
                 streamed: false,
                 stages: 1,
+                early: false,
                 warps: warps(bx * by, 64 / most as i64).min(most),
             };
         }
@@ -336,6 +374,7 @@ fn sizes(
             r: 1,
             streamed: false,
             stages: 1,
+            early: false,
             warps: warps(b.max(512), 8).min(4).min((b / 32).max(1) as u32),
         };
     };
@@ -359,6 +398,7 @@ fn sizes(
                 r: whole,
                 streamed: false,
                 stages: 1,
+                early: false,
                 warps: warps(bx * whole, 16),
             };
         }
@@ -374,6 +414,7 @@ fn sizes(
             r: br,
             streamed: true,
             stages: 1,
+            early: false,
             warps: warps(bx * br, each).min(8),
         };
     }
@@ -409,6 +450,7 @@ fn sizes(
             r: whole,
             streamed: false,
             stages: 1,
+            early: false,
             warps,
         };
     }
@@ -420,6 +462,7 @@ fn sizes(
             r: 8192.min(power(length)),
             streamed: true,
             stages: 1,
+            early: false,
             warps: 16,
         };
     }
@@ -434,6 +477,7 @@ fn sizes(
         r: step.min(power(length)),
         streamed: true,
         stages: 1,
+        early: false,
         warps: 8,
     }
 }

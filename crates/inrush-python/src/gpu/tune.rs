@@ -35,6 +35,7 @@ struct Kept {
     r: i64,
     streamed: bool,
     stages: u32,
+    early: bool,
     warps: u32,
 }
 
@@ -199,6 +200,7 @@ impl Tuner for Bench {
             r: kept.r,
             streamed: kept.streamed,
             stages: kept.stages,
+            early: kept.early,
             warps: kept.warps,
         };
         self.done
@@ -235,6 +237,7 @@ impl Tuner for Bench {
             r: winner.r,
             streamed: winner.streamed,
             stages: winner.stages,
+            early: winner.early,
             warps: winner.warps,
         };
         // A winner that cannot be written down is measured again next time.

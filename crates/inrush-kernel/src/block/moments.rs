@@ -1,0 +1,157 @@
+//! Variances in one pass over memory.
+//!
+//! A sum of squares of distances to a mean needs the mean first, so a program that walks its rows would walk them twice. Here
+//! each lane keeps the mean and the squares of what it has seen and updates both with every step; at the end the lanes' means
+//! and squares combine exactly. Cancellation is no worse than with two passes.
+
+use super::{Block, BlockItem};
+use crate::{AccId, Def, ValId};
+use inrush_base::Scalar;
+use inrush_expr::Exprs;
+use inrush_loops::{ReduceOp, ScalarOp};
+
+/// Joins a walk that sums with the one behind it that sums squares of distances to the mean.
+pub(crate) fn one_pass(ex: &Exprs, block: &mut Block) {
+    while let Some(found) = find(ex, block) {
+        join(block, &found);
+    }
+}
+
+struct Found {
+    /// Positions among the items.
+    first: usize,
+    second: usize,
+    sum: AccId,
+    squares: AccId,
+    value: ValId,
+}
+
+fn find(ex: &Exprs, block: &Block) -> Option<Found> {
+    let count = ex.as_int(block.dims[block.reduced()?].extent)?;
+    for (second, item) in block.items.iter().enumerate() {
+        let BlockItem::Loop(body) = item else {
+            continue;
+        };
+        for (squares, distance) in updates(block, body) {
+            let Some((value, mean, sum)) = distances(block, distance, count) else {
+                continue;
+            };
+            // A sum that is wanted for itself stays one: means of lanes lose infinities.
+            if !only_for(block, &block.items, sum, mean) {
+                continue;
+            }
+            let first = (block.items[..second].iter()).position(|i| match i {
+                BlockItem::Loop(body) => updates(block, body).any(|u| u == (sum, value)),
+                _ => false,
+            });
+            let same = block.accs[sum.index()].dtype == block.accs[squares.index()].dtype;
+            if let Some(first) = first.filter(|_| same) {
+                return Some(Found {
+                    first,
+                    second,
+                    sum,
+                    squares,
+                    value,
+                });
+            }
+        }
+    }
+    None
+}
+
+/// The sums of floats in a loop.
+fn updates<'b>(
+    block: &'b Block,
+    body: &'b [BlockItem],
+) -> impl Iterator<Item = (AccId, ValId)> + 'b {
+    body.iter().filter_map(|i| match i {
+        BlockItem::Update { acc, value } => {
+            let a = &block.accs[acc.index()];
+            (a.op == ReduceOp::Sum && a.dtype.is_float()).then_some((*acc, *value))
+        }
+        _ => None,
+    })
+}
+
+/// Whether nothing but `mean` uses the sum.
+fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool {
+    let total = |v: ValId| block.value(v).def == Def::Final(sum);
+    items.iter().all(|i| match i {
+        BlockItem::Loop(body) => only_for(block, body, sum, mean),
+        BlockItem::Let(v) => *v == mean || !block.value(*v).def.operands().into_iter().any(total),
+        BlockItem::Update { value, .. } | BlockItem::Moments { value, .. } => !total(*value),
+        BlockItem::Store(s) => !total(s.value) && !s.mask.is_some_and(total),
+        _ => true,
+    })
+}
+
+/// What the square is the distance of, the mean, and the sum that it is made of: `(v - sum / count)` times itself.
+fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, AccId)> {
+    let op = |v: ValId, wanted: ScalarOp| match &block.value(v).def {
+        Def::Op { op, args } if *op == wanted => Some(args.clone()),
+        _ => None,
+    };
+    let [d, e] = *op(square, ScalarOp::Mul)?.as_slice() else {
+        return None;
+    };
+    let [value, mean] = *op(d, ScalarOp::Sub)?.as_slice() else {
+        return None;
+    };
+    let [total, n] = *op(mean, ScalarOp::Div)?.as_slice() else {
+        return None;
+    };
+    let counted = match block.value(n).def {
+        Def::Const(Scalar::Int(n)) => n == count,
+        Def::Const(Scalar::Float(n)) => n == count as f64,
+        _ => false,
+    };
+    match block.value(total).def {
+        Def::Final(sum) if d == e && counted => Some((value, mean, sum)),
+        _ => None,
+    }
+}
+
+fn join(block: &mut Block, found: &Found) {
+    let Found {
+        first,
+        second,
+        sum,
+        squares,
+        value,
+    } = *found;
+    let mut items = std::mem::take(&mut block.items);
+    if let BlockItem::Loop(body) = &mut items[second] {
+        body.retain(|i| !matches!(i, BlockItem::Update { acc, .. } if *acc == squares));
+        // What is left computes for nothing where it has no effect.
+        if body.iter().all(|i| matches!(i, BlockItem::Let(_))) {
+            body.clear();
+        }
+    }
+    if let BlockItem::Loop(body) = &mut items[first] {
+        for i in body {
+            if *i == (BlockItem::Update { acc: sum, value }) {
+                *i = BlockItem::Moments {
+                    sum,
+                    squares,
+                    value,
+                };
+            }
+        }
+    }
+    let mut out = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            BlockItem::Loop(body) if body.is_empty() => {}
+            BlockItem::Acc(acc) if acc == squares => {}
+            BlockItem::Finish(acc) if acc == squares => {}
+            BlockItem::Acc(acc) if acc == sum => {
+                out.extend([BlockItem::Acc(sum), BlockItem::Acc(squares)]);
+            }
+            BlockItem::Finish(acc) if acc == sum => {
+                out.push(BlockItem::FinishMoments { sum, squares });
+            }
+            item => out.push(item),
+        }
+    }
+    block.items = out;
+}
