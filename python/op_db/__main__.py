@@ -1,7 +1,7 @@
 """PyTorch's own operator samples (op_db), compiled and compared with eager.
 
-usage: op_db [--shard I/N] [--samples K] [--device D] [--dtype D] [--direction D] [--workers W] [--into FILE]
-             [--table FILE] [--called] [--from FILE] [--worse] [NAME ...]
+usage: op_db [--shard I/N] [--samples K] [--device D] [--dtype D] [--direction D] [--workers W] [--seconds S] [--patience S]
+             [--into FILE] [--done FILE] [--table FILE] [--called] [--from FILE] [--worse] [NAME ...]
 
 A cell is an operator with a dtype, forward or backward. For each, some samples (--samples), spread over all that PyTorch has,
 are compiled in batches and compared with eager: results, gradients, what became of the arguments, strides. Prints a line for
@@ -9,11 +9,15 @@ each cell, then totals; exit code 1 when anything failed.
 
 --table writes what was found into the table of the documentation, cells that were not run staying as they are; a cell that
 got worse is an error, unless --worse is given. --called runs only cells that the table does not call lowered.
+
+--into appends each outcome as it comes, so that a run that is cut off (--seconds, or otherwise) goes on in a next one: what
+--done names is not run again, unless it failed or was tried with fewer samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
@@ -35,12 +39,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="`cuda` for samples on a GPU")
     parser.add_argument("--direction", action="append", choices=("forward", "backward"))
     parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--into", help="write the outcomes there, a JSON object a line")
+    parser.add_argument("--seconds", type=float, help="stop after so many, whatever is left")
+    parser.add_argument("--patience", type=int, default=sweep.PATIENCE, help="seconds that a cell may take")
+    parser.add_argument("--into", help="append the outcomes to that file, a JSON object a line")
+    parser.add_argument("--done", action="append", default=[], help="leave out what this file has outcomes of")
     parser.add_argument("--from", action="append", dest="given", help="take outcomes that --into wrote instead of running anything")
     parser.add_argument("--table", help="update this table")
     parser.add_argument("--called", action="store_true", help="only what the table does not call lowered")
     parser.add_argument("--worse", action="store_true", help="let cells of the table get worse")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -78,12 +85,30 @@ def write(path: str, rows: dict[str, table.Row], outcomes: list[Outcome], known:
     return True
 
 
+def attempt_all(cells: list[samples.Cell], options: argparse.Namespace) -> list[Outcome]:
+    plan = sweep.Plan(options.samples, options.workers, options.seconds, options.patience)
+    with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as folder, contextlib.ExitStack() as stack:
+        # The user's cache is neither read nor filled. The workers inherit it.
+        os.environ["INRUSH_CACHE_DIR"] = folder
+        into = stack.enter_context(open(options.into, "a", encoding="utf-8")) if options.into else None
+
+        def show(outcome: Outcome) -> None:
+            print(outcome, flush=True)
+            if into:
+                sweep.append(into, outcome)
+
+        return sweep.run(cells, plan, folder, show)
+
+
 def main() -> int:
     options = arguments()
     if options.work:
-        sweep.work(options.work, options.into, options.samples)
+        sweep.work(options.samples, options.patience)
         return 0
     os.environ["INRUSH_OP_DB_DEVICE"] = options.device
+    if options.device == "cpu":
+        # Some samples make tensors on a GPU where there is one.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     known = samples.operators()
     names = set(options.names or samples.shard(list(known), options.shard))
     unknown = names - set(known)
@@ -94,14 +119,12 @@ def main() -> int:
     if options.given:
         outcomes = [o for path in options.given for o in sweep.load(path)]
     else:
-        cells = [c for c in samples.cells(known) if chosen(c, names, options, rows)]
-        with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as cache:
-            # The user's cache is neither read nor filled. The workers inherit it.
-            os.environ["INRUSH_CACHE_DIR"] = cache
-            outcomes = sweep.run(cells, options.samples, options.workers, lambda o: print(o, flush=True))
+        done = {o.cell for path in options.done for o in sweep.load(path) if sweep.is_done(o, options.samples)}
+        cells = [c for c in samples.cells(known) if chosen(c, names, options, rows) and str(c) not in done]
+        outcomes = attempt_all(cells, options)
+        if len(outcomes) < len(cells):
+            print(f"out of time: {len(cells) - len(outcomes)} of {len(cells)} cells are left")
     print(totals(outcomes))
-    if options.into:
-        sweep.save(options.into, outcomes)
     if options.table and not write(options.table, rows, outcomes, known, options.worse):
         return 1
     return 1 if any(o.failed for o in outcomes) else 0

@@ -58,16 +58,46 @@ PROBABILITY = {
 LEFT_OUT: dict[tuple[str, str | None, str | None], str] = {
     ("index_fill", None, "backward"): "PyTorch declares one row for `_unique`, however many the data has: calls raise",
     ("to_sparse", None, "backward"): "sparse results come back without their gradients: not mended yet",
-    ("special.polygamma.special_polygamma_n_0", "int8", None): "wrong at the poles of small integers: not mended yet",
-    ("special.polygamma.special_polygamma_n_0", "int16", None): "wrong at the poles of small integers: not mended yet",
 }
+
+# Sums of products in an order that is the library's affair: where terms cancel, what is left of their rounding counts.
+CANCELS = {
+    "__rmatmul__",
+    "cdist",
+    "cross",
+    "gradient",
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+    "linalg.cross",
+    "nn.functional.conv3d",
+    "nn.functional.conv_transpose3d",
+    "nn.functional.grid_sample",
+    "nn.functional.scaled_dot_product_attention",
+    "stft",
+}
+# Remainders, by the place of the divisor: on GPUs that of an integer by zero means nothing, on CPUs it is an error.
+REMAINDERS = {"__rmod__": 0}
+
+
+def cancels(name: str) -> bool:
+    return name in CANCELS
 
 
 def settle(name: str, arguments: Any, results: list[Any]) -> list[Any]:
-    """Results with the elements in place of indices where these are free."""
+    """Results with what is free replaced: elements in place of indices, zeros in place of what means nothing."""
+    value, args, kwargs = arguments
+    if name in ("polygamma", "special.polygamma"):
+        # At the poles of the trigamma function eager gives a large number that rounding decides, instead of infinity.
+        x, n = (args[0], value) if isinstance(args[0], torch.Tensor) else (value, args[0])
+        return [r.masked_fill((x <= 0) & (x == x.double().floor()), 0.0) for r in results] if n == 1 else results
+    if name in REMAINDERS and not value.is_floating_point():
+        return [r.masked_fill((value == 0).expand_as(r), 0) for r in results]
+    if name == "mode" and value.is_cuda:
+        # Of values that are as frequent, any: how often they are there is compared.
+        dim = kwargs.get("dim", args[0] if args and type(args[0]) is int else -1)
+        return [count(value, r, dim) for r in results[:1]]
     if name not in ANY_OF_EQUALS:
         return results
-    value, args, kwargs = arguments
     at, lacks = ANY_OF_EQUALS[name]
     args = args[1:] if name in ("topk", "kthvalue") else args
     dim = kwargs.get("dim", args[0] if args and type(args[0]) is int else -1)
@@ -75,6 +105,14 @@ def settle(name: str, arguments: Any, results: list[Any]) -> list[Any]:
         return results
     index = results[at].unsqueeze(dim) if lacks and results[at].dim() < value.dim() else results[at]
     return [*results[:at], value.detach().gather(dim, index), *results[at + 1 :]]
+
+
+def count(value: torch.Tensor, found: torch.Tensor, dim: int) -> torch.Tensor:
+    """How often each value of `found` is in its row."""
+    if not value.dim():
+        return torch.ones_like(found)
+    found = found if found.dim() == value.dim() else found.unsqueeze(dim)
+    return (value.detach() == found).sum(dim)
 
 
 def undefined(name: str) -> str | None:

@@ -7,134 +7,217 @@ import faulthandler
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
-import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterable, Iterator
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Iterator, TextIO
 
 from .attempt import Outcome, check, check_together
 from .samples import Cell, operators
 
 # Seconds that a cell may take.
 PATIENCE = 600
+# Operators are begun in this order's seed: a run that is cut off has seen some of every family.
+SEED = 0
 
 
-# What a line of a worker's list begins with when the cell has to be checked alone.
-ALONE = "!"
+@dataclass
+class Plan:
+    """How cells are run."""
+
+    count: int | None = None
+    """Samples of each cell; None: the cell's share; 0: all."""
+    workers: int = 1
+    seconds: float | None = None
+    """When to stop, whatever is left."""
+    patience: int = PATIENCE
+    begun: float = field(default_factory=time.monotonic)
+
+    def is_over(self) -> bool:
+        return self.seconds is not None and time.monotonic() - self.begun > self.seconds
+
+    def left(self) -> float | None:
+        return None if self.seconds is None else max(self.seconds - (time.monotonic() - self.begun), 0.0)
 
 
-def work(cells: str, results: str, count: int | None) -> None:
-    """A worker: reads cells, one a line, and appends to the results a line when it begins some and one when it is done."""
+def work(count: int | None, patience: int) -> None:
+    """A worker: reads lists of cells, a line each, and answers each cell with its outcome."""
+    # Whatever a library prints must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     known = operators()
-    with open(cells, encoding="utf-8") as lines:
-        todo = [line.rstrip("\n") for line in lines]
-    with open(results, "a", encoding="utf-8") as out:
-        for names in groups(todo):
-            print(json.dumps({"begun": names}), file=out, flush=True)
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-            cells = [Cell.parse(n.removeprefix(ALONE)) for n in names]
-            op = known[cells[0].name]
-            done = check_together(op, cells, count) if len(cells) > 1 else None
-            for outcome in done or (check(op, c, count) for c in cells):
-                print(json.dumps({"done": dataclasses.asdict(outcome)}), file=out, flush=True)
+    for line in sys.stdin:
+        cells = [Cell.parse(name) for name in json.loads(line)]
+        op = known[cells[0].name]
+        faulthandler.dump_traceback_later(patience, exit=True)
+        done = check_together(op, cells, count) if len(cells) > 1 else None
+        for outcome in done or (check(op, c, count) for c in cells):
+            print(json.dumps(dataclasses.asdict(outcome)), file=answers, flush=True)
             faulthandler.cancel_dump_traceback_later()
+            faulthandler.dump_traceback_later(patience, exit=True)
+        faulthandler.cancel_dump_traceback_later()
 
 
-def groups(todo: list[str]) -> Iterator[list[str]]:
+def groups(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
     """Neighbours that are tried together: one operator forward, in other dtypes than float32, which has more samples."""
 
-    def kind(name: str) -> Any:
-        cell = Cell.parse(name)
-        together = cell.direction == "forward" and cell.dtype != "float32" and not name.startswith(ALONE)
-        return cell.name if together else name
+    def kind(cell: Cell) -> Any:
+        together = cell.direction == "forward" and cell.dtype != "float32"
+        return cell.name if together else str(cell)
 
-    for _, names in itertools.groupby(todo, kind):
-        yield list(names)
+    for _, some in itertools.groupby(cells, kind):
+        yield list(some)
 
 
-def run(cells: list[Cell], count: int | None, workers: int, show: Callable[[Outcome], None]) -> list[Outcome]:
-    """All cells, dealt out to the workers; outcomes in the order of the cells."""
+class Queue:
+    """What is left to do, shared by the threads that drive workers."""
+
+    def __init__(self, cells: list[Cell], plan: Plan, take: Callable[[Outcome], None]) -> None:
+        by_name: dict[str, list[Cell]] = {}
+        for cell in cells:
+            by_name.setdefault(cell.name, []).append(cell)
+        names = sorted(by_name)
+        random.Random(SEED).shuffle(names)
+        self.plan = plan
+        self._todo = [group for name in names for group in groups(by_name[name])]
+        self._take = take
+        self._lock = threading.Lock()
+
+    def next(self) -> list[Cell] | None:
+        with self._lock:
+            return None if self.plan.is_over() or not self._todo else self._todo.pop(0)
+
+    def again(self, cells: list[Cell]) -> None:
+        """Each by itself, to find out which of them a worker died of."""
+        with self._lock:
+            self._todo[:0] = [[c] for c in cells]
+
+    def take(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._take(outcome)
+
+
+class Worker:
+    """A process that checks cells, and what it wrote to its error stream."""
+
+    def __init__(self, plan: Plan, log: TextIO) -> None:
+        count = [] if plan.count is None else ["--samples", str(plan.count)]
+        self._log = log
+        self._process = subprocess.Popen(
+            [sys.executable, os.path.dirname(__file__), "--work", "--patience", str(plan.patience), *count],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            encoding="utf-8",
+        )
+        # A worker beyond the whole run's time is ended; its cells are left to the next run.
+        left = plan.left()
+        self._timer = None if left is None else threading.Timer(left + 1, self._process.kill)
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def ask(self, cells: list[Cell]) -> Iterator[Outcome]:
+        """Outcomes of the cells, fewer where the process dies."""
+        try:
+            print(json.dumps([str(c) for c in cells]), file=self._process.stdin, flush=True)
+        except OSError:
+            return
+        for _ in cells:
+            line = self._process.stdout.readline()
+            if not line.endswith("\n"):
+                return
+            yield Outcome(**json.loads(line))
+
+    def died(self) -> str:
+        """How a process ended that does not answer any more."""
+        code = self._process.wait()
+        self._log.flush()
+        with open(self._log.name, encoding="utf-8", errors="replace") as log:
+            lines = [line.strip() for line in log.read()[-20000:].splitlines() if line.strip()]
+        # The stack that the process printed, innermost first; else the last words.
+        at = max((k for k, line in enumerate(lines) if line.startswith(("Fatal Python error", "Timeout"))), default=None)
+        told = lines[-3:] if at is None else lines[at : at + 6]
+        return f"exit code {code}: {' / '.join(told)[:600]}"
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._process.kill()
+        self._process.wait()
+
+
+def run(cells: list[Cell], plan: Plan, folder: str, show: Callable[[Outcome], None]) -> list[Outcome]:
+    """All cells, or as many as there is time for; outcomes in the order of the cells."""
     found: dict[str, Outcome] = {}
-    lock = threading.Lock()
 
     def take(outcome: Outcome) -> None:
-        with lock:
-            found[outcome.cell] = outcome
-            show(outcome)
+        found[outcome.cell] = outcome
+        show(outcome)
 
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(drive, share, count, take) for share in deal(cells, workers)]:
-            done.result()
-    return [found[str(c)] for c in cells]
+    queue = Queue(cells, plan, take)
+    failures: list[BaseException] = []
 
+    def drive_one(number: int) -> None:
+        try:
+            drive(queue, os.path.join(folder, f"worker-{number}.log"))
+        except BaseException as error:
+            failures.append(error)
 
-def deal(cells: list[Cell], workers: int) -> list[list[Cell]]:
-    """Whole operators for each worker."""
-    names = sorted({c.name for c in cells})
-    return [[c for c in cells if c.name in set(names[k::workers])] for k in range(workers)]
-
-
-def drive(cells: list[Cell], count: int | None, take: Callable[[Outcome], None]) -> None:
-    """One worker after the other until all cells are done."""
-    todo = [str(c) for c in cells]
-    with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as folder:
-        names, results = os.path.join(folder, "cells"), os.path.join(folder, "results")
-        log = os.path.join(folder, "log")
-        while todo:
-            with open(names, "w", encoding="utf-8") as out:
-                out.write("\n".join(todo) + "\n")
-            open(results, "w").close()
-            command = [sys.executable, os.path.dirname(__file__), "--work", names, "--into", results, *([] if count is None else ["--samples", str(count)])]
-            with open(log, "w", encoding="utf-8") as errors:
-                worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-            begun: list[str] = []
-            for line in follow(results, worker):
-                if "begun" in line:
-                    begun = line["begun"]
-                else:
-                    outcome = Outcome(**line["done"])
-                    take(outcome)
-                    begun = [n for n in begun if n.removeprefix(ALONE) != outcome.cell]
-                    todo = [n for n in todo if n.removeprefix(ALONE) != outcome.cell]
-            if todo and not begun:
-                with open(log, encoding="utf-8", errors="replace") as errors:
-                    raise RuntimeError(f"a worker ended before its work: {errors.read()[-2000:]}")
-            if len(begun) == 1:
-                name = begun[0].removeprefix(ALONE)
-                take(Outcome(name, failed=[f"the process died ({worker.returncode}) or took more than {PATIENCE} s"]))
-                todo.remove(begun[0])
-            # Which of several it was, the next worker finds out.
-            todo = [ALONE + n if n in begun and not n.startswith(ALONE) else n for n in todo]
+    threads = [threading.Thread(target=drive_one, args=(k,)) for k in range(plan.workers)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failures:
+        raise failures[0]
+    return [found[str(c)] for c in cells if str(c) in found]
 
 
-def follow(path: str, worker: subprocess.Popen) -> Iterator[dict]:
-    """Lines of a file that a process appends to, until it ends."""
-    with open(path, encoding="utf-8") as lines:
-        part = ""
-        while True:
-            ended = worker.poll() is not None
-            for text in lines:
-                part += text
-                if part.endswith("\n"):
-                    yield json.loads(part)
-                    part = ""
-            if ended:
-                return
-            try:
-                worker.wait(0.5)
-            except subprocess.TimeoutExpired:
-                pass
+def drive(queue: Queue, path: str) -> None:
+    """One worker after the other until nothing is left."""
+    plan, worker = queue.plan, None
+    with open(path, "w", encoding="utf-8") as log:
+        try:
+            while (cells := queue.next()) is not None:
+                worker = worker or Worker(plan, log)
+                left = list(cells)
+                for outcome in worker.ask(cells):
+                    queue.take(outcome)
+                    left.remove(Cell.parse(outcome.cell))
+                if not left:
+                    continue
+                if plan.is_over():
+                    return
+                why = worker.died()
+                worker.close()
+                worker = None
+                # One of several is found by trying each.
+                if len(cells) == 1 or len(left) < len(cells):
+                    queue.take(Outcome(str(left[0]), failed=[f"the process died or took more than {plan.patience} s: {why}"]))
+                    left = left[1:]
+                queue.again(left)
+        finally:
+            if worker:
+                worker.close()
 
 
 def load(path: str) -> list[Outcome]:
-    """Outcomes of a run."""
+    """Outcomes of a run; of a run that was cut off, those before the cut."""
     with open(path, encoding="utf-8") as lines:
-        return [Outcome(**json.loads(line)) for line in lines]
+        return [Outcome(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
-def save(path: str, outcomes: Iterable[Outcome]) -> None:
-    with open(path, "w", encoding="utf-8") as out:
-        for o in outcomes:
-            out.write(json.dumps(dataclasses.asdict(o)) + "\n")
+def is_done(outcome: Outcome, count: int | None) -> bool:
+    """Whether a run that takes `count` samples of the cell would learn nothing new."""
+    wanted = Cell.parse(outcome.cell).share() if count is None else count
+    tried = outcome.samples + outcome.refused_by_eager
+    return not outcome.failed and (outcome.left == 0 or bool(wanted) and tried >= wanted)
+
+
+def append(out: TextIO, outcome: Outcome) -> None:
+    print(json.dumps(dataclasses.asdict(outcome)), file=out, flush=True)
