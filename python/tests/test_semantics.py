@@ -265,15 +265,33 @@ def test_indices_out_of_range_raise(check, f, bad):
         compiled(x, wrong)
 
 
-@pytest.mark.parametrize("dtype", INTS, ids=str)
-def test_integer_division_by_zero_harms_nothing_else(dtype):
-    """Eager raises. Compiled code does not notice: the quotient means nothing, all other elements are right."""
-    a, b = torch.tensor([7, 8, 9, -7 % 256 % 128], dtype=dtype), torch.tensor([2, 0, 4, 3], dtype=dtype)
-    f = lambda a, b: [torch.div(a, b, rounding_mode="floor"), torch.div(a, b, rounding_mode="trunc"), a % b, torch.fmod(a, b)]
-    keep = torch.tensor([0, 2, 3])
-    wanted = f(a[keep], b[keep])
-    got = [o[keep] for o in torch.compile(f, backend="inrush", options={"strict": True})(a, b)]
-    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+DIVISIONS = {
+    "floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "remainder": lambda a, b: a % b,
+    "fmod": torch.fmod,
+}
+
+
+@pytest.mark.parametrize("f", DIVISIONS.values(), ids=DIVISIONS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64], ids=str)
+def test_integer_division_by_zero_raises(exact, f, dtype):
+    """Wherever the zero is: in a whole vector, among the last few elements, broadcast; and only if there is one."""
+    a = torch.arange(-30, 39).to(dtype)[:67]
+    b = torch.arange(67).to(dtype) % 5 + 1
+    compiled = torch.compile(f, backend="inrush", options={"strict": True})
+    torch.testing.assert_close(compiled(a, b), f(a, b), rtol=0, atol=0)
+    for at in (0, 17, 66):
+        zero = b.clone()
+        zero[at] = 0
+        for divide in (f, compiled):
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                divide(a, zero)
+    for divide in (f, torch.compile(lambda a, b: f(a, b) + 1, backend="inrush", options={"strict": True})):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            divide(a, 0)
+    # What a mask leaves out divides nothing.
+    exact(lambda a, b: [torch.nn.functional.pad(f(a, b), (3, 2)), torch.cat([f(a, b), a[:3]])], a, b)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

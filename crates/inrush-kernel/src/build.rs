@@ -7,7 +7,7 @@ use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_loops::{Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
+use inrush_loops::{self as loops, Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Indirect indices are numbered from here on; no kernel has that many axes.
@@ -550,6 +550,18 @@ impl Lowering<'_, '_> {
                 return Ok(None);
             }
         };
+        let check = match check {
+            loops::Check::None => None,
+            loops::Check::Index => Some(format!(
+                "index out of range for a dimension of size {}",
+                self.b.exprs().show(*size)
+            )),
+            // On GPUs eager does not raise either: the quotient means nothing there.
+            loops::Check::Divisor if self.b.reuse != Reuse::Nest => None,
+            loops::Check::Divisor => {
+                Some("ZeroDivisionError: an integer is divided by zero".into())
+            }
+        };
         // An equal one may exist under another symbol.
         let earlier =
             self.b
@@ -566,7 +578,7 @@ impl Lowering<'_, '_> {
                     } if *v2 == value
                         && s2 == size
                         && w2 == wrap
-                        && c2.is_some() == *check
+                        && c2.map(|c| &self.b.checks[c as usize].message) == check.as_ref()
                         && *m2 == mask =>
                     {
                         Some(*s)
@@ -584,13 +596,10 @@ impl Lowering<'_, '_> {
         let position = INDIRECT_POSITION + self.b.indirect.len() as u32;
         let name = self.b.exprs().index_sym(position, *size);
         self.rename.insert(*sym, self.b.exprs().sym_expr(name));
-        let check = check.then(|| {
+        let check = check.map(|message| {
             self.b.checks.push(Check {
                 origin: self.body.origins.last().copied(),
-                message: format!(
-                    "index out of range for a dimension of size {}",
-                    self.b.exprs().show(*size)
-                ),
+                message,
             });
             (self.b.checks.len() - 1) as u32
         });

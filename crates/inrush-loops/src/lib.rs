@@ -117,6 +117,17 @@ pub enum Node {
     Contraction(Contraction),
 }
 
+/// What it means that the value of a [`Stmt::Indirect`] is out of range.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Check {
+    /// Nothing: it never is.
+    None,
+    /// An index that names no element.
+    Index,
+    /// An integer was divided by zero: the value is 0 where it was not, and the extent is 2 so that the symbol stays.
+    Divisor,
+}
+
 /// One loop nest. `axes[..outer]` are parallel axes, `axes[outer..]` reduction axes.
 ///
 /// A statement that depends on a reduction axis is evaluated for every point of the nest; a statement that depends on a
@@ -175,13 +186,13 @@ pub enum Stmt {
     /// The bits of `arg` (which has storage dtype `from`) read as `to`, of equal size.
     Bitcast { arg: StmtId, from: DType, to: DType },
     /// Makes an integer value usable in coordinates as `sym` (an index symbol with extent `size`). Negative values wrap by
-    /// `size` when `wrap`; when `check`, a value out of range is a run-time error, unless the mask is false there.
+    /// `size` when `wrap`; a value out of range that is checked for is a run-time error, unless the mask is false there.
     Indirect {
         value: StmtId,
         sym: Sym,
         size: Expr,
         wrap: bool,
-        check: bool,
+        check: Check,
         mask: Option<StmtId>,
     },
     /// Reduces `value` over all reduction axes of the body, in row-major order where order matters. `dtype` is that of the

@@ -421,9 +421,12 @@ struct Addresses(SmallVec<[*mut u8; 32]>, SmallVec<[*mut u8; 16]>);
 unsafe impl Send for Addresses {}
 unsafe impl Sync for Addresses {}
 
-/// What goes wrong inside a call is what eager would raise: an index out of range.
+/// What goes wrong inside a call is what eager would raise: an index out of range, an integer divided by zero.
 pub fn run_error(e: &Error) -> PyErr {
     match e.kind() {
+        ErrorKind::Input if e.message().contains("ZeroDivisionError") => {
+            PyRuntimeError::new_err(e.to_string())
+        }
         ErrorKind::Input => PyIndexError::new_err(e.to_string()),
         ErrorKind::Machine if e.message().contains("memory") => {
             PyMemoryError::new_err(e.to_string())

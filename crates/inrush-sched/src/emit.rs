@@ -2,7 +2,9 @@
 
 use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Body, BufId, Buffer, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
+use inrush_loops::{
+    Body, BufId, Buffer, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
@@ -43,7 +45,7 @@ pub(crate) struct Builder<'a> {
     memo: FxHashMap<Stmt, StmtId>,
     known: usize,
     /// Defining statement, without its symbol, to the symbol.
-    indirect: FxHashMap<(StmtId, Expr, bool, bool, Option<StmtId>), Sym>,
+    indirect: FxHashMap<(StmtId, Expr, bool, Check, Option<StmtId>), Sym>,
     /// Buffers that the body writes: their loads are not shared.
     volatile: SmallVec<[BufId; 2]>,
     used: SmallVec<[Sym; 8]>,

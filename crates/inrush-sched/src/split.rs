@@ -4,8 +4,8 @@
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Coords, Level, Loops, Node, ReduceOp, ScalarOp, Stmt,
-    StmtId, StoreMode,
+    Axis, Body, BufId, Buffer, BufferKind, Check, Coords, Level, Loops, Node, ReduceOp, ScalarOp,
+    Stmt, StmtId, StoreMode,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -234,7 +234,7 @@ fn split(
                         sym,
                         size,
                         wrap: false,
-                        check: false,
+                        check: Check::None,
                         mask: None,
                     },
                 );

@@ -4,7 +4,7 @@ use crate::Tensor;
 use crate::view::index;
 use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, Exprs};
-use inrush_loops::{Axis, Body, BufId, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
+use inrush_loops::{Axis, Body, BufId, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
 use smallvec::SmallVec;
 
 /// A body in the making. Outer axes are fixed at the start; reduction axes are added with [`BodyBuilder::reduce_axes`].
@@ -168,6 +168,40 @@ impl<'g> BodyBuilder<'g> {
         size: Expr,
         wrap: bool,
         check: bool,
+        mask: Option<StmtId>,
+    ) -> Expr {
+        let check = if check { Check::Index } else { Check::None };
+        self.checked(value, size, wrap, check, mask)
+    }
+
+    /// The integer `b` as a divisor: where it is zero a call fails.
+    pub fn divisor(&mut self, b: StmtId) -> StmtId {
+        if let Stmt::Const { value, .. } = &self.body.stmts[b.index()]
+            && value.as_i64() != 0
+        {
+            return b;
+        }
+        let dtype = self.dtype(b);
+        let zero = self.constant(Scalar::Int(0), dtype);
+        let bad = self.op(ScalarOp::Eq, &[b, zero]);
+        let (two, none) = (
+            self.constant(Scalar::Int(2), DType::I64),
+            self.constant(Scalar::Int(0), DType::I64),
+        );
+        let v = self.select(bad, two, none);
+        let checked = self.checked(v, self.exprs.int(2), false, Check::Divisor, None);
+        // It is zero wherever the call goes on; adding it makes the check a part of the value.
+        let v = self.index_value(checked);
+        let v = self.cast(v, dtype);
+        self.op(ScalarOp::Add, &[b, v])
+    }
+
+    fn checked(
+        &mut self,
+        value: StmtId,
+        size: Expr,
+        wrap: bool,
+        check: Check,
         mask: Option<StmtId>,
     ) -> Expr {
         let taken = self

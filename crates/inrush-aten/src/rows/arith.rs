@@ -80,15 +80,34 @@ fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
             let q = p.cast(q, dtype);
             Ok(p.op1(S::Trunc, q))
         }
-        Some("trunc") => Ok(p.op2(S::TruncDiv, x[0], x[1])),
+        Some("trunc") => {
+            let b = divisor(p, x[1])?;
+            Ok(p.op2(S::TruncDiv, x[0], b))
+        }
         Some(_) => Err(p.call.unsupported("rounding_mode", "unknown mode")),
     }
+}
+
+/// What integers are divided by: zero is an error, known at once of a number and else when it is met.
+fn divisor(p: &mut Pw, b: StmtId) -> Result<StmtId> {
+    if p.is_float() || p.dtype == DType::Bool {
+        return Ok(b);
+    }
+    if let Ok(Some(crate::Operand::Scalar(s))) = p.call.operand("other")
+        && s.convert(p.dtype).as_i64() == 0
+    {
+        return Err(Error::input(
+            "ZeroDivisionError: an integer is divided by zero",
+        ));
+    }
+    Ok(p.divisor(b))
 }
 
 /// Floor division. For floats the quotient comes from the remainder, so that it is exact where `floor(a / b)` rounds up.
 fn floor_divide(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (a, b) = (x[0], x[1]);
     if !p.is_float() {
+        let b = divisor(p, b)?;
         return Ok(p.op2(S::FloorDiv, a, b));
     }
     let zero = p.c(0.0);
@@ -117,11 +136,13 @@ fn floor_divide(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn remainder(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    Ok(p.op2(S::Remainder, x[0], x[1]))
+    let b = divisor(p, x[1])?;
+    Ok(p.op2(S::Remainder, x[0], b))
 }
 
 fn fmod(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    Ok(p.op2(S::Fmod, x[0], x[1]))
+    let b = divisor(p, x[1])?;
+    Ok(p.op2(S::Fmod, x[0], b))
 }
 
 /// Powers with a constant exponent that need no call of `pow`.

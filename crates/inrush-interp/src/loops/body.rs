@@ -4,7 +4,7 @@ use super::{Run, for_each_point};
 use crate::index::{Index, size, sizes};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Sym;
-use inrush_loops::{Body, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
+use inrush_loops::{Body, Check, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
 
 /// Values of a contraction's sum, by outer point in row-major order.
 pub(super) type Sums<'a> = Option<&'a [Scalar]>;
@@ -152,11 +152,11 @@ impl Run<'_> {
                 if *wrap && i < 0 {
                     i = i.saturating_add(n);
                 }
-                if *check && active && !(0..n).contains(&i) {
-                    return Err(Error::input(format!(
-                        "index {} is out of range for size {n}",
-                        v(*value)
-                    )));
+                if *check != Check::None && active && !(0..n).contains(&i) {
+                    return Err(Error::input(match check {
+                        Check::Divisor => "an integer is divided by zero".into(),
+                        _ => format!("index {} is out of range for size {n}", v(*value)),
+                    }));
                 }
                 pre.slots[slot] = i;
                 return Ok(());

@@ -393,7 +393,11 @@ impl<'a> Reader<'a> {
             sym,
             size,
             wrap: self.s.eat_word("wrap")?,
-            check: self.s.eat_word("check")?,
+            check: match self.s.eat_word("check")? {
+                true => Check::Index,
+                false if self.s.eat_word("divisor")? => Check::Divisor,
+                false => Check::None,
+            },
             mask: self.guard(dtypes)?,
         };
         Ok((stmt, DType::I64))

@@ -192,7 +192,11 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
             ..
         } => {
             let wrap = if *wrap { " wrap" } else { "" };
-            let check = if *check { " check" } else { "" };
+            let check = match check {
+                Check::None => "",
+                Check::Index => " check",
+                Check::Divisor => " divisor",
+            };
             return format!(
                 "{}: {} = indirect {value}{wrap}{check}{guard}",
                 names.declare(*sym),
