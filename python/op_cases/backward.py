@@ -17,7 +17,42 @@ def cases(suite):
     parts(suite)
     convolutions(suite)
     attention(suite)
+    sampling(suite)
+    bags(suite)
     training(suite)
+
+
+def sampling(suite):
+    x, g = spread("image", torch.float32, 2, 3, 5, 6), spread("grad", torch.float32, 2, 3, 4, 3)
+    at = spread("points", torch.float32, 2, 4, 3, 2, low=-1.6, high=1.6)
+    with suite.group("grid_backward") as s:
+        for mode, kind in enumerate(("linear", "nearest", "cubic")):
+            for padding, outside in enumerate(("zeros", "border", "reflection")):
+                f = lambda g, x, at, m=mode, p=padding: A.grid_sampler_2d_backward(g, x, at, m, p, m == p, [True, True])
+                s.add(f"{kind}_{outside}", f, g, x, at, tol="norm")
+                s.add(f"{kind}_{outside}_forward", lambda x, at, m=mode, p=padding: A.grid_sampler_2d(x, at, m, p, m == p), x, at, tol="norm")
+        x, g = spread("volume", torch.float32, 1, 2, 3, 4, 5), spread("grad", torch.float32, 1, 2, 2, 3, 2)
+        at = spread("points", torch.float32, 1, 2, 3, 2, 3, low=-1.6, high=1.6)
+        s.add("volume", lambda g, x, at: A.grid_sampler_3d_backward(g, x, at, 0, 2, False, [True, True]), g, x, at, tol="norm")
+        s.add("volume_forward", lambda x, at: A.grid_sampler_3d(x, at, 0, 1, False), x, at, tol="norm")
+
+
+def bags(suite):
+    table, index = spread("table", torch.float32, 7, 4), torch.tensor([1, 5, 2, 2, 6, 0, 5])
+    offsets = torch.tensor([0, 3, 3, 5])
+    weights, g = spread("weights", torch.float32, 7), spread("grad", torch.float32, 4, 4)
+    with suite.group("embedding_bags") as s:
+        for mode, how in enumerate(("sum", "mean", "max")):
+            f = lambda t, i, o, m=mode: A._embedding_bag(t, i, o, False, m, False, None, False, 2)[0]
+            s.add(how, f, table, index, offsets, tol="close")
+            back = lambda g, t, i, o, m=mode: A._embedding_bag_backward(g, i, o, *A._embedding_bag(t, i, o, False, m)[1:], 7, False, m, False, None)
+            s.add(how + "_backward", back, g, table, index, offsets, tol="close")
+        s.add("weighted", lambda t, i, o, w: A._embedding_bag(t, i, o, False, 0, False, w)[0], table, index, offsets, weights, tol="close")
+    x = spread("rows", torch.float32, 5, 3)
+    with suite.group("pair_distances") as s:
+        for p in (0.0, 1.0, 1.5, 2.0, float("inf")):
+            s.add(f"pdist_{p}", lambda x, p=p: A._pdist_forward(x, p), x, tol="close")
+            s.add(f"pdist_backward_{p}", lambda x, p=p: A._pdist_backward(A._pdist_forward(x, p), x, p, A._pdist_forward(x, p)), x, tol="norm")
 
 
 def activations(suite):

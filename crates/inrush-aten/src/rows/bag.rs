@@ -1,72 +1,173 @@
-//! Bags of embeddings: rows of a table, summed or averaged by bag.
+//! Bags of embeddings: rows of a table, summed, averaged or reduced to the greatest elements by bag; and the gradients.
 
 use super::decomposed as row;
 use crate::{Args, Builder, Row};
-use inrush_base::{DType, Result};
-use inrush_graph::ValueId;
+use inrush_base::{DType, Error, Result};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, ValueId};
 
-/// The bags, and what the gradient wants to know: each index' bag, the bags' sizes, the places of greatest elements.
-fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let (weight, indices) = (args.value("weight")?, args.value("indices")?);
-    let mut offsets = args.value("offsets")?;
-    let mean = match args.const_int("mode")? {
-        0 => false,
-        1 => true,
-        _ => return Err(args.unsupported("mode", "sums and means")),
-    };
-    let t = b.tensor(weight)?;
-    let (count, features) = (b.sizes(indices)?[0], t.sizes[1]);
-    let mut bags = b.sizes(offsets)?[0];
-    let zero = b.exprs.int(0);
-    if args.bool("include_last_offset")? {
-        bags = b.exprs.sub(bags, b.exprs.int(1));
-        offsets = b.narrow(offsets, 0, zero, bags)?;
+const SUM: i64 = 0;
+const MEAN: i64 = 1;
+const MAX: i64 = 2;
+
+fn mode(args: &Args) -> Result<i64> {
+    match args.const_int("mode")? {
+        m @ SUM..=MAX => Ok(m),
+        _ => Err(args.unsupported("mode", "sums, means and greatest elements")),
     }
-    let kind = b.dtype(offsets)?;
-    // Of empty bags, which begin where the next one does, the last one at a place holds the index.
+}
+
+/// The bag of each index: of empty bags, which begin where the next one does, the last one at a place holds it.
+fn bag_of(b: &mut Builder, offsets: ValueId, count: Expr) -> Result<ValueId> {
     let places = b.call("aten.arange.default", &[count.into()])?;
     let after = b.call(
         "aten.searchsorted.Tensor",
         &[offsets.into(), places.into(), false.into(), true.into()],
     )?;
-    let bag_of = b.call("aten.sub.Tensor", &[after.into(), b.int(1)])?;
-    let mut rows = b.call(
-        "aten.index_select.default",
-        &[weight.into(), b.int(0), indices.into()],
+    b.call("aten.sub.Tensor", &[after.into(), b.int(1)])
+}
+
+/// Rows of `x` by a list of indices.
+fn rows_of(b: &mut Builder, x: ValueId, index: ValueId) -> Result<ValueId> {
+    let dim = b.int(0);
+    b.call("aten.index_select.default", &[x.into(), dim, index.into()])
+}
+
+/// Zeros of `sizes` with rows of `x` added where `index` says.
+fn gathered(b: &mut Builder, sizes: &[Expr], index: ValueId, x: ValueId) -> Result<ValueId> {
+    let (zeros, dim) = (b.full(sizes, 0.0, b.dtype(x)?)?, b.int(0));
+    b.call(
+        "aten.index_add.default",
+        &[zeros.into(), dim, index.into(), x.into()],
+    )
+}
+
+/// A list as a column.
+fn column(b: &mut Builder, x: ValueId) -> Result<ValueId> {
+    let sizes = [b.sizes(x)?[0], b.exprs.int(1)];
+    b.view(x, &sizes)
+}
+
+/// Whether an index counts, as all but the padding do; nothing where there is no padding.
+fn counted(b: &mut Builder, args: &Args, indices: ValueId) -> Result<Option<ValueId>> {
+    let padding = args.int("padding_idx")?;
+    if b.exprs.range(padding).hi < 0 {
+        return Ok(None);
+    }
+    let ne = b.call("aten.ne.Scalar", &[indices.into(), padding.into()])?;
+    Ok(Some(ne))
+}
+
+/// The greatest row of each bag, element by element, and which index it has; zeros of empty bags.
+fn greatest(
+    b: &mut Builder,
+    indices: ValueId,
+    bag: ValueId,
+    rows: ValueId,
+    sizes: ValueId,
+) -> Result<(ValueId, ValueId)> {
+    let (bags, &[count, features]) = (b.sizes(sizes)?[0], b.sizes(rows)?.as_slice()) else {
+        return Err(Error::input("a table of embeddings has two dimensions"));
+    };
+    let whole = [bags, features];
+    let wide = column(b, bag)?;
+    let wide = b.call(
+        "aten.expand.default",
+        &[wide.into(), vec![count, features].into()],
     )?;
+    let reduce = |b: &mut Builder, start: ValueId, x: ValueId, how: &str| {
+        let dim = b.int(0);
+        b.call(
+            "aten.scatter_reduce.two",
+            &[
+                start.into(),
+                dim,
+                wide.into(),
+                x.into(),
+                Arg::Str(how.into()),
+            ],
+        )
+    };
+    let start = b.full(&whole, f64::NEG_INFINITY, b.dtype(rows)?)?;
+    let most = reduce(b, start, rows, "amax")?;
+    // The first place that has it.
+    let there = rows_of(b, most, bag)?;
+    let hit = b.call("aten.eq.Tensor", &[rows.into(), there.into()])?;
+    let places = b.call("aten.arange.default", &[count.into()])?;
+    let places = column(b, places)?;
+    let last = b.exprs.sub(count, b.exprs.int(1));
+    let none = b.call(
+        "aten.full.default",
+        &[whole.to_vec().into(), last.into(), DType::I64.into()],
+    )?;
+    let far = b.call(
+        "aten.full.default",
+        &[Vec::<Expr>::new().into(), last.into(), DType::I64.into()],
+    )?;
+    let places = b.select(hit, places, far)?;
+    let first = reduce(b, none, places, "amin")?;
+    let count = b.exprs.mul(bags, features);
+    let flat = b.view(first, &[count])?;
+    let index = rows_of(b, indices, flat)?;
+    let index = b.view(index, &whole)?;
+    let some = b.by("aten.gt.Scalar", sizes, 0.0)?;
+    let some = column(b, some)?;
+    Ok((
+        b.select_or(some, most, 0.0)?,
+        b.select_or(some, index, 0.0)?,
+    ))
+}
+
+/// The bags, and what the gradient wants to know: each index' bag, the bags' sizes, the indices of greatest elements.
+fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (weight, indices) = (args.value("weight")?, args.value("indices")?);
+    let mut offsets = args.value("offsets")?;
+    let mode = mode(args)?;
+    let t = b.tensor(weight)?;
+    let (count, features) = (b.sizes(indices)?[0], t.sizes[1]);
+    let mut bags = b.sizes(offsets)?[0];
+    if args.bool("include_last_offset")? {
+        let zero = b.exprs.int(0);
+        bags = b.exprs.sub(bags, b.exprs.int(1));
+        offsets = b.narrow(offsets, 0, zero, bags)?;
+    }
+    let kind = b.dtype(offsets)?;
+    let bag_of = bag_of(b, offsets, count)?;
+    let mut rows = rows_of(b, weight, indices)?;
     rows = b.widen(rows)?;
     let compute = b.dtype(rows)?;
-    let column = [count, b.exprs.int(1)];
     if let Some(w) = args.opt_value("per_sample_weights")? {
         let w = b.cast(w, compute)?;
-        let w = b.view(w, &column)?;
+        let w = column(b, w)?;
         rows = b.mul(rows, w)?;
     }
-    // What counts: all but the padding.
-    let padding = args.int("padding_idx")?;
-    let counted = b.call("aten.ne.Scalar", &[indices.into(), padding.into()])?;
-    if !b.exprs.is_int(padding, -1) {
-        let mask = b.view(counted, &column)?;
-        rows = b.select_or(mask, rows, 0.0)?;
+    let counted = counted(b, args, indices)?;
+    if let Some(mask) = counted {
+        let mask = column(b, mask)?;
+        let nothing = if mode == MAX { f64::NEG_INFINITY } else { 0.0 };
+        rows = b.select_or(mask, rows, nothing)?;
     }
-    let sums = b.full(&[bags, features], 0.0, compute)?;
-    let mut out = b.call(
-        "aten.index_add.default",
-        &[sums.into(), b.int(0), bag_of.into(), rows.into()],
-    )?;
-    let ones = b.cast(counted, DType::I64)?;
-    let sizes = b.full(&[bags], 0.0, DType::I64)?;
-    let sizes = b.call(
-        "aten.index_add.default",
-        &[sizes.into(), b.int(0), bag_of.into(), ones.into()],
-    )?;
-    if mean {
+    let ones = match counted {
+        Some(mask) => b.cast(mask, DType::I64)?,
+        None => b.full(&[count], 1.0, DType::I64)?,
+    };
+    let sizes = gathered(b, &[bags], bag_of, ones)?;
+    let (mut out, mut which) = match mode {
+        MAX if b.exprs.is_int(count, 0) => (
+            b.full(&[bags, features], 0.0, compute)?,
+            b.full(&[bags, features], 0.0, kind)?,
+        ),
+        MAX => greatest(b, indices, bag_of, rows, sizes)?,
+        _ => (gathered(b, &[bags, features], bag_of, rows)?, sizes),
+    };
+    if mode == MEAN {
         let some = b.call("aten.clamp_min.default", &[sizes.into(), b.int(1)])?;
         let some = b.cast(some, compute)?;
-        let some = b.view(some, &[bags, b.exprs.int(1)])?;
+        let some = column(b, some)?;
         out = b.div(out, some)?;
     }
-    let out = b.cast(out, t.dtype)?;
+    out = b.cast(out, t.dtype)?;
+    which = b.cast(which, kind)?;
     let sizes = b.cast(sizes, kind)?;
     // Lists that no gradient will read have sizes of the device's own choice.
     let wanted = |b: &mut Builder, k: usize, v: ValueId| -> Result<ValueId> {
@@ -77,9 +178,84 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         }
     };
     let bag_of = wanted(b, 1, bag_of)?;
-    let greatest = wanted(b, 3, sizes)?;
+    let which = wanted(b, 3, which)?;
     let sizes = wanted(b, 2, sizes)?;
-    Ok(vec![out, bag_of, sizes, greatest])
+    Ok(vec![out, bag_of, sizes, which])
+}
+
+/// The table's gradient: each bag's goes to the rows it was made of.
+fn backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (grad, indices) = (args.value("grad")?, args.value("indices")?);
+    let mode = mode(args)?;
+    if args.op.schema().position("sparse").is_some() && args.bool("sparse")? {
+        return Err(args.unsupported("sparse", "gradients are dense"));
+    }
+    let t = b.tensor(grad)?;
+    let (rows, features) = (args.int("num_weights")?, t.sizes[1]);
+    let sizes = args.value("bag_size")?;
+    let mut g = b.widen(grad)?;
+    let compute = b.dtype(g)?;
+    if mode == MAX {
+        // Empty bags read nothing.
+        let some = b.by("aten.ne.Scalar", sizes, 0.0)?;
+        let some = column(b, some)?;
+        g = b.select_or(some, g, 0.0)?;
+        let (zeros, dim) = (b.full(&[rows, features], 0.0, compute)?, b.int(0));
+        let which = b.cast(args.value("maximum_indices")?, DType::I64)?;
+        let sum = b.call(
+            "aten.scatter_add.default",
+            &[zeros.into(), dim, which.into(), g.into()],
+        )?;
+        return Ok(vec![b.cast(sum, t.dtype)?]);
+    }
+    let count = b.sizes(indices)?[0];
+    let bag = match args.opt_value("offsets") {
+        Ok(Some(offsets)) => bag_of(b, offsets, count)?,
+        _ => args.value("offset2bag")?,
+    };
+    if mode == MEAN {
+        let some = b.call("aten.clamp_min.default", &[sizes.into(), b.int(1)])?;
+        let some = b.cast(some, compute)?;
+        let some = column(b, some)?;
+        g = b.div(g, some)?;
+    }
+    g = rows_of(b, g, bag)?;
+    if let Some(w) = args.opt_value("per_sample_weights")? {
+        let w = b.cast(w, compute)?;
+        let w = column(b, w)?;
+        g = b.mul(g, w)?;
+    }
+    if let Some(mask) = counted(b, args, indices)? {
+        let mask = column(b, mask)?;
+        g = b.select_or(mask, g, 0.0)?;
+    }
+    if args.bool("scale_grad_by_freq")? {
+        let ones = b.full(&[count], 1.0, DType::I64)?;
+        let often = gathered(b, &[rows], indices, ones)?;
+        let often = rows_of(b, often, indices)?;
+        let often = b.cast(often, compute)?;
+        let often = column(b, often)?;
+        g = b.div(g, often)?;
+    }
+    let sum = gathered(b, &[rows, features], indices, g)?;
+    Ok(vec![b.cast(sum, t.dtype)?])
+}
+
+/// The gradient of the weights of samples: each row read, times the gradient of its bag.
+fn weights_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (grad, weight) = (args.value("grad")?, args.value("weight")?);
+    let indices = args.value("indices")?;
+    let dtype = b.dtype(weight)?;
+    let count = b.sizes(indices)?[0];
+    let bag = bag_of(b, args.value("offsets")?, count)?;
+    let (g, rows) = (rows_of(b, grad, bag)?, rows_of(b, weight, indices)?);
+    let (g, rows) = (b.widen(g)?, b.widen(rows)?);
+    let product = b.mul(g, rows)?;
+    let mut sum = b.sum(product, &[-1], false)?;
+    if let Some(mask) = counted(b, args, indices)? {
+        sum = b.select_or(mask, sum, 0.0)?;
+    }
+    Ok(vec![b.cast(sum, dtype)?])
 }
 
 const BAG: &str = "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)";
@@ -95,6 +271,24 @@ pub const ROWS: &[Row] = &[
         "aten._embedding_bag_forward_only.default",
         BAG,
         embedding_bag,
-        "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, false, 1, false, none, false, 2)",
+        "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, false, 2, false, none, false, 2)",
+    ),
+    row(
+        "aten._embedding_bag_backward.default",
+        "(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor",
+        backward,
+        "(f32[3,4], i64[5]{0:6}, i64[3]{0:0}, i64[5]{2:2}, i64[3]{5:5}, i64[3]{0:0}, 7, true, 1, false, none, 2)",
+    ),
+    row(
+        "aten._embedding_bag_dense_backward.default",
+        "(Tensor grad, Tensor indices, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor",
+        backward,
+        "(f32[3,4], i64[5]{0:6}, i64[5]{2:2}, i64[3]{1:3}, i64[3,4]{0:6}, 7, false, 2, none)",
+    ),
+    row(
+        "aten._embedding_bag_per_sample_weights_backward.default",
+        "(Tensor grad, Tensor weight, Tensor indices, Tensor offsets, Tensor offset2bag, int mode, int padding_idx=-1) -> Tensor",
+        weights_backward,
+        "(f32[3,4], f32[7,4], i64[5]{0:6}, i64[3]{0:0}, i64[5]{2:2}, 0, 3)",
     ),
 ];

@@ -163,6 +163,30 @@ fn ldexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.mul(x, two)?])
 }
 
+/// The sum of products of three factors, each with dimensions of size 1 put in.
+fn trilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let mut product: Option<ValueId> = None;
+    let mut dtype = DType::F32;
+    for (name, expand) in [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")] {
+        let x = args.value(name)?;
+        dtype = b.dtype(x)?;
+        let mut x = b.widen(x)?;
+        let mut dims = args.const_ints(expand)?;
+        dims.sort_unstable();
+        for d in dims {
+            let d = b.int(d);
+            x = b.call("aten.unsqueeze.default", &[x.into(), d])?;
+        }
+        product = Some(match product {
+            Some(p) => b.mul(p, x)?,
+            None => x,
+        });
+    }
+    let product = product.ok_or_else(|| Error::internal("no factors"))?;
+    let sum = b.sum(product, &args.const_ints("sumdim")?, false)?;
+    Ok(vec![b.cast(sum, dtype)?])
+}
+
 /// `beta self + alpha vec1 vec2^T`.
 fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, u, v) = (
@@ -335,6 +359,12 @@ pub const ROWS: &[Row] = &[
         "(Tensor self, Tensor other) -> Tensor",
         ldexp,
         "(f32[4], i32[4])",
+    ),
+    row(
+        "aten._trilinear.default",
+        "(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor",
+        trilinear,
+        "(f32[5,3], f32[2,3,4], f32[5,4], [1,3], [0], [1,2], [2,3])",
     ),
     row(
         "aten.addr.default",

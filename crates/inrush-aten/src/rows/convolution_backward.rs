@@ -42,7 +42,7 @@ fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
                 }
             })
             .collect();
-        outs[0] = Some(b.call(
+        let mut back = b.call(
             "aten.convolution.default",
             &[
                 grad.into(),
@@ -55,7 +55,15 @@ fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
                 extra.into(),
                 groups.into(),
             ],
-        )?);
+        )?;
+        // Output padding of a transposed convolution may have room for a step more than there was input.
+        for (d, size) in xt.sizes.iter().enumerate().skip(2) {
+            if transposed && b.sizes(back)?[d] != *size {
+                let zero = b.exprs.int(0);
+                back = b.narrow(back, d, zero, *size)?;
+            }
+        }
+        outs[0] = Some(back);
     }
     if want[1] {
         let (small, large) = if transposed { (x, grad) } else { (grad, x) };

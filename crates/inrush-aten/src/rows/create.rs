@@ -108,11 +108,15 @@ fn as_float(c: &Call, b: &Bound) -> Result<f64> {
 }
 
 fn arange_meta(c: &Call) -> Result<Vec<Type>> {
-    let (start, end, step) = (
+    let (mut start, mut end, mut step) = (
         bound(c, "start", 0)?,
         bound(c, "end", 0)?,
         bound(c, "step", 1)?,
     );
+    if asked(c, DType::F32)? == DType::I64 {
+        // Of this dtype alone the length is that of the range in whole numbers.
+        (start, end, step) = (whole(start), whole(end), whole(step));
+    }
     let e = c.exprs;
     let (len, natural) = match (&start, &end, &step) {
         (Bound::Int(a), Bound::Int(b), Bound::Int(s)) => {
@@ -147,6 +151,11 @@ fn arange<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (start, step) = (bound(call, "start", 0)?, bound(call, "step", 1)?);
     let mut body = lw.body(&t.sizes);
     let i = body.outer()[0];
+    // Ranges of integers count in whole steps from a whole number, whatever was given.
+    let (start, step) = match t.dtype.is_float() {
+        true => (start, step),
+        false => (whole(start), whole(step)),
+    };
     let value = match (&start, &step) {
         (Bound::Int(a), Bound::Int(s)) => {
             let e = body.exprs;
@@ -165,6 +174,14 @@ fn arange<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, value, t.dtype, &t.sizes)])
 }
 
+/// A bound without its fraction.
+fn whole(b: Bound) -> Bound {
+    match b {
+        Bound::Float(f) => Bound::Float(f.trunc()),
+        b => b,
+    }
+}
+
 fn linspace_meta(c: &Call) -> Result<Vec<Type>> {
     let steps = c.int("steps")?;
     nonnegative(c, &[steps])?;
@@ -174,7 +191,10 @@ fn linspace_meta(c: &Call) -> Result<Vec<Type>> {
 /// Counted from the nearer end, so that both ends are exact.
 fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
-    let (start, end) = (call.float("start")?, call.float("end")?);
+    let (mut start, mut end) = (call.float("start")?, call.float("end")?);
+    if !t.dtype.is_float() {
+        (start, end) = (start.trunc(), end.trunc());
+    }
     let steps = call.const_int("steps")?;
     let dtype = if t.dtype.is_float() {
         t.dtype.compute()
@@ -337,6 +357,13 @@ macro_rules! like {
 pub const ROWS: &[Row] = &[
     row(
         "aten.zeros.default",
+        factory!("SymInt[] size"),
+        fresh_meta,
+        |l, c| fill(l, c, Fill::Zero),
+        "([2,3])",
+    ),
+    row(
+        "aten._efficientzerotensor.default",
         factory!("SymInt[] size"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),

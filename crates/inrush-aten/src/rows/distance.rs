@@ -2,7 +2,7 @@
 
 use super::decomposed as row;
 use crate::{Args, Builder, Row};
-use inrush_base::Result;
+use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
 
 type B<'a, 'g> = &'a mut Builder<'g>;
@@ -25,35 +25,95 @@ fn cdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
     )?])
 }
 
-/// The gradient of the first argument: `sign(d) |d|^(p - 1) / distance^(p - 1)`, 0 where rows are equal.
+/// How a distance grows with each difference: `sign(d) |d|^(p - 1) / distance^(p - 1)`, 0 where rows are equal.
+fn slope(b: B, d: ValueId, distance: ValueId, p: f64) -> Result<ValueId> {
+    if p == 0.0 {
+        return b.scale(d, 0.0);
+    }
+    let sign = b.unary("aten.sign.default", d)?;
+    if p == 1.0 {
+        return Ok(sign);
+    }
+    let size = b.unary("aten.abs.default", d)?;
+    let ratio = if p.is_infinite() {
+        let most = b.call("aten.eq.Tensor", &[size.into(), distance.into()])?;
+        b.select_or(most, sign, 0.0)?
+    } else if p == 2.0 {
+        b.div(d, distance)?
+    } else {
+        let q = b.div(size, distance)?;
+        let q = b.by("aten.pow.Tensor_Scalar", q, p - 1.0)?;
+        b.mul(sign, q)?
+    };
+    let apart = b.by("aten.ne.Scalar", distance, 0.0)?;
+    b.select_or(apart, ratio, 0.0)
+}
+
+/// The gradient of the first argument; without elements it has that argument's own sizes, not those of the batch.
 fn cdist_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (g, p) = (args.value("grad")?, args.float("p")?);
+    let x = b.tensor(args.value("x1")?)?;
+    let both = [b.sizes(g)?, x.sizes.clone()].concat();
+    if both.iter().any(|s| b.exprs.is_int(*s, 0)) {
+        return Ok(vec![b.full(&x.sizes, 0.0, x.dtype)?]);
+    }
     let d = differences(b, args)?;
     let last = b.int(-1);
     let column = |b: B, v: ValueId| b.call("aten.unsqueeze.default", &[v.into(), last.clone()]);
     let (g, distance) = (column(b, g)?, column(b, args.value("cdist")?)?);
-    let sign = b.unary("aten.sign.default", d)?;
-    let slope = if p == 0.0 {
-        b.scale(d, 0.0)?
-    } else if p == 1.0 {
-        sign
-    } else {
-        let size = b.unary("aten.abs.default", d)?;
-        let ratio = if p.is_infinite() {
-            let most = b.call("aten.eq.Tensor", &[size.into(), distance.into()])?;
-            b.select_or(most, sign, 0.0)?
-        } else if p == 2.0 {
-            b.div(d, distance)?
-        } else {
-            let q = b.div(size, distance)?;
-            let q = b.by("aten.pow.Tensor_Scalar", q, p - 1.0)?;
-            b.mul(sign, q)?
-        };
-        let apart = b.by("aten.ne.Scalar", distance, 0.0)?;
-        b.select_or(apart, ratio, 0.0)?
-    };
+    let slope = slope(b, d, distance, p)?;
     let product = b.mul(slope, g)?;
     Ok(vec![b.sum(product, &[-2], false)?])
+}
+
+/// The first and the second row of each pair: all pairs of different rows in lexicographic order.
+fn pairs(b: B, x: ValueId) -> Result<[ValueId; 2]> {
+    let [n, _] = b.sizes(x)?[..] else {
+        return Err(Error::input("distances of pairs need a matrix"));
+    };
+    let both = b.call("aten.triu_indices.default", &[n.into(), n.into(), b.int(1)])?;
+    let mut pick = |k| b.call("aten.select.int", &[both.into(), b.int(0), b.int(k)]);
+    Ok([pick(0)?, pick(1)?])
+}
+
+/// The difference of each pair.
+fn between(b: B, x: ValueId, pairs: [ValueId; 2]) -> Result<ValueId> {
+    let mut rows = |i: ValueId| {
+        let dim = b.int(0);
+        b.call("aten.index_select.default", &[x.into(), dim, i.into()])
+    };
+    let (first, second) = (rows(pairs[0])?, rows(pairs[1])?);
+    b.sub(first, second)
+}
+
+fn pdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("self")?;
+    let pairs = pairs(b, x)?;
+    let d = between(b, x, pairs)?;
+    let (p, last) = (Arg::Float(args.float("p")?), b.ints(&[-1]));
+    let norm = "aten.linalg_vector_norm.default";
+    Ok(vec![b.call(norm, &[d.into(), p, last])?])
+}
+
+/// What a pair gives its first row it takes from its second.
+fn pdist_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
+    let (g, x) = (args.value("grad")?, args.value("self")?);
+    let t = b.tensor(x)?;
+    let pairs = pairs(b, x)?;
+    let d = between(b, x, pairs)?;
+    let last = b.int(-1);
+    let column = |b: B, v: ValueId| b.call("aten.unsqueeze.default", &[v.into(), last.clone()]);
+    let (g, distance) = (column(b, g)?, column(b, args.value("pdist")?)?);
+    let slope = slope(b, d, distance, args.float("p")?)?;
+    let given = b.mul(slope, g)?;
+    let taken = b.unary("aten.neg.default", given)?;
+    let mut sum = b.full(&t.sizes, 0.0, t.dtype)?;
+    for (rows, v) in pairs.into_iter().zip([given, taken]) {
+        let dim = b.int(0);
+        let add = "aten.index_add.default";
+        sum = b.call(add, &[sum.into(), dim, rows.into(), v.into()])?;
+    }
+    Ok(vec![sum])
 }
 
 /// `sqrt(|x|^2 + |y|^2 - 2 x y)`, never of a negative number.
@@ -160,6 +220,18 @@ pub const ROWS: &[Row] = &[
         "(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor",
         cdist_backward,
         "(f32[2,3,5], f32[2,3,4], f32[2,5,4], 3.0, f32[2,3,5]{1:4})",
+    ),
+    row(
+        "aten._pdist_forward.default",
+        "(Tensor self, float p=2) -> Tensor",
+        pdist,
+        "(f32[5,3], 1.5)",
+    ),
+    row(
+        "aten._pdist_backward.default",
+        "(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor",
+        pdist_backward,
+        "(f32[6], f32[4,3], 3.0, f32[6]{1:4})",
     ),
     row(
         "aten._euclidean_dist.default",

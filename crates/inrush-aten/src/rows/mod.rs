@@ -19,6 +19,7 @@ mod distance;
 mod einsum;
 mod equation;
 mod foreach;
+mod grid;
 mod image;
 mod indexing;
 mod join;
@@ -48,6 +49,7 @@ mod special;
 mod special_tables;
 mod view_backward;
 mod window;
+mod zeta;
 
 use crate::{Args, Builder, Meta, Op, Route, Row};
 use inrush_base::Result;
@@ -74,6 +76,7 @@ const FAMILIES: &[&[Row]] = &[
     distance::ROWS,
     einsum::ROWS,
     foreach::ROWS,
+    grid::ROWS,
     image::ROWS,
     indexing::ROWS,
     join::ROWS,
@@ -100,6 +103,7 @@ const FAMILIES: &[&[Row]] = &[
     softmax::ROWS,
     special::ROWS,
     view_backward::ROWS,
+    zeta::ROWS,
 ];
 
 /// Every row, family by family.

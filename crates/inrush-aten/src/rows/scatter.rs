@@ -63,16 +63,38 @@ fn put_meta(call: &Call) -> Result<Vec<Type>> {
     same_meta(call)
 }
 
-/// A fresh buffer with the elements of `t`.
-fn copy_of<'g>(lw: &mut Lower<'g>, t: &Tensor) -> Tensor {
+/// A fresh buffer with the elements of `t` for values to arrive in by `mode`: sums and products of halves are kept in `f32`
+/// until all have arrived.
+fn target<'g>(lw: &mut Lower<'g>, t: &Tensor, mode: StoreMode) -> Tensor {
+    let dtype = match mode {
+        StoreMode::Add | StoreMode::Mul => t.dtype.compute(),
+        _ => t.dtype,
+    };
     let mut body = lw.body(&t.sizes);
     let at = body.outer();
     let v = body.load(t, &at);
-    lw.store_new(body, v, t.dtype, &t.sizes)
+    lw.store_new(body, v, dtype, &t.sizes)
+}
+
+/// The target in the dtype of the result.
+fn arrived<'g>(lw: &mut Lower<'g>, target: Tensor, dtype: DType) -> Tensor {
+    if target.dtype == dtype {
+        return target;
+    }
+    let mut body = lw.body(&target.sizes);
+    let at = body.outer();
+    let v = body.load(&target, &at);
+    let sizes = target.sizes;
+    lw.store_new(body, v, dtype, &sizes)
 }
 
 /// A fresh buffer filled with one number.
-fn filled<'g>(lw: &mut Lower<'g>, sizes: &[Expr], dtype: DType, value: Scalar) -> Tensor {
+pub(super) fn filled<'g>(
+    lw: &mut Lower<'g>,
+    sizes: &[Expr],
+    dtype: DType,
+    value: Scalar,
+) -> Tensor {
     let mut body = lw.body(sizes);
     let v = body.constant(value, dtype);
     lw.store_new(body, v, dtype, sizes)
@@ -118,7 +140,7 @@ fn scatter_into<'g>(
     }
     let value = match source {
         Source::Tensor(t) => {
-            if t.dtype != out.dtype {
+            if t.dtype.compute() != out.dtype.compute() {
                 return Err(Error::input(format!(
                     "source of dtype {}, input of dtype {}",
                     t.dtype, out.dtype
@@ -145,9 +167,9 @@ fn scatter<'g>(
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
     let dim = call.dim("dim", t.sizes.len())?;
     let source = source(lw, call, from)?;
-    let out = copy_of(lw, &t);
+    let out = target(lw, &t, mode);
     scatter_into(lw, &out, dim, &index, &source, mode)?;
-    Ok(vec![out])
+    Ok(vec![arrived(lw, out, t.dtype)])
 }
 
 /// The mode called `add` or `multiply`.
@@ -185,7 +207,7 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
         _ => return Err(call.unsupported("reduce", "unknown reduction")),
     };
     let include = call.bool("include_self")?;
-    let out = copy_of(lw, &t);
+    let out = target(lw, &t, mode);
     if !include {
         // What was there does not count where something arrives.
         let nothing = Source::Number(neutral(mode, t.dtype));
@@ -193,7 +215,7 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     }
     scatter_into(lw, &out, dim, &index, &source, mode)?;
     if !mean {
-        return Ok(vec![out]);
+        return Ok(vec![arrived(lw, out, t.dtype)]);
     }
     let one = Source::Number(Scalar::Int(1));
     let count = filled(lw, &t.sizes, DType::I64, Scalar::Int(include as i64));
@@ -227,7 +249,7 @@ fn write_rows<'g>(
     if index.sizes.len() > 1 {
         return Err(Error::input("the index must have one dimension"));
     }
-    let out = copy_of(lw, &t);
+    let out = target(lw, &t, mode);
     let mut body = lw.body(&sizes(&t, &index, dim));
     let outer = body.outer();
     let place: Vec<Expr> = index
@@ -245,7 +267,7 @@ fn write_rows<'g>(
     let coords = out.at(lw.exprs, &at);
     body.store_with(out.buf, &coords, v, mode, None);
     lw.push(body);
-    Ok(vec![out])
+    Ok(vec![arrived(lw, out, t.dtype)])
 }
 
 /// The sizes of the input with as many rows as the index names.
@@ -323,21 +345,21 @@ fn index_put<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         return put_masked(lw, &t, *mask, &values, accumulate);
     }
     let a = Advanced::new(call, &indices, &t.sizes)?;
-    let out = copy_of(lw, &t);
-    let mut body = lw.body(&a.sizes);
-    let outer = body.outer();
-    let at = a.source(lw, &mut body, &outer, &t.sizes)?;
-    let v = body.load_broadcast(&values);
-    let v = body.cast(v, t.dtype.compute());
     let mode = if accumulate {
         StoreMode::Add
     } else {
         StoreMode::Set
     };
+    let out = target(lw, &t, mode);
+    let mut body = lw.body(&a.sizes);
+    let outer = body.outer();
+    let at = a.source(lw, &mut body, &outer, &t.sizes)?;
+    let v = body.load_broadcast(&values);
+    let v = body.cast(v, t.dtype.compute());
     let coords = out.at(lw.exprs, &at);
     body.store_with(out.buf, &coords, v, mode, None);
     lw.push(body);
-    Ok(vec![out])
+    Ok(vec![arrived(lw, out, t.dtype)])
 }
 
 /// `self[mask] = value` for one value: a choice for each element. More values than one would have to be counted off.

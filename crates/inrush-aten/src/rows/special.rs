@@ -13,7 +13,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, FRAC_2_SQRT_PI, FRAC_PI_4, LN_2
 
 impl Pw<'_, '_> {
     /// A polynomial by Horner's rule, highest power first.
-    fn polynomial(&mut self, x: StmtId, c: &[f64]) -> StmtId {
+    pub(super) fn polynomial(&mut self, x: StmtId, c: &[f64]) -> StmtId {
         let mut sum = self.c(c.first().copied().unwrap_or(0.0));
         for k in c.iter().skip(1) {
             let k = self.c(*k);
@@ -52,25 +52,25 @@ impl Pw<'_, '_> {
     }
 
     /// `v` where `x == c`, else `otherwise`.
-    fn at(&mut self, x: StmtId, c: f64, v: f64, otherwise: StmtId) -> StmtId {
+    pub(super) fn at(&mut self, x: StmtId, c: f64, v: f64, otherwise: StmtId) -> StmtId {
         let (test, v) = (self.opc(S::Eq, x, c), self.c(v));
         self.select(test, v, otherwise)
     }
 
     /// `v` where `x < c`, else `otherwise`.
-    fn below(&mut self, x: StmtId, c: f64, v: f64, otherwise: StmtId) -> StmtId {
+    pub(super) fn below(&mut self, x: StmtId, c: f64, v: f64, otherwise: StmtId) -> StmtId {
         let (test, v) = (self.opc(S::Lt, x, c), self.c(v));
         self.select(test, v, otherwise)
     }
 
     /// `x` less the nearest integer.
-    fn fraction(&mut self, x: StmtId) -> StmtId {
+    pub(super) fn fraction(&mut self, x: StmtId) -> StmtId {
         let n = self.op1(S::Round, x);
         self.sub(x, n)
     }
 }
 
-/// Giles, "Approximating the erfinv function" (2010), to the precision of `f32`; Newton steps make it that of `f64`.
+/// Giles, "Approximating the erfinv function" (2010); Newton steps give it the last digits of `f32` or those of `f64`.
 fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     const CENTRE: &[f64] = &[
         2.81022636e-08,
@@ -106,23 +106,22 @@ fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let far = p.polynomial(far, TAIL);
     let factor = p.above(w, 5.0, far, near);
     let mut y = p.mul(factor, x);
-    if p.dtype == DType::F64 {
-        for _ in 0..2 {
-            // The complement keeps its digits near the ends.
-            let size = p.op1(S::Abs, y);
-            let got = p.op1(S::Erfc, size);
-            let size = p.op1(S::Abs, x);
-            let want = p.cop(S::Sub, 1.0, size);
-            let error = p.sub(want, got);
-            let square = p.square(y);
-            let minus = p.neg(square);
-            let e = p.op1(S::Exp, minus);
-            let slope = p.opc(S::Mul, e, FRAC_2_SQRT_PI);
-            let step = p.div(error, slope);
-            let size = p.op1(S::Abs, y);
-            let next = p.sub(size, step);
-            y = p.op2(S::Copysign, next, x);
-        }
+    let steps = if p.dtype == DType::F64 { 2 } else { 1 };
+    for _ in 0..steps {
+        let (size, goal) = (p.op1(S::Abs, y), p.op1(S::Abs, x));
+        // The complement keeps its digits near the ends, the function itself near zero.
+        let (got, want) = (p.op1(S::Erfc, size), p.cop(S::Sub, 1.0, goal));
+        let outer = p.sub(want, got);
+        let inner = p.op1(S::Erf, size);
+        let inner = p.sub(inner, goal);
+        let error = p.above(goal, 0.5, outer, inner);
+        let square = p.square(y);
+        let minus = p.neg(square);
+        let e = p.op1(S::Exp, minus);
+        let slope = p.opc(S::Mul, e, FRAC_2_SQRT_PI);
+        let step = p.div(error, slope);
+        let next = p.sub(size, step);
+        y = p.op2(S::Copysign, next, x);
     }
     let size = p.op1(S::Abs, x);
     let inf = p.c(f64::INFINITY);
@@ -134,7 +133,7 @@ fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// The asymptotic series from 10 on; below by recurrence, for negative arguments by reflection.
-fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+pub(super) fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     // B(2k) / (2k), from k = 7 down.
     const SERIES: &[f64] = &[
         1.0 / 12.0,
@@ -185,7 +184,7 @@ fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(zero, inf, v))
 }
 
-fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
+pub(super) fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
     let low = p.opc(S::Lt, x, 0.5);
     let mirrored = p.cop(S::Sub, 1.0, x);
     let mut y = p.select(low, mirrored, x);
@@ -212,14 +211,6 @@ fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
     let square = p.cop(S::Div, PI * PI, square);
     let reflected = p.sub(square, v);
     p.select(low, reflected, v)
-}
-
-fn polygamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    match p.call.const_int("n")? {
-        0 => digamma(p, x),
-        1 => Ok(trigamma(p, x[0])),
-        _ => Err(p.call.unsupported("n", "0 or 1")),
-    }
 }
 
 /// `sum(lgamma(x - k / 2))` for `k` from 0 to `p - 1`, and the constant.
@@ -493,8 +484,6 @@ pointwise! {
         ["self"] Float erfinv, "(f32[40]{-1:1})";
     "aten.digamma.default" "(Tensor self) -> Tensor"
         ["self"] Float digamma, "(f32[40]{0.1:30})";
-    "aten.polygamma.default" "(int n, Tensor self) -> Tensor"
-        ["self"] Float polygamma, "(1, f64[40]{-4.4:20})";
     "aten.mvlgamma.default" "(Tensor self, int p) -> Tensor"
         ["self"] Float mvlgamma, "(f32[40]{2:9}, 3)";
     "aten.i0.default" "(Tensor self) -> Tensor"

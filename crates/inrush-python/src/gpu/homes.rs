@@ -124,8 +124,12 @@ impl Homes {
                 h.last[*s] = usize::MAX;
             }
         }
-        for s in recipe.symbols.iter().filter(|s| s.after.is_some()) {
-            h.seen[s.slot] = true;
+        for s in &recipe.symbols {
+            if let Some(at) = s.after {
+                h.seen[s.slot] = true;
+                // The symbol is read when the step is over.
+                h.last[s.slot] = h.last[s.slot].max(at + 1);
+            }
         }
         for (at, step) in recipe.steps.iter().enumerate().rev() {
             let here = stretch_of(at);
