@@ -8,6 +8,10 @@
 //! Coefficients are least-maximum fits made for this file. Largest errors over every seventh `f32` (with fused multiply-add, against
 //! the C library's `f64` functions): `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.7
 //! ulp, neither ever beyond 1. NaN gives NaN.
+//!
+//! Two sums have functions of their own (see [`crate::fused`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
+//! where it underflows, by way of the exponential; `1 + erf(x / sqrt(2))` within 4e-7 of it and exactly 0 below -5.6, by a
+//! quotient whose numerator is the sum already.
 
 use crate::helpers::Helpers;
 use inrush_base::Caps;
@@ -46,6 +50,32 @@ const TANH: Odd = Odd {
     q: &[1.0, 0.463_009_7, 0.023_976_775, 0.000_235_417_58],
 };
 
+/// `1 + erf(x / sqrt(2))`, twice the normal distribution's function.
+pub(crate) const ONE_PLUS_ERF: &str = "one_plus_erf";
+/// `1 + tanh(x)`.
+pub(crate) const ONE_PLUS_TANH: &str = "one_plus_tanh";
+
+/// Of `erf(x / sqrt(2))`, with the least absolute error; a little beyond its end the quotient is below -1.
+const NORMAL: Odd = Odd {
+    end: 5.6,
+    p: &[
+        0.797_884_46,
+        0.067_214_176,
+        0.009_327_23,
+        0.000_333_019_44,
+        1.270_921_7e-5,
+        4.612_854_8e-8,
+    ],
+    q: &[
+        1.0,
+        0.250_906_5,
+        0.028_508_933,
+        0.001_871_335_4,
+        7.299_873e-5,
+        1.206_840_9e-6,
+    ],
+};
+
 /// An odd function that saturates at 1, as a quotient of polynomials in the square.
 struct Odd {
     end: f32,
@@ -72,19 +102,23 @@ pub(crate) fn function(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<
     Some(name)
 }
 
-/// The function over two vectors at once, results through pointers. A vector's operations wait for each other; those of two
+/// The function over `n` vectors at once, results through pointers. A vector's operations wait for each other; those of several
 /// fill the gaps, and compilers leave calls one behind the other.
-pub(crate) fn pair(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<String> {
+pub(crate) fn together(h: &mut Helpers, f: &str, w: u32, n: u32, caps: &Caps) -> Option<String> {
     let body = body(h, f, w, caps)?;
     let v = h.vector("f32", w);
-    let name = format!("{f}2_{v}");
-    let signature = format!("void {name}({v} x0, {v} x1, {v} *y0, {v} *y1)");
+    let name = format!("{f}{n}_{v}");
+    let list = |what: &str| -> String {
+        let each: Vec<String> = (0..n).map(|k| format!("{v} {what}{k}")).collect();
+        each.join(", ")
+    };
+    let signature = format!("void {name}({}, {})", list("x"), list("*y"));
     h.function(&name, signature, |_| {
         let mut text = String::new();
         let results = format!("*y# = {};", body.result);
         for s in body.statements.iter().chain([&results]) {
-            for which in ["0", "1"] {
-                text += &s.replace('#', which);
+            for k in 0..n {
+                text += &s.replace('#', &k.to_string());
                 text.push(' ');
             }
         }
@@ -96,6 +130,8 @@ pub(crate) fn pair(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<Stri
 fn body(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<Body> {
     match f {
         "exp" => Some(exp(h, w, caps)),
+        ONE_PLUS_ERF => Some(one_plus_erf(h, w, caps)),
+        ONE_PLUS_TANH => Some(one_plus_tanh(h, w, caps)),
         "erf" => Some(odd(h, &ERF, w, caps)),
         "tanh" => Some(odd(h, &TANH, w, caps)),
         _ => None,
@@ -111,6 +147,71 @@ fn horner(bc: &str, v: &str, name: &str, c: &[f32], at: &str) -> Vec<String> {
     c.iter().rev().enumerate().map(step).collect()
 }
 
+/// Statements of two sums that do not wait for each other.
+fn in_turns(a: Vec<String>, b: Vec<String>) -> Vec<String> {
+    let (mut a, mut b) = (a.into_iter(), b.into_iter());
+    let mut all = Vec::new();
+    loop {
+        let (x, y) = (a.next(), b.next());
+        if x.is_none() && y.is_none() {
+            return all;
+        }
+        all.extend(x);
+        all.extend(y);
+    }
+}
+
+/// `(q + x p) / q`: the sum is made before the division, where it costs nothing. Beyond the end the numerator is not above
+/// zero.
+fn one_plus_erf(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (min, max) = (
+        h.clamp("min", "f32", w, caps),
+        h.clamp("max", "f32", w, caps),
+    );
+    let end = NORMAL.end;
+    let mut statements = vec![
+        format!("x# = {max}({min}(x#, {bc}({end:?}f)), {bc}(-{end:?}f));"),
+        format!("const {v} s# = x# * x#;"),
+    ];
+    statements.extend(in_turns(
+        horner(&bc, &v, "p#", NORMAL.p, "s#"),
+        horner(&bc, &v, "q#", NORMAL.q, "s#"),
+    ));
+    statements.push(format!("p# = {max}(p# * x# + q#, {bc}(0.0f));"));
+    Body {
+        statements,
+        result: "p# / q#".into(),
+    }
+}
+
+/// `2 / (1 + e)` with `e = exp(-2x)`; `e = 2^n * (a + b) / (a - b)`, an approximant of the exponential of what is left, so that
+/// one division does for both.
+fn one_plus_tanh(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let i = h.vector("i32", w);
+    let (min, max) = (
+        h.clamp("min", "f32", w, caps),
+        h.clamp("max", "f32", w, caps),
+    );
+    // Powers of two as in `exp`: n and the exponent of 1 in the low bits. At the ends the power is infinite, or nothing beside 1.
+    let statements = vec![
+        format!("x# = {max}({min}(x#, {bc}(43.6f)), {bc}(-43.6f));"),
+        format!("const {v} t# = x# * {bc}(-2.88539008f) + {bc}(12583039.0f);"),
+        format!("const {v} n# = t# - {bc}(12583039.0f);"),
+        format!("const {v} r# = x# * {bc}(-2.88539008f) - n#;"),
+        format!("const {v} s# = r# * r#;"),
+        format!("const {v} a# = s# * {bc}(17.3123405f) + {bc}(360.333685f);"),
+        format!("const {v} b# = s# + {bc}(124.882139f);"),
+        format!("const {v} d# = a# - r# * b#;"),
+        format!("const {v} e# = (a# + r# * b#) * ({v})(({i})t# << 23) + d#;"),
+    ];
+    Body {
+        statements,
+        result: "(d# + d#) / e#".into(),
+    }
+}
+
 fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let (min, max) = (
@@ -121,16 +222,10 @@ fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
     // the last step, as `1 + tanh(x)` of a very negative `x` wants it.
     let end = f.end * f.end;
     let mut statements = vec![format!("const {v} s# = {min}(x# * x#, {bc}({end:?}f));")];
-    let mut p = horner(&bc, &v, "p#", f.p, "s#").into_iter();
-    let mut q = horner(&bc, &v, "q#", f.q, "s#").into_iter();
-    loop {
-        let (a, b) = (p.next(), q.next());
-        if a.is_none() && b.is_none() {
-            break;
-        }
-        statements.extend(a);
-        statements.extend(b);
-    }
+    statements.extend(in_turns(
+        horner(&bc, &v, "p#", f.p, "s#"),
+        horner(&bc, &v, "q#", f.q, "s#"),
+    ));
     let one = format!("{bc}(1.0f)");
     let result = format!("{max}({min}(x# * p# / q#, {one}), -{one})");
     Body { statements, result }

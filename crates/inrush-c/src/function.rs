@@ -1,5 +1,6 @@
 //! One kernel as one C function: loops, tails, scopes.
 
+use crate::fused::Fused;
 use crate::helpers::Helpers;
 use crate::types;
 use inrush_base::{Caps, DType, Error, Isa, Result};
@@ -68,6 +69,7 @@ pub(crate) struct Emitter<'a> {
     pub spread: Vec<Option<(u32, u32)>>,
     /// Of each accumulator: lanes of the loop it was started in.
     pub started: Vec<Option<u32>>,
+    pub fused: Fused,
 }
 
 pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(String, Helpers)> {
@@ -92,6 +94,7 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
         },
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
+        fused: Fused::find(kernel),
     };
     let mut first = vec![None; kernel.values.len()];
     find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
@@ -382,13 +385,15 @@ impl Emitter<'_> {
         for item in items {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
+                Item::Let(v) if self.fused.unused(*v) => {}
                 Item::Let(v) => {
                     let copies = self.copies(*v);
                     let mut copy = 0;
                     while copy < copies {
                         self.set_copy(copy);
-                        copy += match copy + 1 < copies && self.pair(*v)? {
-                            true => 2,
+                        let n = (copies - copy).min(4);
+                        copy += match self.together(*v, n)? {
+                            true => n,
                             false => {
                                 self.value(*v)?;
                                 1
@@ -461,19 +466,31 @@ impl Emitter<'_> {
             Def::Running { .. } | Def::Sum => true,
             _ => false,
         };
-        let differs = own
-            || def.operands().iter().any(varies)
-            || def.expr().is_some_and(|e| self.expr_varies(e));
+        let differs =
+            own || match self.fused.sum(v) {
+                Some((_, arg)) => varies(&arg),
+                None => def.operands().iter().any(varies),
+            } || def.expr().is_some_and(|e| self.expr_varies(e));
         if differs { self.all_copies() } else { 1 }
     }
 
-    fn loop_item(&mut self, l: &Loop) -> Result<()> {
+    pub(crate) fn loop_name(&mut self) -> String {
         let name = match self.loops {
             // `i8` and its like are types.
             n @ (8 | 16 | 32 | 64) => format!("i{n}x"),
             n => format!("i{n}"),
         };
         self.loops += 1;
+        name
+    }
+
+    fn loop_item(&mut self, l: &Loop) -> Result<()> {
+        let name = self.loop_name();
+        if self.lane.is_none()
+            && let Some(strips) = self.as_strips(l, &name)
+        {
+            return self.strips(&strips);
+        }
         let (lo, hi) = match l.range {
             Range::Full(e) => ("0".to_string(), paren(&self.expr(e, false)?)),
             Range::Block { .. } => ("lo".into(), "hi".into()),
@@ -683,7 +700,10 @@ impl Emitter<'_> {
                 mask,
                 fill,
             } => self.load(v, *buf, *offset, *mask, *fill),
-            Def::Op { op, args } => self.op(v, *op, args),
+            Def::Op { op, args } => match self.fused_sum(v)? {
+                true => Ok(()),
+                false => self.op(v, *op, args),
+            },
             Def::Cast { arg, to } => self.cast(v, *arg, *to),
             Def::Bitcast { arg, from, to } => self.bitcast(v, *arg, *from, *to),
             Def::Indirect { .. } => self.indirect(v),

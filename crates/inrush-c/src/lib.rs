@@ -14,11 +14,13 @@
 mod approx;
 mod expr;
 mod function;
+mod fused;
 mod helpers;
 mod memory;
 mod ops;
 mod philox;
 mod reduce;
+mod strips;
 mod types;
 
 use inrush_base::{Caps, Result};

@@ -23,31 +23,73 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The value in this copy of the lanes loop and in the next by one call, where there is a function for that.
-    pub(crate) fn pair(&mut self, v: ValId) -> Result<bool> {
+    /// The function of `f32` vectors that `v` is, and of what.
+    fn function_of(&self, v: ValId) -> Option<(&'static str, ValId)> {
+        if let Some(sum) = self.fused.sum(v) {
+            return Some(sum);
+        }
         let Def::Op { op, args } = &self.kernel.value(v).def else {
+            return None;
+        };
+        match args.as_slice() {
+            [arg] if self.dtype(*arg) != DType::Bool && self.elem(self.dtype(*arg)) == "f32" => {
+                Some((op.text(), *arg))
+            }
+            _ => None,
+        }
+    }
+
+    /// The value in `n` copies of the lanes loop, this one and the next, by one call, where there is a function for that.
+    pub(crate) fn together(&mut self, v: ValId, n: u32) -> Result<bool> {
+        let Some((name, arg)) = self.function_of(v) else {
             return Ok(false);
         };
-        let [arg] = args.as_slice() else {
-            return Ok(false);
-        };
-        let d = self.dtype(*arg);
-        if !self.var(*arg)?.1 || d == DType::Bool || self.elem(d) != "f32" {
+        if n < 2 || !self.var(arg)?.1 {
             return Ok(false);
         }
         let w = self.width();
-        let Some(f) = approx::pair(&mut self.helpers, op.text(), w, self.caps) else {
+        let Some(f) = approx::together(&mut self.helpers, name, w, n, self.caps) else {
             return Ok(false);
         };
-        let names = |e: &mut Self| -> Result<(String, String)> {
-            Ok((e.vector(*arg)?, format!("{v}{}", e.suffix())))
-        };
-        let (x0, y0) = names(self)?;
-        self.next_copy();
-        let (x1, y1) = names(self)?;
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for k in 0..n {
+            if k > 0 {
+                self.next_copy();
+            }
+            x.push(self.vector(arg)?);
+            y.push(format!("{v}{}", self.suffix()));
+        }
         let ty = self.helpers.vector("f32", w);
-        self.line(format!("{ty} {y0}, {y1}; {f}({x0}, {x1}, &{y0}, &{y1});"));
+        let (args, names) = (x.join(", "), y.join(", "));
+        let places = y.join(", &");
+        self.line(format!("{ty} {names}; {f}({args}, &{places});"));
         self.vars[v.index()] = Some((v.to_string(), true));
+        Ok(true)
+    }
+
+    /// One vector of a sum that has a function of its own.
+    pub(crate) fn fused_sum(&mut self, v: ValId) -> Result<bool> {
+        let Some((name, arg)) = self.fused.sum(v) else {
+            return Ok(false);
+        };
+        if !self.var(arg)?.1 {
+            let (x, _) = self.var(arg)?;
+            let text = match name {
+                approx::ONE_PLUS_ERF => {
+                    let f = self.helpers.libm("erf", "f32", 1);
+                    format!("1.0f + {f}({x} * 0.707106781f)")
+                }
+                _ => format!("1.0f + {}({x})", self.helpers.libm("tanh", "f32", 1)),
+            };
+            self.declare(v, &text, false);
+            return Ok(true);
+        }
+        let x = self.vector(arg)?;
+        let w = self.width();
+        let Some(f) = approx::function(&mut self.helpers, name, w, self.caps) else {
+            return Ok(false);
+        };
+        self.declare(v, &format!("{f}({x})"), true);
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ use inrush_loops::ReduceOp;
 
 impl Emitter<'_> {
     /// The neutral element as C text.
-    fn neutral(&self, op: ReduceOp, d: DType) -> String {
+    pub(crate) fn neutral(&self, op: ReduceOp, d: DType) -> String {
         let extreme = |low: bool| match d.int_range() {
             Some((lo, hi)) => {
                 let v = if low { lo } else { hi };

@@ -587,7 +587,11 @@ impl<'p, 'a> Placer<'p, 'a> {
             }
         }
         if chains {
-            return if ops <= lanes::BESIDE_CHAINS { 2 } else { 1 };
+            return match ops {
+                0..=12 => 4,
+                13..=lanes::BESIDE_CHAINS => 2,
+                _ => 1,
+            };
         }
         if stores || !starts.iter().any(|(_, s)| *s <= d) {
             return 1;

@@ -1,0 +1,150 @@
+//! Sums with vector functions of their own: `1 + erf(x * sqrt(1/2))` and `1 + tanh(x)`, as gelu has them.
+
+use crate::approx::{ONE_PLUS_ERF, ONE_PLUS_TANH};
+use inrush_base::DType;
+use inrush_kernel::{Def, Item, Kernel, Role, ValId};
+use inrush_loops::ScalarOp;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+#[derive(Default)]
+pub(crate) struct Fused {
+    /// Sums inside of lanes loops: the function and its operand.
+    sums: FxHashMap<ValId, (&'static str, ValId)>,
+    /// What nothing but such sums uses, so that it needs no line.
+    unused: FxHashSet<ValId>,
+}
+
+impl Fused {
+    pub fn find(kernel: &Kernel) -> Fused {
+        let mut out = Fused::default();
+        let mut uses = vec![0u32; kernel.values.len()];
+        let mut seen = FxHashSet::default();
+        for items in [&kernel.head, &kernel.body] {
+            visit(items, false, &mut |item, lanes| {
+                out.item(kernel, item, lanes, &mut seen, &mut uses);
+            });
+        }
+        let mut sums: Vec<ValId> = out.sums.keys().copied().collect();
+        sums.sort();
+        for v in sums {
+            let Some((function, _)) = operand(kernel, v) else {
+                continue;
+            };
+            out.let_go(function, &mut uses);
+            if out.unused(function)
+                && out.sums[&v].0 == ONE_PLUS_ERF
+                && let Some(scaled) = kernel.value(function).def.operands().first()
+            {
+                out.let_go(*scaled, &mut uses);
+            }
+        }
+        out
+    }
+
+    /// One use less.
+    fn let_go(&mut self, v: ValId, uses: &mut [u32]) {
+        uses[v.index()] -= 1;
+        if uses[v.index()] == 0 {
+            self.unused.insert(v);
+        }
+    }
+
+    fn item(
+        &mut self,
+        kernel: &Kernel,
+        item: &Item,
+        lanes: bool,
+        seen: &mut FxHashSet<ValId>,
+        uses: &mut [u32],
+    ) {
+        let mut used = |v: ValId| uses[v.index()] += 1;
+        match item {
+            // A value that several loops evaluate is one value.
+            Item::Let(v) if !seen.insert(*v) => {}
+            Item::Let(v) => {
+                let value = kernel.value(*v);
+                value.def.operands().into_iter().for_each(&mut used);
+                if lanes
+                    && value.dtype == DType::F32
+                    && let Some(sum) = sum(kernel, *v)
+                {
+                    self.sums.insert(*v, sum);
+                }
+            }
+            Item::Update { value, .. } => used(*value),
+            Item::Store { value, mask, .. } => {
+                used(*value);
+                mask.iter().copied().for_each(used);
+            }
+            Item::Acc(_) | Item::Loop(_) => {}
+        }
+    }
+
+    /// The function that gives `v`, and of what.
+    pub fn sum(&self, v: ValId) -> Option<(&'static str, ValId)> {
+        self.sums.get(&v).copied()
+    }
+
+    /// Whether `v` needs no line.
+    pub fn unused(&self, v: ValId) -> bool {
+        self.unused.contains(&v)
+    }
+}
+
+fn visit(items: &[Item], lanes: bool, f: &mut dyn FnMut(&Item, bool)) {
+    for item in items {
+        f(item, lanes);
+        if let Item::Loop(l) = item {
+            visit(&l.body, lanes || matches!(l.role, Role::Lanes { .. }), f);
+        }
+    }
+}
+
+fn number(kernel: &Kernel, v: ValId) -> Option<f64> {
+    match kernel.value(v).def {
+        Def::Const(c) => Some(c.as_f64()),
+        _ => None,
+    }
+}
+
+/// The operand of a commutative operation whose other operand is a number, and the number.
+fn with_number(kernel: &Kernel, v: ValId, wanted: ScalarOp) -> Option<(ValId, f64)> {
+    let Def::Op { op, args } = &kernel.value(v).def else {
+        return None;
+    };
+    if *op != wanted {
+        return None;
+    }
+    match (number(kernel, args[0]), number(kernel, args[1])) {
+        (None, Some(c)) => Some((args[0], c)),
+        (Some(c), None) => Some((args[1], c)),
+        _ => None,
+    }
+}
+
+/// Of `1 + f(x)`: the value of `f(x)`, and `x`.
+fn operand(kernel: &Kernel, v: ValId) -> Option<(ValId, ValId)> {
+    let (function, one) = with_number(kernel, v, ScalarOp::Add)?;
+    match &kernel.value(function).def {
+        Def::Op { args, .. } if one == 1.0 && args.len() == 1 => Some((function, args[0])),
+        _ => None,
+    }
+}
+
+fn sum(kernel: &Kernel, v: ValId) -> Option<(&'static str, ValId)> {
+    let (function, x) = operand(kernel, v)?;
+    let Def::Op { op, .. } = &kernel.value(function).def else {
+        return None;
+    };
+    // Of values that differ between lanes only: others are scalars.
+    let varies = |v: ValId| !matches!(kernel.value(v).def, Def::Const(_));
+    match op {
+        ScalarOp::Tanh => varies(x).then_some((ONE_PLUS_TANH, x)),
+        ScalarOp::Erf => {
+            let (x, c) = with_number(kernel, x, ScalarOp::Mul)?;
+            let wanted = std::f32::consts::FRAC_1_SQRT_2;
+            (c as f32 == wanted && varies(x)).then_some((ONE_PLUS_ERF, x))
+        }
+        _ => None,
+    }
+}

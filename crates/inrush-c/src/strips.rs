@@ -1,0 +1,207 @@
+//! Reductions over rows that lie far apart, as sums of columns are: by strips of columns whose accumulators stay in the first
+//! cache, a few rows at a time. Each of these rows is then read along its length, as memory likes it, instead of a few lines from
+//! every row.
+
+use crate::function::{Emitter, Lane, paren};
+use crate::types;
+use inrush_base::{DType, Result};
+use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};
+
+/// Rows that one sweep over a strip reads.
+const ROWS: i64 = 8;
+/// Rows from which on strips pay.
+const MANY: i64 = 8 * ROWS;
+/// Bytes between rows from which on a row is a place of its own for the hardware that fetches ahead.
+const APART: i64 = 1024;
+/// Bytes that the accumulators of a strip take.
+const STRIP_BYTES: i64 = 8192;
+
+/// A lanes loop in three parts: what starts, the loop over rows, what finishes.
+pub(crate) struct Strips<'k> {
+    lanes: &'k Loop,
+    before: &'k [Item],
+    rows: &'k Loop,
+    after: &'k [Item],
+    accs: Vec<AccId>,
+    /// The lanes loop's own name.
+    name: String,
+}
+
+impl Emitter<'_> {
+    /// The parts of a lanes loop that is worth it.
+    pub(crate) fn as_strips<'k>(&self, l: &'k Loop, name: &str) -> Option<Strips<'k>> {
+        if !matches!(
+            (&l.role, &l.range),
+            (Role::Lanes { .. }, Range::Block { .. })
+        ) {
+            return None;
+        }
+        let at = l.body.iter().position(|i| matches!(i, Item::Loop(_)))?;
+        let Item::Loop(rows) = &l.body[at] else {
+            return None;
+        };
+        let (before, after) = (&l.body[..at], &l.body[at + 1..]);
+        let Range::Full(extent) = rows.range else {
+            return None;
+        };
+        let mut accs = Vec::new();
+        for item in before {
+            match item {
+                Item::Acc(a) => accs.push(*a),
+                Item::Let(_) => {}
+                _ => return None,
+            }
+        }
+        let plain = |a: &AccId| {
+            let acc = &self.kernel.accs[a.index()];
+            !acc.op.is_arg() && acc.dtype != DType::Bool
+        };
+        let fits = rows.role == Role::Serial
+            && !accs.is_empty()
+            && accs.iter().all(plain)
+            && self.exprs.hint(extent) >= MANY
+            && (after.iter()).all(|i| matches!(i, Item::Let(_) | Item::Store { .. }));
+        if !fits {
+            return None;
+        }
+        let mut apart = false;
+        for item in &rows.body {
+            match item {
+                Item::Update { acc, .. } if accs.contains(acc) => {}
+                Item::Let(v) => match &self.kernel.value(*v).def {
+                    Def::Running { .. } | Def::Final(_) => return None,
+                    Def::Load { buf, offset, .. } => {
+                        let b = self.kernel.buffer(*buf);
+                        let along = access(self.exprs, *offset, l.sym, |_| false);
+                        let step = self.exprs.affine(*offset, &[rows.sym]);
+                        let step = step.map_or(0, |(c, _)| self.exprs.hint(c[0]));
+                        let bytes = step.saturating_mul(b.dtype.size() as i64).saturating_abs();
+                        apart |=
+                            b.role == BufRole::In && along == Access::Contiguous && bytes >= APART;
+                    }
+                    _ => {}
+                },
+                _ => return None,
+            }
+        }
+        apart.then(|| Strips {
+            lanes: l,
+            before,
+            rows,
+            after,
+            accs,
+            name: name.into(),
+        })
+    }
+
+    pub(crate) fn strips(&mut self, s: &Strips) -> Result<()> {
+        let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
+            return Ok(());
+        };
+        let sizes = s.accs.iter().map(|a| self.kernel.accs[a.index()].dtype);
+        let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
+        let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;
+        let count = paren(&self.expr(extent, false)?);
+        self.open(format!("for (i64 from = lo; from < hi; from += {strip})"));
+        self.line(format!(
+            "const i64 to = from + {strip} < hi ? from + {strip} : hi;"
+        ));
+        for a in &s.accs {
+            let acc = &self.kernel.accs[a.index()];
+            let elem = types::scalar(acc.dtype);
+            let neutral = self.neutral(acc.op, acc.dtype);
+            self.line(format!(
+                "{elem} strip{a}[{strip}] __attribute__((aligned(64))); \
+                 for (i64 k = 0; k < {strip}; k++) strip{a}[k] = {neutral};"
+            ));
+        }
+        self.line("i64 row = 0;");
+        self.open(format!("for (; row + {ROWS} <= {count}; row += {ROWS})"));
+        self.sweep(s, width, Some(ROWS.to_string()))?;
+        self.close();
+        let rest = self.exprs.modulo(extent, self.exprs.int(ROWS));
+        if !self.exprs.is_int(rest, 0) {
+            self.open(format!("if (row < {count})"));
+            self.sweep(s, width, Some(format!("{count} - row")))?;
+            self.close();
+        }
+        self.sweep(s, width, None)?;
+        self.close();
+        Ok(())
+    }
+
+    /// Goes over the strip once: takes so many rows into the accumulators, or finishes them.
+    fn sweep(&mut self, s: &Strips, width: u32, rows: Option<String>) -> Result<()> {
+        let name = &s.name;
+        let whole = match s.lanes.range {
+            Range::Block { extent, .. } => {
+                let rest = self.exprs.modulo(extent, self.exprs.int(width as i64));
+                self.exprs.is_int(rest, 0)
+            }
+            _ => false,
+        };
+        self.open("");
+        self.line(format!("i64 {name} = from;"));
+        self.open(format!("for (; {name} + {width} <= to; {name} += {width})"));
+        self.column(s, width, None, rows.as_deref())?;
+        self.close();
+        if !whole {
+            self.open(format!("if ({name} < to)"));
+            self.line(format!("const i64 c = to - {name};"));
+            self.column(s, width, Some("c".into()), rows.as_deref())?;
+            self.close();
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// One vector of the strip.
+    fn column(
+        &mut self,
+        s: &Strips,
+        width: u32,
+        count: Option<String>,
+        rows: Option<&str>,
+    ) -> Result<()> {
+        self.names.insert(s.lanes.sym, (s.name.clone(), false));
+        self.lane = Some(Lane {
+            sym: s.lanes.sym,
+            width,
+            count,
+            copies: 1,
+            copy: 0,
+        });
+        let done = self.column_items(s, width, rows);
+        self.lane = None;
+        done
+    }
+
+    fn column_items(&mut self, s: &Strips, width: u32, rows: Option<&str>) -> Result<()> {
+        let mut places = Vec::new();
+        for a in &s.accs {
+            let elem = types::scalar(self.kernel.accs[a.index()].dtype);
+            let ty = self.helpers.vector(elem, width);
+            let place = format!("*({ty} *)(strip{a} + ({} - from))", s.name);
+            self.line(format!("{ty} {a}_0 = {place};"));
+            places.push(format!("{place} = {a}_0;"));
+        }
+        for item in s.before {
+            if let Item::Let(_) = item {
+                self.items(std::slice::from_ref(item))?;
+            }
+        }
+        let Some(rows) = rows else {
+            return self.items(s.after);
+        };
+        let name = self.loop_name();
+        self.names.insert(s.rows.sym, (name.clone(), false));
+        self.line(format!("#pragma GCC unroll {ROWS}"));
+        self.open(format!(
+            "for (i64 {name} = row; {name} < row + ({rows}); {name}++)"
+        ));
+        self.items(&s.rows.body)?;
+        self.close();
+        places.iter().for_each(|p| self.line(p));
+        Ok(())
+    }
+}
