@@ -1,10 +1,11 @@
 """Makes the Python environment of the tests, `.venv` in the checkout, from python/requirements.txt.
 
-usage: setup_env.py [--bench] [--dir DIR] [--check]
+usage: setup_env.py [--bench | --clang] [--dir DIR] [--check]
 
 Does nothing when the environment is already there and its stamp matches the requirements, so it is safe to call before every
 test run. Prints the path of the environment's interpreter, and nothing else, on stdout. Exit code 3 when this machine
-cannot provide it. `--bench` takes requirements-bench.txt instead (the model zoo, scikit-learn).
+cannot provide it. `--bench` takes requirements-bench.txt instead (the model zoo, scikit-learn), `--clang`
+requirements-clang.txt (a C compiler for every target, 100 MB).
 
 pip's own settings apply: with PIP_EXTRA_INDEX_URL naming PyTorch's index of CPU-only wheels the download shrinks from
 about 2.7 GB to 0.2 GB on Linux.
@@ -99,7 +100,7 @@ def run(command, what):
         raise SetupError("%s failed (output above); command: %s" % (what, " ".join(command)))
 
 
-def build(directory, interpreter, requirements, stamp):
+def build(directory, interpreter, requirements, stamp, probe):
     if os.path.lexists(directory):
         if not os.path.exists(os.path.join(directory, "pyvenv.cfg")):
             raise SetupError("%s exists and is no virtual environment; move it away" % directory)
@@ -113,7 +114,7 @@ def build(directory, interpreter, requirements, stamp):
         [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--quiet", "--no-compile", "-r", requirements],
         "installing the requirements",
     )
-    run([python, "-c", "import torch, numpy, safetensors; torch.zeros(2) + 1"], "importing what was installed")
+    run([python, "-c", probe], "importing what was installed")
     with open(os.path.join(directory, "stamp"), "w", encoding="ascii") as handle:
         handle.write(stamp)
 
@@ -132,12 +133,15 @@ def locked(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bench", action="store_true", help="install requirements-bench.txt, into .venv-bench")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--bench", action="store_const", dest="kind", const="-bench", default="", help="install requirements-bench.txt, into .venv-bench")
+    which.add_argument("--clang", action="store_const", dest="kind", const="-clang", help="install requirements-clang.txt, into .venv-clang")
     parser.add_argument("--dir", help="where (default: .venv in the checkout)")
     parser.add_argument("--check", action="store_true", help="only say whether it is ready (exit code 0 or 1)")
     options = parser.parse_args()
-    requirements = os.path.join(HERE, "requirements-bench.txt" if options.bench else "requirements.txt")
-    directory = os.path.abspath(options.dir or os.path.join(HERE, "..", ".venv-bench" if options.bench else ".venv"))
+    requirements = os.path.join(HERE, "requirements%s.txt" % options.kind)
+    directory = os.path.abspath(options.dir or os.path.join(HERE, "..", ".venv" + options.kind))
+    probe = "import ziglang" if options.kind == "-clang" else "import torch, numpy, safetensors; torch.zeros(2) + 1"
     try:
         interpreter, version = find_interpreter()
         stamp = stamp_of(requirement_files(requirements), version)
@@ -147,7 +151,7 @@ def main():
             os.makedirs(os.path.dirname(directory), exist_ok=True)
             with locked(directory + ".lock"):
                 if not is_ready(directory, stamp):
-                    build(directory, interpreter, requirements, stamp)
+                    build(directory, interpreter, requirements, stamp, probe)
     except (SetupError, OSError) as error:
         say("error: %s" % error)
         return 3

@@ -205,6 +205,33 @@ def test_optimiser_steps(check):
     torch.testing.assert_close(run(params, True), run(twins, False), rtol=1e-4, atol=1e-5)
 
 
+def test_lists_of_tensors_share_launches():
+    """An optimiser's step over many tensors of mixed sizes is a few launches, each over a table of tensors."""
+    shapes = [(64, 64), (64,), (128, 64), (7,), (), (33, 5)] * 25
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: [torch.randn(s, generator=generator) for s in shapes]
+    params, grads = draw(), draw()
+
+    def run(compiled):
+        own = [torch.nn.Parameter(p.clone()) for p in params]
+        optimiser = torch.optim.AdamW(own, lr=0.1, foreach=True)
+        step = torch.compile(optimiser.step, backend="inrush", options={"cache": False}) if compiled else optimiser.step
+        for _ in range(2):
+            for p, g in zip(own, grads):
+                p.grad = g.clone()
+            step()
+        return [p.detach() for p in own]
+
+    torch.testing.assert_close(run(True), run(False), rtol=1e-4, atol=1e-5)
+    graph = inrush.last_compile().graphs[0]
+    assert not graph.calls
+    assert len(graph.kernels) <= 8, graph.kernels
+
+    f = lambda a, b: torch._foreach_add(torch._foreach_mul(a, b), 1.0)
+    torch.testing.assert_close(torch.compile(f, backend="inrush", options={"cache": False})(params, grads), f(params, grads))
+    assert len(inrush.last_compile().graphs[0].kernels) <= 2
+
+
 def test_tensor_subclasses():
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -417,6 +417,73 @@ impl Helpers {
         name
     }
 
+    /// Lanes of `from` as lanes of `to`, both C types.
+    pub(crate) fn convert(&mut self, x: &str, from: &str, to: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(to, w);
+        let narrow = w == 8 && types::bytes(from) == 4 && types::bytes(to) == 1;
+        if !(narrow && caps.isa == Isa::Avx2) {
+            return format!("__builtin_convertvector({x}, {v})");
+        }
+        // gcc takes such a vector apart; a shuffle of its bytes is three instructions.
+        let (from, bytes, words) = (
+            self.vector(from, w),
+            self.vector("i8", 32),
+            self.vector("i64", 4),
+        );
+        let name = format!("narrow_{from}_{v}");
+        let places: Vec<String> = (0..32).map(|k| (k % 8 * 4).to_string()).collect();
+        let places = places.join(",");
+        self.function(&name, format!("{v} {name}({from} x)"), |_| {
+            gcc_only(
+                &format!(
+                    "return ({v})(({words})__builtin_shuffle(({bytes})x, ({bytes}){{{places}}}))[0];"
+                ),
+                &format!("return __builtin_convertvector(x, {v});"),
+            )
+        });
+        format!("{name}({x})")
+    }
+
+    /// What division of `f32` leaves, by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
+    ///
+    /// In `f64` the product of a whole quotient of up to 29 bits and the divisor is exact, and so is what it leaves; other
+    /// quotients are the library's.
+    pub(crate) fn left_over(&mut self, which: &str, w: u32, caps: &Caps) -> String {
+        let (v, d) = (self.vector("f32", w), self.vector("f64", w));
+        let (i, l) = (self.vector("i32", w), self.vector("i64", w));
+        let one = self.libm("fmod", "f32", 2);
+        let slow = self.by_lane(&one, "f32", w, 2);
+        let fmod = format!("fmod_{v}");
+        let wide = self.broadcast("f64", w);
+        let bits = self.broadcast("i32", w);
+        self.function(&fmod, format!("{v} {fmod}({v} x, {v} y)"), |_| {
+            format!(
+                "const {i} sign = ({i})x & {bits}(-2147483647-1); \
+                 const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
+                 const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
+                 const {d} q = a / b; const {l} easy = q < {wide}(536870912.0); i64 all = -1; \
+                 for (i32 k = 0; k < {w}; k++) all &= easy[k]; \
+                 if (__builtin_expect(!all, 0)) return {slow}(x, y); \
+                 {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
+                 r += ({d})(({l})b & (r < {wide}(0.0))); \
+                 return ({v})(({i})__builtin_convertvector(r, {v}) | sign);"
+            )
+        });
+        if which == "fmod" {
+            return fmod;
+        }
+        let name = format!("remainder_{v}");
+        let sel = self.select("f32", w, caps);
+        let zero = self.broadcast("f32", w);
+        self.function(&name, format!("{v} {name}({v} x, {v} y)"), |_| {
+            format!(
+                "const {v} r = {fmod}(x, y), z = {zero}(0.0f); \
+                 return {sel}(({i})(r != z) & (({i})(y < z) ^ ({i})(r < z)), r + y, r);"
+            )
+        });
+        name
+    }
+
     /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
     pub(crate) fn guarded(&mut self, which: &str, elem: &str) -> String {
         let name = format!("{which}_{elem}");

@@ -259,8 +259,9 @@ impl Emitter<'_> {
                 format!("{f}({value})")
             }
             DType::Bool => {
-                let m = self.helpers.vector("u8", w);
-                format!("__builtin_convertvector({value} & 1, {m})")
+                let mask = self.mask_elem();
+                let bits = format!("{value} & 1");
+                self.helpers.convert(&bits, mask, "u8", w, self.caps)
             }
             _ => value.to_string(),
         }

@@ -235,6 +235,10 @@ impl Emitter<'_> {
                 let f = self.helpers.philox(w, caps);
                 format!("{f}({})", x.join(", "))
             }
+            ScalarOp::Remainder | ScalarOp::Fmod if elem == "f32" => {
+                let f = self.helpers.left_over(op.text(), w, caps);
+                format!("{f}({}, {})", x[0], x[1])
+            }
             ScalarOp::Remainder
             | ScalarOp::FloorDiv
             | ScalarOp::TruncDiv
@@ -415,9 +419,8 @@ impl Emitter<'_> {
 
     fn cast_vector(&mut self, x: &str, from: DType, to: DType) -> String {
         let w = self.width();
-        let convert = |e: &mut Self, x: &str, elem: &str| {
-            let ty = e.helpers.vector(elem, w);
-            format!("__builtin_convertvector({x}, {ty})")
+        let convert = |e: &mut Self, x: &str, from: &str, elem: &str| {
+            e.helpers.convert(x, from, elem, w, e.caps)
         };
         if from == to {
             return x.to_string();
@@ -437,7 +440,7 @@ impl Emitter<'_> {
             let x = if from_elem == "f32" {
                 x
             } else {
-                convert(self, &x, "f32")
+                convert(self, &x, from_elem, "f32")
             };
             let (st, ld) = (
                 self.helpers.half(to.name(), true, w, self.caps),
@@ -448,12 +451,11 @@ impl Emitter<'_> {
         let elem = self.elem(to);
         // Between small integers and floats there are instructions by way of 32 bits only.
         let small = |e: &str| !is_float(e) && types::bytes(e) < 4;
-        let x = if small(from_elem) && is_float(elem) || small(elem) && is_float(from_elem) {
-            convert(self, &x, "i32")
-        } else {
-            x
-        };
-        convert(self, &x, elem)
+        if small(from_elem) && is_float(elem) || small(elem) && is_float(from_elem) {
+            let x = convert(self, &x, from_elem, "i32");
+            return convert(self, &x, "i32", elem);
+        }
+        convert(self, &x, from_elem, elem)
     }
 
     pub(crate) fn bitcast(&mut self, v: ValId, arg: ValId, from: DType, to: DType) -> Result<()> {

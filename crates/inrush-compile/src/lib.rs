@@ -13,6 +13,7 @@ mod same;
 mod sequence;
 mod signature;
 mod sizes;
+mod together;
 mod tune;
 mod wrap;
 

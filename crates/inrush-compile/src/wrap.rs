@@ -4,6 +4,7 @@ use crate::functions::{Functions, Instance, Kernels};
 use crate::gpu::{GpuKernels, Launched};
 use crate::signature::Signature;
 use crate::sizes::Sizes;
+use crate::together::together;
 use inrush_base::{Error, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
@@ -104,8 +105,14 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
             for (s, e) in plan.load_steps.iter().zip(&k.load_steps) {
                 out.load_steps.push(w.step(s, e, k)?);
             }
-            for (s, e) in plan.steps.iter().zip(&k.steps) {
-                out.steps.push(w.step(s, e, k)?);
+            for group in together(plan, k) {
+                for (n, at) in group.into_iter().enumerate() {
+                    let mut step = w.step(&plan.steps[at], &k.steps[at], k)?;
+                    if let program::Step::Launch(l) = &mut step {
+                        l.beside = n > 0;
+                    }
+                    out.steps.push(step);
+                }
             }
         }
         Code::Gpu(k) => {
@@ -299,6 +306,7 @@ impl Wrap<'_> {
                 unit_cost: self.sizes.of(k.cost_per_unit)?,
                 scratch_bytes: self.optional(k.scratch_bytes)?,
                 serial: collides(&k.body),
+                beside: false,
                 origins,
             }),
             Step::Contraction(c) => self.contraction(c, kernel, buffers, sizes, origins)?,
@@ -329,6 +337,7 @@ impl Wrap<'_> {
             unit_cost: none,
             scratch_bytes: none,
             serial: false,
+            beside: false,
             origins: self.origins(l.steps.iter().map(|s| &steps[*s])),
         }))
     }

@@ -183,6 +183,9 @@ pub struct Launch {
     pub scratch_bytes: SizeId,
     /// Must run on one thread: its stores may collide.
     pub serial: bool,
+    /// Runs side by side with the launch before it, on which it does not depend.
+    #[serde(default)]
+    pub beside: bool,
     /// Names of the operators in it.
     pub origins: Vec<String>,
 }

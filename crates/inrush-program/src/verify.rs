@@ -81,11 +81,23 @@ impl Program {
             self.each_size(Line::Guard(k), [&g.left, &g.right])?;
         }
         self.buffer_places()?;
+        let mut before: Option<&Step> = None;
         for (k, s) in self.load_steps.iter().chain(&self.steps).enumerate() {
+            if k == self.load_steps.len() {
+                before = None;
+            }
             match s {
-                Step::Launch(l) => self.launch(Line::Step(k), l)?,
+                Step::Launch(l) => {
+                    self.launch(Line::Step(k), l)?;
+                    rule(
+                        !l.beside || matches!(before, Some(Step::Launch(_))),
+                        Line::Step(k),
+                        || "there is no launch beside which this one could run".into(),
+                    )?;
+                }
                 Step::Contract(c) => self.contract(Line::Step(k), c)?,
             }
+            before = Some(s);
         }
         for (k, o) in self.outputs.iter().enumerate() {
             let line = Line::Output(k);

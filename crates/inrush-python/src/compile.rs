@@ -457,6 +457,23 @@ fn recipe(
     Ok((recipe, objects))
 }
 
+/// Adds a launch to those that run side by side: `mul_add * 2, sum`.
+fn beside(kernels: &mut String, title: &str) {
+    let from = kernels.rfind(", ").map_or(0, |at| at + 2);
+    let (last, times) = match kernels[from..].split_once(" * ") {
+        Some((last, n)) => (last, n.parse().unwrap_or(1)),
+        None => (&kernels[from..], 1u32),
+    };
+    if last == title {
+        let more = format!("{title} * {}", times + 1);
+        kernels.truncate(from);
+        *kernels += &more;
+    } else {
+        *kernels += ", ";
+        *kernels += title;
+    }
+}
+
 /// Fills in what the report says of the program.
 fn describe(report: &mut Report, sequence: &Sequence, graph: &inrush_graph::Graph) {
     for part in &sequence.parts {
@@ -465,9 +482,13 @@ fn describe(report: &mut Report, sequence: &Sequence, graph: &inrush_graph::Grap
                 report.segments += 1;
                 for step in &s.program.steps {
                     match step {
-                        inrush_program::Step::Launch(l) => report
-                            .kernels
-                            .push(s.program.kernels[l.kernel as usize].title.clone()),
+                        inrush_program::Step::Launch(l) => {
+                            let title = &s.program.kernels[l.kernel as usize].title;
+                            match report.kernels.last_mut() {
+                                Some(k) if l.beside => beside(k, title),
+                                _ => report.kernels.push(title.clone()),
+                            }
+                        }
                         inrush_program::Step::Contract(_) => report.contractions += 1,
                     }
                 }

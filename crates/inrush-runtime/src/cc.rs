@@ -189,7 +189,7 @@ pub fn has_vector_math() -> bool {
 }
 
 /// Flags that every piece is compiled with. Strict floating point except that a product and a sum may fuse.
-fn compile_flags(isa: Isa) -> Vec<&'static str> {
+pub fn compile_flags(isa: Isa) -> Vec<&'static str> {
     let mut flags = vec![
         "-O2",
         "-std=gnu11",

@@ -6,6 +6,7 @@ use crate::bind;
 use crate::contract::Contraction;
 use crate::model::{KernelFn, Model, root};
 use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
+use crate::together::Together;
 use inrush_base::{Error, Result};
 use inrush_program::{BufferId, InputType, Launch, Output, Place, Step};
 use std::cell::RefCell;
@@ -13,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Work below this many bytes (or their equivalent) is not worth waking a second thread.
-const SERIAL_COST: i64 = 48 << 10;
+pub(crate) const SERIAL_COST: i64 = 48 << 10;
 /// A thread takes at least this much at a time.
-const CHUNK_COST: i64 = 24 << 10;
+pub(crate) const CHUNK_COST: i64 = 24 << 10;
 /// Prepared plans kept per model; the oldest goes first.
 const MAX_PREPARED: usize = 64;
 
@@ -55,6 +56,8 @@ enum Ready {
         serial: bool,
         scratch: usize,
     },
+    /// Launches side by side.
+    Together(Box<Together>),
     /// With its position, which is that of its packed operand.
     Contract(Box<Contraction>, usize),
     Nothing,
@@ -163,10 +166,22 @@ impl Model {
             }
         }
         let mut steps = Vec::with_capacity(p.steps.len());
-        for (at, step) in p.steps.iter().enumerate() {
-            steps.push(self.ready(step, at, &sizes)?);
+        let mut at = 0;
+        while at < p.steps.len() {
+            let beside = (p.steps[at + 1..].iter())
+                .take_while(|s| matches!(s, Step::Launch(l) if l.beside))
+                .count();
+            steps.push(match beside {
+                0 => self.ready(&p.steps[at], at, &sizes)?,
+                n => self.ready_together(&p.steps[at..=at + n], &sizes),
+            });
+            at += 1 + beside;
         }
-        let alone = |s: &Ready| matches!(s, Ready::Nothing | Ready::Launch { serial: true, .. });
+        let alone = |s: &Ready| match s {
+            Ready::Nothing | Ready::Launch { serial: true, .. } => true,
+            Ready::Together(t) => t.serial,
+            _ => false,
+        };
         Ok(Prepared {
             shared: !steps.iter().all(alone),
             symbols,
@@ -197,6 +212,20 @@ impl Model {
                 }
             }
         })
+    }
+
+    fn ready_together(&self, steps: &[Step], sizes: &[i64]) -> Ready {
+        let launches: Vec<&Launch> = (steps.iter())
+            .filter_map(|s| match s {
+                Step::Launch(l) => Some(l),
+                Step::Contract(_) => None,
+            })
+            .collect();
+        let threads = self.bound.pool.threads();
+        match Together::new(&launches, sizes, &self.symbols, threads) {
+            Some(t) => Ready::Together(Box::new(t)),
+            None => Ready::Nothing,
+        }
     }
 
     fn ready_launch(&self, l: &Launch, sizes: &[i64]) -> Ready {
@@ -378,6 +407,7 @@ impl Model {
                     })?;
                 self.check(*kernel, failed.into_inner())
             }
+            Ready::Together(t) => t.run(self, pointers),
             Ready::Contract(c, at) => c.run(
                 pointers,
                 self.bound.state.packed.get(*at).and_then(Option::as_ref),
@@ -386,7 +416,7 @@ impl Model {
         }
     }
 
-    fn check(&self, kernel: u32, code: i64) -> Result<()> {
+    pub(crate) fn check(&self, kernel: u32, code: i64) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
@@ -492,7 +522,7 @@ impl Model {
 const NO_SCRATCH: i32 = -1;
 
 /// Calls `f` with `bytes` of scratch that belong to this thread; null for none. Kept between calls.
-fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8) -> i32) -> i32 {
+pub(crate) fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8) -> i32) -> i32 {
     thread_local! {
         static SCRATCH: RefCell<Option<Storage>> = const { RefCell::new(None) };
     }

@@ -11,6 +11,7 @@ mod exec;
 mod model;
 mod planned;
 pub mod tensor;
+mod together;
 #[cfg(unix)]
 pub mod triton;
 mod weights;

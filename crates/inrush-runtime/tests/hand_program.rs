@@ -131,6 +131,7 @@ fn program() -> Program {
                 unit_cost: id(11),
                 scratch_bytes: id(9),
                 serial: false,
+                beside: false,
                 origins: vec![],
             }),
         ],

@@ -4,8 +4,8 @@
 use inrush_base::Result;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt, StmtId,
-    StoreMode,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt,
+    StmtId, StoreMode,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;

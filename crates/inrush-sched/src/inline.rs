@@ -6,7 +6,8 @@
 use inrush_base::Result;
 use inrush_expr::Expr;
 use inrush_loops::{
-    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StoreMode, scalar::OpClass,
+    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StoreMode,
+    scalar::OpClass,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;

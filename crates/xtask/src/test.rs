@@ -22,11 +22,14 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
             .arg(root().join("python").join("gen_op_cases.py"))
             .arg(&cases))?;
         gpu_kernels(&python)?;
+        if let Some(clang) = clang() {
+            env.push(("INRUSH_CLANG", clang));
+        }
         env.push(("INRUSH_OP_CASES", cases.display().to_string()));
         env.push(("INRUSH_PYTHON", python));
     }
     step("tests");
-    let interpreter = env.last().map(|(_, python)| python.clone());
+    let interpreter = (env.iter().find(|e| e.0 == "INRUSH_PYTHON")).map(|(_, p)| p.clone());
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
     cargo(&["test", "--release", "--workspace"], &env)?;
     if let Some(python) = interpreter {
@@ -90,6 +93,24 @@ fn install(python: &str) -> Result<(), String> {
         .arg(&wheel))
 }
 
+/// A clang with all targets, from an environment of its own: a test builds the C of the file tests with it, for vectors that this
+/// machine may not have.
+fn clang() -> Option<String> {
+    step("clang (100 MB the first time)");
+    let at = "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'))";
+    let found = python_with("setup_env.py", &["--clang"])
+        .and_then(|python| output(Command::new(python).args(["-c", at])));
+    match found {
+        // A test splits the words of this.
+        Ok(path) if !path.contains(char::is_whitespace) => Some(format!("{path} cc")),
+        other => {
+            let why = other.err().unwrap_or_else(|| "its path has spaces".into());
+            eprintln!("skipped: C for NEON and by clang is not built, there is no clang: {why}");
+            None
+        }
+    }
+}
+
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
 const GPU_BUILDS: &str = "40";
 
@@ -138,17 +159,28 @@ fn step(what: &str) {
 
 /// Runs the set-up script with the machine's Python; gives the interpreter of the environment, its last line.
 fn python(script: &str) -> Result<String, String> {
-    let out = Command::new("python3")
-        .arg(root().join("python").join(script))
+    python_with(script, &[])
+}
+
+fn python_with(script: &str, args: &[&str]) -> Result<String, String> {
+    let path = root().join("python").join(script);
+    output(Command::new("python3").arg(path).args(args)).map_err(|e| {
+        format!("python/{script}: {e}; --no-python leaves out what needs Python 3.10 or later")
+    })
+}
+
+/// The last line of what a command prints.
+fn output(command: &mut Command) -> Result<String, String> {
+    let out = command
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|e| format!("python3 (3.10 or later) is needed for the operator cases: {e}; --no-python leaves them out"))?;
+        .map_err(|e| e.to_string())?;
     if !out.status.success() {
-        return Err(format!("python/{script} failed ({})", out.status));
+        return Err(format!("failed ({})", out.status));
     }
     let text = String::from_utf8_lossy(&out.stdout);
     text.lines()
         .last()
-        .map(str::to_string)
-        .ok_or_else(|| format!("python/{script} named no interpreter"))
+        .map(|l| l.trim().to_string())
+        .ok_or_else(|| "printed nothing".into())
 }

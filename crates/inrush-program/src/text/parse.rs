@@ -439,6 +439,7 @@ impl Parser<'_> {
             unit_cost: self.size_of("cost")?,
             scratch_bytes: self.size_of("scratch")?,
             serial: self.s.eat_word("serial")?,
+            beside: self.s.eat_word("beside")?,
             origins: self.origins()?,
         })
     }

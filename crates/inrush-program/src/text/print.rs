@@ -157,7 +157,7 @@ fn place(sizes: &Sizes, place: &Place) -> String {
 fn step(sizes: &Sizes, s: &Step) -> String {
     match s {
         Step::Launch(l) => format!(
-            "launch k{} {} sizes {} units {} cost {} scratch {}{} from {}",
+            "launch k{} {} sizes {} units {} cost {} scratch {}{}{} from {}",
             l.kernel,
             buffers(&l.buffers),
             sizes.list(&l.sizes),
@@ -165,6 +165,7 @@ fn step(sizes: &Sizes, s: &Step) -> String {
             sizes.get(l.unit_cost),
             sizes.get(l.scratch_bytes),
             if l.serial { " serial" } else { "" },
+            if l.beside { " beside" } else { "" },
             names(&l.origins)
         ),
         Step::Contract(c) => {

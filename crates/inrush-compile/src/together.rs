@@ -1,0 +1,103 @@
+//! Which launches on a CPU run side by side.
+//!
+//! Starting threads costs more than a short launch does. Steps that do not depend on each other are shared out among threads
+//! together where all of them are short, or where all run the same code, as the steps of an optimiser over a list of tensors do.
+
+use crate::functions::{Instance, Kernels};
+use inrush_loops::BufId;
+use inrush_sched::{Plan, Regions, Step};
+
+/// Work up to which a launch is short, in bytes moved or their equivalent.
+const SHORT: i64 = 256 << 10;
+/// Launches that run side by side.
+const MOST: usize = 1024;
+/// How far back a step may move.
+const WINDOW: usize = 128;
+
+struct Group {
+    steps: Vec<usize>,
+    /// The kernel that all of them run.
+    kernel: Option<u32>,
+    /// All are short.
+    short: bool,
+    /// More may join.
+    open: bool,
+}
+
+/// The order in which to issue a plan's steps, those of an inner list side by side.
+pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
+    let regions = plan.regions();
+    let exprs = &plan.loops.exprs;
+    let touches: Vec<Touches> = (plan.steps.iter().zip(&kernels.steps))
+        .map(|(s, e)| Touches::of(s, e))
+        .collect();
+    let mut groups: Vec<Group> = Vec::new();
+    for (at, (step, e)) in plan.steps.iter().zip(&kernels.steps).enumerate() {
+        let open = matches!(step, Step::Kernel(_));
+        let k = &kernels.distinct[e.kernel as usize];
+        let work = exprs
+            .hint(k.units)
+            .saturating_mul(exprs.hint(k.cost_per_unit));
+        let known = exprs.as_int(k.units).is_some();
+        let one = Group {
+            steps: vec![at],
+            kernel: Some(e.kernel),
+            short: known && work <= SHORT,
+            open,
+        };
+        // It may move up to the last step that it depends on, but not into that one's group.
+        let stop = groups.len().saturating_sub(WINDOW);
+        let depends = |g: &Group| {
+            let mut earlier = g.steps.iter().map(|s| &touches[*s]);
+            earlier.any(|t| t.clash(&touches[at], &regions))
+        };
+        let first = (stop..groups.len())
+            .rev()
+            .find(|g| depends(&groups[*g]))
+            .map_or(stop, |g| g + 1);
+        match (first..groups.len()).find(|g| groups[*g].takes(&one)) {
+            Some(g) => groups[g].join(one),
+            None => groups.push(one),
+        }
+    }
+    groups.into_iter().map(|g| g.steps).collect()
+}
+
+impl Group {
+    fn takes(&self, one: &Group) -> bool {
+        let same = self.kernel.is_some() && self.kernel == one.kernel;
+        let short = self.short && one.short;
+        self.open && one.open && (same || short) && self.steps.len() < MOST
+    }
+
+    fn join(&mut self, one: Group) {
+        self.steps.extend(one.steps);
+        self.short &= one.short;
+        self.kernel = self.kernel.filter(|k| Some(*k) == one.kernel);
+    }
+}
+
+/// The buffers of a step.
+struct Touches {
+    written: Vec<BufId>,
+    all: Vec<BufId>,
+}
+
+impl Touches {
+    fn of(step: &Step, e: &Instance) -> Touches {
+        let written = step.writes().to_vec();
+        let mut all = step.reads().to_vec();
+        all.extend(written.iter().chain(&e.buffers).copied());
+        all.sort();
+        all.dedup();
+        Touches { written, all }
+    }
+
+    /// Whether the order of two steps matters: one writes what the other touches.
+    fn clash(&self, other: &Touches, regions: &Regions) -> bool {
+        let meets = |written: &[BufId], all: &[BufId]| {
+            (written.iter()).any(|w| all.iter().any(|b| regions.overlap(*w, *b)))
+        };
+        meets(&self.written, &other.all) || meets(&other.written, &self.all)
+    }
+}
