@@ -1,6 +1,6 @@
 """Compiled models on a GPU: right results, latency, first calls, the host's share. Needs no Rust and no network.
 
-usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,kernels,errors,chain,zoo,train,first] [--seconds S] [--json FILE]
+usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,kernels,errors,graphs,chain,zoo,train,first] [--seconds S] [--json FILE]
 
 Beside this file lie `gpu_errors.py` and, here or in `tests`, `user_kernels.py`. MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. Times of compilers are
 taken in turns in one process; first calls are made in processes of their own, with empty caches and again with full ones.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import importlib.util
 import json
 import math
@@ -275,6 +276,107 @@ class Run:
 
         self.attempt("kernel", "50 launches", timed)
 
+    def graphs(self) -> None:
+        """What is kept from call to call: captured calls, lists of launches."""
+
+        def same(got: Any, want: Any) -> float:
+            worst = error(tensors(got), tensors(want))
+            if not worst < 1e-3:
+                raise AssertionError(f"error {worst}")
+            return worst
+
+        def static_inputs() -> float:
+            """Parameters are read where they lie, also after they were written or moved; what callers hold stays."""
+            model = Tiny().cuda()
+            f = torch.compile(model, backend="inrush", mode="reduce-overhead")
+            held, worst = [], 0.0
+            with torch.no_grad():
+                for k in range(12):
+                    if k in (5, 8):
+                        model.a.weight.mul_(1.5)
+                    if k == 10:
+                        model.b.weight.data = model.b.weight.data.clone() * 2
+                    x = torch.randn(32, 64, device="cuda")
+                    held.append((f(x), model(x)))
+            for got, want in held:
+                worst = max(worst, same(got, want))
+            return worst
+
+        def several_shapes() -> float:
+            f = compiled(lambda x, y: torch.softmax(x @ y.t(), -1) + x.sum(), "inrush", graphs=True)
+            worst = 0.0
+            for k in range(24):
+                n = (3, 17, 64)[k % 3]
+                x, y = torch.randn(n, 32, device="cuda"), torch.randn(n, 32, device="cuda")
+                worst = max(worst, same(f(x, y), torch.softmax(x @ y.t(), -1) + x.sum()))
+            return worst
+
+        def written_inputs() -> float:
+            f = compiled(lambda x: x.add_(1).sum() * 2, "inrush", graphs=True)
+            x, y, worst = torch.zeros(100, device="cuda"), torch.zeros(100, device="cuda"), 0.0
+            for k in range(10):
+                worst = max(worst, same(f(x), (y.add_(1).sum() * 2)), same(x, y))
+                if k == 6:
+                    x = x.clone()
+            return worst
+
+        def no_memory_left() -> float:
+            def used() -> int:
+                gc.collect()
+                torch.cuda.synchronize()
+                return torch.cuda.memory_allocated()
+
+            def inside() -> list[int]:
+                model, x = Tiny().cuda(), torch.randn(4096, 64, device="cuda")
+                f = compiled(model, "inrush", graphs=True)
+                now = []
+                with torch.no_grad():
+                    for _ in range(40):
+                        f(x)
+                        now.append(used())
+                return now
+
+            before = used()
+            now = inside()
+            if max(now[10:]) > now[10]:
+                raise AssertionError(f"memory grows from call to call: {now}")
+            torch._dynamo.reset()
+            after = used()
+            if after - before > 1 << 20:
+                raise AssertionError(f"{after - before} bytes are still held, {now[-1] - before} were")
+            return 0.0
+
+        def lists() -> float:
+            """Launches in a row with other addresses at each call, on two streams and in somebody's capture."""
+
+            def f(x: Any) -> Any:
+                for k in range(6):
+                    x = torch.softmax(x, k % 2)
+                return x, x.t().contiguous()
+
+            g = compiled(f, "inrush")
+            other, held = torch.cuda.Stream(), []
+            for k in range(16):
+                x = torch.randn(64, 64, device="cuda")
+                if k % 4 == 3:
+                    other.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(other):
+                        held.append((g(x), f(x), x))
+                    torch.cuda.current_stream().wait_stream(other)
+                else:
+                    held.append((g(x), f(x), x))
+            worst = max(same(got, want) for got, want, _ in held)
+            x = torch.randn(64, 64, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                got = g(x)
+            x.copy_(torch.randn(64, 64, device="cuda"))
+            graph.replay()
+            return max(worst, same(got, f(x)))
+
+        for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists):
+            self.attempt("graphs", case.__name__, lambda case=case: self.row("graphs", case.__name__, error=case()))
+
     def errors(self) -> None:
         """What goes wrong."""
 
@@ -410,7 +512,7 @@ class Run:
         start = time.monotonic()
         late = lambda: time.monotonic() - start > self.args.seconds  # noqa: E731
         for section in self.args.sections.split(","):
-            if section in ("smoke", "kernels", "errors", "chain"):
+            if section in ("smoke", "kernels", "errors", "graphs", "chain"):
                 getattr(self, section)()
             elif section in ("zoo", "train"):
                 method = self.model if section == "zoo" else self.training
@@ -464,7 +566,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models")
     parser.add_argument("--names", default="")
-    parser.add_argument("--sections", default="smoke,kernels,errors,chain,zoo,train,first")
+    parser.add_argument("--sections", default="smoke,kernels,errors,graphs,chain,zoo,train,first")
     parser.add_argument("--dtypes", default="bf16,f32")
     parser.add_argument("--inductor", action="store_true", help="measure torch.compile's own beside")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs too")

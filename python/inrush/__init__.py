@@ -59,6 +59,11 @@ def __getattr__(name: str) -> Any:
 
     value = getattr(importlib.import_module(f"inrush.{module}"), name)
     globals()[name] = value
+    if name == "backend":
+        # Whoever asks for it is about to compile: what builds kernels for GPUs starts while the function is captured.
+        from inrush import _gpu
+
+        _gpu.warm()
     if name == "backend" and os.environ.get("INRUSH_WARM_START", "") not in ("", "0"):
         from inrush._warm import warm_start
 

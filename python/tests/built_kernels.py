@@ -1,4 +1,7 @@
-"""Triton kernels of users, built for a GPU that is not there. Run by `test_gpu_kernels.py`."""
+"""Triton kernels of users, built for a GPU that is not there. Run by `test_gpu_kernels.py`.
+
+usage: built_kernels.py ["without triton"]
+"""
 
 import json
 import os
@@ -53,8 +56,22 @@ def graph(kernel):
     return torch.fx.GraphModule(torch.nn.Module(), g)
 
 
+def without_triton():
+    """As on a machine that does not have it."""
+    import importlib.metadata
+
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    importlib.metadata.version = version
+
+
 def main():
-    for name, kernel in (("good", good_kernel), ("bad", bad_kernel)):
+    cases = (("good", good_kernel), ("bad", bad_kernel))
+    if sys.argv[1:] == ["without triton"]:
+        without_triton()
+        cases = (("without triton", good_kernel),)
+    for name, kernel in cases:
         gm = _kernels.rewrite(graph(kernel))
         row = {"name": name, "failed": None}
         try:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import inrush
 from conftest import same_layout, tensors
+from inrush import _layouts
 from test_models import MODELS
 
 
@@ -100,13 +101,55 @@ def cases():
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]
         yield f"{name}, eval", lambda make=make, inputs=inputs: compare(no_grad(make().eval()), (inputs(2),))
+    yield "channels last", channels_last
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))
 
 
+class Halves(nn.Module):
+    """Convolutions that are laid out with channels last; one result is a picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 2)
+        x = F.relu(self.second(x) + x)
+        return x, self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def channels_last():
+    model, x = Halves().eval().bfloat16(), torch.randn(2, 3, 16, 16).bfloat16()
+    exact = Halves().eval()
+    exact.load_state_dict(model.state_dict())
+    compiled = torch.compile(no_grad(model), backend="inrush", options={"strict": True, "cache": False})
+    with torch.no_grad():
+        wanted, like = exact(x.float()), model(x)
+        for _ in range(2):
+            got = compiled(x)
+            same_layout(got, like)
+            for g, w in zip(got, wanted):
+                assert (g.float() - w).norm() < 0.02 * w.norm()
+
+
 def no_grad(model: nn.Module):
     return torch.no_grad()(lambda x: model(x))
+
+
+def count_copies(row):
+    """Has ``row`` tell how many tensors were laid out anew."""
+    lay_out = _layouts.channels_last
+
+    def counted(gm):
+        before = len(gm.graph.nodes)
+        done = lay_out(gm)
+        row["relaid"] = len(gm.graph.nodes) - before
+        return done
+
+    return lay_out, counted
 
 
 def main():
@@ -114,6 +157,7 @@ def main():
         torch._dynamo.reset()
         torch.manual_seed(0)
         row = {"name": name, "failed": None}
+        kept, _layouts.channels_last = count_copies(row)
         try:
             run()
             done = inrush.last_compile()
@@ -121,6 +165,7 @@ def main():
             row |= {"kernels": done.kernels, "libraries": [op for g in graphs for op in g.libraries], "called": done.fallbacks}
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"[:3000]
+        _layouts.channels_last = kept
         print(json.dumps(row), flush=True)
     return 0
 

@@ -37,3 +37,8 @@ def test_products_are_a_librarys(rows):
 def test_nothing_is_called_that_need_not_be(rows):
     for name in ("reductions", "product", "views", "in_place", "numbers", "attention, eval", "convolutional, eval"):
         assert not rows[name]["called"], rows[name]
+
+
+def test_pictures_of_half_types_get_channels_last(rows):
+    # The input and two filters are laid out, by one segment or one launch; the picture among the results is laid back.
+    assert rows["channels last"]["relaid"] == 4

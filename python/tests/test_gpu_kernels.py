@@ -59,3 +59,8 @@ def test_kernels_are_built_for_a_gpu(built):
 def test_a_kernel_that_does_not_compile_says_where(built):
     told = built["bad"]["failed"]
     assert "bad_kernel" in told and "built_kernels.py" in told and "no_such_function" in told, told
+
+
+def test_without_triton_the_error_names_it(tmp_path):
+    told = lines("built_kernels.py", "without triton", env={"INRUSH_CACHE_DIR": str(tmp_path)})["without triton"]["failed"]
+    assert told.startswith("MachineError") and "`triton`, which is not installed" in told
