@@ -465,6 +465,23 @@ impl Node {
         self.body().writes()
     }
 
+    /// [`Node::reads`] and [`Node::writes`] in one pass.
+    pub fn uses(&self) -> (Bufs, Bufs) {
+        let (mut reads, mut writes) = (Bufs::new(), Bufs::new());
+        if let Node::Contraction(c) = self {
+            add(&mut reads, c.a.buf);
+            add(&mut reads, c.b.buf);
+        }
+        for s in &self.body().stmts {
+            match s {
+                Stmt::Load { buf, .. } => add(&mut reads, *buf),
+                Stmt::Store { buf, .. } => add(&mut writes, *buf),
+                _ => {}
+            }
+        }
+        (reads, writes)
+    }
+
     pub fn cost(&self, loops: &Loops) -> Cost {
         let mut cost = self.body().cost(loops);
         if let Node::Contraction(c) = self {
@@ -522,10 +539,13 @@ fn hint_product(exprs: &Exprs, sizes: impl Iterator<Item = Expr>) -> i64 {
 
 fn unique(items: impl Iterator<Item = BufId>) -> Bufs {
     let mut out = Bufs::new();
-    for b in items {
-        if !out.contains(&b) {
-            out.push(b);
-        }
-    }
+    items.for_each(|b| add(&mut out, b));
     out
+}
+
+#[inline]
+fn add(out: &mut Bufs, b: BufId) {
+    if !out.contains(&b) {
+        out.push(b);
+    }
 }

@@ -28,8 +28,8 @@ impl Deps {
     pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
         let n = loops.buffers.len();
         let mut d = Deps {
-            reads: nodes.iter().map(Node::reads).collect(),
-            writes: nodes.iter().map(Node::writes).collect(),
+            reads: Vec::with_capacity(nodes.len()),
+            writes: Vec::with_capacity(nodes.len()),
             writers: lists(n),
             readers: lists(n),
             aliased: vec![false; n],
@@ -54,15 +54,18 @@ impl Deps {
                 d.output[loops.storage(*buffer).index()] = true;
             }
         }
-        for k in 0..nodes.len() {
-            for b in &d.reads[k] {
+        for (k, node) in nodes.iter().enumerate() {
+            let (reads, writes) = node.uses();
+            for b in &reads {
                 d.readers[b.index()].push(k as u32);
                 push_last(&mut d.storage_readers[loops.storage(*b).index()], k as u32);
             }
-            for b in &d.writes[k] {
+            for b in &writes {
                 d.writers[b.index()].push(k as u32);
                 push_last(&mut d.storage_writers[loops.storage(*b).index()], k as u32);
             }
+            d.reads.push(reads);
+            d.writes.push(writes);
         }
         d
     }
@@ -139,12 +142,10 @@ pub(crate) fn live_nodes(loops: &Loops, nodes: &[Node]) -> Vec<bool> {
     }
     let mut live = vec![false; nodes.len()];
     for (k, node) in nodes.iter().enumerate().rev() {
-        live[k] = node
-            .writes()
-            .iter()
-            .any(|b| wanted[loops.storage(*b).index()]);
+        let (reads, writes) = node.uses();
+        live[k] = writes.iter().any(|b| wanted[loops.storage(*b).index()]);
         if live[k] {
-            for b in node.reads() {
+            for b in reads {
                 wanted[loops.storage(b).index()] = true;
             }
         }

@@ -51,8 +51,8 @@ impl Life {
         for u in units {
             let mut used = Bufs::new();
             for m in &fused.dag.members[*u] {
-                let n = &fused.nodes[*m as usize];
-                for b in n.reads().into_iter().chain(n.writes()) {
+                let (reads, writes) = fused.nodes[*m as usize].uses();
+                for b in reads.into_iter().chain(writes) {
                     let b = loops.storage(b);
                     if life.bytes[b.index()] > 0 && !used.contains(&b) {
                         used.push(b);

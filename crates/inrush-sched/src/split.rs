@@ -4,7 +4,7 @@
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Check, Coords, Level, Loops, Node, ReduceOp, ScalarOp,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Check, Coords, Level, Loops, Node, ReduceOp, ScalarOp,
     Stmt, StmtId, StoreMode,
 };
 use smallvec::{SmallVec, smallvec};
@@ -27,7 +27,10 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
             Some(_) => ragged::chunks(loops, &mut node, caps)?.map(|length| (1, Some(length))),
             None => chunks(loops, &mut node, caps, options)?.map(|count| (count, None)),
         };
-        let writes = node.writes();
+        let writes = match length.is_some() || !known.is_empty() {
+            true => node.writes(),
+            false => Bufs::new(),
+        };
         match (length, node) {
             (Some((count, length)), Node::Body(body)) => {
                 let spread = length.and_then(|n| known.spread(loops, &body, n));

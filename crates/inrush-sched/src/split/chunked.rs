@@ -35,11 +35,12 @@ impl Known {
         self.bodies.push((body, sums));
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.bodies.is_empty()
+    }
+
     /// Drops what reads storage that has been written anew.
     pub fn forget(&mut self, loops: &Loops, writes: &[BufId]) {
-        if self.bodies.is_empty() {
-            return;
-        }
         let written: Vec<BufId> = writes.iter().map(|b| loops.storage(*b)).collect();
         self.bodies.retain(|(body, _)| {
             let mut reads = body.reads().into_iter();
