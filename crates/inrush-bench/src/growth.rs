@@ -31,9 +31,10 @@ pub fn growth(a: &Args) -> Result<Value> {
         target: "native".into(),
         threads: Some(a.threads()),
     })?;
-    let kinds: [(&str, fn(usize) -> Text); 3] = [
+    let kinds: [(&str, fn(usize) -> Text); 4] = [
         ("pointwise chain", pointwise),
         ("matmul chain", chain),
+        ("shared weights", shared),
         ("transformer", transformer),
     ];
     let mut report = Vec::new();
@@ -171,6 +172,27 @@ fn chain(operators: usize) -> Text {
     t.output(x)
 }
 
+/// Blocks of product, bias, activation, residual and norm that all read the same few weights.
+fn shared(operators: usize) -> Text {
+    const T: &str = "f32[8, 32]";
+    let mut t = Text::new();
+    let mut x = t.given(T, "input 0");
+    let weights: Vec<usize> = (0..4).map(|_| t.weight("f32[32, 32]")).collect();
+    let (b, g) = (t.weight("f32[32]"), t.weight("f32[32]"));
+    for block in 0..operators.div_ceil(5) {
+        let w = weights[block % weights.len()];
+        let y = t.call(T, &format!("aten.mm.default(%{x}, %{w})"));
+        let y = t.call(T, &format!("aten.add.Tensor(%{y}, %{b}, 1)"));
+        let y = t.call(T, &format!("aten.gelu.default(%{y}, \"none\")"));
+        let y = t.call(T, &format!("aten.add.Tensor(%{x}, %{y}, 1)"));
+        x = t.call(
+            T,
+            &format!("aten.layer_norm.default(%{y}, [32], %{g}, %{b}, 1e-5, false)"),
+        );
+    }
+    t.output(x)
+}
+
 /// Weights of one block: two norms, the four linear layers.
 fn block_weights(t: &mut Text) -> Vec<usize> {
     let types = [
@@ -252,6 +274,7 @@ mod tests {
         for (make, products) in [
             (pointwise as fn(usize) -> Text, 1),
             (chain, 15),
+            (shared, 12),
             (transformer, 4 * 6),
         ] {
             let text = make(60);

@@ -289,19 +289,19 @@ impl Fuser<'_> {
                     return None;
                 }
                 let mut near: SmallVec<[u32; 4]> = SmallVec::new();
-                let lists = [
-                    Some(&self.deps.writers[b_buf.index()][..]),
-                    (b_writes || siblings).then(|| &self.deps.readers[b_buf.index()][..]),
-                ];
-                for list in lists.into_iter().flatten() {
-                    for m in list {
-                        if self.f.dag.unit_of(*m as usize) == a {
-                            let m = owner(*m, a);
-                            if !near.contains(&m) {
-                                near.push(m);
-                            }
-                        }
+                let mut put = |m: u32| {
+                    let m = owner(m, a);
+                    if !near.contains(&m) {
+                        near.push(m);
                     }
+                };
+                let (writers, readers) = (
+                    &self.deps.writers[b_buf.index()],
+                    &self.deps.readers[b_buf.index()],
+                );
+                self.members_among(a, writers, &self.deps.writes, b_buf, &mut put);
+                if b_writes || siblings {
+                    self.members_among(a, readers, &self.deps.reads, b_buf, &mut put);
                 }
                 for m in near {
                     debug_assert!(ma.contains(&m));
@@ -321,6 +321,26 @@ impl Fuser<'_> {
             }
         }
         Some(out)
+    }
+
+    /// Calls `f` with the members of a unit that touch `buf`: `nodes` do, and `touched` says what each node touches. The
+    /// shorter list is searched, since a weight may have readers all over the program.
+    fn members_among(
+        &self,
+        unit: usize,
+        nodes: &[u32],
+        touched: &[Bufs],
+        buf: BufId,
+        f: &mut dyn FnMut(u32),
+    ) {
+        let members = &self.f.dag.members[unit];
+        let touches = |m: &&u32| touched[**m as usize].contains(&buf);
+        let inside = |m: &&u32| self.f.dag.unit_of(**m as usize) == unit;
+        if nodes.len() <= members.len() {
+            nodes.iter().filter(inside).for_each(|m| f(*m));
+        } else {
+            members.iter().filter(touches).for_each(|m| f(*m));
+        }
     }
 
     /// Whether unit `a` touches the storage of `b` through another buffer, one of them writing.

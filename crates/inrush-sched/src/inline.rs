@@ -388,11 +388,13 @@ impl Judge<'_> {
             let stays = !matches!(self.loops.buffer(*b).kind, BufferKind::Temp)
                 || self.deps.output[b.index()]
                 || self.operand_of[b.index()];
-            let small = self.uses[b.index()]
-                .iter()
-                .filter(|u| u.node == k)
+            // Uses stand in the order of nodes.
+            let uses = &self.uses[b.index()];
+            let first = uses.partition_point(|u| u.node < k);
+            let small = (uses[first..].iter())
+                .take_while(|u| u.node == k)
                 .all(|u| u.evals.saturating_mul(4) <= p.points);
-            let others = self.uses[b.index()].iter().any(|u| u.node != k);
+            let others = uses.iter().any(|u| u.node != k);
             let elements = || {
                 let sizes = self.loops.buffer(*b).sizes.iter();
                 sizes.fold(1i64, |n, s| n.saturating_mul(self.loops.exprs.hint(*s)))

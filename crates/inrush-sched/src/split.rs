@@ -4,8 +4,8 @@
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Bufs, Check, Coords, Level, Loops, Node, ReduceOp, ScalarOp,
-    Stmt, StmtId, StoreMode,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Check, Coords, Level, Loops, Node, ReduceOp,
+    ScalarOp, Stmt, StmtId, StoreMode,
 };
 use smallvec::{SmallVec, smallvec};
 
