@@ -14,6 +14,7 @@ mod epilogue;
 mod flatten;
 mod fold;
 mod lanes;
+mod moments;
 mod nest;
 pub mod text;
 mod tile;

@@ -629,6 +629,7 @@ pub(crate) fn finish(
         cost_per_unit: exprs.int(1),
         scratch_bytes: None,
     };
+    crate::moments::in_one_walk(exprs, &mut kernel);
     crate::cost::renumber(&mut kernel);
     // Sizes, in order of appearance.
     let mut syms: Vec<Sym> = Vec::new();
