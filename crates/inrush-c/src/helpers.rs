@@ -446,8 +446,8 @@ impl Helpers {
 
     /// What division of `f32` leaves, by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
     ///
-    /// In `f64` the product of a whole quotient of up to 29 bits and the divisor is exact, and so is what it leaves; other
-    /// quotients are the library's.
+    /// In `f64` the product of a whole quotient of up to 29 bits and a finite divisor is exact, and so is what it leaves; the rest
+    /// is the library's.
     pub(crate) fn left_over(&mut self, which: &str, w: u32, caps: &Caps) -> String {
         let (v, d) = (self.vector("f32", w), self.vector("f64", w));
         let (i, l) = (self.vector("i32", w), self.vector("i64", w));
@@ -461,7 +461,7 @@ impl Helpers {
                 "const {i} sign = ({i})x & {bits}(-2147483647-1); \
                  const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
                  const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
-                 const {d} q = a / b; const {l} easy = q < {wide}(536870912.0); i64 all = -1; \
+                 const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); i64 all = -1; \
                  for (i32 k = 0; k < {w}; k++) all &= easy[k]; \
                  if (__builtin_expect(!all, 0)) return {slow}(x, y); \
                  {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
