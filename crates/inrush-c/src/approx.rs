@@ -10,8 +10,9 @@
 //! ulp, neither ever beyond 1. NaN gives NaN.
 //!
 //! Two sums have functions of their own (see [`crate::fused`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
-//! where it underflows, by way of the exponential; `1 + erf(x / sqrt(2))` within 4e-7 of it and exactly 0 below -5.6, by a
-//! quotient whose numerator is the sum already.
+//! -13 and 10.3 down to -40, by way of the exponential; `1 + erf(x / sqrt(2))` within 4e-7 of it and exactly 0 below -5.6, by a
+//! quotient whose numerator is the sum already. An erfc that is exact relative to itself costs half as much again, more than
+//! memory gives time for.
 
 use crate::helpers::Helpers;
 use inrush_base::Caps;
