@@ -33,6 +33,9 @@ def test_modes_are_checked():
     assert _options.check({}, "default") == _options.Options()
     assert _options.check({}, "reduce-overhead") == _options.Options(cudagraphs=True)
     assert not _options.check({"cudagraphs": False}, "reduce-overhead").cudagraphs
+    assert _options.check({}, "max-autotune") == _options.Options(cudagraphs=True, tune=True)
+    assert _options.check({}, "max-autotune-no-cudagraphs") == _options.Options(tune=True)
+    assert not _options.check({}, "default").tune and not _options.check({"tune": False}, "max-autotune").tune
     with pytest.raises(inrush.InputError, match="there is no mode `fast`; known: default"):
         _options.check({}, "fast")
 

@@ -37,6 +37,8 @@ pub(crate) struct Emitter<'a> {
     pub carries: FxHashSet<AccId>,
     /// How many loops are still to come that load a value.
     pub loads_left: FxHashMap<ValId, usize>,
+    /// Rows that are loaded before a reduction while others come after it.
+    pub first_rows: FxHashSet<ValId>,
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
@@ -81,6 +83,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         accs: FxHashMap::default(),
         carries: FxHashSet::default(),
         loads_left: FxHashMap::default(),
+        first_rows: FxHashSet::default(),
         in_loop: false,
         unmasked: false,
         role,
@@ -116,6 +119,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         }
     }
     e.count_loads(&block.items);
+    e.find_first_rows();
     e.header()?;
     if let Some(p) = &block.product {
         e.product(p)?;
@@ -484,6 +488,32 @@ impl Emitter<'_> {
                 _ => {}
             }
         }
+    }
+
+    fn find_first_rows(&mut self) {
+        let rows = |item: &BlockItem| match item {
+            BlockItem::Let(v) if self.is_row(*v) => Some(*v),
+            _ => None,
+        };
+        let items = &self.block.items;
+        let reduces = |i: &BlockItem| matches!(i, BlockItem::Update { .. });
+        let Some(at) = items.iter().position(reduces) else {
+            return;
+        };
+        if items[at..].iter().any(|i| rows(i).is_some()) {
+            self.first_rows = items[..at].iter().filter_map(rows).collect();
+        }
+    }
+
+    /// A load that brings each program rows of its own.
+    fn is_row(&self, v: ValId) -> bool {
+        let (Some(at), Def::Load { offset, .. }) = (self.block.reduced(), &self.block.value(v).def)
+        else {
+            return false;
+        };
+        let grid = (self.block.dims.iter())
+            .any(|d| d.role == DimRole::Grid && self.exprs.contains_sym(*offset, d.sym));
+        grid && self.block.shapes[v.index()] & (1 << at) != 0
     }
 
     fn items(&mut self, items: &[BlockItem]) -> Result<()> {

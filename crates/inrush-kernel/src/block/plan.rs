@@ -363,8 +363,11 @@ fn sizes(
                 warps: warps(bx * by, 64 / most as i64).min(most),
             };
         }
+        // Wide elements of few programs: a thread has as many as one access takes.
+        let few = work.bytes >= 4 && nx / FLAT < 4 * units;
+        let (waves, each) = if few { (4, 4) } else { (2, 8) };
         let mut b = FLAT;
-        while b > 128 && nx / b < 2 * units {
+        while b > 128 && nx / b < waves * units {
             b /= 2;
         }
         let b = b.min(power(nx));
@@ -375,7 +378,7 @@ fn sizes(
             streamed: false,
             stages: 1,
             early: false,
-            warps: warps(b.max(512), 8).min(4).min((b / 32).max(1) as u32),
+            warps: warps(b.max(512), each).min(4).min((b / 32).max(1) as u32),
         };
     };
     let known = ex.range(own.size).hi;
@@ -425,7 +428,11 @@ fn sizes(
     };
     if whole <= limit {
         // Short rows stay within one warp each, so that their sums need no shared memory.
-        let target = if whole <= SHORT { 1024 } else { ROWS };
+        let target = match whole <= SHORT {
+            true if work.bytes >= 4 && work.loads > 1 => 512,
+            true => 1024,
+            false => ROWS,
+        };
         let mut rows = (target / whole).clamp(1, 128).min(power(nx));
         while rows > 1 && nx / rows < 2 * units {
             rows /= 2;

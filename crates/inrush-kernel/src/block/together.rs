@@ -20,7 +20,7 @@ pub struct Piece<'a> {
 /// Pointers that one launch takes: 2 of the 4 KiB that every driver takes.
 const POINTERS: usize = 256;
 /// Kinds of code in one launch, which is built for the neediest of them.
-const KINDS: usize = 8;
+const KINDS: usize = 4;
 /// How far back a step may move.
 const WINDOW: usize = 128;
 
