@@ -22,7 +22,7 @@ FACTOR = 2.0
 # But never farther than this, in parts of the largest value: eager may be far off.
 FARTHEST = 0.05
 # What sums may be off where their terms cancel: parts of the largest value, in units that the dtype can tell apart.
-CANCELLING = {torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 64.0, torch.float64: 64.0}
+CANCELLING = {torch.float16: 1.0, torch.bfloat16: 1.0, torch.float32: 256.0, torch.float64: 256.0}
 
 
 class Wrong(AssertionError):

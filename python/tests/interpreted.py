@@ -82,6 +82,12 @@ def compare(f, args, dynamic=None):
         same_layout(got, wanted)
 
 
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def number_from_data(x):
+    """The number is read when the operator that gives it is done, though nothing else reads it any more."""
+    compare(lambda a, i: torch.narrow(a, 0, i, 3) * 2, (x, torch.tensor(2)))
+
+
 def training(model, x):
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, backend="inrush", options={"strict": True, "cache": False})
@@ -97,6 +103,7 @@ def cases():
         yield f.__name__, lambda f=f: compare(f, (x.clone(), y.clone()))
     yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
     yield "unaligned and written", lambda: compare(lambda a: a.mul_(3).sum(), (torch.randn(65)[1:],))
+    yield "a number from data", lambda: number_from_data(x)
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]

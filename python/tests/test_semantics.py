@@ -303,6 +303,28 @@ def test_division_by_zero_of_floats(exact, dtype):
     exact(f, a, b)
 
 
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_ranges_of_integers_count_in_whole_steps(exact, dtype):
+    """A fraction of the start, the end or the step says how many there are, but is no part of them."""
+    f = lambda: [
+        torch.arange(0.9, 6.7, 1.5, dtype=dtype),
+        torch.arange(5.7, dtype=dtype),
+        torch.arange(6.9, 1.2, -1.9, dtype=dtype),
+        torch.linspace(0.9, 7.8, 50, dtype=dtype),
+        torch.linspace(9.9, 0.1, 7, dtype=dtype),
+    ]
+    exact(f)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_halves_by_index_lose_nothing(dtype):
+    """They are rounded once, when all have arrived: 1000 steps of 1/1000 of the sum would vanish one by one."""
+    i, v = torch.zeros(4096, dtype=torch.int64), torch.ones(4096, dtype=dtype)
+    f = lambda x, i, v: [x.index_add(0, i, v), x.scatter_add(0, i, v), x.index_put((i,), v, accumulate=True), x.scatter_reduce(0, i, v, "sum")]
+    for got in torch.compile(f, backend="inrush", options={"strict": True})(torch.zeros(1, dtype=dtype), i, v):
+        assert got.item() == 4096 and got.dtype == dtype
+
+
 def test_deterministic_mode(check):
     """Writes by index are in a fixed order in any mode."""
     index = torch.randint(0, 7, (5000,))
