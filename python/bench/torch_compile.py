@@ -1,6 +1,6 @@
 """First call and latency of ``torch.compile`` with several backends, beside each other.
 
-usage: torch_compile.py MODELS.py [NAME ...] [--backends inductor,inrush] [--train] [--dtype bf16] [--dynamic] [--warm-start]
+usage: torch_compile.py MODELS.py [NAME ...] [--backends inductor,inrush] [--train] [--dtype bf16] [--dynamic] [--no-warm-start]
                         [--seconds S] [--rounds N] [--threads N] [--json FILE]
 
 MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. For each model and
@@ -90,8 +90,7 @@ class Child:
         command = [sys.executable, __file__, args.models, name, "--child", "--backends", backend, "--dtype", args.dtype]
         command += ["--train"] * args.train + ["--dynamic"] * args.dynamic + ["--threads", str(args.threads)]
         env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=os.path.join(cache, "inductor"), INRUSH_CACHE_DIR=os.path.join(cache, "inrush"))
-        if args.warm_start:
-            env["INRUSH_WARM_START"] = "1"
+        env["INRUSH_WARM_START"] = "0" if args.no_warm_start else "1"
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
         )
@@ -147,7 +146,7 @@ def main() -> None:
     p.add_argument("--train", action="store_true")
     p.add_argument("--dtype", default="f32", choices=["f32", "bf16", "fp16"])
     p.add_argument("--dynamic", action="store_true")
-    p.add_argument("--warm-start", action="store_true", help="inrush keeps what Dynamo captures")
+    p.add_argument("--no-warm-start", action="store_true", help="inrush does not keep what Dynamo captures")
     p.add_argument("--seconds", type=float, default=1.0)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--threads", type=int, default=0)

@@ -5,7 +5,8 @@ what is beside it:
 
     inrush.last_compile()               what was compiled last: kernels, called operators, fallbacks with reasons, times
     inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
-    inrush.warm_start()                 keep what Dynamo captures on disk, so that another process need not capture it again
+    inrush.captures()                   what became of captured frames: restored, kept, or why not
+    inrush.warm_start(False)            do not keep what Dynamo captures on disk, nor look there
     inrush.aot_compile(program, path)   a package from an exported program
     inrush.load(path)                   the package as a callable
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from inrush._report import GraphReport as GraphReport
     from inrush._report import compilations as compilations
     from inrush._report import last_compile as last_compile
+    from inrush._warm import captures as captures
     from inrush._warm import warm_start as warm_start
 
 # Names that are imported at first use, with the module that has them.
@@ -43,6 +45,7 @@ _LAZY = {
     "compilations": "_report",
     "Compilation": "_report",
     "GraphReport": "_report",
+    "captures": "_warm",
     "warm_start": "_warm",
 }
 
@@ -64,10 +67,13 @@ def __getattr__(name: str) -> Any:
         from inrush import _gpu
 
         _gpu.warm()
-    if name == "backend" and os.environ.get("INRUSH_WARM_START", "") not in ("", "0"):
-        from inrush._warm import warm_start
+    if name == "backend" and os.environ.get("INRUSH_WARM_START", "1") not in ("", "0"):
+        try:
+            from inrush._warm import install
 
-        warm_start()
+            install()
+        except (UnsupportedError, ImportError, AttributeError) as error:
+            _log.cache.info("captured frames are not kept: %s", error)
     return value
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _native, _options, _report
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _report
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -24,12 +24,21 @@ def backend(
     return compile_graph(gm, list(example_inputs), _options.check(options, mode))
 
 
+def _outside_of(gm: Any) -> dict[str, str]:
+    """What a graph calls that does not come with PyTorch, for captures that are kept."""
+    if any(True for _ in _kernels.identities(gm)):
+        raise _naming.Unnamed("Triton kernels of the user, which the graph names by numbers")
+    return _naming.operators_of(gm)
+
+
 def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compiled:
     """AOTAutograd splits the graph into forward and backward parts; each is compiled natively."""
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         return _compat.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
     start = time.perf_counter()
     _gpu.warm()
+    if _compat.on_operators is not None:
+        _compat.on_operators(lambda: _outside_of(gm))
     frame = Frame(options, len(example_inputs))
     with _cache.scope(frame.folder, frame.loaded):
         wrapped = _compat.call_aot(

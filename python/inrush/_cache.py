@@ -92,7 +92,8 @@ def folder(options: Options) -> str | None:
         return None
     with open(_native.__file__, "rb") as file:
         build = os.fstat(file.fileno())
-    parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), sorted(options.as_dict().items())]
+    chosen = sorted((k, v) for k, v in options.as_dict().items() if k != "warm_start")
+    parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), chosen]
     parts += _gpu.identity()
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     return os.path.join(_native.cache_dir(), "graphs", digest)

@@ -18,6 +18,9 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
 from torch._guards import TracingContext
 from torch._inductor.output_code import OutputCode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from inrush import _naming
 
 __all__ = ["BypassCache"]
 
@@ -35,6 +38,15 @@ class GraphKey:
 
         # The graph names kernels by numbers.
         self.kernels = list(_kernels.identities(gm))
+        if any(is_traceable_wrapper_subclass(x) for x in example_inputs):
+            # AOTAutograd traces their methods, wherever these lead.
+            raise BypassCache("tensor subclasses")
+        try:
+            self.operators = sorted(_naming.operators_of(gm).items())
+        except _naming.Unnamed as error:
+            raise BypassCache(str(error)) from error
+        self.names = _naming.namespaces()
+        self.switches = _naming.switches()
         self.gm = gm
         self.example_inputs = example_inputs
         self.aot_config = aot_config
@@ -44,7 +56,6 @@ class GraphKey:
             torch.is_inference_mode_enabled(),
             autocast_enabled(),
             torch.are_deterministic_algorithms_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
             str(torch.get_default_dtype()),
         )
         self.config = config.save_config()
@@ -140,6 +151,8 @@ _keep_in_own_folder()
 
 # Gets AOTAutograd's entries, pickled, by the name under which captured code calls the graph.
 on_entry: Callable[[str, bytes], None] | None = None
+# Gets what finds out about custom operators of the graph that is being compiled.
+on_operators: Callable[[Callable[[], dict[str, str]]], None] | None = None
 
 
 def entry_was_found(gm: Any) -> None:

@@ -26,6 +26,8 @@ class Options:
     """Threads of compiled kernels; by default as many as ``torch.get_num_threads()`` says at each call."""
     cache: bool = True
     """Keep compiled graphs on disk and look for them there, so that another process need not trace and build again."""
+    warm_start: bool = True
+    """Keep what Dynamo captures on disk too, so that another process need not capture it again."""
     cudagraphs: bool = False
     """Capture calls on CUDA devices as graphs and replay them: less work for the host, memory kept for each shape. What a
     call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
@@ -71,6 +73,7 @@ _CHECKS = {
     "trace": _folder,
     "threads": _count,
     "cache": _flag,
+    "warm_start": _flag,
     "cudagraphs": _flag,
     "tune": _flag,
 }

@@ -1,438 +1,425 @@
 """Captured frames on disk: another process that compiles the same function runs neither Dynamo nor AOTAutograd.
 
-PyTorch can describe what Dynamo made of a function as data (``torch._dynamo.package``): new bytecode, and the guards under
-which it holds. This module keeps that beside inrush's compiled graphs, for functions that are compiled with inrush only.
+When Dynamo has captured a frame, PyTorch can describe its guards as data; that is kept here with the new bytecode and the
+compiled graphs. When Dynamo is about to capture a frame in another process, what was kept for the same code under the same
+settings is tried first. What comes of it is an entry of Dynamo's own cache, with guards of Dynamo's own:
 
-Guards that compare identities (this very module, function, class) mean nothing in another process. PyTorch's own caching
-drops them; here each becomes the name of what was there. When a capture is read back, the names are resolved, and what the
-function would find must be what is named; where the place is reached through the function's arguments, the comparison stays
-a guard. A capture with an identity that has no name is not kept. Captures are bound to the files that their code came from,
-to this build of inrush and of PyTorch, and to the options.
+* Guards on values are compared with what the frame holds now, before anything of the capture is used.
+* Guards that compare identities (this very module, function, class) mean nothing in another process. Each is kept with the
+  name of what was there; the name must fit what the frame finds at that place now, and then the same guard is made anew for
+  that object. From there on a replaced function is noticed as it always is.
+* What Dynamo does not guard, because it does not change within a process, is compared too (:mod:`inrush._naming`): the files
+  and methods whose code was traced, custom operators, settings, what PyTorch's own names mean.
 
-It leans on interfaces of PyTorch that are not stable: :func:`warm_start` refuses releases that it does not know.
+What does not fit, or cannot be compared, is captured as usual, for a reason that is counted (:func:`captures`).
+
+It leans on interfaces of PyTorch that are not stable: for releases that it does not know it stays off.
 """
 
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
+import dataclasses
 import dis
 import functools
-import hashlib
-import importlib
 import inspect
-import itertools
 import os
 import pickle
 import re
-import sys
 import tempfile
 import threading
 import time
 import types
+import uuid
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
 import torch
-from torch._dynamo import bytecode_transformation, eval_frame, guards, source
-from torch._dynamo.package import CompilePackage, SerializedCode
+from torch._dynamo import bytecode_transformation, convert_frame, eval_frame, guards, output_graph, source
+from torch._dynamo.output_graph import OutputGraphCommon
+from torch._dynamo.package import SerializedCode, load_guards_state
+from torch._dynamo.utils import CleanupHook, CleanupManager
+from torch._dynamo.variables import builtin as builtin_variables
+from torch._dynamo.variables import functions as function_variables
+from torch._dynamo.variables import nn_module as module_variables
 
-from inrush import _backend, _cache, _compat, _log, _native, _options, _report
+from inrush import _backend, _cache, _compat, _log, _naming, _native, _options, _report
+from inrush._naming import Unnamed, name_of, named
 
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
-UNSERIALIZABLE = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES))
+IDENTITIES = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES))
 MOMENTARY = frozenset(("WEAKREF_ALIVE", "DICT_VERSION"))
 # How Dynamo names what it makes global by its address.
 BY_ADDRESS = re.compile(r"\w*_\d{6,}_c\w+")
-# Modules of functions written in C, which do not always say where they are.
-NATIVE_HOMES = ("torch", "torch._C", "torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft", "torch.Tensor")
+# Captures that are kept of one frame.
+MOST = 8
+# In the names of what Dynamo makes global for a capture, so that no other process gives them.
+_token = uuid.uuid4().hex[:12]
 
 _lock = threading.RLock()
+_local = threading.local()
 _installed = False
-_enabled = False
+_enabled = os.environ.get("INRUSH_WARM_START", "1") not in ("", "0")
+_counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
 
 def warm_start(enabled: bool = True) -> None:
-    """Has functions that are compiled with inrush from now on look for what an earlier process captured, and leave theirs.
-
-    Call it before ``torch.compile``, or set ``INRUSH_WARM_START=1``. It is for programs that do the same in every process:
-    a function that replaces another by assignment to a module's attribute *after* a capture was read is not noticed, where
-    Dynamo's own guards would.
-    """
+    """Whether functions that are compiled with inrush from now on look for what an earlier process captured, and keep what
+    is captured for later ones. They do by default; ``INRUSH_WARM_START=0`` and the option ``warm_start`` turn it off too."""
     global _enabled
     with _lock:
-        if enabled and not _installed:
-            _install()
+        if enabled:
+            install()
         _enabled = enabled
 
 
-class Unnamed(Exception):
-    """Something that another process cannot find again."""
+def captures() -> dict[str, dict[str, int]]:
+    """What became of captures in this process: how often each was restored, kept, and not restored or kept for a reason."""
+    out: dict[str, dict[str, int]] = {}
+    for (what, why), count in sorted(_counts.items()):
+        out.setdefault(what, {})[why] = count
+    return out
 
 
-def name_of(value: Any) -> tuple[str, ...]:
-    """What identifies ``value`` in any process."""
-    if value is None or isinstance(value, bool) or value is Ellipsis:
-        return ("constant", repr(value))
-    if isinstance(value, types.ModuleType):
-        return ("module", value.__name__)
-    paths = [p for p in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)) if isinstance(p, str)]
-    owner = getattr(value, "__self__", None)
-    homes = [getattr(value, "__module__", None), getattr(owner, "__name__", None), *NATIVE_HOMES]
-    for home in (h for h in homes if isinstance(h, str)):
-        for path in paths:
-            name = ("attribute", home, path, digest_of(value))
-            with contextlib.suppress(Unnamed):
-                if named(name) is value:
-                    return name
-    if isinstance(value, (types.FunctionType, types.CodeType)):
-        # Nested in another, or wrapped by a decorator: what it does stands for it. What its closure holds has guards of
-        # its own as far as the capture depends on it.
-        return ("function", digest_of(value))
-    raise Unnamed(paths[0] if paths else type(value).__qualname__)
-
-
-def digest_of(value: Any) -> str:
-    """Of a Python function, what it does."""
-    code = getattr(value, "__code__", value)
-    return code_digest(code) if isinstance(code, types.CodeType) else ""
-
-
-def code_digest(code: types.CodeType) -> str:
-    text = hashlib.sha256()
-
-    def add(c: types.CodeType) -> None:
-        text.update(c.co_code)
-        text.update(repr((c.co_names, c.co_varnames, c.co_freevars, c.co_qualname if hasattr(c, "co_qualname") else c.co_name)).encode())
-        for k in c.co_consts:
-            if isinstance(k, types.CodeType):
-                add(k)
-            else:
-                # Sets are in no order.
-                text.update(repr(sorted(map(repr, k)) if isinstance(k, frozenset) else k).encode())
-
-    add(code)
-    return text.hexdigest()
-
-
-def named(name: tuple[str, ...]) -> Any:
-    """What has this name in this process."""
-    kind, *rest = name
-    if kind == "constant":
-        return {"None": None, "True": True, "False": False, "Ellipsis": Ellipsis}[rest[0]]
-    try:
-        value: Any = importlib.import_module(rest[0])
-        if kind == "attribute":
-            for part in rest[1].split("."):
-                value = getattr(value, part)
-            if digest_of(value) != rest[2]:
-                raise Unnamed(rest[1])
-    except (ImportError, AttributeError) as error:
-        raise Unnamed(rest[-1]) from error
-    return value
-
-
-@dataclass
-class Identity:
-    """An expression in Dynamo's words (``G['torch'].cat``, ``L['self'].act``), and the name of its value."""
-
-    place: str
-    name: tuple[str, ...]
-
-    @property
-    def local(self) -> bool:
-        """Whether the place is reached through the arguments."""
-        return "L[" in self.place
-
-    def check(self) -> Callable[[dict[str, Any]], bool]:
-        """Whether the place, seen from a scope, holds what is named."""
-        place = compile(self.place, "<guard>", "eval")
-        if self.name[0] != "function":
-            want = named(self.name)
-            return lambda scope: eval(place, scope) is want
-        digest, good = self.name[1], {}
-
-        def check(scope: dict[str, Any]) -> bool:
-            value = eval(place, scope)
-            code = getattr(value, "__code__", value)
-            if not isinstance(code, types.CodeType) or (id(code) not in good and code_digest(code) != digest):
-                return False
-            good[id(code)] = code
-            return True
-
-        return check
+def count(what: str, why: str, frame: types.CodeType) -> None:
+    _counts[what, why] += 1
+    _log.cache.info("%s: capture %s%s", frame.co_name, what, f": {why}" if why else "")
 
 
 @dataclass
 class Guards:
-    """What a capture needs to hold: PyTorch's guards, and the identities that took the place of others."""
+    """When a capture holds."""
 
-    state: bytes
-    identities: list[Identity] = field(default_factory=list)
-    values: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What Dynamo put among the global names for guards to look at."""
-
-
-class Naming:
-    """A filter of guards: identities are taken out and named."""
-
-    def __init__(self) -> None:
-        self.identities: list[Identity] = []
-        self.unnamed: str | None = None
-
-    def __call__(self, entries: Any) -> list[bool]:
-        return [self.keeps(e) for e in entries]
-
-    def keeps(self, entry: Any) -> bool:
-        kinds = {entry.guard_type, *entry.derived_guard_types}
-        if not kinds & UNSERIALIZABLE:
-            return True
-        place = entry.orig_guard.name
-        try:
-            if kinds & MOMENTARY or not entry.has_value:
-                raise Unnamed(place)
-            self.identities.append(Identity(place, name_of(entry.value)))
-        except Unnamed as error:
-            self.unnamed = self.unnamed or f"{place} holds {error}"
-        return False
+    state: bytes = b""
+    """PyTorch's guards."""
+    identities: list[tuple[Any, tuple[str, ...]]] = field(default_factory=list)
+    """Guards that compare identities, with the names of what they found."""
+    types: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What the methods of classes did whose instances were guarded."""
+    modules: list[tuple[Any, str]] = field(default_factory=list)
+    """Guards on modules, with digests of what these were made of."""
+    files: dict[str, str] = field(default_factory=dict)
+    operators: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Stored:
-    """A file of this cache."""
+    """A file of this cache: one captured frame."""
 
-    codes: list[Any]
-    files: list[tuple[str, int, int]]
+    guards: Guards
+    code: Any
+    imports: dict[str, str]
+    values: dict[str, tuple[str, ...]]
+    """What Dynamo put among the global names, such as classes of results."""
+    resumes: dict[str, Any]
+    """Code that goes on after graph breaks, by its name."""
     graphs: dict[str, bytes]
     """AOTAutograd's entries, by the names under which the captured code calls them."""
-    values: dict[tuple[str, str], tuple[str, ...]]
-    """What Dynamo put among the global names of a module for captured code to find, such as classes of results."""
 
 
-class Capture(CompilePackage):
-    """The captured frames of one function that is compiled with inrush."""
+class Pending:
+    """A frame that is being captured."""
 
-    def __init__(self, settings: str, folder: str) -> None:
-        super().__init__(fn=None, dynamo=None, ignore_inlined_sources=True)
-        self.settings = settings
+    def __init__(self, folder: str, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.folder = folder
-        self.path: str | None = None
-        self.files: dict[str, tuple[str, int, int]] = {}
-        self.values: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.code = code
+        self.scope = scope
+        self.guards = Guards()
+        self.imports: dict[str, str] = {}
+        self.resumes: dict[str, types.CodeType] = {}
+        self.covered = set(map(_naming.code_digest, _naming.codes_of(code)))
+        self.digests: dict[type, str] = {}
+        self.refused: str | None = None
+        self.stored: Stored | None = None
 
-    def begin(self, fn: Callable[..., Any]) -> None:
-        """Called with the function, once; takes over what is on disk."""
-        inner = eval_frame.innermost_fn(fn)
-        if not isinstance(getattr(inner, "__code__", None), types.CodeType):
-            inner = (lambda f: lambda *a, **k: f(*a, **k))(inner)
-        else:
-            parts = [inner.__module__, inner.__qualname__, code_digest(inner.__code__), self.settings]
-            self.path = os.path.join(self.folder, hashlib.sha256(repr(parts).encode()).hexdigest()[:40])
-        stored = None if self.path is None else self.read(self.path)
-        self.initialize(inner, None, ignore_inlined_sources=True)
-        if stored is None:
-            return
+    def refuse(self, why: str) -> None:
+        self.refused = self.refused or why
+
+    def split(self, builder: Any, all_guards: list[Any]) -> list[Any]:
+        """Takes the identities out of the guards, with their names."""
+        kept = []
+        modules: dict[int, tuple[Any, torch.nn.Module]] = {}
+        for guard in all_guards:
+            entry = guards.make_guard_filter_entry(guard, builder)
+            kinds = {entry.guard_type, *entry.derived_guard_types}
+            if kinds & IDENTITIES:
+                if kinds & MOMENTARY or not entry.has_value:
+                    raise Unnamed(f"a guard of kind {entry.guard_type}")
+                plain = _plain(guard)
+                self.guards.identities.append((plain, name_of(entry.value)))
+                self.covered.update(map(_naming.code_digest, _naming.codes_of(entry.value)))
+            else:
+                kept.append(guard)
+                if entry.has_value:
+                    self.add_type(type(entry.value))
+                    if isinstance(entry.value, torch.nn.Module):
+                        modules.setdefault(id(entry.value), (guard, entry.value))
+        inner = {id(child) for _, m in modules.values() for child in m.modules() if child is not m}
+        for key, (guard, module) in modules.items():
+            if key not in inner:
+                place = guards.Guard(guard.originating_source, guards.GuardBuilder.TYPE_MATCH)
+                self.guards.modules.append((place, _naming.digest(_naming.structure(module))))
+        return kept
+
+    def add_type(self, cls: type) -> None:
+        key = (cls.__module__, cls.__qualname__)
+        if cls.__module__ != "builtins" and key not in self.guards.types:
+            if _naming.found(*key) is not cls:
+                raise Unnamed(cls.__qualname__)
+            self.guards.types[key] = _naming.class_digest(cls, self.digests)
+            self.covered.update(map(_naming.code_digest, _naming.codes_of(cls)))
+
+    def add_files(self, codes: list[types.CodeType]) -> None:
+        """Code that was traced must be what its file holds. Where there is no file, a digest must cover it."""
+        for code in (self.code, *codes):
+            path = code.co_filename
+            if path.startswith("<"):
+                if _naming.code_digest(code) not in self.covered:
+                    raise Unnamed(f"{code.co_name}, whose code is in no file")
+            elif path not in self.guards.files:
+                self.guards.files[path] = _naming.fingerprint(path)
+
+    def finish(self, code: types.CodeType) -> None:
+        """Called with the new bytecode when all guards are known."""
+        names = set(global_names(code))
+        for resume in self.resumes.values():
+            names.update(global_names(resume))
+        addresses = {n for n in names if BY_ADDRESS.fullmatch(n)}
+        addresses |= {n for guard, _ in self.guards.identities for n in BY_ADDRESS.findall(guard.name)}
+        graphs = sorted(n for n in names if n.startswith("__compiled_fn_"))
+        resumes = {n: c for n, c in self.resumes.items() if n in names}
+        values = {n: name_of(self.scope[n]) for n in sorted(addresses)}
+        for what in values.values():
+            named(what)
+        self.stored = Stored(
+            guards=self.guards,
+            code=SerializedCode.from_code_object(code),
+            imports=dict(self.imports),
+            values=values,
+            resumes={n: SerializedCode.from_code_object(c) for n, c in resumes.items()},
+            graphs=dict.fromkeys(graphs, b""),
+        )
+
+    def write_when_complete(self) -> bool:
+        """Writes the capture, if all graphs are there that its code calls (a backward graph may be compiled late)."""
+        stored = self.stored
+        if stored is None or any(n not in _graphs for n in stored.graphs):
+            return False
+        stored.graphs = {n: _graphs[n] for n in stored.graphs}
         try:
-            self.restore(inner, stored)
-            _log.compile.info("%s: captured frames were read from %s", inner.__qualname__, self.path)
+            os.makedirs(self.folder, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    pickle.dump(stored, file, protocol=pickle.HIGHEST_PROTOCOL)
+                os.replace(temporary, os.path.join(self.folder, f"{time.time_ns():020}"))
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            for old in kept_in(self.folder)[MOST:]:
+                os.unlink(old)
+            count("kept", "", self.code)
         except Exception as error:
-            # The function is captured as if there were nothing.
-            _log.compile.info("%s: the captured frames do not fit: %s", inner.__qualname__, error)
-            self._codes = {}
-            self._initialized = False
-            self.initialize(inner, None, ignore_inlined_sources=True)
+            count("not kept", f"it cannot be written: {error}", self.code)
+        return True
 
-    @staticmethod
-    def read(path: str) -> Stored | None:
-        try:
-            with open(path, "rb") as file:
-                stored = pickle.load(file)
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            _log.compile.info("the captured frames in %s cannot be read: %s", path, error)
-            return None
-        return stored if isinstance(stored, Stored) and all(fingerprint(f[0]) == f for f in stored.files) else None
 
-    def restore(self, inner: Any, stored: Stored) -> None:
-        """Makes stored frames the function's own."""
-        main, *others = stored.codes
-        self._codes = {inner.__code__: main}
-        for entry in others:
-            self._codes[SerializedCode.to_code_object(entry.python_code)] = entry
-        start = time.perf_counter()
-        codes: list[_cache.Code] = []
-        functions = {name: load_graph(data, codes) for name, data in stored.graphs.items()}
-        plans = []
-        # What can be found out beforehand comes first, then what changes the process.
-        for code, entry in self._codes.items():
-            if not entry.bypassed:
-                scope = Globals(sys.modules[entry.python_module].__dict__)
-                scope.update((alias, importlib.import_module(name)) for alias, name in entry.import_sources.items())
-                plans.append((code, entry, [read_guards(data, scope) for data in entry.guarded_codes]))
-        before = {module: set(module.__dict__) for module in {sys.modules[entry.python_module] for _, entry, _ in plans}}
-        try:
-            for (module, name), value in stored.values.items():
-                self._install_global(sys.modules[module], name, named(value))
-            for code, entry, _ in plans:
-                self.put_names(code, entry, functions)
-            for code, entry, held in plans:
-                self.put_frames(code, entry, held)
-        except BaseException:
-            self.uninstall()
-            for module, names in before.items():
-                for name in set(module.__dict__) - names:
-                    del module.__dict__[name]
-            raise
-        # Frames that are captured from now on are written beside them.
-        self.files = {f[0]: f for f in stored.files}
-        self.values = dict(stored.values)
-        _graphs.update(stored.graphs)
-        report = _report.begin()
-        report.direct = all(c.direct for c in codes)
-        for c in codes:
-            c.report.stages = dict(c.function.report()["stages"])
-            c.report.cache = "hit, not captured"
-            report.graphs.append(c.report)
-        report.seconds = time.perf_counter() - start
+def _plain(guard: Any) -> Any:
+    """A guard without references to objects of this process."""
+    if isinstance(guard.create_fn, functools.partial):
+        raise Unnamed(f"a guard of kind {guard.create_fn_name()}")
+    plain = dataclasses.replace(guard, obj_weakref=None, guarded_class_weakref=None, stack=None, user_stack=None)
+    plain.guard_types = plain.code_list = None
+    return plain
 
-    def put_names(self, code: types.CodeType, entry: Any, functions: dict[str, Any]) -> None:
-        """What captured code finds among the global names of its module."""
-        module = sys.modules[entry.python_module]
-        for alias, name in entry.import_sources.items():
-            self._install_global(module, alias, importlib.import_module(name))
-        if entry.install_to_global:
-            for name in entry.function_names:
-                self._install_global(module, name, types.FunctionType(code, module.__dict__, name))
-                reserve(name)
-        for name in entry.backend_ids:
-            self._install_global(module, name, torch._dynamo.disable(functions[name], reason="compiled by inrush"))
 
-    def put_frames(self, code: types.CodeType, entry: Any, held: list[Any]) -> None:
-        """Guards and captured code, to where Dynamo looks for them."""
-        from torch._C._dynamo.eval_frame import _load_precompile_entry
-        from torch._dynamo.output_graph import get_builtins_dict
-        from torch._dynamo.package import _compile_frame_context, _lookup_code, load_guard_manager
+def kept_in(folder: str) -> list[str]:
+    """Captures in a folder, the newest first."""
+    try:
+        return [os.path.join(folder, n) for n in sorted(os.listdir(folder), reverse=True) if not n.startswith(".")]
+    except OSError:
+        return []
 
-        module = sys.modules[entry.python_module]
-        with _compile_frame_context(code) if entry.has_compile_id else contextlib.nullcontext():
-            target = _lookup_code(entry) if entry.code_source else code
-            if not entry.guarded_codes:
-                eval_frame.skip_code(target)
-            for data, (state, identities, values) in zip(entry.guarded_codes, held):
-                for name, value in values.items():
-                    self._install_global(module, name, value)
-                builtins_name = state.output_graph.name_of_builtins_dict_key_in_fglobals
-                if builtins_name:
-                    module.__dict__.setdefault(builtins_name, get_builtins_dict(module.__dict__))
-                    reserve(builtins_name)
-                compiled = SerializedCode.to_code_object(data.dynamo_code)
-                unknown = [n for n in global_names(compiled) if n not in module.__dict__ and not hasattr(builtins, n)]
-                if unknown:
-                    raise Unnamed(unknown[0])
-                manager = load_guard_manager(state, target, module.__dict__)
-                if identities is not None:
-                    manager.root.add_lambda_guard(identities, ["identities of what arguments hold"], None)
-                _load_precompile_entry(target, manager, compiled)
+
+class Captures:
+    """What Dynamo takes for the package of a function that is compiled with inrush."""
+
+    def __init__(self, folder: str, mode: Any) -> None:
+        self.folder = os.path.join(folder, "captures")
+        self.mode = mode
+
+    def folder_of(self, code: types.CodeType, scope: dict[str, Any], locals: dict[str, Any], one_graph: bool) -> str:
+        """Where captures of a frame lie."""
+        breaks = getattr(convert_frame, "_get_error_on_graph_break", lambda: None)()
+        digest = [_naming.code_digest(code), code.co_filename, code.co_firstlineno, scope.get("__name__"), one_graph, breaks]
+        parts = [digest, self.mode, _naming.structures(locals), _naming.surroundings()]
+        return os.path.join(self.folder, _naming.digest(parts)[:40])
 
     # What Dynamo tells a package.
 
+    def code_context(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def add_guarded_code(self, guards_state: bytes, dynamo_code: types.CodeType) -> None:
-        module = self._current_entry.python_module
-        values = {}
-        try:
-            for name in global_names(dynamo_code) if guards_state else ():
-                if BY_ADDRESS.fullmatch(name):
-                    values[module, name] = name_of(sys.modules[module].__dict__[name])
-        except (Unnamed, KeyError) as error:
-            _log.compile.info("%s: the capture is not kept: %s", dynamo_code.co_name, error)
-            guards_state = b""
-        if guards_state:
-            self.values.update(values)
-            super().add_guarded_code(guards_state, dynamo_code)
-        else:
-            self.bypass_current_entry()
+        _local.pending.dynamo_code = dynamo_code
 
     def add_inlined_source(self, sources: list[types.CodeType]) -> None:
-        for code in sources:
-            name = code.co_filename
-            if code not in self._resume_codes and name not in self.files and not name.startswith("<"):
-                self.files[name] = fingerprint(name)
+        pending = _local.pending
+        if pending.refused is None:
+            try:
+                pending.add_files(list(sources))
+                pending.finish(pending.dynamo_code)
+            except Exception as error:
+                pending.refuse(str(error))
+
+    def add_resume_function(self, python_code: types.CodeType, python_module: str, function_name: str | None) -> None:
+        if function_name is None:
+            _local.pending.refuse("a graph break where variables are shared with an inner function")
+        else:
+            _local.pending.resumes[function_name] = python_code
+
+    def add_import_source(self, alias: str, module_name: str) -> None:
+        _local.pending.imports[alias] = module_name
+
+    def add_backend_id(self, backend_id: str, backend: Any = None) -> None:
+        """The bytecode tells."""
 
     def update_device_type(self, graph: Any) -> None:
         """The folder stands for the device."""
 
-    @contextlib.contextmanager
-    def code_context(self, code: types.CodeType) -> Iterator[None]:
-        with super().code_context(code):
-            yield
-        _waiting.add(self)
-        save_waiting()
+    def is_initialized(self) -> bool:
+        return True
 
-    def complete(self) -> bool:
-        """Whether all graphs are there that the captured code calls."""
-        return all(name in _graphs for entry in self._codes.values() for name in entry.backend_ids if not entry.bypassed)
 
-    def write(self) -> None:
-        """All frames and their graphs to one file, at once."""
-        if self.path is None:
-            return
-        names = [n for entry in self._codes.values() if not entry.bypassed for n in entry.backend_ids]
-        main = self._innermost_fn.__code__.co_filename
-        files = {**self.files, main: fingerprint(main)}
-        stored = Stored(list(self._codes.values()), sorted(files.values()), {n: _graphs[n] for n in names}, self.values)
+def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict[str, Any], hooks: Any, compile_id: Any) -> Any:
+    """A capture as what Dynamo's own capture would give; raises where it does not hold for the frame."""
+    start = time.perf_counter()
+    with open(path, "rb") as file:
+        stored = pickle.load(file)
+    if not isinstance(stored, Stored):
+        raise Unnamed("the file holds something else")
+    held = stored.guards
+    for name, digest in held.files.items():
+        if _naming.fingerprint(name) != digest:
+            raise Unnamed(f"{name} has changed")
+    digests: dict[type, str] = {}
+    for (module, name), digest in held.types.items():
+        if _naming.class_digest(_naming.found(module, name), digests) != digest:
+            raise Unnamed(f"methods of {name} have changed")
+    for name, digest in held.operators.items():
+        if _naming.operator_digest(name) != digest:
+            raise Unnamed(f"operator {name} has changed")
+    added: list[str] = []
+
+    def put(name: str, value: Any) -> None:
+        if name not in scope:
+            scope[name] = value
+            added.append(name)
+        elif scope[name] is not value:
+            raise Unnamed(f"{name}, which is another here")
+
+    try:
+        for alias, module in stored.imports.items():
+            put(alias, _naming.imported(module))
+        for name, what in stored.values.items():
+            put(name, named(what))
+        state = load_guards_state(held.state)
+        key = state.output_graph.name_of_builtins_dict_key_in_fglobals
+        if key:
+            put(key, output_graph.get_builtins_dict(scope))
+        manager = guard_manager(state, held, code, scope, locals, hooks)
+        # Fresh names, which nothing else in the process has.
+        fresh = {n: _fresh(n) for n in (*stored.graphs, *stored.resumes)}
+        resumes = {n: renamed(SerializedCode.to_code_object(c), fresh) for n, c in stored.resumes.items()}
+        compiled = renamed(SerializedCode.to_code_object(stored.code), fresh)
+        made = set(fresh.values())
+        unknown = [n for n in global_names(compiled) if n not in scope and n not in made and not hasattr(builtins, n)]
+        if unknown:
+            raise Unnamed(unknown[0])
+        codes: list[_cache.Code] = []
+        functions = {n: load_graph(data, codes) for n, data in stored.graphs.items()}
+    except BaseException:
+        for name in added:
+            scope.pop(name, None)
+        raise
+    cleanups = []
+    for name, function in functions.items():
+        cleanups.append(CleanupHook.create(scope, fresh[name], _compat.disable(function, "compiled by inrush")))
+    for name, resume in resumes.items():
+        cleanups.append(CleanupHook.create(scope, fresh[name], types.FunctionType(resume, scope, fresh[name])))
+    CleanupManager.instance[compiled] = cleanups
+    convert_frame.output_codes.add(compiled)
+    convert_frame.orig_code_map[compiled] = code
+    report(codes, time.perf_counter() - start)
+    entry = convert_frame.GuardedCode(compiled, manager, compile_id, f"Torch-Compiled Region: {compile_id}")
+    return convert_frame.wrap_guarded_code(entry)
+
+
+def guard_manager(
+    state: Any,
+    held: Guards,
+    code: types.CodeType,
+    scope: dict[str, Any],
+    locals: dict[str, Any],
+    hooks: Any,
+) -> Any:
+    """Guards of Dynamo's own for the objects of this process."""
+
+    def here(builder: Any, guard: Any) -> Any:
         try:
-            os.makedirs(self.folder, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    pickle.dump(stored, file)
-                os.replace(temporary, self.path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            return builder.get(guard)
         except Exception as error:
-            _log.compile.info("captured frames cannot be written: %s", error)
+            raise Unnamed(f"{guard.name}, which is not there") from error
+
+    class Manager(guards.CheckFunctionManager):
+        def build_guards(self, *args: Any, **named: Any) -> Any:
+            builder, manager = super().build_guards(*args, **named)
+            # What the others were made from are values of the other process; these are made from values of this one.
+            builder.scope["L"], builder.scope["G"] = locals, scope
+            builder.src_get_value_cache.clear()
+            for guard, name in held.identities:
+                if name_of(here(builder, guard)) != name:
+                    raise Unnamed(f"{guard.name}, which is another here")
+                guard.create_fn(builder, guard)
+            for guard, digest in held.modules:
+                if _naming.digest(_naming.structure(here(builder, guard))) != digest:
+                    raise Unnamed(f"{guard.name}, which is made of other modules or has other hooks")
+            return builder, manager
+
+    extra = {"guard_build_local_state": state.local_state} if hasattr(state, "local_state") else {}
+    manager = Manager(
+        code,
+        OutputGraphCommon(state.output_graph),
+        guard_fail_fn=hooks.guard_fail_fn,
+        shape_code_parts=state.shape_code_parts,
+        runtime_global_scope=scope,
+        **extra,
+    ).guard_manager
+    if not manager.check(locals):
+        raise Unnamed("guards do not hold")
+    return manager
 
 
-class Globals(dict):
-    """A function's global names, in which builtin ones are found too."""
+def report(codes: list[_cache.Code], seconds: float) -> None:
+    new = _report.begin()
+    new.direct = all(c.direct for c in codes)
+    for c in codes:
+        c.report.stages = dict(c.function.report()["stages"])
+        c.report.cache = "hit, not captured"
+        new.graphs.append(c.report)
+    new.seconds = seconds
 
-    def __missing__(self, name: str) -> Any:
-        try:
-            return getattr(builtins, name)
-        except AttributeError:
-            raise Unnamed(name) from None
+
+def _fresh(name: str) -> str:
+    return bytecode_transformation.unique_id(f"{name}_restored")
 
 
-def read_guards(data: Any, scope: Globals) -> tuple[Any, Callable[[Any], bool] | None, dict[str, Any]]:
-    """PyTorch's state of a frame's guards, and what checks the identities that are reached through arguments (the
-    others must hold now), and what has to be among the global names."""
-    from torch._dynamo.package import load_guards_state
-
-    saved: Guards = pickle.loads(data.guards_state)
-    state = load_guards_state(saved.state)
-    values = {name: named(value) for name, value in saved.values.items()}
-    scope.update(values)
-    key = state.output_graph.name_of_builtins_dict_key_in_fglobals
-    if key:
-        scope.setdefault(key, builtins.__dict__)
-    names = {**guards._get_closure_vars(), "G": scope}
-    checks = []
-    for identity in saved.identities:
-        check = identity.check()
-        if identity.local:
-            checks.append(check)
-        elif not check(names):
-            raise Unnamed(identity.place)
-    if not checks:
-        return state, None, values
-
-    def guard(arguments: Any) -> bool:
-        here = {**names, "L": arguments}
-        return all(check(here) for check in checks)
-
-    return state, guard, values
+def renamed(code: types.CodeType, fresh: dict[str, str]) -> types.CodeType:
+    """Code that finds some global names under others."""
+    consts = tuple(renamed(k, fresh) if isinstance(k, types.CodeType) else k for k in code.co_consts)
+    return code.replace(co_names=tuple(fresh.get(n, n) for n in code.co_names), co_consts=consts)
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
@@ -445,39 +432,36 @@ def global_names(code: types.CodeType) -> Iterator[str]:
             yield from global_names(constant)
 
 
-def reserve(name: str) -> None:
-    """Keeps Dynamo from giving a name again that it gave in another process."""
-    number = name.rpartition("_")[2]
-    if number.isdigit():
-        counter = bytecode_transformation._unique_id_counter
-        taken = next(counter)
-        bytecode_transformation._unique_id_counter = itertools.count(max(taken, int(number) + 1))
-
-
-def fingerprint(path: str) -> tuple[str, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (path, -1, -1)
-    return (path, found.st_size, found.st_mtime_ns)
-
-
-# Captures whose graphs are not all compiled yet (a backward graph may come late).
-_waiting: set[Capture] = set()
+# Captures whose graphs are not all compiled yet.
+_waiting: list[Pending] = []
 # AOTAutograd's entries of this process, pickled, by the name of the compiled function in captured code.
 _graphs: dict[str, bytes] = {}
 
 
 def keep_graph(name: str, entry: bytes) -> None:
     """Takes an entry that AOTAutograd has saved or found, pickled."""
-    _graphs[name] = entry
-    save_waiting()
+    frame = pending()
+    wanted = any(p.stored is not None and name in p.stored.graphs for p in _waiting)
+    if wanted or (frame is not None and frame.refused is None):
+        _graphs[name] = entry
+        write_waiting()
 
 
-def save_waiting() -> None:
-    for capture in [c for c in _waiting if c.complete()]:
-        _waiting.discard(capture)
-        capture.write()
+def keep_operators(digests: Callable[[], dict[str, str]]) -> None:
+    """Takes what custom operators of a graph do."""
+    frame = pending()
+    if frame is not None and frame.refused is None:
+        try:
+            frame.guards.operators.update(digests())
+        except Exception as error:
+            frame.refuse(str(error))
+
+
+def write_waiting() -> None:
+    with _lock:
+        _waiting[:] = [p for p in _waiting if not p.write_when_complete()]
+        # A graph that will never be kept must not have its capture wait forever.
+        del _waiting[:-64]
 
 
 def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
@@ -497,8 +481,8 @@ def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
     return lambda *arguments: function(list(arguments))
 
 
-def _settings(backend: Any, dynamic: Any) -> tuple[str, str] | None:
-    """What a capture is bound to, and the folder for it; None where ``backend`` is not inrush."""
+def captures_of(backend: Any, dynamic: Any) -> Captures | None:
+    """For functions that ``backend`` compiles; None where it is not inrush, or nothing is to be kept."""
     inner = getattr(backend, "compiler_fn", backend)
     if isinstance(inner, str):
         if inner != "inrush":
@@ -506,70 +490,137 @@ def _settings(backend: Any, dynamic: Any) -> tuple[str, str] | None:
     elif inner is not _backend.backend:
         return None
     given = dict(getattr(backend, "kwargs", {}))
-    options = _options.check(given.get("options"), given.get("mode"))
-    folder = _cache.folder(options)
-    if folder is None:
+    try:
+        options = _options.check(given.get("options"), given.get("mode"))
+    except _native.InputError:
+        # The first call raises it.
         return None
-    # Settings that are sets or functions print differently in each process.
-    config = torch._dynamo.config.get_config_copy()
-    plain = sorted((k, v) for k, v in config.items() if isinstance(v, (bool, int, float, str)))
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_initialized() else ""
-    parts = [given.get("mode"), dynamic, torch.__version__, torch.version.git_version, sys.version, gpu, plain]
-    return hashlib.sha256(repr(parts).encode()).hexdigest(), os.path.join(folder, "captures")
+    folder = _cache.folder(options)
+    if folder is None or not options.warm_start:
+        return None
+    return Captures(folder, (given.get("mode"), dynamic))
 
 
-def _install() -> None:
-    """Ties this module into Dynamo."""
+def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) -> Any:
+    """Dynamo's capture of a frame, or what another process captured."""
+    package = named_args.get("package")
+    before, _local.pending = getattr(_local, "pending", None), None
+    try:
+        if not isinstance(package, Captures):
+            return compile(*args, **named_args)
+        given = signature(compile).bind(*args, **named_args).arguments
+        code, scope, locals = given["code"], given["globals"], given["locals"]
+        if not _enabled or given["export"] or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return compile(*args, **{**named_args, "package": None})
+        folder = package.folder_of(code, scope, locals, given["one_graph"])
+        for path in kept_in(folder):
+            try:
+                found = restore(path, code, scope, locals, given["hooks"], given["compile_id"])
+                count("restored", "", code)
+                return found
+            except Exception as error:
+                count("not restored", str(error) or type(error).__name__, code)
+        frame = _local.pending = Pending(folder, code, scope)
+        result = compile(*args, **named_args)
+        if frame.stored is not None and frame.refused is None:
+            with _lock:
+                _waiting.append(frame)
+            write_waiting()
+        elif frame.refused is not None:
+            count("not kept", frame.refused, code)
+        with _lock:
+            wanted = {n for p in _waiting if p.stored is not None for n in p.stored.graphs}
+            for name in [n for n in _graphs if n not in wanted]:
+                del _graphs[name]
+        return result
+    finally:
+        _local.pending = before
+
+
+signature = functools.cache(inspect.signature)
+
+
+def pending() -> Pending | None:
+    """The frame that this thread captures."""
+    return getattr(_local, "pending", None)
+
+
+def install() -> None:
+    """Ties this module into Dynamo, once; raises for releases of PyTorch that it does not know."""
     global _installed
-    known = {
-        eval_frame._optimize: "package",
-        eval_frame._TorchDynamoContext.__call__: "fn",
-        guards.CheckFunctionManager.__init__: "save_guards",
-    }
-    missing = [f.__qualname__ for f, parameter in known.items() if parameter not in inspect.signature(f).parameters]
-    if missing:
-        raise _native.UnsupportedError(f"warm_start does not know PyTorch {torch.__version__}: {', '.join(missing)} changed")
-    optimize, call, build = eval_frame._optimize, eval_frame._TorchDynamoContext.__call__, guards.CheckFunctionManager.__init__
-
-    @functools.wraps(optimize)
-    def own_optimize(rebuild: Any, backend: Any = "inductor", **named: Any) -> Any:
-        if _enabled and named.get("package") is None:
-            settings = _settings(backend, named.get("dynamic"))
-            if settings is not None:
-                named["package"] = Capture(*settings)
-        return optimize(rebuild, backend, **named)
-
-    @functools.wraps(call)
-    def own_call(self: Any, fn: Any) -> Any:
-        package = getattr(self, "_package", None)
-        if isinstance(package, Capture) and not package.is_initialized():
-            package.begin(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-        return call(self, fn)
-
-    @functools.wraps(build)
-    def own_build(self: Any, f_code: Any, output_graph: Any, *rest: Any, save_guards: bool = False, **named: Any) -> None:
-        ours = save_guards and isinstance(getattr(output_graph, "package", None), Capture)
-        build(self, f_code, output_graph, *rest, save_guards=save_guards and not ours, **named)
-        if not ours:
+    with _lock:
+        if _installed:
             return
-        # The function's own guards stay as they are. Those for other processes are built beside them.
-        self.guards_state = b""
-        naming = Naming()
-        beside = object.__new__(type(self))
-        try:
-            build(beside, f_code, output_graph, guard_filter_fn=naming, save_guards=True, strict_error=True)
-            if naming.unnamed is not None:
-                raise Unnamed(naming.unnamed)
-            names = {n for g in output_graph.guards for n in BY_ADDRESS.findall(g.name)}
-            values = {n: name_of(output_graph.global_scope[n]) for n in sorted(names)}
-            self.guards_state = pickle.dumps(Guards(beside.guards_state, naming.identities, values))
-        except Exception as error:
-            _log.compile.info("%s: the capture is not kept: %s", f_code.co_name, error)
+        manager, graph = guards.CheckFunctionManager, output_graph.OutputGraph
+        known = {
+            eval_frame._optimize: ("package",),
+            convert_frame._compile: ("code", "globals", "locals", "one_graph", "export", "hooks", "compile_id", "package"),
+            manager.serialize_guards: ("builder", "sorted_guards", "output_graph"),
+            manager.__init__: ("shape_code_parts", "runtime_global_scope", "save_guards", "guard_fail_fn"),
+            graph.bypass_package: ("reason",),
+            graph.install_global: ("prefix", "value"),
+            graph.install_global_by_id: ("prefix", "value"),
+        }
+        missing = [f.__qualname__ for f, names in known.items() if not set(names) <= set(inspect.signature(f).parameters)]
+        if missing:
+            raise _native.UnsupportedError(f"PyTorch {torch.__version__} captures frames in another way: {', '.join(missing)}")
+        optimize, compile, serialize, bypass = eval_frame._optimize, convert_frame._compile, manager.serialize_guards, graph.bypass_package
+        install_global, install_by_id = graph.install_global, graph.install_global_by_id
+        constant = function_variables.invoke_and_store_as_constant
 
-    # PyTorch writes these with more fields than their constructor takes.
-    source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
-    eval_frame._optimize = own_optimize
-    eval_frame._TorchDynamoContext.__call__ = own_call
-    guards.CheckFunctionManager.__init__ = own_build
-    _compat.on_entry = keep_graph
-    _installed = True
+        @functools.wraps(optimize)
+        def own_optimize(rebuild: Any, backend: Any = "inductor", **named: Any) -> Any:
+            if _enabled and named.get("package") is None:
+                named["package"] = captures_of(backend, named.get("dynamic"))
+            return optimize(rebuild, backend, **named)
+
+        @functools.wraps(compile)
+        def own_compile(*args: Any, **named: Any) -> Any:
+            return compile_frame(compile, *args, **named)
+
+        def own_serialize(self: Any, builder: Any, sorted_guards: list[Any], output_graph: Any) -> bytes:
+            frame = pending()
+            if frame is None:
+                return serialize(self, builder, sorted_guards, output_graph)
+            try:
+                if frame.refused is None:
+                    frame.guards.state = serialize(self, builder, frame.split(builder, sorted_guards), output_graph)
+            except Exception as error:
+                frame.refuse(str(error) or type(error).__name__)
+            return b""
+
+        @functools.wraps(bypass)
+        def own_bypass(self: Any, reason: str = "", **named: Any) -> None:
+            if not isinstance(self.package, Captures):
+                return bypass(self, reason, **named)
+            _local.pending.refuse(reason)
+            self.package = None
+
+        @functools.wraps(install_global)
+        def own_install_global(self: Any, prefix: str, value: Any) -> str:
+            return install_global(self, prefix if pending() is None else f"{prefix}{_token}", value)
+
+        @functools.wraps(install_by_id)
+        def own_install_by_id(self: Any, prefix: str, value: Any) -> str:
+            return install_by_id(self, prefix if pending() is None else f"{prefix}_{_token}", value)
+
+        @functools.wraps(constant)
+        def own_constant(*args: Any, **named: Any) -> Any:
+            frame = pending()
+            if frame is not None:
+                frame.refuse("a result that is declared constant")
+            return constant(*args, **named)
+
+        # PyTorch writes these with more fields than their constructor takes.
+        source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
+        eval_frame._optimize = own_optimize
+        convert_frame._compile = own_compile
+        manager.serialize_guards = own_serialize
+        graph.bypass_package = own_bypass
+        graph.install_global, graph.install_global_by_id = own_install_global, own_install_by_id
+        for module in (function_variables, builtin_variables, module_variables):
+            if hasattr(module, "invoke_and_store_as_constant"):
+                module.invoke_and_store_as_constant = own_constant
+        _compat.on_entry = keep_graph
+        _compat.on_operators = keep_operators
+        _installed = True

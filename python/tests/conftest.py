@@ -9,6 +9,8 @@ import warnings
 
 # Before anything compiles: tests neither read nor fill the user's cache.
 os.environ["INRUSH_CACHE_DIR"] = tempfile.mkdtemp(prefix="inrush-tests-")
+# Tests are of what happens when frames are captured; captures that are kept have a file of their own.
+os.environ.setdefault("INRUSH_WARM_START", "0")
 
 import pytest
 import torch
