@@ -89,12 +89,12 @@ impl<'a> Flat<'a> {
             return;
         }
         self.substitute(&map, |_| true);
-        self.shared.retain(|a| !map.get(a.sym).is_some());
+        self.shared.retain(|a| map.get(a.sym).is_none());
         for body in &mut self.bodies {
             settle(body, |a| map.get(a.sym).is_some());
             let outer = &body.axes[..body.outer];
-            body.outer = outer.iter().filter(|a| !map.get(a.sym).is_some()).count();
-            body.axes.retain(|a| !map.get(a.sym).is_some());
+            body.outer = outer.iter().filter(|a| map.get(a.sym).is_none()).count();
+            body.axes.retain(|a| map.get(a.sym).is_none());
         }
     }
 

@@ -128,8 +128,8 @@ pub(crate) fn inline(
         .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
         .collect();
     let mut out = Vec::with_capacity(nodes.len());
-    for k in 0..nodes.len() {
-        if infos[k].inlined {
+    for (k, info) in infos.iter().enumerate() {
+        if info.inlined {
             continue;
         }
         out.push(build(loops, &nodes, &deps, &inlined, k));
