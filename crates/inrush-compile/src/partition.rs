@@ -42,6 +42,8 @@ pub struct Cut {
     pub views: Views,
 }
 
+// Moved a few times and held in one list: boxes would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub enum Piece {
     Segment(Cutout),
     Call(NodeId),

@@ -76,6 +76,8 @@ pub struct Part {
 }
 
 #[derive(Clone, Debug)]
+// Moved a few times and held in one list: boxes would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub enum What {
     Segment(Segment),
     Call(Call),
