@@ -9,16 +9,18 @@ those of other backends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import platform
+import stat
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
 import torch
 
-from inrush import _compat, _gpu, _native, _report
+from inrush import _compat, _gpu, _log, _native, _report
 from inrush._options import Options
 
 _local = threading.local()
@@ -96,7 +98,28 @@ def folder(options: Options) -> str | None:
     parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), chosen]
     parts += _gpu.identity()
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-    return os.path.join(_native.cache_dir(), "graphs", digest)
+    place = os.path.join(_native.cache_dir(), "graphs", digest)
+    return place if trusted(place) else None
+
+
+@functools.cache
+def trusted(folder: str) -> bool:
+    """Whether nobody else can have put files into a folder: entries are unpickled, and what is unpickled can run code."""
+    if not hasattr(os, "geteuid"):
+        return True
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    for place in (_native.cache_dir(), os.path.dirname(folder), folder):
+        try:
+            found = os.stat(place)
+        except OSError:
+            # Nothing is there to be read; what writes there says what is wrong.
+            continue
+        shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+        if found.st_uid not in (os.geteuid(), 0) or shared:
+            _log.cache.warning("graphs are not kept: `%s` belongs to another user, or all users may write to it", place)
+            return False
+    return True
 
 
 @contextlib.contextmanager
