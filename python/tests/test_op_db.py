@@ -41,7 +41,7 @@ def drawn():
             yield dice.choice(others)
 
 
-@pytest.mark.parametrize("cell", drawn(), ids=str)
+@pytest.mark.parametrize("cell", list(drawn()), ids=str)
 def test_samples(cell):
     if time.monotonic() - START > SECONDS:
         pytest.skip("the time for operator samples is over")

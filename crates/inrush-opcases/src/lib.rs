@@ -69,10 +69,10 @@ pub fn check(
         return Ok(());
     }
     let mut found = mismatch(got, want, tolerance)?;
-    if let (Some(_), Some(exact)) = (&found, exact) {
-        if mismatch(got, exact, tolerance)?.is_none() {
-            found = None;
-        }
+    if let (Some(_), Some(exact)) = (&found, exact)
+        && mismatch(got, exact, tolerance)?.is_none()
+    {
+        found = None;
     }
     if let Some(what) = found {
         problems.push(format!("{name}: {what}"));
