@@ -26,6 +26,7 @@ GOAL = 0.75
 OPERATORS = samples.operators()
 ROWS = table.read(TABLE)
 
+
 @pytest.fixture(scope="module")
 def deadline():
     """Counted from the first sample on: the tests before it take their own time."""
