@@ -4,6 +4,7 @@
 //! together where all of them are short, or where all run the same code, as the steps of an optimiser over a list of tensors do.
 
 use crate::functions::{Instance, Kernels};
+use inrush_kernel::group::group_of;
 use inrush_loops::BufId;
 use inrush_sched::{Plan, Regions, Step};
 
@@ -11,8 +12,6 @@ use inrush_sched::{Plan, Regions, Step};
 const SHORT: i64 = 256 << 10;
 /// Launches that run side by side.
 const MOST: usize = 1024;
-/// How far back a step may move.
-const WINDOW: usize = 128;
 
 struct Group {
     steps: Vec<usize>,
@@ -45,17 +44,11 @@ pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
             short: known && work <= SHORT,
             open,
         };
-        // It may move up to the last step that it depends on, but not into that one's group.
-        let stop = groups.len().saturating_sub(WINDOW);
         let depends = |g: &Group| {
             let mut earlier = g.steps.iter().map(|s| &touches[*s]);
             earlier.any(|t| t.clash(&touches[at], &regions))
         };
-        let first = (stop..groups.len())
-            .rev()
-            .find(|g| depends(&groups[*g]))
-            .map_or(stop, |g| g + 1);
-        match (first..groups.len()).find(|g| groups[*g].takes(&one)) {
+        match group_of(&groups, depends, |g| g.takes(&one)) {
             Some(g) => groups[g].join(one),
             None => groups.push(one),
         }

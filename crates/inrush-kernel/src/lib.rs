@@ -13,6 +13,7 @@ mod cost;
 mod epilogue;
 mod flatten;
 mod fold;
+pub mod group;
 mod lanes;
 mod moments;
 mod nest;

@@ -5,6 +5,7 @@
 //! optimiser do.
 
 use super::{Block, DimRole};
+use crate::group::group_of;
 use crate::{BufRole, Def};
 use inrush_base::DType;
 use inrush_loops::{BufId, Loops};
@@ -21,8 +22,6 @@ pub struct Piece<'a> {
 const POINTERS: usize = 256;
 /// Kinds of code in one launch, which is built for the neediest of them.
 const KINDS: usize = 4;
-/// How far back a step may move.
-const WINDOW: usize = 128;
 
 impl Block {
     /// A flat walk over one axis, whose length may differ among those that share its code.
@@ -96,14 +95,8 @@ pub fn together(
             programs,
             warps: (block.warps, block.warps),
         };
-        // It may move up to the last launch that it depends on, but not into that one.
-        let stop = groups.len().saturating_sub(WINDOW);
         let depends = |g: &Group| (g.pieces.iter()).any(|k| clash(&pieces[*k], p, overlap));
-        let first = (stop..groups.len())
-            .rev()
-            .find(|g| depends(&groups[*g]))
-            .map_or(stop, |g| g + 1);
-        match (first..groups.len()).find(|g| groups[*g].takes(&one)) {
+        match group_of(&groups, depends, |g| g.takes(&one)) {
             Some(g) => groups[g].join(one),
             None => groups.push(one),
         }
