@@ -1,6 +1,7 @@
 //! Tensors made from numbers: fills, ranges, triangles.
 
-use crate::{Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
+use super::lowered;
+use crate::{Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -316,22 +317,6 @@ fn diag_embed<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, v, t.dtype, &sizes)])
 }
 
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    meta: fn(&Call) -> Result<Vec<Type>>,
-    lower: for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(meta),
-        route: Route::Lower(lower),
-        example,
-    }
-}
-
 /// Parameters that say where and how a tensor is made.
 macro_rules! factory {
     ($params:literal) => {
@@ -355,28 +340,28 @@ macro_rules! like {
 }
 
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.zeros.default",
         factory!("SymInt[] size"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3])",
     ),
-    row(
+    lowered(
         "aten._efficientzerotensor.default",
         factory!("SymInt[] size"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3])",
     ),
-    row(
+    lowered(
         "aten.ones.default",
         factory!("SymInt[] size"),
         fresh_meta,
         |l, c| fill(l, c, Fill::One),
         "([s0,3], dtype=i64)",
     ),
-    row(
+    lowered(
         "aten.full.default",
         factory!("SymInt[] size, Scalar fill_value"),
         fresh_meta,
@@ -384,91 +369,91 @@ pub const ROWS: &[Row] = &[
         "([2,3], -inf)",
     ),
     // What an empty tensor holds is anybody's guess; zeros are reproducible.
-    row(
+    lowered(
         "aten.empty.memory_format",
         like!("SymInt[] size"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3])",
     ),
-    row(
+    lowered(
         "aten.empty_permuted.default",
         factory!("SymInt[] size, int[] physical_layout"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3], [1,0])",
     ),
-    row(
+    lowered(
         "aten.empty_strided.default",
         factory!("SymInt[] size, SymInt[] stride"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3], [3,1])",
     ),
-    row(
+    lowered(
         "aten.zeros_like.default",
         like!("Tensor self"),
         like_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.ones_like.default",
         like!("Tensor self"),
         like_meta,
         |l, c| fill(l, c, Fill::One),
         "(f32[2,3], dtype=bool)",
     ),
-    row(
+    lowered(
         "aten.empty_like.default",
         like!("Tensor self"),
         like_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.full_like.default",
         like!("Tensor self, Scalar fill_value"),
         like_meta,
         |l, c| fill(l, c, Fill::Arg("fill_value")),
         "(f16[2,3], 0.1)",
     ),
-    row(
+    lowered(
         "aten.new_zeros.default",
         factory!("Tensor self, SymInt[] size"),
         new_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(i64[2], [3])",
     ),
-    row(
+    lowered(
         "aten.new_ones.default",
         factory!("Tensor self, SymInt[] size"),
         new_meta,
         |l, c| fill(l, c, Fill::One),
         "(i64[2], [], dtype=bool)",
     ),
-    row(
+    lowered(
         "aten.new_empty.default",
         factory!("Tensor self, SymInt[] size"),
         new_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2], [3])",
     ),
-    row(
+    lowered(
         "aten.new_empty_strided.default",
         factory!("Tensor self, SymInt[] size, SymInt[] stride"),
         new_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2], [3], [1])",
     ),
-    row(
+    lowered(
         "aten.new_full.default",
         factory!("Tensor self, SymInt[] size, Scalar fill_value"),
         new_meta,
         |l, c| fill(l, c, Fill::Arg("fill_value")),
         "(f32[2], [3], 7)",
     ),
-    row(
+    lowered(
         "aten.scalar_tensor.default",
         factory!("Scalar s"),
         |c| {
@@ -478,63 +463,63 @@ pub const ROWS: &[Row] = &[
         |l, c| fill(l, c, Fill::Arg("s")),
         "(3, dtype=i64)",
     ),
-    row(
+    lowered(
         "aten.arange.default",
         factory!("Scalar end"),
         arange_meta,
         arange,
         "(7)",
     ),
-    row(
+    lowered(
         "aten.arange.start",
         factory!("Scalar start, Scalar end"),
         arange_meta,
         arange,
         "(2, s0, dtype=f32)",
     ),
-    row(
+    lowered(
         "aten.arange.start_step",
         factory!("Scalar start, Scalar end, Scalar step=1"),
         arange_meta,
         arange,
         "(1.0, 0.0, -0.3)",
     ),
-    row(
+    lowered(
         "aten.linspace.default",
         factory!("Scalar start, Scalar end, int steps"),
         linspace_meta,
         linspace,
         "(-1, 2, 7)",
     ),
-    row(
+    lowered(
         "aten.eye.default",
         factory!("SymInt n"),
         eye_meta,
         eye,
         "(3)",
     ),
-    row(
+    lowered(
         "aten.eye.m",
         factory!("SymInt n, SymInt m"),
         eye_meta,
         eye,
         "(2, 4, dtype=bool)",
     ),
-    row(
+    lowered(
         "aten.tril.default",
         "(Tensor self, int diagonal=0) -> Tensor",
         like_meta,
         |l, c| triangle(l, c, S::Le),
         "(f32[3,4], 1)",
     ),
-    row(
+    lowered(
         "aten.triu.default",
         "(Tensor self, int diagonal=0) -> Tensor",
         like_meta,
         |l, c| triangle(l, c, S::Ge),
         "(bool[2,3,4], 1)",
     ),
-    row(
+    lowered(
         "aten.diag_embed.default",
         "(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor",
         diag_embed_meta,

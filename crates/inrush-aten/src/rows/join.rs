@@ -1,5 +1,6 @@
 //! Tensors joined along a dimension.
 
+use super::decomposed;
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -209,21 +210,6 @@ fn meshgrid_indexing(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
 }
 
-const fn composite(
-    name: &'static str,
-    schema: &'static str,
-    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
-}
-
 const LIST: &str = "(Tensor[] tensors) -> Tensor";
 
 pub const ROWS: &[Row] = &[
@@ -241,37 +227,37 @@ pub const ROWS: &[Row] = &[
         route: Route::Lower(cat),
         example: "([f32[2,3], f32[1,3]])",
     },
-    composite(
+    decomposed(
         "aten.stack.default",
         "(Tensor[] tensors, int dim=0) -> Tensor",
         stack,
         "([f32[2,3], f32[2,3]], -1)",
     ),
-    composite(
+    decomposed(
         "aten.hstack.default",
         LIST,
         |b, a| stack_rank(b, a, 1, 0),
         "([f32[2,3], f32[2,1]])",
     ),
-    composite(
+    decomposed(
         "aten.vstack.default",
         LIST,
         |b, a| stack_rank(b, a, 2, 0),
         "([f32[3], f32[2,3]])",
     ),
-    composite(
+    decomposed(
         "aten.dstack.default",
         LIST,
         |b, a| stack_rank(b, a, 3, 2),
         "([f32[3], f32[3]])",
     ),
-    composite(
+    decomposed(
         "aten.meshgrid.default",
         "(Tensor[] tensors) -> Tensor[]",
         |b, a| meshgrid(b, a, true),
         "([f32[2], f32[3]])",
     ),
-    composite(
+    decomposed(
         "aten.meshgrid.indexing",
         "(Tensor[] tensors, *, str indexing) -> Tensor[]",
         meshgrid_indexing,

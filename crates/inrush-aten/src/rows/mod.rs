@@ -51,9 +51,9 @@ mod view_backward;
 mod window;
 mod zeta;
 
-use crate::{Args, Builder, Meta, Op, Route, Row};
+use crate::{Args, Builder, Call, Lower, Meta, Op, Route, Row, Tensor};
 use inrush_base::Result;
-use inrush_graph::ValueId;
+use inrush_graph::{Type, ValueId};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
@@ -133,14 +133,23 @@ pub fn lookup(name: &str) -> Option<&'static Op> {
     table.get(name)
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn names_are_unique() {
-        let mut seen = std::collections::BTreeSet::new();
-        for row in super::rows() {
-            assert!(seen.insert(row.name), "{} has two rows", row.name);
-        }
+/// Writes the loops of one call.
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+/// A row with a loop nest of its own: how its result types follow from the call, and its lowering.
+const fn lowered(
+    name: &'static str,
+    schema: &'static str,
+    types: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(types),
+        route: Route::Lower(f),
+        example,
     }
 }
 
@@ -157,5 +166,16 @@ const fn decomposed(
         meta: Meta::Route,
         route: Route::Decompose(f),
         example,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_unique() {
+        let mut seen = std::collections::BTreeSet::new();
+        for row in super::rows() {
+            assert!(seen.insert(row.name), "{} has two rows", row.name);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Variances, norms and other reductions that are made of several.
 
+use super::decomposed;
 use super::reduce::reduced_dims;
-use crate::{Args, Builder, Meta, Route, Row};
+use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
@@ -166,21 +167,6 @@ fn nanmean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(mean, own)?])
 }
 
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
-}
-
 const CORRECTION: &str =
     "(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor";
 const CORRECTION2: &str = "(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)";
@@ -189,66 +175,66 @@ const DIM2: &str =
     "(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)";
 
 pub const ROWS: &[Row] = &[
-    row(
+    decomposed(
         "aten.var.correction",
         CORRECTION,
         var,
         "(f32[2,5], [1], correction=0)",
     ),
-    row("aten.var.dim", DIM, var, "(f16[2,5], [1], true, true)"),
-    row(
+    decomposed("aten.var.dim", DIM, var, "(f16[2,5], [1], true, true)"),
+    decomposed(
         "aten.var.default",
         "(Tensor self, bool unbiased=True) -> Tensor",
         var,
         "(f32[2,5])",
     ),
-    row("aten.std.correction", CORRECTION, std, "(f32[2,5], [0,1])"),
-    row("aten.std.dim", DIM, std, "(f32[2,5], [1], false)"),
-    row(
+    decomposed("aten.std.correction", CORRECTION, std, "(f32[2,5], [0,1])"),
+    decomposed("aten.std.dim", DIM, std, "(f32[2,5], [1], false)"),
+    decomposed(
         "aten.std.default",
         "(Tensor self, bool unbiased=True) -> Tensor",
         std,
         "(f32[2,5])",
     ),
-    row(
+    decomposed(
         "aten.var_mean.correction",
         CORRECTION2,
         var_mean,
         "(f32[2,5], [1], correction=0, keepdim=true)",
     ),
-    row("aten.var_mean.dim", DIM2, var_mean, "(f32[2,5], [1])"),
-    row(
+    decomposed("aten.var_mean.dim", DIM2, var_mean, "(f32[2,5], [1])"),
+    decomposed(
         "aten.std_mean.correction",
         CORRECTION2,
         std_mean,
         "(f32[2,5], [1])",
     ),
-    row("aten.std_mean.dim", DIM2, std_mean, "(f32[2,5], [1])"),
-    row(
+    decomposed("aten.std_mean.dim", DIM2, std_mean, "(f32[2,5], [1])"),
+    decomposed(
         "aten.linalg_vector_norm.default",
         "(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         vector_norm,
         "(f32[2,5], 3, [1], true)",
     ),
-    row(
+    decomposed(
         "aten.norm.Scalar",
         "(Tensor self, Scalar p=2) -> Tensor",
         norm,
         "(f32[2,5], 1)",
     ),
-    row(
+    decomposed(
         "aten.norm.ScalarOpt_dim",
         "(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
         norm,
         "(f32[2,5], 2, [1], true)",
     ),
-    row(
+    decomposed(
         "aten.norm.ScalarOpt_dim_dtype",
         "(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor",
         norm,
         "(f32[2,5], inf, [1], true, dtype=f64)",
     ),
-    row(
+    decomposed(
         "aten.nanmean.default",
         "(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         nanmean,

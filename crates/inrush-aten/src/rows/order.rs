@@ -1,6 +1,7 @@
 //! Order: sorting, the greatest few, searching in sorted sequences, running extremes.
 
-use crate::{Args, BodyBuilder, Builder, Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
+use super::{decomposed, lowered};
+use crate::{Args, BodyBuilder, Builder, Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar, promote};
 use inrush_expr::Expr;
 use inrush_graph::{Type, ValueId};
@@ -469,121 +470,88 @@ const SORT: &str =
     "(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)";
 const RUNNING: &str = "(Tensor self, int dim) -> (Tensor values, Tensor indices)";
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    types: fn(&Call) -> Result<Vec<Type>>,
-    f: Lowering,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(types),
-        route: Route::Lower(f),
-        example,
-    }
-}
-
-const fn derived(
-    name: &'static str,
-    schema: &'static str,
-    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
-}
-
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.sort.default",
         SORT,
         sort_meta,
         sort,
         "(f32[3,7], 0, true)",
     ),
-    row(
+    lowered(
         "aten.sort.stable",
         "(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)",
         sort_meta,
         sort,
         "(i64[3,7]{0:3}, stable=true)",
     ),
-    row(
+    lowered(
         "aten.topk.default",
         "(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
         topk_meta,
         topk,
         "(f32[3,7], 2)",
     ),
-    derived(
+    decomposed(
         "aten.argsort.default",
         "(Tensor self, int dim=-1, bool descending=False) -> Tensor",
         argsort,
         "(f32[3,7], 1)",
     ),
-    derived(
+    decomposed(
         "aten.argsort.stable",
         "(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor",
         argsort,
         "(f32[3,7], stable=true, descending=true)",
     ),
-    derived(
+    decomposed(
         "aten.msort.default",
         "(Tensor self) -> Tensor",
         msort,
         "(f32[7,2])",
     ),
-    derived(
+    decomposed(
         "aten.kthvalue.default",
         "(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
         kthvalue,
         "(f32[3,7], 2, 1, true)",
     ),
-    row(
+    lowered(
         "aten.bucketize.Tensor",
         "(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
         search_meta,
         |lw, c| search(lw, c, "boundaries"),
         "(f32[3,4], f32[5])",
     ),
-    row(
+    lowered(
         "aten.bucketize.Scalar",
         "(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
         search_meta,
         |lw, c| search(lw, c, "boundaries"),
         "(0.5, f32[5])",
     ),
-    row(
+    lowered(
         "aten.searchsorted.Tensor",
         "(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor",
         search_meta,
         |lw, c| search(lw, c, "sorted_sequence"),
         "(f32[3,5], f32[3,4], side=\"right\")",
     ),
-    row(
+    lowered(
         "aten.searchsorted.Scalar",
         "(Tensor sorted_sequence, Scalar self, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor",
         search_meta,
         |lw, c| search(lw, c, "sorted_sequence"),
         "(f32[5], 0.25)",
     ),
-    row(
+    lowered(
         "aten.cummax.default",
         RUNNING,
         sort_meta,
         |lw, c| running(lw, c, ReduceOp::Max),
         "(f32[3,5], 1)",
     ),
-    row(
+    lowered(
         "aten.cummin.default",
         RUNNING,
         sort_meta,

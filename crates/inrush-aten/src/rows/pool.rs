@@ -1,8 +1,9 @@
 //! Pooling: reductions over windows.
 
 use super::convolution::in_bounds;
+use super::lowered;
 use super::window::{Window, adaptive_bounds, adaptive_kernel, per_dimension};
-use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{Args, BodyBuilder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::Type;
@@ -408,138 +409,120 @@ fn adaptive_meta(call: &Call) -> Result<Vec<Type>> {
     Ok(typed(call, t.dtype, sizes))
 }
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    meta: fn(&Call) -> Result<Vec<Type>>,
-    f: Lowering,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(meta),
-        route: Route::Lower(f),
-        example,
-    }
-}
-
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.max_pool1d.default",
         "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> Tensor",
         pool_meta,
         max_pool,
         "(f32[2,3,8], [3], [2], [1])",
     ),
-    row(
+    lowered(
         "aten.max_pool2d.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
         pool_meta,
         max_pool,
         "(f32[1,2,6,6], [3,3], [2,2], [1,1])",
     ),
-    row(
+    lowered(
         "aten.max_pool3d.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor",
         pool_meta,
         max_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
     ),
-    row(
+    lowered(
         "aten.max_pool1d_with_indices.default",
         "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[2,3,8], [3])",
     ),
-    row(
+    lowered(
         "aten.max_pool2d_with_indices.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[1,2,7,7], [3,2], [2,2], [1,0], [1,2], true)",
     ),
-    row(
+    lowered(
         "aten.max_pool3d_with_indices.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
     ),
-    row(
+    lowered(
         "aten.avg_pool1d.default",
         "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[2,3,8], [3], [2], [1])",
     ),
-    row(
+    lowered(
         "aten.avg_pool2d.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[1,2,7,7], [3,3], [2,2], [1,1], true, false)",
     ),
-    row(
+    lowered(
         "aten.avg_pool3d.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
     ),
-    row(
+    lowered(
         "aten.adaptive_avg_pool1d.default",
         "(Tensor self, int[1] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7], [3])",
     ),
-    row(
+    lowered(
         "aten.adaptive_avg_pool2d.default",
         "(Tensor self, SymInt[2] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7,7], [1,1])",
     ),
-    row(
+    lowered(
         "aten._adaptive_avg_pool2d.default",
         "(Tensor self, SymInt[2] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7,8], [3,4])",
     ),
-    row(
+    lowered(
         "aten.adaptive_avg_pool3d.default",
         "(Tensor self, SymInt[3] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,5,4,3], [2,2,2])",
     ),
-    row(
+    lowered(
         "aten._adaptive_avg_pool3d.default",
         "(Tensor self, SymInt[3] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,5,4,3], [2,2,2])",
     ),
-    row(
+    lowered(
         "aten.adaptive_max_pool1d.default",
         "(Tensor self, int[1] output_size) -> (Tensor, Tensor)",
         adaptive_meta,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,7], [3])",
     ),
-    row(
+    lowered(
         "aten.adaptive_max_pool2d.default",
         "(Tensor self, int[2] output_size) -> (Tensor, Tensor)",
         adaptive_meta,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,7,8], [3,4])",
     ),
-    row(
+    lowered(
         "aten.adaptive_max_pool3d.default",
         "(Tensor self, int[3] output_size) -> (Tensor, Tensor)",
         adaptive_meta,

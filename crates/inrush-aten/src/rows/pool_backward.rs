@@ -1,10 +1,11 @@
 //! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place.
 
 use super::convolution::in_bounds;
+use super::lowered;
 use super::pool::{Adaptive, Pool};
 use super::view_backward::load_or_zero;
 use super::window::{adaptive_bounds, adaptive_kernel};
-use crate::{BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -196,75 +197,57 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
 }
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    meta: fn(&Call) -> Result<Vec<Type>>,
-    f: Lowering,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(meta),
-        route: Route::Lower(f),
-        example,
-    }
-}
-
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.max_pool2d_with_indices_backward.default",
         "(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
         fixed_meta,
         max_pool,
         "(f32[1,2,1,1], f32[1,2,3,3], [3,3], [2,2], [0,0], [1,1], false, i64[1,2,1,1]{0:8})",
     ),
-    row(
+    lowered(
         "aten.max_pool3d_with_indices_backward.default",
         "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor",
         fixed_meta,
         max_pool,
         "(f32[1,2,1,1,1], f32[1,2,2,2,2], [2,2,2], [2,2,2], [0,0,0], [1,1,1], false, i64[1,2,1,1,1]{0:7})",
     ),
-    row(
+    lowered(
         "aten.avg_pool2d_backward.default",
         "(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
         fixed_meta,
         avg_pool,
         "(f32[1,2,4,4], f32[1,2,7,7], [3,3], [2,2], [1,1], true, false, none)",
     ),
-    row(
+    lowered(
         "aten.avg_pool3d_backward.default",
         "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
         fixed_meta,
         avg_pool,
         "(f32[1,2,2,2,2], f32[1,2,4,4,4], [2,2,2], [2,2,2], [0,0,0], false, true, none)",
     ),
-    row(
+    lowered(
         "aten._adaptive_avg_pool2d_backward.default",
         "(Tensor grad_output, Tensor self) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,3,4], f32[2,3,7,8])",
     ),
-    row(
+    lowered(
         "aten._adaptive_avg_pool3d_backward.default",
         "(Tensor grad_output, Tensor self) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,2,2,2], f32[1,2,5,4,3])",
     ),
-    row(
+    lowered(
         "aten.adaptive_max_pool2d_backward.default",
         "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,1,1], f32[2,3,7,8], i64[2,3,1,1]{0:55})",
     ),
-    row(
+    lowered(
         "aten.adaptive_max_pool3d_backward.default",
         "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
         like_self,

@@ -1,7 +1,8 @@
 //! Reductions over dimensions.
 
+use super::{decomposed, lowered};
 use crate::call::{Args, Call};
-use crate::{Builder, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{Builder, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
@@ -331,37 +332,6 @@ fn aminmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![low, high])
 }
 
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    meta: fn(&Call) -> Result<Vec<Type>>,
-    lower: for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(meta),
-        route: Route::Lower(lower),
-        example,
-    }
-}
-
-const fn composite(
-    name: &'static str,
-    schema: &'static str,
-    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Route,
-        route: Route::Decompose(f),
-        example,
-    }
-}
-
 fn sum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let dtype = call.out(0)?.dtype;
     reduce(lw, call, ReduceOp::Sum, dtype)
@@ -373,166 +343,166 @@ fn prod<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.sum.default",
         "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
         sum_meta,
         sum,
         "(bool[2,3])",
     ),
-    row(
+    lowered(
         "aten.sum.dim_IntList",
         "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         sum_meta,
         sum,
         "(f32[2,3,4], [0,-1], true)",
     ),
-    row(
+    lowered(
         "aten.prod.default",
         "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
         sum_meta,
         prod,
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.prod.dim_int",
         "(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         sum_meta,
         prod,
         "(i32[2,3], 1)",
     ),
-    row(
+    lowered(
         "aten.nansum.default",
         "(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         sum_meta,
         nansum,
         "(f32[2,3], [1])",
     ),
-    row(
+    lowered(
         "aten.count_nonzero.default",
         "(Tensor self, int? dim=None) -> Tensor",
         |c| reduce_meta(c, DType::I64),
         count_nonzero,
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.count_nonzero.dim_IntList",
         "(Tensor self, int[] dim) -> Tensor",
         |c| reduce_meta(c, DType::I64),
         count_nonzero,
         "(i64[2,3]{0:2}, [1])",
     ),
-    row(
+    lowered(
         "aten.amax.default",
         "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
         same_meta,
         |lw, c| extreme(lw, c, ReduceOp::Max),
         "(f32[2,3], [1])",
     ),
-    row(
+    lowered(
         "aten.amin.default",
         "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
         same_meta,
         |lw, c| extreme(lw, c, ReduceOp::Min),
         "(f32[2,3], [0], true)",
     ),
-    row(
+    lowered(
         "aten.max.default",
         "(Tensor self) -> Tensor",
         same_meta,
         |lw, c| extreme(lw, c, ReduceOp::Max),
         "(i64[2,3])",
     ),
-    row(
+    lowered(
         "aten.min.default",
         "(Tensor self) -> Tensor",
         same_meta,
         |lw, c| extreme(lw, c, ReduceOp::Min),
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.max.dim",
         "(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
         extreme_with_index_meta,
         |lw, c| extreme_with_index(lw, c, ReduceOp::Max, ReduceOp::ArgMax),
         "(f32[2,3], 1, true)",
     ),
-    row(
+    lowered(
         "aten.min.dim",
         "(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
         extreme_with_index_meta,
         |lw, c| extreme_with_index(lw, c, ReduceOp::Min, ReduceOp::ArgMin),
         "(i64[2,3], 0)",
     ),
-    row(
+    lowered(
         "aten.argmax.default",
         "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
         |c| reduce_meta(c, DType::I64),
         |lw, c| arg_extreme(lw, c, ReduceOp::ArgMax),
         "(f32[2,3], 1)",
     ),
-    row(
+    lowered(
         "aten.argmin.default",
         "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
         |c| reduce_meta(c, DType::I64),
         |lw, c| arg_extreme(lw, c, ReduceOp::ArgMin),
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.any.default",
         "(Tensor self) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::Any),
         "(f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.any.dim",
         "(Tensor self, int dim, bool keepdim=False) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::Any),
         "(bool[2,3], 1)",
     ),
-    row(
+    lowered(
         "aten.any.dims",
         "(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::Any),
         "(bool[2,3], [0,1], true)",
     ),
-    row(
+    lowered(
         "aten.all.default",
         "(Tensor self) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::All),
         "(bool[2,3])",
     ),
-    row(
+    lowered(
         "aten.all.dim",
         "(Tensor self, int dim, bool keepdim=False) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::All),
         "(u8[2,3]{0:1}, 1)",
     ),
-    row(
+    lowered(
         "aten.all.dims",
         "(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
         truth_meta,
         |lw, c| truth(lw, c, ReduceOp::All),
         "(bool[2,3], [1])",
     ),
-    composite(
+    decomposed(
         "aten.mean.default",
         "(Tensor self, *, ScalarType? dtype=None) -> Tensor",
         mean,
         "(f32[2,3])",
     ),
-    composite(
+    decomposed(
         "aten.mean.dim",
         "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
         mean,
         "(f16[2,3], [1], true)",
     ),
-    composite(
+    decomposed(
         "aten.aminmax.default",
         "(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
         aminmax,

@@ -1,7 +1,8 @@
 //! Writing by index tensors: a copy of the input, then a body that stores where the index says.
 
 use super::indexing::{Advanced, load_index};
-use crate::{Call, Lower, Meta, Operand, Route, Row, Tensor, meta};
+use super::lowered;
+use crate::{Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Type, ValueId};
@@ -392,103 +393,85 @@ fn put_masked<'g>(
     Ok(vec![lw.store_new(body, v, t.dtype, &t.sizes)])
 }
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
-const fn row(
-    name: &'static str,
-    schema: &'static str,
-    meta: fn(&Call) -> Result<Vec<Type>>,
-    f: Lowering,
-    example: &'static str,
-) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(meta),
-        route: Route::Lower(f),
-        example,
-    }
-}
-
 pub const ROWS: &[Row] = &[
-    row(
+    lowered(
         "aten.scatter.src",
         "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
         scatter_meta,
         |lw, call| scatter(lw, call, "src", StoreMode::Set),
         "(f32[4,5], 0, i64[1,3]{0:3}, f32[2,3])",
     ),
-    row(
+    lowered(
         "aten.scatter.value",
         "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
         scatter_meta,
         |lw, call| scatter(lw, call, "value", StoreMode::Set),
         "(f32[4,5], 1, i64[3,2]{0:4}, 2.5)",
     ),
-    row(
+    lowered(
         "aten.scatter.reduce",
         "(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
         scatter_meta,
         |lw, call| scatter(lw, call, "src", named_mode(call)?),
         "(f32[4,5], 1, i64[3,2]{0:4}, f32[3,2], reduce=\"multiply\")",
     ),
-    row(
+    lowered(
         "aten.scatter.value_reduce",
         "(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
         scatter_meta,
         |lw, call| scatter(lw, call, "value", named_mode(call)?),
         "(f32[4,5], 1, i64[3,2]{0:4}, 2.5, reduce=\"add\")",
     ),
-    row(
+    lowered(
         "aten.scatter_add.default",
         "(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
         scatter_meta,
         |lw, call| scatter(lw, call, "src", StoreMode::Add),
         "(f32[4,5], 0, i64[6,5]{0:3}, f32[6,5])",
     ),
-    row(
+    lowered(
         "aten.scatter_reduce.two",
         "(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor",
         scatter_meta,
         scatter_reduce,
         "(f32[4], 0, i64[6]{0:3}, f32[6], \"mean\", include_self=false)",
     ),
-    row(
+    lowered(
         "aten.index_add.default",
         "(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor",
         rows_meta,
         index_add,
         "(f32[4,3], 0, i64[5]{0:3}, f32[5,3], alpha=2)",
     ),
-    row(
+    lowered(
         "aten.index_copy.default",
         "(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
         rows_meta,
         index_copy,
         "(f32[3,4], 1, i64[1]{0:3}, f32[3,1])",
     ),
-    row(
+    lowered(
         "aten.index_fill.int_Scalar",
         "(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
         same_meta,
         index_fill,
         "(f32[3,4], 1, i64[2]{-4:3}, 7)",
     ),
-    row(
+    lowered(
         "aten.index_fill.int_Tensor",
         "(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
         same_meta,
         index_fill,
         "(f32[3,4], 0, i64[2]{0:2}, f32[])",
     ),
-    row(
+    lowered(
         "aten.index_put.default",
         "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         put_meta,
         index_put,
         "(f32[4,5], [i64[3]{-4:3}, i64[3]{0:4}], f32[3], true)",
     ),
-    row(
+    lowered(
         "aten._unsafe_index_put.default",
         "(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         put_meta,
