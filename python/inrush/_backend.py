@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _report
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _report, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -124,9 +124,11 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "threads": options.threads,
             "fallback_random": options.fallback_random,
             "cudagraphs": options.cudagraphs,
-            "tune": options.tune,
+            "tune": {False: "never", True: "now"}.get(options.tune, "at call"),
+            "pointers": options.pointers,
             "trace": trace_folder(options, gm, report.kind),
         }
+        _gpu.check_pointers(options.pointers)
         settings |= _gpu.settings()
         _compat.correct_metadata(gm)
         graph = _kernels.rewrite(gm)
@@ -135,6 +137,9 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
                 _layouts.channels_last(graph)
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
         report.update(compiled.report())
+        if compiled.report()["untuned"]:
+            again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, control_flow.resolver(gm, options, report))  # noqa: E731
+            return _tune.FirstCall(compiled, again, report.tuned.extend)
         return compiled
     except BaseException as error:
         # A panic is no `Exception` in Python, but a failure like others.
@@ -177,6 +182,8 @@ def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
 
 def calls_python(compiled: Any) -> str | None:
     """Why the callable may enter Python while it runs, or None. Dynamo would trace what Python runs under it."""
+    if isinstance(compiled, _tune.FirstCall):
+        return "the first call tunes it"
     return "operators are called" if compiled.report()["python"] else None
 
 

@@ -47,3 +47,14 @@ def warm() -> None:
     except _native.Error as error:
         # Graphs that need kernels will say so.
         _log.compile.warning("%s", error)
+
+
+def check_pointers(pointers: str) -> None:
+    """Refuses what this Triton does not have."""
+    if pointers != "block":
+        return
+    import triton
+    import triton.language
+
+    if not hasattr(triton.language, "make_block_ptr"):
+        raise _native.InputError(f"option `pointers`: Triton {triton.__version__} has no block pointers any more; say 'descriptor' or 'plain'")

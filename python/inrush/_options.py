@@ -9,6 +9,7 @@ from typing import Any, Mapping
 from inrush._native import InputError
 
 # What `torch.compile(mode=...)` may say. They differ in what GPUs do; a CPU has one mode.
+POINTERS = ("plain", "block", "descriptor")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -31,9 +32,12 @@ class Options:
     cudagraphs: bool = False
     """Capture calls on CUDA devices as graphs and replay them: less work for the host, memory kept for each shape. What a
     call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
-    tune: bool = False
-    """Measure, while compiling for a CUDA device, which tiles its kernels run fastest with, and keep the winners on disk: a
-    first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
+    tune: bool | str = False
+    """Measure which tiles the kernels for a CUDA device run fastest with, and keep the winners on disk: while compiling, or, with
+    ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more. A first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
+    pointers: str = "plain"
+    """How kernels for a GPU name the elements of strided tiles: by plain pointers, by ``"block"`` pointers, which Triton has up
+    to 3.8, or by tensor ``"descriptor"`` s, which go through the copy engine of Hopper and later. Tuning tries all three."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,6 +71,18 @@ def _count(name: str, value: Any) -> int | None:
     return value
 
 
+def _tune(name: str, value: Any) -> bool | str:
+    if not isinstance(value, bool) and value != "first call":
+        raise InputError(f"option `{name}` takes True, False or 'first call', not {value!r}")
+    return value
+
+
+def _pointers(name: str, value: Any) -> str:
+    if value not in POINTERS:
+        raise InputError(f"option `{name}` takes one of {', '.join(map(repr, POINTERS))}, not {value!r}")
+    return str(value)
+
+
 _CHECKS = {
     "strict": _flag,
     "fallback_random": _flag,
@@ -75,7 +91,8 @@ _CHECKS = {
     "cache": _flag,
     "warm_start": _flag,
     "cudagraphs": _flag,
-    "tune": _flag,
+    "tune": _tune,
+    "pointers": _pointers,
 }
 
 

@@ -72,8 +72,16 @@ def dropout(x, y):
 FUNCTIONS = [pointwise, reductions, product, views, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
 
 
-def compare(f, args, dynamic=None):
-    compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": False}, dynamic=dynamic)
+def transposed(x):
+    return x.t().contiguous() + 1, x.t().sum(1), (x * 2).t().contiguous()
+
+
+def complex_product(x, y):
+    return torch.view_as_real((x + 1j * y) @ (x - 1j).t())
+
+
+def compare(f, args, dynamic=None, **options):
+    compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": False, **options}, dynamic=dynamic)
     for _ in range(2):
         theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
         wanted, got = f(*theirs), compiled(*ours)
@@ -104,6 +112,10 @@ def cases():
     yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
     yield "unaligned and written", lambda: compare(lambda a: a.mul_(3).sum(), (torch.randn(65)[1:],))
     yield "a number from data", lambda: number_from_data(x)
+    for pointers in ("block", "descriptor"):
+        yield f"{pointers} pointers", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), pointers=p)
+        yield f"{pointers} pointers, dynamic", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), True, pointers=p)
+    yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]

@@ -4,7 +4,9 @@ use crate::functions::Instance;
 use crate::same;
 use crate::tune::{self, Candidate, TunedArgument, Tuner};
 use inrush_base::{Caps, Result};
-use inrush_kernel::block::{Block, Context, Piece, Tile, block_contraction, block_with, together};
+use inrush_kernel::block::{
+    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
+};
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
 use inrush_sched::{Plan, Step};
@@ -38,6 +40,7 @@ pub struct Launched {
 /// Tiles steps; those that differ in nothing but their buffers once.
 struct Tiler<'a, 't> {
     plan: &'a Plan,
+    pointers: Pointers,
     tuner: Option<&'t mut dyn Tuner>,
     context: Context<'a>,
     distinct: Vec<Block>,
@@ -89,7 +92,8 @@ impl Tiler<'_, '_> {
 
     fn block(&self, step: &Step, tile: Option<Tile>) -> Result<Block> {
         let loops = &self.plan.loops;
-        let choose = |rule: Tile| tile.unwrap_or(rule);
+        let pointers = self.pointers;
+        let choose = |rule: Tile| tile.unwrap_or(Tile { pointers, ..rule });
         match step {
             Step::Kernel(g) => {
                 let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
@@ -126,6 +130,7 @@ fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
                 }
                 let bytes = last.checked_add(1)?.checked_mul(b.dtype.size() as i64)?;
                 Some(TunedArgument::Buffer {
+                    buf,
                     bytes,
                     dtype: b.dtype,
                     written: writes,
@@ -142,7 +147,12 @@ fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
 }
 
 /// Stage tile. With a tuner tiles are measured.
-pub fn tile(plan: &Plan, caps: &Caps, tuner: Option<&mut dyn Tuner>) -> Result<Blocks> {
+pub fn tile(
+    plan: &Plan,
+    caps: &Caps,
+    pointers: Pointers,
+    tuner: Option<&mut dyn Tuner>,
+) -> Result<Blocks> {
     let storage = plan.storages();
     let context = Context {
         caps,
@@ -150,6 +160,8 @@ pub fn tile(plan: &Plan, caps: &Caps, tuner: Option<&mut dyn Tuner>) -> Result<B
     };
     let mut tiler = Tiler {
         plan,
+        // What runs once is not worth scratch memory.
+        pointers: Pointers::Plain,
         tuner,
         context,
         distinct: Vec::new(),
@@ -158,6 +170,7 @@ pub fn tile(plan: &Plan, caps: &Caps, tuner: Option<&mut dyn Tuner>) -> Result<B
     let load_steps = (plan.load_steps.iter())
         .map(|s| tiler.step(s, None))
         .collect::<Result<_>>()?;
+    tiler.pointers = pointers;
     let mut steps = (plan.steps.iter())
         .map(|s| tiler.step(s, None))
         .collect::<Result<Vec<_>>>()?;
@@ -314,6 +327,55 @@ fn kernel(k: &TritonKernel) -> GpuKernel {
         warps: k.warps,
         stages: k.stages,
         debug: k.asserts,
+    }
+}
+
+/// Tuning for when there is memory to tune on: the kernels of a plan that have launches of their own, each with a step that it
+/// came from.
+#[derive(Clone, Debug)]
+pub struct Retile {
+    plan: Plan,
+    caps: Caps,
+    pointers: Pointers,
+    steps: FxHashMap<String, usize>,
+}
+
+impl Retile {
+    pub(crate) fn of(plan: &Plan, caps: &Caps, pointers: Pointers, kernels: &GpuKernels) -> Retile {
+        let lone = kernels.steps.iter().filter(|l| l.steps.len() == 1);
+        let symbol = |l: &Launched| kernels.kernels[l.instance.kernel as usize].symbol.clone();
+        Retile {
+            plan: plan.clone(),
+            caps: caps.clone(),
+            pointers,
+            steps: lone.map(|l| (symbol(l), l.steps[0])).collect(),
+        }
+    }
+
+    /// Tunes the kernel of a symbol; false where it is none of this plan's.
+    pub fn tune(&self, symbol: &str, tuner: &mut dyn Tuner) -> bool {
+        let Some(step) = self.steps.get(symbol) else {
+            return false;
+        };
+        let (plan, step) = (&self.plan, &self.plan.steps[*step]);
+        let storage = plan.storages();
+        let tiler = Tiler {
+            plan,
+            pointers: self.pointers,
+            tuner: None,
+            context: Context {
+                caps: &self.caps,
+                storage: &storage,
+            },
+            distinct: Vec::new(),
+            known: FxHashMap::default(),
+        };
+        let rule = tiler.block(step, None).ok().and_then(|b| b.chosen);
+        if let Some(rule) = rule {
+            let mut make = |t: Tile| candidate(&plan.loops, &tiler.block(step, Some(t)).ok()?, t);
+            tune::descend(tuner, rule, &mut make);
+        }
+        true
     }
 }
 

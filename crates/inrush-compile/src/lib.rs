@@ -24,7 +24,8 @@ use inrush_program::{GpuKernel, Program};
 use inrush_sched::Plan;
 use signature::Signature;
 
-pub use inrush_kernel::block::Tile;
+pub use gpu::Retile;
+pub use inrush_kernel::block::{Pointers, Tile};
 pub use library::serves as is_library;
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
@@ -67,6 +68,10 @@ pub struct Options {
     pub pieces: usize,
     /// A broken invariant is an error even where calling the operators would do instead.
     pub strict: bool,
+    /// How kernels for GPUs name the elements of strided tiles.
+    pub pointers: Pointers,
+    /// Keep what tuning at a call needs.
+    pub retile: bool,
 }
 
 /// The result of a compilation.
@@ -92,7 +97,7 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
-    let unit = Run { observer }.unit(graph, caps, &options.sched)?;
+    let unit = Run { observer }.unit(graph, caps, options)?;
     let (pieces, kernels) = match unit.code {
         Code::C(functions) => (
             functions::spread(&functions, options.pieces.max(1)),
@@ -113,6 +118,7 @@ pub(crate) struct Unit {
     pub program: Program,
     pub code: Code,
     pub refusals: Vec<String>,
+    pub retile: Option<Retile>,
 }
 
 /// Source of a program's kernels.
@@ -127,7 +133,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// All stages, up to the distinct functions of the kernels.
-    fn unit(&mut self, graph: Graph, caps: &Caps, sched: &inrush_sched::Options) -> Result<Unit> {
+    fn unit(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
         let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
@@ -135,18 +141,22 @@ impl Run<'_> {
         let loops = self.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
         let plan = self.stage(
             "fuse",
-            || inrush_sched::schedule(loops, caps, sched),
+            || inrush_sched::schedule(loops, caps, &options.sched),
             |p| p.print(),
         )?;
         let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
-        let (program, code) = match caps.gpu {
-            None => self.c(&guards, &signature, &plan, caps)?,
-            Some(_) => self.gpu(&guards, &signature, &plan, caps)?,
+        let (program, code, retile) = match caps.gpu {
+            None => {
+                let (program, code) = self.c(&guards, &signature, &plan, caps)?;
+                (program, code, None)
+            }
+            Some(_) => self.gpu(&guards, &signature, &plan, caps, options)?,
         };
         Ok(Unit {
             program,
             code,
             refusals,
+            retile,
         })
     }
 
@@ -183,9 +193,10 @@ impl Run<'_> {
         signature: &Signature,
         plan: &Plan,
         caps: &Caps,
-    ) -> Result<(Program, Code)> {
+        options: &Options,
+    ) -> Result<(Program, Code, Option<Retile>)> {
         self.observer.begin("tile");
-        let blocks = gpu::tile(plan, caps, self.observer.tuner());
+        let blocks = gpu::tile(plan, caps, options.pointers, self.observer.tuner());
         let blocks = blocks.map_err(|e| e.in_stage("tile"))?;
         let (distinct, launches) = (blocks.distinct.len(), blocks.launches.len());
         let text = || format!("{distinct} block programs, {launches} launches\n");
@@ -196,7 +207,8 @@ impl Run<'_> {
             || wrap::wrap(guards, signature, plan, &wrap::Code::Gpu(&kernels)),
             |p| p.to_string(),
         )?;
-        Ok((program, Code::Gpu(kernels.kernels)))
+        let retile = (options.retile).then(|| Retile::of(plan, caps, options.pointers, &kernels));
+        Ok((program, Code::Gpu(kernels.kernels), retile))
     }
 
     fn stage<T>(

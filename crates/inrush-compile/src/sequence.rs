@@ -7,7 +7,7 @@
 use crate::functions::spread;
 use crate::partition::{self, Cut, Piece};
 use crate::sizes::Sizes;
-use crate::{Code, Options, Run, Unit, library};
+use crate::{Code, Options, Retile, Run, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
@@ -31,6 +31,8 @@ pub struct Sequence {
     pub pieces: Vec<String>,
     /// The distinct kernels of all segments, on a GPU.
     pub kernels: Vec<GpuKernel>,
+    /// For tuning at a call, where that was asked for.
+    pub retiles: Vec<Retile>,
     /// For tensors that pass between parts: dtypes, sizes and strides. On GPUs only; a size that nothing says leaves one out.
     pub layouts: Vec<(ValueId, Layout)>,
     /// Fusions that were considered and refused, printed.
@@ -177,7 +179,7 @@ pub fn compile_sequence(
                 continue;
             }
             let mut run = Run { observer };
-            match run.unit(s.graph.clone(), caps, &options.sched) {
+            match run.unit(s.graph.clone(), caps, options) {
                 Ok(unit) => {
                     units.insert(key, unit);
                 }
@@ -316,6 +318,7 @@ fn assemble(
     let mut kernels: Vec<GpuKernel> = Vec::new();
     let mut seen: FxHashSet<String> = FxHashSet::default();
     let mut refusals = Vec::new();
+    let mut retiles = Vec::new();
     let mut parts = Vec::new();
     for piece in cut.pieces {
         let what = match piece {
@@ -332,6 +335,7 @@ fn assemble(
                     }
                 }
                 refusals.extend(unit.refusals);
+                retiles.extend(unit.retile);
                 let symbols = unit
                     .program
                     .symbols
@@ -413,6 +417,7 @@ fn assemble(
             false => spread(&functions, options.pieces.max(1)),
         },
         kernels,
+        retiles,
         layouts,
         refusals,
     })

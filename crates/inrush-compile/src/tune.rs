@@ -5,6 +5,7 @@
 
 use inrush_base::DType;
 use inrush_kernel::block::Tile;
+use inrush_loops::BufId;
 use inrush_program::GpuKernel;
 
 /// Measures kernels and remembers what won.
@@ -31,8 +32,9 @@ pub struct Candidate {
 /// What a launch passes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum TunedArgument {
-    /// Memory. Integers index other memory, perhaps.
+    /// Memory, by the plan's number of it. Integers index other memory, perhaps.
     Buffer {
+        buf: BufId,
         bytes: i64,
         dtype: DType,
         written: bool,
@@ -65,7 +67,10 @@ pub(crate) fn descend(
         for t in best.neighbours() {
             if !tried.contains(&t) {
                 tried.push(t);
-                candidates.extend(make(t));
+                // Pointers of another kind change nothing where no tile can be named so.
+                let new = |c: &Candidate| candidates.iter().all(|o| o.kernel != c.kernel);
+                let made = make(t).filter(new);
+                candidates.extend(made);
             }
         }
         if candidates.len() < 2 {
@@ -97,6 +102,7 @@ pub(crate) fn descend(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inrush_kernel::block::Pointers;
 
     /// Seconds from a formula; remembers in memory.
     struct Fake {
@@ -136,6 +142,7 @@ mod tests {
         streamed: true,
         stages: 1,
         early: false,
+        pointers: Pointers::Plain,
         warps: 8,
     };
 

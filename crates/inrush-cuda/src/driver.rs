@@ -474,9 +474,11 @@ impl Arguments {
         self.push(&[u8::from(v)])
     }
     /// Adds what every Triton kernel takes last: its scratch space and the profiler's.
-    pub fn finish(&mut self, scratch: DevicePtr) {
-        self.pointer(scratch);
+    /// Gives the scratch space's place.
+    pub fn finish(&mut self, scratch: DevicePtr) -> usize {
+        let at = self.pointer(scratch);
         self.pointer(0);
+        at
     }
     /// As the kernel reads them; an address at a place that [`Arguments::pointer`] gave is eight of them.
     pub fn bytes(&self) -> &[u8] {

@@ -1,6 +1,7 @@
 //! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [together] [bench FILE [FILTER]]
 //! [archive FILE]...`
 //!
+//! `pointers KIND` (`plain`, `block`, `descriptor`): how what follows addresses strided tiles.
 //! `variants`: what follows is written for other tiles, too, a step further each time. `together`: and with joined
 //! launches where that may be.
 
@@ -37,11 +38,16 @@ fn run() -> Result<()> {
             continue;
         }
         let path = words.next().ok_or_else(usage)?;
+        if word == "pointers" {
+            writer.pointers = path.parse()?;
+            continue;
+        }
         let path = Path::new(&path);
         let mut filter = || match words.peek().map(String::as_str) {
-            None | Some("tests" | "cases" | "archive" | "bench" | "variants" | "together") => {
-                String::new()
-            }
+            None
+            | Some(
+                "tests" | "cases" | "archive" | "bench" | "variants" | "together" | "pointers",
+            ) => String::new(),
             Some(_) => words.next().unwrap_or_default(),
         };
         match word.as_str() {

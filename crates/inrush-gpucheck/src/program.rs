@@ -3,7 +3,9 @@
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
-use inrush_kernel::block::{Block, Context, Piece, Tile, block_contraction, block_with, together};
+use inrush_kernel::block::{
+    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
+};
 use inrush_loops::{BufId, BufferKind, Loops, Output};
 use inrush_sched::{Place, Plan, Step};
 use inrush_triton::{ArgumentSource, TritonKernel, emit_together};
@@ -32,6 +34,8 @@ pub struct Writer {
     pub variants: usize,
     /// Programs are written once more with launches joined where that may be.
     pub together: bool,
+    /// How strided tiles are addressed; unless plainly, only programs are written whose kernels differ by it.
+    pub pointers: Pointers,
 }
 
 fn io(e: std::io::Error) -> Error {
@@ -49,6 +53,7 @@ impl Writer {
             programs: Vec::new(),
             variants: 0,
             together: false,
+            pointers: Pointers::Plain,
         })
     }
 
@@ -58,6 +63,9 @@ impl Writer {
             inrush_sched::schedule(loops.clone(), &self.caps, &inrush_sched::Options::default())
                 .map_err(|e| e.in_stage("fuse"))?;
         let storage = plan.storages();
+        if self.pointers != Pointers::Plain {
+            return self.addressed(name, loops, &plan, &storage, given);
+        }
         let (steps, refused) = self.kernels(&plan, &storage, false, &|_, t| t)?;
         let launches = steps.len();
         self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
@@ -100,6 +108,30 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// The program with the pointers that were asked for, if any of its kernels has them.
+    fn addressed(
+        &mut self,
+        name: &str,
+        loops: &Loops,
+        plan: &Plan,
+        storage: &[BufId],
+        given: Option<&Given>,
+    ) -> Result<()> {
+        let pointers = self.pointers;
+        let change = |_: usize, t: Tile| Tile { pointers, ..t };
+        let known = self.kernels.clone();
+        let (steps, refused) = self.kernels(plan, storage, false, &change)?;
+        let makes = |(_, k): &(Option<Tile>, TritonKernel)| {
+            k.source.contains("make_block_ptr(") || k.source.contains("make_tensor_descriptor(")
+        };
+        if !steps.iter().any(makes) {
+            self.kernels = known;
+            return Ok(());
+        }
+        let name = format!("{name}, {}", pointers.name());
+        self.entry(&name, loops, plan, storage, &steps, refused, given)
     }
 
     /// The kernels of a plan with their tiles, and what is refused.

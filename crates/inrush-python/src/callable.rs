@@ -1,9 +1,9 @@
 //! Compiled graphs as Python callables.
 
-use crate::compile::{self, Report, Settings};
+use crate::compile::{self, Report, Settings, Tune};
 use crate::errors::raise;
 use crate::recipe::Recipe;
-use crate::run::Runner;
+use crate::run::{MachineCode, Runner};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -89,7 +89,12 @@ impl Compiled {
         d.set_item("contractions", r.contractions)?;
         d.set_item("segments", r.segments)?;
         d.set_item("libraries", &r.libraries)?;
-        d.set_item("tuned", &r.tuned)?;
+        let mut tuned = r.tuned.clone();
+        if let MachineCode::Gpu(engine) = &self.runner.code {
+            tuned.extend(engine.tuned());
+        }
+        d.set_item("tuned", tuned)?;
+        d.set_item("untuned", r.untuned)?;
         d.set_item("python", self.runner.recipe.enters_python())?;
         let calls = r
             .calls
@@ -132,7 +137,20 @@ pub fn compile_fx(
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
             "cudagraphs" => settings.graphs = v.extract()?,
-            "tune" => settings.tune = v.extract()?,
+            "pointers" => {
+                let name: String = v.extract()?;
+                settings.pointers = name.parse().map_err(crate::errors::raise)?;
+            }
+            "tune" => {
+                let name: String = v.extract()?;
+                settings.tune = match name.as_str() {
+                    "never" => Tune::Never,
+                    "now" => Tune::Now,
+                    "at call" => Tune::AtCall,
+                    "known" => Tune::Known,
+                    _ => return Err(PyValueError::new_err(format!("tuning `{name}`"))),
+                };
+            }
             "gpu" => settings.gpu = Some(v.extract()?),
             "interpret" => settings.interpret = v.extract()?,
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),

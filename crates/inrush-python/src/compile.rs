@@ -12,7 +12,7 @@ use inrush_compile::{
     Observer, Options, Request, Sequence, SequenceOutput, SymbolFrom, Tuner, What, compile_sequence,
 };
 use inrush_cpu::OpenMp;
-use inrush_graph::{InputKind, NodeId};
+use inrush_graph::{InputKind, NodeId, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -36,12 +36,27 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// Calls on a CUDA device are captured and replayed.
     pub graphs: bool,
+    /// How kernels for a GPU name the elements of strided tiles.
+    pub pointers: inrush_compile::Pointers,
     /// Tiles of kernels for a GPU are measured.
-    pub tune: bool,
+    pub tune: Tune,
     /// A preset such as `cuda:h100`: stands for the properties of CUDA devices, so that a machine without one can compile.
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
     pub interpret: bool,
+}
+
+/// When tiles are measured.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Tune {
+    #[default]
+    Never,
+    /// While compiling.
+    Now,
+    /// At the first call, on its memory.
+    AtCall,
+    /// Never, but what won before is taken.
+    Known,
 }
 
 /// What compiling did.
@@ -60,6 +75,9 @@ pub struct Report {
     /// Kernels whose tiles were measured: what the rules chose, what won, with microseconds.
     #[serde(default)]
     pub tuned: Vec<String>,
+    /// The first call will measure tiles; what wins is for those who compile again.
+    #[serde(default)]
+    pub untuned: bool,
     /// Called operators with the reason and the Python line.
     pub calls: Vec<(String, String, Option<String>)>,
     /// Whether the machine code came from the cache; `None` when there is none.
@@ -117,8 +135,8 @@ pub fn compile(
         tuner: None,
     };
     let place = Place::of(py, gm, settings)?;
-    if settings.tune {
-        watch.tuner = place.bench(py)?;
+    if settings.tune != Tune::Never {
+        watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
     }
     let mut imported = fx::import(py, gm, place.index, place.gpu.is_some())?;
     if !settings.fallback_random {
@@ -150,6 +168,8 @@ pub fn compile(
             .map_or(1, |n| n.get())
             .min(8),
         strict: settings.strict,
+        pointers: settings.pointers,
+        retile: settings.tune == Tune::AtCall && watch.tuner.is_some(),
         ..Options::default()
     };
     // Without the interpreter's lock: other threads go on while this one compiles.
@@ -160,9 +180,15 @@ pub fn compile(
     if let (Some(dir), Some(texts)) = (&settings.trace, &watch.trace) {
         write_trace(dir, texts, place.gpu.is_some()).map_err(raise)?;
     }
-    let sequence = sequence.map_err(raise)?;
+    let mut sequence = sequence.map_err(raise)?;
+    let retiles = std::mem::take(&mut sequence.retiles);
+    let unknown = watch.tuner.as_ref().map_or(0, |t| t.unknown);
     watch.report.refusals = sequence.refusals.clone();
     watch.report.tuned = (watch.tuner.take()).map_or_else(Vec::new, |t| t.done);
+    let tuning = match retiles.is_empty() || unknown == 0 {
+        true => None,
+        false => (place.bench(py, false)?).map(|b| gpu::tune::AtCall::new(b, retiles)),
+    };
     describe(&mut watch.report, &sequence, &graph);
     let start = Instant::now();
     let (mut recipe, objects) = recipe(
@@ -172,6 +198,10 @@ pub fn compile(
     let start = Instant::now();
     let (code, cached) = load(py, &mut recipe, &pool)?;
     watch.report.cached = cached;
+    watch.report.untuned = tuning.is_some();
+    if let (MachineCode::Gpu(engine), Some(tuning)) = (&code, tuning) {
+        engine.tune_at_call(tuning);
+    }
     watch.add("build", start.elapsed());
     Ok((Runner::new(recipe, objects, code), watch.report))
 }
@@ -207,7 +237,7 @@ impl Place {
     }
 
     /// What measures kernels; nothing where there is no GPU to measure on.
-    fn bench(&self, py: Python<'_>) -> PyResult<Option<gpu::tune::Bench>> {
+    fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<gpu::tune::Bench>> {
         let (Some(index), Some((_, target))) = (self.index, &self.gpu) else {
             return Ok(None);
         };
@@ -218,7 +248,7 @@ impl Place {
             kind: gpu::device::CUDA,
             index,
         };
-        gpu::tune::Bench::new(py, device, target.clone()).map(Some)
+        gpu::tune::Bench::new(py, device, target.clone(), known_only).map(Some)
     }
 
     /// PyTorch's name of the device.
@@ -367,8 +397,17 @@ fn recipe(
                     (fx::MM, true) => r.product(node, target, outs)?,
                     _ => r.call(node, target, outs)?,
                 };
+                // Values that only PyTorch can hold, complex ones above all, have no layout here.
+                let node = &graph.nodes[c.node.index()];
+                let held = |v: ValueId| {
+                    !matches!(graph.value(v).ty, Type::Tensor(_) | Type::Opaque(_))
+                        || sequence.layouts.iter().any(|(l, _)| *l == v)
+                };
+                let all = node.reads().chain(node.outs.first().copied()).all(held);
                 let native = match place.gpu {
-                    Some(_) if c.library => gpu::library::of_call(py, &c.op, &call, r.objects),
+                    Some(_) if c.library && all => {
+                        gpu::library::of_call(py, &c.op, &call, r.objects)
+                    }
                     _ => None,
                 };
                 match native {

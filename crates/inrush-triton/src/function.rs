@@ -42,7 +42,9 @@ pub(crate) struct Emitter<'a> {
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
-    role: Role,
+    pub role: Role,
+    /// Descriptors of tensors that the function has made, in order.
+    pub descriptors: Vec<crate::strided::Strided>,
     /// What is computed in one go with the addition that follows.
     fused: Fused,
     pub buffers: Vec<String>,
@@ -87,6 +89,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         in_loop: false,
         unmasked: false,
         role,
+        descriptors: Vec::new(),
         fused: Fused::find(block),
         buffers: Vec::new(),
         used: FxHashSet::default(),
@@ -121,6 +124,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     e.count_loads(&block.items);
     e.find_first_rows();
     e.header()?;
+    e.describe(&block.items)?;
     if let Some(p) = &block.product {
         e.product(p)?;
     }
@@ -248,7 +252,7 @@ impl Emitter<'_> {
             .collect()
     }
 
-    fn letter(&self, at: usize) -> &'static str {
+    pub(crate) fn letter(&self, at: usize) -> &'static str {
         let dims = &self.block.dims;
         if dims[at].role != DimRole::Grid {
             return "r";
@@ -404,7 +408,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn extent(&self, d: &Dim) -> Result<String> {
+    pub(crate) fn extent(&self, d: &Dim) -> Result<String> {
         match self.role {
             Role::Listed => Ok(LENGTH.into()),
             Role::Kernel | Role::Part => self.offset(d.extent),

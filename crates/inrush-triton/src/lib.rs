@@ -13,6 +13,7 @@ mod memory;
 mod ops;
 mod product;
 mod reduce;
+mod strided;
 mod together;
 mod types;
 

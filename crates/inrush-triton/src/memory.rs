@@ -44,6 +44,16 @@ impl Emitter<'_> {
     ) -> Result<String> {
         let shape = self.block.shapes[v.index()];
         let stored = self.block.buffers[buf.index()].dtype;
+        let widened = |text: String| match stored.compute() == stored {
+            true => text,
+            false => format!("{text}.to(tl.float32)"),
+        };
+        let policy = self.policy(v, offset, shape);
+        if mask.is_none()
+            && let Some(text) = self.load_strided(buf, offset, shape, policy)?
+        {
+            return Ok(widened(text));
+        }
         let address = self.address(buf, offset, shape)?;
         let mut text = format!("tl.load({address}");
         if let Some(lanes) = self.lanes(shape, mask)? {
@@ -55,14 +65,11 @@ impl Emitter<'_> {
             };
             text.push_str(&format!(", other={other}"));
         }
-        if let Some(policy) = self.policy(v, offset, shape) {
+        if let Some(policy) = policy {
             text.push_str(&format!(", eviction_policy=\"{policy}\""));
         }
         text.push(')');
-        Ok(match stored.compute() == stored {
-            true => text,
-            false => format!("{text}.to(tl.float32)"),
-        })
+        Ok(widened(text))
     }
 
     /// How long a load should stay in the cache: what other programs or later loops read again stays, what is read once in
@@ -92,9 +99,6 @@ impl Emitter<'_> {
 
     pub(crate) fn store(&mut self, s: &BlockStore) -> Result<()> {
         let stored = self.block.buffers[s.buf.index()].dtype;
-        let address = self.address(s.buf, s.offset, s.shape)?;
-        let lanes = self.lanes(s.shape, s.mask)?;
-        let mask = lanes.map_or(String::new(), |m| format!(", {m}"));
         let value = match self.constant(s.value) {
             Some(c) => format!(
                 "tl.full([], {}, tl.{})",
@@ -103,6 +107,12 @@ impl Emitter<'_> {
             ),
             None => self.text(s.value)?,
         };
+        if self.store_strided(s, &value)? {
+            return Ok(());
+        }
+        let address = self.address(s.buf, s.offset, s.shape)?;
+        let lanes = self.lanes(s.shape, s.mask)?;
+        let mask = lanes.map_or(String::new(), |m| format!(", {m}"));
         if s.mode == StoreMode::Set {
             self.line(format!("tl.store({address}, {value}{mask})"));
             return Ok(());

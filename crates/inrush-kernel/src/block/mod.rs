@@ -67,6 +67,44 @@ pub struct Tile {
     /// Of rows that are held whole, what is needed after a reduction is loaded before it: more bytes are under way, and more
     /// registers are taken.
     pub early: bool,
+    pub pointers: Pointers,
+}
+
+/// How a program names the elements of a strided tile. What cannot be named so (indirect indices, masks of values, odd strides)
+/// is accessed by plain pointers whatever is chosen.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Hash, Debug)]
+pub enum Pointers {
+    /// An address for each element.
+    #[default]
+    Plain,
+    /// A base, sizes and strides: a block pointer.
+    Block,
+    /// As blocks, through the machine's copy engine where it has one: a tensor descriptor.
+    Descriptor,
+}
+
+impl Pointers {
+    pub const ALL: [Pointers; 3] = [Pointers::Plain, Pointers::Block, Pointers::Descriptor];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Pointers::Plain => "plain",
+            Pointers::Block => "block",
+            Pointers::Descriptor => "descriptor",
+        }
+    }
+}
+
+impl std::str::FromStr for Pointers {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Pointers> {
+        let found = Pointers::ALL.into_iter().find(|p| p.name() == text);
+        found.ok_or_else(|| {
+            Error::input(format!(
+                "pointers are `plain`, `block` or `descriptor`, not `{text}`"
+            ))
+        })
+    }
 }
 
 impl std::fmt::Display for Tile {
@@ -77,9 +115,13 @@ impl std::fmt::Display for Tile {
             1 => {}
             n => write!(f, "k{n}")?,
         }
-        match self.early {
-            true => write!(f, "e"),
-            false => Ok(()),
+        if self.early {
+            write!(f, "e")?;
+        }
+        match self.pointers {
+            Pointers::Plain => Ok(()),
+            Pointers::Block => write!(f, "b"),
+            Pointers::Descriptor => write!(f, "d"),
         }
     }
 }
@@ -101,6 +143,10 @@ impl Tile {
                 out.push(t);
             }
         };
+        let several = [self.x, self.y, self.r].iter().filter(|n| **n > 1).count() > 1;
+        for pointers in Pointers::ALL.into_iter().filter(|_| several) {
+            add(Tile { pointers, ..*self });
+        }
         for warps in [self.warps / 2, self.warps, self.warps * 2] {
             let t = Tile { warps, ..*self };
             add(t);

@@ -6,7 +6,7 @@
 use super::axes::{self, Strides};
 use super::moments;
 use super::place::Placer;
-use super::{Block, BlockItem, Context, Dim, DimRole, Tile};
+use super::{Block, BlockItem, Context, Dim, DimRole, Pointers, Tile};
 use crate::build::{Builder, Reuse};
 use crate::flatten::Flat;
 use crate::tile::{liveness, name, origins};
@@ -360,6 +360,7 @@ fn sizes(
                 streamed: false,
                 stages: 1,
                 early: false,
+                pointers: Pointers::Plain,
                 warps: warps(bx * by, 64 / most as i64).min(most),
             };
         }
@@ -378,6 +379,7 @@ fn sizes(
             streamed: false,
             stages: 1,
             early: false,
+            pointers: Pointers::Plain,
             warps: warps(b.max(512), each).min(4).min((b / 32).max(1) as u32),
         };
     };
@@ -402,6 +404,7 @@ fn sizes(
                 streamed: false,
                 stages: 1,
                 early: false,
+                pointers: Pointers::Plain,
                 warps: warps(bx * whole, 16),
             };
         }
@@ -418,6 +421,7 @@ fn sizes(
             streamed: true,
             stages: 1,
             early: false,
+            pointers: Pointers::Plain,
             warps: warps(bx * br, each).min(8),
         };
     }
@@ -458,6 +462,7 @@ fn sizes(
             streamed: false,
             stages: 1,
             early: false,
+            pointers: Pointers::Plain,
             warps,
         };
     }
@@ -470,6 +475,7 @@ fn sizes(
             streamed: true,
             stages: 1,
             early: false,
+            pointers: Pointers::Plain,
             warps: 16,
         };
     }
@@ -485,6 +491,7 @@ fn sizes(
         streamed: true,
         stages: 1,
         early: false,
+        pointers: Pointers::Plain,
         warps: 8,
     }
 }

@@ -1,5 +1,6 @@
 //! Kernels from the pool of Triton workers, which all graphs of the process share.
 
+use super::arena::ALIGNMENT;
 use crate::errors::raise;
 use crate::fx::kernels;
 use crate::recipe::Gpu;
@@ -84,15 +85,16 @@ pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
         binaries.push(r?);
     }
     for (b, k) in binaries.iter().zip(&gpu.kernels) {
-        if users(k) && (b.ctas != 1 || b.cooperative || b.scratch > 0) {
+        let odd = b.ctas != 1 || b.cooperative || b.scratch_align > ALIGNMENT;
+        if users(k) && odd {
             return Err(Error::unsupported(format!(
-                "the Triton kernel `{}` asks for clusters, a cooperative launch or scratch memory",
+                "the Triton kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
                 k.function
             )));
         }
-        if b.ctas != 1 || b.cooperative || b.scratch > 0 {
+        if odd {
             return Err(Error::internal(format!(
-                "the kernel `{}` asks for clusters, a cooperative launch or scratch memory",
+                "the kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
                 k.function
             )));
         }

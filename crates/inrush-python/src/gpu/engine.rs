@@ -7,6 +7,7 @@ use super::graphs::{Graphs, Todo};
 use super::homes::Homes;
 use super::library::{self, Functions};
 use super::plan::{self, Launch, LibraryCall, Op, Operand, Plain, Plan, Take};
+use super::tune::AtCall;
 use crate::errors::raise;
 use crate::recipe::{Device, Gpu, LibraryOp, Recipe, What};
 use crate::run::{Call, scalar, share};
@@ -20,10 +21,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Plans kept for a graph.
 const MAX_PLANS: usize = 64;
+/// Launches, library calls twice and calls from Python four times, from which on a call is captured: a replay with its copies
+/// takes the host's time of some launches itself.
+const MIN_GRAPH: usize = 5;
 /// Addresses that kernels are promised to be multiples of.
 const ALIGNMENT: u64 = 16;
 
@@ -40,6 +45,9 @@ pub struct Engine {
     loaded: Mutex<FxHashMap<usize, (Owned, u64)>>,
     /// Where calls are captured.
     pub graphs: Option<Graphs>,
+    /// What the first call tunes, until it comes; then what that did.
+    tuning: Mutex<Option<AtCall>>,
+    tuned: Mutex<Option<Vec<String>>>,
 }
 
 enum Code {
@@ -138,10 +146,25 @@ struct Frame<'a> {
     own: Vec<Owned>,
     /// Objects that are to be dropped when the interpreter is at hand.
     dropped: Vec<usize>,
+    /// Set in a call that tunes.
+    tuning: RefCell<Option<AtCall>>,
 }
 
 // SAFETY: see `Owned`; the device's stream is used by one thread at a time.
 unsafe impl Send for Frame<'_> {}
+
+/// How much a call gives the host to do, in launches.
+fn host_work(recipe: &Recipe) -> usize {
+    (recipe.steps.iter())
+        .map(|s| match &s.what {
+            What::Segment(s) => s.program.steps.len(),
+            What::Library(_) => 2,
+            What::Call(_) => 4,
+            What::Kernel(_) => 1,
+            What::View(_) => 0,
+        })
+        .sum()
+}
 
 impl Engine {
     /// Library calls that this PyTorch does not have become calls from Python.
@@ -175,7 +198,8 @@ impl Engine {
         let gpu = device.kind == CUDA;
         let library = library::functions(py, gpu).or_else(|_| library::functions(py, false))?;
         let homes = Homes::of(recipe);
-        let graphs = (graphs && gpu && homes.stretches.len() == 1).then(Graphs::default);
+        let worth = gpu && homes.stretches.len() == 1 && host_work(recipe) >= MIN_GRAPH;
+        let graphs = (graphs && worth).then(Graphs::default);
         Ok(Engine {
             graphs,
             homes,
@@ -185,7 +209,20 @@ impl Engine {
             code: OnceLock::new(),
             plans: Mutex::default(),
             loaded: Mutex::default(),
+            tuning: Mutex::default(),
+            tuned: Mutex::default(),
         })
+    }
+
+    /// What the call that tuned measured.
+    pub fn tuned(&self) -> Vec<String> {
+        let tuned = self.tuned.lock().unwrap_or_else(PoisonError::into_inner);
+        tuned.clone().unwrap_or_default()
+    }
+
+    /// Has the next call tune its kernels on its own memory.
+    pub fn tune_at_call(&self, tuning: AtCall) {
+        *self.tuning.lock().unwrap_or_else(PoisonError::into_inner) = Some(tuning);
     }
 
     /// Replays a call that was captured; else says what to do.
@@ -241,6 +278,9 @@ impl Engine {
             bases: vec![0; recipe.slots + 1 + recipe.steps.len()],
             own: (0..recipe.slots).map(|_| Owned::none(shims)).collect(),
             dropped: Vec::new(),
+            tuning: RefCell::new(
+                (self.tuning.lock().unwrap_or_else(PoisonError::into_inner)).take(),
+            ),
         };
         let mut copies = Copies::new();
         for (k, stretch) in self.homes.stretches.iter().enumerate() {
@@ -250,6 +290,9 @@ impl Engine {
             if recipe.steps[last].learns {
                 call.learn(py, shims, Some(last))?;
             }
+        }
+        if let Some(t) = frame.tuning.take() {
+            *self.tuned.lock().unwrap_or_else(PoisonError::into_inner) = Some(t.done());
         }
         for o in &recipe.outputs {
             if let crate::recipe::Out::Slot(s) = o {
@@ -299,6 +342,7 @@ impl Engine {
             &call.symbols,
             call.sizes(),
             &kernels,
+            &self.binaries.iter().map(|b| b.scratch).collect::<Vec<_>>(),
         )?;
         let ready = Arc::new(Ready {
             plan,
@@ -519,6 +563,10 @@ impl Frame<'_> {
         let mut bytes = self.packed(l);
         match self.code {
             Code::Device(kernels) => {
+                if let (Some(t), Some(gpu)) = (self.tuning.borrow_mut().as_mut(), &self.recipe.gpu)
+                {
+                    t.before(&gpu.kernels[l.kernel].symbol, l, &bytes, self.stream);
+                }
                 // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
                 // work on this stream is done, since PyTorch's allocator reuses it on the same stream only.
                 let done = unsafe { kernels[l.kernel].launch(l.grid, &mut bytes, self.stream) };

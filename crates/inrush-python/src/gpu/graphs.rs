@@ -62,8 +62,89 @@ struct Input {
 enum Result {
     /// The argument in this slot.
     Argument(usize),
-    Tensor(Py<PyAny>),
+    Tensor(Made),
     Other(Py<PyAny>),
+}
+
+/// A tensor that a replay fills.
+struct Made {
+    object: Py<PyAny>,
+    address: u64,
+    dtype: i32,
+    device: Device,
+    sizes: SmallVec<[i64; 6]>,
+    strides: SmallVec<[i64; 6]>,
+    /// Bytes from its first to its last element, where each of them is one of its elements'.
+    dense: Option<usize>,
+}
+
+impl Made {
+    fn of(py: Python<'_>, shims: &Shims, object: &Py<PyAny>) -> PyResult<Made> {
+        let h = shims.tensor(object.bind(py))?;
+        // SAFETY: the tensor is held by its object.
+        let ((sizes, strides), (dtype, device)) = unsafe { (shims.shape(h)?, shims.kind(h)?) };
+        // SAFETY: likewise.
+        let (address, _, _) = unsafe { shims.data_on(h, device)? };
+        Ok(Made {
+            object: object.clone_ref(py),
+            address,
+            dtype,
+            device,
+            sizes: sizes.into(),
+            strides: strides.into(),
+            dense: dense(sizes, strides, dtype),
+        })
+    }
+
+    /// A copy of what a replay left, the caller's own.
+    fn copy(&self, py: Python<'_>, shims: &'static Shims, stream: Stream) -> PyResult<Py<PyAny>> {
+        let (sizes, strides, dtype) = (&self.sizes, &self.strides, self.dtype);
+        let made = shims.allocate(sizes, strides, dtype, self.device);
+        let (handle, to) = made.ok_or_else(|| too_large(py, self.device, sizes, dtype))?;
+        let owned = Owned { handle, shims };
+        match self.dense {
+            Some(0) => {}
+            Some(bytes) => {
+                let driver = Driver::get().map_err(raise)?;
+                // SAFETY: both tensors are as long; the graph's stays, the other is the stream's until it is released.
+                unsafe { driver.copy(to, self.address, bytes, stream) }.map_err(raise)?;
+            }
+            None => {
+                let h = shims.tensor(self.object.bind(py))?;
+                // SAFETY: both are live.
+                if !unsafe { shims.copy(owned.handle, h) } {
+                    return Err(failed());
+                }
+            }
+        }
+        // SAFETY: the tensor is owned.
+        unsafe { shims.object(py, owned.handle) }
+    }
+}
+
+/// Bytes of a tensor without holes and overlaps; `None` for others.
+fn dense(sizes: &[i64], strides: &[i64], dtype: i32) -> Option<usize> {
+    let element = DType::all().find(|d| dtype_code(*d) == dtype)?.size();
+    if sizes.contains(&0) {
+        return Some(0);
+    }
+    let mut axes: SmallVec<[(i64, i64); 6]> = (strides.iter().copied())
+        .zip(sizes.iter().copied())
+        .filter(|a| a.1 > 1)
+        .collect();
+    axes.sort_unstable();
+    let mut next = 1i64;
+    for (stride, size) in axes {
+        if stride != next {
+            return None;
+        }
+        next = next.checked_mul(size)?;
+    }
+    usize::try_from(next).ok()?.checked_mul(element)
+}
+
+fn failed() -> PyErr {
+    PyRuntimeError::new_err("PyTorch refused to copy a tensor")
 }
 
 /// What the caller is to do.
@@ -160,7 +241,8 @@ impl Graphs {
         let Some(captured) = &entry.captured else {
             return Ok(Todo::Run);
         };
-        captured.replay(py, shims, &addresses, call).map(Todo::Done)
+        let stream = Stream(stream);
+        (captured.replay(py, shims, &addresses, call, stream)).map(Todo::Done)
     }
 }
 
@@ -269,7 +351,7 @@ fn capture(
                         };
                         Ok(match addresses.iter().find(same) {
                             Some((slot, _, _)) => Result::Argument(*slot),
-                            None => Result::Tensor(v.clone_ref(py)),
+                            None => Result::Tensor(Made::of(py, shims, v)?),
                         })
                     }
                     Some(v) => Ok(Result::Other(v.clone_ref(py))),
@@ -309,8 +391,8 @@ impl Captured {
         shims: &'static Shims,
         addresses: &Addresses,
         call: &Call<'_>,
+        stream: Stream,
     ) -> PyResult<SmallVec<[Py<PyAny>; 8]>> {
-        let failed = || PyRuntimeError::new_err("PyTorch refused to copy a tensor");
         for (i, (slot, _, h)) in self.inputs.iter().zip(addresses) {
             debug_assert_eq!(i.slot, *slot);
             if let Some(copy) = &i.copy
@@ -333,22 +415,25 @@ impl Captured {
             .map(|o| match o {
                 Result::Other(v) => Ok(v.clone_ref(py)),
                 Result::Argument(slot) => Ok(call.value(*slot)?.clone_ref(py)),
-                Result::Tensor(t) => {
-                    let h = shims.tensor(t.bind(py))?;
-                    // SAFETY: the tensor is held here.
-                    let (sizes, strides) = unsafe { shims.shape(h)? };
-                    let (dtype, device) = unsafe { shims.kind(h)? };
-                    let made = shims.allocate(sizes, strides, dtype, device);
-                    let (handle, _) = made.ok_or_else(|| too_large(py, device, sizes, dtype))?;
-                    let owned = Owned { handle, shims };
-                    // SAFETY: both are live.
-                    match unsafe { shims.copy(owned.handle, h) } {
-                        // SAFETY: the tensor is owned.
-                        true => unsafe { shims.object(py, owned.handle) },
-                        false => Err(failed()),
-                    }
-                }
+                Result::Tensor(t) => t.copy(py, shims, stream),
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_without_holes_are_told_from_others() {
+        let f32 = dtype_code(DType::F32);
+        assert_eq!(dense(&[2, 3], &[3, 1], f32), Some(24));
+        assert_eq!(dense(&[2, 3], &[1, 2], f32), Some(24));
+        assert_eq!(dense(&[2, 1, 3], &[3, 77, 1], f32), Some(24));
+        assert_eq!(dense(&[2, 3], &[4, 1], f32), None);
+        assert_eq!(dense(&[2, 3], &[0, 1], f32), None);
+        assert_eq!(dense(&[0, 3], &[3, 1], f32), Some(0));
+        assert_eq!(dense(&[], &[], f32), Some(4));
     }
 }

@@ -181,6 +181,8 @@ enum At {
     Temporary(usize),
     /// In what the load steps of a segment filled.
     Loaded(usize),
+    /// Scratch space of a launch: its item.
+    Scratch(usize),
 }
 
 struct Planner<'a> {
@@ -189,6 +191,8 @@ struct Planner<'a> {
     layouts: &'a [Option<Layout>],
     sizes: &'a [Option<i64>],
     kernels: &'a FxHashMap<&'a str, usize>,
+    /// By kernel: bytes of scratch space for each program.
+    scratch: &'a [u64],
     ops: Vec<Op>,
     /// Addresses to be resolved: op, place in it, address.
     items: Vec<Item>,
@@ -228,6 +232,7 @@ pub fn plan(
     symbols: &[Option<i64>],
     sizes: &[Option<i64>],
     kernels: &FxHashMap<&str, usize>,
+    scratch: &[u64],
 ) -> Result<Plan> {
     let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
     let mut p = Planner {
@@ -236,6 +241,7 @@ pub fn plan(
         layouts: &gpu.layouts,
         sizes,
         kernels,
+        scratch,
         ops: Vec::new(),
         items: Vec::new(),
         item_of: FxHashMap::default(),
@@ -466,6 +472,7 @@ impl Planner<'_> {
             },
             At::Temporary(step) => (slots, item((true, step)).unwrap_or(0) + offset),
             At::Loaded(step) => (slots + 1 + step as BaseId, offset),
+            At::Scratch(item) => (slots, self.items[item].offset + offset),
         }
     }
 
@@ -622,7 +629,7 @@ impl Planner<'_> {
 
     /// A launch, or nothing where there is nothing to do.
     fn launch(
-        &self,
+        &mut self,
         at: usize,
         s: &Segment,
         step: &Step,
@@ -669,14 +676,45 @@ impl Planner<'_> {
                 other => return Err(Error::internal(format!("an argument of type `{other}`"))),
             };
         }
-        arguments.finish(0);
+        let grid = [programs as u32, 1, 1];
+        let place = arguments.finish(0);
+        addresses.extend(self.scratch(at, kernel, grid, place)?);
         let launch = Launch {
             kernel,
-            grid: [programs as u32, 1, 1],
+            grid,
             arguments,
             addresses: SmallVec::new(),
         };
         Ok((Some(launch), addresses))
+    }
+
+    /// Scratch space of a launch, if its kernel asks for any: it lives through the step.
+    fn scratch(
+        &mut self,
+        at: usize,
+        kernel: usize,
+        grid: [u32; 3],
+        place: usize,
+    ) -> Result<Option<(u32, At, u64)>> {
+        let each = self.scratch.get(kernel).copied().unwrap_or(0);
+        if each == 0 {
+            return Ok(None);
+        }
+        let programs = grid.iter().try_fold(1u64, |n, g| n.checked_mul(*g as u64));
+        // Programs find their part with 32 bits.
+        let bytes = (programs.and_then(|n| n.checked_mul(each)))
+            .filter(|n| *n < 1 << 31)
+            .ok_or_else(|| {
+                Error::unsupported("a launch that needs 2 GiB of scratch memory or more")
+            })?;
+        self.items.push(Item {
+            from: at,
+            to: at,
+            bytes,
+            offset: 0,
+        });
+        let item = self.items.len() - 1;
+        Ok(Some((place as u32, At::Scratch(item), 0)))
     }
 
     /// A kernel of the user's, behind copies of what it writes and others read.
@@ -772,7 +810,8 @@ impl Planner<'_> {
                 }
             };
         }
-        arguments.finish(0);
+        let place = arguments.finish(0);
+        addresses.extend(self.scratch(at, k.kernel, grid, place)?);
         self.launches.push((self.ops.len(), addresses));
         self.ops.push(Op::Launch(Launch {
             kernel: k.kernel,

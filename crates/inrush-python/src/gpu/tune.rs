@@ -1,13 +1,17 @@
-//! Measures kernels on the device, over memory of their own, and remembers what won.
+//! Measures kernels on the device and remembers what won.
 //!
-//! Integers in that memory are zeros, which are positions of everything; numbers are zeros too, so what takes longer for some
+//! While a graph is compiled that is done over memory of the kernels' own; at a first call over the call's memory, with what is
+//! in it when the kernel's turn comes ([`AtCall`]).
+//!
+//! Integers in memory of their own are zeros, which are positions of everything; numbers are zeros too, so what takes longer for some
 //! values than for others is not told apart.
 
 use super::build;
 use super::device::On;
+use super::plan::Launch;
 use crate::recipe::Device;
 use inrush_base::Result;
-use inrush_compile::{Candidate, Tile, TunedArgument, Tuner};
+use inrush_compile::{Candidate, Retile, Tile, TunedArgument, Tuner};
 use inrush_cuda::driver::{Arguments, Driver, Kernel, Memory, Stream};
 use inrush_program::{GpuKernel, GpuTarget};
 use inrush_runtime::cache::Cache;
@@ -37,6 +41,7 @@ struct Kept {
     stages: u32,
     early: bool,
     warps: u32,
+    pointers: String,
 }
 
 pub struct Bench {
@@ -46,7 +51,12 @@ pub struct Bench {
     /// Name of the device: winners are its own.
     name: String,
     folder: PathBuf,
+    /// What is not known is not measured.
+    known_only: bool,
+    /// How many kernels that were.
+    pub unknown: usize,
     memory: Vec<Memory>,
+    scratch: Vec<Memory>,
     /// For reports.
     pub done: Vec<String>,
     began: Instant,
@@ -55,7 +65,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn new(py: Python<'_>, device: Device, target: GpuTarget) -> PyResult<Bench> {
+    pub fn new(
+        py: Python<'_>,
+        device: Device,
+        target: GpuTarget,
+        known_only: bool,
+    ) -> PyResult<Bench> {
         let cuda = py.import("torch")?.getattr("cuda")?;
         let name = cuda
             .call_method1("get_device_name", (device.index,))?
@@ -66,7 +81,10 @@ impl Bench {
             pool: build::pool(py)?,
             name,
             folder: Cache::default_dir().join("tuned"),
+            known_only,
+            unknown: 0,
             memory: Vec::new(),
+            scratch: Vec::new(),
             done: Vec::new(),
             began: Instant::now(),
             current: None,
@@ -91,15 +109,33 @@ impl Bench {
         self.folder.join(name)
     }
 
-    fn measure(&mut self, candidates: &[Candidate]) -> Result<Vec<Option<f64>>> {
+    /// `real` is where the memory of a call lies.
+    fn measure(
+        &mut self,
+        candidates: &[Candidate],
+        real: Option<&Real>,
+    ) -> Result<Vec<Option<f64>>> {
         let kernels: Vec<&GpuKernel> = candidates.iter().map(|c| &c.kernel).collect();
         let (built, _) = self.pool.build_all(&kernels, &self.target);
-        let on = Python::attach(|py| On::device(py, self.device)).map_err(|e| {
-            inrush_base::Error::machine(format!("the device cannot be used for tuning: {e}"))
-        })?;
+        let on = match real {
+            Some(_) => None,
+            None => {
+                let on = Python::attach(|py| On::device(py, self.device));
+                Some(on.map_err(|e| {
+                    inrush_base::Error::machine(format!(
+                        "the device cannot be used for tuning: {e}"
+                    ))
+                })?)
+            }
+        };
+        let stream = match (real, &on) {
+            (Some(r), _) => r.stream,
+            (None, on) => on.as_ref().map_or(Stream(0), |o| o.stream),
+        };
         let driver = Driver::get()?;
         let mut runs: Vec<Option<(Kernel, Arguments, u32)>> = Vec::new();
         for (c, b) in candidates.iter().zip(built) {
+            let each = b.as_ref().map_or(0, |b| b.scratch);
             // What Triton refuses at this size is no candidate.
             let loaded = b.and_then(|b| {
                 let code = std::fs::read(&b.path)
@@ -113,7 +149,14 @@ impl Bench {
             });
             let programs = u32::try_from(c.programs).ok().filter(|n| *n > 0);
             runs.push(match (usable, programs) {
-                (Some(k), Some(n)) => Some((k, self.arguments(&driver, c)?, n)),
+                (Some(k), Some(n)) => {
+                    let scratch = self.scratch(&driver, each * n as u64)?;
+                    let arguments = match real {
+                        Some(r) => r.arguments(c, scratch),
+                        None => Some(self.arguments(&driver, c, scratch)?),
+                    };
+                    arguments.map(|a| (k, a, n))
+                }
                 _ => None,
             });
         }
@@ -124,7 +167,7 @@ impl Bench {
                 let Some((kernel, arguments, programs)) = run else {
                     continue;
                 };
-                let took = time(&driver, on.stream, kernel, arguments, *programs, counts[k])?;
+                let took = time(&driver, stream, kernel, arguments, *programs, counts[k])?;
                 // The first round warms up, and tells how many launches take long enough.
                 if round == 0 {
                     counts[k] = ((SPAN / took.max(1e-7)) as usize).clamp(1, LAUNCHES);
@@ -136,8 +179,23 @@ impl Bench {
         Ok(best)
     }
 
+    fn times(&mut self, candidates: &[Candidate], real: Option<&Real>) -> Vec<Option<f64>> {
+        let none = vec![None; candidates.len()];
+        let late = (self.current.as_ref()).is_some_and(|c| c.1.elapsed() > PATIENCE);
+        if late || self.began.elapsed() > TOTAL {
+            return none;
+        }
+        self.measure(candidates, real).unwrap_or_else(|e| {
+            let name = candidates
+                .first()
+                .map_or("", |c| c.kernel.function.as_str());
+            self.done.push(format!("{name}: not measured: {e}"));
+            none
+        })
+    }
+
     /// Packed arguments over memory that all candidates share.
-    fn arguments(&mut self, driver: &Driver, c: &Candidate) -> Result<Arguments> {
+    fn arguments(&mut self, driver: &Driver, c: &Candidate, scratch: u64) -> Result<Arguments> {
         let mut out = Arguments::default();
         let mut next = 0;
         for (a, (_, ty)) in c.arguments.iter().zip(&c.kernel.signature) {
@@ -155,16 +213,219 @@ impl Bench {
                     out.pointer(self.memory[next].address());
                     next += 1;
                 }
-                TunedArgument::Size(v) if ty == "i32" => {
-                    out.i32(i32::try_from(*v).unwrap_or(i32::MAX));
-                }
-                TunedArgument::Size(v) => {
-                    out.i64(*v);
-                }
+                TunedArgument::Size(v) => size(&mut out, *v, ty),
             }
         }
-        out.finish(0);
+        out.finish(scratch);
         Ok(out)
+    }
+
+    /// Scratch space of so many bytes; candidates share it, since they run one after the other.
+    fn scratch(&mut self, driver: &Driver, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        if (self.scratch.last()).is_none_or(|m| (m.bytes() as u64) < bytes) {
+            // The smaller ones stay: candidates that were packed already use them.
+            self.scratch.push(driver.allocate(bytes as usize)?);
+        }
+        Ok(self.scratch.last().map_or(0, Memory::address))
+    }
+}
+
+fn size(out: &mut Arguments, v: i64, ty: &str) {
+    match ty {
+        "i32" => out.i32(i32::try_from(v).unwrap_or(i32::MAX)),
+        _ => out.i64(v),
+    };
+}
+
+/// Memory of a call: by the plan's number of a buffer its address, and the bytes that kernels see of it.
+struct Real {
+    stream: Stream,
+    buffers: Vec<(TunedArgument, u64)>,
+}
+
+impl Real {
+    fn address(&self, a: &TunedArgument) -> Option<u64> {
+        let TunedArgument::Buffer { buf, .. } = a else {
+            return None;
+        };
+        let same = |b: &&(TunedArgument, u64)| matches!(b.0, TunedArgument::Buffer { buf: other, .. } if other == *buf);
+        self.buffers.iter().find(same).map(|b| b.1)
+    }
+
+    /// Nothing where a kernel wants memory that the call did not bring.
+    fn arguments(&self, c: &Candidate, scratch: u64) -> Option<Arguments> {
+        let mut out = Arguments::default();
+        for (a, (_, ty)) in c.arguments.iter().zip(&c.kernel.signature) {
+            match a {
+                TunedArgument::Buffer { .. } => _ = out.pointer(self.address(a)?),
+                TunedArgument::Size(v) => size(&mut out, *v, ty),
+            }
+        }
+        out.finish(scratch);
+        Some(out)
+    }
+
+    /// Whether a kernel that runs again and again stays within its memory: integers that it reads it must not change.
+    fn is_steady(&self) -> bool {
+        let span = |(a, at): &(TunedArgument, u64)| match a {
+            TunedArgument::Buffer { bytes, .. } => *at..*at + *bytes as u64,
+            TunedArgument::Size(_) => 0..0,
+        };
+        let ints = |(a, _): &&(TunedArgument, u64)| matches!(a, TunedArgument::Buffer { dtype, written: false, .. } if !dtype.is_float());
+        let written = |(a, _): &&(TunedArgument, u64)| {
+            matches!(a, TunedArgument::Buffer { written: true, .. })
+        };
+        let overlap =
+            |a: std::ops::Range<u64>, b: std::ops::Range<u64>| a.start < b.end && b.start < a.end;
+        (self.buffers.iter().filter(written)).all(|w| {
+            let TunedArgument::Buffer { dtype, .. } = w.0 else {
+                return true;
+            };
+            // Its own integers may be read as well as written.
+            dtype.is_float()
+                && !self
+                    .buffers
+                    .iter()
+                    .filter(ints)
+                    .any(|i| overlap(span(w), span(i)))
+        })
+    }
+}
+
+/// Tuning during a call.
+pub struct AtCall {
+    bench: Bench,
+    plans: Vec<Retile>,
+    /// Kernels whose turn came.
+    seen: Vec<String>,
+}
+
+impl AtCall {
+    pub fn new(bench: Bench, plans: Vec<Retile>) -> AtCall {
+        AtCall {
+            bench,
+            plans,
+            seen: Vec::new(),
+        }
+    }
+
+    /// What was measured.
+    pub fn done(self) -> Vec<String> {
+        self.bench.done
+    }
+
+    /// The call is about to make a launch of the kernel `symbol`: `packed` are its arguments.
+    pub fn before(&mut self, symbol: &str, launch: &Launch, packed: &[u8], stream: Stream) {
+        if self.seen.iter().any(|s| s == symbol) {
+            return;
+        }
+        self.seen.push(symbol.to_string());
+        let addresses = (launch.addresses.iter())
+            .map(|a| {
+                let at = a.0 as usize;
+                let bytes = packed.get(at..at + 8)?.try_into().ok()?;
+                Some(u64::from_le_bytes(bytes))
+            })
+            .collect::<Option<Vec<u64>>>();
+        let Some(addresses) = addresses else { return };
+        let mut one = OneLaunch {
+            bench: &mut self.bench,
+            addresses,
+            real: None,
+            saved: Vec::new(),
+            stream,
+        };
+        _ = self.plans.iter().any(|p| p.tune(symbol, &mut one));
+        let saved = std::mem::take(&mut one.saved);
+        let restored = restore(&saved, stream);
+        if let Err(e) = restored {
+            self.bench.done.push(format!("{symbol}: {e}"));
+        }
+    }
+}
+
+/// What a kernel wrote is again what it was.
+fn restore(saved: &[(u64, Memory)], stream: Stream) -> Result<()> {
+    let driver = Driver::get()?;
+    for (at, memory) in saved {
+        // SAFETY: the memory is the call's, and was saved from there.
+        unsafe { driver.copy(*at, memory.address(), memory.bytes(), stream)? };
+    }
+    match saved.is_empty() {
+        true => Ok(()),
+        // The copies go away now.
+        false => driver.synchronize(stream),
+    }
+}
+
+/// Tuning of one launch.
+struct OneLaunch<'a> {
+    bench: &'a mut Bench,
+    /// Of the launch's buffers, in the order of its arguments.
+    addresses: Vec<u64>,
+    real: Option<Real>,
+    saved: Vec<(u64, Memory)>,
+    stream: Stream,
+}
+
+impl OneLaunch<'_> {
+    fn prepare(&mut self, rule: &Candidate) -> Result<Option<Real>> {
+        let buffer = |a: &&TunedArgument| matches!(a, TunedArgument::Buffer { .. });
+        let all: Vec<TunedArgument> = rule.arguments.iter().filter(buffer).copied().collect();
+        // Behind the buffers may come scratch space.
+        if self.addresses.len() < all.len() {
+            return Ok(None);
+        }
+        let real = Real {
+            stream: self.stream,
+            buffers: all
+                .into_iter()
+                .zip(self.addresses.iter().copied())
+                .collect(),
+        };
+        if !real.is_steady() {
+            return Ok(None);
+        }
+        let driver = Driver::get()?;
+        for (a, at) in &real.buffers {
+            if let TunedArgument::Buffer {
+                written: true,
+                bytes,
+                ..
+            } = a
+                && *bytes > 0
+            {
+                let memory = driver.allocate(*bytes as usize)?;
+                // SAFETY: the call's buffer has these bytes, by the sizes that it was planned for.
+                unsafe { driver.copy(memory.address(), *at, memory.bytes(), self.stream)? };
+                self.saved.push((*at, memory));
+            }
+        }
+        Ok(Some(real))
+    }
+}
+
+impl Tuner for OneLaunch<'_> {
+    fn known(&mut self, rule: &Candidate) -> Option<Tile> {
+        let known = self.bench.known(rule);
+        if known.is_none() {
+            self.real = self.prepare(rule).unwrap_or_default();
+        }
+        known
+    }
+
+    fn time(&mut self, candidates: &[Candidate]) -> Vec<Option<f64>> {
+        match &self.real {
+            Some(real) => self.bench.times(candidates, Some(real)),
+            None => vec![None; candidates.len()],
+        }
+    }
+
+    fn keep(&mut self, rule: &Candidate, winner: Tile, before: f64, after: f64) {
+        self.bench.keep(rule, winner, before, after);
     }
 }
 
@@ -192,8 +453,12 @@ impl Tuner for Bench {
     fn known(&mut self, rule: &Candidate) -> Option<Tile> {
         // Addresses into the memory of the last kernel are over.
         self.memory.clear();
+        self.scratch.clear();
         self.current = Some((rule.kernel.function.clone(), Instant::now()));
-        let kept: Kept = serde_json::from_slice(&std::fs::read(self.path(rule)).ok()?).ok()?;
+        let kept = std::fs::read(self.path(rule)).ok();
+        let kept = kept.and_then(|k| serde_json::from_slice::<Kept>(&k).ok());
+        self.unknown += usize::from(kept.is_none());
+        let kept = kept?;
         let tile = Tile {
             x: kept.x,
             y: kept.y,
@@ -202,6 +467,7 @@ impl Tuner for Bench {
             stages: kept.stages,
             early: kept.early,
             warps: kept.warps,
+            pointers: kept.pointers.parse().ok()?,
         };
         self.done
             .push(format!("{}: {tile}, from the cache", rule.kernel.function));
@@ -209,18 +475,10 @@ impl Tuner for Bench {
     }
 
     fn time(&mut self, candidates: &[Candidate]) -> Vec<Option<f64>> {
-        let none = vec![None; candidates.len()];
-        let late = (self.current.as_ref()).is_some_and(|c| c.1.elapsed() > PATIENCE);
-        if late || self.began.elapsed() > TOTAL {
-            return none;
+        match self.known_only {
+            true => vec![None; candidates.len()],
+            false => self.times(candidates, None),
         }
-        self.measure(candidates).unwrap_or_else(|e| {
-            let name = candidates
-                .first()
-                .map_or("", |c| c.kernel.function.as_str());
-            self.done.push(format!("{name}: not measured: {e}"));
-            none
-        })
     }
 
     fn keep(&mut self, rule: &Candidate, winner: Tile, before: f64, after: f64) {
@@ -239,6 +497,7 @@ impl Tuner for Bench {
             stages: winner.stages,
             early: winner.early,
             warps: winner.warps,
+            pointers: winner.pointers.name().into(),
         };
         // A winner that cannot be written down is measured again next time.
         let write = || -> std::io::Result<()> {
