@@ -1,7 +1,7 @@
 //! Stage decompose: operators that are defined by others are replaced by calls of those.
 
 use crate::call::{Args, Demands};
-use crate::normalize::{prune, reconcile};
+use crate::normalize::{prune_marked, reconcile};
 use crate::{Route, bind, lookup, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -12,13 +12,24 @@ use std::fmt::Write;
 const MAX_DEPTH: usize = 32;
 
 /// Replaces every node whose row decomposes.
-pub fn decompose(mut graph: Graph) -> Result<Graph> {
+pub fn decompose(graph: Graph) -> Result<Graph> {
+    decompose_marked(graph, &mut [])
+}
+
+/// [`decompose`] for a caller who follows places in the graph: `marks` are positions between nodes, in ascending order, and
+/// become the positions between what those nodes became.
+pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> {
+    let mut marked = 0;
     let nodes = std::mem::take(&mut graph.nodes);
     let mut out = Vec::with_capacity(nodes.len());
     let demands = Demands::default();
     // What each value became.
     let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
-    for mut node in nodes {
+    for (k, mut node) in nodes.into_iter().enumerate() {
+        while let Some(mark) = marks.get_mut(marked).filter(|m| **m <= k) {
+            *mark = out.len();
+            marked += 1;
+        }
         for arg in &mut node.args {
             rename(arg, &now);
         }
@@ -80,6 +91,7 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
         }
         now.extend((now.len()..graph.values.len()).map(ValueId::from_index));
     }
+    marks[marked..].fill(out.len());
     graph.nodes = out;
     let mut outputs = std::mem::take(&mut graph.outputs);
     for output in &mut outputs {
@@ -100,7 +112,7 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
         }
     }
     graph.outputs = outputs;
-    prune(&mut graph);
+    prune_marked(&mut graph, marks);
     Ok(graph)
 }
 

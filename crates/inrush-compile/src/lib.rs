@@ -9,6 +9,7 @@ mod functions;
 mod gpu;
 mod library;
 mod partition;
+mod roll;
 mod same;
 mod sequence;
 mod signature;
@@ -19,6 +20,7 @@ mod wrap;
 
 use inrush_base::{Caps, Result};
 use inrush_c::Function;
+use inrush_expr::Exprs;
 use inrush_graph::{Graph, Guard};
 use inrush_program::{GpuKernel, Program};
 use inrush_sched::Plan;
@@ -136,14 +138,11 @@ impl Run<'_> {
     fn unit(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
         let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
-        let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
-        let guards = graph.guards.clone();
-        let loops = self.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
-        let plan = self.stage(
-            "fuse",
-            || inrush_sched::schedule(loops, caps, &options.sched),
-            |p| p.print(),
-        )?;
+        let mut graph = graph;
+        let (plan, guards) = match roll::cut(&mut graph) {
+            Some((short, cut)) => self.rolled(graph, short, &cut, caps, &options.sched)?,
+            None => self.straight(graph, caps, &options.sched)?,
+        };
         let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
         let (program, code, retile) = match caps.gpu {
             None => {
@@ -158,6 +157,72 @@ impl Run<'_> {
             refusals,
             retile,
         })
+    }
+
+    /// From the normalized graph to the plan and the guards.
+    fn straight(
+        &mut self,
+        graph: Graph,
+        caps: &Caps,
+        sched: &inrush_sched::Options,
+    ) -> Result<(Plan, Vec<Guard>)> {
+        let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
+        let guards = graph.guards.clone();
+        let loops = self.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
+        let plan = self.stage(
+            "fuse",
+            || inrush_sched::schedule(loops, caps, sched),
+            |p| p.print(),
+        )?;
+        Ok((plan, guards))
+    }
+
+    /// The same through the short graph that [`roll::cut`] gave. What is printed is the whole graph all the same.
+    fn rolled(
+        &mut self,
+        whole: Graph,
+        short: Graph,
+        cut: &roll::Cut,
+        caps: &Caps,
+        sched: &inrush_sched::Options,
+    ) -> Result<(Plan, Vec<Guard>)> {
+        let with = |exprs: &Exprs| Graph {
+            exprs: exprs.clone(),
+            ..whole.clone()
+        };
+        let decomposed = |exprs: &Exprs| inrush_aten::decompose(with(exprs));
+        let lowered = |exprs: &Exprs| decomposed(exprs).and_then(inrush_aten::lower);
+        let print = |text: Result<String>| text.unwrap_or_else(|e| e.to_string());
+        let mut marks = cut.marks();
+        let short = self.stage(
+            "decompose",
+            || inrush_aten::decompose_marked(short, &mut marks),
+            |g| print(decomposed(&g.exprs).map(|g| g.print())),
+        )?;
+        let guards = short.guards.clone();
+        let (loops, marks) = self.stage(
+            "lower",
+            || inrush_aten::lower_marked(short, &marks),
+            |(l, _)| print(lowered(&l.exprs).map(|l| l.print())),
+        )?;
+        let made = loops.buffers.len();
+        let plan = self.stage(
+            "fuse",
+            || {
+                let mut plan = inrush_sched::fuse(loops, caps, sched)?;
+                inrush_sched::layout(&mut plan, caps, sched)?;
+                match roll::unroll(&whole, cut, &marks, made, plan) {
+                    Ok(mut plan) => {
+                        inrush_sched::plan_memory(&mut plan)?;
+                        Ok(plan)
+                    }
+                    // Blocks that do not repeat in the plan are compiled one by one.
+                    Err(plan) => inrush_sched::schedule(lowered(&plan.loops.exprs)?, caps, sched),
+                }
+            },
+            |p| p.print(),
+        )?;
+        Ok((plan, guards))
     }
 
     /// The stages behind the plan, for a CPU.

@@ -17,7 +17,7 @@ use crate::{Call, Route, lookup};
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_graph::{Graph, InputKind, TensorType, Type, ValueId};
+use inrush_graph::{Graph, Input, InputKind, TensorType, Type, ValueId};
 use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
@@ -105,6 +105,19 @@ pub struct Lower<'g> {
 
 /// Lowers a graph in which every operator has a route other than decomposition.
 pub fn lower(graph: Graph) -> Result<Loops> {
+    Ok(lower_marked(graph, &[])?.0)
+}
+
+/// How much of the loops was there at a place of the graph.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Mark {
+    pub buffers: usize,
+    pub origins: usize,
+}
+
+/// [`lower`] for a caller who wants to know what came of which nodes: `marks` are positions between nodes, in ascending order.
+pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Vec<Mark>)> {
+    let mut reached = Vec::with_capacity(marks.len());
     // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
     let demands = Demands::default();
     let mut lw = Lower {
@@ -120,42 +133,72 @@ pub fn lower(graph: Graph) -> Result<Loops> {
         made: 0,
     };
     lw.inputs()?;
-    for node in &graph.nodes {
+    for (k, node) in graph.nodes.iter().enumerate() {
+        while marks.get(reached.len()).is_some_and(|m| *m <= k) {
+            reached.push(lw.mark());
+        }
         lw.node(node, &demands).map_err(|e| graph.locate(node, e))?;
     }
+    reached.resize(marks.len(), lw.mark());
     lw.outputs()?;
     let mut loops = lw.loops;
     loops.exprs = graph.exprs;
-    Ok(loops)
+    Ok((loops, reached))
+}
+
+/// The buffer of an input; `None` for one that is no tensor.
+pub fn input_buffer(graph: &Graph, exprs: &Exprs, input: &Input) -> Option<Buffer> {
+    let value = graph.value(input.value);
+    let Type::Tensor(t) = &value.ty else {
+        return None;
+    };
+    let kind = match &input.kind {
+        InputKind::User { index } => BufferKind::Input { index: *index },
+        InputKind::Parameter { name }
+        | InputKind::Buffer { name, .. }
+        | InputKind::Constant { name } => BufferKind::Weight { name: name.clone() },
+    };
+    Some(Buffer {
+        name: value.name.clone(),
+        dtype: t.dtype,
+        sizes: t.sizes.clone(),
+        layout: Some(Layout {
+            strides: t.strides.clone(),
+            offset: exprs.int(0),
+        }),
+        kind,
+    })
+}
+
+/// How many inputs the user passes.
+pub fn num_inputs(graph: &Graph) -> usize {
+    let users = graph.inputs.iter().map(|i| match i.kind {
+        InputKind::User { index } => index + 1,
+        _ => 0,
+    });
+    users.max().unwrap_or(0)
 }
 
 impl<'g> Lower<'g> {
     fn inputs(&mut self) -> Result<()> {
+        self.loops.num_inputs = num_inputs(self.graph);
         for input in &self.graph.inputs {
-            if let InputKind::User { index } = input.kind {
-                self.loops.num_inputs = self.loops.num_inputs.max(index + 1);
-            }
-            let Type::Tensor(t) = &self.graph.value(input.value).ty else {
+            let Some(buffer) = input_buffer(self.graph, self.exprs, input) else {
                 continue;
             };
-            let kind = match &input.kind {
-                InputKind::User { index } => BufferKind::Input { index: *index },
-                InputKind::Parameter { name }
-                | InputKind::Buffer { name, .. }
-                | InputKind::Constant { name } => BufferKind::Weight { name: name.clone() },
-            };
-            let name = self.graph.value(input.value).name.clone();
-            let buf = self.add_buffer(Buffer {
-                name,
-                dtype: t.dtype,
-                sizes: t.sizes.clone(),
-                layout: Some(self.layout_of(t)),
-                kind,
-            });
-            self.tensors[input.value.index()] =
-                Some(Tensor::whole(self.exprs, buf, t.dtype, &t.sizes));
+            let id = BufId::from_index(self.loops.buffers.len());
+            let whole = Tensor::whole(self.exprs, id, buffer.dtype, &buffer.sizes);
+            self.tensors[input.value.index()] = Some(whole);
+            self.add_buffer(buffer);
         }
         Ok(())
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            buffers: self.loops.buffers.len(),
+            origins: self.loops.origins.len(),
+        }
     }
 
     fn node(&mut self, node: &'g inrush_graph::Node, demands: &'g Demands) -> Result<()> {

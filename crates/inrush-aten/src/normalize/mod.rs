@@ -10,6 +10,7 @@ mod functionalize;
 mod prune;
 
 pub use prune::prune;
+pub(crate) use prune::prune_marked;
 
 use crate::{Args, Demands, bind, meta};
 use inrush_base::{Error, Result};

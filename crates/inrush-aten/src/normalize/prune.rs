@@ -4,6 +4,11 @@ use inrush_graph::{Arg, Graph, OutputValue, Value, ValueId};
 
 /// Dead code removal; values are renumbered in order of definition.
 pub fn prune(graph: &mut Graph) {
+    prune_marked(graph, &mut []);
+}
+
+/// [`prune`]; `marks` are positions between nodes, in ascending order, and stay between the same nodes.
+pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
     let mut live = vec![false; graph.values.len()];
     for output in &graph.outputs {
         if let OutputValue::Value(v) = output.value {
@@ -11,17 +16,26 @@ pub fn prune(graph: &mut Graph) {
         }
     }
     let mut nodes = std::mem::take(&mut graph.nodes);
+    let mut gone: Vec<usize> = Vec::new();
+    let mut at = nodes.len();
     nodes.reverse();
     nodes.retain(|node| {
+        at -= 1;
         let used = node.outs.iter().any(|v| live[v.index()]);
         if used {
             for v in node.reads() {
                 live[v.index()] = true;
             }
+        } else {
+            gone.push(at);
         }
         used
     });
     nodes.reverse();
+    gone.reverse();
+    for mark in marks {
+        *mark -= gone.partition_point(|g| g < mark);
+    }
     graph.nodes = nodes;
     renumber(graph);
 }

@@ -1,0 +1,205 @@
+//! The graph with all but four blocks of its longest run left out.
+
+use super::find::{Def, Run, defs, find};
+use inrush_graph::{Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, ValueId};
+use rustc_hash::FxHashMap;
+
+/// Blocks that stay: two at each end.
+const KEPT: usize = 4;
+
+/// What was left out, and how to find it again.
+pub struct Cut {
+    pub run: Run,
+    /// By position in the whole graph's inputs: whether the short graph has it.
+    pub inputs: Vec<bool>,
+    /// Inputs that blocks read, by place of reading: those of the second block, then those of each later one.
+    pub reads: Vec<ValueId>,
+    /// How many each block reads.
+    pub slots: usize,
+}
+
+impl Cut {
+    /// Blocks that were left out: after the second.
+    pub fn missing(&self) -> usize {
+        self.run.count - KEPT
+    }
+
+    /// Inputs that block `k` reads, from the second on.
+    pub fn reads_of(&self, k: usize) -> &[ValueId] {
+        &self.reads[(k - 1) * self.slots..][..self.slots]
+    }
+
+    /// Positions between nodes of the short graph: the start of the run, and behind each of its blocks.
+    pub fn marks(&self) -> [usize; 1 + KEPT] {
+        std::array::from_fn(|k| self.run.block(k))
+    }
+}
+
+/// Leaves out the inner blocks of the longest run, if there is one. Expressions move over to the short
+/// graph.
+pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
+    let defs = defs(whole);
+    let run = find(whole, &defs)?;
+    let (from, to) = (run.block(2), run.block(run.count - 2));
+    let shift = to - from;
+    let (reads, slots) = reads(whole, &defs, &run)?;
+    let kept = |k: usize| k < from || k >= to;
+    // Inputs that nothing reads but blocks left out.
+    let mut read = vec![(false, false); whole.values.len()];
+    for (k, node) in whole.nodes.iter().enumerate() {
+        for v in node.reads() {
+            match kept(k) {
+                true => read[v.index()].0 = true,
+                false => read[v.index()].1 = true,
+            }
+        }
+    }
+    let named = |o: &Output| matches!(o.value, OutputValue::Value(_));
+    for o in whole.outputs.iter().filter(|o| named(o)) {
+        if let OutputValue::Value(v) = o.value {
+            read[v.index()].0 = true;
+        }
+        if let OutputKind::Mutation { input } = o.kind {
+            read[whole.inputs.get(input)?.value.index()].0 = true;
+        }
+    }
+    let inputs: Vec<bool> = (whole.inputs.iter())
+        .map(|i| read[i.value.index()].0 || !read[i.value.index()].1)
+        .collect();
+
+    let mut short = Graph {
+        name: whole.name.clone(),
+        ..Graph::default()
+    };
+    let mut new: Vec<Option<ValueId>> = vec![None; whole.values.len()];
+    let mut position: FxHashMap<usize, usize> = FxHashMap::default();
+    let take = |short: &mut Graph, v: ValueId, new: &mut Vec<Option<ValueId>>| {
+        let id = ValueId::from_index(short.values.len());
+        short.values.push(whole.values[v.index()].clone());
+        new[v.index()] = Some(id);
+        id
+    };
+    for (at, input) in whole
+        .inputs
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| inputs[*at])
+    {
+        position.insert(at, short.inputs.len());
+        let value = take(&mut short, input.value, &mut new);
+        let kind: InputKind = input.kind.clone();
+        short.inputs.push(Input { value, kind });
+    }
+    // A value of a block that was left out stands for the one that takes its place before the third block.
+    let at = |v: ValueId, new: &[Option<ValueId>]| -> Option<ValueId> {
+        if let Some(v) = new[v.index()] {
+            return Some(v);
+        }
+        match defs[v.index()] {
+            Def::Node(k, out) if (from..to).contains(&(k as usize)) => {
+                let k = (k as usize).checked_sub(shift)?;
+                let within = k >= run.block(0);
+                within
+                    .then(|| whole.nodes[k].outs[out as usize])
+                    .and_then(|v| new[v.index()])
+            }
+            _ => None,
+        }
+    };
+    for (k, node) in whole.nodes.iter().enumerate() {
+        if !kept(k) {
+            continue;
+        }
+        // Only the blocks left may read across the gap.
+        let across = k < run.block(run.count);
+        let rename = |v: ValueId| match across {
+            true => at(v, &new),
+            false => new[v.index()],
+        };
+        let args = node.args.iter().map(|a| renamed(a, &rename));
+        let args = args.collect::<Option<Vec<Arg>>>()?;
+        let outs = (node.outs.iter())
+            .map(|v| take(&mut short, *v, &mut new))
+            .collect();
+        short.nodes.push(Node {
+            op: node.op.clone(),
+            args,
+            outs,
+            line: node.line,
+        });
+    }
+    for o in &whole.outputs {
+        let value = match &o.value {
+            OutputValue::Value(v) => match new[v.index()] {
+                Some(v) => OutputValue::Value(v),
+                // A symbolic integer that no node makes.
+                None if defs[v.index()] == Def::Input => {
+                    OutputValue::Value(take(&mut short, *v, &mut new))
+                }
+                None => return None,
+            },
+            other => other.clone(),
+        };
+        let kind = match &o.kind {
+            OutputKind::Mutation { input } => OutputKind::Mutation {
+                input: *position.get(input)?,
+            },
+            user => user.clone(),
+        };
+        short.outputs.push(Output { value, kind });
+    }
+    short.guards = whole.guards.clone();
+    short.exprs = std::mem::take(&mut whole.exprs);
+    short.lines = whole.lines.clone();
+    let cut = Cut {
+        run,
+        inputs,
+        reads,
+        slots,
+    };
+    Some((short, cut))
+}
+
+fn renamed(arg: &Arg, rename: &impl Fn(ValueId) -> Option<ValueId>) -> Option<Arg> {
+    Some(match arg {
+        Arg::Value(v) => Arg::Value(rename(*v)?),
+        Arg::Values(vs) => {
+            let one = |v: &Option<ValueId>| match v {
+                Some(v) => rename(*v).map(Some),
+                None => Some(None),
+            };
+            Arg::Values(vs.iter().map(one).collect::<Option<_>>()?)
+        }
+        other => other.clone(),
+    })
+}
+
+/// The inputs that blocks read from the second on, and how many each does; `None` when one block reads an input twice where
+/// another reads two, or a weight where another reads what the user gives.
+fn reads(graph: &Graph, defs: &[Def], run: &Run) -> Option<(Vec<ValueId>, usize)> {
+    let mut out: Vec<ValueId> = Vec::new();
+    let mut slots = 0;
+    let mut user = vec![false; graph.values.len()];
+    for i in &graph.inputs {
+        user[i.value.index()] = matches!(i.kind, InputKind::User { .. });
+    }
+    // For each place the first one of the block that reads the same, and whether the user gives it.
+    let mut same: Vec<(usize, bool)> = Vec::new();
+    for block in 1..run.count {
+        let first = out.len();
+        for node in &graph.nodes[run.block(block)..run.block(block + 1)] {
+            out.extend(node.reads().filter(|v| defs[v.index()] == Def::Input));
+        }
+        let here = &out[first..];
+        let mut seen: FxHashMap<ValueId, usize> = FxHashMap::default();
+        let pattern = here.iter().enumerate();
+        let pattern = pattern.map(|(k, v)| (*seen.entry(*v).or_insert(k), user[v.index()]));
+        if block == 1 {
+            same = pattern.collect();
+            slots = here.len();
+        } else if here.len() != slots || !pattern.eq(same.iter().copied()) {
+            return None;
+        }
+    }
+    Some((out, slots))
+}

@@ -1,0 +1,209 @@
+//! The plan of a run that was rolled up is the plan of the whole graph.
+
+use super::{cut, unroll};
+use crate::Run;
+use inrush_base::{Caps, Isa};
+use inrush_graph::Graph;
+use inrush_sched::Plan;
+use std::fmt::Write;
+
+fn graph(text: &str) -> Graph {
+    inrush_graph::text::parse(text)
+        .and_then(inrush_aten::normalize)
+        .expect("a graph")
+}
+
+/// What became of a graph.
+enum Outcome {
+    /// There is no run of blocks.
+    NoRun,
+    /// The plan of the short graph does not repeat.
+    NotAlike,
+    Rolled(Box<Plan>),
+}
+
+fn rolled(text: &str, caps: &Caps) -> Outcome {
+    let options = inrush_sched::Options::default();
+    let mut whole = graph(text);
+    let Some((short, cut)) = cut(&mut whole) else {
+        return Outcome::NoRun;
+    };
+    let mut marks = cut.marks();
+    let short = inrush_aten::decompose_marked(short, &mut marks).expect("decomposes");
+    let (loops, marks) = inrush_aten::lower_marked(short, &marks).expect("lowers");
+    let made = loops.buffers.len();
+    let mut plan = inrush_sched::fuse(loops, caps, &options).expect("fuses");
+    inrush_sched::layout(&mut plan, caps, &options).expect("arranges");
+    match unroll(&whole, &cut, &marks, made, plan) {
+        Err(_) => Outcome::NotAlike,
+        Ok(mut plan) => {
+            inrush_sched::plan_memory(&mut plan).expect("plans memory");
+            inrush_sched::verify(&plan).expect("a good plan");
+            Outcome::Rolled(Box::new(plan))
+        }
+    }
+}
+
+/// Rolls a graph up and compares with the plan of the whole.
+fn same(text: &str) {
+    let devices = [
+        Caps::cpu(Isa::Avx2, 2),
+        Caps::cpu(Isa::Avx512, 64),
+        inrush_cuda::CUDA.caps(Some("h100")).expect("a preset"),
+    ];
+    for caps in devices {
+        let Outcome::Rolled(plan) = rolled(text, &caps) else {
+            panic!("not rolled up: {text}");
+        };
+        let (straight, _) = Run { observer: &mut () }
+            .straight(graph(text), &caps, &Default::default())
+            .expect("compiles");
+        assert_eq!(plan.print(), straight.print());
+        let refusals =
+            |p: &Plan| -> Vec<String> { p.refusals.iter().map(|r| p.show_refusal(r)).collect() };
+        assert_eq!(refusals(&plan), refusals(&straight));
+    }
+}
+
+/// Text of a graph in the making.
+struct Text(String, usize);
+
+impl Text {
+    fn new() -> Text {
+        Text("graph t\nline0: \"model.py:1 in forward\"\n".into(), 0)
+    }
+    fn add(&mut self, ty: &str, source: &str) -> usize {
+        let k = self.1;
+        self.1 += 1;
+        writeln!(self.0, "%{k} v{k}: {ty} = {source}").expect("a string");
+        k
+    }
+    fn end(mut self, outputs: &[usize]) -> String {
+        for (k, v) in outputs.iter().enumerate() {
+            writeln!(self.0, "output {k}: %{v}").expect("a string");
+        }
+        self.0
+    }
+}
+
+const T: &str = "f32[8, 32]";
+
+/// Product, bias, activation, residual, norm; the weights of a block are those of number `w(block)`.
+fn blocks(
+    count: usize,
+    weights: usize,
+    sources: &str,
+    end: impl Fn(&[usize]) -> Vec<usize>,
+) -> String {
+    let mut t = Text::new();
+    let mut x = t.add(T, "input 0");
+    let (g, b) = (
+        t.add("f32[32]", "parameter g"),
+        t.add("f32[32]", "parameter b"),
+    );
+    let ws: Vec<usize> = (0..weights)
+        .map(|k| match sources {
+            "input" => t.add("f32[32, 32]", &format!("input {}", k + 1)),
+            _ => t.add("f32[32, 32]", &format!("{sources} w{k}")),
+        })
+        .collect();
+    let mut results = Vec::new();
+    for k in 0..count {
+        let w = ws[k % weights];
+        let y = t.add(T, &format!("aten.linear.default(%{x}, %{w}, %{b})"));
+        let y = t.add(T, &format!("aten.gelu.default(%{y}, \"none\")"));
+        let y = t.add(T, &format!("aten.add.Tensor(%{x}, %{y}, 1)"));
+        let y = t.add(
+            T,
+            &format!("aten.layer_norm.default(%{y}, [32], %{g}, %{b}, 1e-5, false)"),
+        );
+        x = t.add(T, &format!("aten.softmax.int(%{y}, 1)"));
+        results.push(x);
+    }
+    t.end(&end(&results))
+}
+
+fn last(results: &[usize]) -> Vec<usize> {
+    results.last().copied().into_iter().collect()
+}
+
+#[test]
+fn blocks_with_weights_of_their_own() {
+    same(&blocks(14, 14, "parameter", last));
+    same(&blocks(14, 14, "input", last));
+}
+
+#[test]
+fn blocks_that_share_weights() {
+    same(&blocks(14, 1, "parameter", last));
+    same(&blocks(14, 3, "parameter", last));
+}
+
+#[test]
+fn results_of_blocks_at_the_ends_may_be_read_later() {
+    same(&blocks(14, 14, "parameter", |r| vec![r[0], r[12], r[13]]));
+}
+
+#[test]
+fn a_result_of_an_inner_block_that_is_an_output_ends_the_run() {
+    let text = blocks(14, 14, "parameter", |r| vec![r[6], r[13]]);
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    assert!(!matches!(rolled(&text, &caps), Outcome::Rolled(_)));
+    // Behind it there are enough blocks again.
+    same(&blocks(20, 20, "parameter", |r| vec![r[3], r[19]]));
+}
+
+/// A chain of pointwise operators becomes one kernel after the other of many operators each, blocks or not.
+#[test]
+fn what_is_fused_across_blocks_is_not_repeated() {
+    let mut t = Text::new();
+    let (mut a, mut x) = (t.add(T, "input 0"), t.add(T, "input 1"));
+    for k in 0..200 {
+        let op = ["mul.Tensor", "maximum.default"][k % 2];
+        let y = t.add(T, &format!("aten.{op}(%{x}, %{a})"));
+        (a, x) = (x, y);
+    }
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    assert!(matches!(rolled(&t.end(&[x]), &caps), Outcome::NotAlike));
+}
+
+/// Each block reads the results of the two blocks before it: the first is like no other.
+#[test]
+fn blocks_that_read_further_back() {
+    let mut t = Text::new();
+    let w = t.add("f32[32, 32]", "parameter w");
+    let (mut a, mut x) = (t.add(T, "input 0"), t.add(T, "input 1"));
+    for _ in 0..20 {
+        let y = t.add(T, &format!("aten.mm.default(%{x}, %{w})"));
+        let z = t.add(T, &format!("aten.mm.default(%{a}, %{w})"));
+        let y = t.add(T, &format!("aten.sub.Tensor(%{y}, %{z}, 1)"));
+        let y = t.add(T, &format!("aten.softmax.int(%{y}, 1)"));
+        (a, x) = (x, y);
+    }
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    assert!(!matches!(rolled(&t.end(&[x]), &caps), Outcome::Rolled(_)));
+}
+
+/// The last operators read a result of a block that would be left out.
+#[test]
+fn inner_results_that_are_read_behind_the_run() {
+    let mut t = Text::new();
+    let w = t.add("f32[32, 32]", "parameter w");
+    let mut xs = vec![t.add(T, "input 0")];
+    for k in 0..20 {
+        let y = t.add(T, &format!("aten.mm.default(%{}, %{w})", xs[k]));
+        let y = t.add(T, &format!("aten.sigmoid.default(%{y})"));
+        xs.push(t.add(T, &format!("aten.softmax.int(%{y}, 1)")));
+    }
+    let y = t.add(T, &format!("aten.mm.default(%{}, %{w})", xs[9]));
+    let y = t.add(T, &format!("aten.sub.Tensor(%{y}, %{}, 1)", xs[20]));
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    assert!(matches!(rolled(&t.end(&[y]), &caps), Outcome::NoRun));
+}
+
+#[test]
+fn sizes_may_be_symbolic() {
+    let text = blocks(14, 14, "parameter", last).replace("f32[8, 32]", "f32[s, 32]");
+    let text = text.replacen("graph t\n", "graph t\nsize s in [1, 64] hint 8\n", 1);
+    same(&text);
+}

@@ -1,0 +1,581 @@
+//! The plan of the whole graph from that of the short one.
+
+use super::cut::Cut;
+use inrush_aten::Mark;
+use inrush_graph::{Graph, Type, ValueId};
+use inrush_loops::{
+    Access, Body, BufId, Buffer, BufferKind, Contraction, Loops, Origin, OriginId, Output, Stmt,
+};
+use inrush_sched::{Group, Plan, Refusal, Step};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+
+/// The plan of the whole graph, without its memory; `Err` gives the short one back when its blocks are not alike.
+///
+/// `marks` are what stage lower had made at [`Cut::marks`], `lowered` how many buffers it left.
+pub fn unroll(
+    whole: &Graph,
+    cut: &Cut,
+    marks: &[Mark],
+    lowered: usize,
+    plan: Plan,
+) -> Result<Plan, Box<Plan>> {
+    let Some(u) = Unroll::new(whole, cut, marks, lowered, &plan) else {
+        return Err(Box::new(plan));
+    };
+    let (Some(load), Some(run)) = (
+        u.repeated(&plan.loops, &plan.load_steps),
+        u.repeated(&plan.loops, &plan.steps),
+    ) else {
+        return Err(Box::new(plan));
+    };
+    // Blocks without steps have become part of something else.
+    if run.first.is_empty()
+        || plan
+            .load_steps
+            .iter()
+            .chain(&plan.steps)
+            .any(|s| u.reaches_back(s))
+    {
+        return Err(Box::new(plan));
+    }
+    Ok(u.plan(whole, plan, &load, &run))
+}
+
+/// Ids of the short plan and what they are in the whole one.
+struct Unroll<'a> {
+    cut: &'a Cut,
+    /// What had been made at the start of the run, and behind each of its four blocks.
+    starts: [Mark; 5],
+    /// Buffers and origins of one block.
+    each: Mark,
+    /// By input buffer of the short plan: its number in the whole one.
+    inputs: Vec<u32>,
+    /// How many inputs the whole plan has.
+    all_inputs: usize,
+    /// By input buffer of the short plan: its place among what the second block reads.
+    slots: FxHashMap<u32, usize>,
+    /// By place: the number in the whole plan of what each block from the second on reads there.
+    read: Vec<u32>,
+    /// Buffers of the short plan after stage lower.
+    lowered: usize,
+    /// Buffers that later stages made for the second block.
+    extra: Range<usize>,
+}
+
+/// The places of the steps that the two inner blocks became: as many, one behind the other.
+struct Repeated {
+    first: Range<usize>,
+}
+
+impl<'a> Unroll<'a> {
+    fn new(
+        whole: &Graph,
+        cut: &'a Cut,
+        marks: &'a [Mark],
+        lowered: usize,
+        plan: &Plan,
+    ) -> Option<Unroll<'a>> {
+        let starts: [Mark; 5] = marks.try_into().ok()?;
+        let each = |k: usize| Mark {
+            buffers: starts[k + 1].buffers - starts[k].buffers,
+            origins: starts[k + 1].origins - starts[k].origins,
+        };
+        if each(0) != each(1) || each(1) != each(2) {
+            return None;
+        }
+        let aliases = |b: &Buffer| matches!(b.kind, BufferKind::Alias { .. });
+        if plan.loops.buffers.iter().any(aliases) {
+            return None;
+        }
+        // Numbers of input buffers, in both plans, by value.
+        let mut number = vec![u32::MAX; whole.values.len()];
+        let (mut inputs, mut all_inputs) = (Vec::new(), 0);
+        for (input, kept) in whole.inputs.iter().zip(&cut.inputs) {
+            if !matches!(whole.value(input.value).ty, Type::Tensor(_)) {
+                continue;
+            }
+            number[input.value.index()] = all_inputs;
+            if *kept {
+                inputs.push(all_inputs);
+            }
+            all_inputs += 1;
+        }
+        let read: Vec<u32> = cut
+            .reads
+            .iter()
+            .map(|v: &ValueId| number[v.index()])
+            .collect();
+        let slots = read[..cut.slots].iter().enumerate().rev();
+        let slots = slots
+            .filter_map(|(slot, b)| Some((inputs.binary_search(b).ok()? as u32, slot)))
+            .collect();
+        let mut u = Unroll {
+            cut,
+            starts,
+            each: each(1),
+            inputs,
+            all_inputs: all_inputs as usize,
+            slots,
+            read,
+            lowered,
+            extra: lowered..lowered,
+        };
+        u.extra = u.extras(plan)?;
+        Some(u)
+    }
+
+    /// Buffers that later stages made for the second block; `None` when those of the third do not follow in the same number,
+    /// or another block touches them.
+    fn extras(&self, plan: &Plan) -> Option<Range<usize>> {
+        let count = plan.loops.buffers.len() - self.lowered;
+        // By buffer: the block that touches it.
+        let mut owner: Vec<Option<isize>> = vec![None; count];
+        for step in plan.load_steps.iter().chain(&plan.steps) {
+            let block = self.block(step);
+            for b in step.reads().into_iter().chain(step.writes()) {
+                let Some(k) = b.index().checked_sub(self.lowered) else {
+                    continue;
+                };
+                match owner[k] {
+                    Some(o) if o != block && [o, block].iter().any(|b| *b == 1 || *b == 2) => {
+                        return None;
+                    }
+                    _ => owner[k] = Some(block),
+                }
+            }
+        }
+        let of = |block: isize| -> Option<Range<usize>> {
+            let mut ks = (0..count).filter(|k| owner[*k] == Some(block));
+            let Some(first) = ks.next() else {
+                return Some(0..0);
+            };
+            let n = 1 + ks.clone().count();
+            (ks.enumerate().all(|(i, k)| k == first + 1 + i)).then_some(first..first + n)
+        };
+        let (a, b) = (of(1)?, of(2)?);
+        let follows = a.is_empty() && b.is_empty() || (a.end == b.start && a.len() == b.len());
+        follows.then_some(self.lowered + a.start..self.lowered + a.end)
+    }
+
+    /// The block of the run that a step belongs to, by the last operator in it: -1 before the run, 4 behind it.
+    fn block(&self, step: &Step) -> isize {
+        let last = step.bodies().iter().flat_map(|b| &b.origins).max();
+        last.map_or(-1, |o| self.block_of(*o))
+    }
+
+    fn block_of(&self, o: OriginId) -> isize {
+        self.starts.partition_point(|m| m.origins <= o.index()) as isize - 1
+    }
+
+    /// Whether a step at or behind the fourth block holds something of the inner blocks and reads what lies before these: in the
+    /// whole plan that would be something else.
+    fn reaches_back(&self, step: &Step) -> bool {
+        if self.block(step) < 3 {
+            return false;
+        }
+        let mut origins = step.bodies().iter().flat_map(|b| &b.origins);
+        let late = |o: &OriginId| matches!(self.block_of(*o), 2 | 3);
+        let early = |o: &OriginId| matches!(self.block_of(*o), 0 | 1);
+        let temps = self.starts[0].buffers..self.starts[2].buffers;
+        origins.clone().any(late)
+            && (origins.any(early) || step.reads().iter().any(|b| temps.contains(&b.index())))
+    }
+
+    /// Where the steps of the two inner blocks stand, if they are alike.
+    fn repeated(&self, loops: &Loops, steps: &[Step]) -> Option<Repeated> {
+        // First step of a block and how many there are, if they stand together.
+        let of = |block: isize| {
+            let first = steps.iter().position(|s| self.block(s) == block)?;
+            let count = (steps[first..].iter())
+                .take_while(|s| self.block(s) == block)
+                .count();
+            Some((first, count))
+        };
+        let all = |block: isize| steps.iter().filter(|s| self.block(s) == block).count();
+        let (first, count) = match (of(1), of(2)) {
+            (None, None) => return Some(Repeated { first: 0..0 }),
+            (Some((a, n)), Some((b, m))) if n == m && a + n == b && all(1) == n && all(2) == n => {
+                (a, n)
+            }
+            _ => return None,
+        };
+        let (a, b) = steps[first..first + 2 * count].split_at(count);
+        // Buffers that stand for each other lie alike.
+        let next = |a: BufId| {
+            let b = self.next_buffer(a)?;
+            let (x, y) = (loops.buffer(a), loops.buffer(b));
+            let alike = x.dtype == y.dtype
+                && x.sizes == y.sizes
+                && x.layout == y.layout
+                && std::mem::discriminant(&x.kind) == std::mem::discriminant(&y.kind);
+            alike.then_some(b)
+        };
+        let alike = (a.iter().zip(b))
+            .all(|(a, b)| moved(a, &next, &|o| self.next_origin(o)).as_ref() == Some(b));
+        alike.then_some(Repeated {
+            first: first..first + count,
+        })
+    }
+}
+
+/// Ids in the whole plan.
+impl Unroll<'_> {
+    /// What comes before the third block stays where it is but for the inputs; the rest moves by the blocks left out.
+    fn shift(&self) -> usize {
+        self.all_inputs - self.inputs.len()
+    }
+
+    /// A buffer of the short plan.
+    fn buffer(&self, b: BufId) -> BufId {
+        let (b, missing) = (b.index(), self.cut.missing());
+        if b < self.inputs.len() {
+            return BufId(self.inputs[b]);
+        }
+        let mut to = b + self.shift();
+        if b >= self.starts[2].buffers {
+            to += missing * self.each.buffers;
+        }
+        if b >= self.lowered && b >= self.extra.end {
+            to += missing * self.extra.len();
+        }
+        BufId::from_index(to)
+    }
+
+    fn origin(&self, o: OriginId) -> OriginId {
+        match o.index() < self.starts[2].origins {
+            true => o,
+            false => OriginId::from_index(o.index() + self.cut.missing() * self.each.origins),
+        }
+    }
+
+    /// What the block `by` blocks after the second has in place of a buffer of the second; `None` for what an inner block
+    /// should not know.
+    fn buffer_of(&self, b: BufId, by: usize) -> Option<BufId> {
+        let at = b.index();
+        if at < self.inputs.len() {
+            let slot = self.slots.get(&b.0)?;
+            return Some(BufId(self.read[by * self.cut.slots + slot]));
+        }
+        let to = BufId::from_index(at + self.shift() + by * self.each.buffers);
+        if at < self.starts[0].buffers {
+            Some(self.buffer(b))
+        } else if at < self.starts[2].buffers {
+            Some(to)
+        } else if self.extra.contains(&at) {
+            let lowered = self.cut.missing() * self.each.buffers;
+            let at = at + self.shift() + lowered + by * self.extra.len();
+            Some(BufId::from_index(at))
+        } else {
+            None
+        }
+    }
+
+    fn origin_of(&self, o: OriginId, by: usize) -> Option<OriginId> {
+        if o.index() < self.starts[0].origins {
+            return Some(o);
+        }
+        (o.index() < self.starts[2].origins)
+            .then(|| OriginId::from_index(o.index() + by * self.each.origins))
+    }
+
+    /// What the third block of the short plan has in place of a buffer of the second, both in the short plan.
+    fn next_buffer(&self, b: BufId) -> Option<BufId> {
+        let at = b.index();
+        if at < self.inputs.len() {
+            let whole = self.buffer_of(b, self.cut.run.count - 3)?;
+            return self
+                .inputs
+                .binary_search(&whole.0)
+                .ok()
+                .map(BufId::from_index);
+        }
+        if at < self.starts[0].buffers {
+            Some(b)
+        } else if at < self.starts[2].buffers {
+            Some(BufId::from_index(at + self.each.buffers))
+        } else if self.extra.contains(&at) {
+            Some(BufId::from_index(at + self.extra.len()))
+        } else {
+            None
+        }
+    }
+
+    fn next_origin(&self, o: OriginId) -> Option<OriginId> {
+        self.origin_of(o, 1)
+    }
+}
+
+/// Building the whole plan.
+impl Unroll<'_> {
+    fn plan(&self, whole: &Graph, mut plan: Plan, load: &Repeated, run: &Repeated) -> Plan {
+        let loops = std::mem::take(&mut plan.loops);
+        Plan {
+            load_steps: self.steps(plan.load_steps, load),
+            steps: self.steps(plan.steps, run),
+            refusals: self.refusals(plan.refusals),
+            loops: self.loops(whole, loops),
+            memory: Default::default(),
+        }
+    }
+
+    fn steps(&self, steps: Vec<Step>, repeated: &Repeated) -> Vec<Step> {
+        let first = &repeated.first;
+        let base = |s: &Step| moved(s, &|b| Some(self.buffer(b)), &|o| Some(self.origin(o)));
+        let mut out = Vec::with_capacity(steps.len() + self.cut.missing() * first.len());
+        out.extend(steps[..first.end].iter().filter_map(base));
+        // The third block too: what it reads of the block before is that of the last one left out.
+        for by in 1..=self.cut.missing() + 1 {
+            out.extend(
+                steps[first.clone()].iter().filter_map(|s| {
+                    moved(s, &|b| self.buffer_of(b, by), &|o| self.origin_of(o, by))
+                }),
+            );
+        }
+        out.extend(steps[first.end + first.len()..].iter().filter_map(base));
+        out
+    }
+
+    /// Refusals stand in the order of nodes, once for each pass: what was said of the second block is said of those left out.
+    fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
+        let mut out = Vec::with_capacity(refusals.len());
+        let block = |r: &Refusal| (r.producer.max(r.consumer)).map_or(-1, |o| self.block_of(o));
+        let mut at = 0;
+        while at < refusals.len() {
+            let of = block(&refusals[at]);
+            let same = refusals[at..].iter().take_while(|r| block(r) == of).count();
+            let group = &refusals[at..at + same];
+            // What was said of the third and fourth block and one before them is said of the last one left out.
+            let origin = |o: OriginId| match self.block_of(o) {
+                0 | 1 if matches!(of, 2 | 3) => {
+                    OriginId::from_index(o.index() + self.cut.missing() * self.each.origins)
+                }
+                _ => self.origin(o),
+            };
+            out.extend(group.iter().map(|r| Refusal {
+                producer: r.producer.map(origin),
+                consumer: r.consumer.map(origin),
+                reason: r.reason,
+            }));
+            if of == 1 {
+                for by in 1..=self.cut.missing() {
+                    out.extend(group.iter().map(|r| Refusal {
+                        producer: r.producer.and_then(|o| self.origin_of(o, by)),
+                        consumer: r.consumer.and_then(|o| self.origin_of(o, by)),
+                        reason: r.reason,
+                    }));
+                }
+            }
+            at += same;
+        }
+        out
+    }
+
+    fn loops(&self, whole: &Graph, short: Loops) -> Loops {
+        let names = Names::new(whole, self.cut);
+        let (first, second) = (self.starts[1], self.starts[2]);
+        let missing = self.cut.missing();
+        let mut buffers = Vec::with_capacity(
+            short.buffers.len() + self.shift() + missing * (self.each.buffers + self.extra.len()),
+        );
+        let mut old = short.buffers.into_iter().skip(self.inputs.len());
+        for input in &whole.inputs {
+            buffers.extend(inrush_aten::input_buffer(whole, &short.exprs, input));
+        }
+        let renamed = |to: &mut Vec<Buffer>, from: Range<usize>| {
+            let named: Vec<Name> = to[from.clone()]
+                .iter()
+                .map(|b| names.find(&b.name))
+                .collect();
+            for by in 1..=missing {
+                for (b, name) in from.clone().zip(&named) {
+                    let mut b = to[b].clone();
+                    b.name = names.of(name, by);
+                    to.push(b);
+                }
+            }
+        };
+        buffers.extend(old.by_ref().take(second.buffers - self.inputs.len()));
+        renamed(
+            &mut buffers,
+            first.buffers + self.shift()..second.buffers + self.shift(),
+        );
+        let before = buffers.len();
+        buffers.extend(old.by_ref().take(self.extra.end - second.buffers));
+        let of_extra = |b: usize| before + b - second.buffers;
+        renamed(
+            &mut buffers,
+            of_extra(self.extra.start)..of_extra(self.extra.end),
+        );
+        buffers.extend(old);
+
+        let mut old = short.origins.into_iter();
+        let mut origins: Vec<Origin> = old.by_ref().take(second.origins).collect();
+        let of_second: Vec<Name> = (origins[first.origins..].iter())
+            .map(|o| names.find(&o.name))
+            .collect();
+        for by in 1..=missing {
+            for (k, name) in of_second.iter().enumerate() {
+                let origin = Origin {
+                    op: origins[first.origins + k].op.clone(),
+                    name: names.of(name, by),
+                    line: names.line(name, by),
+                };
+                origins.push(origin);
+            }
+        }
+        origins.extend(old);
+        let outputs = short.outputs.iter().map(|o| match o {
+            Output::Tensor { buffer } => Output::Tensor {
+                buffer: self.buffer(*buffer),
+            },
+            Output::Mutation { input, buffer } => Output::Mutation {
+                input: self.buffer(*input),
+                buffer: self.buffer(*buffer),
+            },
+            other => other.clone(),
+        });
+        Loops {
+            outputs: outputs.collect(),
+            name: short.name,
+            exprs: short.exprs,
+            buffers,
+            nodes: Vec::new(),
+            origins,
+            num_inputs: inrush_aten::num_inputs(whole),
+        }
+    }
+}
+
+/// A name in the second block: the name of a value of the graph, and what follows.
+struct Name {
+    value: Option<Named>,
+    rest: String,
+}
+
+/// A value that the second block names.
+#[derive(Copy, Clone)]
+enum Named {
+    /// By node of the block, and result.
+    Result(usize, usize),
+    /// By place among the inputs that it reads.
+    Read(usize),
+}
+
+/// Names of values in the second block.
+struct Names<'a> {
+    whole: &'a Graph,
+    cut: &'a Cut,
+    known: FxHashMap<&'a str, Named>,
+}
+
+impl<'a> Names<'a> {
+    fn new(whole: &'a Graph, cut: &'a Cut) -> Names<'a> {
+        let mut known = FxHashMap::default();
+        for (slot, v) in cut.reads_of(1).iter().enumerate() {
+            known.insert(whole.value(*v).name.as_str(), Named::Read(slot));
+        }
+        let nodes = &whole.nodes[cut.run.block(1)..cut.run.block(2)];
+        for (k, node) in nodes.iter().enumerate() {
+            for (out, v) in node.outs.iter().enumerate() {
+                known.insert(whole.value(*v).name.as_str(), Named::Result(k, out));
+            }
+        }
+        Names { whole, cut, known }
+    }
+
+    /// Stages name what they make after a value, with a point and more behind.
+    fn find(&self, name: &str) -> Name {
+        let ends = std::iter::once(name.len());
+        let ends = ends.chain(name.rmatch_indices('.').map(|(k, _)| k));
+        let found = ends
+            .filter_map(|k| Some((k, *self.known.get(&name[..k])?)))
+            .next();
+        match found {
+            Some((k, value)) => Name {
+                value: Some(value),
+                rest: name[k..].to_string(),
+            },
+            None => Name {
+                value: None,
+                rest: name.to_string(),
+            },
+        }
+    }
+
+    /// The name in the block `by` blocks later.
+    fn of(&self, name: &Name, by: usize) -> String {
+        let value = match name.value {
+            Some(Named::Result(node, out)) => self.node(node, by).outs[out],
+            Some(Named::Read(slot)) => self.cut.reads_of(1 + by)[slot],
+            None => return name.rest.clone(),
+        };
+        let value = &self.whole.value(value).name;
+        let mut out = String::with_capacity(value.len() + name.rest.len());
+        out.push_str(value);
+        out.push_str(&name.rest);
+        out
+    }
+
+    /// The Python line of the node that is named.
+    fn line(&self, name: &Name, by: usize) -> Option<String> {
+        let Some(Named::Result(node, _)) = name.value else {
+            return None;
+        };
+        let line = self.whole.line_of(self.node(node, by))?;
+        Some(line.to_string())
+    }
+
+    fn node(&self, node: usize, by: usize) -> &inrush_graph::Node {
+        &self.whole.nodes[self.cut.run.block(1 + by) + node]
+    }
+}
+
+/// A step with other buffers and origins; `None` when one has no counterpart.
+fn moved(
+    step: &Step,
+    buffer: &dyn Fn(BufId) -> Option<BufId>,
+    origin: &dyn Fn(OriginId) -> Option<OriginId>,
+) -> Option<Step> {
+    let body = |b: &Body| -> Option<Body> {
+        let mut stmts = b.stmts.clone();
+        for s in &mut stmts {
+            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = s {
+                *buf = buffer(*buf)?;
+            }
+        }
+        Some(Body {
+            axes: b.axes.clone(),
+            outer: b.outer,
+            stmts,
+            origins: b
+                .origins
+                .iter()
+                .map(|o| origin(*o))
+                .collect::<Option<_>>()?,
+        })
+    };
+    let access = |a: &Access| -> Option<Access> {
+        Some(Access {
+            buf: buffer(a.buf)?,
+            coords: a.coords.clone(),
+        })
+    };
+    Some(match step {
+        Step::Kernel(g) => Step::Kernel(Group {
+            axes: g.axes.clone(),
+            bodies: g.bodies.iter().map(body).collect::<Option<_>>()?,
+            locals: g.locals.iter().map(|b| buffer(*b)).collect::<Option<_>>()?,
+        }),
+        Step::Contraction(c) => Step::Contraction(Contraction {
+            batch: c.batch.clone(),
+            m: c.m.clone(),
+            n: c.n.clone(),
+            k: c.k.clone(),
+            a: access(&c.a)?,
+            b: access(&c.b)?,
+            dtype: c.dtype,
+            epilogue: body(&c.epilogue)?,
+        }),
+    })
+}
