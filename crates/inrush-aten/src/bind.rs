@@ -78,19 +78,18 @@ fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec
 }
 
 /// Fills in the defaults of trailing arguments and coerces those that are there.
-pub fn complete(exprs: &Exprs, schema: &Schema, args: &[Arg]) -> Result<Vec<Arg>> {
+pub fn complete(exprs: &Exprs, schema: &Schema, mut args: Vec<Arg>) -> Result<Vec<Arg>> {
     if args.len() > schema.params.len() {
         return Err(Error::input("more arguments than parameters"));
     }
-    schema
-        .params
-        .iter()
-        .enumerate()
-        .map(|(k, p)| match args.get(k) {
-            Some(a) => coerce(exprs, p, a.clone()),
-            None => default(exprs, p),
-        })
-        .collect()
+    for (arg, p) in args.iter_mut().zip(&schema.params) {
+        *arg = coerce(exprs, p, std::mem::replace(arg, Arg::None))?;
+    }
+    args.reserve_exact(schema.params.len() - args.len());
+    for p in &schema.params[args.len()..] {
+        args.push(default(exprs, p)?);
+    }
+    Ok(args)
 }
 
 fn default(exprs: &Exprs, p: &Param) -> Result<Arg> {

@@ -188,7 +188,8 @@ impl Builder<'_> {
     pub fn call_multi(&mut self, op: &str, args: &[Arg]) -> Result<Vec<ValueId>> {
         let entry =
             lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
-        let bound = bind::complete(self.exprs, entry.schema(), args).map_err(|e| e.context(op))?;
+        let bound =
+            bind::complete(self.exprs, entry.schema(), args.to_vec()).map_err(|e| e.context(op))?;
         let bound_args = Args {
             exprs: self.exprs,
             demands: self.demands,

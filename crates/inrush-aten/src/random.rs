@@ -54,7 +54,7 @@ fn distribute(graph: &mut Graph, seed: ValueId) {
         };
         let schema = op.schema();
         // What is wrong with the arguments is said where they are checked.
-        let Ok(mut args) = bind::complete(exprs, schema, &node.args) else {
+        let Ok(mut args) = bind::complete(exprs, schema, node.args.clone()) else {
             continue;
         };
         if let (Some(s), Some(k)) = (schema.position("seed"), schema.position("stream")) {

@@ -65,7 +65,7 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     // A stage that was reached is shown even when a later one failed.
     match (keep.text, compiled) {
         (Some(text), _) => show(&text),
-        (None, Ok(c)) => show(&c.refusals.join("\n")),
+        (None, Ok(c)) => show(&c.refusals.lines().join("\n")),
         (None, Err(e)) => return Err(e),
     }
     Ok(ExitCode::SUCCESS)

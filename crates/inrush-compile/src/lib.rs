@@ -22,8 +22,9 @@ use inrush_base::{Caps, Result};
 use inrush_c::Function;
 use inrush_expr::Exprs;
 use inrush_graph::{Graph, Guard};
+use inrush_loops::Origin;
 use inrush_program::{GpuKernel, Program};
-use inrush_sched::Plan;
+use inrush_sched::{Plan, Refusal};
 use signature::Signature;
 
 pub use gpu::Retile;
@@ -84,8 +85,8 @@ pub struct Compiled {
     pub pieces: Vec<String>,
     /// The kernels, on a GPU.
     pub kernels: Vec<GpuKernel>,
-    /// Fusions that were considered and refused, printed.
-    pub refusals: Vec<String>,
+    /// Fusions that were considered and refused.
+    pub refusals: Refusals,
 }
 
 /// Compiles a graph for a device.
@@ -115,11 +116,29 @@ pub fn compile(
     })
 }
 
+/// Fusions that were considered and refused. Few callers want to read them, so they become words when they are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals(Vec<(Vec<Refusal>, Vec<Origin>)>);
+
+impl Refusals {
+    /// `producer -> consumer: reason`, one for each.
+    pub fn lines(&self) -> Vec<String> {
+        let all = self.0.iter();
+        all.flat_map(|(refusals, origins)| refusals.iter().map(|r| r.show(origins)))
+            .collect()
+    }
+
+    /// Adds those of another graph.
+    pub(crate) fn extend(&mut self, more: Refusals) {
+        self.0.extend(more.0);
+    }
+}
+
 /// What one graph gives.
 pub(crate) struct Unit {
     pub program: Program,
     pub code: Code,
-    pub refusals: Vec<String>,
+    pub refusals: Refusals,
     pub retile: Option<Retile>,
 }
 
@@ -143,7 +162,6 @@ impl Run<'_> {
             Some((short, cut)) => self.rolled(graph, short, &cut, caps, &options.sched)?,
             None => self.straight(graph, caps, &options.sched)?,
         };
-        let refusals = plan.refusals.iter().map(|r| plan.show_refusal(r)).collect();
         let (program, code, retile) = match caps.gpu {
             None => {
                 let (program, code) = self.c(&guards, &signature, &plan, caps)?;
@@ -151,6 +169,7 @@ impl Run<'_> {
             }
             Some(_) => self.gpu(&guards, &signature, &plan, caps, options)?,
         };
+        let refusals = Refusals(vec![(plan.refusals, plan.loops.origins)]);
         Ok(Unit {
             program,
             code,

@@ -581,7 +581,7 @@ fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
             _ => a.clone(),
         })
         .collect();
-    let args = inrush_aten::bind::complete(ex, op.schema(), &args).map_err(locate)?;
+    let args = inrush_aten::bind::complete(ex, op.schema(), args).map_err(locate)?;
     // What the view asks of sizes, the segments that hold it check.
     let demands = inrush_aten::Demands::default();
     let call = inrush_aten::Call::new(

@@ -7,7 +7,7 @@
 use crate::functions::spread;
 use crate::partition::{self, Cut, Piece};
 use crate::sizes::Sizes;
-use crate::{Code, Options, Retile, Run, Unit, library};
+use crate::{Code, Options, Refusals, Retile, Run, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
@@ -35,8 +35,8 @@ pub struct Sequence {
     pub retiles: Vec<Retile>,
     /// For tensors that pass between parts: dtypes, sizes and strides. On GPUs only; a size that nothing says leaves one out.
     pub layouts: Vec<(ValueId, Layout)>,
-    /// Fusions that were considered and refused, printed.
-    pub refusals: Vec<String>,
+    /// Fusions that were considered and refused.
+    pub refusals: Refusals,
 }
 
 /// How a tensor lies in memory.
@@ -317,7 +317,7 @@ fn assemble(
     let mut functions: Vec<Function> = Vec::new();
     let mut kernels: Vec<GpuKernel> = Vec::new();
     let mut seen: FxHashSet<String> = FxHashSet::default();
-    let mut refusals = Vec::new();
+    let mut refusals = Refusals::default();
     let mut retiles = Vec::new();
     let mut parts = Vec::new();
     for piece in cut.pieces {

@@ -5,8 +5,9 @@
 
 use crate::functions::{Instance, Kernels};
 use inrush_kernel::group::group_of;
-use inrush_loops::BufId;
+use inrush_loops::{BufId, Bufs};
 use inrush_sched::{Plan, Regions, Step};
+use smallvec::SmallVec;
 
 /// Work up to which a launch is short, in bytes moved or their equivalent.
 const SHORT: i64 = 256 << 10;
@@ -72,16 +73,16 @@ impl Group {
 
 /// The buffers of a step.
 struct Touches {
-    written: Vec<BufId>,
-    all: Vec<BufId>,
+    written: Bufs,
+    all: SmallVec<[BufId; 12]>,
 }
 
 impl Touches {
     fn of(step: &Step, e: &Instance) -> Touches {
-        let written = step.writes().to_vec();
-        let mut all = step.reads().to_vec();
+        let written = step.writes();
+        let mut all: SmallVec<[BufId; 12]> = SmallVec::from_slice(&step.reads());
         all.extend(written.iter().chain(&e.buffers).copied());
-        all.sort();
+        all.sort_unstable();
         all.dedup();
         Touches { written, all }
     }

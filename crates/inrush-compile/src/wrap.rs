@@ -10,17 +10,37 @@ use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
 use inrush_kernel::{Item, Kernel};
-use inrush_loops::{Access, Axis, BufferKind, Contraction, Loops, Output as LoopOutput, StoreMode};
+use inrush_loops::{
+    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput, StoreMode,
+};
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
 use inrush_triton::ArgumentSource;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
+    /// By kernel: what its launches have in common.
+    launches: Vec<Option<Common>>,
+    /// By kernel of the epilogue: contractions that are alike but for the buffers.
+    contractions: FxHashMap<u32, Vec<(&'a Contraction, program::Contract)>>,
 }
+
+/// What the launches of one kernel have in common.
+#[derive(Clone)]
+struct Common {
+    sizes: Vec<SizeId>,
+    units: SizeId,
+    unit_cost: SizeId,
+    scratch_bytes: SizeId,
+    serial: bool,
+}
+
+/// Contractions of one kernel that are remembered.
+const REMEMBERED: usize = 8;
 
 /// What the steps run.
 pub enum Code<'a> {
@@ -31,9 +51,15 @@ pub enum Code<'a> {
 /// Makes the program of a plan and its kernels.
 pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -> Result<Program> {
     let loops = &plan.loops;
+    let kernels = match code {
+        Code::C(k, _) => k.distinct.len(),
+        Code::Gpu(k) => k.emitted.len(),
+    };
     let mut w = Wrap {
         loops,
         sizes: Sizes::new(&loops.exprs, &signature.syms),
+        launches: vec![None; kernels],
+        contractions: FxHashMap::default(),
     };
     let mut out = Program {
         name: loops.name.clone(),
@@ -151,7 +177,7 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     Ok(out)
 }
 
-impl Wrap<'_> {
+impl<'a> Wrap<'a> {
     fn optional(&mut self, e: Option<Expr>) -> Result<SizeId> {
         match e {
             Some(e) => self.sizes.of(e),
@@ -225,6 +251,9 @@ impl Wrap<'_> {
         if b.sizes.iter().any(|s| ex.is_int(*s, 0)) {
             return Ok(self.sizes.int(0));
         }
+        if let Some(bytes) = self.known_bytes(b, layout) {
+            return Ok(self.sizes.int(bytes));
+        }
         let mut last = layout.offset;
         for (size, stride) in b.sizes.iter().zip(&layout.strides) {
             let steps = ex.max(ex.sub(*size, ex.int(1)), ex.int(0));
@@ -233,6 +262,17 @@ impl Wrap<'_> {
         let count = ex.add(last, ex.int(1));
         // An empty tensor has no bytes; sizes that may be zero are few, and one element too many does no harm.
         self.sizes.of(ex.mul(count, ex.int(b.dtype.size() as i64)))
+    }
+
+    /// [`Wrap::bytes`] where all of it is known.
+    fn known_bytes(&self, b: &inrush_loops::Buffer, layout: &Layout) -> Option<i64> {
+        let ex = &self.loops.exprs;
+        let mut last = ex.as_int(layout.offset)?;
+        for (size, stride) in b.sizes.iter().zip(&layout.strides) {
+            let steps = ex.as_int(*size)?.checked_sub(1)?.max(0);
+            last = last.checked_add(steps.checked_mul(ex.as_int(*stride)?)?)?;
+        }
+        last.checked_add(1)?.checked_mul(b.dtype.size() as i64)
     }
 
     fn output(&mut self, o: &LoopOutput) -> Result<program::Output> {
@@ -290,27 +330,79 @@ impl Wrap<'_> {
         }
     }
 
-    fn step(&mut self, s: &Step, e: &Instance, kernels: &Kernels) -> Result<program::Step> {
+    fn step(&mut self, s: &'a Step, e: &Instance, kernels: &Kernels) -> Result<program::Step> {
         let kernel = e.kernel;
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
+        let origins = self.origins(std::iter::once(s));
         let k = &kernels.distinct[kernel as usize];
+        let c = match s {
+            Step::Kernel(_) => {
+                let common = self.launch(kernel, k)?;
+                return Ok(program::Step::Launch(program::Launch {
+                    kernel,
+                    buffers,
+                    sizes: common.sizes,
+                    units: common.units,
+                    unit_cost: common.unit_cost,
+                    scratch_bytes: common.scratch_bytes,
+                    serial: common.serial,
+                    beside: false,
+                    origins,
+                }));
+            }
+            Step::Contraction(c) => c,
+        };
+        let known = self.contractions.get(&kernel);
+        let same = known.and_then(|known| known.iter().find(|(d, _)| self.same(c, d)));
+        if let Some((_, made)) = same {
+            return Ok(program::Step::Contract(program::Contract {
+                a: c.a.buf.0,
+                b: c.b.buf.0,
+                buffers,
+                origins,
+                ..made.clone()
+            }));
+        }
         let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
         let sizes = self.sizes.all(&values)?;
-        let origins = self.origins(std::iter::once(s));
-        Ok(match s {
-            Step::Kernel(_) => program::Step::Launch(program::Launch {
-                kernel,
-                buffers,
-                sizes,
-                units: self.sizes.of(k.units)?,
-                unit_cost: self.sizes.of(k.cost_per_unit)?,
-                scratch_bytes: self.optional(k.scratch_bytes)?,
-                serial: collides(&k.body),
-                beside: false,
-                origins,
-            }),
-            Step::Contraction(c) => self.contraction(c, kernel, buffers, sizes, origins)?,
-        })
+        let made = self.contraction(c, kernel, buffers, sizes, origins)?;
+        let known = self.contractions.entry(kernel).or_default();
+        if known.len() < REMEMBERED {
+            let bare = program::Contract {
+                buffers: Vec::new(),
+                origins: Vec::new(),
+                ..made.clone()
+            };
+            known.push((c, bare));
+        }
+        Ok(program::Step::Contract(made))
+    }
+
+    /// What launches of a kernel have in common.
+    fn launch(&mut self, kernel: u32, k: &Kernel) -> Result<Common> {
+        if let Some(known) = &self.launches[kernel as usize] {
+            return Ok(known.clone());
+        }
+        let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
+        let common = Common {
+            sizes: self.sizes.all(&values)?,
+            units: self.sizes.of(k.units)?,
+            unit_cost: self.sizes.of(k.cost_per_unit)?,
+            scratch_bytes: self.optional(k.scratch_bytes)?,
+            serial: collides(&k.body),
+        };
+        self.launches[kernel as usize] = Some(common.clone());
+        Ok(common)
+    }
+
+    /// Whether two contractions differ in nothing but their buffers and epilogues.
+    fn same(&self, c: &Contraction, d: &Contraction) -> bool {
+        let layout = |b: BufId| &self.loops.buffer(b).layout;
+        (&c.batch, &c.m, &c.n, &c.k, c.dtype) == (&d.batch, &d.m, &d.n, &d.k, d.dtype)
+            && c.a.coords == d.a.coords
+            && c.b.coords == d.b.coords
+            && layout(c.a.buf) == layout(d.a.buf)
+            && layout(c.b.buf) == layout(d.b.buf)
     }
 
     /// A launch on a GPU: a contraction is a kernel like others.
@@ -349,7 +441,7 @@ impl Wrap<'_> {
         buffers: Vec<BufferId>,
         sizes: Vec<SizeId>,
         origins: Vec<String>,
-    ) -> Result<program::Step> {
+    ) -> Result<program::Contract> {
         let syms = |groups: &[&[Axis]]| -> Vec<Sym> {
             groups
                 .iter()
@@ -389,7 +481,7 @@ impl Wrap<'_> {
                 b_stride: self.sizes.of(b_coefs[nb + nn + i])?,
             });
         }
-        Ok(program::Step::Contract(program::Contract {
+        Ok(program::Contract {
             a: c.a.buf.0,
             b: c.b.buf.0,
             a_offset: self.sizes.of(a_offset)?,
@@ -403,7 +495,7 @@ impl Wrap<'_> {
             buffers,
             sizes,
             origins,
-        }))
+        })
     }
 
     /// Strides of an access over the given axes, and its offset, in elements.

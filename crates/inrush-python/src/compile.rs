@@ -183,7 +183,7 @@ pub fn compile(
     let mut sequence = sequence.map_err(raise)?;
     let retiles = std::mem::take(&mut sequence.retiles);
     let unknown = watch.tuner.as_ref().map_or(0, |t| t.unknown);
-    watch.report.refusals = sequence.refusals.clone();
+    watch.report.refusals = sequence.refusals.lines();
     watch.report.tuned = (watch.tuner.take()).map_or_else(Vec::new, |t| t.done);
     let tuning = match retiles.is_empty() || unknown == 0 {
         true => None,

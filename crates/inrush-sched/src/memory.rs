@@ -5,7 +5,7 @@
 
 use inrush_base::Result;
 use inrush_expr::{Expr, Exprs, Node as E};
-use inrush_loops::{BufId, BufferKind, Loops, Output, Stmt};
+use inrush_loops::{BufId, BufferKind, Bufs, Loops, Output, Stmt};
 
 use crate::layout::position;
 use crate::{Group, Place, Plan, Step};
@@ -89,6 +89,12 @@ pub fn plan_memory(plan: &mut Plan) -> Result<()> {
 fn bytes(loops: &Loops, b: BufId) -> Expr {
     let ex = &loops.exprs;
     let buffer = loops.buffer(b);
+    let known = (buffer.sizes.iter()).try_fold(buffer.dtype.size() as i64, |p, s| {
+        ex.as_int(*s).and_then(|s| p.checked_mul(s))
+    });
+    if let Some(bytes) = known.and_then(|b| b.checked_add(ALIGN - 1)) {
+        return ex.int(bytes / ALIGN * ALIGN);
+    }
     let exact = ex.mul(
         ex.product(buffer.sizes.iter().copied()),
         ex.int(buffer.dtype.size() as i64),
@@ -125,9 +131,12 @@ fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
     let n = loops.buffers.len();
     let mut from = vec![usize::MAX; n];
     let mut to = vec![0usize; n];
-    for (k, step) in plan.steps.iter().enumerate() {
-        for b in step.reads().into_iter().chain(step.writes()) {
-            let b = loops.storage(b).index();
+    let uses: Vec<(Bufs, Bufs)> = (plan.steps.iter())
+        .map(|step| (step.reads(), step.writes()))
+        .collect();
+    for (k, (reads, writes)) in uses.iter().enumerate() {
+        for b in reads.iter().chain(writes) {
+            let b = loops.storage(*b).index();
             from[b] = from[b].min(k);
             to[b] = to[b].max(k);
         }
@@ -135,15 +144,15 @@ fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
     let aliased = aliased(loops);
     let mut block_of: Vec<Option<usize>> = vec![None; n];
     let mut blocks: Vec<Block> = Vec::new();
-    for (k, step) in plan.steps.iter().enumerate() {
-        for b in step.writes() {
-            let b = loops.storage(b);
+    for (k, (step, (reads, writes))) in plan.steps.iter().zip(&uses).enumerate() {
+        for b in writes {
+            let b = loops.storage(*b);
             let i = b.index();
             if places[i] != Place::Unused || from[i] != k || block_of[i].is_some() {
                 continue;
             }
             let bytes = bytes(loops, b);
-            let reuse = step.reads().into_iter().find(|old| {
+            let reuse = reads.iter().copied().find(|old| {
                 let o = old.index();
                 block_of[o].is_some_and(|x| blocks[x].bytes == bytes && blocks[x].to == k)
                     && to[o] == k

@@ -1,6 +1,6 @@
 //! Reasons for not fusing, kept as data.
 
-use inrush_loops::OriginId;
+use inrush_loops::{Origin, OriginId};
 use std::fmt;
 
 /// A fusion that was considered and refused.
@@ -10,6 +10,20 @@ pub struct Refusal {
     pub producer: Option<OriginId>,
     pub consumer: Option<OriginId>,
     pub reason: Reason,
+}
+
+impl Refusal {
+    /// `producer -> consumer: reason`, with the names of the plan's origins.
+    pub fn show(&self, origins: &[Origin]) -> String {
+        let (from, to) = (name(origins, self.producer), name(origins, self.consumer));
+        format!("{from} -> {to}: {}", self.reason)
+    }
+}
+
+/// Name of an origin; `?` for none.
+pub(crate) fn name(origins: &[Origin], o: Option<OriginId>) -> &str {
+    o.and_then(|o| origins.get(o.index()))
+        .map_or("?", |o| o.name.as_str())
 }
 
 macro_rules! reasons {

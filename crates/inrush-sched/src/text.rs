@@ -77,14 +77,12 @@ impl Plan {
     }
 
     fn origin_name(&self, o: Option<OriginId>) -> &str {
-        o.and_then(|o| self.loops.origins.get(o.index()))
-            .map_or("?", |o| o.name.as_str())
+        crate::refusal::name(&self.loops.origins, o)
     }
 
     /// `producer -> consumer: reason`.
     pub fn show_refusal(&self, r: &Refusal) -> String {
-        let (from, to) = (self.origin_name(r.producer), self.origin_name(r.consumer));
-        format!("{from} -> {to}: {}", r.reason)
+        r.show(&self.loops.origins)
     }
 
     /// The plan as a plain program: load steps, then steps, one node after the other. It computes the same; locals have

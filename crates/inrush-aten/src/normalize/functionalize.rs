@@ -547,7 +547,7 @@ impl Functionalize<'_> {
     fn complete(&self, op: &str, args: &[Arg]) -> Result<Vec<Arg>> {
         let entry =
             lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
-        bind::complete(&self.graph.exprs, entry.schema(), args)
+        bind::complete(&self.graph.exprs, entry.schema(), args.to_vec())
     }
 
     /// A fresh value named after `like`.

@@ -15,7 +15,9 @@ pub(crate) use prune::prune_marked;
 use crate::{Args, Demands, bind, meta};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, SymKind};
-use inrush_graph::{Arg, Graph, Guard, Relation, TensorType, Type};
+use inrush_graph::alike::{Looks, alike};
+use inrush_graph::{Arg, Graph, Guard, Node, Relation, TensorType, Type, ValueId};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
 /// Brings a graph as exported into functional form.
@@ -42,8 +44,9 @@ fn complete(graph: &mut Graph) -> Result<()> {
             });
             continue;
         };
-        node.args = bind::complete(&graph.exprs, op.schema(), &node.args)
-            .map_err(|e| graph.locate(node, e))?;
+        let args = std::mem::take(&mut node.args);
+        node.args =
+            bind::complete(&graph.exprs, op.schema(), args).map_err(|e| graph.locate(node, e))?;
     }
     graph.nodes = nodes;
     let Some(mut first) = first else {
@@ -64,7 +67,18 @@ fn complete(graph: &mut Graph) -> Result<()> {
 fn check_types(graph: &mut Graph) -> Result<()> {
     let mut guards = std::mem::take(&mut graph.guards);
     let demands = Demands::default();
+    // Types follow from types: what looks like a call that was checked needs no second look.
+    let looks = Looks::new(&graph.values);
+    let mut checked: FxHashMap<u64, &Node> = FxHashMap::default();
+    let ty = |v: ValueId| &graph.value(v).ty;
     for node in &graph.nodes {
+        let look = looks.of(node);
+        if let Some(same) = checked.get(&look)
+            && alike(same, node, &|v, w| ty(v) == ty(w))
+            && (same.outs.iter().zip(&node.outs)).all(|(v, w)| ty(*v) == ty(*w))
+        {
+            continue;
+        }
         let Some(op) = crate::lookup(&node.op) else {
             continue; // an in-place operator: its result is its first argument
         };
@@ -103,6 +117,7 @@ fn check_types(graph: &mut Graph) -> Result<()> {
                 .map_err(|e| graph.locate(node, e))?;
             }
         }
+        checked.insert(look, node);
     }
     graph.guards = guards;
     Ok(())

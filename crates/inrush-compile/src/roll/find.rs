@@ -1,8 +1,8 @@
 //! The longest run of equal blocks in a graph.
 
-use inrush_graph::{Arg, Graph, Node, OutputValue, Type, ValueId};
-use rustc_hash::{FxHashMap, FxHasher};
-use std::hash::{Hash, Hasher};
+use inrush_graph::alike::{Looks, alike};
+use inrush_graph::{Graph, OutputValue, ValueId};
+use rustc_hash::FxHashMap;
 
 /// Blocks below which a run is not worth a closer look: four of them are compiled anyway.
 const FEWEST: usize = 6;
@@ -75,49 +75,21 @@ pub fn find(graph: &Graph, defs: &[Def]) -> Option<Run> {
     best.filter(|b| b.count >= FEWEST && b.saved() >= SAVED)
 }
 
-/// A number for each node that is equal for nodes that do the same to values of equal types.
+/// A number for each node that is equal for nodes that look alike. Inputs look unlike anything made.
 fn words(graph: &Graph, defs: &[Def]) -> Vec<u64> {
-    let mut types = vec![0u64; graph.values.len()];
-    for (k, v) in graph.values.iter().enumerate() {
-        let mut h = FxHasher::default();
-        (defs[k] == Def::Input).hash(&mut h);
-        match &v.ty {
-            Type::Tensor(t) => {
-                t.dtype.hash(&mut h);
-                t.sizes.iter().for_each(|e| h.write_u32(e.0));
-                t.strides.iter().for_each(|e| h.write_u32(e.0));
-            }
-            Type::Int(e) => h.write_u32(e.0),
-            _ => {}
-        }
-        types[k] = h.finish();
+    let mut looks = Looks::new(&graph.values);
+    for i in &graph.inputs {
+        looks.mark(i.value, 1);
     }
     // What is an output is unlike anything else, so that it stays.
     for o in &graph.outputs {
-        if let OutputValue::Value(v) = o.value {
-            types[v.index()] = u64::from(v.0) | 1 << 63;
+        if let OutputValue::Value(v) = o.value
+            && defs[v.index()] != Def::Input
+        {
+            looks.mark(v, 2 + u64::from(v.0));
         }
     }
-    let node = |node: &Node| {
-        let mut h = FxHasher::default();
-        h.write(node.op.as_bytes());
-        for arg in &node.args {
-            std::mem::discriminant(arg).hash(&mut h);
-            match arg {
-                Arg::Value(v) => h.write_u64(types[v.index()]),
-                Arg::Values(vs) => vs
-                    .iter()
-                    .for_each(|v| h.write_u64(v.map_or(0, |v| types[v.index()]))),
-                Arg::Int(e) => h.write_u32(e.0),
-                Arg::Ints(es) => es.iter().for_each(|e| h.write_u32(e.0)),
-                // The rest is compared where words are equal.
-                _ => {}
-            }
-        }
-        node.outs.iter().for_each(|v| h.write_u64(types[v.index()]));
-        h.finish()
-    };
-    graph.nodes.iter().map(node).collect()
+    graph.nodes.iter().map(|n| looks.of(n)).collect()
 }
 
 /// The most frequent distances between a node and the next of its like, most frequent first.
@@ -190,26 +162,5 @@ fn like(graph: &Graph, defs: &[Def], start: usize, period: usize, k: usize) -> b
         (Def::Node(i, x), Def::Node(j, y)) => i as usize + period == j as usize && x == y,
         _ => false,
     };
-    let args = |x: &Arg, y: &Arg| match (x, y) {
-        (Arg::Value(v), Arg::Value(w)) => follows(*v, *w),
-        (Arg::Values(v), Arg::Values(w)) => {
-            v.len() == w.len()
-                && v.iter().zip(w).all(|p| match p {
-                    (Some(v), Some(w)) => follows(*v, *w),
-                    (v, w) => v == w,
-                })
-        }
-        // Bits tell -0.0 from 0.0, and one NaN is like another.
-        (Arg::Float(v), Arg::Float(w)) => v.to_bits() == w.to_bits(),
-        (Arg::Floats(v), Arg::Floats(w)) => v
-            .iter()
-            .map(|f| f.to_bits())
-            .eq(w.iter().map(|f| f.to_bits())),
-        (x, y) => x == y,
-    };
-    a.op == b.op
-        && a.args.len() == b.args.len()
-        && a.outs.len() == b.outs.len()
-        && a.args.iter().zip(&b.args).all(|(x, y)| args(x, y))
-        && (a.outs.iter().zip(&b.outs)).all(|(v, w)| ty(*v) == ty(*w))
+    alike(a, b, &follows) && (a.outs.iter().zip(&b.outs)).all(|(v, w)| ty(*v) == ty(*w))
 }

@@ -389,8 +389,14 @@ impl Unroll<'_> {
                 .collect();
             for by in 1..=missing {
                 for (b, name) in from.clone().zip(&named) {
-                    let mut b = to[b].clone();
-                    b.name = names.of(name, by);
+                    let b = &to[b];
+                    let b = Buffer {
+                        name: names.of(name, by),
+                        dtype: b.dtype,
+                        sizes: b.sizes.clone(),
+                        layout: b.layout.clone(),
+                        kind: b.kind.clone(),
+                    };
                     to.push(b);
                 }
             }

@@ -1,0 +1,88 @@
+//! Calls that look alike: the same operator with the same constants, on values of the same types.
+
+use crate::{Arg, Node, Type, Value, ValueId};
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+
+/// A number for each type and each call: equal for what is alike, and seldom for anything else.
+pub struct Looks {
+    types: Vec<u64>,
+}
+
+impl Looks {
+    pub fn new(values: &[Value]) -> Looks {
+        let of = |v: &Value| {
+            let mut h = FxHasher::default();
+            match &v.ty {
+                Type::Tensor(t) => {
+                    t.dtype.hash(&mut h);
+                    t.sizes.iter().for_each(|e| h.write_u32(e.0));
+                    t.strides.iter().for_each(|e| h.write_u32(e.0));
+                }
+                Type::Int(e) => h.write_u32(e.0),
+                // Few, and compared where it matters.
+                _ => h.write_u32(u32::MAX),
+            }
+            h.finish()
+        };
+        Looks {
+            types: values.iter().map(of).collect(),
+        }
+    }
+
+    /// Makes a value unlike those that have another `mark`.
+    pub fn mark(&mut self, v: ValueId, mark: u64) {
+        let mut h = FxHasher::default();
+        h.write_u64(self.types[v.index()]);
+        h.write_u64(mark);
+        self.types[v.index()] = h.finish();
+    }
+
+    pub fn of(&self, node: &Node) -> u64 {
+        let mut h = FxHasher::default();
+        h.write(node.op.as_bytes());
+        for arg in &node.args {
+            match arg {
+                Arg::Value(v) => h.write_u64(self.types[v.index()]),
+                Arg::Values(vs) => vs
+                    .iter()
+                    .for_each(|v| h.write_u64(v.map_or(0, |v| self.types[v.index()]))),
+                Arg::Int(e) => h.write_u32(e.0),
+                Arg::Ints(es) => es.iter().for_each(|e| h.write_u32(e.0)),
+                Arg::Float(v) => h.write_u64(v.to_bits()),
+                // The rest is compared where numbers are equal.
+                _ => {}
+            }
+        }
+        for v in &node.outs {
+            h.write_u64(self.types[v.index()]);
+        }
+        h.finish()
+    }
+}
+
+/// Whether two calls are of the same operator with the same constants and as many results, and `values` holds for each pair of
+/// values that they read.
+pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> bool {
+    let args = |x: &Arg, y: &Arg| match (x, y) {
+        (Arg::Value(v), Arg::Value(w)) => values(*v, *w),
+        (Arg::Values(v), Arg::Values(w)) => {
+            v.len() == w.len()
+                && v.iter().zip(w).all(|p| match p {
+                    (Some(v), Some(w)) => values(*v, *w),
+                    (v, w) => v == w,
+                })
+        }
+        // Bits tell -0.0 from 0.0, and one NaN is like another.
+        (Arg::Float(v), Arg::Float(w)) => v.to_bits() == w.to_bits(),
+        (Arg::Floats(v), Arg::Floats(w)) => {
+            let bits = |f: &f64| f.to_bits();
+            v.iter().map(bits).eq(w.iter().map(bits))
+        }
+        (x, y) => x == y,
+    };
+    a.op == b.op
+        && a.args.len() == b.args.len()
+        && a.outs.len() == b.outs.len()
+        && a.args.iter().zip(&b.args).all(|(x, y)| args(x, y))
+}
