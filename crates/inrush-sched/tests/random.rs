@@ -663,7 +663,7 @@ fn catch<T>(f: impl FnOnce() -> T) -> std::thread::Result<T> {
 }
 
 fn check(seed: u64, options: &Options) {
-    let dynamic = seed % 3 == 0;
+    let dynamic = seed.is_multiple_of(3);
     let mut r = Rng(seed | 1);
     let nodes = 2 + r.below(14);
     let loops = Gen::new(seed, dynamic).finish(nodes);

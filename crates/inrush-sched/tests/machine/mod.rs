@@ -330,12 +330,12 @@ impl Machine<'_> {
                     _ => {}
                 }
             }
-            for k in 0..n {
+            for (k, state) in state.iter_mut().enumerate() {
                 let Stmt::Reduce { op, value, .. } = &b.stmts[k] else {
                     continue;
                 };
                 let (v, d) = (values[value.index()], dtypes[value.index()]);
-                state[k] = Some(match (state[k], eval::combiner(*op)) {
+                *state = Some(match (*state, eval::combiner(*op)) {
                     (None, _) => (v, i as i64),
                     (Some((old, at)), Some(c)) => (eval::op(c, wide(d), &[old, v]).unwrap(), at),
                     (Some((old, at)), None) => {
