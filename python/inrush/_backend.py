@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _report, _tune
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _record, _report, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -40,6 +40,11 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if _compat.on_operators is not None:
         _compat.on_operators(lambda: _outside_of(gm))
     frame = Frame(options, len(example_inputs))
+    recorded = frame.past_autograd(gm)
+    if recorded is not None:
+        frame.report.seconds = time.perf_counter() - start
+        _log.compile.info("%s", frame.report)
+        return recorded
     with _cache.scope(frame.folder, frame.loaded):
         wrapped = _compat.call_aot(
             gm,
@@ -71,6 +76,26 @@ class Frame:
         self.direct: Compiled | None = None
         # Whether nothing was traced.
         self.found = False
+
+    def past_autograd(self, gm: Any) -> Compiled | None:
+        """The graph without AOTAutograd; None where that has something to do."""
+        try:
+            why = _record.eligible(gm)
+            inner = _record.record(gm) if why is None else None
+        except Exception as error:
+            why, inner = str(error) or type(error).__name__, None
+        if inner is None:
+            _log.compile.debug("AOTAutograd captures: %s", why)
+            return None
+        compiled = self.compile(inner, "inference")
+        if compiled is None:
+            return _compat.disable(gm.forward, "runs eagerly")
+        self.report.direct = calls_python(compiled) is None
+        if self.folder is not None:
+            report = self.report.graphs[-1]
+            code = _cache.Code(function=compiled, kind="inference", direct=self.report.direct, report=report, folder=self.folder)
+            _compat.keep_recorded(gm, code)
+        return compiled if self.report.direct else _compat.disable(compiled.__call__, "compiled by inrush")
 
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:

@@ -162,6 +162,19 @@ def entry_was_found(gm: Any) -> None:
         on_entry(name, found)
 
 
+def keep_recorded(gm: Any, code: Any) -> None:
+    """Offers a graph that went past AOTAutograd, with what AOTAutograd demands of graphs that it keeps."""
+    name = getattr(gm, "_backend_id", None)
+    if on_entry is None or name is None:
+        return
+    try:
+        autograd_cache.check_cacheable(gm)
+        code.prepare_for_serialization()
+    except BypassCache:
+        return
+    on_entry(name, pickle.dumps(code))
+
+
 def backward_is_compiled() -> None:
     """To be called when a backward graph has been compiled: what AOTAutograd does next in this thread is to save it."""
     _caches.late = True
@@ -186,6 +199,18 @@ def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callab
     """AOTAutograd on a graph that Dynamo captured."""
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
     return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
+
+
+def modes_are_active() -> bool:
+    """Whether something looks at each operator that this thread runs."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
+def module_of(graph: Any) -> Any:
+    """A module around a graph, which becomes Python code only if somebody calls it."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    return _LazyGraphModule(torch.nn.Module(), graph)
 
 
 def partition(*args: Any, **kwargs: Any) -> Any:

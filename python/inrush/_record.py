@@ -1,0 +1,233 @@
+"""Inference graphs straight from what Dynamo captured: its graph runs once over fake tensors, and the operators below autograd
+are written down.
+
+AOTAutograd runs a graph twice, through tensors that make it functional: once to learn what is mutated and what aliases what,
+once to write it down. Where no input is mutated and no result aliases anything, all that comes of it is the list of
+operators, and one plain run gives the same list in a quarter of the time. Everything else raises :class:`Involved` and goes
+through AOTAutograd: gradients, symbolic sizes, subclasses, operators with effects or of higher order.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from inrush import _compat
+
+aten = torch.ops.aten
+
+# Methods and functions of a captured graph that change more than data.
+_STATE = ("requires_grad_", "_set_grad_enabled", "_enter_", "_exit_", "_saved_tensors", "_functorch", "inference_mode", "set_")
+
+
+class Involved(Exception):
+    """What takes AOTAutograd to capture, by its reason."""
+
+
+def eligible(gm: Any) -> str | None:
+    """Why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
+    if torch.is_inference_mode_enabled() or _compat.autocast_enabled() or _compat.modes_are_active():
+        return "a mode of the thread"
+    grad = torch.is_grad_enabled()
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("example_value")
+            if not _is_plain(value):
+                return f"input `{node.target}`"
+            if grad and value.requires_grad:
+                return "gradients"
+        elif node.op in ("call_function", "call_method"):
+            target = node.target
+            if isinstance(target, torch._ops.OperatorBase) and getattr(target, "namespace", "") != "aten":
+                return f"operator `{target}`"
+            name = target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', '')}"
+            if isinstance(target, torch._ops.OpOverloadPacket) or any(part in name for part in _STATE):
+                return f"`{name}`"
+            if not _is_known(node.meta.get("example_value")):
+                return f"the type of `{node}`"
+        elif node.op != "output":
+            return f"a node `{node.op}`"
+    return None
+
+
+def record(gm: Any) -> Any:
+    """The graph of ATen operators behind a captured graph, as a module of FX like those AOTAutograd makes."""
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    graph = torch.fx.Graph()
+    recorder = Recorder(graph)
+    values: dict[Any, Any] = {}
+    for k, node in enumerate(inputs):
+        values[node] = value = node.meta["example_value"]
+        recorder.hold(value, graph.placeholder(f"arg{k}_1"))
+    recorder.inputs = frozenset(recorder.tensors_of)
+    fake = next((v.fake_mode for v in values.values()), None)
+    if fake is None:
+        raise Involved("no inputs")
+    read = values.__getitem__
+    results: Any = ()
+    with fake, recorder:
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            args = torch.fx.map_arg(node.args, read)
+            if node.op == "output":
+                results = args[0]
+                break
+            kwargs = torch.fx.map_arg(node.kwargs, read)
+            recorder.stack_trace = node.meta.get("stack_trace")
+            if node.op == "call_method":
+                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+            else:
+                values[node] = node.target(*args, **kwargs)
+    graph.output(recorder.results(results))
+    return _compat.module_of(graph)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """A strided tensor of the CPU with known sizes."""
+    return (
+        tensor.__class__ is FakeTensor
+        # The property `device` takes a round through the dispatcher.
+        and tensor.fake_device.type == "cpu"
+        and tensor.layout == torch.strided
+        and all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+        and tensor.pytype in (None, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _is_known(value: Any) -> bool:
+    """Whether all that a node of a captured graph gives is plain tensors and constants."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_known, value))
+    return value is None or isinstance(value, (bool, int, float, str)) or _is_plain(value)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down what runs under it."""
+
+    def __init__(self, graph: Any) -> None:
+        super().__init__()
+        self.graph = graph
+        # By identity; what is held stays alive, so that no other tensor gets its address.
+        self.nodes: dict[int, Any] = {}
+        self.held: list[torch.Tensor] = []
+        # How many tensors lie in each storage.
+        self.tensors_of: dict[int, int] = {}
+        self.inputs: frozenset[int] = frozenset()
+        self.stack_trace: str | None = None
+
+    def hold(self, tensor: torch.Tensor, node: Any) -> None:
+        """Has ``node`` stand for a tensor: a node of FX, or one of an operator with a list of results and a place there."""
+        if not isinstance(node, tuple):
+            node.meta["val"] = tensor
+        self.nodes[id(tensor)] = node
+        self.held.append(tensor)
+        storage = _storage(tensor)
+        self.tensors_of[storage] = self.tensors_of.get(storage, 0) + 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        if func.namespace != "aten":
+            raise Involved(f"operator `{func}`")
+        if func._schema.is_mutable:
+            return self.in_place(func, args, kwargs)
+        if func is aten.native_batch_norm.default:
+            if args[5]:
+                raise Involved("statistics of batches, which the operator's schema hides")
+            func, args = aten._native_batch_norm_legit_no_training.default, (*args[:5], *args[6:])
+        out = func(*args, **kwargs)
+        if out.__class__ is FakeTensor:
+            if id(out) not in self.nodes:
+                self.hold(out, self.add(func, args, kwargs))
+        elif isinstance(out, (tuple, list)):
+            self.several(func, args, kwargs, out)
+        else:
+            raise Involved(f"the result of `{func}`")
+        return out
+
+    def add(self, func: Any, args: Any, kwargs: Any) -> Any:
+        given = tuple([self.read(a) for a in args])
+        node = self.graph.create_node("call_function", func, given, {k: self.read(v) for k, v in kwargs.items()})
+        if self.stack_trace is not None:
+            node.meta["stack_trace"] = self.stack_trace
+        return node
+
+    def several(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """An operator with a list of results."""
+        node = self.add(func, args, kwargs)
+        node.meta["val"] = out
+        for k, value in enumerate(out):
+            if value.__class__ is FakeTensor and id(value) not in self.nodes:
+                self.hold(value, (node, k))
+            elif value is not None:
+                raise Involved(f"a result of `{func}`")
+
+    def in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What is changed in place becomes a new value, if nothing else sees the change."""
+        name, out = func._opname, args[0] if args else None
+        functional = getattr(getattr(aten, name[:-1], None), func._overloadname, None) if name.endswith("_") else None
+        if functional is None or functional._schema.is_mutable or torch.Tag.inplace_view in func.tags or _is_composite(functional):
+            raise Involved(f"`{func}`")
+        if not isinstance(out, torch.Tensor) or id(out) not in self.nodes:
+            raise Involved(f"`{func}` of an unknown tensor")
+        storage = _storage(out)
+        if storage in self.inputs or self.tensors_of[storage] > 1:
+            raise Involved("what is mutated has aliases")
+        new = functional(*args, **kwargs)
+        if not isinstance(new, torch.Tensor) or (new.dtype, new.shape, new.stride()) != (out.dtype, out.shape, out.stride()):
+            raise Involved(f"`{func}` converts")
+        node = self.add(functional, args, kwargs)
+        node.meta["val"] = new
+        self.held.append(new)
+        self.nodes[id(out)] = node
+        return out
+
+    def read(self, value: Any) -> Any:
+        """An argument as a node holds it."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if value.__class__ in (tuple, list):
+            return [self.read(v) for v in value]
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, torch.ScriptObject)):
+            raise Involved(f"an argument of type {type(value).__name__}")
+        return value
+
+    def node_of(self, tensor: torch.Tensor) -> Any:
+        node = self.nodes.get(id(tensor))
+        if node is None:
+            raise Involved("a constant tensor")
+        if isinstance(node, tuple):
+            # Somebody reads this one of several results.
+            node = self.graph.create_node("call_function", operator.getitem, node, {})
+            node.meta["val"] = tensor
+            self.nodes[id(tensor)] = node
+        return node
+
+    def results(self, out: Any) -> tuple[Any, ...]:
+        """The nodes of what the graph gives: tensors of their own."""
+        storages = set(self.inputs)
+        nodes = []
+        for value in out if isinstance(out, (tuple, list)) else [out]:
+            if not isinstance(value, torch.Tensor) or id(value) not in self.nodes:
+                raise Involved("a result that is no tensor")
+            storage = _storage(value)
+            if storage in storages or value.requires_grad:
+                raise Involved("a result that aliases")
+            storages.add(storage)
+            nodes.append(self.node_of(value))
+        return tuple(nodes)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _is_composite(operator: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), torch._C.DispatchKey.CompositeImplicitAutograd)

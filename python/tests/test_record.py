@@ -1,0 +1,197 @@
+"""Inference graphs that go past AOTAutograd, and those that must not."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import inrush
+from inrush import _record
+
+
+@pytest.fixture
+def reasons(caplog):
+    """Why graphs went through AOTAutograd."""
+    caplog.set_level(logging.DEBUG, logger="inrush.compile")
+    return lambda: [m.split(": ", 1)[1] for m in caplog.messages if m.startswith("AOTAutograd captures")]
+
+
+def compiled(f, *inputs):
+    """What ``f`` gives compiled, and whether that and what becomes of the inputs is what eager does."""
+    eager, own = [x.clone() for x in inputs], [x.clone() for x in inputs]
+    with torch.no_grad():
+        want = f(*eager)
+        got = torch.compile(f, backend="inrush", options={"strict": True})(*own)
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(own, eager)
+    for g, w in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want)):
+        assert g.stride() == w.stride()
+    return got, own
+
+
+def in_place(x):
+    y = x * 2
+    y.add_(1).relu_()
+    return y, y.sum(0)
+
+
+def split_and_joined(x):
+    a, b, _ = x.split(2)
+    values, places = torch.topk(b, 2)
+    return torch.cat([a, b]).t(), values, places
+
+
+def attention(x):
+    q = x.view(1, 2, 3, -1)
+    return F.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True)
+
+
+def mixed(x):
+    y = torch.arange(8, device=x.device) * x
+    return torch.where(y > 0, y, torch.zeros_like(y)).to(torch.float16), x.mean(), F.dropout(x, 0.5, False) + 1
+
+
+@pytest.mark.parametrize("f", [in_place, split_and_joined, attention, mixed])
+def test_recorded(f, reasons):
+    compiled(f, torch.randn(6, 8))
+    assert reasons() == [] and inrush.last_compile().direct
+
+
+def test_modules_in_evaluation_are_recorded(reasons):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True), torch.nn.Flatten())
+    compiled(model.eval(), torch.randn(2, 3, 8, 8))
+    assert reasons() == [] and inrush.last_compile().direct
+
+
+def test_statistics_of_batches_are_updated(reasons):
+    a, b = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4)
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(b, backend="inrush")(x), a(x))
+    torch.testing.assert_close(b.running_mean, a.running_mean)
+    torch.testing.assert_close(b.running_var, a.running_var)
+    assert len(reasons()) == 1
+
+
+def mutates_its_input(x):
+    x.mul_(2)
+    return x + 1
+
+
+def mutates_a_view_of_its_input(x):
+    x[1:].add_(1)
+    return x.sum()
+
+
+def mutates_beside_a_view(x):
+    y = x + 1
+    z = y[2:]
+    y.mul_(3)
+    return z * 2
+
+
+def mutates_a_shape(x):
+    y = x + 1
+    y.t_()
+    return y * 2
+
+
+def writes_what_it_must_convert(x):
+    y = torch.zeros(6, 8, dtype=torch.int64, device=x.device)
+    y.copy_(x)
+    return y + 1
+
+
+def gives_its_input(x):
+    return x, x + 1
+
+
+def gives_a_view_of_its_input(x):
+    return x.t()
+
+
+def gives_the_same_twice(x):
+    y = x + 1
+    return y, y
+
+
+def gives_two_views(x):
+    y = x + 1
+    return y[:3], y[3:]
+
+
+def holds_a_constant(x):
+    return x + torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        mutates_its_input,
+        mutates_a_view_of_its_input,
+        mutates_beside_a_view,
+        mutates_a_shape,
+        writes_what_it_must_convert,
+        gives_its_input,
+        gives_a_view_of_its_input,
+        gives_the_same_twice,
+        gives_two_views,
+        holds_a_constant,
+    ],
+)
+def test_left_to_autograd(f):
+    got, own = compiled(f, torch.randn(6, 8))
+    if f is gives_its_input:
+        assert got[0] is own[0]
+    if f is gives_a_view_of_its_input:
+        assert got._base is own[0]
+    if f is gives_the_same_twice:
+        assert got[0] is got[1]
+
+
+def test_gradients_symbols_and_modes_are_left_to_autograd(reasons):
+    f = torch.compile(lambda x: x * 2 + 1, backend="inrush")
+    f(torch.ones(3, requires_grad=True)).sum().backward()
+    with torch.no_grad():
+        torch.compile(lambda x: x * 3, backend="inrush", dynamic=True)(torch.ones(3, 4))
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.compile(lambda x: x @ x, backend="inrush")(torch.ones(3, 3))
+    assert len(reasons()) == 3
+
+
+def test_inference_mode(reasons):
+    x = torch.randn(4, 6)
+    layer = torch.nn.Linear(6, 2)
+    with torch.inference_mode():
+        out = torch.compile(lambda x: torch.softmax(layer(x), -1), backend="inrush")(x)
+        assert out.is_inference()
+        torch.testing.assert_close(out, torch.softmax(layer(x), -1))
+    assert reasons() == []
+
+
+def test_gradient_mode_within_a_graph(reasons):
+    def f(x, w):
+        with torch.enable_grad():
+            y = x * w
+        return y + 1
+
+    with torch.no_grad():
+        out = torch.compile(f, backend="inrush")(torch.ones(3), torch.ones(3, requires_grad=True))
+    torch.testing.assert_close(out, torch.full((3,), 2.0))
+    assert len(reasons()) == 1
+
+
+def test_what_is_recorded_is_what_autograd_captures(monkeypatch):
+    """Kernels and results are the same either way."""
+    model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    found = []
+    for eligible in (_record.eligible, lambda gm: "a test"):
+        monkeypatch.setattr(_record, "eligible", eligible)
+        torch._dynamo.reset()
+        with torch.no_grad():
+            out = torch.compile(model, backend="inrush", options={"cache": False})(x)
+        found.append((out, sorted(k for g in inrush.last_compile().graphs for k in g.kernels)))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
+    assert found[0][1] == found[1][1]
