@@ -224,13 +224,12 @@ impl Run<'_> {
             || inrush_aten::lower_marked(short, &marks),
             |(l, _)| print(lowered(&l.exprs).map(|l| l.print())),
         )?;
-        let made = loops.buffers.len();
         let plan = self.stage(
             "fuse",
             || {
                 let mut plan = inrush_sched::fuse(loops, caps, sched)?;
                 inrush_sched::layout(&mut plan, caps, sched)?;
-                match roll::unroll(&whole, cut, &marks, made, plan) {
+                match roll::unroll(&whole, cut, &marks, plan) {
                     Ok(mut plan) => {
                         inrush_sched::plan_memory(&mut plan)?;
                         Ok(plan)

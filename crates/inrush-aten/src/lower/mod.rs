@@ -115,9 +115,18 @@ pub struct Mark {
     pub origins: usize,
 }
 
+/// What came of which part of a graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// At positions between nodes.
+    pub nodes: Vec<Mark>,
+    /// Before each output, and behind the last.
+    pub outputs: Vec<Mark>,
+}
+
 /// [`lower`] for a caller who wants to know what came of which nodes: `marks` are positions between nodes, in ascending order.
-pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Vec<Mark>)> {
-    let mut reached = Vec::with_capacity(marks.len());
+pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Marks)> {
+    let mut reached: Vec<Mark> = Vec::with_capacity(marks.len());
     // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
     let demands = Demands::default();
     let mut lw = Lower {
@@ -140,10 +149,11 @@ pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Vec<Mark>)>
         lw.node(node, &demands).map_err(|e| graph.locate(node, e))?;
     }
     reached.resize(marks.len(), lw.mark());
-    lw.outputs()?;
+    let outputs = lw.outputs()?;
     let mut loops = lw.loops;
     loops.exprs = graph.exprs;
-    Ok((loops, reached))
+    let nodes = reached;
+    Ok((loops, Marks { nodes, outputs }))
 }
 
 /// The buffer of an input; `None` for one that is no tensor.
@@ -194,7 +204,7 @@ impl<'g> Lower<'g> {
         Ok(())
     }
 
-    fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         Mark {
             buffers: self.loops.buffers.len(),
             origins: self.loops.origins.len(),

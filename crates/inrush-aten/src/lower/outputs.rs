@@ -1,14 +1,17 @@
 //! Outputs of the graph: each is a buffer of its own with the strides that eager PyTorch gives.
 
-use super::{Lower, Tensor};
+use super::{Lower, Mark, Tensor};
 use inrush_base::{Error, Result};
 use inrush_graph::{OutputKind, OutputValue, TensorType, Type};
 use inrush_loops::{BufId, BufferKind, Output};
 
 impl Lower<'_> {
-    pub(super) fn outputs(&mut self) -> Result<()> {
+    /// Adds the outputs; gives how much there was before each, and behind the last.
+    pub(super) fn outputs(&mut self) -> Result<Vec<Mark>> {
         let mut taken: Vec<BufId> = Vec::new();
+        let mut marks = Vec::with_capacity(self.graph.outputs.len() + 1);
         for output in &self.graph.outputs {
+            marks.push(self.mark());
             let v = match &output.value {
                 OutputValue::Value(v) => *v,
                 OutputValue::Scalar(s) => {
@@ -53,7 +56,8 @@ impl Lower<'_> {
             };
             self.loops.outputs.push(out);
         }
-        Ok(())
+        marks.push(self.mark());
+        Ok(marks)
     }
 
     /// The buffer of an output tensor. A buffer that is another output already, or belongs to the caller, is copied.

@@ -16,6 +16,19 @@ pub struct Cut {
     pub reads: Vec<ValueId>,
     /// How many each block reads.
     pub slots: usize,
+    /// By position in the whole graph's outputs.
+    pub outputs: Vec<OutputOf>,
+}
+
+/// Where an output of the whole graph comes from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct OutputOf {
+    /// Its position in the outputs of the short graph, if it is there.
+    pub kept: Option<usize>,
+    /// The block that gives it.
+    pub block: Option<usize>,
+    /// For a block behind the second: the position of what the second block has in its place.
+    pub like: Option<usize>,
 }
 
 impl Cut {
@@ -128,18 +141,36 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
             line: node.line,
         });
     }
+    let mut outputs = Vec::with_capacity(whole.outputs.len());
     for o in &whole.outputs {
+        let mut of = OutputOf {
+            kept: Some(short.outputs.len()),
+            block: None,
+            like: None,
+        };
         let value = match &o.value {
-            OutputValue::Value(v) => match new[v.index()] {
-                Some(v) => OutputValue::Value(v),
-                // A symbolic integer that no node makes.
-                None if defs[v.index()] == Def::Input => {
-                    OutputValue::Value(take(&mut short, *v, &mut new))
+            OutputValue::Value(v) => {
+                if let Def::Node(k, _) = defs[v.index()] {
+                    let at = (k as usize).checked_sub(run.block(0));
+                    of.block = at.map(|at| at / run.period).filter(|b| *b < run.count);
                 }
-                None => return None,
-            },
+                match new[v.index()] {
+                    Some(v) => OutputValue::Value(v),
+                    // A symbolic integer that no node makes.
+                    None if defs[v.index()] == Def::Input => {
+                        OutputValue::Value(take(&mut short, *v, &mut new))
+                    }
+                    None if matches!(o.kind, OutputKind::Mutation { .. }) => return None,
+                    None => {
+                        of.kept = None;
+                        outputs.push(of);
+                        continue;
+                    }
+                }
+            }
             other => other.clone(),
         };
+        outputs.push(of);
         let kind = match &o.kind {
             OutputKind::Mutation { input } => OutputKind::Mutation {
                 input: *position.get(input)?,
@@ -151,13 +182,52 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
     short.guards = whole.guards.clone();
     short.exprs = std::mem::take(&mut whole.exprs);
     short.lines = whole.lines.clone();
+    liken(whole, &defs, &run, &mut outputs)?;
     let cut = Cut {
         run,
         inputs,
         reads,
         slots,
+        outputs,
     };
     Some((short, cut))
+}
+
+/// Finds for the outputs of later blocks those of the second: the same result of the same node, and of several outputs of one
+/// result the one at the same place.
+fn liken(whole: &Graph, defs: &[Def], run: &Run, outputs: &mut [OutputOf]) -> Option<()> {
+    let mut seen: FxHashMap<ValueId, usize> = FxHashMap::default();
+    // Value of the second block, and how many outputs of it came before.
+    let mut second: FxHashMap<(ValueId, usize), usize> = FxHashMap::default();
+    let mut later = Vec::new();
+    for (k, (o, of)) in whole.outputs.iter().zip(outputs.iter()).enumerate() {
+        let (OutputValue::Value(v), Some(block)) = (&o.value, of.block) else {
+            continue;
+        };
+        let times = seen.entry(*v).or_insert(0);
+        let nth = *times;
+        *times += 1;
+        match (block, of.kept) {
+            (1, Some(kept)) => {
+                second.insert((*v, nth), kept);
+            }
+            (2.., _) => later.push((k, *v, nth, block)),
+            _ => {}
+        }
+    }
+    for (k, v, nth, block) in later {
+        let Def::Node(node, out) = defs[v.index()] else {
+            continue;
+        };
+        let node = node as usize - (block - 1) * run.period;
+        let like = whole.nodes[node].outs[out as usize];
+        outputs[k].like = second.get(&(like, nth)).copied();
+        // The last block may be unlike the others.
+        if outputs[k].like.is_none() && block < run.count - 1 {
+            return None;
+        }
+    }
+    Some(())
 }
 
 fn renamed(arg: &Arg, rename: &impl Fn(ValueId) -> Option<ValueId>) -> Option<Arg> {

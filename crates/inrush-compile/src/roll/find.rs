@@ -1,7 +1,7 @@
 //! The longest run of equal blocks in a graph.
 
 use inrush_graph::alike::{Looks, alike};
-use inrush_graph::{Graph, OutputValue, ValueId};
+use inrush_graph::{Graph, OutputKind, OutputValue, ValueId};
 use rustc_hash::FxHashMap;
 
 /// Blocks below which a run is not worth a closer look: four of them are compiled anyway.
@@ -81,12 +81,16 @@ fn words(graph: &Graph, defs: &[Def]) -> Vec<u64> {
     for i in &graph.inputs {
         looks.mark(i.value, 1);
     }
-    // What is an output is unlike anything else, so that it stays.
-    for o in &graph.outputs {
+    // Blocks give as many outputs; what is the new contents of an input is unlike anything else, so that it stays.
+    for (k, o) in graph.outputs.iter().enumerate() {
         if let OutputValue::Value(v) = o.value
             && defs[v.index()] != Def::Input
         {
-            looks.mark(v, 2 + u64::from(v.0));
+            let mark = match o.kind {
+                OutputKind::User { .. } => 2,
+                OutputKind::Mutation { .. } => 3 + k as u64,
+            };
+            looks.mark(v, mark);
         }
     }
     graph.nodes.iter().map(|n| looks.of(n)).collect()

@@ -31,10 +31,9 @@ fn rolled(text: &str, caps: &Caps) -> Outcome {
     let mut marks = cut.marks();
     let short = inrush_aten::decompose_marked(short, &mut marks).expect("decomposes");
     let (loops, marks) = inrush_aten::lower_marked(short, &marks).expect("lowers");
-    let made = loops.buffers.len();
     let mut plan = inrush_sched::fuse(loops, caps, &options).expect("fuses");
     inrush_sched::layout(&mut plan, caps, &options).expect("arranges");
-    match unroll(&whole, &cut, &marks, made, plan) {
+    match unroll(&whole, &cut, &marks, plan) {
         Err(_) => Outcome::NotAlike,
         Ok(mut plan) => {
             inrush_sched::plan_memory(&mut plan).expect("plans memory");
@@ -142,6 +141,28 @@ fn blocks_that_share_weights() {
 #[test]
 fn results_of_blocks_at_the_ends_may_be_read_later() {
     same(&blocks(14, 14, "parameter", |r| vec![r[0], r[12], r[13]]));
+}
+
+/// As in the forward graph of a training step.
+#[test]
+fn all_blocks_may_give_outputs() {
+    same(&blocks(14, 14, "input", <[usize]>::to_vec));
+    same(&blocks(14, 14, "input", |r| {
+        r.iter().rev().copied().collect()
+    }));
+    // Outputs of the first blocks and the last one alone.
+    same(&blocks(14, 14, "input", |r| r[..13].to_vec()));
+}
+
+/// One output twice: the second is a copy.
+#[test]
+fn outputs_that_are_copies() {
+    let twice = |r: &[usize]| r.iter().flat_map(|v| [*v, *v]).collect();
+    let text = blocks(14, 14, "input", twice);
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    if let Outcome::Rolled(_) = rolled(&text, &caps) {
+        same(&text);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The plan of the whole graph from that of the short one.
 
 use super::cut::Cut;
-use inrush_aten::Mark;
+use inrush_aten::{Mark, Marks};
 use inrush_graph::{Graph, Type, ValueId};
 use inrush_loops::{
     Access, Body, BufId, Buffer, BufferKind, Contraction, Loops, Origin, OriginId, Output, Stmt,
@@ -12,15 +12,9 @@ use std::ops::Range;
 
 /// The plan of the whole graph, without its memory; `Err` gives the short one back when its blocks are not alike.
 ///
-/// `marks` are what stage lower had made at [`Cut::marks`], `lowered` how many buffers it left.
-pub fn unroll(
-    whole: &Graph,
-    cut: &Cut,
-    marks: &[Mark],
-    lowered: usize,
-    plan: Plan,
-) -> Result<Plan, Box<Plan>> {
-    let Some(u) = Unroll::new(whole, cut, marks, lowered, &plan) else {
+/// `marks` are what stage lower had made at [`Cut::marks`].
+pub fn unroll(whole: &Graph, cut: &Cut, marks: &Marks, plan: Plan) -> Result<Plan, Box<Plan>> {
+    let Some(u) = Unroll::new(whole, cut, marks, &plan) else {
         return Err(Box::new(plan));
     };
     let (Some(load), Some(run)) = (
@@ -31,6 +25,7 @@ pub fn unroll(
     };
     // Blocks without steps have become part of something else.
     if run.first.is_empty()
+        || !u.has_outputs(&plan.loops)
         || plan
             .load_steps
             .iter()
@@ -57,6 +52,14 @@ struct Unroll<'a> {
     slots: FxHashMap<u32, usize>,
     /// By place: the number in the whole plan of what each block from the second on reads there.
     read: Vec<u32>,
+    /// What had been made before each output, and behind the last.
+    outputs: &'a [Mark],
+    /// By output of the short graph: its position in the whole one, and its block in the short one (4 for none).
+    places: Vec<(usize, isize)>,
+    /// By output of the second block in the short graph, and how many blocks later: its counterpart in the whole graph.
+    counterparts: FxHashMap<(usize, usize), usize>,
+    /// By output of the whole graph: how much was made for those before it.
+    before: Vec<Mark>,
     /// Buffers of the short plan after stage lower.
     lowered: usize,
     /// Buffers that later stages made for the second block.
@@ -69,14 +72,9 @@ struct Repeated {
 }
 
 impl<'a> Unroll<'a> {
-    fn new(
-        whole: &Graph,
-        cut: &'a Cut,
-        marks: &'a [Mark],
-        lowered: usize,
-        plan: &Plan,
-    ) -> Option<Unroll<'a>> {
-        let starts: [Mark; 5] = marks.try_into().ok()?;
+    fn new(whole: &Graph, cut: &'a Cut, marks: &'a Marks, plan: &Plan) -> Option<Unroll<'a>> {
+        let starts: [Mark; 5] = marks.nodes.as_slice().try_into().ok()?;
+        let lowered = marks.outputs.last()?.buffers;
         let each = |k: usize| Mark {
             buffers: starts[k + 1].buffers - starts[k].buffers,
             origins: starts[k + 1].origins - starts[k].origins,
@@ -110,8 +108,38 @@ impl<'a> Unroll<'a> {
         let slots = slots
             .filter_map(|(slot, b)| Some((inputs.binary_search(b).ok()? as u32, slot)))
             .collect();
+        // Outputs: where each of the short graph stands in the whole one, and how much each of the whole one takes.
+        let outputs = marks.outputs.as_slice();
+        let missing = cut.missing();
+        let mut places = Vec::new();
+        let mut counterparts = FxHashMap::default();
+        let mut before = vec![Mark {
+            buffers: 0,
+            origins: 0,
+        }];
+        for (k, of) in cut.outputs.iter().enumerate() {
+            if of.kept.is_some() {
+                places.push((
+                    k,
+                    of.block
+                        .map_or(4, |b| if b < 2 { b } else { b - missing } as isize),
+                ));
+            }
+            if let (Some(like), Some(block)) = (of.like, of.block) {
+                counterparts.insert((like, block - 1), k);
+            }
+            let (r, total) = (of.kept.or(of.like)?, before[k]);
+            before.push(Mark {
+                buffers: total.buffers + outputs[r + 1].buffers - outputs[r].buffers,
+                origins: total.origins + outputs[r + 1].origins - outputs[r].origins,
+            });
+        }
         let mut u = Unroll {
             cut,
+            outputs,
+            places,
+            counterparts,
+            before,
             starts,
             each: each(1),
             inputs,
@@ -158,6 +186,43 @@ impl<'a> Unroll<'a> {
         follows.then_some(self.lowered + a.start..self.lowered + a.end)
     }
 
+    /// The output of the short graph that an origin was made for, and its number among those.
+    fn output_of_origin(&self, o: OriginId) -> Option<(usize, usize)> {
+        let k = self.outputs.partition_point(|m| m.origins <= o.index());
+        let r = k.checked_sub(1).filter(|r| *r < self.places.len())?;
+        Some((r, o.index() - self.outputs[r].origins))
+    }
+
+    /// The same of a buffer.
+    fn output_of_buffer(&self, b: usize) -> Option<(usize, usize)> {
+        if b < self.outputs[0].buffers || b >= self.lowered {
+            return None;
+        }
+        let r = self.outputs.partition_point(|m| m.buffers <= b) - 1;
+        Some((r, b - self.outputs[r].buffers))
+    }
+
+    /// Whether the outputs of blocks left out can be told from those of the second.
+    fn has_outputs(&self, loops: &Loops) -> bool {
+        self.cut.outputs.iter().all(|of| {
+            let (None, Some(like), Some(block)) = (of.kept, of.like, of.block) else {
+                return of.kept.is_some();
+            };
+            self.output(&loops.outputs[like], block - 1).is_some()
+        })
+    }
+
+    /// The output `by` blocks later than one of the second block.
+    fn output(&self, o: &Output, by: usize) -> Option<Output> {
+        Some(match o {
+            Output::Tensor { buffer } => Output::Tensor {
+                buffer: self.buffer_of(*buffer, by)?,
+            },
+            Output::Mutation { .. } => return None,
+            other => other.clone(),
+        })
+    }
+
     /// The block of the run that a step belongs to, by the last operator in it: -1 before the run, 4 behind it.
     fn block(&self, step: &Step) -> isize {
         let last = step.bodies().iter().flat_map(|b| &b.origins).max();
@@ -165,6 +230,9 @@ impl<'a> Unroll<'a> {
     }
 
     fn block_of(&self, o: OriginId) -> isize {
+        if let Some((r, _)) = self.output_of_origin(o) {
+            return self.places[r].1;
+        }
         self.starts.partition_point(|m| m.origins <= o.index()) as isize - 1
     }
 
@@ -236,13 +304,40 @@ impl Unroll<'_> {
         if b >= self.starts[2].buffers {
             to += missing * self.each.buffers;
         }
-        if b >= self.lowered && b >= self.extra.end {
-            to += missing * self.extra.len();
+        if let Some((r, k)) = self.output_of_buffer(b) {
+            to = self.output_buffers() + self.before[self.places[r].0].buffers + k;
+        }
+        if b >= self.lowered {
+            to = self.extra_buffers() + b - self.lowered;
+            to += if b >= self.extra.end {
+                missing * self.extra.len()
+            } else {
+                0
+            };
         }
         BufId::from_index(to)
     }
 
+    /// Number of the first buffer of the whole plan that was made for an output.
+    fn output_buffers(&self) -> usize {
+        self.outputs[0].buffers + self.shift() + self.cut.missing() * self.each.buffers
+    }
+
+    /// Number of the first buffer of the whole plan that a later stage made.
+    fn extra_buffers(&self) -> usize {
+        self.output_buffers() + self.before.last().map_or(0, |m| m.buffers)
+    }
+
+    /// The origin number `k` of an output of the whole graph.
+    fn output_origin(&self, output: usize, k: usize) -> OriginId {
+        let first = self.outputs[0].origins + self.cut.missing() * self.each.origins;
+        OriginId::from_index(first + self.before[output].origins + k)
+    }
+
     fn origin(&self, o: OriginId) -> OriginId {
+        if let Some((r, k)) = self.output_of_origin(o) {
+            return self.output_origin(self.places[r].0, k);
+        }
         match o.index() < self.starts[2].origins {
             true => o,
             false => OriginId::from_index(o.index() + self.cut.missing() * self.each.origins),
@@ -263,15 +358,21 @@ impl Unroll<'_> {
         } else if at < self.starts[2].buffers {
             Some(to)
         } else if self.extra.contains(&at) {
-            let lowered = self.cut.missing() * self.each.buffers;
-            let at = at + self.shift() + lowered + by * self.extra.len();
+            let at = self.extra_buffers() + at - self.lowered + by * self.extra.len();
             Some(BufId::from_index(at))
         } else {
-            None
+            let (r, k) = self.output_of_buffer(at)?;
+            let output = *self.counterparts.get(&(r, by))?;
+            let at = self.output_buffers() + self.before[output].buffers + k;
+            Some(BufId::from_index(at))
         }
     }
 
     fn origin_of(&self, o: OriginId, by: usize) -> Option<OriginId> {
+        if let Some((r, k)) = self.output_of_origin(o) {
+            let output = *self.counterparts.get(&(r, by))?;
+            return Some(self.output_origin(output, k));
+        }
         if o.index() < self.starts[0].origins {
             return Some(o);
         }
@@ -297,12 +398,27 @@ impl Unroll<'_> {
         } else if self.extra.contains(&at) {
             Some(BufId::from_index(at + self.extra.len()))
         } else {
-            None
+            let (r, k) = self.output_of_buffer(at)?;
+            Some(BufId::from_index(
+                self.outputs[self.next_output(r)?].buffers + k,
+            ))
         }
     }
 
     fn next_origin(&self, o: OriginId) -> Option<OriginId> {
-        self.origin_of(o, 1)
+        match self.output_of_origin(o) {
+            Some((r, k)) => {
+                let origins = self.outputs[self.next_output(r)?].origins;
+                Some(OriginId::from_index(origins + k))
+            }
+            None => self.origin_of(o, 1),
+        }
+    }
+
+    /// The third block's counterpart of an output of the second, both in the short graph.
+    fn next_output(&self, r: usize) -> Option<usize> {
+        let output = *self.counterparts.get(&(r, self.cut.missing() + 1))?;
+        self.cut.outputs[output].kept
     }
 }
 
@@ -317,6 +433,14 @@ impl Unroll<'_> {
             loops: self.loops(whole, loops),
             memory: Default::default(),
         }
+    }
+
+    /// For each output of the whole graph that of the short one it is made from, and how many blocks later (0: it is that one).
+    fn outputs_of(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.cut.outputs.iter().map(|of| match of.kept {
+            Some(r) => (r, 0),
+            None => (of.like.unwrap_or(0), of.block.unwrap_or(1) - 1),
+        })
     }
 
     fn steps(&self, steps: Vec<Step>, repeated: &Repeated) -> Vec<Step> {
@@ -406,9 +530,24 @@ impl Unroll<'_> {
             &mut buffers,
             first.buffers + self.shift()..second.buffers + self.shift(),
         );
+        buffers.extend(old.by_ref().take(self.outputs[0].buffers - second.buffers));
+        let made = self.lowered - self.outputs[0].buffers;
+        let for_outputs: Vec<Buffer> = old.by_ref().take(made).collect();
+        for (r, by) in self.outputs_of() {
+            let first = self.outputs[0].buffers;
+            for b in
+                &for_outputs[self.outputs[r].buffers - first..self.outputs[r + 1].buffers - first]
+            {
+                let mut b = b.clone();
+                if by > 0 {
+                    b.name = names.of(&names.find(&b.name), by);
+                }
+                buffers.push(b);
+            }
+        }
         let before = buffers.len();
-        buffers.extend(old.by_ref().take(self.extra.end - second.buffers));
-        let of_extra = |b: usize| before + b - second.buffers;
+        buffers.extend(old.by_ref().take(self.extra.end - self.lowered));
+        let of_extra = |b: usize| before + b - self.lowered;
         renamed(
             &mut buffers,
             of_extra(self.extra.start)..of_extra(self.extra.end),
@@ -430,8 +569,22 @@ impl Unroll<'_> {
                 origins.push(origin);
             }
         }
-        origins.extend(old);
-        let outputs = short.outputs.iter().map(|o| match o {
+        origins.extend(old.by_ref().take(self.outputs[0].origins - second.origins));
+        let for_outputs: Vec<Origin> = old.collect();
+        for (r, by) in self.outputs_of() {
+            let first = self.outputs[0].origins;
+            for o in
+                &for_outputs[self.outputs[r].origins - first..self.outputs[r + 1].origins - first]
+            {
+                let mut o = o.clone();
+                if by > 0 {
+                    o.name = names.of(&names.find(&o.name), by);
+                }
+                origins.push(o);
+            }
+        }
+        let outputs = self.outputs_of().map(|(r, by)| match &short.outputs[r] {
+            o if by > 0 => self.output(o, by).unwrap_or(Output::None),
             Output::Tensor { buffer } => Output::Tensor {
                 buffer: self.buffer(*buffer),
             },
