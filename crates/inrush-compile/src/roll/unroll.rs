@@ -24,14 +24,7 @@ pub fn unroll(whole: &Graph, cut: &Cut, marks: &Marks, plan: Plan) -> Result<Pla
         return Err(Box::new(plan));
     };
     // Blocks without steps have become part of something else.
-    if run.first.is_empty()
-        || !u.has_outputs(&plan.loops)
-        || plan
-            .load_steps
-            .iter()
-            .chain(&plan.steps)
-            .any(|s| u.reaches_back(s))
-    {
+    if run.first.is_empty() || !u.has_outputs(&plan.loops) {
         return Err(Box::new(plan));
     }
     Ok(u.plan(whole, plan, &load, &run))
@@ -236,12 +229,9 @@ impl<'a> Unroll<'a> {
         self.starts.partition_point(|m| m.origins <= o.index()) as isize - 1
     }
 
-    /// Whether a step at or behind the fourth block holds something of the inner blocks and reads what lies before these: in the
-    /// whole plan that would be something else.
+    /// Whether a step holds something of the last two blocks and of what lies before these: in the whole plan that would be
+    /// something else.
     fn reaches_back(&self, step: &Step) -> bool {
-        if self.block(step) < 3 {
-            return false;
-        }
         let mut origins = step.bodies().iter().flat_map(|b| &b.origins);
         let late = |o: &OriginId| matches!(self.block_of(*o), 2 | 3);
         let early = |o: &OriginId| matches!(self.block_of(*o), 0 | 1);
@@ -250,25 +240,27 @@ impl<'a> Unroll<'a> {
             && (origins.any(early) || step.reads().iter().any(|b| temps.contains(&b.index())))
     }
 
-    /// Where the steps of the two inner blocks stand, if they are alike.
+    /// Where the steps repeat: as many as the second block has, from its first on, and as many behind those. Among the former
+    /// may be late steps of the first block, and among the latter the same ones of the second.
     fn repeated(&self, loops: &Loops, steps: &[Step]) -> Option<Repeated> {
-        // First step of a block and how many there are, if they stand together.
-        let of = |block: isize| {
-            let first = steps.iter().position(|s| self.block(s) == block)?;
-            let count = (steps[first..].iter())
-                .take_while(|s| self.block(s) == block)
-                .count();
-            Some((first, count))
+        let blocks: Vec<isize> = steps.iter().map(|s| self.block(s)).collect();
+        let all = |block: isize| blocks.iter().filter(|b| **b == block).count();
+        let count = all(1);
+        if count != all(2) {
+            return None;
+        }
+        let Some(first) = blocks.iter().position(|b| *b == 1) else {
+            let none = !steps.iter().any(|s| self.reaches_back(s));
+            return none.then_some(Repeated { first: 0..0 });
         };
-        let all = |block: isize| steps.iter().filter(|s| self.block(s) == block).count();
-        let (first, count) = match (of(1), of(2)) {
-            (None, None) => return Some(Repeated { first: 0..0 }),
-            (Some((a, n)), Some((b, m))) if n == m && a + n == b && all(1) == n && all(2) == n => {
-                (a, n)
-            }
-            _ => return None,
-        };
-        let (a, b) = steps[first..first + 2 * count].split_at(count);
+        let end = first + 2 * count;
+        if blocks[..first].iter().any(|b| matches!(b, 2 | 3))
+            || blocks.get(end..)?.iter().any(|b| matches!(b, 0 | 1))
+            || steps[end..].iter().any(|s| self.reaches_back(s))
+        {
+            return None;
+        }
+        let (a, b) = steps[first..end].split_at(count);
         // Buffers that stand for each other lie alike.
         let next = |a: BufId| {
             let b = self.next_buffer(a)?;
