@@ -12,8 +12,10 @@ pub struct Cut {
     pub run: Run,
     /// By position in the whole graph's inputs: whether the short graph has it.
     pub inputs: Vec<bool>,
-    /// Inputs that blocks read, by place of reading: those of the second block, then those of each later one.
+    /// Inputs that blocks read, by place of reading: block after block, from the first on.
     pub reads: Vec<ValueId>,
+    /// Whether the first block, too, reads as many in the same way; if not, those of the second stand in its place.
+    pub first_reads: bool,
     /// How many each block reads.
     pub slots: usize,
     /// By position in the whole graph's outputs.
@@ -37,9 +39,9 @@ impl Cut {
         self.run.count - KEPT
     }
 
-    /// Inputs that block `k` reads, from the second on.
+    /// Inputs that block `k` reads.
     pub fn reads_of(&self, k: usize) -> &[ValueId] {
-        &self.reads[(k - 1) * self.slots..][..self.slots]
+        &self.reads[k * self.slots..][..self.slots]
     }
 
     /// Positions between nodes of the short graph: the start of the run, and behind each of its blocks.
@@ -55,7 +57,7 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
     let run = find(whole, &defs)?;
     let (from, to) = (run.block(2), run.block(run.count - 2));
     let shift = to - from;
-    let (reads, slots) = reads(whole, &defs, &run)?;
+    let (reads, slots, first_reads) = reads(whole, &defs, &run)?;
     let kept = |k: usize| k < from || k >= to;
     // Inputs that nothing reads but blocks left out.
     let mut read = vec![(false, false); whole.values.len()];
@@ -187,6 +189,7 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
         run,
         inputs,
         reads,
+        first_reads,
         slots,
         outputs,
     };
@@ -244,32 +247,39 @@ fn renamed(arg: &Arg, rename: &impl Fn(ValueId) -> Option<ValueId>) -> Option<Ar
     })
 }
 
-/// The inputs that blocks read from the second on, and how many each does; `None` when one block reads an input twice where
-/// another reads two, or a weight where another reads what the user gives.
-fn reads(graph: &Graph, defs: &[Def], run: &Run) -> Option<(Vec<ValueId>, usize)> {
-    let mut out: Vec<ValueId> = Vec::new();
-    let mut slots = 0;
+/// The inputs that blocks read, how many each does, and whether the first does as the others; `None` when one of the others
+/// reads an input twice where another reads two, or a weight where another reads what the user gives.
+fn reads(graph: &Graph, defs: &[Def], run: &Run) -> Option<(Vec<ValueId>, usize, bool)> {
     let mut user = vec![false; graph.values.len()];
     for i in &graph.inputs {
         user[i.value.index()] = matches!(i.kind, InputKind::User { .. });
     }
-    // For each place the first one of the block that reads the same, and whether the user gives it.
-    let mut same: Vec<(usize, bool)> = Vec::new();
-    for block in 1..run.count {
-        let first = out.len();
+    let of = |block: usize, out: &mut Vec<ValueId>| {
         for node in &graph.nodes[run.block(block)..run.block(block + 1)] {
             out.extend(node.reads().filter(|v| defs[v.index()] == Def::Input));
         }
-        let here = &out[first..];
+    };
+    // For each place the first one of the block that reads the same, and whether the user gives it.
+    let pattern = |reads: &[ValueId]| -> Vec<(usize, bool)> {
         let mut seen: FxHashMap<ValueId, usize> = FxHashMap::default();
-        let pattern = here.iter().enumerate();
-        let pattern = pattern.map(|(k, v)| (*seen.entry(*v).or_insert(k), user[v.index()]));
-        if block == 1 {
-            same = pattern.collect();
-            slots = here.len();
-        } else if here.len() != slots || !pattern.eq(same.iter().copied()) {
+        let places = reads.iter().enumerate();
+        places
+            .map(|(k, v)| (*seen.entry(*v).or_insert(k), user[v.index()]))
+            .collect()
+    };
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    of(0, &mut first);
+    of(1, &mut second);
+    let same = pattern(&second);
+    let slots = second.len();
+    let first_reads = pattern(&first) == same;
+    let mut out = if first_reads { first } else { second };
+    for block in 1..run.count {
+        let from = out.len();
+        of(block, &mut out);
+        if pattern(&out[from..]) != same {
             return None;
         }
     }
-    Some((out, slots))
+    Some((out, slots, first_reads))
 }

@@ -41,9 +41,10 @@ struct Unroll<'a> {
     inputs: Vec<u32>,
     /// How many inputs the whole plan has.
     all_inputs: usize,
-    /// By input buffer of the short plan: its place among what the second block reads.
-    slots: FxHashMap<u32, usize>,
-    /// By place: the number in the whole plan of what each block from the second on reads there.
+    /// By input buffer of the short plan: its place among what the second block reads, or the first (then 1: one block back).
+    /// `None` for one that both read and that later blocks do not share so.
+    slots: FxHashMap<u32, Option<(usize, usize)>>,
+    /// By place: the number in the whole plan of what each block reads there.
     read: Vec<u32>,
     /// What had been made before each output, and behind the last.
     outputs: &'a [Mark],
@@ -97,10 +98,22 @@ impl<'a> Unroll<'a> {
             .iter()
             .map(|v: &ValueId| number[v.index()])
             .collect();
-        let slots = read[..cut.slots].iter().enumerate().rev();
-        let slots = slots
-            .filter_map(|(slot, b)| Some((inputs.binary_search(b).ok()? as u32, slot)))
-            .collect();
+        let short = |b: u32| inputs.binary_search(&b).ok().map(|k| k as u32);
+        let at = |block: usize, slot: usize| read[block * cut.slots + slot];
+        let mut slots: FxHashMap<u32, Option<(usize, usize)>> = FxHashMap::default();
+        for slot in 0..cut.slots {
+            let known = short(at(1, slot))?;
+            slots.entry(known).or_insert(Some((slot, 0)));
+        }
+        for slot in 0..if cut.first_reads { cut.slots } else { 0 } {
+            let entry = slots.entry(short(at(0, slot))?);
+            let entry = entry.or_insert(Some((slot, 1)));
+            if let Some((other, 0)) = *entry
+                && (1..cut.run.count - 1).any(|k| at(k, slot) != at(k + 1, other))
+            {
+                *entry = None;
+            }
+        }
         // Outputs: where each of the short graph stands in the whole one, and how much each of the whole one takes.
         let outputs = marks.outputs.as_slice();
         let missing = cut.missing();
@@ -341,8 +354,8 @@ impl Unroll<'_> {
     fn buffer_of(&self, b: BufId, by: usize) -> Option<BufId> {
         let at = b.index();
         if at < self.inputs.len() {
-            let slot = self.slots.get(&b.0)?;
-            return Some(BufId(self.read[by * self.cut.slots + slot]));
+            let (slot, back) = (*self.slots.get(&b.0)?)?;
+            return Some(BufId(self.read[(1 + by - back) * self.cut.slots + slot]));
         }
         let to = BufId::from_index(at + self.shift() + by * self.each.buffers);
         if at < self.starts[0].buffers {
@@ -376,12 +389,12 @@ impl Unroll<'_> {
     fn next_buffer(&self, b: BufId) -> Option<BufId> {
         let at = b.index();
         if at < self.inputs.len() {
-            let whole = self.buffer_of(b, self.cut.run.count - 3)?;
-            return self
-                .inputs
-                .binary_search(&whole.0)
-                .ok()
-                .map(BufId::from_index);
+            // Before the third block the second one stands.
+            let (slot, back) = (*self.slots.get(&b.0)?)?;
+            let block = [self.cut.run.count - 2, 1][back];
+            let whole = self.read[block * self.cut.slots + slot];
+            let short = self.inputs.binary_search(&whole).ok();
+            return short.map(BufId::from_index);
         }
         if at < self.starts[0].buffers {
             Some(b)
