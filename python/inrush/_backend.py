@@ -43,7 +43,6 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     recorded = frame.past_autograd(gm)
     if recorded is not None:
         frame.report.seconds = time.perf_counter() - start
-        _log.compile.info("%s", frame.report)
         return recorded
     with _cache.scope(frame.folder, frame.loaded):
         wrapped = _compat.call_aot(
@@ -87,15 +86,30 @@ class Frame:
         if inner is None:
             _log.compile.debug("AOTAutograd captures: %s", why)
             return None
-        compiled = self.compile(inner, "inference")
+        compiled = self.compile(inner, "inference", later=_compat.at_end is not None)
+        eager = _compat.disable(gm.forward, "runs eagerly")
         if compiled is None:
-            return _compat.disable(gm.forward, "runs eagerly")
+            return eager
         self.report.direct = calls_python(compiled) is None
-        if self.folder is not None:
-            report = self.report.graphs[-1]
+        if _compat.at_end is None or not _compat.at_end(lambda: self.finish(gm, inner, compiled, eager)):
+            self.finish(gm, inner, compiled, eager)
+        return compiled if self.report.direct else _compat.disable(compiled.__call__, "compiled by inrush")
+
+    def finish(self, gm: Any, inner: Any, compiled: Any, eager: Compiled) -> None:
+        """What is left to do when the C compiler is through, which works while Dynamo makes guards."""
+        report = self.report.graphs[-1]
+        if isinstance(compiled, _native.Compiled):
+            try:
+                compiled.finish()
+                report.update(compiled.report())
+            except Exception as error:
+                failed(inner, self.options, report, error)
+                compiled.replace(eager)
+                self.report.direct = False
+        _log.compile.info("%s", self.report)
+        if self.folder is not None and report.fallback is None:
             code = _cache.Code(function=compiled, kind="inference", direct=self.report.direct, report=report, folder=self.folder)
             _compat.keep_recorded(gm, code)
-        return compiled if self.report.direct else _compat.disable(compiled.__call__, "compiled by inrush")
 
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
@@ -132,15 +146,15 @@ class Frame:
         if code.direct and not _compat.autocast_enabled():
             self.direct = code.function
 
-    def compile(self, gm: Any, kind: str) -> Compiled | None:
+    def compile(self, gm: Any, kind: str, later: bool = False) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
         report = _report.GraphReport(kind, nodes=len(gm.graph.nodes))
         self.report.graphs.append(report)
-        return compile_native(gm, self.options, report)
+        return compile_native(gm, self.options, report, later)
 
 
-def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Compiled | None:
-    """One ATen graph to native code, with the rules for failure."""
+def compile_native(gm: Any, options: Options, report: _report.GraphReport, later: bool = False) -> Compiled | None:
+    """One ATen graph to native code, with the rules for failure. ``later``: the C compiler may still be at work."""
     from inrush import control_flow
 
     try:
@@ -152,6 +166,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             "tune": {False: "never", True: "now"}.get(options.tune, "at call"),
             "pointers": options.pointers,
             "trace": trace_folder(options, gm, report.kind),
+            "later": later,
         }
         _gpu.check_pointers(options.pointers)
         settings |= _gpu.settings()
@@ -161,6 +176,8 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             if report.kind == "inference":
                 _layouts.channels_last(graph)
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
+        if later:
+            return compiled
         report.update(compiled.report())
         if compiled.report()["untuned"]:
             again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, control_flow.resolver(gm, options, report))  # noqa: E731
@@ -173,10 +190,15 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport) -> Co
             raise
         if panic:
             error = _native.InternalError(f"a panic: {error}")
-        if isinstance(error, _compat.control_exceptions()) or options.strict:
-            raise error
-        report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
+        failed(gm, options, report, error)
         return None
+
+
+def failed(gm: Any, options: Options, report: _report.GraphReport, error: BaseException) -> None:
+    """Raises what went wrong, or tells of it: the graph runs eagerly."""
+    if isinstance(error, _compat.control_exceptions()) or options.strict:
+        raise error
+    report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
 
 
 def compile_subgraph(gm: Any, options: Options, report: _report.GraphReport) -> Compiled | None:
@@ -209,7 +231,7 @@ def calls_python(compiled: Any) -> str | None:
     """Why the callable may enter Python while it runs, or None. Dynamo would trace what Python runs under it."""
     if isinstance(compiled, _tune.FirstCall):
         return "the first call tunes it"
-    return "operators are called" if compiled.report()["python"] else None
+    return "operators are called" if compiled.enters_python else None
 
 
 def boxed(function: Compiled) -> Compiled:

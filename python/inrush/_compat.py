@@ -153,6 +153,8 @@ _keep_in_own_folder()
 on_entry: Callable[[str, bytes], None] | None = None
 # Gets what finds out about custom operators of the graph that is being compiled.
 on_operators: Callable[[Callable[[], dict[str, str]]], None] | None = None
+# Takes what is left to do for a graph until Dynamo is through with its frame; false when no frame is being captured.
+at_end: Callable[[Callable[[], None]], bool] | None = None
 
 
 def entry_was_found(gm: Any) -> None:
@@ -221,6 +223,13 @@ def partition(*args: Any, **kwargs: Any) -> Any:
     # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
     with config.patch(cse=False):
         return min_cut_rematerialization_partition(*args, **kwargs)
+
+
+def backend_failed(backend: Any, error: Exception) -> Exception:
+    """A backend's error as Dynamo raises it."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return BackendCompilerFailed(backend, error, None)
 
 
 def disable(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:

@@ -137,6 +137,7 @@ class Pending:
         self.digests: dict[type, str] = {}
         self.refused: str | None = None
         self.stored: Stored | None = None
+        self.tasks: list[Callable[[], None]] = []
 
     def refuse(self, why: str) -> None:
         self.refused = self.refused or why
@@ -490,6 +491,31 @@ def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
     return lambda *arguments: function(list(arguments))
 
 
+def put_off(task: Callable[[], None]) -> bool:
+    """Takes what is to be done for a graph at the end of the capture."""
+    frame = pending()
+    if frame is not None:
+        frame.tasks.append(task)
+    return frame is not None
+
+
+@contextlib.contextmanager
+def finishing(frame: Pending) -> Iterator[None]:
+    """At the end of this, what was put off is done, whatever happens: nothing is left at work in the background."""
+    raised: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        raised = error
+    for task in frame.tasks:
+        try:
+            task()
+        except Exception as error:
+            raised = raised or _compat.backend_failed(_backend.backend, error)
+    if raised is not None:
+        raise raised
+
+
 def captures_of(backend: Any, dynamic: Any) -> Captures | None:
     """For functions that ``backend`` compiles; None where it is not inrush, or nothing is to be kept."""
     inner = getattr(backend, "compiler_fn", backend)
@@ -530,7 +556,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
         frame = _local.pending = Pending(folder, code, scope)
-        with patient_collector():
+        with patient_collector(), finishing(frame):
             result = compile(*args, **named_args)
         if frame.stored is not None and frame.refused is None:
             with _lock:
@@ -668,4 +694,5 @@ def install() -> None:
                 module.invoke_and_store_as_constant = own_constant
         _compat.on_entry = keep_graph
         _compat.on_operators = keep_operators
+        _compat.at_end = put_off
         _installed = True

@@ -1,33 +1,82 @@
 //! Compiled graphs as Python callables.
 
-use crate::compile::{self, Report, Settings, Tune};
+use crate::compile::{self, Outcome, Pending, Report, Settings, Tune};
 use crate::errors::raise;
 use crate::recipe::Recipe;
 use crate::run::{MachineCode, Runner};
+use inrush_base::Error;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A compiled graph. It is called with its flat arguments, or as AOTAutograd does with one list of them, which it empties
 /// so that inputs can be freed during the call. It gives a tuple.
 #[pyclass(frozen, module = "inrush._native")]
 pub struct Compiled {
-    runner: Runner,
-    report: Report,
+    ready: OnceLock<(Runner, Report)>,
+    /// What the C compiler works on. Never locked while the interpreter's lock is held.
+    pending: Mutex<Option<Box<Pending>>>,
+    /// What runs where that failed.
+    instead: OnceLock<Py<PyAny>>,
+    /// Whether calls enter Python.
+    python: bool,
     /// Threads that the user asked for.
     threads: Option<usize>,
 }
 
 impl Compiled {
     pub fn new(runner: Runner, report: Report, threads: Option<usize>) -> Compiled {
+        let python = runner.recipe.enters_python();
         Compiled {
-            runner,
-            report,
+            ready: OnceLock::from((runner, report)),
+            pending: Mutex::default(),
+            instead: OnceLock::new(),
+            python,
             threads,
         }
+    }
+
+    /// The machine code, after waiting for it if need be.
+    fn ready(&self, py: Python<'_>) -> PyResult<&(Runner, Report)> {
+        if let Some(r) = self.ready.get() {
+            return Ok(r);
+        }
+        py.detach(|| {
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have waited for it meanwhile, with or without success.
+            if let (None, Some(p)) = (self.ready.get(), pending.take()) {
+                let _ = self.ready.set(p.finish()?);
+            }
+            Ok(())
+        })
+        .map_err(raise)?;
+        self.ready
+            .get()
+            .ok_or_else(|| raise(Error::machine("the kernels of this graph were not built")))
+    }
+}
+
+impl Compiled {
+    #[cold]
+    fn run_instead<'py>(
+        &self,
+        f: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let out = match args.len() {
+            1 if let Ok(list) = args.get_borrowed_item(0)?.cast::<PyList>() => {
+                let items = list.to_tuple();
+                list.call_method0(intern!(f.py(), "clear"))?;
+                f.call1(items)?
+            }
+            _ => f.call1(args)?,
+        };
+        let items: Vec<_> = out.try_iter()?.collect::<PyResult<_>>()?;
+        PyTuple::new(f.py(), items)
     }
 }
 
@@ -45,27 +94,48 @@ impl Compiled {
         py: Python<'py>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyTuple>> {
+        if let Some(f) = self.instead.get() {
+            return self.run_instead(f.bind(py), args);
+        }
+        let runner = &self.ready(py)?.0;
         let out = match args.len() {
             1 if let Ok(list) = args.get_borrowed_item(0)?.cast::<PyList>() => {
                 let items: SmallVec<[Bound<'py, PyAny>; 16]> = list.iter().collect();
                 list.call_method0(intern!(py, "clear"))?;
-                self.runner.run(py, items.into_iter())?
+                runner.run(py, items.into_iter())?
             }
-            _ => self.runner.run(py, args.iter())?,
+            _ => runner.run(py, args.iter())?,
         };
         PyTuple::new(py, out)
+    }
+
+    /// Waits until machine code is there; raises what the C compiler, or what loads its work, complains of.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        self.ready(py).map(|_| ())
+    }
+
+    /// Has calls run `function`, since [`Compiled::finish`] failed.
+    fn replace(&self, function: Py<PyAny>) {
+        let _ = self.instead.set(function);
+    }
+
+    /// Whether calls may enter Python.
+    #[getter]
+    fn enters_python(&self) -> bool {
+        self.python
     }
 
     /// How `pickle` writes it: the recipe and the report as bytes, the objects as a list in which operators stand by name.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let this = slf.get();
-        let bytes = serde_json::to_vec(&(&this.runner.recipe, &this.report, this.threads))
+        let (runner, report) = this.ready(py)?;
+        let bytes = serde_json::to_vec(&(&runner.recipe, report, this.threads))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
         let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
         let portable = py.import("inrush._cache")?.getattr("portable")?;
         let mut objects = Vec::new();
-        for o in &this.runner.objects {
+        for o in &runner.objects {
             let o = o.bind(py);
             objects.push(match o.is_instance(&overload)? {
                 true => (true, o.call_method0("name")?),
@@ -78,7 +148,7 @@ impl Compiled {
 
     /// What compiling did: kernels, called operators with reasons, times of the stages in seconds.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let r = &self.report;
+        let (runner, r) = self.ready(py)?;
         let d = PyDict::new(py);
         let stages = PyDict::new(py);
         for (name, took) in &r.stages {
@@ -90,12 +160,12 @@ impl Compiled {
         d.set_item("segments", r.segments)?;
         d.set_item("libraries", &r.libraries)?;
         let mut tuned = r.tuned.clone();
-        if let MachineCode::Gpu(engine) = &self.runner.code {
+        if let MachineCode::Gpu(engine) = &runner.code {
             tuned.extend(engine.tuned());
         }
         d.set_item("tuned", tuned)?;
         d.set_item("untuned", r.untuned)?;
-        d.set_item("python", self.runner.recipe.enters_python())?;
+        d.set_item("python", self.python)?;
         let calls = r
             .calls
             .iter()
@@ -153,14 +223,19 @@ pub fn compile_fx(
             }
             "gpu" => settings.gpu = Some(v.extract()?),
             "interpret" => settings.interpret = v.extract()?,
+            "later" => settings.later = v.extract()?,
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),
         }
     }
-    let (runner, report) = compile::compile(py, gm, &settings, resolve)?;
-    Ok(Compiled {
-        runner,
-        report,
-        threads: settings.threads,
+    Ok(match compile::compile(py, gm, &settings, resolve)? {
+        Outcome::Ready(runner, report) => Compiled::new(runner, report, settings.threads),
+        Outcome::Pending(p) => Compiled {
+            ready: OnceLock::new(),
+            python: p.recipe.enters_python(),
+            pending: Mutex::new(Some(p)),
+            instead: OnceLock::new(),
+            threads: settings.threads,
+        },
     })
 }
 
@@ -188,11 +263,11 @@ pub fn restore(
     let (code, cached) = compile::load(py, &mut recipe, &pool)?;
     report.stages = vec![("restore".into(), start.elapsed())];
     report.cached = cached;
-    Ok(Compiled {
-        runner: Runner::new(recipe, held, code),
+    Ok(Compiled::new(
+        Runner::new(recipe, held, code),
         report,
         threads,
-    })
+    ))
 }
 
 /// The operator of a name like `aten::add.Tensor`.

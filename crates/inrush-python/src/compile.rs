@@ -15,13 +15,14 @@ use inrush_cpu::OpenMp;
 use inrush_graph::{InputKind, NodeId, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
-use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::cc::{Built, Compiler, Target};
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How a graph is compiled, from the user's options.
@@ -44,6 +45,8 @@ pub struct Settings {
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
     pub interpret: bool,
+    /// The C compiler works while the caller goes on; what it finds is told later.
+    pub later: bool,
 }
 
 /// When tiles are measured.
@@ -121,13 +124,45 @@ impl Observer for Watch {
     }
 }
 
+/// What compiling gives.
+pub enum Outcome {
+    Ready(Runner, Report),
+    /// With [`Settings::later`].
+    Pending(Box<Pending>),
+}
+
+/// A graph whose kernels the C compiler works on.
+pub struct Pending {
+    pub recipe: Recipe,
+    objects: Vec<Py<PyAny>>,
+    report: Report,
+    pool: Arc<Pool>,
+    build: JoinHandle<Result<(Option<Built>, Duration), Error>>,
+}
+
+impl Pending {
+    /// Waits for the C compiler, without the interpreter's lock.
+    pub fn finish(self) -> Result<(Runner, Report), Error> {
+        let built = self.build.join();
+        let (object, took) =
+            built.map_err(|_| Error::internal("the thread that builds kernels panicked"))??;
+        let start = Instant::now();
+        let mut report = self.report;
+        let (segments, cached) = load_segments(&self.recipe, &self.pool, object)?;
+        report.cached = cached;
+        (report.stages).push(("build".into(), took + start.elapsed()));
+        let code = MachineCode::Cpu(segments);
+        Ok((Runner::new(self.recipe, self.objects, code), report))
+    }
+}
+
 /// Compiles an FX graph module of ATen operators. `resolve` tells what to call for an FX node; by default its target.
 pub fn compile(
     py: Python<'_>,
     gm: &Bound<'_, PyAny>,
     settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Runner, Report)> {
+) -> PyResult<Outcome> {
     let mut watch = Watch {
         start: Instant::now(),
         report: Report::default(),
@@ -195,6 +230,23 @@ pub fn compile(
         py, &graph, &imported, sequence, &caps, &place, settings, resolve,
     )?;
     watch.add("bind", start.elapsed());
+    if settings.later && recipe.gpu.is_none() {
+        let code = Code::of(&recipe).map_err(raise)?;
+        let build = std::thread::Builder::new()
+            .name("inrush build".into())
+            .spawn(move || {
+                let start = Instant::now();
+                Ok((code.map(Code::build).transpose()?, start.elapsed()))
+            })
+            .map_err(|e| raise(Error::machine(format!("cannot start a thread: {e}"))))?;
+        return Ok(Outcome::Pending(Box::new(Pending {
+            recipe,
+            objects,
+            report: watch.report,
+            pool,
+            build,
+        })));
+    }
     let start = Instant::now();
     let (code, cached) = load(py, &mut recipe, &pool)?;
     watch.report.cached = cached;
@@ -203,7 +255,8 @@ pub fn compile(
         engine.tune_at_call(tuning);
     }
     watch.add("build", start.elapsed());
-    Ok((Runner::new(recipe, objects, code), watch.report))
+    let runner = Runner::new(recipe, objects, code);
+    Ok(Outcome::Ready(runner, watch.report))
 }
 
 /// Where a graph runs.
@@ -278,7 +331,14 @@ pub fn load(
 ) -> PyResult<(MachineCode, Option<bool>)> {
     gpu::Engine::adapt(py, recipe)?;
     let Some(g) = &recipe.gpu else {
-        let (segments, cached) = py.detach(|| load_segments(recipe, pool)).map_err(raise)?;
+        let load = || {
+            load_segments(
+                recipe,
+                pool,
+                Code::of(recipe)?.map(Code::build).transpose()?,
+            )
+        };
+        let (segments, cached) = py.detach(load).map_err(raise)?;
         return Ok((MachineCode::Cpu(segments), cached));
     };
     let (mut binaries, mut cached) = (Vec::new(), None);
@@ -291,21 +351,45 @@ pub fn load(
     Ok((MachineCode::Gpu(Box::new(engine)), cached))
 }
 
+/// C source of a graph's kernels, and what builds it: found by the caller, since the environment that says where is not for
+/// threads to read.
+struct Code {
+    pieces: Vec<String>,
+    target: Target,
+    compiler: Compiler,
+    cache: Cache,
+}
+
+impl Code {
+    /// Nothing where there are no kernels.
+    fn of(recipe: &Recipe) -> Result<Option<Code>, Error> {
+        if recipe.pieces.iter().all(|p| p.is_empty()) {
+            return Ok(None);
+        }
+        let target = Target {
+            isa: recipe.isa()?,
+            vector_math: recipe.vector_math,
+        };
+        Ok(Some(Code {
+            pieces: recipe.pieces.clone(),
+            target,
+            compiler: Compiler::find()?,
+            cache: Cache::open_default(),
+        }))
+    }
+
+    /// The shared object, from the cache or built.
+    fn build(self) -> Result<Built, Error> {
+        (self.compiler).build(&self.pieces, &self.target, &self.cache)
+    }
+}
+
 /// Machine code for a recipe's segments on the CPU.
 fn load_segments(
     recipe: &Recipe,
     pool: &Arc<Pool>,
+    object: Option<Built>,
 ) -> Result<(Vec<Option<Loaded>>, Option<bool>), Error> {
-    let object = match recipe.pieces.iter().all(|p| p.is_empty()) {
-        true => None,
-        false => {
-            let target = Target {
-                isa: recipe.isa()?,
-                vector_math: recipe.vector_math,
-            };
-            Some(Compiler::find()?.build(&recipe.pieces, &target, &Cache::open_default())?)
-        }
-    };
     let segments = recipe
         .steps
         .iter()
