@@ -275,7 +275,7 @@ fn a_long_chain_becomes_kernels_of_bounded_size() {
         _ = writeln!(t, "b{k} t: f32[64, 64]{layout} = temp");
     }
     for k in 1..=n {
-        let other = if k > 10 { k - 10 } else { 0 };
+        let other = k.saturating_sub(10);
         let other = if k % 7 == 0 { other } else { k - 1 };
         _ = writeln!(
             t,

@@ -58,6 +58,9 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
     let (from, to) = (run.block(2), run.block(run.count - 2));
     let shift = to - from;
     let (reads, slots, first_reads) = reads(whole, &defs, &run)?;
+    if overwritten(whole, &run, &reads, slots) {
+        return None;
+    }
     let kept = |k: usize| k < from || k >= to;
     // Inputs that nothing reads but blocks left out.
     let mut read = vec![(false, false); whole.values.len()];
@@ -244,6 +247,20 @@ fn renamed(arg: &Arg, rename: &impl Fn(ValueId) -> Option<ValueId>) -> Option<Ar
             Arg::Values(vs.iter().map(one).collect::<Option<_>>()?)
         }
         other => other.clone(),
+    })
+}
+
+/// Whether a block that is to be left out reads an input that gets new contents, unless the last block reads it too and so
+/// keeps it as it was until then.
+fn overwritten(graph: &Graph, run: &Run, reads: &[ValueId], slots: usize) -> bool {
+    let inner = &reads[2 * slots..(run.count - 2) * slots];
+    let last = &reads[(run.count - 1) * slots..];
+    graph.outputs.iter().any(|o| match o.kind {
+        OutputKind::Mutation { input } => {
+            let v = graph.inputs.get(input).map(|i| i.value);
+            v.is_some_and(|v| inner.contains(&v) && !last.contains(&v))
+        }
+        OutputKind::User { .. } => false,
     })
 }
 

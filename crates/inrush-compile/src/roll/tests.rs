@@ -222,6 +222,54 @@ fn inner_results_that_are_read_behind_the_run() {
     assert!(matches!(rolled(&t.end(&[y]), &caps), Outcome::NoRun));
 }
 
+/// Each block computes something of its weight alone, which runs when weights are loaded.
+#[test]
+fn blocks_with_work_at_load() {
+    let mut t = Text::new();
+    let mut x = t.add(T, "input 0");
+    let ws: Vec<usize> = (0..16)
+        .map(|k| t.add("f32[32, 32]", &format!("parameter w{k}")))
+        .collect();
+    for w in ws {
+        let w = t.add("f32[32, 32]", &format!("aten.exp.default(%{w})"));
+        let w = t.add("f32[32, 32]", &format!("aten.softmax.int(%{w}, 1)"));
+        let y = t.add(T, &format!("aten.mm.default(%{x}, %{w})"));
+        x = t.add(T, &format!("aten.softmax.int(%{y}, 1)"));
+    }
+    same(&t.end(&[x]));
+}
+
+/// An input that an inner block reads gets new contents, which depend on nothing in the blocks.
+#[test]
+fn inputs_that_are_overwritten() {
+    let text = |inputs: usize, target: usize| {
+        let mut t = Text::new();
+        let mut x = t.add(T, "input 0");
+        let ws: Vec<usize> = (0..inputs)
+            .map(|k| t.add("f32[32, 32]", &format!("input {}", k + 1)))
+            .collect();
+        let new = t.add("f32[32, 32]", &format!("aten.exp.default(%{})", ws[target]));
+        for k in 0..16 {
+            let w = ws[k % inputs];
+            let y = t.add(T, &format!("aten.mm.default(%{x}, %{w})"));
+            x = t.add(T, &format!("aten.softmax.int(%{y}, 1)"));
+        }
+        let mut text = t.end(&[x]);
+        writeln!(text, "mutate {}: %{new}", target + 1).expect("a string");
+        text
+    };
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    assert!(matches!(rolled(&text(16, 7), &caps), Outcome::NoRun));
+    // Only the first block reads the one that is overwritten, or all of them do.
+    for text in [text(16, 0), text(1, 0)] {
+        if let Outcome::Rolled(plan) = rolled(&text, &caps) {
+            let straight =
+                Run { observer: &mut () }.straight(graph(&text), &caps, &Default::default());
+            assert_eq!(plan.print(), straight.expect("compiles").0.print());
+        }
+    }
+}
+
 #[test]
 fn sizes_may_be_symbolic() {
     let text = blocks(14, 14, "parameter", last).replace("f32[8, 32]", "f32[s, 32]");
