@@ -5,7 +5,7 @@ usage: setup_env.py [--bench | --clang] [--dir DIR] [--check]
 Does nothing when the environment is already there and its stamp matches the requirements, so it is safe to call before every
 test run. Prints the path of the environment's interpreter, and nothing else, on stdout. Exit code 3 when this machine
 cannot provide it. `--bench` takes requirements-bench.txt instead (the model zoo, scikit-learn), `--clang`
-requirements-clang.txt (a C compiler for every target, 100 MB).
+requirements-clang.txt (a C compiler for every target and an emulator, 120 MB).
 
 pip's own settings apply: with PIP_EXTRA_INDEX_URL naming PyTorch's index of CPU-only wheels the download shrinks from
 about 2.7 GB to 0.2 GB on Linux.
@@ -141,7 +141,7 @@ def main():
     options = parser.parse_args()
     requirements = os.path.join(HERE, "requirements%s.txt" % options.kind)
     directory = os.path.abspath(options.dir or os.path.join(HERE, "..", ".venv" + options.kind))
-    probe = "import ziglang" if options.kind == "-clang" else "import torch, numpy, safetensors; torch.zeros(2) + 1"
+    probe = "import ziglang, unicorn" if options.kind == "-clang" else "import torch, numpy, safetensors; torch.zeros(2) + 1"
     try:
         interpreter, version = find_interpreter()
         stamp = stamp_of(requirement_files(requirements), version)

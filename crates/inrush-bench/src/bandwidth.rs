@@ -118,7 +118,7 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
             .map_err(|e| e.context(case.name))?;
         let inputs = run::random_inputs(&model, &[])?;
         let mut copy = Copy::new(case.elements / 2, pool.clone())?;
-        let turn = Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0) / ROUNDS as f64);
+        let turn = Duration::from_secs_f64(a.seconds / ROUNDS as f64);
         let [mut own, mut other, mut share] = [const { Vec::new() }; 3];
         let [mut best_own, mut best_copy] = [f64::INFINITY; 2];
         for _ in 0..ROUNDS {

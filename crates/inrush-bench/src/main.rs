@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Seconds to measure each latency for
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = inrush_cli::args::seconds)]
     pub seconds: f64,
     /// Cold compiles of each archive; the table shows the median
     #[arg(long, value_name = "N", default_value_t = 3)]

@@ -526,6 +526,15 @@ fn random_groups_agree_without_vectors() {
     agree(&Caps::cpu(Isa::Scalar, 1), 1000..1015);
 }
 
+/// NEON code, where `cargo xtask test` found an emulator for it.
+#[test]
+fn random_groups_agree_on_neon() {
+    match levels().iter().find(|c| c.isa == Isa::Neon) {
+        Some(caps) => agree(caps, 2000..2020),
+        None => println!("skipped: INRUSH_CLANG and INRUSH_UNICORN name no compiler and emulator"),
+    }
+}
+
 #[test]
 #[ignore = "prints programs"]
 fn show() {

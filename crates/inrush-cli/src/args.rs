@@ -60,7 +60,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub output: Option<PathBuf>,
     /// Largest accepted error: norm of the difference over norm of the expected output
-    #[arg(long, value_name = "X", default_value_t = 1e-4)]
+    #[arg(long, value_name = "X", default_value_t = 1e-4, value_parser = tolerance)]
     pub tolerance: f64,
     /// Value of a symbolic size for random inputs, as NAME=N; may be repeated
     #[arg(long, value_name = "NAME=N")]
@@ -74,7 +74,7 @@ pub struct RunArgs {
     )]
     pub seed: i64,
     /// Seconds to measure the latency for
-    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
     /// Print one line of JSON instead of text
     #[arg(long)]
@@ -103,7 +103,7 @@ pub struct BenchArgs {
     #[arg(required = true)]
     pub models: Vec<PathBuf>,
     /// Seconds to measure each model for
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
     /// Compile without the build cache, as on a first run
     #[arg(long)]
@@ -122,6 +122,9 @@ pub struct ExplainArgs {
     /// The page to write
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
     pub output: PathBuf,
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub target: TargetArgs,
 }
@@ -133,6 +136,9 @@ pub struct InspectArgs {
     /// import, normalize, decompose, lower, fuse, tile, emit, wrap, refusals or summary
     #[arg(long, value_name = "STAGE", default_value = "summary")]
     pub stage: String,
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub target: TargetArgs,
 }
@@ -149,4 +155,25 @@ pub struct CacheArgs {
     /// Remove every entry
     #[arg(long)]
     pub clear: bool,
+    /// Print one line of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A time to measure for.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+    match (0.0..=600.0).contains(&value) {
+        true => Ok(value),
+        false => Err("must be between 0 and 600".into()),
+    }
+}
+
+/// An error that is accepted.
+fn tolerance(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+    match value >= 0.0 {
+        true => Ok(value),
+        false => Err("must not be negative".into()),
+    }
 }

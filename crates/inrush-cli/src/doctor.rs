@@ -1,6 +1,7 @@
 //! `inrush doctor` and `inrush cache`.
 
 use crate::args::{CacheArgs, DoctorArgs};
+use crate::out::say;
 use inrush_base::{Error, Result};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target, has_vector_math};
@@ -93,15 +94,15 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
                 )
             })
             .collect();
-        println!("{}", serde_json::Value::Object(map));
+        say!("{}", serde_json::Value::Object(map))?;
     } else {
         for f in &findings {
-            println!(
+            say!(
                 "{} {:<12} {}",
                 if f.ok { "ok  " } else { "FAIL" },
                 f.what,
                 f.detail
-            );
+            )?;
         }
     }
     Ok(if healthy {
@@ -132,12 +133,24 @@ pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     } else {
         cache.usage()
     };
-    println!(
-        "{}: {} objects, {:.1} MB{}",
-        cache.dir().display(),
-        usage.entries,
-        usage.bytes as f64 / 1e6,
-        if a.clear { ", removed" } else { "" }
-    );
+    let dir = cache.dir().display();
+    if a.json {
+        say!(
+            "{}",
+            serde_json::json!({
+                "dir": dir.to_string(),
+                "objects": usage.entries,
+                "bytes": usage.bytes,
+                "removed": a.clear,
+            })
+        )?;
+    } else {
+        say!(
+            "{dir}: {} objects, {:.1} MB{}",
+            usage.entries,
+            usage.bytes as f64 / 1e6,
+            if a.clear { ", removed" } else { "" }
+        )?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ mod memory;
 mod page;
 
 use crate::args::ExplainArgs;
+use crate::out::say;
 use crate::session;
 use inrush_base::{Error, Result};
 use inrush_compile::{Observer, Options};
@@ -63,14 +64,22 @@ pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
     }
     let report = match Package::is_package(&a.model) {
         true => of_package(&a.model)?,
-        false => of_archive(a).map_err(|e| e.in_file(shown))?,
+        false => of_archive(a).map_err(|e| e.in_file(shown.clone()))?,
     };
     let page = page::page(&report);
     write_whole(&a.output, |f| {
         f.write_all(page.as_bytes())
             .map_err(|e| cannot_write(&a.output, &e))
     })?;
-    println!("{}", a.output.display());
+    let written = a.output.display();
+    if a.json {
+        say!(
+            "{}",
+            serde_json::json!({"model": shown, "report": written.to_string()})
+        )?;
+    } else {
+        say!("{written}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `inrush inspect`: a model at any stage.
 
 use crate::args::InspectArgs;
+use crate::out::say;
 use crate::session;
 use inrush_base::{Error, Result};
 use inrush_compile::{Observer, Options, STAGES};
@@ -38,17 +39,14 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
             ))
             .in_file(name));
         }
-        show(&p.program.to_string());
-        return Ok(ExitCode::SUCCESS);
+        return show(a, &p.program.to_string());
     }
     let archive = session::open_archive(&a.model)?;
     if stage == "summary" {
-        show(&archive.summary());
-        return Ok(ExitCode::SUCCESS);
+        return show(a, &archive.summary());
     }
     if stage == "import" {
-        show(&archive.graph.print());
-        return Ok(ExitCode::SUCCESS);
+        return show(a, &archive.graph.print());
     }
     let caps = session::caps(&a.target)?;
     let mut keep = Keep { stage, text: None };
@@ -64,17 +62,25 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     .map_err(|e| e.in_file(name));
     // A stage that was reached is shown even when a later one failed.
     match (keep.text, compiled) {
-        (Some(text), _) => show(&text),
-        (None, Ok(c)) => show(&c.refusals.lines().join("\n")),
-        (None, Err(e)) => return Err(e),
+        (Some(text), _) => show(a, &text),
+        (None, Ok(c)) => show(a, &c.refusals.lines().join("\n")),
+        (None, Err(e)) => Err(e),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to stdout; a reader that closes the pipe early is no error.
-fn show(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.write_all(b"\n");
+/// Prints a text of the model, as it is or inside a line of JSON.
+fn show(a: &InspectArgs, text: &str) -> Result<ExitCode> {
+    if a.json {
+        say!(
+            "{}",
+            serde_json::json!({
+                "model": a.model.display().to_string(),
+                "stage": a.stage,
+                "text": text,
+            })
+        )?;
+    } else {
+        say!("{text}")?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

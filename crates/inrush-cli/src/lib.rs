@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod explain;
 pub mod inspect;
 pub mod io;
+pub mod out;
 pub mod package;
 pub mod progress;
 pub mod run;

@@ -31,7 +31,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
         Command::Doctor(a) => inrush_cli::doctor::doctor(&a),
         Command::Cache(a) => inrush_cli::doctor::cache(&a),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "inrush", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "inrush", &mut script);
+            inrush_cli::out::bytes(&script)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,6 +1,7 @@
 //! `inrush compile`: an archive into a package.
 
 use crate::args::CompileArgs;
+use crate::out::say;
 use crate::progress::Progress;
 use crate::session;
 use inrush_base::{Error, Result};
@@ -53,15 +54,15 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
             "compile_ms": ms,
             "bytes": bytes,
         });
-        println!("{line}");
+        say!("{line}")?;
     } else {
-        println!(
+        say!(
             "{} for {} in {ms:.0} ms: {} ({:.1} MB)",
             a.model.display(),
             caps,
             a.output.display(),
             bytes as f64 / 1e6
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

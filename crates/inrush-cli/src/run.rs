@@ -1,6 +1,7 @@
 //! `inrush run`.
 
 use crate::args::RunArgs;
+use crate::out::say;
 use crate::{compare, io, session};
 use inrush_base::{DType, Error, Result};
 use inrush_program::{InputType, Step, SymbolSource};
@@ -51,11 +52,7 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             .collect();
         io::write(path, &tensors)?;
     }
-    let latency = measure(
-        &s.model,
-        &inputs,
-        Duration::from_secs_f64(a.seconds.clamp(0.0, 600.0)),
-    )?;
+    let latency = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds))?;
     let counts = Counts::of(&s.model);
     let failed = report
         .max_rel_err
@@ -93,54 +90,55 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             "max_rel_err": report.max_rel_err,
             "accuracy": report.accuracy.map(|(r, n)| r as f64 / n as f64),
         });
-        println!("{line}");
+        say!("{line}")?;
     } else {
-        println!(
+        say!(
             "{}  on {}, {} threads",
             a.model.display(),
             s.caps,
             s.caps.threads
-        );
+        )?;
         match s.cached {
             Some(cached) => {
                 let build = s.times.build();
-                println!(
+                say!(
                     "  compile  {:.1} ms (graph {:.1}, C compiler {:.1}{})",
                     ms(s.times.compile()),
                     ms(s.times.compile() - build),
                     ms(build),
                     if cached { ", from the cache" } else { "" }
-                );
+                )?;
             }
-            None => println!("  compile  none: a compiled package"),
+            None => say!("  compile  none: a compiled package")?,
         }
-        println!("  load     {:.1} ms", ms(s.times.load));
-        println!(
+        say!("  load     {:.1} ms", ms(s.times.load))?;
+        say!(
             "  run      {:.3} ms (median of {}, best {:.3}) on {source}",
             ms(latency.median),
             latency.count,
             ms(latency.best)
-        );
-        println!(
+        )?;
+        say!(
             "  kernels  {} fused, {} matrix products or convolutions, 0 extern calls",
-            counts.kernels, counts.contractions
-        );
-        println!(
+            counts.kernels,
+            counts.contractions
+        )?;
+        say!(
             "  memory   {:.2} MB a call, weights aside",
             peak as f64 / 1e6
-        );
+        )?;
         if let Some(e) = report.max_rel_err {
             let verdict = if failed { "FAILED" } else { "ok" };
-            println!(
+            say!(
                 "  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}",
                 a.tolerance
-            );
+            )?;
         }
         if let Some((right, n)) = report.accuracy {
-            println!(
+            say!(
                 "  accuracy {:.2} % ({right} of {n})",
                 100.0 * right as f64 / n.max(1) as f64
-            );
+            )?;
         }
     }
     if failed {

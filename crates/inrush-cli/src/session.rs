@@ -7,7 +7,7 @@ use inrush_compile::{Compiled, Observer, Options};
 use inrush_package::Package;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{Bound, Model, Parts, Pool, Tensor, Value, WeightSource, WeightView};
+use inrush_runtime::{Bound, Model, Pool, Tensor, Value, WeightSource, WeightView};
 use inrush_torch::Sample;
 use std::path::Path;
 use std::sync::Arc;
@@ -225,43 +225,10 @@ fn open_package(
     let start = Instant::now();
     progress.step("load".into());
     let package = Package::open(path)?;
-    let t = &package.target;
-    let isa = Isa::parse(&t.isa).filter(|i| inrush_cpu::available().contains(i));
-    let (Some(isa), true) = (
-        isa,
-        t.arch == std::env::consts::ARCH && t.os == std::env::consts::OS,
-    ) else {
-        return Err(Error::machine(format!(
-            "the package was compiled for {} {} {}, this machine is {} {} {}",
-            t.os,
-            t.arch,
-            t.isa,
-            std::env::consts::OS,
-            std::env::consts::ARCH,
-            inrush_cpu::detect().name()
-        ))
-        .in_file(path.display().to_string()));
-    };
-    caps.isa = isa;
-    package
-        .check_weights()
-        .map_err(|e| e.in_file(path.display().to_string()))?;
-    // The loader wants a file of its own; it goes when the code has been mapped.
-    let fail = |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
-    let object = tempfile::Builder::new()
-        .prefix("inrush-")
-        .suffix(".so")
-        .tempfile()
-        .map_err(fail)?;
-    std::fs::write(object.path(), package.object()).map_err(fail)?;
-    let program = package.program.clone();
-    let parts = Parts {
-        program,
-        object: object.path(),
-        weights: Box::new(PackageWeights(package)),
-        pool,
-    };
-    let model = Model::from_parts(parts).map_err(|e| e.in_file(path.display().to_string()))?;
+    let isa = Isa::parse(&package.target.isa);
+    let model =
+        Model::from_package(package, pool).map_err(|e| e.in_file(path.display().to_string()))?;
+    caps.isa = isa.unwrap_or(caps.isa);
     let times = Times {
         load: start.elapsed(),
         ..Times::default()
@@ -297,19 +264,6 @@ struct ArchiveWeights(inrush_torch::Weights);
 impl WeightSource for ArchiveWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
         self.0.view(name).map(|w| WeightView {
-            dtype: w.dtype,
-            sizes: w.sizes,
-            strides: w.strides,
-            bytes: w.bytes,
-        })
-    }
-}
-
-struct PackageWeights(Package);
-
-impl WeightSource for PackageWeights {
-    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.0.weight(name).map(|w| WeightView {
             dtype: w.dtype,
             sizes: w.sizes,
             strides: w.strides,

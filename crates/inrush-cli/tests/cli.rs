@@ -426,3 +426,93 @@ fn completion_and_help() {
         assert!(help.contains(c), "{c}");
     }
 }
+
+/// Every command that prints JSON prints one line of it, with the keys that scripts look for.
+#[test]
+fn json_of_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let html = dir.path().join("r.html").display().to_string();
+    let package = dir.path().join("p.inrush").display().to_string();
+    let model = digits("pt2");
+    let commands: [(&[&str], &[&str]); 7] = [
+        (
+            &["run", &model, "--seconds", "0"],
+            &["run_ms", "peak_bytes"],
+        ),
+        (&["compile", &model, "-o", &package], &["package", "bytes"]),
+        (
+            &["bench", &model, "--seconds", "0"],
+            &["run_ms", "graph_ms"],
+        ),
+        (&["explain", &model, "-o", &html], &["report"]),
+        (&["inspect", &model, "--stage", "wrap"], &["stage", "text"]),
+        (&["doctor"], &["cache", "build"]),
+        (&["cache"], &["dir", "objects", "bytes"]),
+    ];
+    for (args, keys) in commands {
+        let all: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+        let out = inrush(dir.path(), &[], &all);
+        let line = json(&out);
+        assert_eq!(text(&out.stdout).lines().count(), 1, "{args:?}");
+        for key in keys {
+            assert!(!line[key].is_null(), "{args:?}: no `{key}` in {line}");
+        }
+    }
+}
+
+/// A reader that has seen enough is no error; a full disk behind standard output is the machine's fault.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_output_may_be_closed_or_full() {
+    use std::process::Stdio;
+    let dir = tempfile::tempdir().unwrap();
+    let html = dir.path().join("r.html").display().to_string();
+    let model = digits("pt2");
+    let commands: [&[&str]; 7] = [
+        &["run", &model, "--seconds", "0"],
+        &["run", &model, "--seconds", "0", "--json"],
+        &["bench", &model, "--seconds", "0"],
+        &["explain", &model, "-o", &html],
+        &["inspect", &model, "--stage", "emit"],
+        &["cache"],
+        &["completion", "bash"],
+    ];
+    for args in commands {
+        let with = |stdout: Stdio| {
+            Command::new(env!("CARGO_BIN_EXE_inrush"))
+                .args(args)
+                .env("INRUSH_CACHE_DIR", dir.path())
+                .stdout(stdout)
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let mut closed = with(Stdio::piped());
+        drop(closed.stdout.take());
+        let closed = closed.wait_with_output().unwrap();
+        assert!(closed.status.success(), "{args:?}: {closed:?}");
+        assert!(closed.stderr.is_empty(), "{args:?}: {closed:?}");
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let full = with(full.into()).wait_with_output().unwrap();
+        fails(&full, 3, &["standard output"]);
+    }
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for wrong in [
+        ["--seconds", "nan"],
+        ["--seconds", "-1"],
+        ["--seconds", "1e9"],
+        ["--tolerance", "nan"],
+        ["--tolerance", "-1"],
+    ] {
+        let option = format!("{}={}", wrong[0], wrong[1]);
+        let out = inrush(dir.path(), &[], &["run", &digits("pt2"), &option]);
+        fails(&out, 2, &[wrong[0]]);
+    }
+}

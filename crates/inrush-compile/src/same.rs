@@ -3,7 +3,7 @@
 //! Models repeat their blocks. Two steps with equal words differ in nothing that the stages tile and emit look at, so these
 //! run once for both.
 
-use inrush_loops::{Axis, Body, BufId, Check, Loops, Stmt};
+use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
 use inrush_sched::Step;
 use std::hash::{Hash, Hasher};
 
@@ -99,13 +99,8 @@ impl Writer {
                 }
                 other => {
                     2u8.hash(&mut self.words);
+                    // A check names its operator: others have another message.
                     other.hash(&mut self.words);
-                    // The message of a check names the operator.
-                    if let Stmt::Indirect { check, .. } = other
-                        && *check != Check::None
-                    {
-                        body.origins.last().hash(&mut self.words);
-                    }
                 }
             }
         }

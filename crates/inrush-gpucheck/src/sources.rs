@@ -82,7 +82,10 @@ fn operator_case(folder: &Path, name: &str, case: &Json, out: &mut Writer) -> Re
     let mut weights = BTreeMap::new();
     for name in model.weights.names() {
         if let Some(view) = model.weights.view(name) {
-            weights.insert(name.to_string(), weight(&view)?);
+            weights.insert(
+                name.to_string(),
+                Tensor::from_strided(view.dtype, view.sizes, view.strides, view.bytes)?,
+            );
         }
     }
     let loops = lowered(model.graph)?;
@@ -111,20 +114,4 @@ fn operator_case(folder: &Path, name: &str, case: &Json, out: &mut Writer) -> Re
         symbols: BTreeMap::new(),
     };
     out.program(name, &loops, Some(&given))
-}
-
-/// A weight as its strides lay it out, in row-major order.
-fn weight(view: &inrush_torch::WeightView) -> Result<Tensor> {
-    let mut t = Tensor::zeros(view.dtype, view.sizes)?;
-    let size = view.dtype.size();
-    for k in 0..t.numel() {
-        let (mut rest, mut at) = (k as i64, 0);
-        for (n, s) in view.sizes.iter().zip(view.strides).rev() {
-            at += rest % n * s;
-            rest /= n;
-        }
-        let at = at as usize * size;
-        t.data[k * size..(k + 1) * size].copy_from_slice(&view.bytes[at..at + size]);
-    }
-    Ok(t)
 }

@@ -48,6 +48,33 @@ impl Tensor {
         })
     }
 
+    /// What strides lay out over `bytes`, which start at the element with coordinates zero.
+    ///
+    /// # Errors
+    /// An element outside of `bytes`.
+    pub fn from_strided(
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        let mut t = Tensor::zeros(dtype, sizes)?;
+        let size = dtype.size();
+        for (k, to) in t.data.chunks_exact_mut(size).enumerate() {
+            let (mut rest, mut at) = (k as i64, 0i64);
+            for (n, s) in sizes.iter().zip(strides).rev() {
+                at = at.saturating_add((rest % n).saturating_mul(*s));
+                rest /= n;
+            }
+            let from = usize::try_from(at)
+                .ok()
+                .and_then(|at| bytes.get(at.checked_mul(size)?..)?.get(..size))
+                .ok_or_else(|| Error::input("a tensor lies outside its bytes"))?;
+            to.copy_from_slice(from);
+        }
+        Ok(t)
+    }
+
     /// A tensor of the given elements, each converted to `dtype`.
     pub fn from_scalars(dtype: DType, sizes: &[i64], values: &[Scalar]) -> Result<Tensor> {
         let mut t = Tensor::zeros(dtype, sizes)?;

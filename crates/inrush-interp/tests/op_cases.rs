@@ -71,7 +71,10 @@ fn run_case(folder: &Path, case: &Json) -> Result<()> {
     let mut weights = BTreeMap::new();
     for name in model.weights.names() {
         let view = model.weights.view(name).expect("a name that was listed");
-        weights.insert(name.to_string(), weight(&view)?);
+        weights.insert(
+            name.to_string(),
+            Tensor::from_strided(view.dtype, view.sizes, view.strides, view.bytes)?,
+        );
     }
     let graph = inrush_aten::normalize(model.graph)?;
     let normalized = graph.clone();
@@ -153,22 +156,6 @@ fn of_graph(graph: &inrush_graph::Graph) -> Result<Evaluator<'_>> {
             inrush_interp::graph(graph, inputs, weights, &BTreeMap::new())
         }),
     })
-}
-
-/// A weight as its strides lay it out, in row-major order.
-fn weight(view: &inrush_torch::WeightView) -> Result<Tensor> {
-    let mut t = Tensor::zeros(view.dtype, view.sizes)?;
-    let size = view.dtype.size();
-    for k in 0..t.numel() {
-        let (mut rest, mut at) = (k as i64, 0);
-        for (n, s) in view.sizes.iter().zip(view.strides).rev() {
-            at += rest % n * s;
-            rest /= n;
-        }
-        let at = at as usize * size;
-        t.data[k * size..(k + 1) * size].copy_from_slice(&view.bytes[at..at + size]);
-    }
-    Ok(t)
 }
 
 fn run_once(

@@ -550,15 +550,16 @@ impl Lowering<'_, '_> {
                 return Ok(None);
             }
         };
+        let origin = check.origin().or(self.body.origins.last().copied());
         let check = match check {
             loops::Check::None => None,
-            loops::Check::Index => Some(format!(
+            loops::Check::Index(_) => Some(format!(
                 "index out of range for a dimension of size {}",
                 self.b.exprs().show(*size)
             )),
             // On GPUs eager does not raise either: the quotient means nothing there.
-            loops::Check::Divisor if self.b.reuse != Reuse::Nest => None,
-            loops::Check::Divisor => {
+            loops::Check::Divisor(_) if self.b.reuse != Reuse::Nest => None,
+            loops::Check::Divisor(_) => {
                 Some("ZeroDivisionError: an integer is divided by zero".into())
             }
         };
@@ -597,10 +598,7 @@ impl Lowering<'_, '_> {
         let name = self.b.exprs().index_sym(position, *size);
         self.rename.insert(*sym, self.b.exprs().sym_expr(name));
         let check = check.map(|message| {
-            self.b.checks.push(Check {
-                origin: self.body.origins.last().copied(),
-                message,
-            });
+            self.b.checks.push(Check { origin, message });
             (self.b.checks.len() - 1) as u32
         });
         let id = self.b.value(Value {

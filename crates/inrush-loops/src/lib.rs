@@ -122,10 +122,29 @@ pub enum Node {
 pub enum Check {
     /// Nothing: it never is.
     None,
-    /// An index that names no element.
-    Index,
+    /// An index that names no element. With the operator that takes it: bodies of several operators become one.
+    Index(Option<OriginId>),
     /// An integer was divided by zero: the value is 0 where it was not, and the extent is 2 so that the symbol stays.
-    Divisor,
+    Divisor(Option<OriginId>),
+}
+
+impl Check {
+    /// The operator that an error names.
+    pub fn origin(self) -> Option<OriginId> {
+        match self {
+            Check::None => None,
+            Check::Index(o) | Check::Divisor(o) => o,
+        }
+    }
+
+    /// With `origin` where no operator is named yet.
+    pub fn or(self, origin: Option<OriginId>) -> Check {
+        match self {
+            Check::None => Check::None,
+            Check::Index(o) => Check::Index(o.or(origin)),
+            Check::Divisor(o) => Check::Divisor(o.or(origin)),
+        }
+    }
 }
 
 /// One loop nest. `axes[..outer]` are parallel axes, `axes[outer..]` reduction axes.

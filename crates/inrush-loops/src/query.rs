@@ -261,6 +261,16 @@ impl StoreMode {
 }
 
 impl Body {
+    /// Checks that name no operator name the body's own, the last of its origins.
+    pub fn name_checks(&mut self) {
+        let own = self.origins.last().copied();
+        for s in &mut self.stmts {
+            if let Stmt::Indirect { check, .. } = s {
+                *check = check.or(own);
+            }
+        }
+    }
+
     pub fn stmt(&self, s: StmtId) -> &Stmt {
         &self.stmts[s.index()]
     }

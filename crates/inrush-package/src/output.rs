@@ -30,7 +30,10 @@ pub fn write_whole(
         (dir, false) => builder.tempfile_in(dir.unwrap_or(Path::new("."))),
     }
     // The temporary name says nothing to the user.
-    .map_err(|e| cannot_write(path, &io::Error::from(e.kind())))?;
+    .map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => cannot_write(path, &"there is no such folder"),
+        kind => cannot_write(path, &kind),
+    })?;
     let mut out = BufWriter::new(file.as_file());
     fill(&mut out)?;
     out.flush().map_err(fail)?;

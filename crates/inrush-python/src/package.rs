@@ -9,9 +9,9 @@ use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Options;
 use inrush_package::{Package, Target as Machine, WeightData};
 use inrush_program::{InputType, Output, Program, SymbolSource};
+use inrush_runtime::Model;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{Model, Parts, WeightSource, WeightView};
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -86,30 +86,7 @@ pub fn load_package(
     let model = py
         .detach(|| {
             let package = Package::open(&path)?;
-            let t = &package.target;
-            let runs = Isa::parse(&t.isa).is_some_and(|i| inrush_cpu::available().contains(&i));
-            if !runs || t.arch != std::env::consts::ARCH || t.os != std::env::consts::OS {
-                return Err(Error::machine(format!(
-                    "the package was compiled for {} {} {}, which this machine cannot run",
-                    t.os, t.arch, t.isa
-                )));
-            }
-            package.check_weights()?;
-            // The loader wants a file of its own; it goes when the code has been mapped.
-            let fail =
-                |e: std::io::Error| Error::machine(format!("cannot write a temporary file: {e}"));
-            let object = tempfile::Builder::new()
-                .prefix("inrush-")
-                .suffix(".so")
-                .tempfile()
-                .map_err(fail)?;
-            std::fs::write(object.path(), package.object()).map_err(fail)?;
-            Model::from_parts(Parts {
-                program: package.program.clone(),
-                object: object.path(),
-                weights: Box::new(PackageWeights(package)),
-                pool: pool.clone(),
-            })
+            Model::from_package(package, pool.clone())
         })
         .map_err(|e| raise(e.in_file(path.display().to_string())))?;
     model.set_seed(seed);
@@ -193,18 +170,5 @@ fn recipe(program: Program) -> Recipe {
                 program,
             }),
         }],
-    }
-}
-
-struct PackageWeights(Package);
-
-impl WeightSource for PackageWeights {
-    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.0.weight(name).map(|w| WeightView {
-            dtype: w.dtype,
-            sizes: w.sizes,
-            strides: w.strides,
-            bytes: w.bytes,
-        })
     }
 }

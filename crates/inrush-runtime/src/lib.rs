@@ -1,6 +1,7 @@
 //! Runs programs: C builds, the content-addressed build cache, the executor, the model container.
 //!
-//! Does not know: any compiler crate. It is handed a program, C source (or a built object) and weights.
+//! Does not know: any compiler crate. It is handed a program, C source (or a built object) and weights,
+//! or a package of all three.
 
 mod arena;
 mod bind;
@@ -9,6 +10,7 @@ pub mod cc;
 mod contract;
 mod exec;
 mod model;
+mod package;
 mod planned;
 pub mod tensor;
 mod together;

@@ -22,8 +22,9 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
             .arg(root().join("python").join("gen_op_cases.py"))
             .arg(&cases))?;
         gpu_kernels(&python)?;
-        if let Some(clang) = clang() {
+        if let Some((clang, unicorn)) = clang() {
             env.push(("INRUSH_CLANG", clang));
+            env.push(("INRUSH_UNICORN", unicorn));
         }
         env.push(("INRUSH_OP_CASES", cases.display().to_string()));
         env.push(("INRUSH_PYTHON", python));
@@ -93,19 +94,33 @@ fn install(python: &str) -> Result<(), String> {
         .arg(&wheel))
 }
 
-/// A clang with all targets, from an environment of its own: a test builds the C of the file tests with it, for vectors that this
-/// machine may not have.
-fn clang() -> Option<String> {
-    step("clang (100 MB the first time)");
-    let at = "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'))";
-    let found = python_with("setup_env.py", &["--clang"])
-        .and_then(|python| output(Command::new(python).args(["-c", at])));
+/// A clang with all targets and the library of an emulator, from an environment of their own: tests build C for vectors that
+/// this machine may not have, and run that for NEON.
+fn clang() -> Option<(String, String)> {
+    step("clang and an emulator (120 MB the first time)");
+    let zig = "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'))";
+    let unicorn = "import os, unicorn; print(os.path.join(os.path.dirname(unicorn.__file__), 'lib', 'libunicorn.so.2'))";
+    let found = python_with("setup_env.py", &["--clang"]).and_then(|python| {
+        let at = |code| output(Command::new(&python).args(["-c", code]));
+        Ok((at(zig)?, at(unicorn)?))
+    });
     match found {
         // A test splits the words of this.
-        Ok(path) if !path.contains(char::is_whitespace) => Some(format!("{path} cc")),
+        Ok((path, library)) if !path.contains(char::is_whitespace) => {
+            let there = std::path::Path::new(&library).exists();
+            if !there {
+                eprintln!("skipped: kernels for NEON do not run, there is no `{library}`");
+            }
+            Some((
+                format!("{path} cc"),
+                if there { library } else { String::new() },
+            ))
+        }
         other => {
             let why = other.err().unwrap_or_else(|| "its path has spaces".into());
-            eprintln!("skipped: C for NEON and by clang is not built, there is no clang: {why}");
+            eprintln!(
+                "skipped: C for NEON and by clang is neither built nor run, there is no clang: {why}"
+            );
             None
         }
     }

@@ -170,7 +170,11 @@ impl<'g> BodyBuilder<'g> {
         check: bool,
         mask: Option<StmtId>,
     ) -> Expr {
-        let check = if check { Check::Index } else { Check::None };
+        let check = if check {
+            Check::Index(None)
+        } else {
+            Check::None
+        };
         self.checked(value, size, wrap, check, mask)
     }
 
@@ -189,7 +193,7 @@ impl<'g> BodyBuilder<'g> {
             self.constant(Scalar::Int(0), DType::I64),
         );
         let v = self.select(bad, two, none);
-        let checked = self.checked(v, self.exprs.int(2), false, Check::Divisor, None);
+        let checked = self.checked(v, self.exprs.int(2), false, Check::Divisor(None), None);
         // It is zero wherever the call goes on; adding it makes the check a part of the value.
         let v = self.index_value(checked);
         let v = self.cast(v, dtype);

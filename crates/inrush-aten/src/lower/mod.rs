@@ -353,10 +353,11 @@ impl<'g> Lower<'g> {
     /// Adds a finished body. One that writes none of the places of a buffer is left out: nothing is to be done, and later
     /// stages may take what does not vary along an axis to happen once.
     pub fn push(&mut self, body: BodyBuilder<'g>) {
-        let body = Body {
+        let mut body = Body {
             origins: smallvec![self.origin],
             ..body.finish()
         };
+        body.name_checks();
         let empty = |s: &Expr| self.exprs.is_int(*s, 0);
         let full = |buf: BufId| !self.loops.buffers[buf.index()].sizes.iter().any(empty);
         let nothing = body.axes[..body.outer].iter().any(|a| empty(&a.size));
@@ -385,6 +386,7 @@ impl<'g> Lower<'g> {
     /// Adds a contraction; its epilogue gets this operator as its origin.
     pub fn push_contraction(&mut self, mut c: Contraction) {
         c.epilogue.origins = smallvec![self.origin];
+        c.epilogue.name_checks();
         self.loops.nodes.push(Node::Contraction(c));
     }
 

@@ -1,6 +1,9 @@
 //! Compiles kernels with the machine's C compiler and runs them beside the interpreter.
 #![allow(dead_code)]
 
+mod aarch64;
+
+use aarch64::Emulator;
 use inrush_base::{Caps, DType, Isa};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
@@ -57,6 +60,93 @@ pub fn flags(caps: &Caps) -> Vec<&'static str> {
     out
 }
 
+/// All levels that run here: the machine's own, plain C, and NEON where there is an emulator.
+pub fn levels() -> Vec<Caps> {
+    let mut levels = vec![machine()];
+    if levels[0].isa != Isa::Scalar {
+        levels.push(Caps::cpu(Isa::Scalar, 1));
+    }
+    if aarch64::tools().is_some() {
+        levels.push(Caps::cpu(Isa::Neon, 2));
+    }
+    levels
+}
+
+/// Machine code of kernels.
+enum Code {
+    Native(libloading::Library),
+    Emulated(Emulator),
+}
+
+impl Code {
+    fn grid(&self, name: &str, bufs: &[*mut u8], sizes: &[i64], begin: i64, end: i64) -> i32 {
+        type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64) -> i32;
+        match self {
+            Code::Native(library) => unsafe {
+                let entry = library.get::<Entry>(name.as_bytes()).unwrap();
+                entry(bufs.as_ptr(), sizes.as_ptr(), begin, end)
+            },
+            Code::Emulated(e) => {
+                let places = [bufs.as_ptr() as u64, sizes.as_ptr() as u64];
+                e.call(name, &[places[0], places[1], begin as u64, end as u64])
+            }
+        }
+    }
+
+    /// The epilogue over the sums `acc`; `place` is the distance of their rows, the batch, and the ranges of m and n.
+    fn epilogue(
+        &self,
+        name: &str,
+        bufs: &[*mut u8],
+        sizes: &[i64],
+        acc: *const f32,
+        place: [i64; 6],
+    ) {
+        type Entry = unsafe extern "C" fn(
+            *const *mut u8,
+            *const i64,
+            *const f32,
+            i64,
+            i64,
+            i64,
+            i64,
+            i64,
+            i64,
+        );
+        match self {
+            Code::Native(library) => unsafe {
+                let entry = library.get::<Entry>(name.as_bytes()).unwrap();
+                let [ld, batch, m0, m1, n0, n1] = place;
+                entry(
+                    bufs.as_ptr(),
+                    sizes.as_ptr(),
+                    acc,
+                    ld,
+                    batch,
+                    m0,
+                    m1,
+                    n0,
+                    n1,
+                );
+            },
+            Code::Emulated(e) => {
+                let mut arguments = vec![bufs.as_ptr() as u64, sizes.as_ptr() as u64, acc as u64];
+                arguments.extend(place.map(|n| n as u64));
+                e.call(name, &arguments);
+            }
+        }
+    }
+}
+
+fn code(source: &str, caps: &Caps) -> Code {
+    match caps.isa {
+        Isa::Neon if cfg!(not(target_arch = "aarch64")) => {
+            Code::Emulated(Emulator::new(source, caps))
+        }
+        _ => Code::Native(compile(source, caps)),
+    }
+}
+
 pub fn compile(source: &str, caps: &Caps) -> libloading::Library {
     let dir = tempfile::tempdir().unwrap();
     let (c, so) = (dir.path().join("k.c"), dir.path().join("k.so"));
@@ -93,7 +183,7 @@ enum Task {
 pub struct Compiled {
     pub loops: Loops,
     tasks: Vec<Task>,
-    library: Rc<libloading::Library>,
+    code: Rc<Code>,
     pub source: Rc<str>,
 }
 
@@ -117,13 +207,13 @@ impl Compiled {
             Task::Grid(_, f) | Task::Tile(_, _, f) => f,
         });
         let source: Rc<str> = inrush_c::unit(functions).into();
-        let library = Rc::new(compile(&source, caps));
+        let code = Rc::new(code(&source, caps));
         Ok(prepared
             .into_iter()
             .map(|(loops, tasks)| Compiled {
                 loops,
                 tasks,
-                library: library.clone(),
+                code: code.clone(),
                 source: source.clone(),
             })
             .collect())
@@ -206,13 +296,10 @@ impl Ready<'_> {
             match task {
                 Task::Grid(kernel, f) => {
                     assert!(matches!(kernel.kind, Kind::Grid(_)));
-                    type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64) -> i32;
-                    let entry: libloading::Symbol<Entry> =
-                        unsafe { c.library.get(f.name.as_bytes()) }.unwrap();
                     let mut begin = 0;
                     while begin < l.units {
                         let end = (begin.saturating_add(step)).min(l.units);
-                        let rc = unsafe { entry(l.bufs.as_ptr(), l.sizes.as_ptr(), begin, end) };
+                        let rc = c.code.grid(&f.name, &l.bufs, &l.sizes, begin, end);
                         if rc != 0 {
                             return Err(rc);
                         }
@@ -404,18 +491,6 @@ impl Memory {
         sizes: &[i64],
         symbols: &Symbols,
     ) {
-        type Entry = unsafe extern "C" fn(
-            *const *mut u8,
-            *const i64,
-            *const f32,
-            i64,
-            i64,
-            i64,
-            i64,
-            i64,
-            i64,
-        );
-        let entry: libloading::Symbol<Entry> = unsafe { run.library.get(name.as_bytes()) }.unwrap();
         let exprs = &run.loops.exprs;
         let extents = |axes: &[Axis]| -> Vec<i64> {
             axes.iter().map(|a| eval(exprs, a.size, symbols)).collect()
@@ -458,19 +533,8 @@ impl Memory {
                             acc[((m - m0) * ld + n - n0) as usize] = sum;
                         }
                     }
-                    unsafe {
-                        entry(
-                            bufs.as_ptr(),
-                            sizes.as_ptr(),
-                            acc.as_ptr(),
-                            ld,
-                            batch,
-                            m0,
-                            m1,
-                            n0,
-                            n1,
-                        )
-                    };
+                    let place = [ld, batch, m0, m1, n0, n1];
+                    (run.code).epilogue(name, bufs, sizes, acc.as_ptr(), place);
                 }
             }
         }
@@ -512,18 +576,14 @@ pub fn tolerance(d: DType, caps: &Caps) -> f64 {
     }
 }
 
-/// Compiles `text` and compares with the interpreter; each level that this machine runs.
+/// Compiles `text` and compares with the interpreter, at each level that runs here.
 #[track_caller]
 pub fn check(text: &str, grouping: Grouping, inputs: &[Value]) {
     let p = inrush_loops::text::parse(text).unwrap();
     inrush_loops::verify::verify(&p).unwrap();
     let want = expected(&p, inputs).unwrap();
     let known = symbols(&p, inputs);
-    let mut levels = vec![machine()];
-    if levels[0].isa != Isa::Scalar {
-        levels.push(Caps::cpu(Isa::Scalar, 1));
-    }
-    for caps in levels {
+    for caps in levels() {
         let c = Compiled::new(p.clone(), &grouping, &caps).unwrap();
         for step in [1, 3, i64::MAX / 2] {
             let got = c.run(inputs, &known, step).unwrap();

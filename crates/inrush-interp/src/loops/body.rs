@@ -154,7 +154,7 @@ impl Run<'_> {
                 }
                 if *check != Check::None && active && !(0..n).contains(&i) {
                     return Err(Error::input(match check {
-                        Check::Divisor => "an integer is divided by zero".into(),
+                        Check::Divisor(_) => "an integer is divided by zero".into(),
                         _ => format!("index {} is out of range for size {n}", v(*value)),
                     }));
                 }

@@ -261,6 +261,17 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
+    /// The operator that a check names, if one follows.
+    fn named(&mut self) -> Result<Option<OriginId>> {
+        match self.s.peek()? {
+            Token::Ident(word) if word != "if" => {
+                let k = self.reference("o", self.out.origins.len())?;
+                Ok(Some(OriginId::from_index(k)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn body(&mut self) -> Result<Body> {
         let mut scope = Scope::new();
         let mut body = Body {
@@ -275,6 +286,7 @@ impl<'a> Reader<'a> {
         self.s.expect("{")?;
         self.s.end_of_line()?;
         self.stmts(&mut body, &mut scope)?;
+        body.name_checks();
         Ok(body)
     }
 
@@ -306,6 +318,7 @@ impl<'a> Reader<'a> {
         };
         let (a, b) = (access(self, "a")?, access(self, "b")?);
         self.stmts(&mut epilogue, &mut scope)?;
+        epilogue.name_checks();
         Ok(Contraction {
             batch,
             m,
@@ -394,8 +407,8 @@ impl<'a> Reader<'a> {
             size,
             wrap: self.s.eat_word("wrap")?,
             check: match self.s.eat_word("check")? {
-                true => Check::Index,
-                false if self.s.eat_word("divisor")? => Check::Divisor,
+                true => Check::Index(self.named()?),
+                false if self.s.eat_word("divisor")? => Check::Divisor(self.named()?),
                 false => Check::None,
             },
             mask: self.guard(dtypes)?,

@@ -192,13 +192,17 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
             ..
         } => {
             let wrap = if *wrap { " wrap" } else { "" };
+            // The body's own operator needs no word.
+            let origin = (check.origin())
+                .filter(|o| body.origins.last() != Some(o))
+                .map_or(String::new(), |o| format!(" {o}"));
             let check = match check {
                 Check::None => "",
-                Check::Index => " check",
-                Check::Divisor => " divisor",
+                Check::Index(_) => " check",
+                Check::Divisor(_) => " divisor",
             };
             return format!(
-                "{}: {} = indirect {value}{wrap}{check}{guard}",
+                "{}: {} = indirect {value}{wrap}{check}{origin}{guard}",
                 names.declare(*sym),
                 names.show(*size)
             );

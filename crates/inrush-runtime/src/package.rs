@@ -1,0 +1,62 @@
+//! A compiled package as a model.
+
+use crate::{Model, Parts, WeightSource, WeightView};
+use inrush_base::{Error, Isa, Result};
+use inrush_cpu::Pool;
+use inrush_package::Package;
+use std::sync::Arc;
+
+impl Model {
+    /// Loads a package's code and binds its weights, in place.
+    ///
+    /// # Errors
+    /// A machine error where this processor cannot run the code, an input error for damaged weights or a damaged program.
+    pub fn from_package(package: Package, pool: Arc<Pool>) -> Result<Model> {
+        let t = &package.target;
+        let runs = Isa::parse(&t.isa).is_some_and(|i| inrush_cpu::available().contains(&i));
+        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+        if !runs || t.arch != arch || t.os != os {
+            return Err(Error::machine(format!(
+                "the package was compiled for {} {} {}, this machine is {os} {arch} {}",
+                t.os,
+                t.arch,
+                t.isa,
+                inrush_cpu::detect().name()
+            )));
+        }
+        package.check_weights()?;
+        // The loader wants a file of its own; it goes when the code has been mapped.
+        let folder = std::env::temp_dir();
+        let fail = |e: std::io::Error| {
+            Error::machine(format!(
+                "cannot write the package's code to a temporary file in `{}`: {e} (set TMPDIR to a writable directory)",
+                folder.display()
+            ))
+        };
+        let object = tempfile::Builder::new()
+            .prefix("inrush-")
+            .suffix(".so")
+            .tempfile_in(&folder)
+            .map_err(fail)?;
+        std::fs::write(object.path(), package.object()).map_err(fail)?;
+        Model::from_parts(Parts {
+            program: package.program.clone(),
+            object: object.path(),
+            weights: Box::new(PackageWeights(package)),
+            pool,
+        })
+    }
+}
+
+struct PackageWeights(Package);
+
+impl WeightSource for PackageWeights {
+    fn weight(&self, name: &str) -> Option<WeightView<'_>> {
+        self.0.weight(name).map(|w| WeightView {
+            dtype: w.dtype,
+            sizes: w.sizes,
+            strides: w.strides,
+            bytes: w.bytes,
+        })
+    }
+}
