@@ -120,7 +120,11 @@ fn reference_problems(p: &Loops) -> Vec<Problem> {
         if body.outer > body.axes.len() {
             problem(&mut out, Place::Node(k), "more outer axes than axes");
         }
-        for o in &body.origins {
+        let checked = body.stmts.iter().filter_map(|s| match s {
+            crate::Stmt::Indirect { check, .. } => check.origin(),
+            _ => None,
+        });
+        for o in body.origins.iter().copied().chain(checked) {
             if o.index() >= p.origins.len() {
                 problem(&mut out, Place::Node(k), format!("no origin {o}"));
             }
