@@ -170,16 +170,16 @@ pub fn compile_sequence(
     called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
     let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
     let cut = loop {
-        let cut = partition::cut(graph, &called)?;
+        let mut cut = partition::cut(graph, &called)?;
         let mut refused = false;
-        for piece in &cut.pieces {
+        for piece in &mut cut.pieces {
             let Piece::Segment(s) = piece else { continue };
             let key = (s.nodes.clone(), s.outputs.clone());
             if units.contains_key(&key) {
                 continue;
             }
             let mut run = Run { observer };
-            match run.unit(s.graph.clone(), caps, options) {
+            match run.unit(std::mem::take(&mut s.graph), caps, options) {
                 Ok(unit) => {
                     units.insert(key, unit);
                 }
