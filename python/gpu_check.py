@@ -381,6 +381,8 @@ def main():
     args = parser.parse_args()
     start = time.time()
     target = triton.runtime.driver.active.get_current_target()
+    # Scratch memory of kernels that make descriptors.
+    triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
     if args.jobs:
         import multiprocessing
 

@@ -241,7 +241,7 @@ class Run:
         sys.path[:0] = [here, os.path.join(here, "tests")]
         import user_kernels
 
-        for f, wanted in user_kernels.CASES.items():
+        for f, wanted in {**user_kernels.CASES, **user_kernels.LAUNCHED}.items():
             for dynamic in (False, True):
 
                 def one(f: Any = f, wanted: Any = wanted, dynamic: bool = dynamic) -> None:

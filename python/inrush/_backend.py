@@ -173,6 +173,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
         _compat.correct_metadata(gm)
         graph = _kernels.rewrite(gm)
         with _compat.no_tracing():
+            _layouts.split_biases(graph)
             if report.kind == "inference":
                 _layouts.channels_last(graph)
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))

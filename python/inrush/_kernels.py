@@ -312,8 +312,8 @@ def _native(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], ten
         signature.append((name, kind))
         passed.append(value)
     text = source(kernel)
-    if "tensor_descriptor" in text or "tensormap" in text:
-        raise NotPortable("it makes descriptors, which need scratch memory")
+    if "tensormap" in text:
+        raise NotPortable("it makes descriptors by hand")
     text += f"CONSTANTS = { {k: _constant(v) for k, v in constants.items()} !r}\n"
     # The build's digest leaves out what it takes for comments; of a user's text nothing is left out.
     text += f"DIGEST = {hashlib.sha256(text.encode()).hexdigest()!r}\n"
@@ -460,6 +460,8 @@ def identities(gm: Any) -> Iterator[str]:
                 kernel, constants = _compat.triton_kernel(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
                 single, options = _single(kernel)
                 try:
+                    if node.kwargs["tma_descriptor_metadata"]:
+                        raise NotPortable("it takes descriptors that the host makes")
                     if isinstance(options, str):
                         raise NotPortable(options)
                     known = {k: _constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}

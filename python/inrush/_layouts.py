@@ -7,6 +7,7 @@ of the graph, all of them beside each other. Results of the graph lie as they di
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -18,6 +19,29 @@ _HALVES = (torch.bfloat16, torch.float16)
 _SHARE = 60
 
 aten = torch.ops.aten
+
+
+def split_biases(gm: Any) -> None:
+    """Has convolutions leave the addition of their biases to the kernels behind them: cuDNN's would be a launch of its own."""
+    for n in gm.graph.find_nodes(op="call_function", target=aten.convolution.default):
+        bias, out = n.args[2], n.meta.get("val")
+        if bias is None or not isinstance(out, torch.Tensor) or not _gpu.is_device(out) or not out.is_floating_point():
+            continue
+        value = bias.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype != out.dtype or value.dim() != 1:
+            continue
+        sizes = [1, -1] + [1] * (out.dim() - 2)
+        with gm.graph.inserting_after(n):
+            spread = gm.graph.call_function(aten.view.default, (bias, sizes))
+        with gm.graph.inserting_after(spread):
+            total = gm.graph.call_function(aten.add.Tensor, (n, spread))
+        with out.fake_mode if isinstance(out, torch._subclasses.FakeTensor) else contextlib.nullcontext():
+            spread.meta["val"] = aten.view.default(value, sizes)
+        for new in (spread, total):
+            new.meta |= {k: v for k, v in n.meta.items() if k != "val"}
+        total.meta["val"] = out
+        n.replace_all_uses_with(total, delete_user_cb=lambda user, total=total: user is not total)
+        n.update_arg(2, None)
 
 
 def channels_last(gm: Any) -> bool:

@@ -34,7 +34,7 @@ class Options:
     call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
     tune: bool | str = False
     """Measure which tiles the kernels for a CUDA device run fastest with, and keep the winners on disk: while compiling, or, with
-    ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more. A first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
+    ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more; graphs are then not kept. A first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
     pointers: str = "plain"
     """How kernels for a GPU name the elements of strided tiles: by plain pointers, by ``"block"`` pointers, which Triton has up
     to 3.8, or by tensor ``"descriptor"`` s, which go through the copy engine of Hopper and later. Tuning tries all three."""
@@ -110,4 +110,7 @@ def check(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
         chosen.setdefault("cudagraphs", True)
     if mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         chosen.setdefault("tune", True)
+    if chosen.get("tune") == "first call":
+        # What is kept would not have been tuned yet; the winners are.
+        chosen |= {"cache": False, "warm_start": False}
     return Options(**chosen)

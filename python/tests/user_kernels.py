@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional as F
 from torch.library import triton_op, wrap_triton
 
 FACTOR = tl.constexpr(3)
@@ -52,6 +53,30 @@ def tuned_kernel(x, out, n, BLOCK: tl.constexpr):
 def heuristic_kernel(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at, mask=at < n) * 5, mask=at < n)
+
+
+@triton.heuristics({"BLOCK": lambda args: 16 if args["n"] < 1000 else 64, "EVEN": lambda args: args["n"] % 16 == 0})
+@triton.jit
+def lone_heuristic_kernel(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at) if EVEN and BLOCK == 16 else tl.load(x + at, mask=at < n)
+    tl.store(out + at, value * 7, mask=at < n)
+
+
+@triton.jit
+def device_descriptor_kernel(x, out, rows, columns, BLOCK: tl.constexpr):
+    """Descriptors that the kernel makes, in scratch memory."""
+    source = tl.make_tensor_descriptor(x, shape=[rows, columns], strides=[columns, 1], block_shape=[BLOCK, BLOCK])
+    target = tl.make_tensor_descriptor(out, shape=[rows, columns], strides=[columns, 1], block_shape=[BLOCK, BLOCK])
+    y, x0 = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    target.store([y, x0], source.load([y, x0]) * 2)
+
+
+@triton.jit
+def host_descriptor_kernel(source, target, BLOCK: tl.constexpr):
+    """Descriptors that the host makes."""
+    y, x = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    target.store([y, x], source.load([y, x]) * 4)
 
 
 def blocks(n):
@@ -133,6 +158,34 @@ def heuristic(x, y):
     return out + y
 
 
+def lone_heuristic(x, y):
+    out = torch.empty_like(x)
+    lone_heuristic_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+    return out + y
+
+
+def padded(x):
+    return F.pad(x, (0, -x.shape[1] % 4)).contiguous()
+
+
+def device_descriptor(x, y):
+    x = padded(x)
+    out = torch.empty_like(x)
+    grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 16))
+    device_descriptor_kernel[grid](x, out, x.shape[0], x.shape[1], BLOCK=16)
+    return out[:, : y.shape[1]] + y
+
+
+def host_descriptor(x, y):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = padded(x)
+    out = torch.empty_like(x)
+    source, target = (TensorDescriptor.from_tensor(t, [16, 16]) for t in (x, out))
+    host_descriptor_kernel[(triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 16))](source, target, BLOCK=16)
+    return out[:, : y.shape[1]] + y
+
+
 @triton_op("inrush_tests::add", mutates_args={})
 def add_operator(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
@@ -157,4 +210,11 @@ CASES = {
     tuned: lambda x, y: x * 3 + y,
     heuristic: lambda x, y: x * 5 + y,
     operator: lambda x, y: (x + y) * 2,
+    lone_heuristic: lambda x, y: x * 7 + y,
+    device_descriptor: lambda x, y: x * 2 + y,
+}
+
+# What Dynamo captures on a GPU only: Triton launches the kernels.
+LAUNCHED = {
+    host_descriptor: lambda x, y: x * 4 + y,
 }

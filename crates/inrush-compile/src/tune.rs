@@ -93,6 +93,21 @@ pub(crate) fn descend(
         best = tile;
         times = Some((before, time));
     }
+    // Steps were measured at different times: the winner has to beat the rules' choice beside it.
+    if best != rule {
+        let pair: Vec<Candidate> = [rule, best].into_iter().filter_map(&mut *make).collect();
+        let again = match pair.len() {
+            2 => tuner.time(&pair),
+            _ => Vec::new(),
+        };
+        if let [Some(before), Some(after)] = again[..] {
+            times = Some((before, after));
+            if after >= GAIN * before {
+                best = rule;
+                times = Some((before, before));
+            }
+        }
+    }
     if let Some((before, after)) = times {
         tuner.keep(&first, best, before, after);
     }

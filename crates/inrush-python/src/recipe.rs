@@ -153,6 +153,17 @@ pub enum LibraryOp {
         output_padding: Vec<i64>,
         groups: i64,
     },
+    ConvolutionBackward {
+        bias_sizes: Option<Vec<i64>>,
+        stride: Vec<i64>,
+        padding: Vec<i64>,
+        dilation: Vec<i64>,
+        transposed: bool,
+        output_padding: Vec<i64>,
+        groups: i64,
+        /// Which of the three gradients are wanted.
+        wanted: Vec<bool>,
+    },
     FlashAttention {
         dropout: f64,
         causal: bool,

@@ -44,6 +44,8 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Minimum if boolean => infix("&"),
         Abs | Neg | Sign if boolean => x,
         Add => infix("+"),
+        // Contracted with a product behind `x`, a difference would be the rounding of that product instead of zero.
+        Sub if float && x == y => format!("tl.abs({x}) * 0.0"),
         Sub => infix("-"),
         Mul => infix("*"),
         Div => infix("/"),
@@ -171,4 +173,17 @@ pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
         DType::U32 | DType::U64 if from.is_float() => format!("{x}.to(tl.int64).to(tl.{ty})"),
         _ => format!("{x}.to(tl.{ty})"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_of_one_value_is_not_left_to_contraction() {
+        let args = ["t5".to_string(), "t5".to_string()];
+        let f32 = spell(ScalarOp::Sub, &args, DType::F32).unwrap();
+        assert_eq!(f32, "tl.abs(t5) * 0.0");
+        assert_eq!(spell(ScalarOp::Sub, &args, DType::I32).unwrap(), "t5 - t5");
+    }
 }

@@ -22,6 +22,7 @@ use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Plans kept for a graph.
@@ -41,6 +42,7 @@ pub struct Engine {
     /// Loaded at the first call: a machine without a GPU may compile.
     code: OnceLock<Code>,
     plans: Mutex<Vec<Planned>>,
+    lists: Mutex<Lists>,
     /// Blocks that load steps filled, by step.
     loaded: Mutex<FxHashMap<usize, (Owned, u64)>>,
     /// Where calls are captured.
@@ -65,6 +67,9 @@ type Planned = (usize, SmallVec<[Option<i64>; 8]>, Arc<Ready>);
 /// A plan with the tensors that library calls take.
 struct Ready {
     plan: Plan,
+    /// Unlike any other plan's of the engine.
+    number: usize,
+    stretch: usize,
     /// Sets of tensors that no call uses at present.
     kept: Mutex<Vec<Kept>>,
 }
@@ -73,22 +78,39 @@ struct Ready {
 struct Kept {
     /// For each operand the address that it was made for, and the tensor.
     tensors: Vec<(u64, Owned)>,
-    lists: Vec<Listed>,
+    lists: Vec<Tries>,
+    /// The plan's number, and its stretch.
+    plan: usize,
+    stretch: usize,
 }
 
-/// A list of launches of a plan.
-#[derive(Default)]
-struct Listed {
+/// What a plan knows of one of its lists of launches.
+#[derive(Clone, Default)]
+struct Tries {
     calls: usize,
-    list: Option<List>,
-    /// Base addresses that it was made with, in the order of the plan's list.
-    bases: Vec<u64>,
     /// The driver does not make it.
     refused: bool,
 }
 
-/// Calls before the one that makes a list: sizes that are met once are not worth it.
+/// A list of launches as the driver has it. Plans for other sizes that launch the same kernels use it too: its nodes are
+/// then set anew, which still takes the host a small part of a launch each.
+struct Listed {
+    /// The plan that used it last.
+    plan: usize,
+    kernels: Vec<usize>,
+    list: List,
+    /// Base addresses that it was made with, in the order of the plan's list.
+    bases: Vec<u64>,
+}
+
+/// Lists that no call uses at present, by stretch and position, the one used last at the end.
+type Lists = FxHashMap<(usize, usize), Vec<Listed>>;
+
+/// Calls before the one that makes a list: what is met once is not worth it.
 const WARM: usize = 2;
+/// Calls after which a plan gets a list of its own, and lists of one place at most.
+const FAMILIAR: usize = 8;
+const MAX_LISTS: usize = 8;
 
 /// A tensor of ours, or none.
 pub(super) struct Owned {
@@ -208,6 +230,7 @@ impl Engine {
             binaries,
             code: OnceLock::new(),
             plans: Mutex::default(),
+            lists: Mutex::default(),
             loaded: Mutex::default(),
             tuning: Mutex::default(),
             tuned: Mutex::default(),
@@ -344,8 +367,11 @@ impl Engine {
             &kernels,
             &self.binaries.iter().map(|b| b.scratch).collect::<Vec<_>>(),
         )?;
+        static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let ready = Arc::new(Ready {
             plan,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            stretch,
             kept: Mutex::default(),
         });
         if plans.len() == MAX_PLANS {
@@ -356,6 +382,39 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// A list of the plan's, or one of another plan's with the same kernels that it may take over.
+    fn take_list(
+        &self,
+        stretch: usize,
+        plan: usize,
+        calls: usize,
+        l: &plan::List,
+    ) -> Option<Listed> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = lists.get_mut(&(stretch, l.id))?;
+        if let Some(at) = here.iter().rposition(|x| x.plan == plan) {
+            return Some(here.remove(at));
+        }
+        if calls > FAMILIAR && here.len() < MAX_LISTS {
+            return None;
+        }
+        let kernels = || l.launches.iter().map(|x| x.kernel);
+        let fits = |x: &Listed| x.kernels.iter().copied().eq(kernels());
+        let at = here.iter().position(fits)?;
+        Some(here.remove(at))
+    }
+
+    fn give_list(&self, stretch: usize, id: usize, list: Listed) {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = lists.entry((stretch, id)).or_default();
+        if here.len() >= MAX_LISTS {
+            here.remove(0);
+        }
+        here.push(list);
+    }
+}
+
 impl Ready {
     fn take(&self, shims: &'static Shims) -> Kept {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,7 +422,9 @@ impl Ready {
             let none = || (0, Owned::none(shims));
             Kept {
                 tensors: (0..self.plan.operands).map(|_| none()).collect(),
-                lists: (0..self.plan.lists).map(|_| Listed::default()).collect(),
+                lists: vec![Tries::default(); self.plan.lists],
+                plan: self.number,
+                stretch: self.stretch,
             }
         })
     }
@@ -463,7 +524,7 @@ impl Frame<'_> {
         for op in ops {
             match op {
                 Op::Launch(l) => self.launch(l)?,
-                Op::List(l) => self.list(l, &mut kept.lists[l.id])?,
+                Op::List(l) => self.list(l, kept)?,
                 Op::Library(l) => self.library(l, kept)?,
                 Op::Copy(c) => self.copy(c)?,
                 Op::Allocate(a) => {
@@ -501,59 +562,79 @@ impl Frame<'_> {
     }
 
     /// Launches that follow one another: as one where that was made ready before.
-    fn list(&self, l: &plan::List, listed: &mut Listed) -> Result<(), Stop> {
+    fn list(&self, l: &plan::List, kept: &mut Kept) -> Result<(), Stop> {
         let one_by_one = || l.launches.iter().try_for_each(|x| self.launch(x));
         let Code::Device(kernels) = self.code else {
             return one_by_one();
         };
-        listed.calls += 1;
-        if listed.refused || listed.calls <= WARM {
+        let tries = &mut kept.lists[l.id];
+        tries.calls += 1;
+        if tries.refused || self.tuning.borrow().is_some() {
+            return one_by_one();
+        }
+        let (stretch, plan) = (kept.stretch, kept.plan);
+        let found = self.engine.take_list(stretch, plan, tries.calls, l);
+        if found.is_none() && tries.calls <= WARM {
             return one_by_one();
         }
         let driver = inrush_cuda::driver::Driver::get().map_err(Stop::Failed)?;
         // What somebody captures is to be made of launches.
         if driver.is_capturing(self.stream).map_err(Stop::Failed)? {
+            if let Some(list) = found {
+                self.engine.give_list(stretch, l.id, list);
+            }
             return one_by_one();
         }
-        let ready = match listed.list.as_mut() {
-            Some(list) => self.adapt(l, list, &mut listed.bases),
+        let ready = match found {
+            Some(mut listed) => {
+                let same = listed.plan == plan;
+                listed.plan = plan;
+                self.adapt(l, &mut listed, !same).map(|()| listed)
+            }
             None => {
                 let launches = (l.launches.iter())
                     .map(|x| (kernels[x.kernel].clone(), x.grid, self.packed(x).to_vec()));
                 // SAFETY: arguments were packed by the kernels' signatures; plans hold no launch of an empty grid.
-                unsafe { driver.list(launches) }.map(|made| {
-                    listed.bases = (l.bases.iter()).map(|b| self.bases[*b as usize]).collect();
-                    listed.list = Some(made);
+                unsafe { driver.list(launches) }.map(|list| Listed {
+                    plan,
+                    kernels: l.launches.iter().map(|x| x.kernel).collect(),
+                    list,
+                    bases: (l.bases.iter()).map(|b| self.bases[*b as usize]).collect(),
                 })
             }
         };
-        let Some(list) = ready.ok().and(listed.list.as_ref()) else {
-            (listed.refused, listed.list) = (true, None);
+        let Ok(listed) = ready else {
+            kept.lists[l.id].refused = true;
             return one_by_one();
         };
         // SAFETY: addresses are those of this call; memory lives as in a single launch.
-        unsafe { list.launch(self.stream) }
-            .map_err(|e| Stop::Failed(e.context(self.title(&l.launches[0]))))
+        let done = unsafe { listed.list.launch(self.stream) };
+        self.engine.give_list(stretch, l.id, listed);
+        done.map_err(|e| Stop::Failed(e.context(self.title(&l.launches[0]))))
     }
 
-    /// Has a list take this call's addresses.
-    fn adapt(&self, l: &plan::List, list: &mut List, bases: &mut [u64]) -> inrush_base::Result<()> {
+    /// Has a list take this call's addresses; `all` sets every launch, whose sizes may be others too.
+    fn adapt(&self, l: &plan::List, listed: &mut Listed, all: bool) -> inrush_base::Result<()> {
         let mut moved: SmallVec<[plan::BaseId; 16]> = SmallVec::new();
-        for (id, was) in l.bases.iter().zip(bases) {
-            let now = self.bases[*id as usize];
-            if *was != now {
-                *was = now;
-                moved.push(*id);
+        if all {
+            listed.bases = l.bases.iter().map(|b| self.bases[*b as usize]).collect();
+        } else {
+            for (id, was) in l.bases.iter().zip(&mut listed.bases) {
+                let now = self.bases[*id as usize];
+                if *was != now {
+                    *was = now;
+                    moved.push(*id);
+                }
+            }
+            if moved.is_empty() {
+                return Ok(());
             }
         }
-        if moved.is_empty() {
-            return Ok(());
-        }
         for (at, x) in l.launches.iter().enumerate() {
-            if x.addresses.iter().any(|a| moved.contains(&a.1)) {
+            if all || x.addresses.iter().any(|a| moved.contains(&a.1)) {
                 let mut bytes = self.packed(x);
-                // SAFETY: as when the list was made.
-                unsafe { list.set(at, x.grid, &mut bytes) }?;
+                // SAFETY: the kernels are those that the list was made of; arguments were packed by their signatures.
+                unsafe { listed.list.set(at, x.grid, &mut bytes) }?;
             }
         }
         Ok(())

@@ -31,6 +31,28 @@ type Convolution = unsafe extern "C" fn(
     i64,
     Out,
 ) -> Rc;
+type ConvolutionBackward = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    *const *const i64,
+    i64,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    i32,
+    *const i64,
+    i64,
+    i64,
+    *const i32,
+    i64,
+    Out,
+    Out,
+    Out,
+) -> Rc;
 type Flash = unsafe extern "C" fn(
     Handle,
     Handle,
@@ -91,6 +113,7 @@ pub struct Functions {
     addmm: Option<Three>,
     baddbmm: Option<Three>,
     convolution: Option<Convolution>,
+    convolution_backward: Option<ConvolutionBackward>,
     flash: Option<Flash>,
     efficient: Option<Efficient>,
     cudnn: Option<Cudnn>,
@@ -125,6 +148,7 @@ pub fn functions(py: Python<'_>, gpu: bool) -> PyResult<&'static Functions> {
             addmm: get!("addmm_out"),
             baddbmm: get!("baddbmm_out"),
             convolution: get!("convolution"),
+            convolution_backward: get!("convolution_backward"),
             flash: get!("_scaled_dot_product_flash_attention"),
             efficient: get!("_scaled_dot_product_efficient_attention"),
             cudnn: get!("_scaled_dot_product_cudnn_attention"),
@@ -142,6 +166,7 @@ impl Functions {
             LibraryOp::Addmm { .. } => self.addmm.is_some(),
             LibraryOp::Baddbmm { .. } => self.baddbmm.is_some(),
             LibraryOp::Convolution { .. } => self.convolution.is_some(),
+            LibraryOp::ConvolutionBackward { .. } => self.convolution_backward.is_some(),
             LibraryOp::FlashAttention { .. } => self.flash.is_some(),
             LibraryOp::EfficientAttention { .. } => self.efficient.is_some(),
             LibraryOp::CudnnAttention { .. } => self.cudnn.is_some(),
@@ -200,6 +225,41 @@ impl Functions {
                         output_padding.len() as i64,
                         *groups,
                         r,
+                    )
+                }),
+                LibraryOp::ConvolutionBackward {
+                    bias_sizes,
+                    stride,
+                    padding,
+                    dilation,
+                    transposed,
+                    output_padding,
+                    groups,
+                    wanted,
+                } => self.convolution_backward.map(|f| {
+                    let bias = bias_sizes.as_ref().map(|b| b.as_ptr());
+                    let mask: Vec<i32> = wanted.iter().map(|w| i32::from(*w)).collect();
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        inputs[2],
+                        bias.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+                        bias_sizes.as_ref().map_or(0, |b| b.len() as i64),
+                        stride.as_ptr(),
+                        stride.len() as i64,
+                        padding.as_ptr(),
+                        padding.len() as i64,
+                        dilation.as_ptr(),
+                        dilation.len() as i64,
+                        i32::from(*transposed),
+                        output_padding.as_ptr(),
+                        output_padding.len() as i64,
+                        *groups,
+                        mask.as_ptr(),
+                        mask.len() as i64,
+                        r,
+                        r.add(1),
+                        r.add(2),
                     )
                 }),
                 LibraryOp::FlashAttention {
@@ -347,6 +407,16 @@ impl Arguments<'_, '_> {
         }
     }
 
+    fn flags(&self, k: usize) -> Option<Vec<bool>> {
+        match self.call.args.get(k)? {
+            Template::List(l) | Template::Tuple(l) => (l.iter())
+                .map(|t| self.constant(t)?.extract().ok())
+                .collect(),
+            Template::Constant(o) => self.objects[*o].bind(self.py).extract().ok(),
+            _ => None,
+        }
+    }
+
     fn ints(&self, k: usize) -> Option<Vec<i64>> {
         match self.call.args.get(k)? {
             Template::List(l) | Template::Tuple(l) => (l.iter())
@@ -389,6 +459,22 @@ pub fn of_call(py: Python<'_>, op: &str, call: &Call, objects: &[Py<PyAny>]) -> 
                 groups: a.number(8, "groups", 1.0)? as i64,
             },
             vec![a.tensor(0, "")?, a.tensor(1, "")?, a.maybe(2, "bias")?],
+        ),
+        "aten.convolution_backward.default" => (
+            LibraryOp::ConvolutionBackward {
+                bias_sizes: match a.get(3, "bias_sizes")? {
+                    Template::Constant(o) if objects[*o].is_none(py) => None,
+                    _ => Some(a.ints(3)?),
+                },
+                stride: a.ints(4)?,
+                padding: a.ints(5)?,
+                dilation: a.ints(6)?,
+                transposed: a.flag(7, "transposed")?,
+                output_padding: a.ints(8)?,
+                groups: a.number(9, "groups", 1.0)? as i64,
+                wanted: a.flags(10)?,
+            },
+            (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?,
         ),
         "aten._scaled_dot_product_flash_attention.default" => (
             LibraryOp::FlashAttention {
