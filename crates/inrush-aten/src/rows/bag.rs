@@ -169,6 +169,16 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     out = b.cast(out, t.dtype)?;
     which = b.cast(which, kind)?;
     let sizes = b.cast(sizes, kind)?;
+    // On GPUs the list of sizes has a place for the end of the last bag too.
+    let places = b.declared(2).and_then(|t| t.sizes.first().copied());
+    let more = places.and_then(|n| b.exprs.as_int(b.exprs.sub(n, bags)));
+    let sizes = match more {
+        Some(more) if more > 0 => {
+            let pad = b.ints(&[0, more]);
+            b.call("aten.constant_pad_nd.default", &[sizes.into(), pad])?
+        }
+        _ => sizes,
+    };
     // Lists that no gradient will read have sizes of the device's own choice.
     let wanted = |b: &mut Builder, k: usize, v: ValueId| -> Result<ValueId> {
         let own = b.sizes(v)?;
@@ -192,7 +202,8 @@ fn backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let t = b.tensor(grad)?;
     let (rows, features) = (args.int("num_weights")?, t.sizes[1]);
-    let sizes = args.value("bag_size")?;
+    let (sizes, first) = (args.value("bag_size")?, b.exprs.int(0));
+    let sizes = b.narrow(sizes, 0, first, t.sizes[0])?;
     let mut g = b.widen(grad)?;
     let compute = b.dtype(g)?;
     if mode == MAX {

@@ -137,6 +137,10 @@ pointwise! {
         ["self", "other"] Common |p, x| shift(p, S::Shl, x), "(i32[4], 3)";
     "aten.bitwise_left_shift.Scalar" "(Tensor self, Scalar other) -> Tensor"
         ["self", "other"] Common |p, x| shift(p, S::Shl, x), "(i32[4], 3)";
+    "aten.bitwise_left_shift.Scalar_Tensor" "(Scalar self, Tensor other) -> Tensor"
+        ["self", "other"] Common |p, x| shift(p, S::Shl, x), "(3, i64[4]{0:5})";
+    "aten.bitwise_right_shift.Scalar_Tensor" "(Scalar self, Tensor other) -> Tensor"
+        ["self", "other"] Common |p, x| shift(p, S::Shr, x), "(100, i32[4]{0:5})";
     "aten.bitwise_right_shift.Tensor" "(Tensor self, Tensor other) -> Tensor"
         ["self", "other"] Common |p, x| shift(p, S::Shr, x), "(i64[4], i64[4]{0:5})";
     "aten.bitwise_right_shift.Tensor_Scalar" "(Tensor self, Scalar other) -> Tensor"

@@ -116,8 +116,8 @@ fn masked_index(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.sizes(x)?;
     let indices = clamped(b, args, &sizes)?;
     let read = b.call("aten.index.Tensor", &[x.into(), indices])?;
-    let fill = args.scalar("fill")?.as_f64();
-    Ok(vec![b.select_or(mask, read, fill)?])
+    let fill = b.full(&[], args.scalar("fill")?.as_f64(), b.dtype(x)?)?;
+    Ok(vec![b.select(mask, read, fill)?])
 }
 
 fn masked_index_put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {

@@ -34,6 +34,7 @@ mod norm;
 mod norm_backward;
 mod order;
 mod pointwise;
+mod polynomial;
 mod pool;
 mod pool_backward;
 mod random;
@@ -92,6 +93,7 @@ const FAMILIES: &[&[Row]] = &[
     order::ROWS,
     pool::ROWS,
     pool_backward::ROWS,
+    polynomial::ROWS,
     random::ROWS,
     rank::ROWS,
     reduce::ROWS,

@@ -323,6 +323,8 @@ fn kthvalue(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 /// The number of elements of a sorted sequence that come before a value, by halving steps.
 struct Search<'t> {
     sequence: &'t Tensor,
+    /// Where the elements stand that are in order.
+    sorter: Option<&'t Tensor>,
     /// Elements equal to the value count as before it.
     right: bool,
     dtype: DType,
@@ -356,7 +358,12 @@ impl Search<'_> {
             let one = body.constant(Scalar::Int(1), DType::I64);
             let last = body.op(S::Sub, &[next, one]);
             let i = body.indirect(last, size, false, false, Some(fits));
-            let at = [lead, &[i]].concat();
+            let mut at = [lead, &[i]].concat();
+            if let Some(sorter) = self.sorter {
+                let place = body.load_masked(sorter, &at, fits, Scalar::Int(0));
+                let place = body.cast(place, DType::I64);
+                at = [lead, &[body.indirect(place, size, false, true, Some(fits))]].concat();
+            }
             let v = body.load_masked(self.sequence, &at, fits, Scalar::Int(0));
             let v = body.cast(v, self.dtype);
             // Negated comparisons, so that NaN comes after everything.
@@ -374,9 +381,10 @@ impl Search<'_> {
 fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec<Tensor>> {
     let sequence = lw.arg(call, sequence)?;
     let has = |p: &str| call.op.schema().position(p).is_some();
-    if has("sorter") && call.given("sorter") {
-        return Err(call.unsupported("sorter", "not supported"));
-    }
+    let sorter = match has("sorter") && call.given("sorter") {
+        true => Some(lw.arg(call, "sorter")?),
+        false => None,
+    };
     let right = match has("side") {
         true => match call.opt_str("side")? {
             Some("right") => true,
@@ -409,6 +417,7 @@ fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec
     };
     let search = Search {
         sequence: &sequence,
+        sorter: sorter.as_ref(),
         right,
         dtype,
     };

@@ -126,6 +126,10 @@ fn scatter_into<'g>(
     mode: StoreMode,
 ) -> Result<()> {
     let rank = out.sizes.len();
+    // An index without elements may have any number of dimensions.
+    if (index.sizes.iter()).any(|n| lw.exprs.is_int(*n, 0)) {
+        return Ok(());
+    }
     if rank.max(1) != index.sizes.len().max(1) {
         return Err(Error::input(
             "the index must have as many dimensions as the input",

@@ -64,8 +64,15 @@ fn unfold<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_in")?;
     let sizes = call.ints("input_sizes")?.to_vec();
     let d = call.dim("dim", sizes.len())?;
+    if sizes.is_empty() {
+        // The one window of a number is the number.
+        let mut body = lw.body(&sizes);
+        let first = lw.exprs.int(0);
+        let v = body.load(&grad, &[first]);
+        return Ok(vec![lw.store_new(body, v, grad.dtype, &sizes)]);
+    }
     if d >= sizes.len() || d >= grad.sizes.len() {
-        return Err(call.unsupported("input_sizes", "no dimensions"));
+        return Err(Error::input("windows along a dimension that is not there"));
     }
     let w = Windows {
         step: call.int("step")?,
@@ -205,21 +212,32 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, sum, columns.dtype, &sizes)])
 }
 
-/// Amounts before and after each padded dimension, and which dimension that is.
-fn pads(b: &Builder, args: &Args, rank: usize) -> Result<Vec<(usize, Expr, Expr)>> {
-    let list = args.ints("padding")?;
-    let exprs = b.exprs;
-    list.chunks(2)
-        .enumerate()
-        .map(|(k, p)| match (p, rank.checked_sub(k + 1)) {
-            ([before, after], Some(d))
-                if exprs.range(*before).lo >= 0 && exprs.range(*after).lo >= 0 =>
-            {
-                Ok((d, *before, *after))
+/// The gradient with zeros where negative amounts cut something off; amounts before and after each padded dimension, which
+/// are not negative any more, and which dimension that is.
+fn pads(b: B, args: &Args, rank: usize) -> Result<(ValueId, Vec<(usize, Expr, Expr)>)> {
+    let mut g = args.value("grad_output")?;
+    let mut all = Vec::new();
+    for (k, p) in args.ints("padding")?.chunks(2).enumerate() {
+        let ([before, after], Some(d)) = (p, rank.checked_sub(k + 1)) else {
+            return Err(
+                args.unsupported("padding", "must be a pair for each of the last dimensions")
+            );
+        };
+        let cut = |amount: Expr| {
+            let range = b.exprs.range(amount);
+            match (range.lo >= 0, range.hi <= 0) {
+                (true, _) => Ok((amount, b.exprs.int(0))),
+                (_, true) => Ok((b.exprs.int(0), b.exprs.sub(b.exprs.int(0), amount))),
+                _ => Err(args.unsupported("padding", "of a sign that is not known")),
             }
-            _ => Err(args.unsupported("padding", "must be pairs of amounts that are not negative")),
-        })
-        .collect()
+        };
+        let ((before, at_start), (after, at_end)) = (cut(*before)?, cut(*after)?);
+        if !b.exprs.is_int(at_start, 0) || !b.exprs.is_int(at_end, 0) {
+            g = zero_padded(b, g, d, at_start, at_end)?;
+        }
+        all.push((d, before, after));
+    }
+    Ok((g, all))
 }
 
 /// `x` with zeros before and after along one dimension.
@@ -231,10 +249,10 @@ fn zero_padded(b: B, x: ValueId, dim: usize, before: Expr, after: Expr) -> Resul
 
 /// What was mirrored at either end comes back mirrored, one dimension after the other.
 fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let mut g = args.value("grad_output")?;
     let sizes = b.sizes(args.value("self")?)?;
     let one = b.exprs.int(1);
-    for (d, before, after) in pads(b, args, sizes.len())? {
+    let (mut g, pads) = pads(b, args, sizes.len())?;
+    for (d, before, after) in pads {
         let n = sizes[d];
         let end = b.exprs.add(before, n);
         let mut sum = b.narrow(g, d, before, n)?;
@@ -260,9 +278,9 @@ fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 /// What lies outside is added to the first or the last element.
 fn replication_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let mut g = args.value("grad_output")?;
     let sizes = b.sizes(args.value("self")?)?;
-    for (d, before, after) in pads(b, args, sizes.len())? {
+    let (mut g, pads) = pads(b, args, sizes.len())?;
+    for (d, before, after) in pads {
         let n = sizes[d];
         let end = b.exprs.add(before, n);
         let rest = b.exprs.sub(n, b.exprs.int(1));
