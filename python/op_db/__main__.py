@@ -8,7 +8,7 @@ are compiled in batches and compared with eager: results, gradients, what became
 each cell, then totals; exit code 1 when anything failed.
 
 --table writes what was found into the table of the documentation, cells that were not run staying as they are; a cell that
-got worse is an error, unless --worse is given. --called runs only cells that the table does not call lowered.
+got worse is an error, unless --worse is given. For a GPU, which not everybody has, the table is written anew, wrong cells too. --called runs only cells that the table does not call lowered.
 
 --into appends each outcome as it comes, so that a run that is cut off (--seconds, or otherwise) goes on in a next one: what
 --done names is not run again, unless it failed or was tried with fewer samples.
@@ -72,22 +72,29 @@ def chosen(cell: samples.Cell, names: set[str], options: argparse.Namespace, row
     return cell.name in names and dtype and (not options.direction or cell.direction in options.direction)
 
 
-def write(path: str, rows: dict[str, table.Row], outcomes: list[Outcome], known: dict, allow_worse: bool) -> bool:
+def write(path: str, rows: dict[str, table.Row], outcomes: list[Outcome], known: dict, options: argparse.Namespace) -> bool:
     """Updates the table with what did not fail; False where it must not be."""
     import torch
 
+    if options.device != "cpu":
+        rows = {}
+        table.update(rows, outcomes)
+        samples = "All samples of a cell\nwere run." if not any(o.left for o in outcomes) else table.SHARE
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(table.render(rows, torch.__version__, f"on a GPU ({options.device})", samples))
+        return True
     worse = table.update(rows, [o for o in outcomes if not o.failed])
-    if worse and not allow_worse:
+    if worse and not options.worse:
         print("cells got worse, the table stays as it is:\n" + "\n".join(worse), file=sys.stderr)
         return False
     with open(path, "w", encoding="utf-8") as out:
-        out.write(table.render({n: r for n, r in rows.items() if n in known}, torch.__version__))
+        out.write(table.render({n: r for n, r in rows.items() if n in known}, torch.__version__, table.CPU))
     return True
 
 
 def attempt_all(cells: list[samples.Cell], options: argparse.Namespace) -> list[Outcome]:
     plan = sweep.Plan(options.samples, options.workers, options.seconds, options.patience)
-    with tempfile.TemporaryDirectory(prefix="inrush-op-db-") as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="inrush-op-db-", ignore_cleanup_errors=True) as folder, contextlib.ExitStack() as stack:
         # The user's cache is neither read nor filled. The workers inherit it.
         os.environ["INRUSH_CACHE_DIR"] = folder
         into = stack.enter_context(open(options.into, "a", encoding="utf-8")) if options.into else None
@@ -115,17 +122,20 @@ def main() -> int:
     if unknown:
         print(f"no such operators: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    rows = table.read(options.table) if options.table and os.path.exists(options.table) else {}
+    mine = options.table and options.device == "cpu" and os.path.exists(options.table)
+    rows = table.read(options.table) if mine else {}
     if options.given:
-        outcomes = [o for path in options.given for o in sweep.load(path)]
+        outcomes = sweep.merge(o for path in options.given for o in sweep.load(path))
     else:
         done = {o.cell for path in options.done for o in sweep.load(path) if sweep.is_done(o, options.samples)}
-        cells = [c for c in samples.cells(known) if chosen(c, names, options, rows) and str(c) not in done]
-        outcomes = attempt_all(cells, options)
-        if len(outcomes) < len(cells):
-            print(f"out of time: {len(cells) - len(outcomes)} of {len(cells)} cells are left")
+        cells = [c for c in samples.cells(known) if chosen(c, names, options, rows)]
+        cells = [p for c in cells for p in (c.parts() if options.samples == 0 else [c]) if str(p) not in done]
+        found = attempt_all(cells, options)
+        if len(found) < len(cells):
+            print(f"out of time: {len(cells) - len(found)} of {len(cells)} cells and parts of cells are left")
+        outcomes = sweep.merge(found)
     print(totals(outcomes))
-    if options.table and not write(options.table, rows, outcomes, known, options.worse):
+    if options.table and not write(options.table, rows, outcomes, known, options):
         return 1
     return 1 if any(o.failed for o in outcomes) else 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.utils import _pytree as pytree
@@ -13,7 +13,7 @@ import inrush
 from inrush import _backend, _compat, _options, _report
 
 from . import compare, expected
-from .samples import Cell, Sample, samples
+from .samples import Cell, Sample, device, samples
 
 # Samples in one compiled function.
 BATCH = 12
@@ -67,18 +67,24 @@ class Uncaptured(Exception):
     """PyTorch does not give a graph of the call."""
 
 
-def check(op: Any, cell: Cell, count: int | None) -> Outcome:
-    """Compiles a cell's samples, many in one function; where that fails, one by one."""
-    out, good = prepare(op, cell, count)
-    for at in range(0, len(good), BATCH):
-        batch(good[at : at + BATCH], out)
-    return out
+Prepared = tuple[Outcome, list[tuple[Sample, Any]]]
 
 
-def check_together(op: Any, cells: list[Cell], count: int | None) -> list[Outcome] | None:
-    """Compiles the samples of several cells in one function, which is much faster; None where not all is lowered and right:
-    then the cells have to be checked one by one."""
+def check(op: Any, cells: list[Cell], count: int | None) -> Iterator[Outcome]:
+    """Compiles the samples of one operator's cells, those of all of them in one function where they are few and all is
+    lowered and right: that is much faster. Else each cell by itself, many samples in one function."""
     prepared = [prepare(op, c, count) for c in cells]
+    if len(cells) > 1 and (together := check_together(prepared)):
+        yield from together
+        return
+    for out, good in prepared:
+        for at in range(0, len(good), BATCH):
+            batch(good[at : at + BATCH], out)
+        yield out
+
+
+def check_together(prepared: list[Prepared]) -> list[Outcome] | None:
+    """All samples in one function; None where they are many, or not all is lowered and right."""
     if sum(len(good) for _, good in prepared) > TOGETHER:
         return None
     together = Outcome("", undefined=prepared[0][0].undefined)
@@ -93,7 +99,7 @@ def check_together(op: Any, cells: list[Cell], count: int | None) -> list[Outcom
     return [out for out, _ in prepared]
 
 
-def prepare(op: Any, cell: Cell, count: int | None) -> tuple[Outcome, list[tuple[Sample, Any]]]:
+def prepare(op: Any, cell: Cell, count: int | None) -> Prepared:
     """A cell's outcome so far, and its samples with what eager gives."""
     out = Outcome(str(cell), undefined=expected.undefined(op.name), skipped=expected.left_out(cell.name, cell.dtype, cell.direction))
     good: list[tuple[Sample, Any]] = []
@@ -114,31 +120,41 @@ def prepare(op: Any, cell: Cell, count: int | None) -> tuple[Outcome, list[tuple
 
 
 def batch(chosen: list[tuple[Sample, Any]], out: Outcome) -> None:
+    """Compiles samples in one function; of several that fail, each half by itself."""
+    try:
+        in_some_way(chosen, out)
+    except Exception as error:
+        if len(chosen) > 1:
+            half = len(chosen) // 2
+            batch(chosen[:half], out)
+            batch(chosen[half:], out)
+            return
+        out.samples += 1
+        blame = out.upstream if fails_in_pytorch(chosen[0]) else out.failed
+        blame.append(f"sample {chosen[0][0].number}: {summary(error)}")
+
+
+def in_some_way(chosen: list[tuple[Sample, Any]], out: Outcome) -> None:
     try:
         attempt(chosen, out, captured)
         return
-    except Exception:
-        pass
-    for number, one in enumerate(chosen, out.samples):
-        try:
-            try:
-                attempt([one], out, captured)
-            except compare.Wrong:
-                raise
-            except Exception:
-                # Without Dynamo nobody keeps book of sizes that depend on data.
-                try:
-                    attempt([one], out, whole)
-                except Uncaptured as why:
-                    attempt([one], out, in_parts)
-                    out.called[out.cell.split(" ")[0]] = f"{NO_GRAPH}: {why}"
-                except torch._dynamo.exc.BackendCompilerFailed as why:
-                    attempt([one], out, lenient)
-                    out.called[out.cell.split(" ")[0]] = f"{REFUSES}: {summary(why.inner_exception)}"
-        except Exception as error:
-            out.samples += 1
-            blame = out.upstream if fails_in_pytorch(one) else out.failed
-            blame.append(f"sample {number}: {summary(error)}")
+    except compare.Wrong:
+        raise
+    except Exception as error:
+        if len(chosen) > 1 and not isinstance(error, Uncaptured):
+            raise
+    # Without Dynamo nobody keeps book of sizes that depend on data.
+    name = out.cell.split(" ")[0]
+    try:
+        attempt(chosen, out, whole)
+    except Uncaptured as why:
+        attempt(chosen, out, in_parts)
+        out.called[name] = f"{NO_GRAPH}: {why}"
+    except torch._dynamo.exc.BackendCompilerFailed as why:
+        if len(chosen) > 1:
+            raise
+        attempt(chosen, out, lenient)
+        out.called[name] = f"{REFUSES}: {summary(why.inner_exception)}"
 
 
 def fails_in_pytorch(one: tuple[Sample, Any]) -> bool:
@@ -157,7 +173,11 @@ def eagerly(s: Sample) -> Any | None:
         try:
             torch.manual_seed(0)
             given = s.tensors()
-            return results([s], [given], [s(given)])[0]
+            out = s(given)
+            if device() != "cpu" and (s.op.name, getattr(out, "dtype", None)) in expected.BY_THE_CPU:
+                value, args, kwargs = s.arguments(given)
+                out = s.op(value, *args, **{**kwargs, "device": "cpu"}).to(device())
+            return results([s], [given], [out])[0]
         except Exception:
             return None
 
@@ -300,7 +320,9 @@ def whole(calls: list[Sample], report: Any, fullgraph: bool = True, backend: str
 
     def run(tensors: list[list[torch.Tensor]]) -> Any:
         before = len(inrush.compilations())
-        with config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        # Where Dynamo compiles the calls one by one, each is another version of the same code.
+        many = {"recompile_limit": 4 * BATCH, "automatic_dynamic_shapes": False}
+        with config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True, **many):
             compiled = torch.compile(
                 lambda arguments: [s.call(a) for s, a in zip(calls, arguments)],
                 backend=backend,

@@ -80,8 +80,13 @@ CANCELS = {
     # Beside a pole what the rounding of the argument leaves.
     "polygamma",
     "special.polygamma",
+    # An exponential less a product, each rounded to the dtype.
+    "nn.functional.poisson_nll_loss",
     "stft",
 }
+# What eager computes otherwise on GPUs than on CPUs, where inrush does as on CPUs, by dtype of the result: ranges of integers
+# step in float32 there, in float64 here.
+BY_THE_CPU = {("linspace", torch.int16), ("linspace", torch.int32), ("linspace", torch.int64)}
 # Remainders, by the place of the divisor: on GPUs that of an integer by zero means nothing, on CPUs it is an error.
 REMAINDERS = {"__rmod__": 0}
 

@@ -12,6 +12,31 @@ from torch.utils import _pytree as pytree
 
 # Samples of a cell, spread over all that PyTorch has.
 FORWARD, BACKWARD, OTHERS = 12, 8, 4
+# Operators with more samples than a process should take in one go, and in how many parts.
+PARTS = {
+    "cdist": 2,
+    "histogram": 2,
+    "linalg.lu_solve": 2,
+    "linalg.solve_triangular": 2,
+    "linalg.svd": 2,
+    "linalg.vector_norm": 2,
+    "linspace.tensor_overload": 2,
+    "logspace": 3,
+    "logspace.tensor_overload": 8,
+    "masked.norm": 3,
+    "max_pool2d_with_indices_backward": 10,
+    "nn.functional.gaussian_nll_loss": 4,
+    "nn.functional.max_pool1d": 6,
+    "nn.functional.max_pool2d": 10,
+    "nn.functional.max_pool3d": 6,
+    "nn.functional.max_unpool2d": 2,
+    "nn.functional.multi_head_attention_forward": 3,
+    "nn.functional.unfold": 2,
+    "searchsorted": 2,
+    "svd": 2,
+    "unique": 6,
+    "unique_consecutive": 3,
+}
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -22,6 +47,8 @@ class Cell:
     name: str
     dtype: str
     direction: str = "forward"
+    part: str = "1/1"
+    """Which part of its samples, where they are many."""
 
     def share(self) -> int:
         """How many samples the table is made from."""
@@ -30,11 +57,16 @@ class Cell:
         return FORWARD if self.direction == "forward" else BACKWARD
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype} {self.direction}"
+        return f"{self.name} {self.dtype} {self.direction}" + (f" {self.part}" if self.part != "1/1" else "")
 
     @classmethod
     def parse(cls, text: str) -> Cell:
-        return cls(*text.rsplit(" ", 2))
+        return cls(*text.split(" "))
+
+    def parts(self) -> list[Cell]:
+        """The cell in parts that are run by themselves, when all its samples are."""
+        of = PARTS.get(self.name, 1)
+        return [Cell(self.name, self.dtype, self.direction, f"{k}/{of}") for k in range(1, of + 1)]
 
 
 def device() -> str:
@@ -63,8 +95,9 @@ def cells(known: dict[str, Any]) -> list[Cell]:
 class Sample:
     """One call of an operator: a function of the tensors among its arguments."""
 
-    def __init__(self, op: Any, sample: Any, direction: str) -> None:
+    def __init__(self, op: Any, sample: Any, direction: str, number: int) -> None:
         self.op = op
+        self.number = number
         self.direction = direction
         self.process: Callable[[Any], Any] = sample.output_process_fn_grad
         flat, self.spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
@@ -126,8 +159,11 @@ def samples(op: Any, cell: Cell, count: int | None) -> tuple[list[Sample], int]:
         torch.manual_seed(0)
         found = list(op.sample_inputs(device(), getattr(torch, cell.dtype), requires_grad=cell.direction == "backward"))
     count = cell.share() if count is None else count
-    chosen = list(spread(found, count or len(found)))
-    return [Sample(op, s, cell.direction) for s in chosen], len(found) - len(chosen)
+    at, of = part(cell.part)
+    chosen = list(spread(list(enumerate(found)), count or len(found)))
+    left = len(found) - len(chosen)
+    chosen = chosen[len(chosen) * (at - 1) // of : len(chosen) * at // of]
+    return [Sample(op, s, cell.direction, k) for k, s in chosen], left
 
 
 def spread(items: list[Any], count: int) -> Iterator[Any]:
@@ -141,9 +177,15 @@ def spread(items: list[Any], count: int) -> Iterator[Any]:
             yield items[k * (len(items) - 1) // (count - 1)]
 
 
+def part(text: str) -> tuple[int, int]:
+    """`2/8`: the second of eight."""
+    at, of = (int(number) for number in text.split("/"))
+    if not 1 <= at <= of:
+        raise ValueError(f"a part is I/N with I from 1 to N, not {text}")
+    return at, of
+
+
 def shard(names: list[str], text: str) -> list[str]:
     """Every N-th name, from the I-th on: `2/8` is the second of eight shares."""
-    at, of = (int(part) for part in text.split("/"))
-    if not 1 <= at <= of:
-        raise ValueError(f"a shard is I/N with I from 1 to N, not {text}")
+    at, of = part(text)
     return names[at - 1 :: of]

@@ -15,8 +15,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Iterator, TextIO
 
-from .attempt import Outcome, check, check_together
-from .samples import Cell, operators
+import torch
+
+from .attempt import Outcome, check
+from .samples import PARTS, Cell, device, operators
 
 # Seconds that a cell may take.
 PATIENCE = 600
@@ -53,8 +55,7 @@ def work(count: int | None, patience: int) -> None:
         cells = [Cell.parse(name) for name in json.loads(line)]
         op = known[cells[0].name]
         faulthandler.dump_traceback_later(patience, exit=True)
-        done = check_together(op, cells, count) if len(cells) > 1 else None
-        for outcome in done or (check(op, c, count) for c in cells):
+        for outcome in check(op, cells, count):
             print(json.dumps(dataclasses.asdict(outcome)), file=answers, flush=True)
             faulthandler.cancel_dump_traceback_later()
             faulthandler.dump_traceback_later(patience, exit=True)
@@ -65,7 +66,7 @@ def groups(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
     """Neighbours that are tried together: one operator forward, in other dtypes than float32, which has more samples."""
 
     def kind(cell: Cell) -> Any:
-        together = cell.direction == "forward" and cell.dtype != "float32"
+        together = cell.direction == "forward" and cell.dtype != "float32" and cell.part == "1/1"
         return cell.name if together else str(cell)
 
     for _, some in itertools.groupby(cells, kind):
@@ -81,6 +82,8 @@ class Queue:
             by_name.setdefault(cell.name, []).append(cell)
         names = sorted(by_name)
         random.Random(SEED).shuffle(names)
+        # What takes longest first.
+        names.sort(key=lambda n: -PARTS.get(n, 1))
         self.plan = plan
         self._todo = [group for name in names for group in groups(by_name[name])]
         self._take = take
@@ -100,11 +103,23 @@ class Queue:
             self._take(outcome)
 
 
+def place(number: int) -> tuple[dict[str, str], set[int]]:
+    """The environment and the processors of a worker. On GPUs workers take the devices in turn, and keep to two processors
+    each: a process starts as many builders of kernels as it has processors."""
+    environment, processors = dict(os.environ), sorted(os.sched_getaffinity(0))
+    if device() == "cpu":
+        return environment, set(processors)
+    environment["CUDA_VISIBLE_DEVICES"] = str(number % max(torch.cuda.device_count(), 1))
+    at = 2 * number % len(processors)
+    return environment, set(processors[at : at + 2])
+
+
 class Worker:
     """A process that checks cells, and what it wrote to its error stream."""
 
-    def __init__(self, plan: Plan, log: TextIO) -> None:
+    def __init__(self, plan: Plan, number: int, log: TextIO) -> None:
         count = [] if plan.count is None else ["--samples", str(plan.count)]
+        environment, processors = place(number)
         self._log = log
         self._process = subprocess.Popen(
             [sys.executable, os.path.dirname(__file__), "--work", "--patience", str(plan.patience), *count],
@@ -113,7 +128,9 @@ class Worker:
             stderr=log,
             text=True,
             encoding="utf-8",
+            env=environment,
         )
+        os.sched_setaffinity(self._process.pid, processors)
         # A worker beyond the whole run's time is ended; its cells are left to the next run.
         left = plan.left()
         self._timer = None if left is None else threading.Timer(left + 1, self._process.kill)
@@ -152,7 +169,7 @@ class Worker:
 
 
 def run(cells: list[Cell], plan: Plan, folder: str, show: Callable[[Outcome], None]) -> list[Outcome]:
-    """All cells, or as many as there is time for; outcomes in the order of the cells."""
+    """All cells, or as many as there is time for; outcomes in the order of the cells. `show` sees each as it comes."""
     found: dict[str, Outcome] = {}
 
     def take(outcome: Outcome) -> None:
@@ -164,7 +181,7 @@ def run(cells: list[Cell], plan: Plan, folder: str, show: Callable[[Outcome], No
 
     def drive_one(number: int) -> None:
         try:
-            drive(queue, os.path.join(folder, f"worker-{number}.log"))
+            drive(queue, number, os.path.join(folder, f"worker-{number}.log"))
         except BaseException as error:
             failures.append(error)
 
@@ -178,13 +195,13 @@ def run(cells: list[Cell], plan: Plan, folder: str, show: Callable[[Outcome], No
     return [found[str(c)] for c in cells if str(c) in found]
 
 
-def drive(queue: Queue, path: str) -> None:
+def drive(queue: Queue, number: int, path: str) -> None:
     """One worker after the other until nothing is left."""
     plan, worker = queue.plan, None
     with open(path, "w", encoding="utf-8") as log:
         try:
             while (cells := queue.next()) is not None:
-                worker = worker or Worker(plan, log)
+                worker = worker or Worker(plan, number, log)
                 left = list(cells)
                 for outcome in worker.ask(cells):
                     queue.take(outcome)
@@ -207,9 +224,36 @@ def drive(queue: Queue, path: str) -> None:
 
 
 def load(path: str) -> list[Outcome]:
-    """Outcomes of a run; of a run that was cut off, those before the cut."""
+    """Outcomes of a run, of parts as such; of a run that was cut off, those before the cut."""
     with open(path, encoding="utf-8") as lines:
         return [Outcome(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def merge(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Outcomes of whole cells; the last one of each part counts. Parts that are not there count as a sample left."""
+    by_cell: dict[Cell, dict[str, Outcome]] = {}
+    for o in outcomes:
+        cell = Cell.parse(o.cell)
+        by_cell.setdefault(dataclasses.replace(cell, part="1/1"), {})[cell.part] = o
+    merged = []
+    for cell, parts in by_cell.items():
+        # A later run may have taken fewer samples, undivided: it says all that there is to say of them.
+        last = list(parts.values())[-1]
+        if Cell.parse(last.cell).part == "1/1":
+            merged.append(last)
+            continue
+        missing = int(Cell.parse(last.cell).part.split("/")[1]) - len([p for p in parts if p != "1/1"])
+        one = Outcome(str(cell), undefined=last.undefined, skipped=last.skipped, left=missing)
+        for o in (o for p, o in parts.items() if p != "1/1"):
+            one.samples += o.samples
+            one.left += o.left
+            one.refused_by_eager += o.refused_by_eager
+            one.kernels += o.kernels
+            one.called.update(o.called)
+            one.upstream += o.upstream
+            one.failed += o.failed
+        merged.append(one)
+    return merged
 
 
 def is_done(outcome: Outcome, count: int | None) -> bool:
