@@ -1,5 +1,7 @@
 //! For tests: results against the operator cases that `python/gen_op_cases.py` writes with PyTorch.
 
+pub mod rows;
+
 use inrush_base::{DType, Error, Result};
 use inrush_interp::Tensor;
 use serde_json::Value as Json;
