@@ -24,7 +24,6 @@ import contextlib
 import dataclasses
 import dis
 import functools
-import gc
 import inspect
 import os
 import pickle
@@ -46,15 +45,12 @@ from torch._dynamo.variables import builtin as builtin_variables
 from torch._dynamo.variables import functions as function_variables
 from torch._dynamo.variables import nn_module as module_variables
 
-from inrush import _backend, _cache, _compat, _log, _naming, _native, _options, _report
+from inrush import _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report
 from inrush._naming import Unnamed, name_of, named
 
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
 IDENTITIES = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES))
 MOMENTARY = frozenset(("WEAKREF_ALIVE", "DICT_VERSION"))
-# What PyTorch pickles as anybody would, by the modules of classes and by class.
-PLAIN_MODULES = frozenset(("torch._dynamo.source", "torch._guards"))
-PLAIN_TYPES = frozenset((collections.OrderedDict, functools.partial))
 # How Dynamo names what it makes global by its address.
 BY_ADDRESS = re.compile(r"\w*_\d{6,}_c\w+")
 # Captures that are kept of one frame.
@@ -556,7 +552,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
         frame = _local.pending = Pending(folder, code, scope)
-        with patient_collector(), finishing(frame):
+        with _lean.patient_collector(), finishing(frame):
             result = compile(*args, **named_args)
         if frame.stored is not None and frame.refused is None:
             with _lock:
@@ -574,30 +570,6 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
 
 
 signature = functools.cache(inspect.signature)
-# Captures that are under way, and how often the collector of garbage ran before.
-_capturing = 0
-_thresholds: tuple[int, ...] = ()
-# A capture makes hundreds of thousands of objects that stay: to look for garbage among them takes a tenth of the time.
-PATIENT = (50_000, 20, 1000)
-
-
-@contextlib.contextmanager
-def patient_collector() -> Iterator[None]:
-    """Garbage is collected rarely while this lasts."""
-    global _capturing, _thresholds
-    with _lock:
-        _capturing += 1
-        if _capturing == 1:
-            _thresholds = gc.get_threshold()
-            if 0 < _thresholds[0] < PATIENT[0]:
-                gc.set_threshold(*PATIENT)
-    try:
-        yield
-    finally:
-        with _lock:
-            _capturing -= 1
-            if _capturing == 0 and gc.get_threshold() == PATIENT:
-                gc.set_threshold(*_thresholds)
 
 
 def pending() -> Pending | None:
@@ -671,17 +643,7 @@ def install() -> None:
                 frame.refuse("a result that is declared constant")
             return constant(*args, **named)
 
-        reduce = guards.GuardsStatePickler.reducer_override
-
-        @functools.wraps(reduce)
-        def own_reduce(self: Any, obj: Any) -> Any:
-            # Most of what is written says where guarded values are found: PyTorch goes through thirty other cases first.
-            plain = type(obj).__module__ in PLAIN_MODULES or type(obj) in PLAIN_TYPES
-            if plain and id(obj) not in self.missing_values and id(obj) not in self.empty_values:
-                return NotImplemented
-            return reduce(self, obj)
-
-        guards.GuardsStatePickler.reducer_override = own_reduce
+        _lean.install()
         # PyTorch writes these with more fields than their constructor takes.
         source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
         eval_frame._optimize = own_optimize
