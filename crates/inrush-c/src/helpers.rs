@@ -272,6 +272,26 @@ impl Helpers {
         name
     }
 
+    /// The next number from `x` towards `y`: one more or less as an integer, since numbers of one sign are in the order of their
+    /// bits.
+    pub(crate) fn nextafter(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
+        let v = self.vector(elem, w);
+        let int = int_like(elem);
+        let (i, bc) = (self.vector(&int, w), self.broadcast(&int, w));
+        let name = format!("nextafter_{v}");
+        let sel = self.select(elem, w, caps);
+        let top = 8 * types::bytes(elem) - 1;
+        self.function(&name, format!("{v} {name}({v} x, {v} y)"), |_| {
+            format!(
+                "const {i} n = ({i})x, up = (x < y) ^ (n < 0); \
+                 const {v} next = ({v})(n + ((up & 2) - 1)), least = ({v})((({i})y & ({bc}(1) << {top})) | 1); \
+                 const {v} r = {sel}(x == y, y, {sel}(x == 0, least, next)); \
+                 return {sel}((x != x) | (y != y), x + y, r);"
+            )
+        });
+        name
+    }
+
     /// Extreme in which NaN wins (`max` or `min`), scalar for `w == 1`.
     pub(crate) fn extreme(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
         let op = if which == "max" { ">" } else { "<" };

@@ -336,6 +336,10 @@ impl Emitter<'_> {
             ScalarOp::Or => infix("|"),
             ScalarOp::Xor => infix("^"),
             ScalarOp::Not => format!("~{}", x[0]),
+            ScalarOp::Nextafter if float => {
+                let f = self.helpers.nextafter(elem, w, caps);
+                format!("{f}({}, {})", x[0], x[1])
+            }
             _ if op.class() == OpClass::Math && float => {
                 let f = self.helpers.math(op.text(), elem, w, op.arity(), caps);
                 format!("{f}({})", x.join(", "))

@@ -208,6 +208,81 @@ output b2
     }
 }
 
+/// Every pair of numbers around the ends of the ranges gives the bits that the C library's function gives.
+#[test]
+fn edges_of_nextafter() {
+    for (dtype, values) in [
+        (
+            DType::F32,
+            vec![
+                0,
+                1,
+                0x7f_ffff,
+                0x80_0000,
+                0x3f80_0000,
+                0x7f7f_ffff,
+                0x7f80_0000,
+                0x7fc0_0000,
+            ],
+        ),
+        (
+            DType::F64,
+            vec![
+                0,
+                1,
+                0xf_ffff_ffff_ffff,
+                0x10_0000_0000_0000,
+                0x3ff0_0000_0000_0000,
+                0x7fef_ffff_ffff_ffff,
+                0x7ff0_0000_0000_0000,
+                0x7ff8_0000_0000_0000u64,
+            ],
+        ),
+    ] {
+        let value = |bits: u64| match dtype {
+            DType::F32 => f32::from_bits(bits as u32) as f64,
+            _ => f64::from_bits(bits),
+        };
+        let signed: Vec<f64> = (values.iter())
+            .flat_map(|b| [value(*b), -value(*b)])
+            .collect();
+        let pairs: Vec<(f64, f64)> = (signed.iter())
+            .flat_map(|x| signed.iter().map(|y| (*x, *y)))
+            .collect();
+        let text = format!(
+            "loops t inputs 2\nsize s0 in [0, inf]\nb0 x: {dtype}[s0] = input 0\nb1 y: {dtype}[s0] = input 1\n\
+             b2 z: {dtype}[s0] layout [1] = temp\nbody [i0: s0] {{\n  v0: {dtype} = load b0[i0]\n  \
+             v1: {dtype} = load b1[i0]\n  v2: {dtype} = nextafter v0, v1\n  store b2[i0] = v2\n}}\noutput b2\n"
+        );
+        let p = inrush_loops::text::parse(&text).unwrap();
+        let input = |all: Vec<f64>| {
+            let scalars: Vec<_> = (all.iter())
+                .map(|v| inrush_base::Scalar::Float(*v))
+                .collect();
+            let n = [all.len() as i64];
+            let t = inrush_interp::Tensor::from_scalars(dtype, &n, &scalars).unwrap();
+            inrush_interp::Value::Tensor(t)
+        };
+        let inputs = [
+            input(pairs.iter().map(|p| p.0).collect()),
+            input(pairs.iter().map(|p| p.1).collect()),
+        ];
+        for caps in levels() {
+            let c = Compiled::new(p.clone(), &Grouping::Apart, &caps).unwrap();
+            let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();
+            for (k, (x, y)) in pairs.iter().enumerate() {
+                let g = got[0].tensor().unwrap().get(k).unwrap().as_f64();
+                let w = match dtype {
+                    DType::F32 => libm::nextafterf(*x as f32, *y as f32) as f64,
+                    _ => libm::nextafter(*x, *y),
+                };
+                let same = g.to_bits() == w.to_bits() || g.is_nan() && w.is_nan();
+                assert!(same, "{caps}: nextafter({x:e}, {y:e}) is {w:e}, got {g:e}");
+            }
+        }
+    }
+}
+
 /// Functions of `f32` vectors that are ours, over all magnitudes: within their bounds of the exact value, never beyond 1.
 #[test]
 fn bounded_functions_stay_within_their_errors() {

@@ -5,9 +5,10 @@
 
 use super::flags;
 use inrush_base::Caps;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::process::Command;
+use std::sync::Mutex;
 
 const ARM64: i32 = 2;
 const ALL: u32 = 7;
@@ -37,6 +38,29 @@ pub fn tools() -> Option<(String, String)> {
     Some((get("INRUSH_CLANG")?, get("INRUSH_UNICORN")?))
 }
 
+/// A whole program: its C library is linked in, at fixed addresses.
+fn build(source: &str, caps: &Caps, clang: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let (c, elf) = (dir.path().join("k.c"), dir.path().join("k"));
+    std::fs::write(&c, format!("{source}\nint main(void) {{ return 0; }}\n")).unwrap();
+    let mut words = clang.split_whitespace();
+    let out = Command::new(words.next().unwrap())
+        .args(words)
+        .args(["-target", "aarch64-linux-musl", "-static"])
+        .args((flags(caps).into_iter()).filter(|f| !matches!(*f, "-shared" | "-fPIC")))
+        .args(["-fno-pie", "-no-pie", "-fno-sanitize=all", "-o"])
+        .args([&elf, &c])
+        .arg("-lm")
+        .output()
+        .expect("a C compiler");
+    assert!(
+        out.status.success(),
+        "{}\n{source}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    std::fs::read(&elf).unwrap()
+}
+
 /// A program in the emulator's memory.
 pub struct Emulator {
     library: libloading::Library,
@@ -47,31 +71,16 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Builds C source for AArch64 and loads it.
+    /// Builds C source for AArch64, once, and loads it.
     pub fn new(source: &str, caps: &Caps) -> Emulator {
+        static BUILT: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
         let (clang, unicorn) = tools().expect("a compiler and an emulator");
-        let dir = tempfile::tempdir().unwrap();
-        let (c, elf) = (dir.path().join("k.c"), dir.path().join("k"));
-        // A whole program: its C library is linked in, at fixed addresses.
-        std::fs::write(&c, format!("{source}\nint main(void) {{ return 0; }}\n")).unwrap();
-        let mut words = clang.split_whitespace();
-        let out = Command::new(words.next().unwrap())
-            .args(words)
-            .args(["-target", "aarch64-linux-musl", "-static"])
-            .args((flags(caps).into_iter()).filter(|f| !matches!(*f, "-shared" | "-fPIC")))
-            .args(["-fno-pie", "-no-pie", "-fno-sanitize=all", "-o"])
-            .args([&elf, &c])
-            .arg("-lm")
-            .output()
-            .expect("a C compiler");
-        assert!(
-            out.status.success(),
-            "{}\n{source}",
-            String::from_utf8_lossy(&out.stderr)
-        );
-        let image = std::fs::read(&elf).unwrap();
+        let known = BUILT.lock().unwrap().get(source).cloned();
+        let image = known.unwrap_or_else(|| build(source, caps, &clang));
         // SAFETY: the library is the emulator's, its functions have the types that its header gives them.
-        unsafe { Emulator::load(&image, &unicorn) }
+        let emulator = unsafe { Emulator::load(&image, &unicorn) };
+        BUILT.lock().unwrap().insert(source.into(), image);
+        emulator
     }
 
     unsafe fn load(image: &[u8], unicorn: &str) -> Emulator {
