@@ -16,7 +16,7 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inrush import _compat
+from inrush import _compat, _gpu
 
 aten = torch.ops.aten
 
@@ -32,6 +32,9 @@ def eligible(gm: Any) -> str | None:
     """Why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
     if torch.is_inference_mode_enabled() or _compat.autocast_enabled() or _compat.modes_are_active():
         return "a mode of the thread"
+    if "interpret" in _gpu.settings():
+        # Stands for a GPU, whose graphs AOTAutograd captures.
+        return "the interpreter of kernels for GPUs"
     grad = torch.is_grad_enabled()
     for node in gm.graph.nodes:
         if node.op == "placeholder":
