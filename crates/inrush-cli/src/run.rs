@@ -243,11 +243,17 @@ fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
             .split_once('=')
             .and_then(|(n, v)| v.parse::<i64>().ok().map(|v| (n, v)))
             .ok_or_else(|| Error::input(format!("--size wants NAME=N, got `{g}`")))?;
-        if !program.symbols.iter().any(|s| s.name == name) {
+        let Some(symbol) = program.symbols.iter().find(|s| s.name == name) else {
             let names: Vec<&str> = program.symbols.iter().map(|s| s.name.as_str()).collect();
             return Err(Error::input(format!(
                 "the model has no size `{name}` (it has: {})",
                 names.join(", ")
+            )));
+        };
+        if !(symbol.lower..=symbol.upper).contains(&value) {
+            return Err(Error::input(format!(
+                "--size {g} is outside the range {}..={} that the model was exported for",
+                symbol.lower, symbol.upper
             )));
         }
         chosen.insert(name, value);
@@ -307,7 +313,12 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                 let n = n
                     .filter(|n| *n <= 1 << 32)
                     .ok_or_else(|| Error::input("these inputs are too large"))?;
-                let mut bytes = Vec::with_capacity(n as usize * dtype.0.size());
+                let mut bytes = Vec::new();
+                bytes
+                    .try_reserve_exact(n as usize * dtype.0.size())
+                    .map_err(|_| {
+                        Error::machine(format!("out of memory for input `{}`", spec.name))
+                    })?;
                 for _ in 0..n {
                     let r = next();
                     let x = (r >> 40) as f64 / (1u64 << 23) as f64 - 1.0;

@@ -336,6 +336,13 @@ fn the_input_is_at_fault() {
         &["--threads"],
     );
     fails(&go(&["run", &digits("pt2"), "--size", "q=3"]), 2, &["`q`"]);
+    for size in ["s77=-3", "s77=0", "s77=99999999999"] {
+        fails(
+            &go(&["run", &digits("pt2"), "--size", size]),
+            2,
+            &[size, "1..=4096"],
+        );
+    }
     fails(
         &go(&["run", &digits("pt2"), "--inputs", &digits("pt2")]),
         2,
