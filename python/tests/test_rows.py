@@ -78,3 +78,57 @@ def test_long_rows_are_sorted_by_pytorch():
     x = torch.randn(4, 1000)
     compare(lambda x: torch.sort(x, dim=1, stable=True)[1] + 1, x, calls=["aten.sort.stable"])
     compare(lambda x: torch.sort(x, dim=1, stable=True)[1] + 1, x[:, :16])
+
+
+KINDS = [f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_chebyshev_polynomials(name):
+    f = getattr(torch.special, name)
+    x = torch.cat([torch.linspace(-1.6, 1.6, 23, dtype=torch.float64), torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)])
+    # Below zero, by the recurrence, by closed forms, fractions.
+    n = torch.tensor([-1.0, 0, 1, 2, 3, 7, 8, 9, 10, 25, 40, 2.9, 9.9], dtype=torch.float64)
+    compare(lambda x, n: f(x[:, None], n), x, n, rtol=1e-9, atol=1e-11)
+    compare(lambda x: f(x, -2) + f(x, 0) + f(x, 1) + f(x, 5) + f(x, 2.5), x)
+    compare(lambda n: f(0.3, n), torch.arange(-2, 12))
+    assert f(x[:0], n[:0]).shape == torch.compile(f, backend="inrush")(x[:0], n[:0]).shape
+
+
+@pytest.mark.parametrize("name", ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"])
+def test_polynomials_whose_degree_is_a_number(name):
+    f = getattr(torch.special, name)
+    x = torch.tensor([-1.5, -1.0, -0.3, 0.0, 0.4, 1.0, 2.0], dtype=torch.float64)
+    for n in (-1, 0, 1, 2, 9, 3.7):
+        compare(lambda x: f(x, n), x)
+    compare(lambda x, n: f(x, n) * 2, x, torch.full((7,), 3.0), calls=[f"aten.special_{name}.default"])
+
+
+def test_airy_function():
+    x = torch.cat([torch.linspace(-40, 20, 301), torch.tensor([0.0, 2.09, -2.09, 8.3203353, 104, -1e4])]).double()
+    compare(torch.special.airy_ai, x, rtol=1e-9, atol=1e-12)
+    compare(torch.special.airy_ai, torch.tensor([float("nan"), float("inf"), -float("inf")]))
+    compare(torch.special.airy_ai, x.float()[:290], rtol=1e-3, atol=1e-5)
+
+
+def test_searching_by_a_sorter():
+    rows, values = torch.randint(0, 9, (3, 8)), torch.randint(-1, 10, (3, 5))
+    sorter = rows.argsort(1)
+    for right in (False, True):
+        compare(lambda r, v, s: torch.searchsorted(r, v, sorter=s, right=right), rows, values, sorter)
+    compare(lambda r, s: torch.searchsorted(r, 4, sorter=s), rows[0], sorter[0])
+    compare(lambda r, v, s: torch.searchsorted(r, v, sorter=s), rows[:, :0], values, sorter[:, :0])
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.compile(lambda r, v, s: torch.searchsorted(r, v, sorter=s), backend="inrush")(rows, values, sorter + 8)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_gradients_of_paddings_that_cut_off(mode):
+    for pads in ([-1, 2], [2, -3], [-1, -2]):
+        compare(lambda x: F.pad(x, pads, mode=mode) * 2, leaf(2, 3, 7))
+    compare(lambda x: F.pad(x, [1, -2, -1, 3], mode=mode) * 2, leaf(2, 3, 7, 6))
+
+
+def test_gradients_with_nothing_to_gather():
+    compare(lambda x: x.gather(0, torch.empty(0, dtype=torch.int64)) * 2, leaf(4))
+    compare(lambda x: x.unfold(0, 1, 1) * 3, torch.tensor(0.5, requires_grad=True))

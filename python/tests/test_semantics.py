@@ -357,3 +357,40 @@ def test_zero_dimensional_tensors_and_numbers_promote_alike(exact):
         return [a + p for a in line for p in points] + [p * q for p in points for q in points] + [a * 1.5 for a in line] + [a + 2 for a in line]
 
     exact(f, line, points)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_the_least_integer(exact, dtype):
+    """It has no negative; minus one divides it without a trap."""
+    info = torch.iinfo(dtype)
+    x = torch.tensor([info.min, info.min + 1, info.max], dtype=dtype)
+    exact(lambda x: [x.abs(), -x if dtype.is_signed else x, x.sign(), x * x, x.square(), torch.bitwise_not(x)], x)
+    if dtype.is_signed:
+        minus = torch.full_like(x, -1)
+        exact(lambda x, m: [x % m, torch.fmod(x, m), torch.remainder(x, m)], x, minus)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_powers_of_integers(exact, dtype):
+    x = torch.tensor([0, 1, 2, 3, 7] + ([-1, -2, -3] if dtype.is_signed else []), dtype=dtype)
+    exact(lambda x: [x**0, x**1, x**3, x**20, torch.pow(x, torch.tensor(5, dtype=dtype))], x)
+
+
+def test_a_number_shifted_by_a_tensor(exact):
+    by = torch.tensor([0, 1, 7, 8, 31, 63, 64, -1])
+    exact(lambda by: [torch.bitwise_left_shift(3, by), torch.bitwise_right_shift(-100, by)], by)
+    exact(lambda by: [torch.bitwise_left_shift(3, by), torch.bitwise_right_shift(100, by)], by[:4].to(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_casts_to_eight_bits_at_the_edges(exact, dtype):
+    top = torch.finfo(dtype).max
+    x = torch.tensor([0.0, -0.0, top, -top, top * 1.02, NAN, torch.finfo(dtype).smallest_normal / 8, 1.0625, 1.1875])
+    exact(lambda x: x.to(dtype).float(), x)
+    exact(lambda x: x.to(dtype).to(torch.bfloat16), x.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows_of_infinities(check, dtype):
+    x = torch.tensor([[-INF, -INF], [INF, 1.0], [INF, INF], [-INF, 0.0], [NAN, 0.0]], dtype=dtype)
+    check(lambda x: [x.softmax(1), x.log_softmax(1), x.logsumexp(1), x.sum(1), x.mean(1), x.var(1), x.var(1, correction=2)], x)

@@ -18,6 +18,9 @@ use std::path::Path;
 const TOGETHER: usize = 24;
 const SHARE: u64 = 8;
 
+/// Rows whose sums cancel, so that the rounding of their terms shows.
+const CANCELS: &[&str] = &["grid_sampler_2d_backward"];
+
 #[test]
 fn every_row_runs_from_an_archive() {
     if std::env::var_os("INRUSH_PYTHON").is_none() {
@@ -137,14 +140,11 @@ fn run(
             sizes: t.sizes.clone(),
             data: t.to_bytes(),
         };
-        check(
-            name,
-            &got,
-            want,
-            None,
-            &rows::tolerance(want.dtype),
-            &mut problems,
-        )?;
+        let mut tolerance = rows::tolerance(want.dtype);
+        if CANCELS.iter().any(|c| name.contains(c)) {
+            tolerance = serde_json::json!({ "kind": "close", "rtol": 1e-4, "atol": 1e-5 });
+        }
+        check(name, &got, want, None, &tolerance, &mut problems)?;
     }
     Ok(problems)
 }
