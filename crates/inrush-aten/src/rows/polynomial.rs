@@ -283,7 +283,7 @@ fn airy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     );
     let g = p.mul(g, x);
     let (f, g) = (
-        p.opc(S::Mul, f, 0.355_028_053_887_817_24),
+        p.opc(S::Mul, f, 0.355_028_053_887_817_2),
         p.opc(S::Mul, g, 0.258_819_403_792_806_8),
     );
     let near = p.sub(f, g);

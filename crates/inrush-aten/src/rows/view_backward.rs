@@ -212,9 +212,12 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, sum, columns.dtype, &sizes)])
 }
 
+/// A dimension with the amounts before and after it.
+type Pad = (usize, Expr, Expr);
+
 /// The gradient with zeros where negative amounts cut something off; amounts before and after each padded dimension, which
 /// are not negative any more, and which dimension that is.
-fn pads(b: B, args: &Args, rank: usize) -> Result<(ValueId, Vec<(usize, Expr, Expr)>)> {
+fn pads(b: B, args: &Args, rank: usize) -> Result<(ValueId, Vec<Pad>)> {
     let mut g = args.value("grad_output")?;
     let mut all = Vec::new();
     for (k, p) in args.ints("padding")?.chunks(2).enumerate() {
