@@ -59,11 +59,14 @@ enum Target {
 
 type Weights = BTreeMap<String, Tensor>;
 
+/// Runs a case with inputs and weights.
+type Run<'a> = dyn Fn(&[Value], &Weights) -> Result<Vec<Value>> + 'a;
+
 /// A way to evaluate a case.
 struct Evaluator<'a> {
     inputs: usize,
     targets: Vec<Target>,
-    run: Box<dyn Fn(&[Value], &Weights) -> Result<Vec<Value>> + 'a>,
+    run: Box<Run<'a>>,
 }
 
 fn run_case(folder: &Path, case: &Json) -> Result<()> {
