@@ -86,7 +86,7 @@ CANCELS = {
 }
 # What eager computes otherwise on GPUs than on CPUs, where inrush does as on CPUs, by dtype of the result: ranges of integers
 # step in float32 there, in float64 here.
-BY_THE_CPU = {("linspace", torch.int16), ("linspace", torch.int32), ("linspace", torch.int64)}
+BY_THE_CPU = {("linspace", dtype) for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)}
 # Remainders, by the place of the divisor: on GPUs that of an integer by zero means nothing, on CPUs it is an error.
 REMAINDERS = {"__rmod__": 0}
 
