@@ -30,9 +30,7 @@ pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> 
             *mark = out.len();
             marked += 1;
         }
-        for arg in &mut node.args {
-            rename(arg, &now);
-        }
+        node.reads_mut().for_each(|v| *v = now[v.index()]);
         let op = lookup(&node.op).ok_or_else(|| {
             graph.locate(&node, Error::unsupported("no row describes this operator"))
         })?;
@@ -143,14 +141,6 @@ fn adopt(
         }
     }
     Ok(())
-}
-
-fn rename(arg: &mut Arg, now: &[ValueId]) {
-    match arg {
-        Arg::Value(v) => *v = now[v.index()],
-        Arg::Values(vs) => vs.iter_mut().flatten().for_each(|v| *v = now[v.index()]),
-        _ => {}
-    }
 }
 
 /// Adds calls to a graph. A call of an operator that decomposes is decomposed on the spot.

@@ -437,13 +437,7 @@ impl Builder<'_> {
             self.need(v);
         }
         let mut copy = node.clone();
-        for a in &mut copy.args {
-            match a {
-                Arg::Value(v) => *v = self.map[v],
-                Arg::Values(vs) => vs.iter_mut().flatten().for_each(|v| *v = self.map[v]),
-                _ => {}
-            }
-        }
+        copy.reads_mut().for_each(|v| *v = self.map[v]);
         for v in &mut copy.outs {
             *v = self.value(*v);
         }

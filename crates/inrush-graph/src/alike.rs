@@ -38,7 +38,18 @@ impl Looks {
         self.types[v.index()] = h.finish();
     }
 
+    /// Of a call and the types of its results.
     pub fn of(&self, node: &Node) -> u64 {
+        let mut h = FxHasher::default();
+        h.write_u64(self.call(node));
+        for v in &node.outs {
+            h.write_u64(self.types[v.index()]);
+        }
+        h.finish()
+    }
+
+    /// Of a call, whatever its results.
+    pub fn call(&self, node: &Node) -> u64 {
         let mut h = FxHasher::default();
         h.write(node.op.as_bytes());
         for arg in &node.args {
@@ -53,9 +64,6 @@ impl Looks {
                 // The rest is compared where numbers are equal.
                 _ => {}
             }
-        }
-        for v in &node.outs {
-            h.write_u64(self.types[v.index()]);
         }
         h.finish()
     }

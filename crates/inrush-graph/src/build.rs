@@ -89,6 +89,18 @@ impl Node {
             one.into_iter().chain(several.iter().flatten().copied())
         })
     }
+
+    /// The same, to be replaced.
+    pub fn reads_mut(&mut self) -> impl Iterator<Item = &mut ValueId> {
+        self.args.iter_mut().flat_map(|a| {
+            let (one, several): (Option<&mut ValueId>, &mut [Option<ValueId>]) = match a {
+                Arg::Value(v) => (Some(v), &mut []),
+                Arg::Values(vs) => (None, vs),
+                _ => (None, &mut []),
+            };
+            one.into_iter().chain(several.iter_mut().flatten())
+        })
+    }
 }
 
 macro_rules! arg_from {

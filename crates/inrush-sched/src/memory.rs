@@ -3,7 +3,7 @@
 //! Two buffers share bytes only when their lives do not overlap; two that live together get ranges that are proved apart for
 //! every size. Hints choose between right answers and never make one.
 
-use inrush_base::Result;
+use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node as E};
 use inrush_loops::{BufId, BufferKind, Bufs, Loops, Output, Stmt};
 
@@ -66,7 +66,7 @@ pub fn plan_memory(plan: &mut Plan) -> Result<()> {
             }
         }
     }
-    let blocks = blocks(plan, &places);
+    let blocks = blocks(plan, &places)?;
     let offsets = pack(ex, &blocks);
     let mut end = ex.int(0);
     for (block, offset) in blocks.iter().zip(offsets) {
@@ -125,8 +125,9 @@ fn round_up(ex: &Exprs, e: Expr) -> Expr {
     }
 }
 
-/// Lives of the arena's buffers, with results put in place of operands where that is right.
-fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
+/// Lives of the arena's buffers, with results put in place of operands where that is right. An error when a step reads what
+/// nothing wrote before: such a plan would give numbers that mean nothing.
+fn blocks(plan: &Plan, places: &[Place]) -> Result<Vec<Block>> {
     let loops = &plan.loops;
     let n = loops.buffers.len();
     let mut from = vec![usize::MAX; n];
@@ -134,9 +135,21 @@ fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
     let uses: Vec<(Bufs, Bufs)> = (plan.steps.iter())
         .map(|step| (step.reads(), step.writes()))
         .collect();
+    let mut written: Vec<bool> = (loops.buffers.iter())
+        .map(|b| b.kind != BufferKind::Temp)
+        .collect();
+    let at_load = plan.load_steps.iter().flat_map(|s| s.writes());
+    at_load.for_each(|b| written[loops.storage(b).index()] = true);
     for (k, (reads, writes)) in uses.iter().enumerate() {
+        let of = |b: &BufId| loops.storage(*b).index();
+        writes.iter().for_each(|b| written[of(b)] = true);
+        if let Some(b) = reads.iter().find(|b| !written[of(b)]) {
+            let name = &loops.buffer(*b).name;
+            let e = format!("step {k} reads {b} `{name}`, which nothing has written");
+            return Err(Error::internal(e));
+        }
         for b in reads.iter().chain(writes) {
-            let b = loops.storage(*b).index();
+            let b = of(b);
             from[b] = from[b].min(k);
             to[b] = to[b].max(k);
         }
@@ -177,7 +190,7 @@ fn blocks(plan: &Plan, places: &[Place]) -> Vec<Block> {
             });
         }
     }
-    blocks
+    Ok(blocks)
 }
 
 /// Buffers whose storage is reached through another one.

@@ -154,9 +154,7 @@ impl Functionalize<'_> {
             Arg::Value(v) => Some(self.same[v.index()]),
             _ => None,
         });
-        for arg in &mut node.args {
-            self.read_arg(arg)?;
-        }
+        self.read_args(&mut node)?;
         if let Some(parent) = parent.filter(|_| self.writes)
             && self.is_alias(&node)?
         {
@@ -277,15 +275,9 @@ impl Functionalize<'_> {
         Ok(self.state[v.index()].now.unwrap_or(v))
     }
 
-    fn read_arg(&mut self, arg: &mut Arg) -> Result<()> {
-        match arg {
-            Arg::Value(v) => *v = self.read(*v)?,
-            Arg::Values(vs) => {
-                for v in vs.iter_mut().flatten() {
-                    *v = self.read(*v)?;
-                }
-            }
-            _ => {}
+    fn read_args(&mut self, node: &mut Node) -> Result<()> {
+        for v in node.reads_mut() {
+            *v = self.read(*v)?;
         }
         Ok(())
     }
@@ -296,9 +288,7 @@ impl Functionalize<'_> {
             return Err(Error::input("an in-place operator without a tensor"));
         };
         let target = self.same[target.index()];
-        for arg in &mut node.args {
-            self.read_arg(arg)?;
-        }
+        self.read_args(&mut node)?;
         let ty = self.graph.tensor(target)?.clone();
         // Named after the call, which an error about it must point to.
         let like = node.outs.first().copied().unwrap_or(target);
@@ -318,9 +308,7 @@ impl Functionalize<'_> {
                 _ => None,
             })
             .collect();
-        for arg in &mut node.args {
-            self.read_arg(arg)?;
-        }
+        self.read_args(&mut node)?;
         let params = lookup(functional).map_or(0, |op| op.schema().params.len());
         node.args.truncate(params);
         // Results that nobody asked for.

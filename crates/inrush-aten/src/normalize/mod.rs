@@ -3,11 +3,13 @@
 //! - arguments are complete and symbolic integers stand in them as expressions;
 //! - the types that the archive declares agree with what the operators give (what cannot be proved becomes a guard);
 //! - in-place operators are functional ones, writes through views reach their base, and writes to inputs are outputs;
+//! - equal calls are one;
 //! - identities, asserts and dead nodes are gone.
 
 mod asserts;
 mod functionalize;
 mod prune;
+mod share;
 
 pub use prune::prune;
 pub(crate) use prune::prune_marked;
@@ -26,6 +28,7 @@ pub fn normalize(mut graph: Graph) -> Result<Graph> {
     complete(&mut graph)?;
     check_types(&mut graph)?;
     functionalize::functionalize(&mut graph)?;
+    share::share(&mut graph);
     prune(&mut graph);
     Ok(graph)
 }

@@ -1,6 +1,6 @@
 //! Removes nodes whose results nobody reads, and values that nothing defines.
 
-use inrush_graph::{Arg, Graph, OutputValue, Value, ValueId};
+use inrush_graph::{Graph, OutputValue, Value, ValueId};
 
 /// Dead code removal; values are renumbered in order of definition.
 pub fn prune(graph: &mut Graph) {
@@ -73,13 +73,7 @@ fn renumber(graph: &mut Graph) {
     graph.inputs.iter_mut().for_each(|i| fix(&mut i.value));
     for node in &mut graph.nodes {
         node.outs.iter_mut().for_each(fix);
-        for arg in &mut node.args {
-            match arg {
-                Arg::Value(v) => fix(v),
-                Arg::Values(vs) => vs.iter_mut().flatten().for_each(fix),
-                _ => {}
-            }
-        }
+        node.reads_mut().for_each(fix);
     }
     for output in &mut graph.outputs {
         if let OutputValue::Value(v) = &mut output.value {

@@ -52,12 +52,7 @@ impl Cut {
 
 /// Leaves out the inner blocks of the longest run, if there is one. Expressions move over to the short
 /// graph.
-///
-/// Graphs with symbolic sizes are compiled whole: a transformer whose rotary embeddings depend on a size gave wrong numbers.
 pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
-    if !whole.exprs.symbols().is_empty() {
-        return None;
-    }
     let defs = defs(whole);
     let run = find(whole, &defs)?;
     let (from, to) = (run.block(2), run.block(run.count - 2));

@@ -271,11 +271,94 @@ fn inputs_that_are_overwritten() {
 }
 
 #[test]
-fn graphs_with_symbolic_sizes_are_compiled_whole() {
-    let text = blocks(14, 14, "parameter", last).replace("f32[8, 32]", "f32[s, 32]");
-    let text = text.replacen("graph t\n", "graph t\nsize s in [1, 64] hint 8\n", 1);
-    assert!(matches!(
-        rolled(&text, &Caps::cpu(Isa::Avx2, 2)),
-        Outcome::NoRun
-    ));
+fn sizes_may_be_symbolic() {
+    same(&symbolic(&blocks(14, 14, "parameter", last)));
+}
+
+/// The rows of the text's inputs are `s`.
+fn symbolic(text: &str) -> String {
+    let sizes = [
+        ("[8", "[s"),
+        ("(8", "(s"),
+        (" 8,", " s,"),
+        (" 8]", " s]"),
+        ("[256", "[32*s"),
+    ];
+    let text = (sizes.iter()).fold(text.to_string(), |text, (from, to)| text.replace(from, to));
+    text.replacen("graph t\n", "graph t\nsize s in [1, 64] hint 8\n", 1)
+}
+
+/// Attention of two heads in blocks, and once more behind them. `mask` makes each block's mask, of type `bool[8, 8]`.
+fn masked(mask: impl Fn(&mut Text, usize) -> usize) -> String {
+    let (rows, scores) = ("f32[2, 8, 32]", "f32[2, 8, 8]");
+    let mut t = Text::new();
+    let mut x = t.add(rows, "input 0");
+    let g = t.add("f32[32]", "parameter g");
+    for k in 0..16 {
+        t.add("i64[8, 8]", &format!("input {}", 16 + k));
+    }
+    for k in 0..15 {
+        let w = t.add("f32[2, 32, 32]", &format!("input {}", k + 1));
+        let q = t.add(rows, &format!("aten.bmm.default(%{x}, %{w})"));
+        let back = t.add(
+            "f32[2, 32, 8] strides [256, 1, 32]",
+            &format!("aten.transpose.int(%{x}, 1, 2)"),
+        );
+        let a = t.add(scores, &format!("aten.bmm.default(%{q}, %{back})"));
+        let mask = mask(&mut t, k);
+        let a = t.add(
+            scores,
+            &format!("aten.where.ScalarOther(%{mask}, %{a}, -1e9)"),
+        );
+        let a = t.add(scores, &format!("aten.softmax.int(%{a}, 2)"));
+        let y = t.add(rows, &format!("aten.bmm.default(%{a}, %{x})"));
+        let y = match k {
+            14 => t.add(rows, &format!("aten.tanh.default(%{y})")),
+            _ => y,
+        };
+        let y = t.add(rows, &format!("aten.add.Tensor(%{x}, %{y}, 1)"));
+        x = t.add(
+            rows,
+            &format!("aten.layer_norm.default(%{y}, [32], %{g}, none, 1e-5, false)"),
+        );
+    }
+    t.end(&[x])
+}
+
+/// A causal mask, of the size alone.
+fn causal(t: &mut Text, _: usize) -> usize {
+    let kind = "dtype.i64, none, none, none";
+    let at = t.add("i64[8]", &format!("aten.arange.default(8, {kind})"));
+    let row = t.add("i64[8, 1]", &format!("aten.unsqueeze.default(%{at}, 1)"));
+    t.add("bool[8, 8]", &format!("aten.le.Tensor(%{at}, %{row})"))
+}
+
+/// A mask that depends on what all blocks read and on an input of the block, and is too dear to be computed twice.
+fn running(t: &mut Text, k: usize) -> usize {
+    let all = format!("aten.add.Tensor(%2, %{}, 1)", 3 + k);
+    let all = t.add("i64[8, 8]", &all);
+    let most = t.add(
+        "i64[8, 8]",
+        &format!("aten.cumsum.default(%{all}, 1, none)"),
+    );
+    t.add("bool[8, 8]", &format!("aten.gt.Scalar(%{most}, 3)"))
+}
+
+#[test]
+fn masks_that_blocks_share() {
+    same(&masked(causal));
+    same(&symbolic(&masked(causal)));
+}
+
+/// Masks of all blocks are made by one kernel, which is none that repeats.
+#[test]
+fn masks_of_blocks_that_are_made_together() {
+    for text in [masked(running), symbolic(&masked(running))] {
+        for caps in [
+            Caps::cpu(Isa::Avx2, 2),
+            inrush_cuda::CUDA.caps(Some("h100")).expect("a preset"),
+        ] {
+            assert!(matches!(rolled(&text, &caps), Outcome::NotAlike), "{text}");
+        }
+    }
 }

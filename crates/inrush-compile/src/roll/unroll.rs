@@ -253,6 +253,17 @@ impl<'a> Unroll<'a> {
             && (origins.any(early) || step.reads().iter().any(|b| temps.contains(&b.index())))
     }
 
+    /// Whether a step writes a buffer of the second block. One that is not among those that repeat would leave the same buffers
+    /// of the blocks left out without contents: work of many blocks that was joined into one kernel (masks, scales) does so.
+    fn writes_second(&self, step: &Step) -> bool {
+        step.writes().iter().any(|b| {
+            let at = b.index();
+            (self.starts[1].buffers..self.starts[2].buffers).contains(&at)
+                || self.extra.contains(&at)
+                || (self.output_of_buffer(at)).is_some_and(|(r, _)| self.places[r].1 == 1)
+        })
+    }
+
     /// Where the steps repeat: as many as the second block has, from its first on, and as many behind those. Among the former
     /// may be late steps of the first block, and among the latter the same ones of the second.
     fn repeated(&self, loops: &Loops, steps: &[Step]) -> Option<Repeated> {
@@ -263,13 +274,14 @@ impl<'a> Unroll<'a> {
             return None;
         }
         let Some(first) = blocks.iter().position(|b| *b == 1) else {
-            let none = !steps.iter().any(|s| self.reaches_back(s));
-            return none.then_some(Repeated { first: 0..0 });
+            let any = (steps.iter()).any(|s| self.reaches_back(s) || self.writes_second(s));
+            return (!any).then_some(Repeated { first: 0..0 });
         };
         let end = first + 2 * count;
         if blocks[..first].iter().any(|b| matches!(b, 2 | 3))
             || blocks.get(end..)?.iter().any(|b| matches!(b, 0 | 1))
             || steps[end..].iter().any(|s| self.reaches_back(s))
+            || (steps[..first].iter().chain(&steps[end..])).any(|s| self.writes_second(s))
         {
             return None;
         }
@@ -500,6 +512,30 @@ impl Unroll<'_> {
         out
     }
 
+    /// What the whole plan has for its outputs: what the short one has for each or its counterpart, by the right name. `made` is
+    /// what the short one has for all of its own, `place` counts such things in a mark.
+    fn for_outputs<T: Clone>(
+        &self,
+        made: &[T],
+        names: &Names,
+        place: fn(&Mark) -> usize,
+        name: fn(&mut T) -> &mut String,
+    ) -> Vec<T> {
+        let place = |r: usize| place(&self.outputs[r]) - place(&self.outputs[0]);
+        let mut out = Vec::new();
+        for (r, by) in self.outputs_of() {
+            for item in &made[place(r)..place(r + 1)] {
+                let mut item = item.clone();
+                if by > 0 {
+                    let name = name(&mut item);
+                    *name = names.of(&names.find(name), by);
+                }
+                out.push(item);
+            }
+        }
+        out
+    }
+
     fn loops(&self, whole: &Graph, short: Loops) -> Loops {
         let names = Names::new(whole, self.cut);
         let (first, second) = (self.starts[1], self.starts[2]);
@@ -537,19 +573,8 @@ impl Unroll<'_> {
         );
         buffers.extend(old.by_ref().take(self.outputs[0].buffers - second.buffers));
         let made = self.lowered - self.outputs[0].buffers;
-        let for_outputs: Vec<Buffer> = old.by_ref().take(made).collect();
-        for (r, by) in self.outputs_of() {
-            let first = self.outputs[0].buffers;
-            for b in
-                &for_outputs[self.outputs[r].buffers - first..self.outputs[r + 1].buffers - first]
-            {
-                let mut b = b.clone();
-                if by > 0 {
-                    b.name = names.of(&names.find(&b.name), by);
-                }
-                buffers.push(b);
-            }
-        }
+        let made: Vec<Buffer> = old.by_ref().take(made).collect();
+        buffers.extend(self.for_outputs(&made, &names, |m| m.buffers, |b| &mut b.name));
         let before = buffers.len();
         buffers.extend(old.by_ref().take(self.extra.end - self.lowered));
         let of_extra = |b: usize| before + b - self.lowered;
@@ -575,19 +600,8 @@ impl Unroll<'_> {
             }
         }
         origins.extend(old.by_ref().take(self.outputs[0].origins - second.origins));
-        let for_outputs: Vec<Origin> = old.collect();
-        for (r, by) in self.outputs_of() {
-            let first = self.outputs[0].origins;
-            for o in
-                &for_outputs[self.outputs[r].origins - first..self.outputs[r + 1].origins - first]
-            {
-                let mut o = o.clone();
-                if by > 0 {
-                    o.name = names.of(&names.find(&o.name), by);
-                }
-                origins.push(o);
-            }
-        }
+        let made: Vec<Origin> = old.collect();
+        origins.extend(self.for_outputs(&made, &names, |m| m.origins, |o| &mut o.name));
         let outputs = self.outputs_of().map(|(r, by)| match &short.outputs[r] {
             o if by > 0 => self.output(o, by).unwrap_or(Output::None),
             Output::Tensor { buffer } => Output::Tensor {
