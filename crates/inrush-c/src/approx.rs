@@ -84,10 +84,10 @@ struct Body {
 
 /// The function over `w` lanes of `f32`, by name; `None` where there is none of ours.
 pub(crate) fn function(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<String> {
-    let body = body(h, f, w, caps)?;
+    let body = body(f)?(h, w, caps);
     let v = h.vector("f32", w);
     let name = format!("{f}_{v}");
-    h.function(&name, format!("{v} {name}({v} x)"), |_| {
+    h.function(&name, format_args!("{v} {name}({v} x)"), |_| {
         let text = body.statements.join(" ");
         format!("{text} return {};", body.result).replace('#', "")
     });
@@ -96,36 +96,47 @@ pub(crate) fn function(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<
 
 /// The function over `n` vectors at once, results through pointers. A vector's operations wait for each other; those of several
 /// fill the gaps, and compilers leave calls one behind the other.
-pub(crate) fn together(h: &mut Helpers, f: &str, w: u32, n: u32, caps: &Caps) -> Option<String> {
-    let body = body(h, f, w, caps)?;
-    let v = h.vector("f32", w);
-    let name = format!("{f}{n}_{v}");
-    let list = |what: &str| -> String {
-        let each: Vec<String> = (0..n).map(|k| format!("{v} {what}{k}")).collect();
-        each.join(", ")
-    };
-    let signature = format!("void {name}({}, {})", list("x"), list("*y"));
-    h.function(&name, signature, |_| {
-        let mut text = String::new();
-        let results = format!("*y# = {};", body.result);
-        for s in body.statements.iter().chain([&results]) {
-            for k in 0..n {
-                text += &s.replace('#', &k.to_string());
-                text.push(' ');
+pub(crate) fn together(
+    h: &mut Helpers,
+    f: &'static str,
+    w: u32,
+    n: u32,
+    caps: &Caps,
+) -> Option<String> {
+    let body = body(f)?;
+    let make = |h: &mut Helpers| {
+        let body = body(h, w, caps);
+        let v = h.vector("f32", w);
+        let name = format!("{f}{n}_{v}");
+        let list = |what: &str| -> String {
+            let each: Vec<String> = (0..n).map(|k| format!("{v} {what}{k}")).collect();
+            each.join(", ")
+        };
+        let (from, to) = (list("x"), list("*y"));
+        h.function(&name, format_args!("void {name}({from}, {to})"), |_| {
+            let mut text = String::new();
+            let results = format!("*y# = {};", body.result);
+            for s in body.statements.iter().chain([&results]) {
+                for k in 0..n {
+                    text += &s.replace('#', &k.to_string());
+                    text.push(' ');
+                }
             }
-        }
-        text
-    });
-    Some(name)
+            text
+        });
+        name
+    };
+    Some(h.once(("together", f, "f32", n << 16 | w), make))
 }
 
-fn body(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<Body> {
+/// What makes the body of a function.
+fn body(f: &str) -> Option<fn(&mut Helpers, u32, &Caps) -> Body> {
     match f {
-        "exp" => Some(exp(h, w, caps)),
-        ONE_PLUS_ERF => Some(one_plus_erf(h, w, caps)),
-        ONE_PLUS_TANH => Some(one_plus_tanh(h, w, caps)),
-        "erf" => Some(odd(h, &ERF, w, caps)),
-        "tanh" => Some(odd(h, &TANH, w, caps)),
+        "exp" => Some(exp),
+        ONE_PLUS_ERF => Some(one_plus_erf),
+        ONE_PLUS_TANH => Some(one_plus_tanh),
+        "erf" => Some(|h, w, caps| odd(h, &ERF, w, caps)),
+        "tanh" => Some(|h, w, caps| odd(h, &TANH, w, caps)),
         _ => None,
     }
 }

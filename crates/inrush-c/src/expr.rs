@@ -61,7 +61,14 @@ impl Emitter<'_> {
         })
     }
 
-    fn divide(&mut self, name: &str, op: &str, a: Expr, b: Expr, each: bool) -> Result<String> {
+    fn divide(
+        &mut self,
+        name: &'static str,
+        op: &str,
+        a: Expr,
+        b: Expr,
+        each: bool,
+    ) -> Result<String> {
         let exprs = self.exprs;
         let (ra, rb) = (exprs.range(a), exprs.range(b));
         let plain = exprs.prove_nonneg(a) && rb.lo > 0;

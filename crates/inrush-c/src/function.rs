@@ -7,7 +7,10 @@ use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+
+/// Bytes that the text of most functions fits into.
+const TEXT: usize = 4096;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
@@ -46,7 +49,7 @@ pub(crate) struct Emitter<'a> {
     pub exprs: &'a Exprs,
     pub kernel: &'a Kernel,
     pub caps: &'a Caps,
-    pub helpers: Helpers,
+    pub helpers: &'a mut Helpers,
     pub out: String,
     depth: usize,
     /// C text of each value and whether it varies over lanes.
@@ -72,13 +75,19 @@ pub(crate) struct Emitter<'a> {
     pub fused: Fused,
 }
 
-pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(String, Helpers)> {
+/// The text of the function; `helpers` knows what it uses.
+pub(crate) fn emit(
+    exprs: &Exprs,
+    kernel: &Kernel,
+    caps: &Caps,
+    helpers: &mut Helpers,
+) -> Result<String> {
     let mut e = Emitter {
         exprs,
         kernel,
         caps,
-        helpers: Helpers::default(),
-        out: String::new(),
+        helpers,
+        out: String::with_capacity(TEXT),
         depth: 0,
         vars: vec![None; kernel.values.len()],
         names: FxHashMap::default(),
@@ -101,7 +110,7 @@ pub(crate) fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<(Strin
     e.find_spread(&kernel.head, None);
     e.find_spread(&kernel.body, None);
     e.function()?;
-    Ok((e.out, e.helpers))
+    Ok(e.out)
 }
 
 /// Which lanes loop is the last to evaluate a value, for values that more than one evaluates.
@@ -131,16 +140,16 @@ fn find_repeated<'k>(
 }
 
 impl Emitter<'_> {
-    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, text: impl Display) {
         for _ in 0..self.depth {
             self.out.push(' ');
         }
-        self.out.push_str(text.as_ref());
-        self.out.push('\n');
+        // Writing to a string cannot fail.
+        _ = writeln!(self.out, "{text}");
     }
 
-    pub(crate) fn open(&mut self, text: impl AsRef<str>) {
-        self.line(format!("{} {{", text.as_ref()));
+    pub(crate) fn open(&mut self, text: impl Display) {
+        self.line(format_args!("{text} {{"));
         self.depth += 1;
     }
 
@@ -152,14 +161,14 @@ impl Emitter<'_> {
     fn function(&mut self) -> Result<()> {
         let k = self.kernel;
         match &k.kind {
-            Kind::Grid(_) => self.open(format!(
+            Kind::Grid(_) => self.open(format_args!(
                 "i32 {NAME}(char *const *bufs, const i64 *sizes, i64 begin, i64 end)"
             )),
             Kind::Epilogue { .. } => {
                 if !k.checks.is_empty() {
                     return Err(Error::unsupported("an epilogue with run-time checks"));
                 }
-                self.open(format!(
+                self.open(format_args!(
                     "void {NAME}(char *const *bufs, const i64 *sizes, const void *acc, i64 ld, \
                      i64 batch, i64 m0, i64 m1, i64 n0, i64 n1)"
                 ))
@@ -174,7 +183,7 @@ impl Emitter<'_> {
                     // Consecutive blocks of a lone axis are one longer block.
                     [a] if a.block != 1 => {
                         let extent = self.expr(a.extent, false)?;
-                        self.line(format!(
+                        self.line(format_args!(
                             "const i64 lo = begin * {0}, hi = end * {0} < {1} ? end * {0} : {1};",
                             a.block,
                             paren(&extent)
@@ -197,14 +206,16 @@ impl Emitter<'_> {
                             let from = if axes.len() == 1 { "u" } else { "r" };
                             let name = format!("g{i}");
                             if i == 0 {
-                                self.line(format!("const i64 {name} = {from};"));
+                                self.line(format_args!("const i64 {name} = {from};"));
                             } else {
-                                self.line(format!("const i64 {name} = r % {count}; r /= {count};"));
+                                self.line(format_args!(
+                                    "const i64 {name} = r % {count}; r /= {count};"
+                                ));
                             }
                             if a.block == 1 {
                                 self.names.insert(a.sym, (name, false));
                             } else {
-                                self.line(format!(
+                                self.line(format_args!(
                                     "const i64 lo = {name} * {0}, hi = lo + {0} < {1} ? lo + {0} : {1};",
                                     a.block,
                                     paren(&extent)
@@ -236,18 +247,18 @@ impl Emitter<'_> {
     fn parameters(&mut self) -> Result<()> {
         let k = self.kernel;
         for (at, p) in k.sizes.iter().enumerate() {
-            self.line(format!("const i64 s{at} = sizes[{at}];"));
+            self.line(format_args!("const i64 s{at} = sizes[{at}];"));
             self.names.insert(p.sym, (format!("s{at}"), false));
         }
         let mut at = 0;
         for (id, b) in k.arguments() {
             let ty = types::memory(b.dtype);
             let c = if b.role == BufRole::In { "const " } else { "" };
-            self.line(format!("{c}{ty} *const {id} = ({c}{ty} *)bufs[{at}];"));
+            self.line(format_args!("{c}{ty} *const {id} = ({c}{ty} *)bufs[{at}];"));
             at += 1;
         }
         if k.scratch_bytes.is_some() {
-            self.line(format!("char *scratch = bufs[{at}];"));
+            self.line(format_args!("char *scratch = bufs[{at}];"));
         }
         for (i, b) in k.buffers.iter().enumerate() {
             let BufRole::Local { len, per_lane } = b.role else {
@@ -258,11 +269,13 @@ impl Emitter<'_> {
             let lanes = if per_lane { self.group_lanes() } else { 1 };
             let len = self.expr(len, false)?;
             if k.scratch_bytes.is_some() {
-                self.line(format!("{ty} *const {id} = ({ty} *)scratch;"));
+                self.line(format_args!("{ty} *const {id} = ({ty} *)scratch;"));
                 let size = b.dtype.size() as u32 * lanes;
-                self.line(format!("scratch += (({len}) * {size} + 63) / 64 * 64;"));
+                self.line(format_args!(
+                    "scratch += (({len}) * {size} + 63) / 64 * 64;"
+                ));
             } else {
-                self.line(format!(
+                self.line(format_args!(
                     "{ty} {id}[({len}) * {lanes}] __attribute__((aligned(64)));"
                 ));
             }
@@ -502,7 +515,7 @@ impl Emitter<'_> {
                 let (start, extent) = (self.expr(start, false)?, self.expr(extent, false)?);
                 let (lo, hi) = (format!("{name}l"), format!("{name}h"));
                 self.open("");
-                self.line(format!(
+                self.line(format_args!(
                     "const i64 {lo} = {start}, {hi} = {lo} + {step} < {0} ? {lo} + {step} : {0};",
                     paren(&extent)
                 ));
@@ -519,9 +532,11 @@ impl Emitter<'_> {
             if let (Range::Full(e), true) = (l.range, self.lane.is_some())
                 && let Some(n @ 2..=5) = self.exprs.as_int(e)
             {
-                self.line(format!("#pragma GCC unroll {n}"));
+                self.line(format_args!("#pragma GCC unroll {n}"));
             }
-            self.open(format!("for (i64 {name} = {lo}; {name} < {hi}; {name}++)"));
+            self.open(format_args!(
+                "for (i64 {name} = {lo}; {name} < {hi}; {name}++)"
+            ));
             self.tile_index = name.clone();
             self.items(&l.body)?;
             self.close();
@@ -535,12 +550,14 @@ impl Emitter<'_> {
         let w = width;
         let step = w * cut.unroll;
         self.open("");
-        self.line(format!("i64 {name} = {lo};"));
+        self.line(format_args!("i64 {name} = {lo};"));
         if cut.main {
             if cut.rest == Rest::None {
-                self.open(format!("for (; {name} < {hi}; {name} += {step})"));
+                self.open(format_args!("for (; {name} < {hi}; {name} += {step})"));
             } else {
-                self.open(format!("for (; {name} + {step} <= {hi}; {name} += {step})"));
+                self.open(format_args!(
+                    "for (; {name} + {step} <= {hi}; {name} += {step})"
+                ));
             }
             self.lanes_body(l, &name, w, None, cut.unroll)?;
             self.close();
@@ -553,14 +570,14 @@ impl Emitter<'_> {
                 self.close();
             }
             Rest::Part(None) => {
-                self.open(format!("if ({name} < {hi})"));
-                self.line(format!("const i64 c = {hi} - {name};"));
+                self.open(format_args!("if ({name} < {hi})"));
+                self.line(format_args!("const i64 c = {hi} - {name};"));
                 self.lanes_body(l, &name, w, Some("c".into()), 1)?;
                 self.close();
             }
             Rest::Loop => {
-                self.open(format!("for (; {name} < {hi}; {name} += {w})"));
-                self.line(format!(
+                self.open(format_args!("for (; {name} < {hi}; {name} += {w})"));
+                self.line(format_args!(
                     "const i64 c = {hi} - {name} < {w} ? {hi} - {name} : {w};"
                 ));
                 self.lanes_body(l, &name, w, Some("c".into()), 1)?;
@@ -582,7 +599,7 @@ impl Emitter<'_> {
         self.names.insert(l.sym, (name.to_string(), false));
         if copies > 1 {
             for copy in 0..copies {
-                self.line(format!(
+                self.line(format_args!(
                     "const i64 {name}_{copy} = {name} + {};",
                     copy * width
                 ));
@@ -615,8 +632,14 @@ impl Emitter<'_> {
         match &self.vars[v.index()] {
             Some((name, true)) => Ok((format!("{name}{}", self.suffix()), true)),
             Some((text, false)) => Ok((text.clone(), false)),
-            None => Err(Error::internal(format!("{v} has no value here"))),
+            None => Err(no_value(v)),
         }
+    }
+
+    /// Whether a value differs between lanes.
+    pub(crate) fn varies(&self, v: ValId) -> Result<bool> {
+        let var = self.vars[v.index()].as_ref();
+        var.map(|x| x.1).ok_or_else(|| no_value(v))
     }
 
     pub(crate) fn dtype(&self, v: ValId) -> DType {
@@ -678,7 +701,7 @@ impl Emitter<'_> {
             types::scalar(d).to_string()
         };
         let suffix = if varies { self.suffix() } else { String::new() };
-        self.line(format!("const {ty} {v}{suffix} = {text};"));
+        self.line(format_args!("const {ty} {v}{suffix} = {text};"));
         self.vars[v.index()] = Some((v.to_string(), varies));
     }
 
@@ -752,7 +775,7 @@ impl Emitter<'_> {
             text
         };
         let name = format!("{v}{}", self.suffix());
-        self.line(format!(
+        self.line(format_args!(
             "{ty} {name}; for (i32 k = 0; k < {}; k++) {name}[k] = ({elem})({text});",
             lane.width
         ));
@@ -808,11 +831,11 @@ impl Emitter<'_> {
             let ty = self.helpers.vector("i64", w);
             let lanes = self.lane_count();
             let name = format!("{name}{}", self.suffix());
-            self.line(format!(
+            self.line(format_args!(
                 "{ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {{ {body} {name}[k] = t; }}"
             ));
         } else {
-            self.line(format!("i64 {name}; {{ {body} {name} = t; }}"));
+            self.line(format_args!("i64 {name}; {{ {body} {name} = t; }}"));
         }
         self.names.insert(sym, (name.clone(), varies));
         self.vars[v.index()] = Some((name, varies));
@@ -826,6 +849,10 @@ impl Emitter<'_> {
             None => "1".into(),
         }
     }
+}
+
+fn no_value(v: ValId) -> Error {
+    Error::internal(format!("{v} has no value here"))
 }
 
 /// `text` in parentheses unless it is a name or number.

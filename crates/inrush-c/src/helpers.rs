@@ -3,193 +3,291 @@
 use crate::approx;
 use crate::types::{self, int_like, is_float};
 use inrush_base::{Caps, Isa};
-use std::fmt::Write;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::fmt::{Arguments, Write};
+use std::sync::Arc;
 
-/// Helpers in an order in which each comes after those that it uses.
-#[derive(Clone, Default, Debug)]
-pub struct Helpers {
-    list: Vec<(String, String)>,
+/// One of them: a type, a macro, a declaration or a function.
+#[derive(Debug)]
+pub struct Helper {
+    pub name: String,
+    pub text: String,
+}
+
+/// A call of a method of [`Helpers`]: which, the variant that it is asked for, the C type of the elements, lanes.
+type Request = (&'static str, &'static str, &'static str, u32);
+
+/// A helper that was made, and those that its text needs.
+struct Made {
+    helper: Arc<Helper>,
+    needs: Marks,
+}
+
+/// Positions of helpers, in the order in which they were asked for.
+type Marks = SmallVec<[u32; 6]>;
+
+/// Makes helpers for any number of kernels, each once, and notes which of them the kernel at hand uses.
+#[derive(Default)]
+pub(crate) struct Helpers {
+    made: Vec<Made>,
+    by_name: FxHashMap<String, u32>,
+    /// What requests that came before gave, and which helpers they asked for.
+    known: FxHashMap<Request, (String, Marks)>,
+    /// What this kernel uses; each comes after those that it needs.
+    used: Vec<u32>,
+    is_used: Vec<bool>,
+    /// What the requests that are being answered have asked for so far, innermost last.
+    open: Vec<Marks>,
 }
 
 impl Helpers {
-    fn has(&self, name: &str) -> bool {
-        self.list.iter().any(|(n, _)| n == name)
+    /// The helpers of a kernel that is done; another one may begin.
+    pub fn take(&mut self) -> Vec<Arc<Helper>> {
+        let used = std::mem::take(&mut self.used);
+        (used.into_iter())
+            .map(|at| {
+                self.is_used[at as usize] = false;
+                self.made[at as usize].helper.clone()
+            })
+            .collect()
     }
 
-    fn add(&mut self, name: &str, text: String) {
-        if !self.has(name) {
-            self.list.push((name.into(), text));
+    /// The kernel at hand uses the helper at this position, and what that needs.
+    fn mark(&mut self, at: u32) {
+        if let Some(open) = self.open.last_mut() {
+            open.push(at);
         }
+        self.mark_used(at);
     }
 
-    /// Adds what `other` holds.
-    pub fn merge(&mut self, other: &Helpers) {
-        for (name, text) in &other.list {
-            self.add(name, text.clone());
+    fn mark_used(&mut self, at: u32) {
+        if self.is_used[at as usize] {
+            return;
         }
+        for k in 0..self.made[at as usize].needs.len() {
+            self.mark_used(self.made[at as usize].needs[k]);
+        }
+        self.is_used[at as usize] = true;
+        self.used.push(at);
     }
 
-    /// Their text.
-    pub fn text(&self) -> String {
-        self.list.iter().map(|(_, t)| t.as_str()).collect()
+    /// Runs `work`; gives also what it asked for.
+    fn watch<T>(&mut self, work: impl FnOnce(&mut Helpers) -> T) -> (T, Marks) {
+        self.open.push(Marks::new());
+        let out = work(self);
+        let marks = self.open.pop().unwrap_or_default();
+        if let Some(outer) = self.open.last_mut() {
+            outer.extend_from_slice(&marks);
+        }
+        (out, marks)
+    }
+
+    /// The result of `make`, which runs once for each request.
+    pub(crate) fn once(
+        &mut self,
+        request: Request,
+        make: impl FnOnce(&mut Helpers) -> String,
+    ) -> String {
+        if let Some((name, marks)) = self.known.get(&request) {
+            let (name, marks) = (name.clone(), marks.clone());
+            marks.into_iter().for_each(|at| self.mark(at));
+            return name;
+        }
+        let (name, marks) = self.watch(make);
+        self.known.insert(request, (name.clone(), marks));
+        name
+    }
+
+    /// A helper, unless there is one of that name: `text` makes it.
+    fn add(&mut self, name: &str, text: impl FnOnce(&mut Helpers) -> String) {
+        if let Some(&at) = self.by_name.get(name) {
+            return self.mark(at);
+        }
+        let (text, needs) = self.watch(text);
+        let at = self.made.len() as u32;
+        let name = name.to_string();
+        self.by_name.insert(name.clone(), at);
+        let helper = Arc::new(Helper { name, text });
+        self.made.push(Made { helper, needs });
+        self.is_used.push(false);
+        self.mark(at);
     }
 
     /// The vector type of `w` elements of C type `elem`.
-    pub(crate) fn vector(&mut self, elem: &str, w: u32) -> String {
-        let name = format!("{elem}x{w}");
-        if !self.has(&name) {
-            let size = types::bytes(elem) * w;
+    pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> String {
+        self.once(("vector", "", elem, w), |h| {
+            let name = format!("{elem}x{w}");
             let align = types::bytes(elem);
-            self.add(
-                &name,
+            let size = align * w;
+            h.add(&name, |_| {
                 format!(
                     "typedef {elem} {name} __attribute__((vector_size({size})));\n\
                      typedef {elem} {name}u __attribute__((vector_size({size}), aligned({align}), may_alias));\n"
-                ),
-            );
-        }
-        name
+                )
+            });
+            name
+        })
     }
 
     /// A function unless it is there: `text` makes its body.
     pub(crate) fn function(
         &mut self,
         name: &str,
-        signature: String,
+        signature: Arguments,
         body: impl FnOnce(&mut Helpers) -> String,
     ) {
-        if self.has(name) {
-            return;
-        }
-        let body = body(self);
-        self.add(
-            name,
-            format!("static inline __attribute__((always_inline)) {signature} {{ {body} }}\n"),
-        );
+        self.add(name, |h| {
+            let body = body(h);
+            format!("static inline __attribute__((always_inline)) {signature} {{ {body} }}\n")
+        });
     }
 
     /// A vector with `x` in each lane.
-    pub(crate) fn broadcast(&mut self, elem: &str, w: u32) -> String {
-        let v = self.vector(elem, w);
-        let name = format!("bc_{v}");
-        let lanes = vec!["x"; w as usize].join(",");
-        self.function(&name, format!("{v} {name}({elem} x)"), |_| {
-            format!("return ({v}){{{lanes}}};")
-        });
-        name
+    pub(crate) fn broadcast(&mut self, elem: &'static str, w: u32) -> String {
+        self.once(("broadcast", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("bc_{v}");
+            let lanes = vec!["x"; w as usize].join(",");
+            h.function(&name, format_args!("{v} {name}({elem} x)"), |_| {
+                format!("return ({v}){{{lanes}}};")
+            });
+            name
+        })
     }
 
     /// `0, 1, 2, ...`.
-    pub(crate) fn iota(&mut self, elem: &str, w: u32) -> String {
-        let v = self.vector(elem, w);
-        let lanes: Vec<String> = (0..w).map(|i| i.to_string()).collect();
-        format!("(({v}){{{}}})", lanes.join(","))
+    pub(crate) fn iota(&mut self, elem: &'static str, w: u32) -> String {
+        self.once(("iota", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let lanes: Vec<String> = (0..w).map(|i| i.to_string()).collect();
+            format!("(({v}){{{}}})", lanes.join(","))
+        })
     }
 
     /// Load of the first `c` lanes, zeros behind.
-    pub(crate) fn load_part(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
-        let v = self.vector(elem, w);
-        let name = format!("ldp_{v}");
-        let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
-        if native {
-            let mask = self.lane_mask("i32", w);
-            self.function(&name, format!("{v} {name}(const {elem} *p, i64 c)"), |_| {
-                format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
-            });
-        } else {
-            self.function(&name, format!("{v} {name}(const {elem} *p, i64 c)"), |_| {
-                format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;")
-            });
-        }
-        name
+    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+        self.once(("load_part", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("ldp_{v}");
+            let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+            if native {
+                let mask = h.lane_mask("i32", w);
+                h.function(
+                    &name,
+                    format_args!("{v} {name}(const {elem} *p, i64 c)"),
+                    |_| {
+                        format!(
+                            "return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));"
+                        )
+                    },
+                );
+            } else {
+                h.function(
+                    &name,
+                    format_args!("{v} {name}(const {elem} *p, i64 c)"),
+                    |_| {
+                        format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;")
+                    },
+                );
+            }
+            name
+        })
     }
 
     /// Store of the first `c` lanes.
-    pub(crate) fn store_part(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
-        let v = self.vector(elem, w);
-        let name = format!("stp_{v}");
-        let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
-        if native {
-            let mask = self.lane_mask("i32", w);
-            self.function(
-                &name,
-                format!("void {name}({elem} *p, {v} x, i64 c)"),
-                |_| format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);"),
-            );
-        } else {
-            self.function(
-                &name,
-                format!("void {name}({elem} *p, {v} x, i64 c)"),
-                |_| "for (i64 k = 0; k < c; k++) p[k] = x[k];".into(),
-            );
-        }
-        name
+    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+        self.once(("store_part", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("stp_{v}");
+            let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+            if native {
+                let mask = h.lane_mask("i32", w);
+                h.function(
+                    &name,
+                    format_args!("void {name}({elem} *p, {v} x, i64 c)"),
+                    |_| format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);"),
+                );
+            } else {
+                h.function(
+                    &name,
+                    format_args!("void {name}({elem} *p, {v} x, i64 c)"),
+                    |_| "for (i64 k = 0; k < c; k++) p[k] = x[k];".into(),
+                );
+            }
+            name
+        })
     }
 
     /// A whole vector stored past the caches, where its place is aligned.
-    pub(crate) fn stream(&mut self, elem: &str, w: u32) -> String {
-        let v = self.vector(elem, w);
-        let total = types::bytes(elem) * w;
-        let name = format!("stream_{v}");
-        let (suffix, lanes) = match total {
-            16 => ("", 4),
-            32 => ("256", 8),
-            _ => ("512", 16),
-        };
-        let f = self.vector("f32", lanes);
-        self.function(&name, format!("void {name}({elem} *p, {v} x)"), |_| {
-            let past = gcc_only(
-                &format!("__builtin_ia32_movntps{suffix}((f32 *)p, ({f})x);"),
-                &format!("__builtin_nontemporal_store(x, ({v} *)p);"),
-            );
-            format!(
-                "if (__builtin_expect(((u64)p & {}) == 0, 1)) {{ {past} }} else *({v}u *)p = x;",
-                total - 1
-            )
-        });
-        name
+    pub(crate) fn stream(&mut self, elem: &'static str, w: u32) -> String {
+        self.once(("stream", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let total = types::bytes(elem) * w;
+            let name = format!("stream_{v}");
+            let (suffix, lanes) = match total {
+                16 => ("", 4),
+                32 => ("256", 8),
+                _ => ("512", 16),
+            };
+            let f = h.vector("f32", lanes);
+            h.function(&name, format_args!("void {name}({elem} *p, {v} x)"), |_| {
+                let past = gcc_only(
+                    &format!("__builtin_ia32_movntps{suffix}((f32 *)p, ({f})x);"),
+                    &format!("__builtin_nontemporal_store(x, ({v} *)p);"),
+                );
+                format!(
+                    "if (__builtin_expect(((u64)p & {}) == 0, 1)) {{ {past} }} else *({v}u *)p = x;",
+                    total - 1
+                )
+            });
+            name
+        })
     }
 
     /// Lanes `s` elements apart.
-    pub(crate) fn load_strided(&mut self, elem: &str, w: u32) -> String {
-        let v = self.vector(elem, w);
-        let name = format!("lds_{v}");
-        let lanes: Vec<String> = (0..w)
-            .map(|i| match i {
-                0 => "p[0]".into(),
-                1 => "p[s]".into(),
-                i => format!("p[{i}*s]"),
-            })
-            .collect();
-        self.function(&name, format!("{v} {name}(const {elem} *p, i64 s)"), |_| {
-            format!("return ({v}){{{}}};", lanes.join(","))
-        });
-        name
+    pub(crate) fn load_strided(&mut self, elem: &'static str, w: u32) -> String {
+        self.once(("load_strided", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("lds_{v}");
+            let lanes: Vec<String> = (0..w)
+                .map(|i| match i {
+                    0 => "p[0]".into(),
+                    1 => "p[s]".into(),
+                    i => format!("p[{i}*s]"),
+                })
+                .collect();
+            h.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p, i64 s)"),
+                |_| format!("return ({v}){{{}}};", lanes.join(",")),
+            );
+            name
+        })
     }
 
     /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`.
-    pub(crate) fn tile(&mut self, elem: &str, caps: &Caps) -> String {
-        let name = format!("tile_{elem}");
-        if self.has(&name) {
-            return name;
-        }
-        let mut body = String::new();
-        if types::bytes(elem) == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
-            let block = self.transpose8();
-            _ = write!(
-                body,
-                "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
-                 for (i64 a = 0; a < na; a += 8) \
-                 {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); return; }} "
+    pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> String {
+        self.once(("tile", "", elem, 1), |h| {
+            let name = format!("tile_{elem}");
+            let mut body = String::new();
+            if types::bytes(elem) == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+                let block = h.transpose8();
+                _ = write!(
+                    body,
+                    "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
+                     for (i64 a = 0; a < na; a += 8) \
+                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); return; }} "
+                );
+            }
+            body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a];";
+            let text = format!(
+                "static __attribute__((noinline, unused)) void {name}({elem} *t, i64 w, const {elem} *p, i64 s, i64 na, i64 nl) \
+                 {{ {body} }}\n"
             );
-        }
-        body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a];";
-        let text = format!(
-            "static __attribute__((noinline, unused)) void {name}({elem} *t, i64 w, const {elem} *p, i64 s, i64 na, i64 nl) \
-             {{ {body} }}\n"
-        );
-        self.add(&name, text);
-        name
+            h.add(&name, |_| text);
+            name
+        })
     }
 
     /// An 8 x 8 block of 32-bit elements, from rows `s` apart to rows `d` apart.
@@ -222,158 +320,194 @@ impl Helpers {
             "#ifdef __clang__\n#define SHUF8(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
              #else\n#define SHUF8(a, b, ...) __builtin_shuffle(a, b, ({m}){{__VA_ARGS__}})\n#endif\n"
         );
-        self.add("SHUF8", shuffle);
+        self.add("SHUF8", |_| shuffle);
         self.function(
             "transpose8",
-            "void transpose8(f32 *t, i64 d, const f32 *p, i64 s)".into(),
+            format_args!("void transpose8(f32 *t, i64 d, const f32 *p, i64 s)"),
             |_| body,
         );
         "transpose8"
     }
 
     /// All bits in the first `c` lanes.
-    pub(crate) fn lane_mask(&mut self, int: &str, w: u32) -> String {
-        let v = self.vector(int, w);
-        let name = format!("lanes_{v}");
-        let iota = self.iota(int, w);
-        let bc = self.broadcast(int, w);
-        self.function(&name, format!("{v} {name}(i64 c)"), |_| {
-            format!("return {iota} < {bc}(({int})c);")
-        });
-        name
+    pub(crate) fn lane_mask(&mut self, int: &'static str, w: u32) -> String {
+        self.once(("lane_mask", "", int, w), |h| {
+            let v = h.vector(int, w);
+            let name = format!("lanes_{v}");
+            let iota = h.iota(int, w);
+            let bc = h.broadcast(int, w);
+            h.function(&name, format_args!("{v} {name}(i64 c)"), |_| {
+                format!("return {iota} < {bc}(({int})c);")
+            });
+            name
+        })
     }
 
     /// `m ? a : b` by lanes; `m` is an integer vector of the elements' size.
-    pub(crate) fn select(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
-        let v = self.vector(elem, w);
-        let m = self.vector(&int_like(elem), w);
-        let name = format!("sel_{v}");
-        let total = types::bytes(elem) * w;
-        let builtin = match (types::bytes(elem), total) {
-            (4, 16) => Some(("__builtin_ia32_blendvps", "f32", 4)),
-            (4, 32) => Some(("__builtin_ia32_blendvps256", "f32", 8)),
-            (8, 16) => Some(("__builtin_ia32_blendvpd", "f64", 2)),
-            (8, 32) => Some(("__builtin_ia32_blendvpd256", "f64", 4)),
-            _ => None,
-        }
-        .filter(|_| matches!(caps.isa, Isa::Avx2 | Isa::Avx512));
-        let generic = format!("return ({v})(((({m})a) & m) | (~m & ({m})b));");
-        let body = match builtin {
-            Some((f, e, lanes)) => {
-                let t = self.vector(e, lanes);
-                gcc_only(
-                    &format!("return ({v}){f}(({t})b, ({t})a, ({t})m);"),
-                    &generic,
-                )
+    pub(crate) fn select(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+        self.once(("select", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let m = h.vector(int_like(elem), w);
+            let name = format!("sel_{v}");
+            let total = types::bytes(elem) * w;
+            let builtin = match (types::bytes(elem), total) {
+                (4, 16) => Some(("__builtin_ia32_blendvps", "f32", 4)),
+                (4, 32) => Some(("__builtin_ia32_blendvps256", "f32", 8)),
+                (8, 16) => Some(("__builtin_ia32_blendvpd", "f64", 2)),
+                (8, 32) => Some(("__builtin_ia32_blendvpd256", "f64", 4)),
+                _ => None,
             }
-            None => generic,
-        };
-        self.function(&name, format!("{v} {name}({m} m, {v} a, {v} b)"), |_| body);
-        name
+            .filter(|_| matches!(caps.isa, Isa::Avx2 | Isa::Avx512));
+            let generic = format!("return ({v})(((({m})a) & m) | (~m & ({m})b));");
+            let body = match builtin {
+                Some((f, e, lanes)) => {
+                    let t = h.vector(e, lanes);
+                    gcc_only(
+                        &format!("return ({v}){f}(({t})b, ({t})a, ({t})m);"),
+                        &generic,
+                    )
+                }
+                None => generic,
+            };
+            h.function(
+                &name,
+                format_args!("{v} {name}({m} m, {v} a, {v} b)"),
+                |_| body,
+            );
+            name
+        })
     }
 
     /// The next number from `x` towards `y`: one more or less as an integer, since numbers of one sign are in the order of their
     /// bits.
-    pub(crate) fn nextafter(&mut self, elem: &str, w: u32, caps: &Caps) -> String {
-        let v = self.vector(elem, w);
-        let int = int_like(elem);
-        let (i, bc) = (self.vector(&int, w), self.broadcast(&int, w));
-        let name = format!("nextafter_{v}");
-        let sel = self.select(elem, w, caps);
-        let top = 8 * types::bytes(elem) - 1;
-        self.function(&name, format!("{v} {name}({v} x, {v} y)"), |_| {
-            format!(
-                "const {i} n = ({i})x, up = (x < y) ^ (n < 0); \
-                 const {v} next = ({v})(n + ((up & 2) - 1)), least = ({v})((({i})y & ({bc}(1) << {top})) | 1); \
-                 const {v} r = {sel}(x == y, y, {sel}(x == 0, least, next)); \
-                 return {sel}((x != x) | (y != y), x + y, r);"
-            )
-        });
-        name
+    pub(crate) fn nextafter(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+        self.once(("nextafter", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let int = int_like(elem);
+            let (i, bc) = (h.vector(&int, w), h.broadcast(&int, w));
+            let name = format!("nextafter_{v}");
+            let sel = h.select(elem, w, caps);
+            let top = 8 * types::bytes(elem) - 1;
+            h.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
+                format!(
+                    "const {i} n = ({i})x, up = (x < y) ^ (n < 0); \
+                     const {v} next = ({v})(n + ((up & 2) - 1)), least = ({v})((({i})y & ({bc}(1) << {top})) | 1); \
+                     const {v} r = {sel}(x == y, y, {sel}(x == 0, least, next)); \
+                     return {sel}((x != x) | (y != y), x + y, r);"
+                )
+            });
+            name
+        })
     }
 
     /// Extreme in which NaN wins (`max` or `min`), scalar for `w == 1`.
-    pub(crate) fn extreme(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
-        let op = if which == "max" { ">" } else { "<" };
-        if w == 1 {
-            let name = format!("{which}_{elem}");
-            let nan = if is_float(elem) { " || a != a" } else { "" };
-            self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| {
-                format!("return a {op} b{nan} ? a : b;")
-            });
-            return name;
-        }
-        let v = self.vector(elem, w);
-        let name = format!("{which}_{v}");
-        let sel = self.select(elem, w, caps);
-        let builtin = packed(which, elem, w, caps);
-        self.function(&name, format!("{v} {name}({v} a, {v} b)"), |_| {
-            let nan = if is_float(elem) { " | (a != a)" } else { "" };
-            let generic = format!("return {sel}((a {op} b){nan}, a, b);");
-            match builtin {
-                // The instruction gives its second operand when either is NaN.
-                Some(f) => gcc_only(
-                    &format!("return {sel}(a != a, a, {});", f("a, b")),
-                    &generic,
-                ),
-                None => generic,
+    pub(crate) fn extreme(
+        &mut self,
+        which: &'static str,
+        elem: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
+        self.once(("extreme", which, elem, w), |h| {
+            let op = if which == "max" { ">" } else { "<" };
+            if w == 1 {
+                let name = format!("{which}_{elem}");
+                let nan = if is_float(elem) { " || a != a" } else { "" };
+                h.function(
+                    &name,
+                    format_args!("{elem} {name}({elem} a, {elem} b)"),
+                    |_| format!("return a {op} b{nan} ? a : b;"),
+                );
+                return name;
             }
-        });
-        name
+            let v = h.vector(elem, w);
+            let name = format!("{which}_{v}");
+            let sel = h.select(elem, w, caps);
+            let builtin = packed(which, elem, w, caps);
+            h.function(&name, format_args!("{v} {name}({v} a, {v} b)"), |_| {
+                let nan = if is_float(elem) { " | (a != a)" } else { "" };
+                let generic = format!("return {sel}((a {op} b){nan}, a, b);");
+                match builtin {
+                    // The instruction gives its second operand when either is NaN.
+                    Some(f) => gcc_only(
+                        &format!("return {sel}(a != a, a, {});", f("a, b")),
+                        &generic,
+                    ),
+                    None => generic,
+                }
+            });
+            name
+        })
     }
 
     /// Extreme against `c`, which is not NaN: one instruction where there is one for it.
-    pub(crate) fn clamp(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
-        let Some(f) = (w > 1).then(|| packed(which, elem, w, caps)).flatten() else {
-            return self.extreme(which, elem, w, caps);
-        };
-        let v = self.vector(elem, w);
-        let name = format!("{which}c_{v}");
-        let sel = self.select(elem, w, caps);
-        let op = if which == "max" { "<" } else { ">" };
-        self.function(&name, format!("{v} {name}({v} x, {v} c)"), |_| {
-            gcc_only(
-                &format!("return {};", f("c, x")),
-                &format!("return {sel}(x {op} c, c, x);"),
-            )
-        });
-        name
+    pub(crate) fn clamp(
+        &mut self,
+        which: &'static str,
+        elem: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
+        self.once(("clamp", which, elem, w), |h| {
+            let Some(f) = (w > 1).then(|| packed(which, elem, w, caps)).flatten() else {
+                return h.extreme(which, elem, w, caps);
+            };
+            let v = h.vector(elem, w);
+            let name = format!("{which}c_{v}");
+            let sel = h.select(elem, w, caps);
+            let op = if which == "max" { "<" } else { ">" };
+            h.function(&name, format_args!("{v} {name}({v} x, {v} c)"), |_| {
+                gcc_only(
+                    &format!("return {};", f("c, x")),
+                    &format!("return {sel}(x {op} c, c, x);"),
+                )
+            });
+            name
+        })
     }
 
     /// Square root and roundings, by lanes.
-    pub(crate) fn rounding(&mut self, which: &str, elem: &str, w: u32, caps: &Caps) -> String {
-        let v = self.vector(elem, w);
-        let name = format!("{which}_{v}");
-        let f = format!("__builtin_{which}{}", if elem == "f32" { "f" } else { "" });
-        let loops = format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}(x[k]); return r;");
-        let body = match packed(which, elem, w, caps) {
-            Some(call) => gcc_only(&format!("return {};", call("x")), &loops),
-            None => loops,
-        };
-        self.function(&name, format!("{v} {name}({v} x)"), |_| body);
-        name
+    pub(crate) fn rounding(
+        &mut self,
+        which: &'static str,
+        elem: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
+        self.once(("rounding", which, elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("{which}_{v}");
+            let f = format!("__builtin_{which}{}", if elem == "f32" { "f" } else { "" });
+            let loops = format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}(x[k]); return r;");
+            let body = match packed(which, elem, w, caps) {
+                Some(call) => gcc_only(&format!("return {};", call("x")), &loops),
+                None => loops,
+            };
+            h.function(&name, format_args!("{v} {name}({v} x)"), |_| body);
+            name
+        })
     }
 
     /// A scalar function of one, two or three operands, applied by lanes.
-    pub(crate) fn by_lane(&mut self, f: &str, elem: &str, w: u32, arity: usize) -> String {
+    pub(crate) fn by_lane(&mut self, f: &str, elem: &'static str, w: u32, arity: usize) -> String {
         let v = self.vector(elem, w);
         let name = format!("{f}_x{w}");
         let (params, args) = operands(&v, arity, "[k]");
-        self.function(&name, format!("{v} {name}({params})"), |_| {
+        self.function(&name, format_args!("{v} {name}({params})"), |_| {
             format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}({args}); return r;")
         });
         name
     }
 
     /// The C library's function `f` for scalars of type `elem`: declares it.
-    pub(crate) fn libm(&mut self, f: &str, elem: &str, arity: usize) -> String {
+    pub(crate) fn libm(&mut self, f: &str, elem: &'static str, arity: usize) -> String {
         let name = if elem == "f32" {
             format!("{f}f")
         } else {
             f.to_string()
         };
         let params = vec![elem; arity].join(", ");
-        self.add(&name, format!("{elem} {name}({params});\n"));
+        self.add(&name, |_| format!("{elem} {name}({params});\n"));
         name
     }
 
@@ -381,64 +515,73 @@ impl Helpers {
     /// by lane.
     pub(crate) fn math(
         &mut self,
-        f: &str,
-        elem: &str,
+        f: &'static str,
+        elem: &'static str,
         w: u32,
         arity: usize,
         caps: &Caps,
     ) -> String {
-        if elem == "f32"
-            && w > 1
-            && let Some(own) = approx::function(self, f, w, caps)
-        {
-            return own;
-        }
-        let scalar = self.libm(f, elem, arity);
-        let v = self.vector(elem, w);
-        let total = types::bytes(elem) * w;
-        let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
-        let known = MVEC.contains(&f)
-            && caps.vector_math
-            && matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
-            && total >= 16;
-        if !known {
-            return self.by_lane(&scalar, elem, w, arity);
-        }
-        let chunk = total.min(best) / types::bytes(elem);
-        let isa = match total.min(best) {
-            16 => 'b',
-            32 => 'd',
-            _ => 'e',
-        };
-        let mangled = format!("_ZGV{isa}N{chunk}{}_{scalar}", "v".repeat(arity));
-        let part = self.vector(elem, chunk);
-        let params = vec![part.as_str(); arity].join(", ");
-        self.add(&mangled, format!("{part} {mangled}({params});\n"));
-        if chunk == w {
-            return mangled;
-        }
-        let name = format!("{f}_{v}");
-        let (params, _) = operands(&v, arity, "");
-        self.function(&name, format!("{v} {name}({params})"), |_| {
-            let vars = ["a", "b", "c"];
-            let mut body = format!("{v} r; ");
-            for at in 0..w / chunk {
-                let parts: Vec<String> = (vars[..arity].iter())
-                    .map(|x| format!("*(({part}u *)&{x} + {at})"))
-                    .collect();
-                _ = write!(
-                    body,
-                    "*(({part}u *)&r + {at}) = {mangled}({}); ",
-                    parts.join(", ")
-                );
+        self.once(("math", f, elem, w), |h| {
+            if elem == "f32"
+                && w > 1
+                && let Some(own) = approx::function(h, f, w, caps)
+            {
+                return own;
             }
-            body + "return r;"
-        });
-        name
+            let scalar = h.libm(f, elem, arity);
+            let v = h.vector(elem, w);
+            let total = types::bytes(elem) * w;
+            let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
+            let known = MVEC.contains(&f)
+                && caps.vector_math
+                && matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
+                && total >= 16;
+            if !known {
+                return h.by_lane(&scalar, elem, w, arity);
+            }
+            let chunk = total.min(best) / types::bytes(elem);
+            let isa = match total.min(best) {
+                16 => 'b',
+                32 => 'd',
+                _ => 'e',
+            };
+            let mangled = format!("_ZGV{isa}N{chunk}{}_{scalar}", "v".repeat(arity));
+            let part = h.vector(elem, chunk);
+            let params = vec![part.as_str(); arity].join(", ");
+            h.add(&mangled, |_| format!("{part} {mangled}({params});\n"));
+            if chunk == w {
+                return mangled;
+            }
+            let name = format!("{f}_{v}");
+            let (params, _) = operands(&v, arity, "");
+            h.function(&name, format_args!("{v} {name}({params})"), |_| {
+                let vars = ["a", "b", "c"];
+                let mut body = format!("{v} r; ");
+                for at in 0..w / chunk {
+                    let parts: Vec<String> = (vars[..arity].iter())
+                        .map(|x| format!("*(({part}u *)&{x} + {at})"))
+                        .collect();
+                    _ = write!(
+                        body,
+                        "*(({part}u *)&r + {at}) = {mangled}({}); ",
+                        parts.join(", ")
+                    );
+                }
+                body + "return r;"
+            });
+            name
+        })
     }
 
     /// Lanes of `from` as lanes of `to`, both C types.
-    pub(crate) fn convert(&mut self, x: &str, from: &str, to: &str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn convert(
+        &mut self,
+        x: &str,
+        from: &'static str,
+        to: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
         let v = self.vector(to, w);
         let narrow = w == 8 && types::bytes(from) == 4 && types::bytes(to) == 1;
         if !(narrow && caps.isa == Isa::Avx2) {
@@ -453,7 +596,7 @@ impl Helpers {
         let name = format!("narrow_{from}_{v}");
         let places: Vec<String> = (0..32).map(|k| (k % 8 * 4).to_string()).collect();
         let places = places.join(",");
-        self.function(&name, format!("{v} {name}({from} x)"), |_| {
+        self.function(&name, format_args!("{v} {name}({from} x)"), |_| {
             gcc_only(
                 &format!(
                     "return ({v})(({words})__builtin_shuffle(({bytes})x, ({bytes}){{{places}}}))[0];"
@@ -468,193 +611,220 @@ impl Helpers {
     ///
     /// In `f64` the product of a whole quotient of up to 29 bits and a finite divisor is exact, and so is what it leaves; the rest
     /// is the library's.
-    pub(crate) fn left_over(&mut self, which: &str, w: u32, caps: &Caps) -> String {
-        let (v, d) = (self.vector("f32", w), self.vector("f64", w));
-        let (i, l) = (self.vector("i32", w), self.vector("i64", w));
-        let one = self.libm("fmod", "f32", 2);
-        let slow = self.by_lane(&one, "f32", w, 2);
-        let fmod = format!("fmod_{v}");
-        let wide = self.broadcast("f64", w);
-        let bits = self.broadcast("i32", w);
-        self.function(&fmod, format!("{v} {fmod}({v} x, {v} y)"), |_| {
-            format!(
-                "const {i} sign = ({i})x & {bits}(-2147483647-1); \
-                 const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
-                 const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
-                 const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); i64 all = -1; \
-                 for (i32 k = 0; k < {w}; k++) all &= easy[k]; \
-                 if (__builtin_expect(!all, 0)) return {slow}(x, y); \
-                 {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
-                 r += ({d})(({l})b & (r < {wide}(0.0))); \
-                 return ({v})(({i})__builtin_convertvector(r, {v}) | sign);"
-            )
-        });
-        if which == "fmod" {
-            return fmod;
-        }
-        let name = format!("remainder_{v}");
-        let sel = self.select("f32", w, caps);
-        let zero = self.broadcast("f32", w);
-        self.function(&name, format!("{v} {name}({v} x, {v} y)"), |_| {
-            format!(
-                "const {v} r = {fmod}(x, y), z = {zero}(0.0f); \
-                 return {sel}(({i})(r != z) & (({i})(y < z) ^ ({i})(r < z)), r + y, r);"
-            )
-        });
-        name
+    pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> String {
+        self.once(("left_over", which, "f32", w), |h| {
+            let (v, d) = (h.vector("f32", w), h.vector("f64", w));
+            let (i, l) = (h.vector("i32", w), h.vector("i64", w));
+            let one = h.libm("fmod", "f32", 2);
+            let slow = h.by_lane(&one, "f32", w, 2);
+            let fmod = format!("fmod_{v}");
+            let wide = h.broadcast("f64", w);
+            let bits = h.broadcast("i32", w);
+            h.function(&fmod, format_args!("{v} {fmod}({v} x, {v} y)"), |_| {
+                format!(
+                    "const {i} sign = ({i})x & {bits}(-2147483647-1); \
+                     const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
+                     const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
+                     const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); i64 all = -1; \
+                     for (i32 k = 0; k < {w}; k++) all &= easy[k]; \
+                     if (__builtin_expect(!all, 0)) return {slow}(x, y); \
+                     {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
+                     r += ({d})(({l})b & (r < {wide}(0.0))); \
+                     return ({v})(({i})__builtin_convertvector(r, {v}) | sign);"
+                )
+            });
+            if which == "fmod" {
+                return fmod;
+            }
+            let name = format!("remainder_{v}");
+            let sel = h.select("f32", w, caps);
+            let zero = h.broadcast("f32", w);
+            h.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
+                format!(
+                    "const {v} r = {fmod}(x, y), z = {zero}(0.0f); \
+                     return {sel}(({i})(r != z) & (({i})(y < z) ^ ({i})(r < z)), r + y, r);"
+                )
+            });
+            name
+        })
     }
 
     /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
-    pub(crate) fn guarded(&mut self, which: &str, elem: &str) -> String {
-        let name = format!("{which}_{elem}");
-        let signed = !elem.starts_with('u');
-        let bits = types::bytes(elem) * 8;
-        let body = match which {
-            "truncdiv" if signed => "return b == 0 ? 0 : b == -1 ? -a : a / b;".into(),
-            "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
-            "fmod" if signed => "return b == 0 || b == -1 ? 0 : a % b;".into(),
-            "fmod" | "remainder" if !signed => "return b == 0 ? 0 : a % b;".into(),
-            "floordiv" => format!(
-                "if (b == 0) return 0; if (b == -1) return -a; \
-                 {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
-            ),
-            "remainder" if is_float(elem) => {
-                let f = self.libm("fmod", elem, 2);
-                format!("{elem} r = {f}(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r;")
-            }
-            "remainder" => format!(
-                "if (b == 0 || b == -1) return 0; \
-                 {elem} r = a % b; return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
-            ),
-            "shl" => format!("return (u64)b >= {bits} ? 0 : ({elem})((u64)a << b);"),
-            _ => {
-                let out = if signed { "a < 0 ? -1 : 0" } else { "0" };
-                format!("return (u64)b >= {bits} ? ({out}) : ({elem})(a >> b);")
-            }
-        };
-        self.function(&name, format!("{elem} {name}({elem} a, {elem} b)"), |_| {
-            body
-        });
-        name
+    pub(crate) fn guarded(&mut self, which: &'static str, elem: &'static str) -> String {
+        self.once(("guarded", which, elem, 1), |h| {
+            let name = format!("{which}_{elem}");
+            let signed = !elem.starts_with('u');
+            let bits = types::bytes(elem) * 8;
+            let body = match which {
+                "truncdiv" if signed => "return b == 0 ? 0 : b == -1 ? -a : a / b;".into(),
+                "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
+                "fmod" if signed => "return b == 0 || b == -1 ? 0 : a % b;".into(),
+                "fmod" | "remainder" if !signed => "return b == 0 ? 0 : a % b;".into(),
+                "floordiv" => format!(
+                    "if (b == 0) return 0; if (b == -1) return -a; \
+                     {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
+                ),
+                "remainder" if is_float(elem) => {
+                    let f = h.libm("fmod", elem, 2);
+                    format!(
+                        "{elem} r = {f}(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
+                    )
+                }
+                "remainder" => format!(
+                    "if (b == 0 || b == -1) return 0; \
+                     {elem} r = a % b; return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
+                ),
+                "shl" => format!("return (u64)b >= {bits} ? 0 : ({elem})((u64)a << b);"),
+                _ => {
+                    let out = if signed { "a < 0 ? -1 : 0" } else { "0" };
+                    format!("return (u64)b >= {bits} ? ({out}) : ({elem})(a >> b);")
+                }
+            };
+            h.function(
+                &name,
+                format_args!("{elem} {name}({elem} a, {elem} b)"),
+                |_| body,
+            );
+            name
+        })
     }
 
     /// Floor division and modulo of index arithmetic, for operands that may be negative.
-    pub(crate) fn index_div(&mut self, which: &str) -> String {
-        let name = format!("ix{which}");
-        let body = if which == "div" {
-            "i64 q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
-        } else {
-            "i64 r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r;"
-        };
-        self.function(&name, format!("i64 {name}(i64 a, i64 b)"), |_| body.into());
-        name
+    pub(crate) fn index_div(&mut self, which: &'static str) -> String {
+        self.once(("index_div", which, "i64", 1), |h| {
+            let name = format!("ix{which}");
+            let body = if which == "div" {
+                "i64 q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
+            } else {
+                "i64 r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r;"
+            };
+            h.function(&name, format_args!("i64 {name}(i64 a, i64 b)"), |_| {
+                body.into()
+            });
+            name
+        })
     }
 
     /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
-    pub(crate) fn half(&mut self, kind: &str, store: bool, w: u32, caps: &Caps) -> String {
-        let dir = if store { "st" } else { "ld" };
-        let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
-        if w == 1 {
-            let name = format!("{dir}_{kind}");
+    pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> String {
+        self.once((if store { "store_half" } else { "load_half" }, kind, "f32", w), |h| {
+            let dir = if store { "st" } else { "ld" };
+            let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
+            if w == 1 {
+                let name = format!("{dir}_{kind}");
+                let body = match (kind, store) {
+                    ("bf16", false) => {
+                        "u32 u = (u32)x << 16; f32 r; __builtin_memcpy(&r, &u, 4); return r;".into()
+                    }
+                    ("bf16", true) => {
+                        "u32 u; __builtin_memcpy(&u, &x, 4); if (x != x) return (u16)(u >> 16 | 0x40); \
+                         return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);"
+                            .into()
+                    }
+                    (_, false) => F16_LOAD.to_string(),
+                    (_, true) => F16_STORE.to_string(),
+                };
+                let signature = if store {
+                    format!("u16 {name}(f32 x)")
+                } else {
+                    format!("f32 {name}(u16 x)")
+                };
+                h.function(&name, format_args!("{signature}"), |_| body);
+                return name;
+            }
+            let (fv, hv) = (h.vector("f32", w), h.vector("u16", w));
+            let name = format!("{dir}_{kind}x{w}");
+            let signature = if store {
+                format!("{hv} {name}({fv} x)")
+            } else {
+                format!("{fv} {name}({hv} x)")
+            };
             let body = match (kind, store) {
                 ("bf16", false) => {
-                    "u32 u = (u32)x << 16; f32 r; __builtin_memcpy(&r, &u, 4); return r;".into()
+                    let uv = h.vector("u32", w);
+                    format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
                 }
                 ("bf16", true) => {
-                    "u32 u; __builtin_memcpy(&u, &x, 4); if (x != x) return (u16)(u >> 16 | 0x40); \
-                     return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);"
-                        .into()
+                    let uv = h.vector("u32", w);
+                    let sel = h.select("u32", w, caps);
+                    format!(
+                        "{uv} u = ({uv})x; {uv} r = (u + 0x7fff + (u >> 16 & 1)) >> 16; \
+                         return __builtin_convertvector({sel}(x != x, u >> 16 | 0x40, r), {hv});"
+                    )
                 }
-                (_, false) => F16_LOAD.to_string(),
-                (_, true) => F16_STORE.to_string(),
-            };
-            let signature = if store {
-                format!("u16 {name}(f32 x)")
-            } else {
-                format!("f32 {name}(u16 x)")
-            };
-            self.function(&name, signature, |_| body);
-            return name;
-        }
-        let (fv, hv) = (self.vector("f32", w), self.vector("u16", w));
-        let name = format!("{dir}_{kind}x{w}");
-        let signature = if store {
-            format!("{hv} {name}({fv} x)")
-        } else {
-            format!("{fv} {name}({hv} x)")
-        };
-        let body = match (kind, store) {
-            ("bf16", false) => {
-                let uv = self.vector("u32", w);
-                format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
-            }
-            ("bf16", true) => {
-                let uv = self.vector("u32", w);
-                let sel = self.select("u32", w, caps);
-                format!(
-                    "{uv} u = ({uv})x; {uv} r = (u + 0x7fff + (u >> 16 & 1)) >> 16; \
-                     return __builtin_convertvector({sel}(x != x, u >> 16 | 0x40, r), {hv});"
-                )
-            }
-            _ => {
-                let scalar = self.half(kind, store, 1, caps);
-                let target = if store { &hv } else { &fv };
-                let loops = format!(
-                    "{target} r; for (i32 k = 0; k < {w}; k++) r[k] = {scalar}(x[k]); return r;"
-                );
-                if native && w.is_multiple_of(8) {
-                    let (f8, h8) = (self.vector("f32", 8), self.vector("i16", 8));
-                    let mut body = format!("{target} r; ");
-                    for at in 0..w / 8 {
-                        _ = if store {
-                            write!(
-                                body,
-                                "(({h8}u *)&r)[{at}] = ({h8})__builtin_ia32_vcvtps2ph256((({f8}u *)&x)[{at}], 0); "
-                            )
-                        } else {
-                            write!(
-                                body,
-                                "(({f8}u *)&r)[{at}] = __builtin_ia32_vcvtph2ps256((({h8}u *)&x)[{at}]); "
-                            )
-                        };
+                _ => {
+                    let scalar = h.half(kind, store, 1, caps);
+                    let target = if store { &hv } else { &fv };
+                    let loops = format!(
+                        "{target} r; for (i32 k = 0; k < {w}; k++) r[k] = {scalar}(x[k]); return r;"
+                    );
+                    if native && w.is_multiple_of(8) {
+                        let (f8, h8) = (h.vector("f32", 8), h.vector("i16", 8));
+                        let mut body = format!("{target} r; ");
+                        for at in 0..w / 8 {
+                            _ = if store {
+                                write!(
+                                    body,
+                                    "(({h8}u *)&r)[{at}] = ({h8})__builtin_ia32_vcvtps2ph256((({f8}u *)&x)[{at}], 0); "
+                                )
+                            } else {
+                                write!(
+                                    body,
+                                    "(({f8}u *)&r)[{at}] = __builtin_ia32_vcvtph2ps256((({h8}u *)&x)[{at}]); "
+                                )
+                            };
+                        }
+                        gcc_only(&(body + "return r;"), &loops)
+                    } else {
+                        loops
                     }
-                    gcc_only(&(body + "return r;"), &loops)
-                } else {
-                    loops
                 }
-            }
-        };
-        self.function(&name, signature, |_| body);
-        name
+            };
+            h.function(&name, format_args!("{signature}"), |_| body);
+            name
+        })
     }
 
-    /// Combines the lanes of a vector: `both` says how two vectors `x` and `y` are combined.
-    pub(crate) fn across(&mut self, what: &str, elem: &str, w: u32, both: &str) -> String {
-        let v = self.vector(elem, w);
-        let m = self.vector(&int_like(elem), w);
-        let name = format!("h{what}_{v}");
-        let mut body = format!("{v} y;");
-        let mut half = w / 2;
-        while half > 0 {
-            let lanes: Vec<String> = (0..w).map(|i| (i ^ half).to_string()).collect();
-            let lanes = lanes.join(",");
-            body += &gcc_only(
-                &format!("y = __builtin_shuffle(x, ({m}){{{lanes}}});"),
-                &format!("y = __builtin_shufflevector(x, x, {lanes});"),
-            );
-            _ = write!(body, "x = {both};");
-            half /= 2;
-        }
-        self.function(&name, format!("{elem} {name}({v} x)"), |_| {
-            body + " return x[0];"
-        });
-        name
+    /// Combines the lanes of a vector: `both` says how two vectors `x` and `y` of numbers, or of `masks`, are combined.
+    pub(crate) fn across(
+        &mut self,
+        what: &'static str,
+        masks: bool,
+        elem: &'static str,
+        w: u32,
+        both: &str,
+    ) -> String {
+        let (request, b) = match masks {
+            true => ("across_masks", "b"),
+            false => ("across", ""),
+        };
+        self.once((request, what, elem, w), |h| {
+            let v = h.vector(elem, w);
+            let m = h.vector(int_like(elem), w);
+            let name = format!("h{what}{b}_{v}");
+            h.function(&name, format_args!("{elem} {name}({v} x)"), |_| {
+                let mut body = format!("{v} y;");
+                let mut half = w / 2;
+                while half > 0 {
+                    let lanes: Vec<String> = (0..w).map(|i| (i ^ half).to_string()).collect();
+                    let lanes = lanes.join(",");
+                    body += &gcc_only(
+                        &format!("y = __builtin_shuffle(x, ({m}){{{lanes}}});"),
+                        &format!("y = __builtin_shufflevector(x, x, {lanes});"),
+                    );
+                    _ = write!(body, "x = {both};");
+                    half /= 2;
+                }
+                body + " return x[0];"
+            });
+            name
+        })
     }
 
     /// The bits of `from` read as `to`, both C types of one size.
     pub(crate) fn bits(&mut self, from: &str, to: &str) -> String {
         let name = format!("bits_{from}_{to}");
-        self.function(&name, format!("{to} {name}({from} x)"), |_| {
+        self.function(&name, format_args!("{to} {name}({from} x)"), |_| {
             format!("{to} r; __builtin_memcpy(&r, &x, sizeof r); return r;")
         });
         name
@@ -689,7 +859,7 @@ pub(crate) fn gcc_only(gcc: &str, other: &str) -> String {
 type Call = Box<dyn Fn(&str) -> String>;
 
 /// The packed instruction for `which`, if the target has one for vectors of this size.
-fn packed(which: &str, elem: &str, w: u32, caps: &Caps) -> Option<Call> {
+fn packed(which: &'static str, elem: &'static str, w: u32, caps: &Caps) -> Option<Call> {
     if !is_float(elem) || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
         return None;
     }

@@ -27,7 +27,11 @@ use inrush_base::{Caps, Result};
 use inrush_expr::Exprs;
 use inrush_kernel::Kernel;
 
-pub use helpers::Helpers;
+use helpers::Helpers;
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+pub use helpers::Helper;
 
 /// One emitted function.
 #[derive(Clone, Debug)]
@@ -35,33 +39,61 @@ pub struct Function {
     /// Its symbol: `k` and the digest of its text.
     pub name: String,
     pub text: String,
-    pub helpers: Helpers,
+    /// What it uses, in an order in which each comes after those that it needs.
+    pub helpers: Vec<Arc<Helper>>,
+}
+
+/// Emits kernels for one target. What kernels have in common is made once.
+pub struct Writer<'a> {
+    caps: &'a Caps,
+    helpers: Helpers,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(caps: &'a Caps) -> Writer<'a> {
+        Writer {
+            caps,
+            helpers: Helpers::default(),
+        }
+    }
+
+    /// Emits one kernel.
+    pub fn function(&mut self, exprs: &Exprs, kernel: &Kernel) -> Result<Function> {
+        let text = function::emit(exprs, kernel, self.caps, &mut self.helpers);
+        let helpers = self.helpers.take();
+        let mut text = text?;
+        let digest = blake3::hash(text.as_bytes()).to_hex();
+        let name = format!("k{}", &digest[..16]);
+        if let Some(at) = text.find(function::NAME) {
+            text.replace_range(at..at + function::NAME.len(), &name);
+        }
+        Ok(Function {
+            name,
+            text,
+            helpers,
+        })
+    }
 }
 
 /// Emits one kernel for the given target.
 pub fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<Function> {
-    let (text, helpers) = function::emit(exprs, kernel, caps)?;
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    let name = format!("k{}", &digest[..16]);
-    Ok(Function {
-        text: text.replacen(function::NAME, &name, 1),
-        name,
-        helpers,
-    })
+    Writer::new(caps).function(exprs, kernel)
 }
 
 /// A compilation unit with the given functions, each name once.
 pub fn unit<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
-    let mut helpers = Helpers::default();
-    let mut names: Vec<&str> = Vec::new();
-    let mut body = String::new();
+    let mut known: FxHashSet<&str> = FxHashSet::default();
+    let (mut head, mut body) = (String::from(types::PRELUDE), String::new());
     for f in functions {
-        if names.contains(&f.name.as_str()) {
+        if !known.insert(&f.name) {
             continue;
         }
-        names.push(&f.name);
-        helpers.merge(&f.helpers);
+        for h in &f.helpers {
+            if known.insert(&h.name) {
+                head.push_str(&h.text);
+            }
+        }
         body.push_str(&f.text);
     }
-    format!("{}{}{body}", types::PRELUDE, helpers.text())
+    head + &body
 }

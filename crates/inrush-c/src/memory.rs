@@ -68,11 +68,11 @@ impl Emitter<'_> {
                 Some(c) => c.clone(),
                 None => w.to_string(),
             };
-            self.line(format!(
+            self.line(format_args!(
                 "{elem} {name}[{}] __attribute__((aligned(64)));",
                 step * w
             ));
-            self.line(format!(
+            self.line(format_args!(
                 "{f}({name}, {w}, {buf} + {at}, {stride}, {hi} - {lo}, {lanes});"
             ));
             self.tiles.insert(*v, (name, lo.to_string()));
@@ -167,7 +167,7 @@ impl Emitter<'_> {
                     None => String::new(),
                 };
                 let name = format!("m{}{}", v.0, self.suffix());
-                self.line(format!(
+                self.line(format_args!(
                     "{raw_ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {guard}{name}[k] = {buf}[{at}];"
                 ));
                 let value = self.widen_vector(&name, d);
@@ -210,7 +210,9 @@ impl Emitter<'_> {
             return Ok(());
         }
         let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
-        self.line(format!("__builtin_prefetch({buf} + {at} + {step}, 0, 2);"));
+        self.line(format_args!(
+            "__builtin_prefetch({buf} + {at} + {step}, 0, 2);"
+        ));
         Ok(())
     }
 
@@ -306,7 +308,7 @@ impl Emitter<'_> {
                 text
             };
             let raw = self.narrow(&text, d);
-            self.line(format!("{guard}{buf}[{at}] = {raw};"));
+            self.line(format_args!("{guard}{buf}[{at}] = {raw};"));
             return Ok(());
         }
         let vector = self.vector(value)?;
@@ -315,18 +317,20 @@ impl Emitter<'_> {
         let count = self.lane.as_ref().and_then(|l| l.count.clone());
         if !mask_varies && own && kind == Access::Uniform {
             let at = self.expr(offset, false)?;
-            self.line(format!("{guard}*({ty}u *)({buf} + ({at}) * {w}) = {raw};"));
+            self.line(format_args!(
+                "{guard}*({ty}u *)({buf} + ({at}) * {w}) = {raw};"
+            ));
         } else if !mask_varies && !own && kind == Access::Contiguous {
             let at = self.expr(offset, false)?;
             match count {
                 None if self.streams(buf, w * types::bytes(elem)) => {
                     let f = self.helpers.stream(elem, w);
-                    self.line(format!("{guard}{f}({buf} + {at}, {raw});"));
+                    self.line(format_args!("{guard}{f}({buf} + {at}, {raw});"));
                 }
-                None => self.line(format!("{guard}*({ty}u *)({buf} + {at}) = {raw};")),
+                None => self.line(format_args!("{guard}*({ty}u *)({buf} + {at}) = {raw};")),
                 Some(c) => {
                     let f = self.helpers.store_part(elem, w, self.caps);
-                    self.line(format!("{guard}{f}({buf} + {at}, {raw}, {c});"));
+                    self.line(format_args!("{guard}{f}({buf} + {at}, {raw}, {c});"));
                 }
             }
         } else {
@@ -337,7 +341,7 @@ impl Emitter<'_> {
                 Some((m, true)) => format!("if ({m}[k]) "),
                 _ => String::new(),
             };
-            self.line(format!(
+            self.line(format_args!(
                 "{guard}{{ const {ty} w = {raw}; for (i32 k = 0; k < {lanes}; k++) {each}{buf}[{at}] = w[k]; }}"
             ));
         }
@@ -406,7 +410,7 @@ impl Emitter<'_> {
         let body = format!("{guard}{{ {ty} *p = {buf} + ({at}); *p = {both}; }}");
         if lanes_loop {
             let lanes = self.lane_count();
-            self.line(format!("for (i32 k = 0; k < {lanes}; k++) {body}"));
+            self.line(format_args!("for (i32 k = 0; k < {lanes}; k++) {body}"));
         } else {
             self.line(body);
         }

@@ -12,7 +12,7 @@ impl Emitter<'_> {
     pub(crate) fn op(&mut self, v: ValId, op: ScalarOp, args: &[ValId]) -> Result<()> {
         let mut varies = false;
         for a in args {
-            varies |= self.var(*a)?.1;
+            varies |= self.varies(*a)?;
         }
         let text = if varies {
             self.vector_op(op, args)?
@@ -44,7 +44,7 @@ impl Emitter<'_> {
         let Some((name, arg)) = self.function_of(v) else {
             return Ok(false);
         };
-        if n < 2 || !self.var(arg)?.1 {
+        if n < 2 || !self.varies(arg)? {
             return Ok(false);
         }
         let w = self.width();
@@ -62,7 +62,7 @@ impl Emitter<'_> {
         let ty = self.helpers.vector("f32", w);
         let (args, names) = (x.join(", "), y.join(", "));
         let places = y.join(", &");
-        self.line(format!("{ty} {names}; {f}({args}, &{places});"));
+        self.line(format_args!("{ty} {names}; {f}({args}, &{places});"));
         self.vars[v.index()] = Some((v.to_string(), true));
         Ok(true)
     }
@@ -72,7 +72,7 @@ impl Emitter<'_> {
         let Some((name, arg)) = self.fused.sum(v) else {
             return Ok(false);
         };
-        if !self.var(arg)?.1 {
+        if !self.varies(arg)? {
             let (x, _) = self.var(arg)?;
             let text = match name {
                 approx::ONE_PLUS_ERF => {
@@ -203,7 +203,7 @@ impl Emitter<'_> {
         let float = is_float(elem);
         let ty = self.helpers.vector(elem, w);
         let int = types::int_like(elem);
-        let int_ty = self.helpers.vector(&int, w);
+        let int_ty = self.helpers.vector(int, w);
         let infix = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
         let caps = self.caps;
         let sign_bit = if elem == "f32" {
@@ -212,7 +212,7 @@ impl Emitter<'_> {
             "(-9223372036854775807ll-1)"
         };
         let sign_mask = |e: &mut Self| {
-            let f = e.helpers.broadcast(&int, w);
+            let f = e.helpers.broadcast(int, w);
             format!("{f}({sign_bit})")
         };
         Ok(match op {
@@ -329,7 +329,7 @@ impl Emitter<'_> {
                 self.mask(&format!("{zero} != {zero}"), elem)
             }
             ScalarOp::Signbit => {
-                let zero = self.helpers.broadcast(&int, w);
+                let zero = self.helpers.broadcast(int, w);
                 self.mask(&format!("({int_ty}){} < {zero}(0)", x[0]), &int)
             }
             ScalarOp::And => infix("&"),
@@ -382,7 +382,7 @@ impl Emitter<'_> {
         if types::bytes(elem) == types::bytes(mask) {
             format!("{sel}({m}, {a}, {b})")
         } else {
-            let ty = self.helpers.vector(&types::int_like(elem), w);
+            let ty = self.helpers.vector(types::int_like(elem), w);
             format!("{sel}(__builtin_convertvector({m}, {ty}), {a}, {b})")
         }
     }
@@ -423,7 +423,7 @@ impl Emitter<'_> {
 
     fn cast_vector(&mut self, x: &str, from: DType, to: DType) -> String {
         let w = self.width();
-        let convert = |e: &mut Self, x: &str, from: &str, elem: &str| {
+        let convert = |e: &mut Self, x: &str, from: &'static str, elem: &'static str| {
             e.helpers.convert(x, from, elem, w, e.caps)
         };
         if from == to {

@@ -14,38 +14,40 @@ const WEYL: [&str; 2] = ["0x9e3779b9u", "0xbb67ae85u"];
 impl Helpers {
     /// The first word for a key of two words and a counter of three, over `w` lanes of `i32`.
     pub(crate) fn philox(&mut self, w: u32, caps: &Caps) -> String {
-        let (int, word) = match w {
-            1 => ("i32".to_string(), "u32".to_string()),
-            _ => (self.vector("i32", w), self.vector("u32", w)),
-        };
-        let name = format!("philox_{int}");
-        let high = self.high_word(w, caps);
-        let mut body = format!(
-            "{word} k = ({word})k0, l = ({word})k1, a = ({word})c0, b = ({word})c1, c = ({word})c2, d = a ^ a; "
-        );
-        for round in 0..10 {
-            if round > 0 {
-                _ = write!(body, "k += {}; l += {}; ", WEYL[0], WEYL[1]);
-            }
-            let [p, q] = MULTIPLIERS;
-            _ = write!(
-                body,
-                "{{ const {word} h = {high}(a, {p}), m = a * {p}, n = {high}(c, {q}), o = c * {q}; \
-                 a = n ^ b ^ k; b = o; c = h ^ d ^ l; d = m; }} "
+        self.once(("philox", "", "i32", w), |h| {
+            let (int, word) = match w {
+                1 => ("i32".to_string(), "u32".to_string()),
+                _ => (h.vector("i32", w), h.vector("u32", w)),
+            };
+            let name = format!("philox_{int}");
+            let high = h.high_word(w, caps);
+            let mut body = format!(
+                "{word} k = ({word})k0, l = ({word})k1, a = ({word})c0, b = ({word})c1, c = ({word})c2, d = a ^ a; "
             );
-        }
-        let params = format!("{int} k0, {int} k1, {int} c0, {int} c1, {int} c2");
-        self.function(&name, format!("{int} {name}({params})"), |_| {
-            format!("{body}return ({int})a;")
-        });
-        name
+            for round in 0..10 {
+                if round > 0 {
+                    _ = write!(body, "k += {}; l += {}; ", WEYL[0], WEYL[1]);
+                }
+                let [p, q] = MULTIPLIERS;
+                _ = write!(
+                    body,
+                    "{{ const {word} h = {high}(a, {p}), m = a * {p}, n = {high}(c, {q}), o = c * {q}; \
+                     a = n ^ b ^ k; b = o; c = h ^ d ^ l; d = m; }} "
+                );
+            }
+            let params = format!("{int} k0, {int} k1, {int} c0, {int} c1, {int} c2");
+            h.function(&name, format_args!("{int} {name}({params})"), |_| {
+                format!("{body}return ({int})a;")
+            });
+            name
+        })
     }
 
     /// The upper halves of the products with one number.
     fn high_word(&mut self, w: u32, caps: &Caps) -> String {
         if w == 1 {
             let name = "high_u32";
-            self.function(name, format!("u32 {name}(u32 a, u32 m)"), |_| {
+            self.function(name, format_args!("u32 {name}(u32 a, u32 m)"), |_| {
                 "return (u32)((u64)a * m >> 32);".into()
             });
             return name.into();
@@ -81,7 +83,11 @@ impl Helpers {
             gcc_only(&declare(&product), &declare(&plain)),
             lanes.join(", ")
         );
-        self.function(&name, format!("{word} {name}({word} a, u32 m)"), |_| body);
+        self.function(
+            &name,
+            format_args!("{word} {name}({word} a, u32 m)"),
+            |_| body,
+        );
         name
     }
 }

@@ -75,9 +75,9 @@ impl Emitter<'_> {
         };
         match width {
             None => {
-                self.line(format!("{} {a} = {neutral};", types::scalar(d)));
+                self.line(format_args!("{} {a} = {neutral};", types::scalar(d)));
                 if arg {
-                    self.line(format!("i64 {a}i = 0;"));
+                    self.line(format_args!("i64 {a}i = 0;"));
                 }
             }
             Some(w) => {
@@ -95,12 +95,12 @@ impl Emitter<'_> {
                     format!("{bc}({neutral})")
                 };
                 for copy in 0..copies {
-                    self.line(format!("{ty} {a}_{copy} = {first};"));
+                    self.line(format_args!("{ty} {a}_{copy} = {first};"));
                 }
                 if arg {
                     let index = self.helpers.vector("i64", w);
                     for copy in 0..copies {
-                        self.line(format!("{index} {a}i_{copy} = {{0}};"));
+                        self.line(format_args!("{index} {a}i_{copy} = {{0}};"));
                     }
                 }
             }
@@ -132,7 +132,7 @@ impl Emitter<'_> {
             let (x, _) = self.var(value)?;
             let elem = types::scalar(d);
             let text = self.combine_text(op, d, 1, &a.to_string(), &x);
-            self.line(format!("{a} = ({elem}){text};"));
+            self.line(format_args!("{a} = ({elem}){text};"));
             return Ok(());
         }
         let w = self.width();
@@ -145,7 +145,7 @@ impl Emitter<'_> {
         if let Some(c) = count {
             // Dead lanes take no part.
             let elem = self.elem(d);
-            let live = self.helpers.lane_mask(&types::int_like(elem), w);
+            let live = self.helpers.lane_mask(types::int_like(elem), w);
             let sel = self.helpers.select(elem, w, self.caps);
             let neutral = self.neutral(op, d);
             let neutral = self.spread_out(&neutral, d);
@@ -154,7 +154,7 @@ impl Emitter<'_> {
         let name = format!("{a}_{copy}");
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
         let text = self.combine_text(op, d, w, &x, &name);
-        self.line(format!("{name} = {text};"));
+        self.line(format_args!("{name} = {text};"));
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Emitter<'_> {
             } else {
                 String::new()
             };
-            self.line(format!(
+            self.line(format_args!(
                 "if ({x} {sign} {a}{nan}) {{ {a} = {x}; {a}i = {at}; }}"
             ));
             return Ok(());
@@ -188,7 +188,7 @@ impl Emitter<'_> {
         let copy = self.copy();
         let best = format!("{a}_{copy}");
         let int = types::int_like(elem);
-        let m = self.helpers.vector(&int, w);
+        let m = self.helpers.vector(int, w);
         let sign = match (d, op) {
             // Masks are negative where they are true.
             (DType::Bool, ReduceOp::ArgMax) => "<",
@@ -209,7 +209,7 @@ impl Emitter<'_> {
         } else {
             format!("__builtin_convertvector(t, {wide})")
         };
-        self.line(format!(
+        self.line(format_args!(
             "{{ const {m} t = ({x} {sign} {best}){nan}; {best} = {sel}(t, {x}, {best}); \
              {a}i_{copy} = {sel_index}({mask}, {bc}({at}), {a}i_{copy}); }}"
         ));
@@ -251,9 +251,10 @@ impl Emitter<'_> {
             total = self.combine_text(op, d, w, &total, &format!("{a}_{copy}"));
         }
         let elem = self.acc_elem(d, w);
-        let what = format!("{}{}", op.text(), if d == DType::Bool { "b" } else { "" });
         let both = self.combine_text(op, d, w, "x", "y");
-        let f = self.helpers.across(&what, elem, w, &both);
+        let f = self
+            .helpers
+            .across(op.text(), d == DType::Bool, elem, w, &both);
         let text = if d == DType::Bool {
             format!("-{f}({total})")
         } else {

@@ -102,26 +102,30 @@ impl Emitter<'_> {
         let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
         let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;
         let count = paren(&self.expr(extent, false)?);
-        self.open(format!("for (i64 from = lo; from < hi; from += {strip})"));
-        self.line(format!(
+        self.open(format_args!(
+            "for (i64 from = lo; from < hi; from += {strip})"
+        ));
+        self.line(format_args!(
             "const i64 to = from + {strip} < hi ? from + {strip} : hi;"
         ));
         for a in &s.accs {
             let acc = &self.kernel.accs[a.index()];
             let elem = types::scalar(acc.dtype);
             let neutral = self.neutral(acc.op, acc.dtype);
-            self.line(format!(
+            self.line(format_args!(
                 "{elem} strip{a}[{strip}] __attribute__((aligned(64))); \
                  for (i64 k = 0; k < {strip}; k++) strip{a}[k] = {neutral};"
             ));
         }
         self.line("i64 row = 0;");
-        self.open(format!("for (; row + {ROWS} <= {count}; row += {ROWS})"));
+        self.open(format_args!(
+            "for (; row + {ROWS} <= {count}; row += {ROWS})"
+        ));
         self.sweep(s, width, Some(ROWS.to_string()))?;
         self.close();
         let rest = self.exprs.modulo(extent, self.exprs.int(ROWS));
         if !self.exprs.is_int(rest, 0) {
-            self.open(format!("if (row < {count})"));
+            self.open(format_args!("if (row < {count})"));
             self.sweep(s, width, Some(format!("{count} - row")))?;
             self.close();
         }
@@ -141,13 +145,15 @@ impl Emitter<'_> {
             _ => false,
         };
         self.open("");
-        self.line(format!("i64 {name} = from;"));
-        self.open(format!("for (; {name} + {width} <= to; {name} += {width})"));
+        self.line(format_args!("i64 {name} = from;"));
+        self.open(format_args!(
+            "for (; {name} + {width} <= to; {name} += {width})"
+        ));
         self.column(s, width, None, rows.as_deref())?;
         self.close();
         if !whole {
-            self.open(format!("if ({name} < to)"));
-            self.line(format!("const i64 c = to - {name};"));
+            self.open(format_args!("if ({name} < to)"));
+            self.line(format_args!("const i64 c = to - {name};"));
             self.column(s, width, Some("c".into()), rows.as_deref())?;
             self.close();
         }
@@ -182,7 +188,7 @@ impl Emitter<'_> {
             let elem = types::scalar(self.kernel.accs[a.index()].dtype);
             let ty = self.helpers.vector(elem, width);
             let place = format!("*({ty} *)(strip{a} + ({} - from))", s.name);
-            self.line(format!("{ty} {a}_0 = {place};"));
+            self.line(format_args!("{ty} {a}_0 = {place};"));
             places.push(format!("{place} = {a}_0;"));
         }
         for item in s.before {
@@ -195,8 +201,8 @@ impl Emitter<'_> {
         };
         let name = self.loop_name();
         self.names.insert(s.rows.sym, (name.clone(), false));
-        self.line(format!("#pragma GCC unroll {ROWS}"));
-        self.open(format!(
+        self.line(format_args!("#pragma GCC unroll {ROWS}"));
+        self.open(format_args!(
             "for (i64 {name} = row; {name} < row + ({rows}); {name}++)"
         ));
         self.items(&s.rows.body)?;

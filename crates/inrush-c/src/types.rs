@@ -33,8 +33,13 @@ pub(crate) fn bytes(name: &str) -> u32 {
 }
 
 /// The signed integer type of the same size.
-pub(crate) fn int_like(name: &str) -> String {
-    format!("i{}", &name[1..])
+pub(crate) fn int_like(name: &str) -> &'static str {
+    match bytes(name) {
+        1 => "i8",
+        2 => "i16",
+        8 => "i64",
+        _ => "i32",
+    }
 }
 
 pub(crate) fn is_float(name: &str) -> bool {

@@ -85,8 +85,9 @@ pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
     let mut functions: Vec<Function> = Vec::new();
     let mut by_name: FxHashMap<String, u32> = FxHashMap::default();
     let mut of_kernel = Vec::with_capacity(kernels.distinct.len());
+    let mut writer = inrush_c::Writer::new(caps);
     for kernel in &kernels.distinct {
-        let function = inrush_c::emit(&plan.loops.exprs, kernel, caps)?;
+        let function = writer.function(&plan.loops.exprs, kernel)?;
         let next = functions.len() as u32;
         let at = *by_name.entry(function.name.clone()).or_insert_with(|| {
             functions.push(function);

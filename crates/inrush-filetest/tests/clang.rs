@@ -38,6 +38,15 @@ fn clang_takes_the_c_of_every_target() {
     }
 }
 
+/// What a kernel uses does not depend on the kernels before it.
+#[test]
+fn a_writer_gives_what_each_kernel_gives_alone() {
+    for isa in [Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Scalar] {
+        let functions = functions(isa);
+        assert!(functions.len() > 100, "{}: few functions", isa.name());
+    }
+}
+
 /// Every kernel of the file tests, once.
 fn functions(isa: Isa) -> Vec<Function> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
@@ -46,6 +55,7 @@ fn functions(isa: Isa) -> Vec<Function> {
         ..Caps::cpu(isa, 2)
     };
     let mut out = BTreeMap::new();
+    let mut writer = inrush_c::Writer::new(&caps);
     for path in inrush_filetest::files(&dir).expect("the folder `tests` is there") {
         let text = std::fs::read_to_string(path).expect("a file that was listed");
         let doc = Document::parse(&text).expect("a file test");
@@ -56,7 +66,10 @@ fn functions(isa: Isa) -> Vec<Function> {
                 continue;
             };
             for k in &kernels {
-                if let Ok(f) = inrush_c::emit(&exprs, k, &caps) {
+                if let Ok(f) = writer.function(&exprs, k) {
+                    let alone = inrush_c::emit(&exprs, k, &caps).expect("it was emitted before");
+                    let (one, other) = ([&f], [&alone]);
+                    assert_eq!(inrush_c::unit(one), inrush_c::unit(other));
                     out.insert(f.name.clone(), f);
                 }
             }
