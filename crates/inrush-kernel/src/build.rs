@@ -8,7 +8,8 @@ use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 /// Indirect indices are numbered from here on; no kernel has that many axes.
 const INDIRECT_POSITION: u32 = 1000;
@@ -23,6 +24,9 @@ pub(crate) struct Info {
     /// It must not be evaluated outside of the innermost loop of the group.
     pub pinned: bool,
 }
+
+/// Values that a value needs directly.
+pub(crate) type Uses = SmallVec<[ValId; 3]>;
 
 /// What was stored where, for later loads of the same place.
 struct Written {
@@ -74,11 +78,12 @@ impl<'a> Builder<'a> {
 
     pub fn with(flat: &Flat<'a>, locals: &[BufId], reuse: Reuse) -> Result<Builder<'a>> {
         let loops = flat.loops;
+        let stmts = flat.bodies.iter().map(|b| b.stmts.len()).sum();
         let mut b = Builder {
             loops,
             reuse,
-            values: Vec::new(),
-            infos: Vec::new(),
+            values: Vec::with_capacity(stmts),
+            infos: Vec::with_capacity(stmts),
             accs: Vec::new(),
             buffers: Vec::new(),
             nests: Vec::new(),
@@ -90,7 +95,7 @@ impl<'a> Builder<'a> {
             locals: locals.iter().copied().collect(),
             stored: FxHashSet::default(),
             versions: FxHashMap::default(),
-            lookup: FxHashMap::default(),
+            lookup: FxHashMap::with_capacity_and_hasher(stmts, FxBuildHasher),
             written: FxHashMap::default(),
             by_buf: FxHashMap::default(),
         };
@@ -294,9 +299,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Indirect values inside an expression.
-    pub fn expr_values(&self, e: Expr) -> Vec<ValId> {
+    pub fn expr_values(&self, e: Expr) -> Uses {
         if self.indirect.is_empty() {
-            return Vec::new();
+            return Uses::new();
         }
         let syms = self.exprs().free_syms(e);
         syms.iter()
@@ -305,9 +310,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Every value that `v` needs directly.
-    pub fn uses(&self, v: ValId) -> Vec<ValId> {
+    pub fn uses(&self, v: ValId) -> Uses {
         let def = &self.values[v.index()].def;
-        let mut out: Vec<ValId> = def.operands().to_vec();
+        let mut out: Uses = def.operands();
         if let Some(e) = def.expr() {
             out.extend(self.expr_values(e));
         }
@@ -335,9 +340,11 @@ impl<'a> Builder<'a> {
             }
             _ => 0,
         };
-        if let Some(&v) = self.lookup.get(&(value.clone(), version)) {
+        let key = (value, version);
+        if let Some(&v) = self.lookup.get(&key) {
             return v;
         }
+        let value = &key.0;
         let id = ValId::from_index(self.values.len());
         let mut info = Info::default();
         if let Some(e) = value.def.expr() {
@@ -354,7 +361,7 @@ impl<'a> Builder<'a> {
             info.pinned |= self.stored.contains(&self.storage_of(*buf));
         }
         self.infos.push(info);
-        self.lookup.insert((value, version), id);
+        self.lookup.insert(key, id);
         id
     }
 

@@ -1,6 +1,6 @@
 //! Walks over a finished kernel: renumbering, its expressions, what one unit costs.
 
-use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, ValId};
+use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, ValId, Value};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::scalar::OpClass;
 use rustc_hash::FxHashMap;
@@ -55,7 +55,8 @@ fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
 
 #[derive(Default)]
 struct Names {
-    values: FxHashMap<ValId, ValId>,
+    /// By old number.
+    values: Vec<Option<ValId>>,
     bufs: FxHashMap<KBufId, KBufId>,
     accs: FxHashMap<AccId, AccId>,
     checks: FxHashMap<u32, u32>,
@@ -87,18 +88,18 @@ impl Names {
     /// Values are defined before they are used, so a use finds its new name.
     fn value(&mut self, v: ValId) -> ValId {
         let order = &mut self.order.0;
-        *self.values.entry(v).or_insert_with(|| {
+        *self.values[v.index()].get_or_insert_with(|| {
             order.push(v);
             ValId::from_index(order.len() - 1)
         })
     }
 
-    fn items(&mut self, items: &mut [Item], kernel_defs: &[Def]) {
+    fn items(&mut self, items: &mut [Item], values: &[Value]) {
         for item in items {
             match item {
-                Item::Loop(l) => self.items(&mut l.body, kernel_defs),
+                Item::Loop(l) => self.items(&mut l.body, values),
                 Item::Let(v) => {
-                    match &kernel_defs[v.index()] {
+                    match &values[v.index()].def {
                         Def::Load { buf, .. } => _ = self.buf(*buf),
                         Def::Final(a) | Def::Running { acc: a, .. } => _ = self.acc(*a),
                         Def::Indirect { check: Some(c), .. } => _ = self.check(*c),
@@ -127,43 +128,47 @@ impl Names {
 
 /// Numbers values, buffers, accumulators and checks by first appearance; what never appears goes.
 pub(crate) fn renumber(kernel: &mut Kernel) {
-    let mut names = Names::default();
-    let defs: Vec<Def> = kernel.values.iter().map(|v| v.def.clone()).collect();
+    let mut names = Names {
+        values: vec![None; kernel.values.len()],
+        ..Names::default()
+    };
     let (mut head, mut body) = (
         std::mem::take(&mut kernel.head),
         std::mem::take(&mut kernel.body),
     );
-    names.items(&mut head, &defs);
-    names.items(&mut body, &defs);
+    names.items(&mut head, &kernel.values);
+    names.items(&mut body, &kernel.values);
     (kernel.head, kernel.body) = (head, body);
     let mut values = Vec::with_capacity(names.order.0.len());
-    for v in std::mem::take(&mut names.order.0) {
+    let order = std::mem::take(&mut names.order.0);
+    let new = |v: &ValId| names.values[v.index()].expect("what a value needs comes before it");
+    for v in order {
         let mut value = kernel.values[v.index()].clone();
         match &mut value.def {
             Def::Const(_) | Def::Index(_) | Def::Sum => {}
             Def::Load { buf, mask, .. } => {
                 *buf = names.bufs[buf];
                 if let Some(m) = mask {
-                    *m = names.values[m];
+                    *m = new(m);
                 }
             }
-            Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = names.values[a]),
-            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = names.values[arg],
+            Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = new(a)),
+            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = new(arg),
             Def::Indirect {
                 value, check, mask, ..
             } => {
-                *value = names.values[value];
+                *value = new(value);
                 if let Some(c) = check {
                     *c = names.checks[c];
                 }
                 if let Some(m) = mask {
-                    *m = names.values[m];
+                    *m = new(m);
                 }
             }
             Def::Final(a) => *a = names.accs[a],
             Def::Running { acc, value } => {
                 *acc = names.accs[acc];
-                *value = names.values[value];
+                *value = new(value);
             }
         }
         values.push(value);

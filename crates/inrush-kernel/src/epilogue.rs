@@ -54,7 +54,7 @@ pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> R
             role,
         },
     ];
-    let tree = Placer::new(&builder, &live, &[batch], &inner, choice, caps).run()?;
+    let tree = Placer::new(&builder, &live, &[batch], &inner, None).run()?;
     let origins = origins(std::slice::from_ref(&c.epilogue));
     let kind = Kind::Epilogue {
         batch: batch.sym,

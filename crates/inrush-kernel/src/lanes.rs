@@ -282,17 +282,15 @@ fn points(exprs: &Exprs, axes: &[Axis]) -> f64 {
         .product()
 }
 
-/// The best axis of a nest's own, with its worth.
-pub(crate) fn own_axis(
-    b: &Builder,
-    live: &Live,
-    at: usize,
-    caps: &Caps,
-) -> Option<(usize, u32, f64)> {
+/// An axis of a nest's own: its position, lanes, worth.
+pub(crate) type OwnAxis = (usize, u32, f64);
+
+/// The best axis of a nest's own.
+fn own_axis(b: &Builder, live: &Live, at: usize, caps: &Caps) -> Option<OwnAxis> {
     let nest: &Nest = &b.nests[at];
     let exprs = &b.loops.exprs;
     let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());
-    let mut best: Option<(usize, u32, f64)> = None;
+    let mut best: Option<OwnAxis> = None;
     for (i, axis) in nest.axes.iter().enumerate() {
         if nest.ordered && i >= first_reduction {
             continue;
@@ -312,13 +310,18 @@ pub(crate) fn own_axis(
     best
 }
 
-/// Chooses between an axis of the group and axes of the nests.
-pub(crate) fn choose(b: &Builder, live: &Live, shared: &[Axis], caps: &Caps) -> Lanes {
+/// Chooses between an axis of the group and axes of the nests, which it gives by nest.
+pub(crate) fn choose(
+    b: &Builder,
+    live: &Live,
+    shared: &[Axis],
+    caps: &Caps,
+) -> (Lanes, Vec<Option<OwnAxis>>) {
     let exprs = &b.loops.exprs;
-    let own: f64 = (0..b.nests.len())
-        .filter_map(|n| own_axis(b, live, n, caps))
-        .map(|x| x.2)
-        .sum();
+    let axes: Vec<Option<OwnAxis>> = (0..b.nests.len())
+        .map(|n| own_axis(b, live, n, caps))
+        .collect();
+    let own: f64 = axes.iter().flatten().map(|x| x.2).sum();
     let mut best = (Lanes::None, 0.0);
     if own > 0.0 {
         best = (Lanes::Own, own);
@@ -337,5 +340,5 @@ pub(crate) fn choose(b: &Builder, live: &Live, shared: &[Axis], caps: &Caps) -> 
             best = (Lanes::Shared { axis: i, width: w }, worth);
         }
     }
-    best.0
+    (best.0, axes)
 }

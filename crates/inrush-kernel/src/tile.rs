@@ -2,7 +2,7 @@
 
 use crate::build::Builder;
 use crate::flatten::Flat;
-use crate::lanes::{self, Lanes, Live};
+use crate::lanes::{self, Lanes, Live, OwnAxis};
 use crate::nest::{Effect, EffectKind};
 use crate::{BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost};
 use inrush_base::{Caps, Error, Result};
@@ -38,7 +38,7 @@ pub fn tile(
     flat.join_axes();
     let builder = Builder::new(&flat, locals)?;
     let live = liveness(&builder);
-    let choice = lanes::choose(&builder, &live, &flat.shared, caps);
+    let (choice, own) = lanes::choose(&builder, &live, &flat.shared, caps);
     let exprs = &loops.exprs;
 
     // Work of one point of the group, in points of its nests.
@@ -196,7 +196,8 @@ pub fn tile(
         }
         length = Some(Param { sym, value: a.size });
     }
-    let tree = Placer::new(&builder, &live, &grid, &inner, choice, caps).run()?;
+    let own = matches!(choice, Lanes::Own).then_some(own.as_slice());
+    let tree = Placer::new(&builder, &live, &grid, &inner, own).run()?;
     let origins = origins(bodies);
     let mut kernel = finish(builder, tree, Kind::Grid(axes), origins, units, choice)?;
     if let Some(p) = length {
@@ -300,8 +301,8 @@ pub(crate) struct Placer<'p, 'a> {
     b: &'p Builder<'a>,
     live: &'p Live,
     inner: &'p [GroupLoop],
-    choice: Lanes,
-    caps: &'p Caps,
+    /// Where each nest has a lanes loop of its own: the axis by nest.
+    own: Option<&'p [Option<OwnAxis>]>,
     /// Axes known at each level outside of the nests: none, those of the grid, one more for each group loop.
     level_bits: Vec<u64>,
     lists: Vec<Vec<Item>>,
@@ -314,8 +315,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         live: &'p Live,
         grid: &[Axis],
         inner: &'p [GroupLoop],
-        choice: Lanes,
-        caps: &'p Caps,
+        own: Option<&'p [Option<OwnAxis>]>,
     ) -> Self {
         // The number of a tile is no axis of a body.
         let bit = |a: &Axis| b.bits.get(&a.sym).copied().unwrap_or(0);
@@ -329,8 +329,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             b,
             live,
             inner,
-            choice,
-            caps,
+            own,
             lists: vec![Vec::new(); level_bits.len()],
             level_bits,
             defined: vec![false; b.values.len()],
@@ -389,10 +388,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         if effects.is_empty() {
             return Ok(());
         }
-        let lane = match self.choice {
-            Lanes::Own => lanes::own_axis(b, self.live, at, self.caps),
-            _ => None,
-        };
+        let lane = self.own.and_then(|axes| axes[at]);
         let (order, lane_at) = nest.order(lane.map(|l| l.0));
         let n = order.len();
         let mut position = vec![0; n];
@@ -401,17 +397,17 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
         let own_bits: Vec<u64> = nest.axes.iter().map(|a| b.bits[&a.sym]).collect();
         let all_own = own_bits.iter().fold(0, |a, x| a | x);
+        // Everything that this nest evaluates, operands first.
+        let needed = self.needed(&effects);
         let starts: Vec<(crate::AccId, usize)> = effects
             .iter()
             .filter_map(|e| match e.kind {
                 EffectKind::Update { acc, start, .. } => Some((acc, start)),
                 EffectKind::Store { .. } => None,
             })
-            .chain(self.running(&effects, n))
+            .chain(self.running(&needed, n))
             .collect();
-
-        // Everything that this nest evaluates, operands first; `late` waits for a reduction over all axes of the nest.
-        let needed = self.needed(&effects);
+        // `late` waits for a reduction over all axes of the nest.
         let mut late = vec![false; b.values.len()];
         // Scans over an axis of one point, and what reads them, stay behind their accumulator.
         let mut scan = vec![false; b.values.len()];
@@ -525,8 +521,8 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     /// Accumulators of live scans, which start before the last axis.
-    fn running(&self, effects: &[&Effect], n: usize) -> Vec<(crate::AccId, usize)> {
-        self.needed(effects)
+    fn running(&self, needed: &[ValId], n: usize) -> Vec<(crate::AccId, usize)> {
+        needed
             .iter()
             .filter_map(|v| match self.b.values[v.index()].def {
                 Def::Running { acc, .. } => Some((acc, n.saturating_sub(1))),
@@ -554,14 +550,17 @@ impl<'p, 'a> Placer<'p, 'a> {
                 }
             }
         }
-        let mut wanted = std::collections::BTreeSet::new();
+        let mut seen = vec![false; b.values.len()];
+        let mut wanted = Vec::new();
         while let Some(v) = todo.pop() {
-            if self.defined[v.index()] || !wanted.insert(v) {
+            if self.defined[v.index()] || std::mem::replace(&mut seen[v.index()], true) {
                 continue;
             }
+            wanted.push(v);
             todo.extend(b.uses(v));
         }
-        wanted.into_iter().collect()
+        wanted.sort_unstable();
+        wanted
     }
 
     /// Vectors that a lanes loop handles at once: cheap bodies wait for the latency of the accumulators' updates, functions
@@ -618,13 +617,13 @@ pub(crate) fn finish(
         name: name(b.loops, &origins),
         origins,
         kind,
-        buffers: b.buffers.clone(),
+        buffers: b.buffers,
         sizes: Vec::new(),
-        values: b.values.clone(),
-        accs: b.accs.clone(),
+        values: b.values,
+        accs: b.accs,
         head: tree.head,
         body: tree.body,
-        checks: b.checks.clone(),
+        checks: b.checks,
         units,
         cost_per_unit: exprs.int(1),
         scratch_bytes: None,
@@ -674,6 +673,9 @@ pub(crate) fn finish(
     Ok(kernel)
 }
 
+/// Words of a title.
+const WORDS: usize = 6;
+
 /// A title from the operators: `add_gelu_mul`.
 pub(crate) fn name(loops: &Loops, origins: &[OriginId]) -> String {
     let mut parts: Vec<&str> = Vec::new();
@@ -681,13 +683,15 @@ pub(crate) fn name(loops: &Loops, origins: &[OriginId]) -> String {
         let Some(origin) = loops.origins.get(o.index()) else {
             continue;
         };
-        let op = origin.op.trim_start_matches("aten.");
+        let op = origin.op.strip_prefix("aten.").unwrap_or(&origin.op);
         let word = op.split('.').next().unwrap_or(op).trim_start_matches('_');
         if parts.last() != Some(&word) {
             parts.push(word);
         }
+        if parts.len() == WORDS {
+            break;
+        }
     }
-    parts.truncate(6);
     if parts.is_empty() {
         "kernel".into()
     } else {
