@@ -215,7 +215,7 @@ impl View {
             .enumerate()
             .map(|(d, s)| exprs.index_sym(d as u32, *s))
             .collect();
-        let total = exprs.sum(self.map.iter().zip(source).map(|(m, s)| exprs.mul(*m, *s)));
-        exprs.affine(total, &syms).is_some()
+        let total = exprs.dot(source, &self.map);
+        exprs.coefficients(total, &syms).is_some()
     }
 }

@@ -200,8 +200,8 @@ impl Emitter<'_> {
         if at % 64 != 0 {
             return Ok(());
         }
-        let step = match self.exprs.affine(offset, &[unit]) {
-            Some((c, _)) => c[0],
+        let step = match self.exprs.coefficients(offset, &[unit]) {
+            Some(c) => c[0],
             None => return Ok(()),
         };
         // Rows that the second level of cache keeps beside the current one.

@@ -503,10 +503,7 @@ impl<'a> Wrap<'a> {
         let ex = &self.loops.exprs;
         let b = self.loops.buffer(access.buf);
         let layout = b.layout.as_ref().ok_or_else(|| no_layout(&b.name))?;
-        let mut flat = layout.offset;
-        for (c, s) in access.coords.iter().zip(&layout.strides) {
-            flat = ex.add(flat, ex.mul(*c, *s));
-        }
+        let flat = ex.add(layout.offset, ex.dot(&layout.strides, &access.coords));
         ex.affine(flat, syms).ok_or_else(|| {
             Error::internal(format!(
                 "a contraction reads `{}` at {}, which is not affine",

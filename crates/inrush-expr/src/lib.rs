@@ -20,14 +20,15 @@ mod sum;
 mod text;
 
 use inrush_base::id_type;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::hash::BuildHasher;
 
 pub(crate) use eval::floor_div;
 pub use range::Range;
 pub use rules::Rule;
-pub use subst::SymMap;
+pub use subst::{Coefficients, SymMap};
 
 id_type!(
     /// An interned expression.
@@ -116,7 +117,8 @@ struct Inner {
     ranges: Vec<Range>,
     /// Of each expression the symbols in it, as bits by number modulo 64: a clear bit says that a symbol is not there.
     masks: Vec<u64>,
-    lookup: FxHashMap<Node, Expr>,
+    /// By the hash of a node, see [`Inner::find`].
+    lookup: FxHashMap<u64, Expr>,
     syms: Vec<SymInfo>,
     /// Each symbol as an expression, once it was asked for.
     sym_exprs: Vec<Option<Expr>>,
@@ -135,6 +137,20 @@ struct Inner {
 const NEAR: u32 = 16;
 
 impl Inner {
+    /// The expression of a node, or the hash under which it is to be remembered: that of the node and the first number under
+    /// which no other node is found. So the table holds no nodes, which are large.
+    fn find(&self, node: &Node) -> Result<Expr, u64> {
+        let mut number = 0u32;
+        loop {
+            let hash = FxBuildHasher.hash_one((number, node));
+            match self.lookup.get(&hash) {
+                None => return Err(hash),
+                Some(&e) if self.nodes[e.index()] == *node => return Ok(e),
+                Some(_) => number += 1,
+            }
+        }
+    }
+
     fn known_index(&self, position: u32, extent: Expr) -> Option<Sym> {
         if position < NEAR {
             let list = self.near.get(extent.index())?;
@@ -172,9 +188,10 @@ impl Exprs {
 
     /// Interns a node that is already canonical.
     fn intern(&self, node: Node) -> Expr {
-        if let Some(&e) = self.inner.borrow().lookup.get(&node) {
-            return e;
-        }
+        let hash = match self.inner.borrow().find(&node) {
+            Ok(e) => return e,
+            Err(hash) => hash,
+        };
         let range = self.range_of_node(&node);
         let mut inner = self.inner.borrow_mut();
         let e = Expr::from_index(inner.nodes.len());
@@ -191,9 +208,9 @@ impl Exprs {
             }
         };
         inner.masks.push(mask);
-        inner.nodes.push(node.clone());
+        inner.nodes.push(node);
         inner.ranges.push(range);
-        inner.lookup.insert(node, e);
+        inner.lookup.insert(hash, e);
         e
     }
 

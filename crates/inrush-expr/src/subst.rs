@@ -5,6 +5,9 @@ use crate::{Expr, Exprs, Inner, Node, Sym, sym_bit};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+/// What symbols are multiplied by.
+pub type Coefficients = SmallVec<[Expr; 6]>;
+
 /// What stands for symbols. Few are replaced at once, so this is a list; symbols that are left out stand for themselves.
 #[derive(Clone, Default, Debug)]
 pub struct SymMap {
@@ -144,20 +147,43 @@ impl Exprs {
 
     /// `e` as `rest + sum(coefficient[k] * syms[k])` where neither `rest` nor a coefficient holds any of `syms`.
     /// `None` when `e` is not affine in them.
-    pub fn affine(&self, e: Expr, syms: &[Sym]) -> Option<(SmallVec<[Expr; 6]>, Expr)> {
-        let mut coefs: SmallVec<[Expr; 6]> = SmallVec::from_elem(self.int(0), syms.len());
+    pub fn affine(&self, e: Expr, syms: &[Sym]) -> Option<(Coefficients, Expr)> {
+        let mut rest = None;
+        let coefs = self.split(e, syms, |r| rest = Some(r))?;
+        // Terms that were sorted and joined in `e` may join anew without the others.
+        let rest = match rest {
+            None => Some(e),
+            Some((base, terms)) => self.make_sum(base, terms),
+        };
+        Some((coefs, rest.unwrap_or_else(|| self.saturated())))
+    }
+
+    /// The coefficients of [`Exprs::affine`], without the work for the rest.
+    pub fn coefficients(&self, e: Expr, syms: &[Sym]) -> Option<Coefficients> {
+        self.split(e, syms, |_| ())
+    }
+
+    /// Gives the coefficients, and to `take` the base and the terms of the rest, unless that is `e` itself.
+    fn split(
+        &self,
+        e: Expr,
+        syms: &[Sym],
+        take: impl FnOnce((i64, Terms)),
+    ) -> Option<Coefficients> {
+        let mut coefs = Coefficients::from_elem(self.int(0), syms.len());
         let mask = syms.iter().fold(0, |m, s| m | sym_bit(*s));
         if self.mask(e) & mask == 0 {
-            return Some((coefs, e));
+            return Some(coefs);
         }
         if let Some(s) = self.as_sym(e)
             && let Some(k) = syms.iter().position(|x| *x == s)
         {
             coefs[k] = self.int(1);
-            return Some((coefs, self.int(0)));
+            take((0, Terms::new()));
+            return Some(coefs);
         }
         let (base, terms) = self.terms(e);
-        let mut rest: Terms = SmallVec::new();
+        let mut rest = Terms::new();
         for (c, t) in terms {
             if self.mask(t) & mask == 0 {
                 rest.push((c, t));
@@ -194,9 +220,17 @@ impl Exprs {
                 _ => rest.push((c, t)),
             }
         }
-        // Terms that were sorted and joined in `e` may join anew without the others.
-        let rest = self.make_sum(base, rest);
-        Some((coefs, rest.unwrap_or_else(|| self.saturated())))
+        take((base, rest));
+        Some(coefs)
+    }
+
+    /// `sum(factor * expression)`.
+    pub fn dot(&self, factors: &[Expr], of: &[Expr]) -> Expr {
+        let pairs = || factors.iter().zip(of);
+        if pairs().any(|(f, _)| self.as_int(*f).is_none()) {
+            return self.sum(pairs().map(|(f, e)| self.mul(*e, *f)));
+        }
+        self.weighted(0, pairs().map(|(f, e)| (self.as_int(*f).unwrap_or(0), *e)))
     }
 }
 

@@ -146,8 +146,8 @@ impl<'a> Flat<'a> {
     pub fn joinable(&self, body: &Body, a: &Axis, b: &Axis) -> bool {
         let exprs = self.exprs();
         let mut all = body.stmts.iter().flat_map(|s| s.exprs());
-        all.all(|e| match exprs.affine(*e, &[a.sym, b.sym]) {
-            Some((c, _)) => c[0] == exprs.mul(c[1], b.size),
+        all.all(|e| match exprs.coefficients(*e, &[a.sym, b.sym]) {
+            Some(c) => c[0] == exprs.mul(c[1], b.size),
             None => false,
         })
     }

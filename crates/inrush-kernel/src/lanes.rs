@@ -31,9 +31,9 @@ pub fn access(exprs: &Exprs, offset: Expr, lane: Sym, varies: impl Fn(Sym) -> bo
     if !syms.contains(&lane) {
         return Access::Uniform;
     }
-    match exprs.affine(offset, &[lane]) {
-        Some((c, _)) if exprs.is_int(c[0], 1) => Access::Contiguous,
-        Some((c, _)) => Access::Strided(c[0]),
+    match exprs.coefficients(offset, &[lane]) {
+        Some(c) if exprs.is_int(c[0], 1) => Access::Contiguous,
+        Some(c) => Access::Strided(c[0]),
         None => Access::Gather,
     }
 }
@@ -179,8 +179,8 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
     axis.sym != lane.sym
         && b.expr_values(offset).is_empty()
         && exprs
-            .affine(offset, &[lane.sym, axis.sym])
-            .is_some_and(|(c, _)| {
+            .coefficients(offset, &[lane.sym, axis.sym])
+            .is_some_and(|c| {
                 exprs.is_int(c[1], 1) && !exprs.is_int(c[0], 1) && !exprs.is_int(c[0], 0)
             })
 }

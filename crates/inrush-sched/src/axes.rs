@@ -3,6 +3,7 @@
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, Loops, Stmt};
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::Group;
 use crate::access::substitute;
@@ -79,49 +80,47 @@ fn order(ex: &Exprs, axes: &[Axis], uses: &[&Use], lanes: bool) -> Vec<Axis> {
     let distance = |u: &Use, a: &Axis| -> i64 {
         stride(ex, u.position, a.sym).map_or(i64::MAX, |s| ex.hint(s).saturating_abs())
     };
-    let memory = || uses.iter().filter(|u| !u.value);
-    let main = memory()
-        .filter(|u| axes.iter().any(|a| distance(u, a) != 0))
-        .max_by_key(|u| (u.store, u.weight));
-    let Some(main) = main else {
+    // Accesses of memory, with how far each moves along each axis.
+    let memory: Vec<(&Use, SmallVec<[i64; 6]>)> = (uses.iter())
+        .filter(|u| !u.value)
+        .map(|u| (*u, axes.iter().map(|a| distance(u, a)).collect()))
+        .collect();
+    let main = (memory.iter())
+        .filter(|(_, moves)| moves.iter().any(|d| *d != 0))
+        .max_by_key(|(u, _)| (u.store, u.weight));
+    let Some((_, main)) = main else {
         return axes.to_vec();
     };
-    let mut out: Vec<(usize, Axis)> = axes.iter().copied().enumerate().collect();
+    let mut out: Vec<usize> = (0..axes.len()).collect();
     // An axis that the main access does not move along goes by the largest access that does.
-    let key = |a: &Axis| -> i64 {
-        match distance(main, a) {
-            0 => memory()
-                .filter(|u| distance(u, a) != 0)
-                .max_by_key(|u| u.weight)
-                .map_or(0, |u| distance(u, a)),
+    let key = |k: usize| -> i64 {
+        match main[k] {
+            0 => (memory.iter())
+                .filter(|(_, moves)| moves[k] != 0)
+                .max_by_key(|(u, _)| u.weight)
+                .map_or(0, |(_, moves)| moves[k]),
             d => d,
         }
     };
-    out.sort_by_key(|(k, a)| (std::cmp::Reverse(key(a)), *k));
+    out.sort_by_cached_key(|k| (std::cmp::Reverse(key(*k)), *k));
     if lanes {
         // Cost of having the axis innermost: strided accesses, stores twice.
-        let cost = |a: &Axis| -> i64 {
-            memory()
-                .map(|u| {
-                    let w = u.weight.saturating_mul(1 + u.store as i64);
-                    match distance(u, a) {
-                        0 | 1 => 0,
-                        _ => w,
-                    }
+        let cost = |k: usize| -> i64 {
+            (memory.iter())
+                .map(|(u, moves)| match moves[k] {
+                    0 | 1 => 0,
+                    _ => u.weight.saturating_mul(1 + u.store as i64),
                 })
                 .fold(0i64, |x, y| x.saturating_add(y))
         };
         // Ties keep the innermost one.
-        let mut best = out.len() - 1;
-        for k in (0..out.len()).rev() {
-            if cost(&out[k].1) < cost(&out[best].1) {
-                best = k;
-            }
+        let best = (0..out.len()).rev().min_by_key(|at| cost(out[*at]));
+        if let Some(at) = best {
+            let x = out.remove(at);
+            out.push(x);
         }
-        let x = out.remove(best);
-        out.push(x);
     }
-    out.into_iter().map(|(_, a)| a).collect()
+    out.into_iter().map(|k| axes[k]).collect()
 }
 
 /// Merges neighbouring axes that every access of their scope walks as one.
@@ -197,8 +196,8 @@ fn merge(ex: &Exprs, group: &mut Group, uses: &[Vec<Use>]) {
 
 /// Whether a position moves along `x` as it would by running past the end of `y`.
 fn walks(ex: &Exprs, position: Expr, x: Axis, y: Axis) -> bool {
-    match ex.affine(position, &[x.sym, y.sym]) {
-        Some((c, _)) => ex.prove_eq(c[0], ex.mul(c[1], y.size)),
+    match ex.coefficients(position, &[x.sym, y.sym]) {
+        Some(c) => ex.prove_eq(c[0], ex.mul(c[1], y.size)),
         None => false,
     }
 }

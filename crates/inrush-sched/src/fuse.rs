@@ -846,8 +846,8 @@ fn affine_in_lanes(ex: &Exprs, body: &Body, rename: &crate::emit::SymMap, lanes:
         let mut moving = 0;
         coords.iter().all(|c| {
             let c = ex.subst(*c, rename);
-            match ex.affine(c, lanes) {
-                Some((coefs, _)) => coefs.iter().all(|k| {
+            match ex.coefficients(c, lanes) {
+                Some(coefs) => coefs.iter().all(|k| {
                     moving += !ex.is_int(*k, 0) as usize;
                     ex.is_int(*k, 0) || (ex.is_int(*k, 1) && moving <= lanes.len())
                 }),

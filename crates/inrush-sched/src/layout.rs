@@ -146,16 +146,12 @@ pub(crate) fn set(
 pub(crate) fn position(loops: &Loops, buf: BufId, coords: &[Expr]) -> Option<Expr> {
     let ex = &loops.exprs;
     let layout = loops.buffer(buf).layout.as_ref()?;
-    let parts = coords
-        .iter()
-        .zip(&layout.strides)
-        .map(|(c, s)| ex.mul(*c, *s));
-    Some(ex.add(ex.sum(parts), layout.offset))
+    Some(ex.add(ex.dot(&layout.strides, coords), layout.offset))
 }
 
 /// Elements between neighbours along an axis; `None` when the position is not affine in it.
 pub(crate) fn stride(ex: &Exprs, position: Expr, axis: Sym) -> Option<Expr> {
-    ex.affine(position, &[axis]).map(|(c, _)| c[0])
+    ex.coefficients(position, &[axis]).map(|c| c[0])
 }
 
 /// The order of a result's dimensions that follows the largest operand of the body.

@@ -24,6 +24,8 @@ pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut V
     for step in steps.iter_mut() {
         let Step::Kernel(g) = step else { continue };
         for body in &mut g.bodies {
+            // Which axis runs over lanes, while that stays so.
+            let mut known: Option<Option<Axis>> = None;
             for at in 0..body.stmts.len() {
                 let Stmt::Load { buf, .. } = body.stmts[at] else {
                     continue;
@@ -31,7 +33,8 @@ pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut V
                 if mutated.contains(&buf) {
                     continue;
                 }
-                let Some(lane) = gathered(loops, body, at) else {
+                let lane = || *known.get_or_insert_with(|| lane(loops, body));
+                let Some(lane) = gathered(loops, body, at, lane) else {
                     continue;
                 };
                 let copy = *copies.entry((buf, lane)).or_insert_with(|| {
@@ -45,6 +48,7 @@ pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut V
                 });
                 if let Stmt::Load { buf, .. } = &mut body.stmts[at] {
                     *buf = copy;
+                    known = None;
                 }
             }
         }
@@ -53,7 +57,12 @@ pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut V
 }
 
 /// The dimension of a tensor that should be contiguous for this load: the kernel's vectors run along it.
-fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
+fn gathered(
+    loops: &Loops,
+    body: &Body,
+    at: usize,
+    lane: impl FnOnce() -> Option<Axis>,
+) -> Option<usize> {
     let ex = &loops.exprs;
     let Stmt::Load { buf, coords, .. } = &body.stmts[at] else {
         return None;
@@ -75,7 +84,7 @@ fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
     if elements > LARGEST || times / reads < elements {
         return None;
     }
-    let lane = lane(loops, body)?;
+    let lane = lane()?;
     let step = stride(ex, position(loops, *buf, coords)?, lane.sym)?;
     if ex.is_int(step, 0) || ex.is_int(step, 1) {
         return None;
@@ -83,7 +92,7 @@ fn gathered(loops: &Loops, body: &Body, at: usize) -> Option<usize> {
     // One dimension moves with the lane, by one.
     let mut dims = (0..coords.len()).filter(|d| ex.contains_sym(coords[*d], lane.sym));
     let d = dims.next()?;
-    let moves = ex.affine(coords[d], &[lane.sym])?.0[0];
+    let moves = ex.coefficients(coords[d], &[lane.sym])?[0];
     (dims.next().is_none() && ex.is_int(moves, 1)).then_some(d)
 }
 

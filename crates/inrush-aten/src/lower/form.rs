@@ -121,7 +121,9 @@ impl Form {
     /// Whether the coordinates are affine in the axes.
     pub fn is_affine(&self, exprs: &Exprs, coords: &[Expr]) -> bool {
         let syms = self.syms();
-        coords.iter().all(|c| exprs.affine(*c, &syms).is_some())
+        coords
+            .iter()
+            .all(|c| exprs.coefficients(*c, &syms).is_some())
     }
 
     /// Numbers the axes in order. With `full`, m, n and k get an axis of extent 1 where they have none.

@@ -51,7 +51,7 @@ fn accesses(body: &Body) -> impl Iterator<Item = (BufId, Expr)> {
 /// Elements between neighbours along `axis`, where that is a known number.
 fn step(flat: &Flat, offset: Expr, axis: &Axis) -> Option<i64> {
     let ex = flat.exprs();
-    let (c, _) = ex.affine(offset, &[axis.sym])?;
+    let c = ex.coefficients(offset, &[axis.sym])?;
     ex.as_int(c[0])
 }
 

@@ -308,7 +308,7 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
 /// Whether rows that `offset` walks element by element start at multiples of `lanes`.
 fn aligned(ex: &Exprs, body: &Body, offset: Expr, lanes: i64) -> bool {
     let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
-    let Some((coefs, _)) = ex.affine(offset, &syms) else {
+    let Some(coefs) = ex.coefficients(offset, &syms) else {
         return true;
     };
     !coefs.iter().any(|c| ex.is_int(*c, 1))

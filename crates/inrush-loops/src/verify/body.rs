@@ -93,7 +93,7 @@ impl<'a> Check<'a> {
                 syms.retain(|s| self.p.exprs.is_index(*s));
                 if !syms.iter().all(|s| allowed.contains(s)) {
                     self.say_node(format!("operand {name} uses an index that is not its own"));
-                } else if self.p.exprs.affine(*e, &syms).is_none() {
+                } else if self.p.exprs.coefficients(*e, &syms).is_none() {
                     self.say_node(format!("a coordinate of operand {name} is not affine"));
                 }
             }
