@@ -43,25 +43,34 @@ fn rolled(text: &str, caps: &Caps) -> Outcome {
     }
 }
 
-/// Rolls a graph up and compares with the plan of the whole.
-fn same(text: &str) {
-    let devices = [
+fn devices() -> [Caps; 3] {
+    [
         Caps::cpu(Isa::Avx2, 2),
         Caps::cpu(Isa::Avx512, 64),
         inrush_cuda::CUDA.caps(Some("h100")).expect("a preset"),
-    ];
-    for caps in devices {
-        let Outcome::Rolled(plan) = rolled(text, &caps) else {
-            panic!("not rolled up: {text}");
-        };
-        let (straight, _) = Run { observer: &mut () }
-            .straight(graph(text), &caps, &Default::default())
-            .expect("compiles");
-        assert_eq!(plan.print(), straight.print());
+    ]
+}
+
+/// Rolls a graph up and compares with the plan of the whole.
+fn same(text: &str) {
+    for caps in devices() {
+        let (rolled, straight) = both(text, &caps).expect("rolled up");
+        assert_eq!(rolled.print(), straight.print());
         let refusals =
             |p: &Plan| -> Vec<String> { p.refusals.iter().map(|r| p.show_refusal(r)).collect() };
-        assert_eq!(refusals(&plan), refusals(&straight));
+        assert_eq!(refusals(&rolled), refusals(&straight));
     }
+}
+
+/// The plan of a graph that was rolled up, and that of the whole; `None` where it is not rolled up.
+fn both(text: &str, caps: &Caps) -> Option<(Box<Plan>, Plan)> {
+    let Outcome::Rolled(plan) = rolled(text, caps) else {
+        return None;
+    };
+    let (straight, _) = Run { observer: &mut () }
+        .straight(graph(text), caps, &Default::default())
+        .expect("compiles");
+    Some((plan, straight))
 }
 
 /// Text of a graph in the making.
@@ -354,11 +363,141 @@ fn masks_that_blocks_share() {
 #[test]
 fn masks_of_blocks_that_are_made_together() {
     for text in [masked(running), symbolic(&masked(running))] {
-        for caps in [
-            Caps::cpu(Isa::Avx2, 2),
-            inrush_cuda::CUDA.caps(Some("h100")).expect("a preset"),
-        ] {
+        for caps in devices() {
             assert!(matches!(rolled(&text, &caps), Outcome::NotAlike), "{text}");
         }
     }
+}
+
+/// Numbers from a seed (a linear congruential generator; the upper bits are good enough to choose by).
+struct Choice(u64);
+
+impl Choice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = (self.0.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Calls on tensors of type [`T`], on what the block before gave, on inputs of all blocks and of its own.
+#[derive(Clone)]
+struct Program(Vec<(usize, usize, usize)>);
+
+impl Program {
+    fn draw(c: &mut Choice) -> Program {
+        let calls = 3 + c.below(7);
+        Program(
+            (0..calls)
+                .map(|_| (c.below(14), c.below(64), c.below(64)))
+                .collect(),
+        )
+    }
+
+    /// Writes one block that reads `values`, and gives what it made. `w` is a matrix, `b` a row.
+    fn write(&self, t: &mut Text, values: &[usize], w: usize, b: usize) -> Vec<usize> {
+        let mut known = values.to_vec();
+        for (op, left, right) in &self.0 {
+            // Mostly what was made last.
+            let at = |k: usize| match k % 3 {
+                0 => known[k / 3 % known.len()],
+                _ => known[known.len() - 1],
+            };
+            let (x, y) = (at(*left), at(*right));
+            let made = match op {
+                0 => t.add(T, &format!("aten.sigmoid.default(%{x})")),
+                1 => t.add(T, &format!("aten.add.Tensor(%{x}, %{y}, 1)")),
+                2 => t.add(T, &format!("aten.mul.Tensor(%{x}, %{b})")),
+                3 => t.add(T, &format!("aten.softmax.int(%{x}, 1)")),
+                4 => t.add(T, &format!("aten.softmax.int(%{x}, 0)")),
+                5 => t.add(T, &format!("aten.cumsum.default(%{x}, 1, none)")),
+                6 | 7 => t.add(T, &format!("aten.mm.default(%{x}, %{w})")),
+                8 => t.add(T, &format!("aten.flip.default(%{x}, [1])")),
+                9 => {
+                    let most = t.add("f32[8, 1]", &format!("aten.amax.default(%{x}, [1], true)"));
+                    t.add(T, &format!("aten.sub.Tensor(%{y}, %{most}, 1)"))
+                }
+                10 => {
+                    let row = t.add("f32[32]", &format!("aten.exp.default(%{b})"));
+                    let row = t.add("f32[32]", &format!("aten.softmax.int(%{row}, 0)"));
+                    t.add(T, &format!("aten.add.Tensor(%{x}, %{row}, 1)"))
+                }
+                11 => {
+                    let sums = t.add(
+                        "f32[32]",
+                        &format!("aten.sum.dim_IntList(%{x}, [0], false, none)"),
+                    );
+                    t.add(T, &format!("aten.maximum.default(%{y}, %{sums})"))
+                }
+                12 => {
+                    let half = "f32[8, 16]";
+                    let a = t.add(
+                        &format!("{half} strides [32, 1]"),
+                        &format!("aten.slice.Tensor(%{x}, 1, 0, 16, 1)"),
+                    );
+                    let b = t.add(
+                        &format!("{half} strides [32, 1]"),
+                        &format!("aten.slice.Tensor(%{y}, 1, 16, 32, 1)"),
+                    );
+                    let b = t.add(half, &format!("aten.neg.default(%{b})"));
+                    t.add(T, &format!("aten.cat.default([%{b}, %{a}], 1)"))
+                }
+                _ => t.add(T, &format!("aten.gelu.default(%{x}, \"none\")")),
+            };
+            known.push(made);
+        }
+        known.split_off(values.len())
+    }
+}
+
+/// Blocks drawn by chance, with something before and behind them: what is rolled up is right, and enough is.
+#[test]
+fn blocks_drawn_by_chance() {
+    let (mut rolled_up, all) = (0, 150);
+    for seed in 0..all {
+        let mut c = Choice(seed);
+        let (block, other) = (Program::draw(&mut c), Program::draw(&mut c));
+        let (count, sources) = (10 + c.below(8), ["parameter", "input"][c.below(2)]);
+        let (around, wide, outputs) = (c.below(3), c.below(2), c.below(4));
+        let mut t = Text::new();
+        let (mut x, m) = (t.add(T, "input 0"), t.add(T, "input 1"));
+        let source = |t: &mut Text, ty: &str, k: usize| match sources {
+            "input" => t.add(ty, &format!("input {}", 2 + k)),
+            _ => t.add(ty, &format!("parameter p{k}")),
+        };
+        let ws: Vec<usize> = (0..=count)
+            .map(|k| source(&mut t, "f32[32, 32]", k))
+            .collect();
+        let bs: Vec<usize> = (0..=count)
+            .map(|k| source(&mut t, "f32[32]", count + 1 + k))
+            .collect();
+        let mut p = m;
+        if around > 0 {
+            let made = other.write(&mut t, &[x, m], ws[count], bs[count]);
+            (x, p) = (made[made.len() - 1], made[0]);
+        }
+        let mut given = Vec::new();
+        for k in 0..count {
+            let values: &[usize] = if wide > 0 { &[m, p, x] } else { &[m, x] };
+            let made = block.write(&mut t, values, ws[k], bs[k]);
+            x = made[made.len() - 1];
+            if outputs == 1 {
+                given.push(made[0]);
+            }
+        }
+        if around > 1 {
+            let made = other.write(&mut t, &[x, m], ws[count], bs[count]);
+            x = made[made.len() - 1];
+        }
+        given.push(x);
+        let text = t.end(&given);
+        let text = if seed % 3 == 0 { symbolic(&text) } else { text };
+        for (mut rolled, mut straight) in devices().iter().filter_map(|caps| both(&text, caps)) {
+            // Which pairs are tried, and which of several reasons is met first, depends on how far apart two steps are.
+            rolled.refusals.clear();
+            straight.refusals.clear();
+            assert_eq!(rolled.print(), straight.print(), "{text}");
+            rolled_up += 1;
+        }
+    }
+    assert!(rolled_up > all as usize, "{rolled_up} of {}", 3 * all);
 }
