@@ -13,7 +13,7 @@
 //! -13 and 10.3 down to -40, by way of the exponential; `1 + erf(x / sqrt(2))` within 8e-7 of itself
 //! down to -2 and 3e-8 of 1 below, closer than the sum of 1 and a rounded function, and exactly 0 below -8.2.
 
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, Name};
 use inrush_base::Caps;
 
 /// The quotients grow beyond 1 a little before `end`; what is larger is taken for 1.
@@ -102,7 +102,7 @@ pub(crate) fn together(
     w: u32,
     n: u32,
     caps: &Caps,
-) -> Option<String> {
+) -> Option<Name> {
     let body = body(f)?;
     let make = |h: &mut Helpers| {
         let body = body(h, w, caps);

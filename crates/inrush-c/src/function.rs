@@ -7,7 +7,7 @@ use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
-use std::fmt::{Display, Write};
+use std::fmt::{Arguments, Write};
 
 /// Bytes that the text of most functions fits into.
 const TEXT: usize = 4096;
@@ -139,17 +139,41 @@ fn find_repeated<'k>(
     }
 }
 
+/// What a line is made of.
+pub(crate) trait Text {
+    fn put(self, out: &mut String);
+}
+
+impl Text for &str {
+    fn put(self, out: &mut String) {
+        out.push_str(self);
+    }
+}
+
+impl Text for Arguments<'_> {
+    fn put(self, out: &mut String) {
+        // Writing to a string cannot fail.
+        _ = out.write_fmt(self);
+    }
+}
+
 impl Emitter<'_> {
-    pub(crate) fn line(&mut self, text: impl Display) {
+    fn indent(&mut self) {
         for _ in 0..self.depth {
             self.out.push(' ');
         }
-        // Writing to a string cannot fail.
-        _ = writeln!(self.out, "{text}");
     }
 
-    pub(crate) fn open(&mut self, text: impl Display) {
-        self.line(format_args!("{text} {{"));
+    pub(crate) fn line(&mut self, text: impl Text) {
+        self.indent();
+        text.put(&mut self.out);
+        self.out.push('\n');
+    }
+
+    pub(crate) fn open(&mut self, text: impl Text) {
+        self.indent();
+        text.put(&mut self.out);
+        self.out.push_str(" {\n");
         self.depth += 1;
     }
 
@@ -694,15 +718,25 @@ impl Emitter<'_> {
     /// Declares the variable of `v` with an initial value and remembers it.
     pub(crate) fn declare(&mut self, v: ValId, text: &str, varies: bool) {
         let d = self.dtype(v);
-        let ty = if varies {
+        self.indent();
+        self.out.push_str("const ");
+        if varies {
             let (elem, w) = (self.elem(d), self.width());
-            self.helpers.vector(elem, w)
+            self.out.push_str(&self.helpers.vector(elem, w));
         } else {
-            types::scalar(d).to_string()
-        };
-        let suffix = if varies { self.suffix() } else { String::new() };
-        self.line(format_args!("const {ty} {v}{suffix} = {text};"));
-        self.vars[v.index()] = Some((v.to_string(), varies));
+            self.out.push_str(types::scalar(d));
+        }
+        let name = v.to_string();
+        self.out.push(' ');
+        self.out.push_str(&name);
+        if varies {
+            let suffix = self.suffix();
+            self.out.push_str(&suffix);
+        }
+        self.out.push_str(" = ");
+        self.out.push_str(text);
+        self.out.push_str(";\n");
+        self.vars[v.index()] = Some((name, varies));
     }
 
     fn value(&mut self, v: ValId) -> Result<()> {

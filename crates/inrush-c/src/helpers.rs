@@ -6,6 +6,7 @@ use inrush_base::{Caps, Isa};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt::{Arguments, Write};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// One of them: a type, a macro, a declaration or a function.
@@ -14,6 +15,9 @@ pub struct Helper {
     pub name: String,
     pub text: String,
 }
+
+/// What a helper is called.
+pub(crate) type Name = Rc<str>;
 
 /// A call of a method of [`Helpers`]: which, the variant that it is asked for, the C type of the elements, lanes.
 type Request = (&'static str, &'static str, &'static str, u32);
@@ -33,7 +37,7 @@ pub(crate) struct Helpers {
     made: Vec<Made>,
     by_name: FxHashMap<String, u32>,
     /// What requests that came before gave, and which helpers they asked for.
-    known: FxHashMap<Request, (String, Marks)>,
+    known: FxHashMap<Request, (Name, Marks)>,
     /// What this kernel uses; each comes after those that it needs.
     used: Vec<u32>,
     is_used: Vec<bool>,
@@ -88,13 +92,14 @@ impl Helpers {
         &mut self,
         request: Request,
         make: impl FnOnce(&mut Helpers) -> String,
-    ) -> String {
+    ) -> Name {
         if let Some((name, marks)) = self.known.get(&request) {
             let (name, marks) = (name.clone(), marks.clone());
             marks.into_iter().for_each(|at| self.mark(at));
             return name;
         }
         let (name, marks) = self.watch(make);
+        let name = Name::from(name);
         self.known.insert(request, (name.clone(), marks));
         name
     }
@@ -115,7 +120,7 @@ impl Helpers {
     }
 
     /// The vector type of `w` elements of C type `elem`.
-    pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("vector", "", elem, w), |h| {
             let name = format!("{elem}x{w}");
             let align = types::bytes(elem);
@@ -144,7 +149,7 @@ impl Helpers {
     }
 
     /// A vector with `x` in each lane.
-    pub(crate) fn broadcast(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn broadcast(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("broadcast", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("bc_{v}");
@@ -157,7 +162,7 @@ impl Helpers {
     }
 
     /// `0, 1, 2, ...`.
-    pub(crate) fn iota(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn iota(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("iota", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let lanes: Vec<String> = (0..w).map(|i| i.to_string()).collect();
@@ -166,7 +171,7 @@ impl Helpers {
     }
 
     /// Load of the first `c` lanes, zeros behind.
-    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("load_part", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("ldp_{v}");
@@ -196,7 +201,7 @@ impl Helpers {
     }
 
     /// Store of the first `c` lanes.
-    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("store_part", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("stp_{v}");
@@ -220,7 +225,7 @@ impl Helpers {
     }
 
     /// A whole vector stored past the caches, where its place is aligned.
-    pub(crate) fn stream(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn stream(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("stream", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let total = types::bytes(elem) * w;
@@ -246,7 +251,7 @@ impl Helpers {
     }
 
     /// Lanes `s` elements apart.
-    pub(crate) fn load_strided(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn load_strided(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("load_strided", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("lds_{v}");
@@ -267,7 +272,7 @@ impl Helpers {
     }
 
     /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`.
-    pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> String {
+    pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> Name {
         self.once(("tile", "", elem, 1), |h| {
             let name = format!("tile_{elem}");
             let mut body = String::new();
@@ -330,7 +335,7 @@ impl Helpers {
     }
 
     /// All bits in the first `c` lanes.
-    pub(crate) fn lane_mask(&mut self, int: &'static str, w: u32) -> String {
+    pub(crate) fn lane_mask(&mut self, int: &'static str, w: u32) -> Name {
         self.once(("lane_mask", "", int, w), |h| {
             let v = h.vector(int, w);
             let name = format!("lanes_{v}");
@@ -344,7 +349,7 @@ impl Helpers {
     }
 
     /// `m ? a : b` by lanes; `m` is an integer vector of the elements' size.
-    pub(crate) fn select(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn select(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("select", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let m = h.vector(int_like(elem), w);
@@ -380,7 +385,7 @@ impl Helpers {
 
     /// The next number from `x` towards `y`: one more or less as an integer, since numbers of one sign are in the order of their
     /// bits.
-    pub(crate) fn nextafter(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn nextafter(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("nextafter", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let int = int_like(elem);
@@ -407,7 +412,7 @@ impl Helpers {
         elem: &'static str,
         w: u32,
         caps: &Caps,
-    ) -> String {
+    ) -> Name {
         self.once(("extreme", which, elem, w), |h| {
             let op = if which == "max" { ">" } else { "<" };
             if w == 1 {
@@ -447,10 +452,10 @@ impl Helpers {
         elem: &'static str,
         w: u32,
         caps: &Caps,
-    ) -> String {
+    ) -> Name {
         self.once(("clamp", which, elem, w), |h| {
             let Some(f) = (w > 1).then(|| packed(which, elem, w, caps)).flatten() else {
-                return h.extreme(which, elem, w, caps);
+                return h.extreme(which, elem, w, caps).to_string();
             };
             let v = h.vector(elem, w);
             let name = format!("{which}c_{v}");
@@ -473,7 +478,7 @@ impl Helpers {
         elem: &'static str,
         w: u32,
         caps: &Caps,
-    ) -> String {
+    ) -> Name {
         self.once(("rounding", which, elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("{which}_{v}");
@@ -520,7 +525,7 @@ impl Helpers {
         w: u32,
         arity: usize,
         caps: &Caps,
-    ) -> String {
+    ) -> Name {
         self.once(("math", f, elem, w), |h| {
             if elem == "f32"
                 && w > 1
@@ -547,7 +552,7 @@ impl Helpers {
             };
             let mangled = format!("_ZGV{isa}N{chunk}{}_{scalar}", "v".repeat(arity));
             let part = h.vector(elem, chunk);
-            let params = vec![part.as_str(); arity].join(", ");
+            let params = vec![&*part; arity].join(", ");
             h.add(&mangled, |_| format!("{part} {mangled}({params});\n"));
             if chunk == w {
                 return mangled;
@@ -611,7 +616,7 @@ impl Helpers {
     ///
     /// In `f64` the product of a whole quotient of up to 29 bits and a finite divisor is exact, and so is what it leaves; the rest
     /// is the library's.
-    pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> String {
+    pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("left_over", which, "f32", w), |h| {
             let (v, d) = (h.vector("f32", w), h.vector("f64", w));
             let (i, l) = (h.vector("i32", w), h.vector("i64", w));
@@ -650,7 +655,7 @@ impl Helpers {
     }
 
     /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
-    pub(crate) fn guarded(&mut self, which: &'static str, elem: &'static str) -> String {
+    pub(crate) fn guarded(&mut self, which: &'static str, elem: &'static str) -> Name {
         self.once(("guarded", which, elem, 1), |h| {
             let name = format!("{which}_{elem}");
             let signed = !elem.starts_with('u');
@@ -690,7 +695,7 @@ impl Helpers {
     }
 
     /// Floor division and modulo of index arithmetic, for operands that may be negative.
-    pub(crate) fn index_div(&mut self, which: &'static str) -> String {
+    pub(crate) fn index_div(&mut self, which: &'static str) -> Name {
         self.once(("index_div", which, "i64", 1), |h| {
             let name = format!("ix{which}");
             let body = if which == "div" {
@@ -706,7 +711,7 @@ impl Helpers {
     }
 
     /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
-    pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> String {
+    pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> Name {
         self.once((if store { "store_half" } else { "load_half" }, kind, "f32", w), |h| {
             let dir = if store { "st" } else { "ld" };
             let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
@@ -793,7 +798,7 @@ impl Helpers {
         elem: &'static str,
         w: u32,
         both: &str,
-    ) -> String {
+    ) -> Name {
         let (request, b) = match masks {
             true => ("across_masks", "b"),
             false => ("across", ""),

@@ -412,7 +412,7 @@ impl Emitter<'_> {
             let lanes = self.lane_count();
             self.line(format_args!("for (i32 k = 0; k < {lanes}; k++) {body}"));
         } else {
-            self.line(body);
+            self.line(body.as_str());
         }
         Ok(())
     }

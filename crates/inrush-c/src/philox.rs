@@ -3,7 +3,7 @@
 //! A round is two products of 32 bits with both halves kept. x86 has the instruction for every second lane; elsewhere the
 //! lanes are widened.
 
-use crate::helpers::{Helpers, gcc_only};
+use crate::helpers::{Helpers, Name, gcc_only};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
@@ -13,10 +13,10 @@ const WEYL: [&str; 2] = ["0x9e3779b9u", "0xbb67ae85u"];
 
 impl Helpers {
     /// The first word for a key of two words and a counter of three, over `w` lanes of `i32`.
-    pub(crate) fn philox(&mut self, w: u32, caps: &Caps) -> String {
+    pub(crate) fn philox(&mut self, w: u32, caps: &Caps) -> Name {
         self.once(("philox", "", "i32", w), |h| {
             let (int, word) = match w {
-                1 => ("i32".to_string(), "u32".to_string()),
+                1 => (Name::from("i32"), Name::from("u32")),
                 _ => (h.vector("i32", w), h.vector("u32", w)),
             };
             let name = format!("philox_{int}");

@@ -207,7 +207,7 @@ impl Emitter<'_> {
         ));
         self.items(&s.rows.body)?;
         self.close();
-        places.iter().for_each(|p| self.line(p));
+        places.iter().for_each(|p| self.line(p.as_str()));
         Ok(())
     }
 }
