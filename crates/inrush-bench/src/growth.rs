@@ -31,11 +31,12 @@ pub fn growth(a: &Args) -> Result<Value> {
         target: "native".into(),
         threads: Some(a.threads()),
     })?;
-    let kinds: [(&str, fn(usize) -> Text); 4] = [
+    let kinds: [(&str, fn(usize) -> Text); 5] = [
         ("pointwise chain", pointwise),
         ("matmul chain", chain),
         ("shared weights", shared),
         ("transformer", transformer),
+        ("no repeats", mixed),
     ];
     let mut report = Vec::new();
     for (kind, make) in kinds.into_iter().filter(|k| a.wants(k.0)) {
@@ -193,6 +194,40 @@ fn shared(operators: usize) -> Text {
     t.output(x)
 }
 
+/// Operators without any period, so that nothing is planned once for several: what small graphs of real models cost.
+fn mixed(operators: usize) -> Text {
+    const T: &str = "f32[8, 32]";
+    let mut t = Text::new();
+    let mut x = t.given(T, "input 0");
+    let mut earlier = x;
+    let weights: Vec<(usize, usize)> = (0..operators.div_ceil(4))
+        .map(|_| (t.weight("f32[32, 32]"), t.weight("f32[32]")))
+        .collect();
+    // Numbers that look random and are the same in every run.
+    let mut state = 1u32;
+    let mut below = |n: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % n
+    };
+    for k in 0..operators {
+        let (w, b) = weights[k % weights.len()];
+        let call = match below(6) {
+            0 => format!("aten.mm.default(%{x}, %{w})"),
+            1 => format!("aten.add.Tensor(%{x}, %{b}, 1)"),
+            2 => format!("aten.gelu.default(%{x}, \"none\")"),
+            3 => format!("aten.add.Tensor(%{x}, %{earlier}, 1)"),
+            4 => format!("aten.layer_norm.default(%{x}, [32], %{b}, %{b}, 1e-5, false)"),
+            _ => format!("aten.softmax.int(%{x}, -1, none)"),
+        };
+        let y = t.call(T, &call);
+        if below(3) == 0 {
+            earlier = x;
+        }
+        x = y;
+    }
+    t.output(x)
+}
+
 /// Weights of one block: two norms, the four linear layers.
 fn block_weights(t: &mut Text) -> Vec<usize> {
     let types = [
@@ -276,6 +311,7 @@ mod tests {
             (chain, 15),
             (shared, 12),
             (transformer, 4 * 6),
+            (mixed, 5),
         ] {
             let text = make(60);
             assert_eq!(text.operators, 60);

@@ -195,8 +195,7 @@ fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Result<Expr> {
             (exprs.int(0), &row_major)
         }
     };
-    let steps = coords.iter().zip(strides).map(|(c, s)| exprs.mul(*c, *s));
-    Ok(exprs.add(base, exprs.sum(steps)))
+    Ok(exprs.add(base, exprs.dot(strides, coords)))
 }
 
 /// Over one point a reduction and a scan are their operand, and the position of an extreme is 0. A scan runs along the last

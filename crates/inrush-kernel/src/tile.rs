@@ -412,6 +412,8 @@ impl<'p, 'a> Placer<'p, 'a> {
         // Scans over an axis of one point, and what reads them, stay behind their accumulator.
         let mut scan = vec![false; b.values.len()];
         let mut pre: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        // Most values stand in the innermost loop.
+        pre[n].reserve(needed.len());
         let mut post: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
         let mut late_list: Vec<ValId> = Vec::new();
         for v in needed {
