@@ -456,24 +456,26 @@ class Run:
         self.row("zoo", f"{name} {dtype}", error=worst, eager_error=eager, **ms, host=statistics.median(host) * 1e3, **ratios, steps=steps)
 
     def training(self, name: str, dtype: str) -> None:
-        """Loss and gradients against eager in float32."""
+        """Loss and gradients against eager in float64."""
 
         def step(f: Any, m: Any, x: Any) -> list[torch.Tensor]:
             m.zero_grad()
             out = tensors(f(*x))[0]
-            loss = out.float().square().mean()
+            loss = (out if out.dtype == torch.float64 else out.float()).square().mean()
             loss.backward()
             return [loss.detach()] + [p.grad for p in m.parameters() if p.grad is not None]
 
-        exact, wide = prepare(self.zoo[name], torch.float32, True)
+        exact, wide = prepare(self.zoo[name], torch.float64, True)
         want = step(exact, exact, wide)
+        # One value that rounds to the other side of a rectifier moves the gradients of float32 by some thousandths.
+        slack = 1e-2 if any(isinstance(m, (nn.ReLU, nn.MaxPool2d)) for m in exact.modules()) else 1e-3
         twin, inputs = prepare(self.zoo[name], DTYPES[dtype], True)
         eager = total_error(step(twin, twin, inputs), want)
         model, inputs = prepare(self.zoo[name], DTYPES[dtype], True)
         ours = compiled(model, "inrush")
         worst = total_error(step(ours, model, inputs), want)
         steps = report()
-        if not worst <= 2 * eager + 1e-3:
+        if not worst <= 2 * eager + slack:
             raise AssertionError(f"error {worst}, eager's is {eager}; {steps}")
         calls = {"eager": lambda: step(twin, twin, inputs), "inrush": lambda: step(ours, model, inputs)}
         if self.args.inductor:

@@ -69,7 +69,16 @@ def dropout(x, y):
     return F.dropout(x, 0.5).ne(0).sum() >= 0
 
 
-FUNCTIONS = [pointwise, reductions, product, views, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
+def masks(x, y):
+    """Each attention makes its own mask out of the same condition."""
+    keep = torch.ones(7, 7, dtype=torch.bool).tril()
+    q, k = x.view(1, 1, 7, 18), y.view(1, 1, 7, 18)
+    for _ in range(3):
+        q = F.scaled_dot_product_attention(q, k, k, attn_mask=torch.where(keep, 0.0, -1e9))
+    return q
+
+
+FUNCTIONS = [pointwise, reductions, product, views, masks, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
 
 
 def transposed(x):

@@ -39,6 +39,10 @@ def test_nothing_is_called_that_need_not_be(rows):
         assert not rows[name]["called"], rows[name]
 
 
+def test_a_mask_is_made_once(rows):
+    assert len(rows["masks"]["libraries"]) == 3 and rows["masks"]["kernels"] == 1, rows["masks"]
+
+
 def test_pictures_of_half_types_get_channels_last(rows):
     # The input and two filters are laid out, by one segment or one launch; the picture among the results is laid back.
     assert rows["channels last"]["relaid"] == 4

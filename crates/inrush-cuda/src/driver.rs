@@ -449,6 +449,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// None yet, with room for these many bytes.
+    pub fn with_capacity(bytes: usize) -> Arguments {
+        Arguments {
+            bytes: Vec::with_capacity(bytes),
+        }
+    }
+
     fn push(&mut self, value: &[u8]) -> usize {
         while !self.bytes.len().is_multiple_of(value.len()) {
             self.bytes.push(0);

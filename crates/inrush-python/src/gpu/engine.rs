@@ -36,6 +36,8 @@ const ALIGNMENT: u64 = 16;
 /// What runs a recipe on a GPU, or its kernels in Triton's interpreter where the device is the CPU.
 pub struct Engine {
     homes: Homes,
+    /// Positions of the recipe's kernels by their names in programs.
+    kernels: FxHashMap<String, usize>,
     device: Device,
     library: &'static Functions,
     binaries: Vec<Binary>,
@@ -222,9 +224,14 @@ impl Engine {
         let homes = Homes::of(recipe);
         let worth = gpu && homes.stretches.len() == 1 && host_work(recipe) >= MIN_GRAPH;
         let graphs = (graphs && worth).then(Graphs::default);
+        let kernels = (recipe.gpu.iter())
+            .flat_map(|g| g.kernels.iter().enumerate())
+            .map(|(k, kernel)| (kernel.symbol.clone(), k))
+            .collect();
         Ok(Engine {
             graphs,
             homes,
+            kernels,
             device,
             library,
             binaries,
@@ -354,17 +361,13 @@ impl Engine {
             return Ok(plans[at].2.clone());
         }
         let recipe = &call.runner.recipe;
-        let kernels: FxHashMap<&str, usize> = (recipe.gpu.iter())
-            .flat_map(|g| g.kernels.iter().enumerate())
-            .map(|(k, kernel)| (kernel.symbol.as_str(), k))
-            .collect();
         let plan = plan::plan(
             recipe,
             &self.homes,
             self.homes.stretches[stretch].clone(),
             &call.symbols,
             call.sizes(),
-            &kernels,
+            &self.kernels,
             &self.binaries.iter().map(|b| b.scratch).collect::<Vec<_>>(),
         )?;
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
@@ -552,7 +555,7 @@ impl Frame<'_> {
 
     /// Arguments of a launch with the addresses of this call.
     fn packed(&self, l: &Launch) -> SmallVec<[u8; 512]> {
-        let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(l.arguments.bytes());
+        let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(&l.arguments);
         for (place, base, offset) in &l.addresses {
             let address = self.bases[*base as usize] + offset;
             let at = *place as usize;

@@ -29,9 +29,9 @@ pub type BaseId = u32;
 
 pub enum Op {
     /// Takes a tensor of Python's: checks that it lies as it was compiled for.
-    Take(Take),
+    Take(Box<Take>),
     /// Makes a tensor.
-    Allocate(Allocate),
+    Allocate(Box<Allocate>),
     Launch(Launch),
     /// Launches that follow one another.
     List(List),
@@ -44,7 +44,7 @@ pub enum Op {
         reads: Vec<usize>,
     },
     /// A tensor in another's memory, for Python.
-    View(View),
+    View(Box<View>),
     /// Results of a segment that are no tensors.
     Set {
         slot: usize,
@@ -111,13 +111,14 @@ pub struct Allocate {
     pub shape: Shape,
 }
 
+/// Small, since plans for sizes that nobody met before are made while the caller waits.
 pub struct Launch {
     /// Position among the recipe's kernels.
     pub kernel: usize,
     pub grid: [u32; 3],
-    pub arguments: Arguments,
+    pub arguments: Box<[u8]>,
     /// Addresses to fill in: where among the arguments, base and bytes from it.
-    pub addresses: SmallVec<[(u32, BaseId, u64); 8]>,
+    pub addresses: Box<[(u32, BaseId, u64)]>,
 }
 
 pub struct List {
@@ -127,6 +128,9 @@ pub struct List {
     /// Bases that any of them takes.
     pub bases: Vec<BaseId>,
 }
+
+/// Addresses of a launch while it is packed.
+type Addresses = SmallVec<[(u32, BaseId, u64); 16]>;
 
 /// Fewer launches than these are issued one by one.
 const MIN_LIST: usize = 4;
@@ -172,7 +176,7 @@ pub struct View {
     pub offset: i64,
 }
 
-/// An address before the arena is laid out.
+/// What an address is in before the arena is laid out.
 #[derive(Copy, Clone)]
 enum At {
     /// In the memory that a slot has by itself.
@@ -185,22 +189,49 @@ enum At {
     Scratch(usize),
 }
 
+/// Bits of a [`BaseId`] that count, while the others say which kind of [`At`] it stands for.
+const COUNT: u32 = 30;
+
+impl At {
+    /// What stands in the place of a base until the arena is laid out.
+    fn code(self) -> BaseId {
+        let (kind, count) = match self {
+            At::Slot(n) => (0, n),
+            At::Temporary(n) => (1, n),
+            At::Loaded(n) => (2, n),
+            At::Scratch(n) => (3, n),
+        };
+        debug_assert!(count < 1 << COUNT);
+        kind << COUNT | count as BaseId
+    }
+
+    fn of(code: BaseId) -> At {
+        let count = (code & ((1 << COUNT) - 1)) as usize;
+        match code >> COUNT {
+            0 => At::Slot(count),
+            1 => At::Temporary(count),
+            2 => At::Loaded(count),
+            _ => At::Scratch(count),
+        }
+    }
+}
+
 struct Planner<'a> {
     recipe: &'a Recipe,
     homes: &'a Homes,
     layouts: &'a [Option<Layout>],
     sizes: &'a [Option<i64>],
-    kernels: &'a FxHashMap<&'a str, usize>,
+    kernels: &'a FxHashMap<String, usize>,
     /// By kernel: bytes of scratch space for each program.
     scratch: &'a [u64],
+    /// Arguments are looked at before anything runs.
+    first: Vec<Op>,
     ops: Vec<Op>,
-    /// Addresses to be resolved: op, place in it, address.
     items: Vec<Item>,
     item_of: FxHashMap<(bool, usize), usize>,
     taken: Vec<bool>,
     /// For slots inside of others: the slot with the memory, and bytes from its start.
     root: FxHashMap<usize, (usize, u64)>,
-    launches: Vec<(usize, Vec<(u32, At, u64)>)>,
     loads: Vec<(usize, u64, Vec<Launch>)>,
     operands: usize,
     written: Vec<bool>,
@@ -231,7 +262,7 @@ pub fn plan(
     range: std::ops::Range<usize>,
     symbols: &[Option<i64>],
     sizes: &[Option<i64>],
-    kernels: &FxHashMap<&str, usize>,
+    kernels: &FxHashMap<String, usize>,
     scratch: &[u64],
 ) -> Result<Plan> {
     let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
@@ -242,12 +273,12 @@ pub fn plan(
         sizes,
         kernels,
         scratch,
+        first: Vec::new(),
         ops: Vec::new(),
         items: Vec::new(),
         item_of: FxHashMap::default(),
         taken: vec![false; recipe.slots],
         root: FxHashMap::default(),
-        launches: Vec::new(),
         loads: Vec::new(),
         operands: 0,
         written: written(recipe),
@@ -261,42 +292,10 @@ pub fn plan(
         p.note_views(at, symbols)?;
         p.step(at, symbols)?;
     }
-    // Arguments are looked at before anything runs.
-    let early = |op: &Op| matches!(op, Op::Take(t) if p.from_before(t.slot));
-    let (first, rest): (Vec<usize>, Vec<usize>) = (0..p.ops.len()).partition(|i| early(&p.ops[*i]));
-    let mut moved = vec![0; p.ops.len()];
-    let mut old: Vec<Option<Op>> = p.ops.drain(..).map(Some).collect();
-    let mut ops = Vec::with_capacity(old.len());
-    for i in first.into_iter().chain(rest) {
-        moved[i] = ops.len();
-        ops.extend(old[i].take());
-    }
-    let launches = std::mem::take(&mut p.launches);
     let arena_bytes = arena::place(&mut p.items);
-    for (at, addresses) in launches {
-        for (place, from, offset) in addresses {
-            let (base, offset) = p.base(from, offset);
-            match &mut ops[moved[at]] {
-                Op::Launch(l) => l.addresses.push((place, base, offset)),
-                Op::Copy(c) if place == 0 => c.to = (base, offset),
-                Op::Copy(c) => c.from = (base, offset),
-                Op::Library(l) => {
-                    let operand = match place as usize {
-                        k if k < l.inputs.len() => l.inputs[k].as_mut(),
-                        _ => l.out.as_mut(),
-                    };
-                    if let Some(Operand::Memory {
-                        base: b, offset: o, ..
-                    }) = operand
-                    {
-                        (*b, *o) = (base, offset);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    let (ops, lists) = lists(ops);
+    let mut ops = std::mem::take(&mut p.ops);
+    ops.iter_mut().for_each(|op| p.resolve(op));
+    let (ops, lists) = lists(std::mem::take(&mut p.first).into_iter().chain(ops));
     Ok(Plan {
         arena_bytes,
         ops,
@@ -307,10 +306,10 @@ pub fn plan(
 }
 
 /// Gathers launches that only allocations and releases stand between; memory is made before them and released after them.
-fn lists(ops: Vec<Op>) -> (Vec<Op>, usize) {
-    let mut out = Vec::with_capacity(ops.len());
+fn lists(ops: impl Iterator<Item = Op>) -> (Vec<Op>, usize) {
+    let mut out = Vec::new();
     let mut count = 0;
-    let mut ops = ops.into_iter().peekable();
+    let mut ops = ops.peekable();
     while ops.peek().is_some() {
         let (mut made, mut launches, mut freed) = (Vec::new(), Vec::new(), Vec::new());
         let gathers = |o: &Op| matches!(o, Op::Launch(_) | Op::Allocate(_) | Op::Free { .. });
@@ -435,11 +434,15 @@ impl Planner<'_> {
         if self.homes.home[root] == Home::Python && !self.taken[root] {
             self.taken[root] = true;
             let shape = self.shape(root)?;
-            self.ops.push(Op::Take(Take {
+            let take = Op::Take(Box::new(Take {
                 slot: root,
                 shape,
                 written: self.written[root],
             }));
+            match self.from_before(root) {
+                true => self.first.push(take),
+                false => self.ops.push(take),
+            }
         }
         Ok(())
     }
@@ -456,7 +459,7 @@ impl Planner<'_> {
                     offset: 0,
                 });
             }
-            Home::Own => self.ops.push(Op::Allocate(Allocate { slot, shape })),
+            Home::Own => (self.ops).push(Op::Allocate(Box::new(Allocate { slot, shape }))),
             _ => {}
         }
         Ok(())
@@ -473,6 +476,31 @@ impl Planner<'_> {
             At::Temporary(step) => (slots, item((true, step)).unwrap_or(0) + offset),
             At::Loaded(step) => (slots + 1 + step as BaseId, offset),
             At::Scratch(item) => (slots, self.items[item].offset + offset),
+        }
+    }
+
+    /// Puts the places of the arena in where addresses stand for what they are in.
+    fn resolve(&self, op: &mut Op) {
+        let fix = |base: &mut BaseId, offset: &mut u64| {
+            (*base, *offset) = self.base(At::of(*base), *offset);
+        };
+        match op {
+            Op::Launch(l) => {
+                (l.addresses.iter_mut()).for_each(|(_, base, offset)| fix(base, offset))
+            }
+            Op::Copy(c) => {
+                fix(&mut c.to.0, &mut c.to.1);
+                fix(&mut c.from.0, &mut c.from.1);
+            }
+            Op::Library(l) => {
+                let operands = l.inputs.iter_mut().flatten().chain(&mut l.out);
+                for operand in operands {
+                    if let Operand::Memory { base, offset, .. } = operand {
+                        fix(base, offset);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -496,7 +524,7 @@ impl Planner<'_> {
                         strides: self.all(&v.strides)?,
                         offset: self.size(v.offset)?,
                     };
-                    self.ops.push(Op::View(view));
+                    self.ops.push(Op::View(Box::new(view)));
                 }
             }
             What::Library(l) => self.library(at, l)?,
@@ -537,13 +565,13 @@ impl Planner<'_> {
                             if let Home::Inside(base) = self.homes.home[*slot]
                                 && self.homes.seen[*slot]
                             {
-                                self.ops.push(Op::View(View {
+                                self.ops.push(Op::View(Box::new(View {
                                     slot: *slot,
                                     base,
                                     sizes: shape.sizes,
                                     strides: shape.strides,
                                     offset: *offset,
-                                }));
+                                })));
                             }
                         }
                     }
@@ -566,14 +594,14 @@ impl Planner<'_> {
         if !p.load_steps.is_empty() {
             let mut loads = Vec::new();
             for step in &p.load_steps {
-                let (launch, addresses) = self.launch(at, s, step, &shape.sizes)?;
-                let Some(mut launch) = launch else { continue };
-                for (place, from, offset) in addresses {
-                    let At::Loaded(_) = from else {
+                let Some(mut launch) = self.launch(at, s, step, &shape.sizes)? else {
+                    continue;
+                };
+                for (_, base, offset) in &mut launch.addresses {
+                    let from @ At::Loaded(_) = At::of(*base) else {
                         return Err(Error::internal("a load step reads what a call brings"));
                     };
-                    let (base, offset) = self.base(from, offset);
-                    launch.addresses.push((place, base, offset));
+                    (*base, *offset) = self.base(from, *offset);
                 }
                 loads.push(launch);
             }
@@ -581,10 +609,8 @@ impl Planner<'_> {
             self.loads.push((at, bytes, loads));
         }
         for step in &p.steps {
-            let (launch, addresses) = self.launch(at, s, step, &shape.sizes)?;
-            let Some(launch) = launch else { continue };
-            self.launches.push((self.ops.len(), addresses));
-            self.ops.push(Op::Launch(launch));
+            let launch = self.launch(at, s, step, &shape.sizes)?;
+            self.ops.extend(launch.map(Op::Launch));
         }
         Ok(())
     }
@@ -634,7 +660,7 @@ impl Planner<'_> {
         s: &Segment,
         step: &Step,
         sizes: &[i64],
-    ) -> Result<(Option<Launch>, Vec<(u32, At, u64)>)> {
+    ) -> Result<Option<Launch>> {
         let Step::Launch(l) = step else {
             return Err(Error::internal(
                 "a contraction of the CPU in a GPU's program",
@@ -642,7 +668,7 @@ impl Planner<'_> {
         };
         let programs = sizes[l.units.0 as usize];
         if programs <= 0 {
-            return Ok((None, Vec::new()));
+            return Ok(None);
         }
         let programs = i32::try_from(programs).map_err(|_| {
             Error::unsupported(format!(
@@ -660,11 +686,12 @@ impl Planner<'_> {
                 "a stored graph is damaged: arguments of a kernel",
             ));
         }
-        let mut arguments = Arguments::default();
-        let mut addresses = Vec::with_capacity(l.buffers.len());
+        // Eight bytes each, and two pointers at the end.
+        let mut arguments = Arguments::with_capacity(8 * signature.len() + 16);
+        let mut addresses: Addresses = SmallVec::new();
         for b in &l.buffers {
             let (from, offset) = self.buffer(at, s, sizes, *b)?;
-            addresses.push((arguments.pointer(0) as u32, from, offset));
+            addresses.push((arguments.pointer(0) as u32, from.code(), offset));
         }
         for (size, (name, ty)) in l.sizes.iter().zip(&signature[l.buffers.len()..]) {
             let v = sizes[size.0 as usize];
@@ -679,13 +706,12 @@ impl Planner<'_> {
         let grid = [programs as u32, 1, 1];
         let place = arguments.finish(0);
         addresses.extend(self.scratch(at, kernel, grid, place)?);
-        let launch = Launch {
+        Ok(Some(Launch {
             kernel,
             grid,
-            arguments,
-            addresses: SmallVec::new(),
-        };
-        Ok((Some(launch), addresses))
+            arguments: arguments.bytes().into(),
+            addresses: addresses.as_slice().into(),
+        }))
     }
 
     /// Scratch space of a launch, if its kernel asks for any: it lives through the step.
@@ -695,7 +721,7 @@ impl Planner<'_> {
         kernel: usize,
         grid: [u32; 3],
         place: usize,
-    ) -> Result<Option<(u32, At, u64)>> {
+    ) -> Result<Option<(u32, BaseId, u64)>> {
         let each = self.scratch.get(kernel).copied().unwrap_or(0);
         if each == 0 {
             return Ok(None);
@@ -714,7 +740,7 @@ impl Planner<'_> {
             offset: 0,
         });
         let item = self.items.len() - 1;
-        Ok(Some((place as u32, At::Scratch(item), 0)))
+        Ok(Some((place as u32, At::Scratch(item).code(), 0)))
     }
 
     /// A kernel of the user's, behind copies of what it writes and others read.
@@ -734,13 +760,13 @@ impl Planner<'_> {
             let shape = self.shape(k.tensors[*w].unwrap_or(*out))?;
             if let Home::Inside(base) = self.homes.home[*out] {
                 if self.homes.seen[*out] {
-                    self.ops.push(Op::View(View {
+                    self.ops.push(Op::View(Box::new(View {
                         slot: *out,
                         base,
                         sizes: shape.sizes,
                         strides: shape.strides,
                         offset: 0,
-                    }));
+                    })));
                 }
                 continue;
             }
@@ -749,12 +775,9 @@ impl Planner<'_> {
             let (from, offset) = places[*w];
             let to = At::Slot(*out);
             if bytes > 0 && k.tensors[*w].is_some() {
-                self.launches
-                    .push((self.ops.len(), vec![(0, to, 0), (1, from, offset)]));
-                let nowhere = (0, 0);
                 self.ops.push(Op::Copy(Copy {
-                    to: nowhere,
-                    from: nowhere,
+                    to: (to.code(), 0),
+                    from: (from.code(), offset),
                     bytes,
                 }));
             }
@@ -779,11 +802,11 @@ impl Planner<'_> {
             return Ok(());
         }
         let mut arguments = Arguments::default();
-        let mut addresses = Vec::new();
+        let mut addresses: Addresses = SmallVec::new();
         for (a, (name, ty)) in k.arguments.iter().zip(&kernel.signature) {
             if let Argument::Tensor(t) = a {
                 let (from, offset) = places[*t];
-                addresses.push((arguments.pointer(0) as u32, from, offset));
+                addresses.push((arguments.pointer(0) as u32, from.code(), offset));
                 continue;
             }
             let narrow = |v: i64| {
@@ -812,12 +835,11 @@ impl Planner<'_> {
         }
         let place = arguments.finish(0);
         addresses.extend(self.scratch(at, k.kernel, grid, place)?);
-        self.launches.push((self.ops.len(), addresses));
         self.ops.push(Op::Launch(Launch {
             kernel: k.kernel,
             grid,
-            arguments,
-            addresses: SmallVec::new(),
+            arguments: arguments.bytes().into(),
+            addresses: addresses.as_slice().into(),
         }));
         Ok(())
     }
@@ -833,9 +855,8 @@ impl Planner<'_> {
     }
 
     fn library(&mut self, at: usize, l: &Library) -> Result<()> {
-        let mut addresses = Vec::new();
         let mut inputs: SmallVec<[Option<Operand>; 4]> = SmallVec::new();
-        for (k, slot) in l.inputs.iter().enumerate() {
+        for slot in &l.inputs {
             let Some(slot) = slot else {
                 inputs.push(None);
                 continue;
@@ -846,8 +867,7 @@ impl Planner<'_> {
             }
             self.touch(*slot)?;
             let (root, from) = self.root(*slot);
-            addresses.push((k as u32, At::Slot(root), from));
-            let operand = self.operand(*slot)?;
+            let operand = self.operand(*slot, At::Slot(root), from)?;
             inputs.push(Some(operand));
         }
         let mut out = None;
@@ -855,8 +875,7 @@ impl Planner<'_> {
             let slot = *(l.outs.first()).ok_or_else(|| Error::internal("no result"))?;
             let shape = self.shape(slot)?;
             self.define(slot, shape, at)?;
-            addresses.push((inputs.len() as u32, At::Slot(slot), 0));
-            out = Some(self.operand(slot)?);
+            out = Some(self.operand(slot, At::Slot(slot), 0)?);
         }
         let shapes = (l.outs.iter())
             .map(|s| match self.layouts[*s] {
@@ -878,7 +897,6 @@ impl Planner<'_> {
         let wanted = (l.outs.iter())
             .map(|s| self.homes.seen[*s] || self.homes.last[*s] > at)
             .collect();
-        self.launches.push((self.ops.len(), addresses));
         self.ops.push(Op::Library(Box::new(LibraryCall {
             step: at,
             inputs,
@@ -890,12 +908,12 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn operand(&mut self, slot: usize) -> Result<Operand> {
+    fn operand(&mut self, slot: usize, at: At, offset: u64) -> Result<Operand> {
         self.operands += 1;
         Ok(Operand::Memory {
             kept: self.operands - 1,
-            base: 0,
-            offset: 0,
+            base: at.code(),
+            offset,
             shape: self.shape(slot)?,
         })
     }
