@@ -40,20 +40,30 @@ impl Compiled {
         }
     }
 
+    /// Whether there is nothing to wait for any more, after waiting a while.
+    fn wait(&self) -> Result<bool, Error> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have waited for it meanwhile, with or without success.
+        if self.ready.get().is_none() {
+            if pending.as_mut().is_some_and(|p| !p.is_built()) {
+                return Ok(false);
+            }
+            if let Some(p) = pending.take() {
+                let _ = self.ready.set(p.finish()?);
+            }
+        }
+        Ok(true)
+    }
+
     /// The machine code, after waiting for it if need be.
     fn ready(&self, py: Python<'_>) -> PyResult<&(Runner, Report)> {
         if let Some(r) = self.ready.get() {
             return Ok(r);
         }
-        py.detach(|| {
-            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another thread may have waited for it meanwhile, with or without success.
-            if let (None, Some(p)) = (self.ready.get(), pending.take()) {
-                let _ = self.ready.set(p.finish()?);
-            }
-            Ok(())
-        })
-        .map_err(raise)?;
+        // In between, an interrupt is answered; what is pending stays so.
+        while !py.detach(|| self.wait()).map_err(raise)? {
+            py.check_signals()?;
+        }
         self.ready
             .get()
             .ok_or_else(|| raise(Error::machine("the kernels of this graph were not built")))

@@ -16,13 +16,14 @@ use inrush_graph::{InputKind, NodeId, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Built, Compiler, Target};
+use inrush_runtime::watch::Cancel;
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How a graph is compiled, from the user's options.
@@ -137,15 +138,24 @@ pub struct Pending {
     objects: Vec<Py<PyAny>>,
     report: Report,
     pool: Arc<Pool>,
-    build: JoinHandle<Result<(Option<Built>, Duration), Error>>,
+    build: Option<Build>,
 }
 
 impl Pending {
-    /// Waits for the C compiler, without the interpreter's lock.
+    /// Whether the C compiler is through, after waiting a while.
+    pub fn is_built(&mut self) -> bool {
+        self.build.as_mut().is_none_or(Build::is_done)
+    }
+
+    /// Loads what the C compiler made, without the interpreter's lock.
     pub fn finish(self) -> Result<(Runner, Report), Error> {
-        let built = self.build.join();
-        let (object, took) =
-            built.map_err(|_| Error::internal("the thread that builds kernels panicked"))??;
+        let (object, took) = match self.build {
+            Some(build) => {
+                let (built, took) = build.result()?;
+                (Some(built), took)
+            }
+            None => (None, Duration::ZERO),
+        };
         let start = Instant::now();
         let mut report = self.report;
         let (segments, cached) = load_segments(&self.recipe, &self.pool, object)?;
@@ -232,13 +242,7 @@ pub fn compile(
     watch.add("bind", start.elapsed());
     if settings.later && recipe.gpu.is_none() {
         let code = Code::of(&recipe).map_err(raise)?;
-        let build = std::thread::Builder::new()
-            .name("inrush build".into())
-            .spawn(move || {
-                let start = Instant::now();
-                Ok((code.map(Code::build).transpose()?, start.elapsed()))
-            })
-            .map_err(|e| raise(Error::machine(format!("cannot start a thread: {e}"))))?;
+        let build = code.map(Build::start).transpose().map_err(raise)?;
         return Ok(Outcome::Pending(Box::new(Pending {
             recipe,
             objects,
@@ -331,13 +335,17 @@ pub fn load(
 ) -> PyResult<(MachineCode, Option<bool>)> {
     gpu::Engine::adapt(py, recipe)?;
     let Some(g) = &recipe.gpu else {
-        let load = || {
-            load_segments(
-                recipe,
-                pool,
-                Code::of(recipe)?.map(Code::build).transpose()?,
-            )
+        let object = match Code::of(recipe).map_err(raise)? {
+            Some(code) => {
+                let mut build = Build::start(code).map_err(raise)?;
+                while !py.detach(|| build.is_done()) {
+                    py.check_signals()?;
+                }
+                Some(build.result().map_err(raise)?.0)
+            }
+            None => None,
         };
+        let load = || load_segments(recipe, pool, object);
         let (segments, cached) = py.detach(load).map_err(raise)?;
         return Ok((MachineCode::Cpu(segments), cached));
     };
@@ -353,6 +361,7 @@ pub fn load(
 
 /// C source of a graph's kernels, and what builds it: found by the caller, since the environment that says where is not for
 /// threads to read.
+#[derive(Clone)]
 struct Code {
     pieces: Vec<String>,
     target: Target,
@@ -379,8 +388,80 @@ impl Code {
     }
 
     /// The shared object, from the cache or built.
-    fn build(self) -> Result<Built, Error> {
-        (self.compiler).build(&self.pieces, &self.target, &self.cache)
+    fn build(&self, cancel: &Cancel) -> Result<Built, Error> {
+        (self.compiler).build_unless(&self.pieces, &self.target, &self.cache, Some(cancel))
+    }
+}
+
+/// A build at work in a thread of its own, so that who waits for it can answer signals. Its end is the end of the C compiler.
+struct Build {
+    code: Code,
+    process: u32,
+    cancel: Cancel,
+    done: Receiver<BuildResult>,
+    result: Option<BuildResult>,
+}
+
+type BuildResult = Result<(Built, Duration), Error>;
+
+impl Build {
+    fn start(code: Code) -> Result<Build, Error> {
+        let (tell, done) = std::sync::mpsc::channel();
+        let cancel = Cancel::default();
+        let (own, asked) = (code.clone(), cancel.clone());
+        std::thread::Builder::new()
+            .name("inrush build".into())
+            .spawn(move || {
+                let start = Instant::now();
+                let built = own.build(&asked).map(|b| (b, start.elapsed()));
+                // Nobody may be waiting any more.
+                let _ = tell.send(built);
+            })
+            .map_err(|e| Error::machine(format!("cannot start a thread: {e}")))?;
+        Ok(Build {
+            code,
+            process: std::process::id(),
+            cancel,
+            done,
+            result: None,
+        })
+    }
+
+    /// Whether it is done, after waiting for it a while.
+    fn is_done(&mut self) -> bool {
+        if self.result.is_none() && self.process != std::process::id() {
+            // A fork has no threads but the one that forked.
+            let start = Instant::now();
+            let built = self.code.build(&Cancel::default());
+            self.result = Some(built.map(|b| (b, start.elapsed())));
+        }
+        if self.result.is_none() {
+            self.result = match self.done.recv_timeout(Duration::from_millis(50)) {
+                Ok(built) => Some(built),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let what = "the thread that builds kernels panicked";
+                    Some(Err(Error::internal(what)))
+                }
+            };
+        }
+        self.result.is_some()
+    }
+
+    fn result(mut self) -> BuildResult {
+        loop {
+            if self.is_done() {
+                // Taken once: this is the end of the build.
+                let none = || Err(Error::internal("a build without a result"));
+                return self.result.take().unwrap_or_else(none);
+            }
+        }
+    }
+}
+
+impl Drop for Build {
+    fn drop(&mut self) {
+        self.cancel.cancel();
     }
 }
 

@@ -1,13 +1,16 @@
 //! Builds C source into one shared object with the machine's C compiler, in parallel pieces, cached by content.
 
 use crate::cache::Cache;
+use crate::watch::{self, Cancel};
 use inrush_base::{Error, Isa, Result};
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// A compiler that takes longer for one piece hangs: the slowest pieces that were seen take seconds.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// A C compiler that was found on this machine.
 #[derive(Clone, Debug)]
@@ -70,9 +73,20 @@ impl Compiler {
     /// Builds `pieces` (each a translation unit) into one shared object, or finds it in the cache.
     ///
     /// # Errors
-    /// A machine error with the compiler's own message when it fails or cannot be started, or when the cache directory
+    /// A machine error with the compiler's own message when it fails, hangs or cannot be started, or when the cache directory
     /// cannot be written.
     pub fn build(&self, pieces: &[String], target: &Target, cache: &Cache) -> Result<Built> {
+        self.build_unless(pieces, target, cache, None)
+    }
+
+    /// The same, until another thread stops it, which is an error too. Signals of the terminal do not reach the compiler then.
+    pub fn build_unless(
+        &self,
+        pieces: &[String],
+        target: &Target,
+        cache: &Cache,
+        cancel: Option<&Cancel>,
+    ) -> Result<Built> {
         let flags = compile_flags(target.isa);
         let mut hash = blake3::Hasher::new();
         let mut field = |bytes: &[u8]| {
@@ -86,8 +100,9 @@ impl Compiler {
         pieces.iter().for_each(|p| field(p.as_bytes()));
         let key = hash.finalize().to_hex().to_string();
 
-        let (path, cached) =
-            cache.get_or_build(&key, "so", |dir| self.build_in(dir, pieces, &flags, target))?;
+        let (path, cached) = cache.get_or_build(&key, "so", |dir| {
+            self.build_in(dir, pieces, &flags, target, cancel)
+        })?;
         Ok(Built { path, cached })
     }
 
@@ -98,22 +113,31 @@ impl Compiler {
         pieces: &[String],
         flags: &[&str],
         target: &Target,
+        cancel: Option<&Cancel>,
     ) -> Result<PathBuf> {
         let out = dir.join("kernels.so");
         let mut objects = Vec::with_capacity(pieces.len());
-        let mut children = Vec::with_capacity(pieces.len());
+        let mut commands = Vec::with_capacity(pieces.len());
         for (i, piece) in pieces.iter().enumerate() {
-            let object = dir.join(format!("piece{i}.o"));
+            // Not through a pipe, which a compiler that hangs would leave us writing to.
+            let source = dir.join(format!("piece{i}.c"));
+            std::fs::write(&source, piece).map_err(|e| {
+                Error::machine(format!(
+                    "cannot write `{}` in the build cache: {e}",
+                    source.display()
+                ))
+            })?;
+            let object = source.with_extension("o");
             let mut cmd = Command::new(&self.path);
             cmd.args(flags)
-                .args(["-c", "-x", "c", "-", "-o"])
+                .arg("-c")
+                .arg(&source)
+                .arg("-o")
                 .arg(&object);
             objects.push(object);
-            children.push(self.start(cmd, piece)?);
+            commands.push(cmd);
         }
-        for child in children {
-            self.finish(child)?;
-        }
+        self.run(commands, cancel)?;
         let mut cmd = Command::new(&self.path);
         cmd.args(["-shared", "-Wl,--as-needed", "-o"])
             .arg(&out)
@@ -122,50 +146,13 @@ impl Compiler {
             cmd.arg("-lmvec");
         }
         cmd.arg("-lm");
-        let child = self.start(cmd, "")?;
-        self.finish(child)?;
+        self.run(vec![cmd], cancel)?;
         Ok(out)
     }
 
-    fn start(&self, mut cmd: Command, input: &str) -> Result<std::process::Child> {
-        let mut child = cmd
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| {
-                Error::machine(format!(
-                    "cannot start the C compiler `{}`: {e}",
-                    self.path.display()
-                ))
-            })?;
-        let mut stdin = child.stdin.take().expect("piped");
-        // A compiler that dies early closes the pipe; its exit status tells the story.
-        let _ = stdin.write_all(input.as_bytes());
-        Ok(child)
-    }
-
-    fn finish(&self, child: std::process::Child) -> Result<()> {
-        let out = child.wait_with_output().map_err(|e| {
-            Error::machine(format!(
-                "lost the C compiler `{}`: {e}",
-                self.path.display()
-            ))
-        })?;
-        if out.status.success() {
-            return Ok(());
-        }
-        let message = String::from_utf8_lossy(&out.stderr);
-        let shown: Vec<&str> = message.lines().take(12).collect();
-        let shown = match shown.is_empty() {
-            true => " and said nothing".to_string(),
-            false => format!(":\n{}", shown.join("\n")),
-        };
-        Err(Error::machine(format!(
-            "the C compiler `{}` failed ({}){shown}",
-            self.path.display(),
-            out.status
-        )))
+    fn run(&self, commands: Vec<Command>, cancel: Option<&Cancel>) -> Result<()> {
+        watch::run(commands, LIMIT, cancel)
+            .map_err(|e| Error::machine(format!("the C compiler {}", e.message())))
     }
 }
 

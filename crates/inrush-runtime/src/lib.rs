@@ -16,6 +16,7 @@ pub mod tensor;
 mod together;
 #[cfg(unix)]
 pub mod triton;
+pub mod watch;
 mod weights;
 
 pub use exec::CallStats;
