@@ -2,8 +2,10 @@
 
 use inrush_base::ErrorKind;
 use pyo3::create_exception;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{IntoPyDict, PyType};
 
 create_exception!(inrush, Error, PyRuntimeError, "What inrush raises.");
 create_exception!(
@@ -35,4 +37,25 @@ pub fn raise(e: inrush_base::Error) -> PyErr {
         ErrorKind::Machine => MachineError::new_err(text),
         ErrorKind::Internal => InternalError::new_err(text),
     }
+}
+
+/// An index out of range. Some of PyTorch's operators raise an `IndexError` then, others a `RuntimeError`, and what is called
+/// in the end may be neither: this is both.
+pub fn out_of_range(text: String) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Python::attach(|py| {
+        let make = || -> PyResult<Py<PyType>> {
+            let bases = (
+                py.get_type::<PyIndexError>(),
+                py.get_type::<PyRuntimeError>(),
+            );
+            let named = [("__module__", "inrush")].into_py_dict(py)?;
+            let class = (py.get_type::<PyType>()).call1(("OutOfRangeError", bases, named))?;
+            Ok(class.cast_into::<PyType>()?.unbind())
+        };
+        match CLASS.get_or_try_init(py, make) {
+            Ok(class) => PyErr::from_type(class.bind(py).clone(), text),
+            Err(error) => error,
+        }
+    })
 }

@@ -10,7 +10,7 @@ use crate::shim::{Shims, dtype_code, shims};
 use inrush_base::{Error, ErrorKind, Scalar};
 use inrush_program::{Buffer, Place, Size, SizeId, evaluate_known};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
-use pyo3::exceptions::{PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex};
@@ -427,7 +427,7 @@ pub fn run_error(e: &Error) -> PyErr {
         ErrorKind::Input if e.message().contains("ZeroDivisionError") => {
             PyRuntimeError::new_err(e.to_string())
         }
-        ErrorKind::Input => PyIndexError::new_err(e.to_string()),
+        ErrorKind::Input => crate::errors::out_of_range(e.to_string()),
         ErrorKind::Machine if e.message().contains("memory") => {
             PyMemoryError::new_err(e.to_string())
         }

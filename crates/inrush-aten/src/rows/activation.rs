@@ -2,7 +2,7 @@
 
 use super::pointwise::pointwise;
 use crate::Pw;
-use inrush_base::Result;
+use inrush_base::{DType, Error, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 fn clamp(p: &mut Pw, x: StmtId, lo: f64, hi: f64) -> StmtId {
@@ -12,6 +12,9 @@ fn clamp(p: &mut Pw, x: StmtId, lo: f64, hi: f64) -> StmtId {
 }
 
 fn relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    if p.dtype == DType::Bool {
+        return Err(Error::input("there is no rectifier of booleans"));
+    }
     Ok(p.opc(S::Maximum, x[0], 0.0))
 }
 

@@ -5,12 +5,21 @@ use super::lowered;
 use crate::{Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
-use inrush_graph::{Type, ValueId};
+use inrush_graph::{TensorType, Type, ValueId};
 use inrush_loops::{ScalarOp, StmtId, StoreMode};
 
 fn same_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor("self")?;
     meta::one(call.exprs, t.dtype, t.sizes.clone())
+}
+
+/// What is written is not converted: PyTorch refuses it.
+fn same_dtype(t: &TensorType, source: &TensorType, what: &str) -> Result<()> {
+    if t.dtype == source.dtype {
+        return Ok(());
+    }
+    let (want, is) = (t.dtype, source.dtype);
+    Err(Error::input(format!("{what} must be {want}, is {is}")))
 }
 
 /// The index must lie within the source, and outside `dim` within the input.
@@ -37,6 +46,7 @@ fn rows_meta(call: &Call) -> Result<Vec<Type>> {
     let (t, index) = (call.tensor("self")?, call.tensor("index")?);
     let dim = call.dim("dim", t.rank())?;
     let source = call.tensor("source")?;
+    same_dtype(t, source, "the source")?;
     let mut want = t.sizes.clone();
     if let Some(s) = want.get_mut(dim) {
         *s = index.numel(call.exprs);
@@ -48,6 +58,7 @@ fn rows_meta(call: &Call) -> Result<Vec<Type>> {
 /// The values must broadcast to what the indices name.
 fn put_meta(call: &Call) -> Result<Vec<Type>> {
     let (t, values) = (call.tensor("self")?, call.tensor("values")?);
+    same_dtype(t, values, "the values")?;
     let indices = call.opt_list("indices")?;
     let mut masks = indices.iter().flatten();
     // How many elements a mask names, the lowering asks.

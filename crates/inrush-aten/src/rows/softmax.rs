@@ -2,7 +2,7 @@
 
 use super::decomposed as row;
 use crate::{Args, Builder, Row};
-use inrush_base::{DType, Result};
+use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
@@ -27,6 +27,9 @@ fn setup(b: B, args: &Args) -> Result<Setup> {
         None => args.dtype("dtype")?,
     };
     let dtype = asked.unwrap_or(t.dtype);
+    if !dtype.is_float() {
+        return Err(Error::input(format!("there is no softmax of {dtype}")));
+    }
     let x = b.cast(x, dtype)?;
     let empty = t.sizes.get(dim).is_some_and(|s| b.exprs.is_int(*s, 0));
     Ok(Setup {
