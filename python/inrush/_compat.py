@@ -6,6 +6,7 @@ Written against 2.11; 2.15 is tried too. Everything else in the package uses doc
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import threading
 from typing import Any, Callable, Iterable, Iterator
@@ -17,10 +18,11 @@ from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as BypassCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
 from torch._guards import TracingContext
+from torch._inductor.codecache import sha256_hash
 from torch._inductor.output_code import OutputCode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from inrush import _naming
+from inrush import _log, _naming
 
 __all__ = ["BypassCache"]
 
@@ -139,12 +141,35 @@ def _keep_in_own_folder() -> None:
             _caches.found = found[1]
         return found
 
+    candidates = AOTAutogradCache.iterate_over_candidates
+
+    def own_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[tuple[Any, ...]]:
+        if getattr(_caches, "folder", None) is None:
+            yield from candidates(local, remote_cache, key)
+        elif local:
+            yield from entries(cls._get_tmp_dir_for_key(key))
+
+    AOTAutogradCache.iterate_over_candidates = classmethod(own_candidates)
     AOTAutogradCache.find_guarded_entry = staticmethod(own_find)
     autograd_cache.autograd_cache_key = own_key
     graph_compile.should_bundle_autograd_cache = own_bundles
     AOTAutogradCache._get_tmp_dir = classmethod(_get_tmp_dir)
     AOTAutogradCache.make_entry = staticmethod(own_make_entry)
     AOTAutogradCache.save = staticmethod(own_save)
+
+
+def entries(folder: str) -> Iterator[tuple[Any, bytes, bool]]:
+    """AOTAutograd's entries in a folder. Their names are digests of what was written: with any other content they are damaged,
+    which unpickling may not notice."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    content = file.read()
+                if not name.startswith(".") and name == sha256_hash(content):
+                    yield pickle.loads(content), content, True
+            except Exception as error:
+                _log.cache.info("an entry is not read: %s", error)
 
 
 _keep_in_own_folder()

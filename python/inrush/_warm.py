@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import dis
 import functools
+import hashlib
 import inspect
 import os
 import pickle
@@ -214,9 +215,10 @@ class Pending:
             os.makedirs(self.folder, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
             try:
+                content = pickle.dumps(stored, protocol=pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(handle, "wb") as file:
-                    pickle.dump(stored, file, protocol=pickle.HIGHEST_PROTOCOL)
-                os.replace(temporary, os.path.join(self.folder, f"{time.time_ns():020}"))
+                    file.write(content)
+                os.replace(temporary, os.path.join(self.folder, f"{time.time_ns():020}-{checksum(content)}"))
             except BaseException:
                 os.unlink(temporary)
                 raise
@@ -235,6 +237,11 @@ def _plain(guard: Any) -> Any:
     plain = dataclasses.replace(guard, obj_weakref=None, guarded_class_weakref=None, stack=None, user_stack=None)
     plain.guard_types = plain.code_list = None
     return plain
+
+
+def checksum(content: bytes) -> str:
+    """In a capture's name: what is damaged may well unpickle, to something else."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def kept_in(folder: str) -> list[str]:
@@ -299,7 +306,10 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
     """A capture as what Dynamo's own capture would give; raises where it does not hold for the frame."""
     start = time.perf_counter()
     with open(path, "rb") as file:
-        stored = pickle.load(file)
+        content = file.read()
+    if not path.endswith(f"-{checksum(content)}"):
+        raise Unnamed("the file, which is damaged")
+    stored = pickle.loads(content)
     if not isinstance(stored, Stored):
         raise Unnamed("the file holds something else")
     held = stored.guards
