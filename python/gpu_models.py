@@ -412,7 +412,26 @@ class Run:
                 values |= host_time(calls, (x,), kernels)
             self.row("chain", "200 softmaxes", **values)
 
+        def sizes() -> None:
+            """Each call has sizes that no other had."""
+            import inrush
+
+            g = torch.compile(f, backend="inrush", options={"strict": True}, dynamic=True)
+            taken = []
+            with torch.no_grad():
+                for n in range(64, 124):
+                    x = torch.randn(n, 64, device="cuda")
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
+                    got = g(x)
+                    taken.append(time.perf_counter() - start)
+                    torch.cuda.synchronize()
+                kernels = max(1, inrush.last_compile().kernels)
+                us = statistics.median(taken[10:]) * 1e6 / kernels
+                self.row("chain", "sizes always new", **{"error": error([got], [f(x)]), "kernels": kernels, "inrush us a launch": us})
+
         self.attempt("chain", "200 softmaxes", one)
+        self.attempt("chain", "sizes always new", sizes)
 
     def model(self, name: str, dtype: str) -> None:
         """Inference: error against eager in float32, latency in turns."""

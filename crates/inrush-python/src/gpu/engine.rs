@@ -105,8 +105,17 @@ struct Listed {
     bases: Vec<u64>,
 }
 
-/// Lists that no call uses at present, by stretch and position, the one used last at the end.
-type Lists = FxHashMap<(usize, usize), Vec<Listed>>;
+/// What there is at one position of a stretch.
+#[derive(Default)]
+struct Here {
+    /// Calls so far, of all plans.
+    calls: usize,
+    /// Lists that no call uses at present, the one used last at the end.
+    lists: Vec<Listed>,
+}
+
+/// By stretch and position.
+type Lists = FxHashMap<(usize, usize), Here>;
 
 /// Calls before the one that makes a list: what is met once is not worth it.
 const WARM: usize = 2;
@@ -386,31 +395,35 @@ impl Engine {
 }
 
 impl Engine {
-    /// A list of the plan's, or one of another plan's with the same kernels that it may take over.
+    /// A list of the plan's, or one of another plan's with the same kernels that it may take over; without one, whether it is
+    /// worth making: what is met once is not, though each call may have sizes of its own.
     fn take_list(
         &self,
         stretch: usize,
         plan: usize,
         calls: usize,
         l: &plan::List,
-    ) -> Option<Listed> {
+    ) -> Result<Listed, bool> {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = lists.get_mut(&(stretch, l.id))?;
+        let here = lists.entry((stretch, l.id)).or_default();
+        here.calls += 1;
+        let worth = calls > WARM || (here.lists.is_empty() && here.calls > WARM);
+        let here = &mut here.lists;
         if let Some(at) = here.iter().rposition(|x| x.plan == plan) {
-            return Some(here.remove(at));
+            return Ok(here.remove(at));
         }
         if calls > FAMILIAR && here.len() < MAX_LISTS {
-            return None;
+            return Err(worth);
         }
         let kernels = || l.launches.iter().map(|x| x.kernel);
         let fits = |x: &Listed| x.kernels.iter().copied().eq(kernels());
-        let at = here.iter().position(fits)?;
-        Some(here.remove(at))
+        let at = here.iter().position(fits).ok_or(worth)?;
+        Ok(here.remove(at))
     }
 
     fn give_list(&self, stretch: usize, id: usize, list: Listed) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = lists.entry((stretch, id)).or_default();
+        let here = &mut lists.entry((stretch, id)).or_default().lists;
         if here.len() >= MAX_LISTS {
             here.remove(0);
         }
@@ -576,10 +589,11 @@ impl Frame<'_> {
             return one_by_one();
         }
         let (stretch, plan) = (kept.stretch, kept.plan);
-        let found = self.engine.take_list(stretch, plan, tries.calls, l);
-        if found.is_none() && tries.calls <= WARM {
-            return one_by_one();
-        }
+        let found = match self.engine.take_list(stretch, plan, tries.calls, l) {
+            Ok(list) => Some(list),
+            Err(true) => None,
+            Err(false) => return one_by_one(),
+        };
         let driver = inrush_cuda::driver::Driver::get().map_err(Stop::Failed)?;
         // What somebody captures is to be made of launches.
         if driver.is_capturing(self.stream).map_err(Stop::Failed)? {
