@@ -95,13 +95,81 @@ def test_chebyshev_polynomials(name):
     assert f(x[:0], n[:0]).shape == torch.compile(f, backend="inrush")(x[:0], n[:0]).shape
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"])
-def test_polynomials_whose_degree_is_a_number(name):
+def test_polynomials_by_recurrence(name, dtype):
     f = getattr(torch.special, name)
-    x = torch.tensor([-1.5, -1.0, -0.3, 0.0, 0.4, 1.0, 2.0], dtype=torch.float64)
+    x = torch.tensor([-1.5, -1.0, -0.3, -0.0, 0.0, 0.4, 1.0, 2.0, 1e30, float("inf")], dtype=dtype)
     for n in (-1, 0, 1, 2, 9, 3.7):
         compare(lambda x: f(x, n), x)
-    compare(lambda x, n: f(x, n) * 2, x, torch.full((7,), 3.0), calls=[f"aten.special_{name}.default"])
+    # Sums that overflow, numbers that are no degrees.
+    n = torch.tensor([-3, -0.5, 0, 1, 2, 2.9, 3, 4, 8, 13, 20, 127, 128, 129, 600], dtype=dtype)
+    tight = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    compare(lambda x, n: f(x[:, None], n) * 2, x, n, **tight)
+    compare(lambda x, n: f(x, n), x, torch.full((10,), 4))
+    # Without a million steps where every degree has one value.
+    known = {"laguerre_polynomial_l": 0.0, "legendre_polynomial_p": -1.0}
+    if name in known:
+        compare(lambda x, n: f(x, n), torch.full((9,), known[name], dtype=dtype), torch.arange(9) + 10**12)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8], ids=str)
+def test_common_divisors_and_multiples(dtype):
+    info = torch.iinfo(dtype)
+    edges = torch.tensor([0, 1, 2, 3, 6, 12, 60, 97, 100, info.max, info.max - 1, info.min, info.min + 1], dtype=dtype)
+    a, b = edges[:, None].expand(13, 13).reshape(-1), edges.repeat(13)
+    compare(torch.gcd, a, b)
+    compare(torch.gcd, edges[:, None], edges)
+    # The quotient of the least number and minus one traps in eager.
+    some = (a != info.min) & (b != info.min) if info.min else slice(None)
+    compare(torch.lcm, a[some].clone(), b[some].clone())
+    compare(lambda a: torch.gcd(a, a.flip(0)) + 1, torch.randint(0, info.max, (1001,), dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+def test_the_greatest_few(dtype):
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0], dtype=torch.float64)
+    x = torch.randn(7, 131) * 50
+    if dtype.is_floating_point:
+        x[torch.rand(7, 131) < 0.1] = float("nan")
+        x[0], x[1, 4:] = -float("inf"), float("nan")
+        x[2] = special.repeat(22)[:131]
+    else:
+        x = x.abs()
+    x = x.to(dtype)
+    for dim, k in ((1, 1), (1, 8), (0, 3), (-1, 5)):
+        torch._dynamo.reset()
+        values, indices = torch.compile(lambda x: torch.topk(x, k, dim), backend="inrush", fullgraph=True)(x)
+        assert inrush.last_compile().extern_calls == 0
+        # Places of equal elements are anyone's in eager: here the first ones, each once.
+        torch.testing.assert_close(values, torch.topk(x, k, dim)[0], equal_nan=True, rtol=0, atol=0)
+        torch.testing.assert_close(x.gather(dim, indices), values, equal_nan=True, rtol=0, atol=0)
+        assert all(len(set(row.tolist())) == k for row in indices.movedim(dim, -1).reshape(-1, k))
+        first = torch.sort(x, dim=dim, descending=True, stable=True)[1].narrow(dim, 0, k)
+        assert torch.equal(indices, first)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_encoder_layers_in_inference(norm_first, activation):
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 24, batch_first=True, norm_first=norm_first, activation=activation).eval()
+    x, padding = torch.randn(3, 5, 16), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    with torch.no_grad():
+        compare(layer, x, rtol=1e-4, atol=1e-5)
+        compare(lambda x, m: layer(x, src_mask=m), x, causal, rtol=1e-4, atol=1e-5)
+        compare(lambda x, m: layer(x, src_key_padding_mask=m), x, padding, rtol=1e-4, atol=1e-5)
+        compare(lambda x, m, p: layer(x, src_mask=m, src_key_padding_mask=p), x, causal.isinf(), padding, rtol=1e-4, atol=1e-5)
+        # A query without keys.
+        compare(lambda x, m: layer(x, src_key_padding_mask=m), x, padding | torch.tensor([[True], [False], [False]]), rtol=1e-4, atol=1e-5)
+
+
+def test_the_logarithm_of_gamma_at_its_edges():
+    edges = [0.0, -0.0, 1e-45, -1e-45, 1.0, 2.0, -1.0, -2.0, -7.0, 8.0, -8.0, 7.9999995, 3e38, -3e38, float("inf"), -float("inf"), float("nan")]
+    x = torch.cat([torch.tensor(edges), torch.linspace(-12, 40, 20011), torch.linspace(0.99, 1.01, 999), torch.linspace(-2.46, -2.45, 999)])
+    y = torch.compile(torch.lgamma, backend="inrush")(x)
+    assert inrush.last_compile().extern_calls == 0
+    torch.testing.assert_close(y, torch.lgamma(x.double()).float(), equal_nan=True, rtol=3e-7, atol=1e-42)
 
 
 def test_airy_function():

@@ -1,5 +1,7 @@
 """What ATen does at the edges: ties, NaN, signed zero, overflow, rounding, empty tensors, odd strides. Exactly as eager."""
 
+import math
+
 import pytest
 import torch
 
@@ -394,3 +396,41 @@ def test_casts_to_eight_bits_at_the_edges(exact, dtype):
 def test_rows_of_infinities(check, dtype):
     x = torch.tensor([[-INF, -INF], [INF, 1.0], [INF, INF], [-INF, 0.0], [NAN, 0.0]], dtype=dtype)
     check(lambda x: [x.softmax(1), x.log_softmax(1), x.logsumexp(1), x.sum(1), x.mean(1), x.var(1), x.var(1, correction=2)], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.bool, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [3, 16, 37, 131])
+def test_parts_of_rows_are_moved_as_they_are(exact, dtype, size):
+    x = torch.randint(-2, 3, (5, size)).to(dtype)
+    exact(lambda x: (x.roll(2, 1), x.roll(-1, 1), x.roll((1, 2), (0, 1))), x)
+    exact(lambda x: (x.tril(1), x.triu(-2), torch.tril(x.t(), 3)), x)
+    exact(lambda x: torch.cat([x[:, 1:], x, x[:, :2]], 1), x)
+    exact(lambda x: torch.nn.functional.pad(x, (1, 4), value=0), x)
+    if dtype.is_floating_point:
+        # Nothing is read where the mask is false, and what is filled in is not always zero.
+        exact(lambda x: (torch.where(x > 0, x, -3.0), torch.nn.functional.pad(x, (3, 2), value=2.5)), x)
+        for mode in ("reflect", "replicate", "circular"):
+            exact(lambda x: torch.nn.functional.pad(x[None], (2, 1), mode=mode), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_floats_as_wide_integers(exact, dtype):
+    x = torch.tensor([0.0, -0.0, 0.9, -0.9, 1.5, -2.5, 1e3, -(2.0**30), 2.0**15 - 8], dtype=dtype)
+    exact(lambda x: (x.long(), (x * 3).long()), x.repeat(7))
+    if dtype in (torch.float32, torch.float64):
+        # Both sides of what the fast way takes.
+        big = torch.tensor([2.0**50 + 1, -(2.0**51), 2.0**51, 2.0**52 + 1, -(2.0**62), 2.0**62, 4503599627370495.5, 1.0], dtype=dtype)
+        exact(lambda x: x.long(), big.repeat(5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_remainders_of_floats(exact, dtype):
+    edges = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.3, -0.3, 7.5, -7.5, 1e-3, -1e4, INF, -INF, NAN], dtype=dtype)
+    a, b = edges[:, None].expand(13, 13).reshape(-1), edges.repeat(13)
+    exact(lambda a, b: (torch.fmod(a, b), torch.remainder(a, b)), a, b)
+    # Quotients that need more digits than there are, where eager gives NaN.
+    edges = torch.tensor([1.0, -0.3, 1e-40, -3e38, 1e10], dtype=dtype)
+    a, b = edges[:, None].expand(5, 5).reshape(-1), edges.repeat(5)
+    want = torch.tensor([math.fmod(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)], dtype=dtype)
+    torch.testing.assert_close(torch.compile(torch.fmod, backend="inrush")(a, b), want, rtol=0, atol=0)
+    exact(lambda a: (torch.fmod(a, 3.0), torch.remainder(a, -0.7)), torch.randn(1003, dtype=dtype) * 100)

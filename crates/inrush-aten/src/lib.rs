@@ -26,7 +26,7 @@ pub use decompose::{Builder, decompose, decompose_marked};
 pub use lower::body::BodyBuilder;
 pub use lower::{Lower, Mark, Marks, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs};
 pub use normalize::{normalize, prune};
-pub use rows::{lookup, rows};
+pub use rows::{lookup, rows, selects};
 pub use schema::Schema;
 pub use view::View;
 

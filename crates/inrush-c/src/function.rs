@@ -2,7 +2,7 @@
 
 use crate::fused::Fused;
 use crate::helpers::Helpers;
-use crate::types;
+use crate::types::{self, each_lane};
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
@@ -73,6 +73,11 @@ pub(crate) struct Emitter<'a> {
     /// Of each accumulator: lanes of the loop it was started in.
     pub started: Vec<Option<u32>>,
     pub fused: Fused,
+    /// The comparison that the operation in hand has made, in the size of what it compares: name and element type.
+    pub raw: Option<(String, &'static str)>,
+    /// By the name of a mask the comparison that it was widened or narrowed from.
+    pub raws: FxHashMap<String, (String, &'static str)>,
+    pub raw_count: usize,
 }
 
 /// The text of the function; `helpers` knows what it uses.
@@ -104,6 +109,9 @@ pub(crate) fn emit(
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
         fused: Fused::find(kernel),
+        raw: None,
+        raws: FxHashMap::default(),
+        raw_count: 0,
     };
     let mut first = vec![None; kernel.values.len()];
     find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
@@ -810,8 +818,8 @@ impl Emitter<'_> {
         };
         let name = format!("{v}{}", self.suffix());
         self.line(format_args!(
-            "{ty} {name}; for (i32 k = 0; k < {}; k++) {name}[k] = ({elem})({text});",
-            lane.width
+            "{ty} {name}; {} {name}[k] = ({elem})({text});",
+            each_lane(&lane.width.to_string())
         ));
         self.vars[v.index()] = Some((v.to_string(), true));
         Ok(())
@@ -863,10 +871,10 @@ impl Emitter<'_> {
         if varies {
             let w = self.width();
             let ty = self.helpers.vector("i64", w);
-            let lanes = self.lane_count();
+            let lanes = each_lane(&self.lane_count());
             let name = format!("{name}{}", self.suffix());
             self.line(format_args!(
-                "{ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {{ {body} {name}[k] = t; }}"
+                "{ty} {name} = {{0}}; {lanes} {{ {body} {name}[k] = t; }}"
             ));
         } else {
             self.line(format_args!("i64 {name}; {{ {body} {name} = t; }}"));

@@ -1,7 +1,7 @@
 //! Small inline functions of the emitted C, made on demand: each unit holds those that its kernels use.
 
-use crate::approx;
-use crate::types::{self, int_like, is_float};
+use crate::types::{self, each_lane, int_like, is_float};
+use crate::{approx, gamma};
 use inrush_base::{Caps, Isa};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -200,6 +200,45 @@ impl Helpers {
         })
     }
 
+    /// Load of the lanes whose mask is set, zeros elsewhere; nothing is read there.
+    pub(crate) fn load_where(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<String> {
+        let size = types::bytes(elem);
+        let chunk = (32 / size).min(w);
+        let native = matches!(caps.isa, Isa::Avx2 | Isa::Avx512) && matches!(size, 4 | 8);
+        if !native || !matches!(chunk * size, 16 | 32) || !w.is_multiple_of(chunk) {
+            return None;
+        }
+        let v = self.vector(elem, w);
+        let m = self.vector(int_like(elem), w);
+        let name = format!("ldm_{v}");
+        let (float, int) = match size {
+            4 => ("f32", "i32"),
+            _ => ("f64", "i64"),
+        };
+        let (f, i) = (self.vector(float, chunk), self.vector(int, chunk));
+        let builtin = format!(
+            "__builtin_ia32_maskload{}{}",
+            if size == 4 { "ps" } else { "pd" },
+            if chunk * size == 32 { "256" } else { "" }
+        );
+        self.function(
+            &name,
+            format_args!("{v} {name}(const {elem} *p, {m} m)"),
+            |_| {
+                let mut body = format!("{v} r; ");
+                for k in 0..w / chunk {
+                    _ = write!(
+                        body,
+                        "(({f}u *)&r)[{k}] = {builtin}((const {f} *)(p + {}), (({i}u *)&m)[{k}]); ",
+                        k * chunk
+                    );
+                }
+                body + "return r;"
+            },
+        );
+        Some(name)
+    }
+
     /// Store of the first `c` lanes.
     pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("store_part", "", elem, w), |h| {
@@ -389,7 +428,7 @@ impl Helpers {
         self.once(("nextafter", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let int = int_like(elem);
-            let (i, bc) = (h.vector(&int, w), h.broadcast(&int, w));
+            let (i, bc) = (h.vector(int, w), h.broadcast(int, w));
             let name = format!("nextafter_{v}");
             let sel = h.select(elem, w, caps);
             let top = 8 * types::bytes(elem) - 1;
@@ -483,7 +522,8 @@ impl Helpers {
             let v = h.vector(elem, w);
             let name = format!("{which}_{v}");
             let f = format!("__builtin_{which}{}", if elem == "f32" { "f" } else { "" });
-            let loops = format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}(x[k]); return r;");
+            let each = each_lane(&w.to_string());
+            let loops = format!("{v} r; {each} r[k] = {f}(x[k]); return r;");
             let body = match packed(which, elem, w, caps) {
                 Some(call) => gcc_only(&format!("return {};", call("x")), &loops),
                 None => loops,
@@ -499,7 +539,8 @@ impl Helpers {
         let name = format!("{f}_x{w}");
         let (params, args) = operands(&v, arity, "[k]");
         self.function(&name, format_args!("{v} {name}({params})"), |_| {
-            format!("{v} r; for (i32 k = 0; k < {w}; k++) r[k] = {f}({args}); return r;")
+            let each = each_lane(&w.to_string());
+            format!("{v} r; {each} r[k] = {f}({args}); return r;")
         });
         name
     }
@@ -533,8 +574,14 @@ impl Helpers {
             {
                 return own;
             }
+            if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
+                let four = gamma::log_gamma(h, caps);
+                return match w {
+                    4 => four,
+                    _ => h.by_parts(&four, elem, 4, w, 1),
+                };
+            }
             let scalar = h.libm(f, elem, arity);
-            let v = h.vector(elem, w);
             let total = types::bytes(elem) * w;
             let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
             let known = MVEC.contains(&f)
@@ -557,25 +604,38 @@ impl Helpers {
             if chunk == w {
                 return mangled;
             }
-            let name = format!("{f}_{v}");
-            let (params, _) = operands(&v, arity, "");
-            h.function(&name, format_args!("{v} {name}({params})"), |_| {
-                let vars = ["a", "b", "c"];
-                let mut body = format!("{v} r; ");
-                for at in 0..w / chunk {
-                    let parts: Vec<String> = (vars[..arity].iter())
-                        .map(|x| format!("*(({part}u *)&{x} + {at})"))
-                        .collect();
-                    _ = write!(
-                        body,
-                        "*(({part}u *)&r + {at}) = {mangled}({}); ",
-                        parts.join(", ")
-                    );
-                }
-                body + "return r;"
-            });
-            name
+            h.by_parts(&mangled, elem, chunk, w, arity)
         })
+    }
+
+    /// A function of vectors of `chunk` lanes, applied to the parts of vectors of `w`.
+    pub(crate) fn by_parts(
+        &mut self,
+        f: &str,
+        elem: &'static str,
+        chunk: u32,
+        w: u32,
+        arity: usize,
+    ) -> String {
+        let (v, part) = (self.vector(elem, w), self.vector(elem, chunk));
+        let name = format!("{f}_of_{v}");
+        let (params, _) = operands(&v, arity, "");
+        self.function(&name, format_args!("{v} {name}({params})"), |_| {
+            let vars = ["a", "b", "c"];
+            let mut body = format!("{v} r; ");
+            for at in 0..w / chunk {
+                let parts: Vec<String> = (vars[..arity].iter())
+                    .map(|x| format!("*(({part}u *)&{x} + {at})"))
+                    .collect();
+                _ = write!(
+                    body,
+                    "*(({part}u *)&r + {at}) = {f}({}); ",
+                    parts.join(", ")
+                );
+            }
+            body + "return r;"
+        });
+        name
     }
 
     /// Lanes of `from` as lanes of `to`, both C types.
@@ -588,6 +648,10 @@ impl Helpers {
         caps: &Caps,
     ) -> String {
         let v = self.vector(to, w);
+        if to == "i64" && is_float(from) && w.is_multiple_of(4) && caps.isa == Isa::Avx2 {
+            let f = self.whole(from, w, caps);
+            return format!("{f}({x})");
+        }
         let narrow = w == 8 && types::bytes(from) == 4 && types::bytes(to) == 1;
         if !(narrow && caps.isa == Isa::Avx2) {
             return format!("__builtin_convertvector({x}, {v})");
@@ -612,12 +676,52 @@ impl Helpers {
         format!("{name}({x})")
     }
 
+    /// Floats toward zero as `i64`, for which there is no instruction: added to 1.5 * 2^52, whole numbers below 2^51 are the low
+    /// bits of the sum. Others go one by one.
+    fn whole(&mut self, from: &'static str, w: u32, caps: &Caps) -> String {
+        let (x, v) = (self.vector(from, w), self.vector("i64", w));
+        let name = format!("whole_{x}");
+        let trunc = self.rounding("trunc", from, w, caps);
+        let (part, d, l) = (
+            self.vector(from, 4),
+            self.vector("f64", 4),
+            self.vector("i64", 4),
+        );
+        let (wide, bits, limit) = (
+            self.broadcast("f64", 4),
+            self.broadcast("i64", 4),
+            self.broadcast(from, 4),
+        );
+        let test = match from {
+            "f32" => "__builtin_ia32_movmskps",
+            _ => "__builtin_ia32_movmskpd256",
+        };
+        self.function(&name, format_args!("{v} {name}({x} x)"), |_| {
+            let mut body = format!("const {x} t = {trunc}(x); i32 easy = 15; {v} r; ");
+            for k in 0..w / 4 {
+                _ = write!(
+                    body,
+                    "{{ const {part} y = (({part}u *)&t)[{k}]; \
+                     easy &= {test}(({part})((y < {limit}(0x1p51)) & (y > {limit}(-0x1p51)))); \
+                     (({l}u *)&r)[{k}] = ({l})(__builtin_convertvector(y, {d}) + {wide}(0x1.8p52)) - {bits}(0x4338000000000000); }} "
+                );
+            }
+            body + &format!("if (easy != 15) for (i32 k = 0; k < {w}; k++) r[k] = (i64)x[k]; return r;")
+        });
+        name
+    }
+
     /// What division of `f32` leaves, by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
     ///
     /// In `f64` the product of a whole quotient of up to 29 bits and a finite divisor is exact, and so is what it leaves; the rest
     /// is the library's.
     pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("left_over", which, "f32", w), |h| {
+            // By four, whose quotients fill a register.
+            if w > 4 && w.is_multiple_of(4) {
+                let four = h.left_over(which, 4, caps);
+                return h.by_parts(&four, "f32", 4, w, 2);
+            }
             let (v, d) = (h.vector("f32", w), h.vector("f64", w));
             let (i, l) = (h.vector("i32", w), h.vector("i64", w));
             let one = h.libm("fmod", "f32", 2);
@@ -625,13 +729,18 @@ impl Helpers {
             let fmod = format!("fmod_{v}");
             let wide = h.broadcast("f64", w);
             let bits = h.broadcast("i32", w);
+            let all = match (caps.isa, w) {
+                (Isa::Avx2 | Isa::Avx512, 4) => {
+                    format!("const i32 all = __builtin_ia32_movmskpd256(({d})easy) == 15;")
+                }
+                _ => format!("i64 all = -1; for (i32 k = 0; k < {w}; k++) all &= easy[k];"),
+            };
             h.function(&fmod, format_args!("{v} {fmod}({v} x, {v} y)"), |_| {
                 format!(
                     "const {i} sign = ({i})x & {bits}(-2147483647-1); \
                      const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
                      const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
-                     const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); i64 all = -1; \
-                     for (i32 k = 0; k < {w}; k++) all &= easy[k]; \
+                     const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); {all} \
                      if (__builtin_expect(!all, 0)) return {slow}(x, y); \
                      {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
                      r += ({d})(({l})b & (r < {wide}(0.0))); \
@@ -761,7 +870,8 @@ impl Helpers {
                     let scalar = h.half(kind, store, 1, caps);
                     let target = if store { &hv } else { &fv };
                     let loops = format!(
-                        "{target} r; for (i32 k = 0; k < {w}; k++) r[k] = {scalar}(x[k]); return r;"
+                        "{target} r; {} r[k] = {scalar}(x[k]); return r;",
+                        each_lane(&w.to_string())
                     );
                     if native && w.is_multiple_of(8) {
                         let (f8, h8) = (h.vector("f32", 8), h.vector("i16", 8));

@@ -15,11 +15,13 @@ mod approx;
 mod expr;
 mod function;
 mod fused;
+mod gamma;
 mod helpers;
 mod memory;
 mod ops;
 mod philox;
 mod reduce;
+mod repeat;
 mod strips;
 mod types;
 

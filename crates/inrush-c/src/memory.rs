@@ -1,9 +1,9 @@
 //! Loads and stores: contiguous, strided, gathered, masked, partial.
 
 use crate::function::Emitter;
-use crate::types;
+use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, Exprs, Node, Sym};
 use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kind, Loop, ValId, access};
 use inrush_loops::StoreMode;
 
@@ -146,11 +146,26 @@ impl Emitter<'_> {
         } else {
             None
         };
-        let masked = if mask_varies { None } else { mask.clone() };
-        let text = match whole {
+        let own_mask = match &mask {
+            Some((m, true)) if !own && kind == Access::Contiguous => {
+                self.load_where(buf, offset, m, &count)?
+            }
+            _ => None,
+        };
+        let masked = if mask_varies && own_mask.is_none() {
+            None
+        } else {
+            mask.clone()
+                .filter(|_| own_mask.is_none() || !is_zero(&fill))
+        };
+        let text = match whole.or(own_mask) {
             Some(raw) => {
                 let value = self.widen_vector(&raw, d);
                 match masked {
+                    Some((m, true)) => {
+                        let fill = self.spread_out(&fill, d.compute());
+                        self.select(&m, &value, &fill, d.compute())
+                    }
                     Some((m, _)) => {
                         let fill = self.spread_out(&fill, d.compute());
                         format!("{m} ? {value} : {fill}")
@@ -167,9 +182,18 @@ impl Emitter<'_> {
                     None => String::new(),
                 };
                 let name = format!("m{}{}", v.0, self.suffix());
-                self.line(format_args!(
-                    "{raw_ty} {name} = {{0}}; for (i32 k = 0; k < {lanes}; k++) {guard}{name}[k] = {buf}[{at}];"
-                ));
+                let each = format!("{guard}{name}[k] = {buf}[{at}];");
+                let near =
+                    !own && mask.is_none() && count.is_none() && self.mostly_contiguous(offset);
+                let text = match near {
+                    // All lanes beside each other but at a few places.
+                    true => format!(
+                        "{raw_ty} {name} = {{0}}; {{ i64 p, q; {{ const i32 k = 0; p = {at}; }} {{ const i32 k = {w} - 1; q = {at}; }} \
+                         if (q - p == {w} - 1) {name} = *(const {raw_ty}u *)({buf} + p); else for (i32 k = 0; k < {w}; k++) {each} }}"
+                    ),
+                    false => format!("{raw_ty} {name} = {{0}}; {} {each}", each_lane(&lanes)),
+                };
+                self.line(text.as_str());
                 let value = self.widen_vector(&name, d);
                 match &mask {
                     None => value,
@@ -186,6 +210,41 @@ impl Emitter<'_> {
         };
         self.declare(v, &text, true);
         Ok(())
+    }
+
+    /// Contiguous elements under a mask of lanes by the machine's instruction for that, zeros elsewhere; `None` where there is none.
+    fn load_where(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        mask: &str,
+        count: &Option<String>,
+    ) -> Result<Option<String>> {
+        let elem = types::memory(self.kernel.buffer(buf).dtype);
+        let w = self.width();
+        let Some(f) = self.helpers.load_where(elem, w, self.caps) else {
+            return Ok(None);
+        };
+        let mut mask = self.mask_of(mask, elem);
+        if let Some(c) = count {
+            let lanes = self.helpers.lane_mask(types::int_like(elem), w);
+            mask = format!("{mask} & {lanes}({c})");
+        }
+        let at = self.expr(offset, false)?;
+        Ok(Some(format!("{f}({buf} + {at}, {mask})")))
+    }
+
+    /// Whether an offset goes on by one from lane to lane but for jumps back and stops: then lanes whose ends are as far apart
+    /// as they would be stand beside each other.
+    fn mostly_contiguous(&self, offset: Expr) -> bool {
+        let Some(lane) = &self.lane else {
+            return false;
+        };
+        lane.width > 2
+            && steps(self.exprs, offset, lane.sym, &|s| {
+                self.names.get(&s).is_some_and(|n| n.1)
+            })
+            .is_some_and(|(_, most)| most == 1)
     }
 
     /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
@@ -336,13 +395,13 @@ impl Emitter<'_> {
         } else {
             let at = self.expr(offset, true)?;
             let at = if own { format!("({at}) * {w} + k") } else { at };
-            let lanes = self.lane_count();
+            let lanes = each_lane(&self.lane_count());
             let each = match &mask {
                 Some((m, true)) => format!("if ({m}[k]) "),
                 _ => String::new(),
             };
             self.line(format_args!(
-                "{guard}{{ const {ty} w = {raw}; for (i32 k = 0; k < {lanes}; k++) {each}{buf}[{at}] = w[k]; }}"
+                "{guard}{{ const {ty} w = {raw}; {lanes} {each}{buf}[{at}] = w[k]; }}"
             ));
         }
         Ok(())
@@ -409,8 +468,8 @@ impl Emitter<'_> {
         let ty = types::memory(d);
         let body = format!("{guard}{{ {ty} *p = {buf} + ({at}); *p = {both}; }}");
         if lanes_loop {
-            let lanes = self.lane_count();
-            self.line(format_args!("for (i32 k = 0; k < {lanes}; k++) {body}"));
+            let lanes = each_lane(&self.lane_count());
+            self.line(format_args!("{lanes} {body}"));
         } else {
             self.line(body.as_str());
         }
@@ -441,5 +500,71 @@ impl Emitter<'_> {
         };
         self.declare(v, &text, true);
         Ok(())
+    }
+}
+
+/// A literal that vectors of zeros already are.
+fn is_zero(literal: &str) -> bool {
+    matches!(literal, "0" | "0.0" | "0.0f")
+}
+
+/// The least and the greatest difference of `e` between neighbouring lanes; `None` where nothing is known. Bounds saturate.
+fn steps(exprs: &Exprs, e: Expr, lane: Sym, varies: &dyn Fn(Sym) -> bool) -> Option<(i64, i64)> {
+    let of = |e: Expr| steps(exprs, e, lane, varies);
+    Some(match exprs.node(e) {
+        Node::Const(_) => (0, 0),
+        Node::Sym(s) if s == lane => (1, 1),
+        Node::Sym(s) if varies(s) => return None,
+        Node::Sym(_) => (0, 0),
+        Node::Sum { terms, .. } => {
+            let mut sum = (0i64, 0i64);
+            for (c, t) in terms {
+                let (a, b) = of(t)?;
+                let (a, b) = (a.saturating_mul(c), b.saturating_mul(c));
+                sum = (
+                    sum.0.saturating_add(a.min(b)),
+                    sum.1.saturating_add(a.max(b)),
+                );
+            }
+            sum
+        }
+        Node::Product(f) => match f.iter().all(|t| of(*t) == Some((0, 0))) {
+            true => (0, 0),
+            false => return None,
+        },
+        // The quotient of a lane's index does not go on by one.
+        Node::FloorDiv(a, b) if of(a)? == (0, 0) && of(b)? == (0, 0) => (0, 0),
+        Node::FloorDiv(..) => return None,
+        Node::Mod(a, b) => match (of(a)?, of(b)?) {
+            ((0, 0), (0, 0)) => (0, 0),
+            // Less a multiple of the divisor where it wraps.
+            ((low, high), (0, 0)) if low >= 0 && exprs.range(b).lo > 0 => (i64::MIN, high),
+            _ => return None,
+        },
+        Node::Min(a, b) | Node::Max(a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            (a.0.min(b.0), a.1.max(b.1))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps;
+    use inrush_expr::Exprs;
+
+    #[test]
+    fn indices_that_wrap_or_turn_go_on_by_one_at_most() {
+        let e = Exprs::new();
+        let lane = e.index_sym(0, e.int(1024));
+        let (i, n) = (e.sym_expr(lane), e.int(1024));
+        let of = |x| steps(&e, x, lane, &|_| false);
+        let moved = e.modulo(e.add(i, e.int(1017)), n);
+        assert_eq!(of(moved), Some((i64::MIN, 1)));
+        let turned = e.max(e.sub(i, e.int(3)), e.sub(e.int(3), i));
+        assert_eq!(of(turned), Some((-1, 1)));
+        assert_eq!(of(e.sub(e.int(9), turned)), Some((-1, 1)));
+        assert_eq!(of(e.mul(e.int(2), i)), Some((2, 2)));
+        assert_eq!(of(e.floordiv(i, e.int(2))), None);
     }
 }

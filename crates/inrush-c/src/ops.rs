@@ -19,7 +19,13 @@ impl Emitter<'_> {
         } else {
             self.scalar_op(op, args)?
         };
+        let raw = self.raw.take();
         self.declare(v, &text, varies);
+        let (name, _) = self.var(v)?;
+        match raw {
+            Some(raw) => self.raws.insert(name, raw),
+            None => self.raws.remove(&name),
+        };
         Ok(())
     }
 
@@ -48,7 +54,7 @@ impl Emitter<'_> {
             return Ok(false);
         }
         let w = self.width();
-        let Some(f) = approx::together(&mut self.helpers, name, w, n, self.caps) else {
+        let Some(f) = approx::together(self.helpers, name, w, n, self.caps) else {
             return Ok(false);
         };
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -86,7 +92,7 @@ impl Emitter<'_> {
         }
         let x = self.vector(arg)?;
         let w = self.width();
-        let Some(f) = approx::function(&mut self.helpers, name, w, self.caps) else {
+        let Some(f) = approx::function(self.helpers, name, w, self.caps) else {
             return Ok(false);
         };
         self.declare(v, &format!("{f}({x})"), true);
@@ -172,6 +178,14 @@ impl Emitter<'_> {
                 let f = self.helpers.philox(1, self.caps);
                 format!("{f}({})", x.join(", "))
             }
+            ScalarOp::Gcd => {
+                let f = self.helpers.gcd(elem, 1);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Recurrence => {
+                let f = self.helpers.recurrence(elem, 1, self.caps);
+                format!("{f}({})", x.join(", "))
+            }
             _ if op.class() == OpClass::Math && float => {
                 let f = self.helpers.libm(op.text(), elem, op.arity());
                 format!("{f}({})", x.join(", "))
@@ -233,6 +247,14 @@ impl Emitter<'_> {
             ScalarOp::Shr if self.is_count(args[1], d) => infix(">>"),
             ScalarOp::Philox => {
                 let f = self.helpers.philox(w, caps);
+                format!("{f}({})", x.join(", "))
+            }
+            ScalarOp::Gcd => {
+                let f = self.helpers.gcd(elem, w);
+                format!("{f}({}, {})", x[0], x[1])
+            }
+            ScalarOp::Recurrence => {
+                let f = self.helpers.recurrence(elem, w, caps);
                 format!("{f}({})", x.join(", "))
             }
             ScalarOp::Remainder | ScalarOp::Fmod if elem == "f32" => {
@@ -330,7 +352,7 @@ impl Emitter<'_> {
             }
             ScalarOp::Signbit => {
                 let zero = self.helpers.broadcast(int, w);
-                self.mask(&format!("({int_ty}){} < {zero}(0)", x[0]), &int)
+                self.mask(&format!("({int_ty}){} < {zero}(0)", x[0]), int)
             }
             ScalarOp::And => infix("&"),
             ScalarOp::Or => infix("|"),
@@ -367,9 +389,30 @@ impl Emitter<'_> {
         let m = self.mask_elem();
         let ty = self.helpers.vector(m, self.width());
         if types::bytes(elem) == types::bytes(m) {
-            format!("({ty})({text})")
-        } else {
-            format!("__builtin_convertvector({text}, {ty})")
+            return format!("({ty})({text})");
+        }
+        // Selections between elements of this size take the comparison as it is.
+        let int = types::int_like(elem);
+        let own = self.helpers.vector(int, self.width());
+        let name = format!("q{}", self.raw_count);
+        self.raw_count += 1;
+        self.line(format_args!("const {own} {name} = ({own})({text});"));
+        self.raw = Some((name.clone(), int));
+        format!("__builtin_convertvector({name}, {ty})")
+    }
+
+    /// A mask of this loop over elements of C type `elem`.
+    pub(crate) fn mask_of(&mut self, m: &str, elem: &'static str) -> String {
+        if types::bytes(elem) == types::bytes(self.mask_elem()) {
+            return m.to_string();
+        }
+        let int = types::int_like(elem);
+        match self.raws.get(m) {
+            Some((raw, of)) if *of == int => raw.clone(),
+            _ => {
+                let ty = self.helpers.vector(int, self.width());
+                format!("__builtin_convertvector({m}, {ty})")
+            }
         }
     }
 
@@ -377,14 +420,9 @@ impl Emitter<'_> {
     pub(crate) fn select(&mut self, m: &str, a: &str, b: &str, d: DType) -> String {
         let w = self.width();
         let elem = self.elem(d);
-        let mask = self.mask_elem();
         let sel = self.helpers.select(elem, w, self.caps);
-        if types::bytes(elem) == types::bytes(mask) {
-            format!("{sel}({m}, {a}, {b})")
-        } else {
-            let ty = self.helpers.vector(types::int_like(elem), w);
-            format!("{sel}(__builtin_convertvector({m}, {ty}), {a}, {b})")
-        }
+        let m = self.mask_of(m, elem);
+        format!("{sel}({m}, {a}, {b})")
     }
 
     pub(crate) fn cast(&mut self, v: ValId, arg: ValId, to: DType) -> Result<()> {

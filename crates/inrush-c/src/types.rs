@@ -32,6 +32,16 @@ pub(crate) fn bytes(name: &str) -> u32 {
     name[1..].parse::<u32>().unwrap_or(32) / 8
 }
 
+/// The head of a loop over lanes, each a `k`. A number of them is written out, whatever the compiler thinks of its length: a lane
+/// whose number is not known goes through memory.
+pub(crate) fn each_lane(count: &str) -> String {
+    let unrolled = match count.parse::<u32>() {
+        Ok(_) => "_Pragma(\"GCC unroll 64\") ",
+        Err(_) => "",
+    };
+    format!("{unrolled}for (i32 k = 0; k < {count}; k++)")
+}
+
 /// The signed integer type of the same size.
 pub(crate) fn int_like(name: &str) -> &'static str {
     match bytes(name) {

@@ -136,6 +136,12 @@ fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
     let op = inrush_aten::lookup(&node.op)?;
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
     let ex = &graph.exprs;
+    if let (Some(Arg::Int(k)), "topk") = (arg("k"), name)
+        && !matches!(arg("largest"), Some(Arg::Bool(false)))
+        && ex.as_int(*k).is_some_and(inrush_aten::selects)
+    {
+        return None;
+    }
     let length = match (arg("self"), arg("dim"), arg("n")) {
         (_, _, Some(Arg::Int(n))) => *n,
         (Some(Arg::Value(v)), dim, _) => {

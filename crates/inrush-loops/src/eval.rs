@@ -133,6 +133,7 @@ fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<
         Lgamma => libm::lgamma(a),
         Pow => libm::pow(a, b),
         Hypot => libm::hypot(a, b),
+        Recurrence => recurrence(x, single),
         Nextafter if single => libm::nextafterf(a as f32, b as f32) as f64,
         Nextafter => libm::nextafter(a, b),
         _ => return None,
@@ -177,6 +178,18 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Shl => a << b,
             Shr if !(0..bits).contains(&b) => -((a < 0) as i128),
             Shr => a >> b,
+            Gcd => {
+                // The least number has no absolute value: it stays what it is, as in wrapping arithmetic.
+                let size = |v: i128| match v == -(1 << (bits - 1)) {
+                    true => v,
+                    false => v.abs(),
+                };
+                let (mut a, mut b) = (size(a), size(b));
+                while a != 0 {
+                    (a, b) = (b % a, a);
+                }
+                b
+            }
             Philox if d == DType::I32 => {
                 let word = |k: usize| x[k] as u32;
                 philox([word(0), word(1)], [word(2), word(3), word(4), 0])[0] as i128
@@ -185,6 +198,24 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
         },
         d,
     ))
+}
+
+/// [`ScalarOp::Recurrence`], every step rounded to the dtype.
+fn recurrence(x: &[f64], single: bool) -> f64 {
+    let r = |v: f64| if single { v as f32 as f64 } else { v };
+    let &[n, first, a, s, c, d, q] = x else {
+        return f64::NAN;
+    };
+    if n < 1.0 {
+        return f64::from(n >= 0.0);
+    }
+    let (mut before, mut now, mut k) = (1.0, first, 1.0);
+    while k < n && !now.is_nan() {
+        let (up, down) = (r(r(a + r(k * s)) * now), r(r(c + r(k * d)) * before));
+        (before, now) = (now, r(r(up - down) / r(1.0 + r(k * q))));
+        k += 1.0;
+    }
+    now
 }
 
 /// Philox 4x32-10: four random words for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy

@@ -127,6 +127,11 @@ scalar_ops! {
     Pow "pow" 2 Same Math;
     Hypot "hypot" 2 Same Math;
     Nextafter "nextafter" 2 Same Math;
+    /// Greatest common divisor of integers, by Euclid's steps; as large as the dtype's least number where that is all there is.
+    Gcd "gcd" 2 Same Math;
+    /// Degree `n` of a family of polynomials from degrees 0, which is 1, and 1, which is `first`: `(n, first, a, s, c, r, q)` with
+    /// `p[k+1] = ((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`, until that is NaN. 0 for degrees below 0.
+    Recurrence "recurrence" 7 Same Math;
     /// Random bits, `i32` only: the first word of Philox 4x32-10 with key `(a, b)` and counter `(c, d, e, 0)`.
     Philox "philox" 5 Same Math;
 }

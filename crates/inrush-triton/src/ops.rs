@@ -107,6 +107,8 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         ),
         Where => call("tl.where"),
         Philox => call("random_bits"),
+        Gcd => call("gcd"),
+        Recurrence => call("recurrence"),
         _ if op.class() != OpClass::Math || !float => {
             return Err(Error::unsupported(format!(
                 "the operation `{}` of {d} in a Triton kernel",

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention: two contractions around a softmax.
 
-use super::softmax::{exponents, safe_exponents};
+use super::softmax::{Exponents, exponents, safe_exponents};
 use crate::{Args, Builder, Meta, Route, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
@@ -9,8 +9,8 @@ use inrush_graph::{Arg, ValueId};
 type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// The result and, for each query, the logarithm of the sum of exponents.
-struct Attention {
-    output: ValueId,
+pub(super) struct Attention {
+    pub(super) output: ValueId,
     max: ValueId,
     total: ValueId,
 }
@@ -112,13 +112,24 @@ fn attention(b: B, args: &Args) -> Result<Attention> {
     // Scores stay in `f32`, so the factors of half dtypes are widened.
     let (q, k, v) = (b.widen(query)?, b.widen(key)?, b.widen(value)?);
     let scores = scores(b, args, q, k, features)?;
-    let mask = args.opt_value("attn_mask")?;
-    let last = b.ints(&[-1]);
-    let e = match mask {
-        // Only a mask can leave a query without keys.
-        Some(_) => safe_exponents(b, scores, &last)?,
-        None => exponents(b, scores, &last)?,
+    // Only a mask can leave a query without keys.
+    let kind = match args.opt_value("attn_mask")? {
+        Some(_) => safe_exponents,
+        None => exponents,
     };
+    attend(b, scores, v, dtype, kind)
+}
+
+/// Values weighed by the softmax of the scores, as `dtype`.
+pub(super) fn attend(
+    b: B,
+    scores: ValueId,
+    v: ValueId,
+    dtype: DType,
+    exponents: fn(B, ValueId, &Arg) -> Result<Exponents>,
+) -> Result<Attention> {
+    let last = b.ints(&[-1]);
+    let e = exponents(b, scores, &last)?;
     // Dividing the product instead of the weights saves a pass over the scores.
     let sum = b.call("aten.matmul.default", &[e.values.into(), v.into()])?;
     let scale = b.call("aten.reciprocal.default", &[e.total.into()])?;

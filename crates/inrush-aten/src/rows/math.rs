@@ -35,6 +35,30 @@ fn round_decimals(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.opc(back, rounded, scale))
 }
 
+fn gcd(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    if p.is_float() || p.dtype == DType::Bool {
+        return Err(Error::input("common divisors are of integers"));
+    }
+    Ok(p.op2(S::Gcd, x[0], x[1]))
+}
+
+/// Least common multiple; zero where either number is.
+fn lcm(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    let divisor = gcd(p, x)?;
+    // Kernels divide by zero to zero.
+    let part = p.op2(S::TruncDiv, x[0], divisor);
+    // Eager's products of short numbers are as wide as C's until the sign is gone.
+    let wide = if p.dtype.size() < 4 {
+        DType::I32
+    } else {
+        p.dtype
+    };
+    let (a, b) = (p.body.cast(part, wide), p.body.cast(x[1], wide));
+    let product = p.mul(a, b);
+    let size = p.op1(S::Abs, product);
+    Ok(p.body.cast(size, p.dtype))
+}
+
 /// The larger (smaller) of two where a NaN loses.
 fn extreme_number(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     let both = p.op2(op, x[0], x[1]);
@@ -314,6 +338,10 @@ pointwise! {
         ["self", "other"] Float binary!(Copysign), "(f32[4], f32[4])";
     "aten.copysign.Scalar" "(Tensor self, Scalar other) -> Tensor"
         ["self", "other"] Float binary!(Copysign), "(f32[4], -1)";
+    "aten.gcd.default" "(Tensor self, Tensor other) -> Tensor"
+        ["self", "other"] Common |p, x| gcd(p, x), "(i64[9]{-60:60}, i64[9]{-60:60})";
+    "aten.lcm.default" "(Tensor self, Tensor other) -> Tensor"
+        ["self", "other"] Common lcm, "(i32[9]{-60:60}, i32[9]{-4:60})";
     "aten.nextafter.default" "(Tensor self, Tensor other) -> Tensor"
         ["self", "other"] Common binary!(Nextafter), "(f32[4], f32[4])";
     "aten.nan_to_num.default" "(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor"

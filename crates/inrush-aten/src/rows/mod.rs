@@ -48,6 +48,7 @@ mod slice;
 mod softmax;
 mod special;
 mod special_tables;
+mod transformer;
 mod view_backward;
 mod window;
 mod zeta;
@@ -57,6 +58,8 @@ use inrush_base::Result;
 use inrush_graph::{Type, ValueId};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
+
+pub use order::selects;
 
 /// The families. A new file adds a line here.
 const FAMILIES: &[&[Row]] = &[
@@ -104,6 +107,7 @@ const FAMILIES: &[&[Row]] = &[
     slice::ROWS,
     softmax::ROWS,
     special::ROWS,
+    transformer::ROWS,
     view_backward::ROWS,
     zeta::ROWS,
 ];

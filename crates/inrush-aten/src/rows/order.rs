@@ -115,7 +115,13 @@ impl Rows {
         let (mine, theirs) = (load(&mut body, &here, m), load(&mut body, &there, k));
         let first = self.precedes(&mut body, theirs, mine);
         let second = self.precedes(&mut body, mine, theirs);
-        let (i, j) = (body.index_value(outer[dim + 1]), body.index_value(other));
+        // Places in a block are short numbers, of which more fit into a vector.
+        let short = match e.range(block).hi {
+            ..=0x7fff_ffff => DType::I32,
+            _ => DType::I64,
+        };
+        let i = body.index_as(outer[dim + 1], short);
+        let j = body.index_as(other, short);
         let earlier = body.op(S::Lt, &[j, i]);
         let equal = body.op(S::Not, &[second]);
         let tie = body.op(S::And, &[equal, earlier]);
@@ -123,13 +129,14 @@ impl Rows {
         if let Some(k) = k {
             counts = body.op(S::And, &[counts, k]);
         }
-        let one = body.cast(counts, DType::I64);
+        let one = body.cast(counts, short);
         let rank = body.reduce(ReduceOp::Sum, one);
-        let ranks = lw.store_new(body, rank, DType::I64, &sizes);
+        let ranks = lw.store_new(body, rank, short, &sizes);
 
         let mut body = lw.body(&sizes);
         let outer = body.outer();
         let rank = body.load(&ranks, &outer);
+        let rank = body.cast(rank, DType::I64);
         let here = join(&outer, outer[dim + 1]);
         let m = inside(&mut body, here[dim]);
         let start = body.index_value(e.mul(outer[dim], block));
@@ -258,11 +265,99 @@ fn sort_meta(call: &Call) -> Result<Vec<Type>> {
     ])
 }
 
+/// Whether so many elements are found one after the other instead of by sorting the row.
+pub fn selects(k: i64) -> bool {
+    (1..=8).contains(&k)
+}
+
+/// The `k` greatest of each row, one after the other: each is the greatest of those that come after the one before it, in the
+/// order of falling values (NaN first) and rising places.
+fn greatest_few<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, k: i64) -> Vec<Tensor> {
+    let mut outer_sizes = x.sizes.clone();
+    let along = outer_sizes.remove(dim);
+    let mut out_sizes = x.sizes.clone();
+    out_sizes[dim] = lw.exprs.int(k);
+    let least = match x.dtype {
+        d if d.is_float() => Scalar::Float(f64::NEG_INFINITY),
+        DType::Bool => Scalar::Bool(false),
+        d => Scalar::Int(d.int_range().map_or(0, |r| r.0 as i64)),
+    };
+    let mut found: Vec<(Tensor, Tensor)> = Vec::new();
+    // The body of a row: an element, its place, and whether it comes after the last one found.
+    let start = |lw: &Lower<'g>, last: Option<&(Tensor, Tensor)>| {
+        let mut body = lw.body(&outer_sizes);
+        let outer = body.outer();
+        let axis = body.reduce_axes(&[along])[0];
+        let mut at = outer.clone();
+        at.insert(dim, axis);
+        let v = body.load(x, &at);
+        let place = body.index_value(axis);
+        let after = last.map(|(value, index)| {
+            let (value, index) = (body.load(value, &outer), body.load(index, &outer));
+            let below = before(&mut body, v, value);
+            let above = before(&mut body, value, v);
+            let behind = body.op(S::Gt, &[place, index]);
+            let not_above = body.op(S::Not, &[above]);
+            let equal = body.op(S::And, &[not_above, behind]);
+            body.op(S::Or, &[below, equal])
+        });
+        (body, outer, v, place, after)
+    };
+    for _ in 0..k {
+        let (mut body, .., v, _, after) = start(lw, found.last());
+        let d = body.dtype(v);
+        let candidate = match after {
+            Some(after) => {
+                let least = body.constant(least, d);
+                body.select(after, v, least)
+            }
+            None => v,
+        };
+        let best = body.reduce(ReduceOp::Max, candidate);
+        let value = lw.store_new(body, best, x.dtype, &outer_sizes);
+        let (mut body, outer, v, place, after) = start(lw, found.last());
+        let best = body.load(&value, &outer);
+        let (less, more) = (before(&mut body, v, best), before(&mut body, best, v));
+        let other = body.op(S::Or, &[less, more]);
+        let mut hit = body.op(S::Not, &[other]);
+        if let Some(after) = after {
+            hit = body.op(S::And, &[hit, after]);
+        }
+        let none = body.constant(Scalar::Int(i64::MAX), DType::I64);
+        let place = body.select(hit, place, none);
+        let index = body.reduce(ReduceOp::Min, place);
+        let index = lw.store_new(body, index, DType::I64, &outer_sizes);
+        found.push((value, index));
+    }
+    let (values, indices): (Vec<Tensor>, Vec<Tensor>) = found.into_iter().unzip();
+    [values, indices]
+        .into_iter()
+        .map(|parts| {
+            let dtype = parts[0].dtype;
+            let mut body = lw.body(&out_sizes);
+            let at = body.outer();
+            let mut outer = at.clone();
+            let which = body.index_value(outer.remove(dim));
+            let mut v = body.load(&parts[0], &outer);
+            for (j, part) in parts.iter().enumerate().skip(1) {
+                let j = body.constant(Scalar::Int(j as i64), DType::I64);
+                let here = body.op(S::Eq, &[which, j]);
+                let other = body.load(part, &outer);
+                v = body.select(here, other, v);
+            }
+            lw.store_new(body, v, dtype, &out_sizes)
+        })
+        .collect()
+}
+
 fn topk<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, "self")?;
     let dim = call.dim("dim", x.sizes.len())?;
-    let largest = call.bool("largest")?;
-    Ok(ordered(lw, &x, dim, call.int("k")?, largest))
+    let (largest, k) = (call.bool("largest")?, call.int("k")?);
+    match lw.exprs.as_int(k) {
+        Some(k) if largest && selects(k) && !x.sizes.is_empty() => Ok(greatest_few(lw, &x, dim, k)),
+        _ => Ok(ordered(lw, &x, dim, k, largest)),
+    }
 }
 
 fn topk_meta(call: &Call) -> Result<Vec<Type>> {

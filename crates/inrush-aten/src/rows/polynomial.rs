@@ -1,18 +1,16 @@
-//! Orthogonal polynomials, by their recurrences.
+//! Orthogonal polynomials, by their recurrences: a scalar operation of its own takes as many steps as the degree says, which may be
+//! a tensor.
 //!
-//! A degree that is a number is so many steps. Those of Chebyshev have closed forms, so that a degree may be a tensor: the first
-//! degrees by the recurrence, one selected, the others by angles. Degrees below zero give zero, fractions are cut off, as in
-//! eager; eager's sums overflow to NaN where these forms still say infinity.
+//! Those of Chebyshev have closed forms, which high degrees within the interval take, as in eager. Degrees below zero give zero,
+//! fractions are cut off.
 
 use super::pointwise::pointwise;
 use crate::Pw;
-use inrush_base::{DType, Result, Scalar};
+use inrush_base::{DType, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
-/// Degrees of numbers up to this one are written out.
-const LONGEST: i64 = 64;
-/// Degrees of tensors up to this one come from the recurrence.
-const NEAR: usize = 8;
+/// Degrees of Chebyshev's polynomials up to this one come from the recurrence.
+const NEAR: f64 = 8.0;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -20,6 +18,36 @@ enum Kind {
     U,
     V,
     W,
+}
+
+/// How a degree follows from the two before it: `((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`.
+struct Rule {
+    first: StmtId,
+    a: StmtId,
+    s: StmtId,
+    c: f64,
+    r: f64,
+    q: f64,
+}
+
+fn recur(p: &mut Pw, n: StmtId, rule: Rule) -> StmtId {
+    let (c, r, q) = (p.c(rule.c), p.c(rule.r), p.c(rule.q));
+    (p.body).op(S::Recurrence, &[n, rule.first, rule.a, rule.s, c, r, q])
+}
+
+/// The degree as a whole number, and whether it is one that eager counts to.
+fn degree(p: &mut Pw, n: StmtId) -> (StmtId, StmtId) {
+    let n = p.op1(S::Trunc, n);
+    let (low, high) = (p.opc(S::Ge, n, 0.0), p.opc(S::Lt, n, 9.0e18));
+    (n, p.op2(S::And, low, high))
+}
+
+/// One for odd numbers, zero for even ones.
+fn parity(p: &mut Pw, n: StmtId) -> StmtId {
+    let half = p.opc(S::Mul, n, 0.5);
+    let half = p.op1(S::Floor, half);
+    let even = p.add(half, half);
+    p.sub(n, even)
 }
 
 /// `x`, moved from the interval from 0 to 1 to that from -1 to 1 when `shifted`.
@@ -42,13 +70,16 @@ fn first(p: &mut Pw, y: StmtId, kind: Kind) -> StmtId {
     }
 }
 
-/// A quotient of two functions of an angle, `f(a * (n + shift)) / f(a * part)`; T has no denominator.
-fn ratio(p: &mut Pw, f: S, a: StmtId, n: StmtId, kind: Kind) -> StmtId {
-    let (shift, part) = match kind {
-        Kind::T => (0.0, 0.0),
-        Kind::U => (1.0, 1.0),
-        Kind::V | Kind::W => (0.5, 0.5),
+/// Any degree within the interval: a quotient of two functions of an angle, `f(a * (n + shift)) / f(a * part)`; T has no
+/// denominator.
+fn closed(p: &mut Pw, y: StmtId, n: StmtId, kind: Kind) -> StmtId {
+    let (f, shift, part) = match kind {
+        Kind::T => (S::Cos, 0.0, 0.0),
+        Kind::U => (S::Sin, 1.0, 1.0),
+        Kind::V => (S::Cos, 0.5, 0.5),
+        Kind::W => (S::Sin, 0.5, 0.5),
     };
+    let a = p.op1(S::Acos, y);
     let order = p.opc(S::Add, n, shift);
     let angle = p.mul(order, a);
     let above = p.op1(f, angle);
@@ -60,26 +91,9 @@ fn ratio(p: &mut Pw, f: S, a: StmtId, n: StmtId, kind: Kind) -> StmtId {
     p.div(above, below)
 }
 
-/// Any degree, in `f64`: trigonometric within the interval, hyperbolic outside, known values at its ends.
-fn closed(p: &mut Pw, y: StmtId, n: StmtId, kind: Kind) -> StmtId {
-    let (inner, outer) = match kind {
-        Kind::T => (S::Cos, [S::Cosh, S::Cosh]),
-        Kind::U => (S::Sin, [S::Sinh, S::Sinh]),
-        // For arguments below the interval V and W change places.
-        Kind::V => (S::Cos, [S::Cosh, S::Sinh]),
-        Kind::W => (S::Sin, [S::Sinh, S::Cosh]),
-    };
-    let size = p.op1(S::Abs, y);
-    let angle = p.op1(S::Acos, y);
-    let inside = ratio(p, inner, angle, n, kind);
-    let angle = p.op1(S::Acosh, size);
+/// At the ends of the interval: one, or as much as the degree says.
+fn at_ends(p: &mut Pw, y: StmtId, n: StmtId, kind: Kind) -> StmtId {
     let negative = p.opc(S::Lt, y, 0.0);
-    let mut outside = ratio(p, outer[0], angle, n, kind);
-    if outer[0] != outer[1] {
-        let mirrored = ratio(p, outer[1], angle, n, kind);
-        outside = p.select(negative, mirrored, outside);
-    }
-    // The ends: one, or as much as the degree says.
     let twice = p.add(n, n);
     let (one, next, double) = (p.c(1.0), p.opc(S::Add, n, 1.0), p.opc(S::Add, twice, 1.0));
     let end = match kind {
@@ -88,141 +102,105 @@ fn closed(p: &mut Pw, y: StmtId, n: StmtId, kind: Kind) -> StmtId {
         Kind::V => p.select(negative, double, one),
         Kind::W => p.select(negative, one, double),
     };
-    let at_end = p.opc(S::Eq, size, 1.0);
-    let outside = p.select(at_end, end, outside);
-    let two = p.c(2.0);
-    let odd = p.op2(S::Remainder, n, two);
+    let odd = parity(p, n);
     let odd = p.opc(S::Eq, odd, 1.0);
     let flipped = p.op2(S::And, odd, negative);
-    let minus = p.neg(outside);
-    let outside = p.select(flipped, minus, outside);
-    let is_inside = p.opc(S::Lt, size, 1.0);
-    p.select(is_inside, inside, outside)
+    let minus = p.neg(end);
+    p.select(flipped, minus, end)
 }
 
 fn chebyshev(p: &mut Pw, x: &[StmtId], kind: Kind, shifted: bool) -> Result<StmtId> {
-    if let Some(degree) = degree(p)? {
-        return Ok(by_steps(p, x[0], degree, |p, x| {
-            let y = argument(p, x, shifted);
-            (first(p, y, kind), Step::Chebyshev(p.add(y, y)))
-        }));
-    }
     let y = argument(p, x[0], shifted);
-    let n = p.op1(S::Trunc, x[1]);
+    let (n, there) = degree(p, x[1]);
+    let size = p.op1(S::Abs, y);
+    let (inside, far) = (p.opc(S::Lt, size, 1.0), p.opc(S::Gt, n, NEAR));
+    let is_closed = p.op2(S::And, inside, far);
+    let is_end = p.opc(S::Eq, size, 1.0);
+    let known = p.op2(S::Or, is_closed, is_end);
+    let zero = p.c(0.0);
+    let steps = p.select(there, n, zero);
+    let steps = p.select(known, zero, steps);
+    let twice = p.add(y, y);
+    let rule = Rule {
+        first: first(p, y, kind),
+        a: twice,
+        s: zero,
+        c: 1.0,
+        r: 0.0,
+        q: 0.0,
+    };
+    let value = recur(p, steps, rule);
+    // The cosine of a large multiple of an angle needs the angle's digits.
     let dtype = p.dtype;
     let (wide_y, wide_n) = (p.body.cast(y, DType::F64), p.body.cast(n, DType::F64));
     p.dtype = DType::F64;
-    let far = closed(p, wide_y, wide_n, kind);
+    let angular = closed(p, wide_y, wide_n, kind);
     p.dtype = dtype;
-    let mut value = p.body.cast(far, dtype);
-    let twice = p.add(y, y);
-    let (mut before, mut now) = (p.c(1.0), first(p, y, kind));
-    for k in 0..=NEAR {
-        let here = p.opc(S::Eq, n, k as f64);
-        value = p.select(here, before, value);
-        let product = p.mul(twice, now);
-        let next = p.sub(product, before);
-        before = now;
-        now = next;
-    }
-    // Neither degrees below zero nor those that are no numbers.
-    let (low, high) = (p.opc(S::Ge, n, 0.0), p.opc(S::Lt, n, 9.0e18));
-    let there = p.op2(S::And, low, high);
-    let zero = p.c(0.0);
+    let angular = p.body.cast(angular, dtype);
+    let value = p.select(is_closed, angular, value);
+    let end = at_ends(p, y, n, kind);
+    let value = p.select(is_end, end, value);
     Ok(p.select(there, value, zero))
 }
 
-/// The degree, where it is a number.
-fn degree(p: &Pw) -> Result<Option<i64>> {
-    if p.call.tensor("n").is_ok() {
-        return Ok(None);
-    }
-    let n = match p.call.scalar("n")? {
-        Scalar::Float(f) if !f.is_finite() => -1,
-        Scalar::Float(f) => f as i64,
-        s => s.as_i64(),
+/// Sums that overflow become NaN soon, as in eager, which has no numbers beyond a degree of its choice.
+fn hermite(p: &mut Pw, x: &[StmtId], factor: f64) -> Result<StmtId> {
+    let (n, there) = degree(p, x[1]);
+    let zero = p.c(0.0);
+    let steps = p.select(there, n, zero);
+    let slope = p.opc(S::Mul, x[0], factor);
+    let rule = Rule {
+        first: slope,
+        a: slope,
+        s: zero,
+        c: 0.0,
+        r: factor,
+        q: 0.0,
     };
-    match n <= LONGEST {
-        true => Ok(Some(n)),
-        false => Err(p.call.unsupported("n", "a number up to 64")),
-    }
+    let value = recur(p, steps, rule);
+    Ok(p.select(there, value, zero))
 }
 
-/// How a degree follows from the two before it.
-enum Step {
-    /// `t * now - before`, with `t` given.
-    Chebyshev(StmtId),
-    /// `2 (x * now - k * before)`.
-    HermiteH,
-    HermiteHe,
-    Laguerre,
-    Legendre,
-}
-
-/// Degree `n` from degrees 0 and 1; `start` gives the latter and the rule.
-fn by_steps<'a, 'g>(
-    p: &mut Pw<'a, 'g>,
-    x: StmtId,
-    n: i64,
-    start: impl FnOnce(&mut Pw<'a, 'g>, StmtId) -> (StmtId, Step),
-) -> StmtId {
-    if n < 1 {
-        return p.c(if n < 0 { 0.0 } else { 1.0 });
-    }
-    let (mut now, step) = start(p, x);
-    let mut before = p.c(1.0);
-    for k in 1..n {
-        let k = k as f64;
-        let next = match step {
-            Step::Chebyshev(t) => {
-                let product = p.mul(t, now);
-                p.sub(product, before)
-            }
-            Step::HermiteH => {
-                let (twice, less) = (p.add(x, x), p.opc(S::Mul, before, 2.0 * k));
-                let product = p.mul(twice, now);
-                p.sub(product, less)
-            }
-            Step::HermiteHe => {
-                let (product, less) = (p.mul(x, now), p.opc(S::Mul, before, k));
-                p.sub(product, less)
-            }
-            Step::Laguerre => {
-                let factor = p.cop(S::Sub, 1.0, x);
-                let factor = p.opc(S::Add, factor, 2.0 * k);
-                quotient(p, factor, now, before, k)
-            }
-            Step::Legendre => {
-                let factor = p.opc(S::Mul, x, 2.0 * k + 1.0);
-                quotient(p, factor, now, before, k)
-            }
-        };
-        before = now;
-        now = next;
-    }
-    now
-}
-
-/// `(factor * now - k * before) / (k + 1)`.
-fn quotient(p: &mut Pw, factor: StmtId, now: StmtId, before: StmtId, k: f64) -> StmtId {
-    let (product, less) = (p.mul(factor, now), p.opc(S::Mul, before, k));
-    let difference = p.sub(product, less);
-    p.opc(S::Div, difference, k + 1.0)
-}
-
-/// A family that has no closed form: its degrees are numbers.
-fn numbered(p: &mut Pw, x: StmtId, step: Step) -> Result<StmtId> {
-    let Some(n) = degree(p)? else {
-        return Err(p.call.unsupported("n", "a number"));
+fn laguerre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    let (n, there) = degree(p, x[1]);
+    // One at zero, whatever the degree.
+    let (zero, two) = (p.c(0.0), p.c(2.0));
+    let origin = p.opc(S::Eq, x[0], 0.0);
+    let steps = p.select(origin, zero, n);
+    let steps = p.select(there, steps, zero);
+    let one = p.cop(S::Sub, 1.0, x[0]);
+    let rule = Rule {
+        first: one,
+        a: one,
+        s: two,
+        c: 0.0,
+        r: 1.0,
+        q: 1.0,
     };
-    Ok(by_steps(p, x, n, |p, x| {
-        let one = match step {
-            Step::HermiteH => p.add(x, x),
-            Step::Laguerre => p.cop(S::Sub, 1.0, x),
-            _ => x,
-        };
-        (one, step)
-    }))
+    let value = recur(p, steps, rule);
+    Ok(p.select(there, value, zero))
+}
+
+fn legendre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    let (n, there) = degree(p, x[1]);
+    let zero = p.c(0.0);
+    // At the ends of the interval only the parity counts.
+    let size = p.op1(S::Abs, x[0]);
+    let end = p.opc(S::Eq, size, 1.0);
+    let odd = parity(p, n);
+    let steps = p.select(end, odd, n);
+    let steps = p.select(there, steps, zero);
+    let twice = p.add(x[0], x[0]);
+    let rule = Rule {
+        first: x[0],
+        a: x[0],
+        s: twice,
+        c: 0.0,
+        r: 1.0,
+        q: 1.0,
+    };
+    let value = recur(p, steps, rule);
+    Ok(p.select(there, value, zero))
 }
 
 /// Airy's function of the first kind: a power series around zero, rational functions of the phase beyond (`AIRY_*`).
@@ -349,12 +327,28 @@ pointwise! {
         ["x", "n"] Float |p, x| chebyshev(p, x, Kind::W, true), "(0.3, f32[14]{-1:9})";
     "aten.special_shifted_chebyshev_polynomial_w.n_scalar" "(Tensor x, Scalar n) -> Tensor"
         ["x", "n"] Float |p, x| chebyshev(p, x, Kind::W, true), "(f32[40]{-0.2:1.2}, 5)";
+    "aten.special_hermite_polynomial_h.default" "(Tensor x, Tensor n) -> Tensor"
+        ["x", "n"] Float |p, x| hermite(p, x, 2.0), "(f64[40]{-2:2}, i64[40]{-1:14})";
+    "aten.special_hermite_polynomial_h.x_scalar" "(Scalar x, Tensor n) -> Tensor"
+        ["x", "n"] Float |p, x| hermite(p, x, 2.0), "(0.3, f32[14]{-1:9})";
     "aten.special_hermite_polynomial_h.n_scalar" "(Tensor x, Scalar n) -> Tensor"
-        ["x"] Float |p, x| numbered(p, x[0], Step::HermiteH), "(f32[40]{-2:2}, 6)";
+        ["x", "n"] Float |p, x| hermite(p, x, 2.0), "(f32[40]{-2:2}, 5)";
+    "aten.special_hermite_polynomial_he.default" "(Tensor x, Tensor n) -> Tensor"
+        ["x", "n"] Float |p, x| hermite(p, x, 1.0), "(f64[40]{-2:2}, i64[40]{-1:14})";
+    "aten.special_hermite_polynomial_he.x_scalar" "(Scalar x, Tensor n) -> Tensor"
+        ["x", "n"] Float |p, x| hermite(p, x, 1.0), "(0.3, f32[14]{-1:9})";
     "aten.special_hermite_polynomial_he.n_scalar" "(Tensor x, Scalar n) -> Tensor"
-        ["x"] Float |p, x| numbered(p, x[0], Step::HermiteHe), "(f32[40]{-2:2}, 6)";
+        ["x", "n"] Float |p, x| hermite(p, x, 1.0), "(f32[40]{-2:2}, 5)";
+    "aten.special_laguerre_polynomial_l.default" "(Tensor x, Tensor n) -> Tensor"
+        ["x", "n"] Float laguerre, "(f64[40]{-2:9}, i64[40]{-1:14})";
+    "aten.special_laguerre_polynomial_l.x_scalar" "(Scalar x, Tensor n) -> Tensor"
+        ["x", "n"] Float laguerre, "(0.3, f32[14]{-1:9})";
     "aten.special_laguerre_polynomial_l.n_scalar" "(Tensor x, Scalar n) -> Tensor"
-        ["x"] Float |p, x| numbered(p, x[0], Step::Laguerre), "(f32[40]{-2:9}, 6)";
+        ["x", "n"] Float laguerre, "(f32[40]{-2:9}, 5)";
+    "aten.special_legendre_polynomial_p.default" "(Tensor x, Tensor n) -> Tensor"
+        ["x", "n"] Float legendre, "(f64[40]{-1.5:1.5}, i64[40]{-1:14})";
+    "aten.special_legendre_polynomial_p.x_scalar" "(Scalar x, Tensor n) -> Tensor"
+        ["x", "n"] Float legendre, "(0.3, f32[14]{-1:9})";
     "aten.special_legendre_polynomial_p.n_scalar" "(Tensor x, Scalar n) -> Tensor"
-        ["x"] Float |p, x| numbered(p, x[0], Step::Legendre), "(f32[40]{-1.5:1.5}, 6)";
+        ["x", "n"] Float legendre, "(f32[40]{-1.5:1.5}, 5)";
 }

@@ -29,6 +29,10 @@ impl Pw<'_, '_> {
 
     /// A Chebyshev series by Clenshaw's rule, highest order first; `x` is twice the argument of the polynomials.
     fn chebyshev(&mut self, x: StmtId, c: &[f64]) -> StmtId {
+        // Terms that `f32` has no digits for.
+        let least = if self.dtype == DType::F64 { 0.0 } else { 1e-10 };
+        let start = c.iter().position(|k| k.abs() > least).unwrap_or(0);
+        let c = &c[start..];
         let (mut now, mut last, mut before) = (self.c(c[0]), self.c(0.0), self.c(0.0));
         for k in &c[1..] {
             before = last;

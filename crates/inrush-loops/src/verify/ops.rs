@@ -14,7 +14,7 @@ pub(super) fn refuses(op: ScalarOp, d: DType) -> Option<&'static str> {
             d.is_float() || d.is_int(),
             "is no number (use the bit operations)",
         ),
-        FloorDiv | TruncDiv | Shl | Shr => (d.is_int(), "is no integer"),
+        FloorDiv | TruncDiv | Shl | Shr | Gcd => (d.is_int(), "is no integer"),
         And | Or | Xor | Not => (
             d.is_int() || d == DType::Bool,
             "is neither integer nor bool",
