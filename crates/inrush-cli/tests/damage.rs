@@ -128,10 +128,19 @@ fn a_full_disk_is_the_machines_fault_and_leaves_nothing() {
     let package = out.join("digits.inrush").display().to_string();
     let compile = ["compile", &model, "-o", &package];
 
-    // The C compiler cannot write its object.
-    fails(&limited(&cache, 4, &compile), 3, &["C compiler", "failed"]);
-    assert_eq!(names(&out), [""; 0]);
-    assert!(names(&cache).iter().all(|n| !n.starts_with("build-")));
+    let nothing_left = || {
+        assert_eq!(names(&out), [""; 0]);
+        assert!(names(&cache).iter().all(|n| !n.starts_with("build-")));
+    };
+    // The source for the C compiler does not fit.
+    let full = limited(&cache, 4, &compile);
+    fails(&full, 3, &["cannot write", "in the build cache"]);
+    nothing_left();
+    // Nor does a part of what is built, whichever is the first.
+    for blocks in [8, 16, 32] {
+        fails(&limited(&cache, blocks, &compile), 3, &["File too large"]);
+        nothing_left();
+    }
 
     // The kernels fit, the package with its weights does not.
     succeeds(&inrush(

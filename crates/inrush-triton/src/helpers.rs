@@ -44,9 +44,9 @@ def random_bits(k0, k1, c0, c1, c2):
         text: "\
 def gcd(a, b):
     a, b = tl.broadcast(a, b)
-    # The least number stays what it is.
+    # The least number stays what it is. A scalar has no maximum: it is made a block of one.
     a, b = tl.where(a < 0, 0 - a, a), tl.where(b < 0, 0 - b, b)
-    while tl.max((a != 0).to(tl.int32)) > 0:
+    while tl.max((a != 0).to(tl.int32) + tl.zeros([1], tl.int32)) > 0:
         rest = tl.where(a != 0, b % tl.where(a != 0, a, 1), 0)
         b = tl.where(a != 0, a, b)
         a = rest
@@ -57,13 +57,13 @@ def gcd(a, b):
         name: "recurrence",
         text: "\
 def recurrence(n, first, a, s, c, r, q):
-    # A step for all at once while any of them wants one.
+    # A step for all at once while any of them wants one. A scalar has no maximum: it is made a block of one.
     n, now = tl.broadcast(n, first + (a + s + c + r + q))
     now = tl.where(n == n, first, now)
     before = tl.where(n == n, 1.0, 1.0).to(now.dtype)
     k = before
     go = (k < n) & (now == now)
-    while tl.max(go.to(tl.int32)) > 0:
+    while tl.max(go.to(tl.int32) + tl.zeros([1], tl.int32)) > 0:
         new = ((a + k * s) * now - (c + k * r) * before) / (1.0 + k * q)
         before = tl.where(go, now, before)
         now = tl.where(go, new, now)
