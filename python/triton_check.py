@@ -117,7 +117,8 @@ def libdevice():
                 with np.errstate(all="ignore"):
                     kind = first.handle.data.dtype
                     out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
-                shape = list(out.shape)
+                # A scalar, too, lies in an array of one here.
+                shape = list(out.shape) if any(a.type.is_block() for a in args if isinstance(a, tl.tensor)) else []
                 scalar = first.type.scalar
                 return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
 

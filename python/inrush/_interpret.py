@@ -141,7 +141,8 @@ def _libdevice() -> Any:
                 kind = first.handle.data.dtype
                 out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
                 scalar = first.type.scalar
-                shape = list(out.shape)
+                # A scalar, too, lies in an array of one here.
+                shape = list(out.shape) if any(a.type.is_block() for a in args if isinstance(a, tl.tensor)) else []
                 return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
 
             return call

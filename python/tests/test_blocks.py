@@ -122,14 +122,17 @@ def model(request):
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("dtype", "dynamic"),
+    [(torch.float32, False), (torch.bfloat16, False), (torch.float32, True)],
+    ids=["float32", "bfloat16", "dynamic"],
+)
 def test_as_exact_as_eager(model, train, dtype, dynamic):
     model = model.to(dtype)
     exact = copy.deepcopy(model).double()
     compiled = torch.compile(model, backend="inrush", dynamic=dynamic, options={"strict": True})
     before = graphs()
-    for length in (16, 7, 33, 16) if dynamic else (16,):
+    for length in (16, 7, 33) if dynamic else (16,):
         x = ids(length)
         want = step(exact, exact, x, train)
         ours, theirs = error(step(compiled, model, x, train), want), error(step(model, model, x, train), want)
