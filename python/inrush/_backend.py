@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _record, _report, _shared, _tune
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _record, _report, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -173,7 +173,6 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
         _compat.correct_metadata(gm)
         graph = _kernels.rewrite(gm)
         with _compat.no_tracing():
-            _shared.share(graph)
             _layouts.split_biases(graph)
             if report.kind == "inference":
                 _layouts.channels_last(graph)

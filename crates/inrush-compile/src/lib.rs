@@ -8,6 +8,7 @@
 mod functions;
 mod gpu;
 mod library;
+mod operands;
 mod partition;
 mod roll;
 mod same;
@@ -30,6 +31,7 @@ use signature::Signature;
 pub use gpu::Retile;
 pub use inrush_kernel::block::{Pointers, Tile};
 pub use library::serves as is_library;
+pub use operands::{SharedOperands, share_operands};
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,

@@ -364,7 +364,7 @@ impl Cutter<'_> {
 
 /// Whether a called operator may change its arguments: then nothing moves across it. Higher-order and custom operators
 /// are not known well enough to say no; kernels of the user's (`triton.`) write into copies.
-fn may_write(op: &str) -> bool {
+pub fn may_write(op: &str) -> bool {
     let mut parts = op.split('.');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("aten" | "prims" | "sym" | "_operator"), Some(name), overload) => {

@@ -38,6 +38,11 @@ impl Looks {
         self.types[v.index()] = h.finish();
     }
 
+    /// Makes `v` like `w`, marks included.
+    pub fn copy(&mut self, v: ValueId, w: ValueId) {
+        self.types[v.index()] = self.types[w.index()];
+    }
+
     /// Of a call and the types of its results.
     pub fn of(&self, node: &Node) -> u64 {
         let mut h = FxHasher::default();

@@ -187,6 +187,9 @@ pub fn compile(
     if !settings.fallback_random {
         imported.draw();
     }
+    if place.gpu.is_some() {
+        imported.share_operands();
+    }
     let graph = std::mem::take(&mut imported.graph);
     let text = || graph.print();
     watch.end("import", &text);

@@ -109,6 +109,34 @@ impl Imported {
             self.called.insert(0, Some(why.into()));
         }
     }
+
+    /// Has library calls of a graph on a GPU read the first of equal values.
+    pub fn share_operands(&mut self) {
+        let called = &self.called;
+        let shared = inrush_compile::share_operands(&mut self.graph, |n| called[n].is_some());
+        let mut stays = shared.stays.iter();
+        self.nodes.retain(|_| stays.next() != Some(&false));
+        let mut stays = shared.stays.iter();
+        self.called.retain(|_| stays.next() != Some(&false));
+        for source in self.sources.values_mut() {
+            source.replace(&shared.instead);
+        }
+    }
+}
+
+impl Source {
+    /// Values stand for those at their places in `instead`.
+    fn replace(&mut self, instead: &[ValueId]) {
+        match self {
+            Source::Value(v) => *v = instead[v.index()],
+            Source::List(all) => all.iter_mut().for_each(|s| s.replace(instead)),
+            Source::Int(_)
+            | Source::Float(_)
+            | Source::Bool(_)
+            | Source::None
+            | Source::Object(_) => {}
+        }
+    }
 }
 
 struct Importer<'py> {

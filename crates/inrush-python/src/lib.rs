@@ -52,12 +52,6 @@ mod _native {
         inrush_cpu::detect().name()
     }
 
-    /// Whether a GPU's library does an operator like `aten.mm.default`.
-    #[pyfunction]
-    fn is_library(op: &str) -> bool {
-        inrush_compile::is_library(op)
-    }
-
     /// Starts what builds kernels for GPUs, in the background.
     #[pyfunction]
     fn warm_triton(py: Python<'_>) -> PyResult<()> {
