@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import math
 import os
 import struct
 import tempfile
@@ -19,6 +18,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 
+from inrush import _stand_ins
+
 _DTYPES = {
     "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
     "u32": torch.uint32, "i32": torch.int32, "u64": torch.uint64, "i64": torch.int64,
@@ -29,7 +30,7 @@ _DTYPES = {
 
 def kernel(text: str, function: str, signature: list[tuple[str, str]], constants: list[tuple[str, int]]) -> Any:
     """A kernel that :func:`launch` takes."""
-    _patch()
+    _stand_ins.patch()
     import triton
 
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
@@ -44,7 +45,7 @@ def kernel(text: str, function: str, signature: list[tuple[str, str]], constants
     finally:
         os.unlink(file.name)
     if hasattr(module, "libdevice"):
-        module.libdevice = _libdevice()
+        module.libdevice = _stand_ins.libdevice()
     constants = {**getattr(module, "CONSTANTS", {}), **dict(constants)}
     return getattr(module, function), signature, constants
 
@@ -70,7 +71,7 @@ def launch(made: Any, grid: list[int], packed: bytes) -> None:
 
 def run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
     """A kernel of the user's as Triton itself would launch it, in its first configuration: nothing is measured here."""
-    _patch()
+    _stand_ins.patch()
     from triton.runtime.interpreter import InterpretedFunction
 
     function = kernel
@@ -89,62 +90,3 @@ def _tensor(address: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 _NOTHING = torch.zeros(64, dtype=torch.uint8)
-_patched = False
-
-
-def _patch() -> None:
-    """Lets the interpreter's scalars, arrays of one element, count loops: newer versions of numpy do not convert those."""
-    global _patched
-    if _patched:
-        return
-    _patched = True
-    import triton.runtime.interpreter as interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
-
-
-def _libdevice() -> Any:
-    """The device's library of functions, which the interpreter lacks."""
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    def whole(f: Any) -> Any:
-        return np.vectorize(f, otypes=[np.float64])
-
-    def lgamma(x: float) -> float:
-        try:
-            return math.lgamma(x)
-        except (ValueError, OverflowError):
-            return math.nan if math.isnan(x) else math.inf
-
-    names = "trunc tan sinh cosh tanh expm1 log1p log10 hypot nextafter copysign fmod"
-    functions = {name: getattr(np, name) for name in names.split()}
-    functions |= {
-        "nearbyint": np.rint, "pow": np.power, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
-        "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-        "erf": whole(math.erf), "erfc": whole(math.erfc), "lgamma": whole(lgamma),
-    }  # fmt: skip
-
-    class Library:
-        def __getattr__(self, name: str) -> Any:
-            f = functions[name]
-
-            def call(*args: Any) -> Any:
-                data = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
-                first = next(a for a in args if isinstance(a, tl.tensor))
-                kind = first.handle.data.dtype
-                out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
-                scalar = first.type.scalar
-                # A scalar, too, lies in an array of one here.
-                shape = list(out.shape) if any(a.type.is_block() for a in args if isinstance(a, tl.tensor)) else []
-                return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
-
-            return call
-
-    return Library()

@@ -1,0 +1,82 @@
+"""What Triton's interpreter lacks to run the kernels that inrush writes.
+
+Needs nothing of the package: `triton_check.py` takes this file alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+
+@functools.cache
+def patch() -> None:
+    """Mends the interpreter, once."""
+    import triton.language as tl
+    import triton.runtime.interpreter as interpreter
+
+    # Scalars, arrays of one element there, count loops: newer versions of numpy do not convert those.
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+    # The result of a comparison keeps its operands' type there, and a scalar one becomes a tile of that type.
+    spread = interpreter.InterpreterBuilder.create_splat
+
+    def create_splat(self: Any, shape: Any, arg: Any) -> Any:
+        if arg.data.dtype == bool:
+            arg = interpreter.TensorHandle(arg.data, tl.int1)
+        return spread(self, shape, arg)
+
+    interpreter.InterpreterBuilder.create_splat = create_splat
+
+
+@functools.cache
+def libdevice() -> Any:
+    """The device's library of functions, which the interpreter lacks."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def whole(f: Any) -> Any:
+        return np.vectorize(f, otypes=[np.float64])
+
+    def lgamma(x: float) -> float:
+        try:
+            return math.lgamma(x)
+        except (ValueError, OverflowError):
+            return math.nan if math.isnan(x) else math.inf
+
+    names = "trunc tan sinh cosh tanh expm1 log1p log10 hypot nextafter copysign fmod"
+    functions = {name: getattr(np, name) for name in names.split()}
+    functions |= {
+        "nearbyint": np.rint, "rsqrt": lambda x: 1 / np.sqrt(x), "pow": np.power,
+        "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
+        "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+        "erf": whole(math.erf), "erfc": whole(math.erfc), "lgamma": whole(lgamma),
+    }  # fmt: skip
+
+    class Library:
+        def __getattr__(self, name: str) -> Any:
+            f = functions[name]
+
+            def call(*args: Any) -> Any:
+                data = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
+                first = next(a for a in args if isinstance(a, tl.tensor))
+                kind = first.handle.data.dtype
+                with np.errstate(all="ignore"):
+                    out = np.asarray(f(*[d.astype(kind) for d in data])).astype(kind)
+                scalar = first.type.scalar
+                # A scalar, too, lies in an array of one here.
+                shape = list(out.shape) if any(a.type.is_block() for a in args if isinstance(a, tl.tensor)) else []
+                return tl.tensor(TensorHandle(out, scalar), tl.block_type(scalar, shape) if shape else scalar)
+
+            return call
+
+    return Library()
