@@ -60,6 +60,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if frame.direct is not None:
         frame.report.direct = True
         return frame.direct
+    _compat.has_wrappers_of_aot()
     return _compat.disable(wrapped, "compiled by inrush")
 
 

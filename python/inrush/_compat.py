@@ -228,6 +228,15 @@ def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callab
     return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
 
 
+def has_wrappers_of_aot() -> None:
+    """Counts a graph whose calls pass AOTAutograd's wrappers. Dynamo's splitter of graphs for DistributedDataParallel looks there
+    whether it may call what was compiled with fake tensors, and only then notes which part of the model it was."""
+    from torch._dynamo.utils import counters
+
+    for name in ("total", "ok"):
+        counters["aot_autograd"][name] += 1
+
+
 def modes_are_active() -> bool:
     """Whether something looks at each operator that this thread runs."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
