@@ -122,6 +122,8 @@ def threads() -> None:
         except BaseException as error:
             failures.append(error)
 
+    # PyTorch looks names of backends up without a lock, and may register one twice.
+    torch._dynamo.lookup_backend("inrush")
     both = [threading.Thread(target=work, args=(f"cuda:{i}",)) for i in range(2)]
     [t.start() for t in both]
     [t.join() for t in both]
