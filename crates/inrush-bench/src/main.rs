@@ -15,6 +15,9 @@ use inrush_base::{Error, Result};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures compile time, latency, memory and errors of exported models, beside PyTorch where --peer gives one.
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask bench", arg_required_else_help = true)]

@@ -5,6 +5,9 @@ use inrush_base::{Error, ErrorKind};
 use inrush_cli::args::{Cli, Command};
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // clap prints its own message and leaves with 2 on wrong usage.
     let cli = Cli::parse();

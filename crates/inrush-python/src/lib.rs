@@ -32,6 +32,10 @@ mod shim;
 
 use pyo3::prelude::*;
 
+// Of this library alone: PyTorch and the interpreter keep theirs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// inrush's native half; use the package `inrush`.
 #[pymodule]
 mod _native {
