@@ -3,107 +3,145 @@
 use crate::function::Emitter;
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Node, Sym};
+use std::fmt::Write;
 
 impl Emitter<'_> {
     /// The text of `e`. With `each`, it is evaluated for lane `k`: the lane index and symbols that vary are per lane.
     pub(crate) fn expr(&mut self, e: Expr, each: bool) -> Result<String> {
-        self.expr_at(e, each, 0)
+        let mut out = String::with_capacity(32);
+        self.expr_at(&mut out, e, each, 0)?;
+        Ok(out)
     }
 
-    /// Levels: 0 sum, 1 factor.
-    fn expr_at(&mut self, e: Expr, each: bool, level: u8) -> Result<String> {
+    /// Adds the text of `e`. Levels: 0 sum, 1 factor.
+    fn expr_at(&mut self, out: &mut String, e: Expr, each: bool, level: u8) -> Result<()> {
         let exprs = self.exprs;
-        Ok(match exprs.node(e) {
+        // Writing to a string cannot fail.
+        match exprs.node(e) {
+            Node::Const(i64::MIN) => out.push_str("(-9223372036854775807ll-1)"),
             Node::Const(v) => {
-                if v == i64::MIN {
-                    "(-9223372036854775807ll-1)".into()
-                } else if v < 0 {
-                    format!("({v}ll)")
+                _ = if v < 0 {
+                    write!(out, "({v}ll)")
                 } else if v > i32::MAX as i64 {
-                    format!("{v}ll")
+                    write!(out, "{v}ll")
                 } else {
-                    v.to_string()
+                    write!(out, "{v}")
                 }
             }
-            Node::Sym(s) => self.sym(s, each)?,
+            Node::Sym(s) => self.sym_at(out, s, each)?,
             Node::Sum { base, terms } => {
-                let mut out = String::new();
-                for (c, t) in terms {
-                    let negative = c < 0;
-                    let k = c.unsigned_abs();
-                    let text = self.expr_at(t, each, 1)?;
-                    if !out.is_empty() || negative {
-                        out.push_str(if negative { "-" } else { "+" });
+                if level > 0 {
+                    out.push('(');
+                }
+                for (at, (c, t)) in terms.into_iter().enumerate() {
+                    if at > 0 || c < 0 {
+                        out.push(if c < 0 { '-' } else { '+' });
                     }
+                    let k = c.unsigned_abs();
                     if k != 1 {
                         let suffix = if k > i32::MAX as u64 { "ll" } else { "" };
-                        out.push_str(&format!("{k}{suffix}*"));
+                        _ = write!(out, "{k}{suffix}*");
                     }
-                    out.push_str(&text);
+                    self.expr_at(out, t, each, 1)?;
                 }
                 if base != 0 {
                     let sign = if base < 0 { "-" } else { "+" };
-                    out.push_str(&format!("{sign}{}ll", base.unsigned_abs()));
+                    _ = write!(out, "{sign}{}ll", base.unsigned_abs());
                 }
-                if level > 0 { format!("({out})") } else { out }
+                if level > 0 {
+                    out.push(')');
+                }
             }
             Node::Product(f) => {
-                let parts: Vec<String> = f
-                    .iter()
-                    .map(|t| self.expr_at(*t, each, 1))
-                    .collect::<Result<_>>()?;
-                parts.join("*")
+                for (at, t) in f.into_iter().enumerate() {
+                    if at > 0 {
+                        out.push('*');
+                    }
+                    self.expr_at(out, t, each, 1)?;
+                }
             }
-            Node::FloorDiv(a, b) => self.divide("div", "/", a, b, each)?,
-            Node::Mod(a, b) => self.divide("mod", "%", a, b, each)?,
-            Node::Min(a, b) => self.pick("<", a, b, each)?,
-            Node::Max(a, b) => self.pick(">", a, b, each)?,
-        })
+            Node::FloorDiv(a, b) => self.divide(out, "div", "/", a, b, each)?,
+            Node::Mod(a, b) => self.divide(out, "mod", "%", a, b, each)?,
+            Node::Min(a, b) => self.pick(out, "<", a, b, each)?,
+            Node::Max(a, b) => self.pick(out, ">", a, b, each)?,
+        }
+        Ok(())
+    }
+
+    /// The text of a factor.
+    fn factor(&mut self, e: Expr, each: bool) -> Result<String> {
+        let mut out = String::new();
+        self.expr_at(&mut out, e, each, 1)?;
+        Ok(out)
     }
 
     fn divide(
         &mut self,
+        out: &mut String,
         name: &'static str,
         op: &str,
         a: Expr,
         b: Expr,
         each: bool,
-    ) -> Result<String> {
+    ) -> Result<()> {
         let exprs = self.exprs;
         let (ra, rb) = (exprs.range(a), exprs.range(b));
         let plain = exprs.prove_nonneg(a) && rb.lo > 0;
         let small = plain && ra.hi <= u32::MAX as i64 && rb.hi <= u32::MAX as i64;
-        let (a, b) = (self.expr_at(a, each, 1)?, self.expr_at(b, each, 1)?);
-        Ok(if small {
+        let (a, b) = (self.factor(a, each)?, self.factor(b, each)?);
+        _ = if small {
             // 32-bit division is several times faster.
-            format!("((i64)((u32){}{op}(u32){}))", atom(&a), atom(&b))
+            write!(out, "((i64)((u32){}{op}(u32){}))", atom(&a), atom(&b))
         } else if plain {
-            format!("({}{op}{})", atom(&a), atom(&b))
+            write!(out, "({}{op}{})", atom(&a), atom(&b))
         } else {
             let f = self.helpers.index_div(name);
-            format!("{f}({a}, {b})")
-        })
+            write!(out, "{f}({a}, {b})")
+        };
+        Ok(())
     }
 
-    fn pick(&mut self, op: &str, a: Expr, b: Expr, each: bool) -> Result<String> {
-        let (a, b) = (self.expr_at(a, each, 1)?, self.expr_at(b, each, 1)?);
-        Ok(format!("({a}{op}{b}?{a}:{b})"))
+    fn pick(&mut self, out: &mut String, op: &str, a: Expr, b: Expr, each: bool) -> Result<()> {
+        let (a, b) = (self.factor(a, each)?, self.factor(b, each)?);
+        _ = write!(out, "({a}{op}{b}?{a}:{b})");
+        Ok(())
     }
 
     pub(crate) fn sym(&mut self, s: Sym, each: bool) -> Result<String> {
-        let suffix = self.suffix();
-        if self.lane.as_ref().is_some_and(|l| l.sym == s) {
-            let name = format!("{}{suffix}", self.names[&s].0);
-            return Ok(if each { format!("({name}+k)") } else { name });
+        let mut out = String::new();
+        self.sym_at(&mut out, s, each)?;
+        Ok(out)
+    }
+
+    fn sym_at(&mut self, out: &mut String, s: Sym, each: bool) -> Result<()> {
+        let Some((name, varies)) = self.names.get(&s) else {
+            return Err(self.no_symbol(s));
+        };
+        let is_lane = self.lane.as_ref().is_some_and(|l| l.sym == s);
+        let open = if is_lane && each { "(" } else { "" };
+        let close = match (is_lane, varies, each) {
+            (true, _, true) => "+k)",
+            (true, _, false) | (false, false, _) => "",
+            (false, true, true) => "[k]",
+            (false, true, false) => return Err(self.no_symbol(s)),
+        };
+        out.push_str(open);
+        out.push_str(name);
+        if let Some(l) = &self.lane
+            && l.copies > 1
+            && (is_lane || *varies)
+        {
+            _ = write!(out, "_{}", l.copy);
         }
-        match self.names.get(&s) {
-            Some((name, true)) if each => Ok(format!("{name}{suffix}[k]")),
-            Some((name, false)) => Ok(name.clone()),
-            _ => Err(Error::internal(format!(
-                "the symbol `{}` has no value here",
-                self.exprs.sym_info(s).name
-            ))),
-        }
+        out.push_str(close);
+        Ok(())
+    }
+
+    fn no_symbol(&self, s: Sym) -> Error {
+        Error::internal(format!(
+            "the symbol `{}` has no value here",
+            self.exprs.sym_info(s).name
+        ))
     }
 }
 

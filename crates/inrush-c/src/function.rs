@@ -1,7 +1,7 @@
 //! One kernel as one C function: loops, tails, scopes.
 
 use crate::fused::Fused;
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, Name};
 use crate::types::{self, each_lane};
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -25,6 +25,15 @@ pub(crate) struct Lane {
     /// Vectors that one turn of the loop handles, and which of them is spelled now.
     pub copies: u32,
     pub copy: u32,
+}
+
+/// What a value is called in C.
+#[derive(Clone, Debug)]
+pub(crate) enum Var {
+    /// A constant, or a variable that is the same in all lanes.
+    Uniform(Name),
+    /// A vector for each copy of the lanes loop: this letter and the value's number.
+    Lanes(char),
 }
 
 /// How a lanes loop is cut into full vectors and a rest.
@@ -52,8 +61,8 @@ pub(crate) struct Emitter<'a> {
     pub helpers: &'a mut Helpers,
     pub out: String,
     depth: usize,
-    /// C text of each value and whether it varies over lanes.
-    pub vars: Vec<Option<(String, bool)>>,
+    /// What each value is called.
+    pub vars: Vec<Option<Var>>,
     /// C names of symbols and whether they vary.
     pub names: FxHashMap<Sym, (String, bool)>,
     pub lane: Option<Lane>,
@@ -76,7 +85,7 @@ pub(crate) struct Emitter<'a> {
     /// The comparison that the operation in hand has made, in the size of what it compares: name and element type.
     pub raw: Option<(String, &'static str)>,
     /// By the name of a mask the comparison that it was widened or narrowed from.
-    pub raws: FxHashMap<String, (String, &'static str)>,
+    pub raws: FxHashMap<Name, (String, &'static str)>,
     pub raw_count: usize,
 }
 
@@ -167,8 +176,10 @@ impl Text for Arguments<'_> {
 
 impl Emitter<'_> {
     fn indent(&mut self) {
-        for _ in 0..self.depth {
-            self.out.push(' ');
+        const BLANKS: &str = "                                ";
+        match BLANKS.get(..self.depth) {
+            Some(blanks) => self.out.push_str(blanks),
+            None => (0..self.depth).for_each(|_| self.out.push(' ')),
         }
     }
 
@@ -487,21 +498,13 @@ impl Emitter<'_> {
         }
     }
 
-    /// What tells the names of the current copy from those of others.
-    pub(crate) fn suffix(&self) -> String {
-        match &self.lane {
-            Some(l) if l.copies > 1 => format!("_{}", l.copy),
-            _ => String::new(),
-        }
-    }
-
     /// How often a value is evaluated in one turn: a uniform one once.
     fn copies(&self, v: ValId) -> u32 {
         if self.all_copies() == 1 {
             return 1;
         }
         let def = &self.kernel.value(v).def;
-        let varies = |v: &ValId| matches!(&self.vars[v.index()], Some((_, true)));
+        let varies = |v: &ValId| matches!(self.vars[v.index()], Some(Var::Lanes(_)));
         let own = match def {
             Def::Load { buf, .. } => matches!(
                 self.kernel.buffer(*buf).role,
@@ -660,18 +663,27 @@ impl Emitter<'_> {
             .any(|s| *s == lane.sym || self.names.get(s).is_some_and(|n| n.1))
     }
 
-    pub(crate) fn var(&self, v: ValId) -> Result<(String, bool)> {
+    /// C text of a value, and whether it differs between lanes.
+    pub(crate) fn var(&mut self, v: ValId) -> Result<(Name, bool)> {
         match &self.vars[v.index()] {
-            Some((name, true)) => Ok((format!("{name}{}", self.suffix()), true)),
-            Some((text, false)) => Ok((text.clone(), false)),
+            Some(Var::Uniform(text)) => Ok((text.clone(), false)),
+            Some(Var::Lanes(letter)) => Ok((self.lanes_name(*letter, v), true)),
             None => Err(no_value(v)),
         }
+    }
+
+    /// The name of the current copy of a value that differs between lanes.
+    pub(crate) fn lanes_name(&mut self, letter: char, v: ValId) -> Name {
+        let several = self.lane.as_ref().filter(|l| l.copies > 1);
+        let copy = several.map(|l| l.copy);
+        self.helpers.variable(letter, v.0, copy)
     }
 
     /// Whether a value differs between lanes.
     pub(crate) fn varies(&self, v: ValId) -> Result<bool> {
         let var = self.vars[v.index()].as_ref();
-        var.map(|x| x.1).ok_or_else(|| no_value(v))
+        var.map(|x| matches!(x, Var::Lanes(_)))
+            .ok_or_else(|| no_value(v))
     }
 
     pub(crate) fn dtype(&self, v: ValId) -> DType {
@@ -702,13 +714,13 @@ impl Emitter<'_> {
     }
 
     /// The value as a vector.
-    pub(crate) fn vector(&mut self, v: ValId) -> Result<String> {
+    pub(crate) fn vector(&mut self, v: ValId) -> Result<Name> {
         let (text, varies) = self.var(v)?;
         if varies {
             return Ok(text);
         }
         let d = self.dtype(v);
-        Ok(self.spread_out(&text, d))
+        Ok(self.spread_out(&text, d).into())
     }
 
     /// A scalar in every lane.
@@ -734,17 +746,19 @@ impl Emitter<'_> {
         } else {
             self.out.push_str(types::scalar(d));
         }
-        let name = v.to_string();
+        let name = match varies {
+            true => self.lanes_name('v', v),
+            false => self.helpers.variable('v', v.0, None),
+        };
         self.out.push(' ');
         self.out.push_str(&name);
-        if varies {
-            let suffix = self.suffix();
-            self.out.push_str(&suffix);
-        }
         self.out.push_str(" = ");
         self.out.push_str(text);
         self.out.push_str(";\n");
-        self.vars[v.index()] = Some((name, varies));
+        self.vars[v.index()] = Some(match varies {
+            true => Var::Lanes('v'),
+            false => Var::Uniform(name),
+        });
     }
 
     fn value(&mut self, v: ValId) -> Result<()> {
@@ -755,7 +769,7 @@ impl Emitter<'_> {
         }
         match &value.def {
             Def::Const(c) => {
-                self.vars[v.index()] = Some((types::literal(*c, d), false));
+                self.vars[v.index()] = Some(Var::Uniform(types::literal(*c, d).into()));
                 Ok(())
             }
             Def::Index(e) => self.index(v, *e),
@@ -816,12 +830,12 @@ impl Emitter<'_> {
         } else {
             text
         };
-        let name = format!("{v}{}", self.suffix());
+        let name = self.lanes_name('v', v);
         self.line(format_args!(
             "{ty} {name}; {} {name}[k] = ({elem})({text});",
             each_lane(&lane.width.to_string())
         ));
-        self.vars[v.index()] = Some((v.to_string(), true));
+        self.vars[v.index()] = Some(Var::Lanes('v'));
         Ok(())
     }
 
@@ -872,15 +886,16 @@ impl Emitter<'_> {
             let w = self.width();
             let ty = self.helpers.vector("i64", w);
             let lanes = each_lane(&self.lane_count());
-            let name = format!("{name}{}", self.suffix());
+            let name = self.lanes_name('t', v);
             self.line(format_args!(
                 "{ty} {name} = {{0}}; {lanes} {{ {body} {name}[k] = t; }}"
             ));
+            self.vars[v.index()] = Some(Var::Lanes('t'));
         } else {
             self.line(format_args!("i64 {name}; {{ {body} {name} = t; }}"));
+            self.vars[v.index()] = Some(Var::Uniform(name.as_str().into()));
         }
-        self.names.insert(sym, (name.clone(), varies));
-        self.vars[v.index()] = Some((name, varies));
+        self.names.insert(sym, (name, varies));
         Ok(())
     }
 

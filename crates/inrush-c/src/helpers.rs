@@ -43,6 +43,8 @@ pub(crate) struct Helpers {
     is_used: Vec<bool>,
     /// What the requests that are being answered have asked for so far, innermost last.
     open: Vec<Marks>,
+    /// By letter, number and copy of the lanes loop: names of variables, which are the same in all kernels.
+    variables: FxHashMap<(char, u32, Option<u32>), Name>,
 }
 
 impl Helpers {
@@ -55,6 +57,16 @@ impl Helpers {
                 self.made[at as usize].helper.clone()
             })
             .collect()
+    }
+
+    /// The variable of this letter and number, in this copy of the lanes loop where there are several.
+    pub(crate) fn variable(&mut self, letter: char, number: u32, copy: Option<u32>) -> Name {
+        let make = || match copy {
+            Some(copy) => format!("{letter}{number}_{copy}").into(),
+            None => format!("{letter}{number}").into(),
+        };
+        let known = self.variables.entry((letter, number, copy));
+        known.or_insert_with(make).clone()
     }
 
     /// The kernel at hand uses the helper at this position, and what that needs.
@@ -94,8 +106,11 @@ impl Helpers {
         make: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
         if let Some((name, marks)) = self.known.get(&request) {
-            let (name, marks) = (name.clone(), marks.clone());
-            marks.into_iter().for_each(|at| self.mark(at));
+            let name = name.clone();
+            // Most often the kernel uses all of them already, and nobody watches.
+            if !self.open.is_empty() || marks.iter().any(|at| !self.is_used[*at as usize]) {
+                marks.clone().into_iter().for_each(|at| self.mark(at));
+            }
             return name;
         }
         let (name, marks) = self.watch(make);

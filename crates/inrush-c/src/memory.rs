@@ -1,6 +1,7 @@
 //! Loads and stores: contiguous, strided, gathered, masked, partial.
 
 use crate::function::Emitter;
+use crate::helpers::Name;
 use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};
@@ -93,7 +94,11 @@ impl Emitter<'_> {
         let mask = mask.map(|m| self.var(m)).transpose()?;
         let kind = self.access(offset);
         let own = self.per_lane(buf);
-        let fill = types::literal(fill, d.compute());
+        // Only masks ask for it.
+        let fill = match mask {
+            Some(_) => types::literal(fill, d.compute()),
+            None => String::new(),
+        };
         let mask_varies = mask.as_ref().is_some_and(|m| m.1);
         if kind == Access::Uniform && !mask_varies && !own {
             let at = self.expr(offset, false)?;
@@ -108,7 +113,6 @@ impl Emitter<'_> {
         let elem = types::memory(d);
         let raw_ty = self.helpers.vector(elem, w);
         let count = self.lane.as_ref().and_then(|l| l.count.clone());
-        let lanes = self.lane_count();
         // The bits as they lie in memory, as one expression or filled in lane by lane.
         let whole = if let Some((array, lo)) = self.tiles.get(&v) {
             let (copies, copy) = self.lane.as_ref().map_or((1, 0), |l| (l.copies, l.copy));
@@ -181,7 +185,7 @@ impl Emitter<'_> {
                     Some((m, false)) => format!("if ({m}) "),
                     None => String::new(),
                 };
-                let name = format!("m{}{}", v.0, self.suffix());
+                let name = self.lanes_name('m', v);
                 let each = format!("{guard}{name}[k] = {buf}[{at}];");
                 let near =
                     !own && mask.is_none() && count.is_none() && self.mostly_contiguous(offset);
@@ -191,7 +195,10 @@ impl Emitter<'_> {
                         "{raw_ty} {name} = {{0}}; {{ i64 p, q; {{ const i32 k = 0; p = {at}; }} {{ const i32 k = {w} - 1; q = {at}; }} \
                          if (q - p == {w} - 1) {name} = *(const {raw_ty}u *)({buf} + p); else for (i32 k = 0; k < {w}; k++) {each} }}"
                     ),
-                    false => format!("{raw_ty} {name} = {{0}}; {} {each}", each_lane(&lanes)),
+                    false => {
+                        let lanes = each_lane(&self.lane_count());
+                        format!("{raw_ty} {name} = {{0}}; {lanes} {each}")
+                    }
                 };
                 self.line(text.as_str());
                 let value = self.widen_vector(&name, d);
@@ -364,7 +371,7 @@ impl Emitter<'_> {
                     picked
                 }
             } else {
-                text
+                text.to_string()
             };
             let raw = self.narrow(&text, d);
             self.line(format_args!("{guard}{buf}[{at}] = {raw};"));
@@ -427,7 +434,7 @@ impl Emitter<'_> {
         value: &str,
         varies: bool,
         mode: StoreMode,
-        mask: Option<(String, bool)>,
+        mask: Option<(Name, bool)>,
     ) -> Result<()> {
         let d = self.kernel.buffer(buf).dtype;
         if self.per_lane(buf) {

@@ -1,12 +1,14 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::Emitter;
+use crate::function::{Emitter, Var};
+use crate::helpers::Name;
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
+use smallvec::SmallVec;
 
 impl Emitter<'_> {
     pub(crate) fn op(&mut self, v: ValId, op: ScalarOp, args: &[ValId]) -> Result<()> {
@@ -21,11 +23,13 @@ impl Emitter<'_> {
         };
         let raw = self.raw.take();
         self.declare(v, &text, varies);
-        let (name, _) = self.var(v)?;
-        match raw {
-            Some(raw) => self.raws.insert(name, raw),
-            None => self.raws.remove(&name),
-        };
+        if raw.is_some() || !self.raws.is_empty() {
+            let (name, _) = self.var(v)?;
+            match raw {
+                Some(raw) => self.raws.insert(name, raw),
+                None => self.raws.remove(&name),
+            };
+        }
         Ok(())
     }
 
@@ -63,13 +67,13 @@ impl Emitter<'_> {
                 self.next_copy();
             }
             x.push(self.vector(arg)?);
-            y.push(format!("{v}{}", self.suffix()));
+            y.push(self.lanes_name('v', v));
         }
         let ty = self.helpers.vector("f32", w);
         let (args, names) = (x.join(", "), y.join(", "));
         let places = y.join(", &");
         self.line(format_args!("{ty} {names}; {f}({args}, &{places});"));
-        self.vars[v.index()] = Some((v.to_string(), true));
+        self.vars[v.index()] = Some(Var::Lanes('v'));
         Ok(true)
     }
 
@@ -100,10 +104,10 @@ impl Emitter<'_> {
     }
 
     fn scalar_op(&mut self, op: ScalarOp, args: &[ValId]) -> Result<String> {
-        let x: Vec<String> = args
-            .iter()
-            .map(|a| self.var(*a).map(|v| v.0))
-            .collect::<Result<_>>()?;
+        let mut x: SmallVec<[Name; 4]> = SmallVec::new();
+        for a in args {
+            x.push(self.var(*a)?.0);
+        }
         let d = self.dtype(*args.last().unwrap_or(&ValId(0)));
         let elem = types::scalar(d);
         let float = is_float(elem);
@@ -151,7 +155,7 @@ impl Emitter<'_> {
             ScalarOp::Sign => format!("({elem})(({0} > 0) - ({0} < 0))", x[0]),
             ScalarOp::Copysign => format!("__builtin_copysign{suffix}({}, {})", x[0], x[1]),
             ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round if !float => {
-                x[0].clone()
+                x[0].to_string()
             }
             ScalarOp::Floor => builtin("floor"),
             ScalarOp::Ceil => builtin("ceil"),
@@ -206,10 +210,10 @@ impl Emitter<'_> {
                 format!("{cond} ? {a} : {b}")
             });
         }
-        let x: Vec<String> = args
-            .iter()
-            .map(|a| self.vector(*a))
-            .collect::<Result<_>>()?;
+        let mut x: SmallVec<[Name; 4]> = SmallVec::new();
+        for a in args {
+            x.push(self.vector(*a)?);
+        }
         if d == DType::Bool {
             return logic(op, &x).ok_or_else(|| unsupported(op, d));
         }
@@ -240,7 +244,7 @@ impl Emitter<'_> {
                 let m = sign_mask(self);
                 format!("({ty})(({int_ty}){} & ~{m})", x[0])
             }
-            ScalarOp::Abs if d.is_unsigned() => x[0].clone(),
+            ScalarOp::Abs if d.is_unsigned() => x[0].to_string(),
             ScalarOp::Abs => format!("({0} ^ ({0} < 0)) - ({0} < 0)", x[0]),
             // Every lane by the same number of bits, which is in range.
             ScalarOp::Shl if self.is_count(args[1], d) => infix("<<"),
@@ -320,7 +324,7 @@ impl Emitter<'_> {
             }
             ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc | ScalarOp::Round => {
                 if !float {
-                    return Ok(x[0].clone());
+                    return Ok(x[0].to_string());
                 }
                 let which = match op {
                     ScalarOp::Round => "rint",
@@ -509,7 +513,7 @@ impl Emitter<'_> {
             return Err(Error::unsupported(format!("the bits of {from} as {to}")));
         }
         let w = if varies { self.width() } else { 1 };
-        let mut x = x;
+        let mut x = x.to_string();
         if from.is_narrow_float() {
             let f = self.helpers.half(from.name(), true, w, self.caps);
             x = format!("{f}({x})");
@@ -535,7 +539,7 @@ impl Emitter<'_> {
 }
 
 /// Operations on bools as masks.
-fn logic(op: ScalarOp, x: &[String]) -> Option<String> {
+fn logic(op: ScalarOp, x: &[Name]) -> Option<String> {
     let (a, b) = (&x[0], x.get(1));
     let b = || b.cloned();
     Some(match op {

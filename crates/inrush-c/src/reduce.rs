@@ -121,7 +121,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn update(&mut self, a: AccId, value: ValId) -> Result<()> {
-        let acc = self.kernel.accs[a.index()].clone();
+        let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);
         if op.is_arg() {
             return self.update_arg(a, value, acc.index);
@@ -149,7 +149,7 @@ impl Emitter<'_> {
             let sel = self.helpers.select(elem, w, self.caps);
             let neutral = self.neutral(op, d);
             let neutral = self.spread_out(&neutral, d);
-            x = format!("{sel}({live}({c}), {x}, {neutral})");
+            x = format!("{sel}({live}({c}), {x}, {neutral})").into();
         }
         let name = format!("{a}_{copy}");
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.

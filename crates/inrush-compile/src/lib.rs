@@ -237,7 +237,11 @@ impl Run<'_> {
                         Ok(plan)
                     }
                     // Blocks that do not repeat in the plan are compiled one by one.
-                    Err(plan) => inrush_sched::schedule(lowered(&plan.loops.exprs)?, caps, sched),
+                    Err(plan) => {
+                        let exprs = plan.loops.exprs;
+                        let whole = inrush_aten::decompose(Graph { exprs, ..whole })?;
+                        inrush_sched::schedule(inrush_aten::lower(whole)?, caps, sched)
+                    }
                 }
             },
             |p| p.print(),

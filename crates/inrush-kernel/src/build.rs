@@ -10,6 +10,7 @@ use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::cell::LazyCell;
 
 /// Indirect indices are numbered from here on; no kernel has that many axes.
 const INDIRECT_POSITION: u32 = 1000;
@@ -223,6 +224,8 @@ impl<'a> Builder<'a> {
                     stores.push((self.storage_of(*buf), *offset, plain));
                 }
             }
+            // Only bodies that store ask for it.
+            let reads = LazyCell::new(|| self.loads_of(nest));
             let mut conflict = false;
             let mut mergeable = same
                 && !own.is_empty()
@@ -246,10 +249,10 @@ impl<'a> Builder<'a> {
                             (conflict, mergeable) = (true, false);
                         }
                         // Reads of the nest's own bodies must see the old contents.
-                        for (b, offset) in self.loads_of(nest) {
-                            if b == storage(*buf) {
+                        for (b, offset) in reads.iter() {
+                            if *b == storage(*buf) {
                                 conflict = true;
-                                mergeable &= offset == at_point;
+                                mergeable &= *offset == at_point;
                             }
                         }
                     }

@@ -33,7 +33,7 @@ pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> R
     }
     let live = liveness(&builder);
     let bit = builder.bits[&n.sym];
-    let width = lanes::width(caps, lanes::dtypes(&builder, &live, bit));
+    let width = lanes::width(caps, &lanes::kinds(&builder, &live), bit);
     let (choice, role) = if width < 2 {
         (Lanes::None, Role::Serial)
     } else {

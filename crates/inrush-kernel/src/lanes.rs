@@ -57,10 +57,10 @@ pub(crate) struct Live {
     pub effects: Vec<Vec<bool>>,
 }
 
-/// Lanes of a loop that evaluates values of these dtypes: a vector register of the widest type that does real work.
-pub(crate) fn width(caps: &Caps, dtypes: impl Iterator<Item = DType>) -> u32 {
+/// Lanes of a loop over the axes of `bits`: a vector register of the widest type that does real work.
+pub(crate) fn width(caps: &Caps, kinds: &[(u64, DType)], bits: u64) -> u32 {
     let (mut float, mut other) = (0, 1);
-    for d in dtypes {
+    for (_, d) in kinds.iter().filter(|k| k.0 & bits != 0) {
         if d.is_float() {
             float = float.max(d.compute().size());
         } else {
@@ -71,26 +71,28 @@ pub(crate) fn width(caps: &Caps, dtypes: impl Iterator<Item = DType>) -> u32 {
     caps.lanes(bytes) as u32
 }
 
-/// dtypes of the live values and stores that depend on `bits`.
-pub(crate) fn dtypes<'b>(
-    b: &'b Builder,
-    live: &'b Live,
-    bits: u64,
-) -> impl Iterator<Item = DType> + 'b {
-    let stored = (b.nests.iter().zip(&live.effects)).flat_map(move |(nest, live)| {
-        (nest.effects.iter().zip(live)).filter_map(move |(e, l)| match &e.kind {
-            EffectKind::Store { offset, value, .. } if *l && b.expr_bits(*offset) & bits != 0 => {
-                Some(b.values[value.index()].dtype)
+/// Bits of the axes that live values and stores depend on, with their dtypes: each pair once, and they are few.
+pub(crate) fn kinds(b: &Builder, live: &Live) -> Vec<(u64, DType)> {
+    let mut out = Vec::new();
+    let mut add = |bits: u64, dtype: DType| {
+        if !out.contains(&(bits, dtype)) {
+            out.push((bits, dtype));
+        }
+    };
+    for (nest, live) in b.nests.iter().zip(&live.effects) {
+        for (e, _) in nest.effects.iter().zip(live).filter(|(_, l)| **l) {
+            if let EffectKind::Store { offset, value, .. } = &e.kind {
+                add(b.expr_bits(*offset), b.values[value.index()].dtype);
             }
-            _ => None,
-        })
-    });
-    let computed = (0..b.values.len())
-        .filter(move |v| live.values[*v] && b.infos[*v].bits & bits != 0)
+        }
+    }
+    for (v, value) in b.values.iter().enumerate() {
         // Indices and masks follow the width of what they serve.
-        .filter(|v| !matches!(b.values[*v].def, Def::Indirect { .. } | Def::Index(_)))
-        .map(|v| b.values[v].dtype);
-    stored.chain(computed)
+        if live.values[v] && !matches!(value.def, Def::Indirect { .. } | Def::Index(_)) {
+            add(b.infos[v].bits, value.dtype);
+        }
+    }
+    out
 }
 
 /// Whether a value is a function that targets spell out instead of calling: a chain of dependent operations, which leaves
@@ -286,7 +288,13 @@ fn points(exprs: &Exprs, axes: &[Axis]) -> f64 {
 pub(crate) type OwnAxis = (usize, u32, f64);
 
 /// The best axis of a nest's own.
-fn own_axis(b: &Builder, live: &Live, at: usize, caps: &Caps) -> Option<OwnAxis> {
+fn own_axis(
+    b: &Builder,
+    live: &Live,
+    kinds: &[(u64, DType)],
+    at: usize,
+    caps: &Caps,
+) -> Option<OwnAxis> {
     let nest: &Nest = &b.nests[at];
     let exprs = &b.loops.exprs;
     let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());
@@ -295,7 +303,7 @@ fn own_axis(b: &Builder, live: &Live, at: usize, caps: &Caps) -> Option<OwnAxis>
         if nest.ordered && i >= first_reduction {
             continue;
         }
-        let w = width(caps, dtypes(b, live, b.bits[&axis.sym]));
+        let w = width(caps, kinds, b.bits[&axis.sym]);
         let worth = if w < 2 {
             0.0
         } else {
@@ -318,8 +326,9 @@ pub(crate) fn choose(
     caps: &Caps,
 ) -> (Lanes, Vec<Option<OwnAxis>>) {
     let exprs = &b.loops.exprs;
+    let kinds = kinds(b, live);
     let axes: Vec<Option<OwnAxis>> = (0..b.nests.len())
-        .map(|n| own_axis(b, live, n, caps))
+        .map(|n| own_axis(b, live, &kinds, n, caps))
         .collect();
     let own: f64 = axes.iter().flatten().map(|x| x.2).sum();
     let mut best = (Lanes::None, 0.0);
@@ -327,7 +336,7 @@ pub(crate) fn choose(
         best = (Lanes::Own, own);
     }
     for (i, axis) in shared.iter().enumerate() {
-        let w = width(caps, dtypes(b, live, b.bits[&axis.sym]));
+        let w = width(caps, &kinds, b.bits[&axis.sym]);
         if w < 2 {
             continue;
         }

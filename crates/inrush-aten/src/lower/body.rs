@@ -7,6 +7,9 @@ use inrush_expr::{Expr, Exprs};
 use inrush_loops::{Axis, Body, BufId, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
 use smallvec::SmallVec;
 
+/// Statements that most bodies have room for.
+const STMTS: usize = 8;
+
 /// A body in the making. Outer axes are fixed at the start; reduction axes are added with [`BodyBuilder::reduce_axes`].
 pub struct BodyBuilder<'g> {
     pub exprs: &'g Exprs,
@@ -30,9 +33,10 @@ impl<'g> BodyBuilder<'g> {
             body: Body {
                 outer: axes.len(),
                 axes,
+                stmts: Vec::with_capacity(STMTS),
                 ..Body::default()
             },
-            dtypes: Vec::new(),
+            dtypes: Vec::with_capacity(STMTS),
         }
     }
 

@@ -129,11 +129,16 @@ pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Marks)> {
     let mut reached: Vec<Mark> = Vec::with_capacity(marks.len());
     // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
     let demands = Demands::default();
+    // Most nodes give one body with one buffer.
+    let count = graph.nodes.len() + graph.nodes.len() / 8;
     let mut lw = Lower {
         graph: &graph,
         exprs: &graph.exprs,
         loops: Loops {
             name: graph.name.clone(),
+            buffers: Vec::with_capacity(graph.inputs.len() + count),
+            nodes: Vec::with_capacity(count),
+            origins: Vec::with_capacity(count),
             ..Loops::default()
         },
         tensors: vec![None; graph.values.len()],
