@@ -139,7 +139,7 @@ def filled(tmp_path_factory):
     return folder / "cache", run
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "one bit", "no permission"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "one bit", "no permission", "a folder"])
 def test_damaged_entries(filled, damage, tmp_path):
     """Another process finds every file of the cache damaged, and compiles anew."""
     original, run = filled
@@ -156,6 +156,9 @@ def test_damaged_entries(filled, damage, tmp_path):
             file.write_bytes(content)
         elif damage == "no permission":
             file.chmod(0)
+        elif damage == "a folder":
+            file.unlink()
+            (file / "inside").mkdir(parents=True)
     run(cache)
 
 

@@ -81,6 +81,8 @@ impl Cache {
             .to_path_buf();
         fs::create_dir_all(&parent).map_err(|e| self.fail("create", &parent, e))?;
         let lock_path = path.with_extension("lock");
+        let vacate = |p: &Path| vacate(p).map_err(|e| self.fail("replace", p, e));
+        vacate(&lock_path)?;
         let lock = File::create(&lock_path).map_err(|e| self.fail("create", &lock_path, e))?;
         // A file system without locks only costs a second build.
         let locked = lock.lock().is_ok();
@@ -98,6 +100,8 @@ impl Cache {
         fs::write(&sum, digest.to_hex().as_bytes()).map_err(|e| self.fail("write", &sum, e))?;
         // The sum goes first: an entry without a matching sum is damaged, never trusted.
         let sum_path = path.with_extension("sum");
+        vacate(&sum_path)?;
+        vacate(&path)?;
         fs::rename(&sum, &sum_path).map_err(|e| self.fail("write", &sum_path, e))?;
         fs::rename(&built, &path).map_err(|e| self.fail("write", &path, e))?;
         let _ = fs::remove_file(&lock_path);
@@ -164,6 +168,14 @@ impl Cache {
             .collect();
         files.sort();
         files
+    }
+}
+
+/// Removes a folder that lies where a file belongs, which is damage like any other.
+fn vacate(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        _ => Ok(()),
     }
 }
 
