@@ -222,6 +222,11 @@ def graph_cache(folder: str | None) -> Iterator[None]:
         _caches.folder = before
 
 
+# Operators that do nothing but raise; PyTorch drops those that it does not know to have an effect, and with them the errors.
+for _raises in (torch.ops.aten._linalg_check_errors.default, torch.ops.aten._assert_async.default):
+    torch.fx.node.has_side_effect(_raises)
+
+
 def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured."""
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])

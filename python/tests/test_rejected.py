@@ -11,6 +11,10 @@ def ints(*values):
     return torch.tensor(values)
 
 
+def floats(*values):
+    return torch.tensor(values)
+
+
 # Name: the function, its arguments.
 SHAPES = {
     "matmul": (lambda a, b: a @ b, ones(2, 3), ones(2, 3)),
@@ -49,6 +53,7 @@ SHAPES = {
     "topk": (lambda a: a.topk(9), ones(4)),
     "probability": (lambda a: F.dropout(a, 2.0), ones(4)),
     "maximum of nothing": (lambda a: a.max(), ones(0)),
+    "side": (lambda a: torch.searchsorted(a, a, side="middle"), ones(3)),
 }
 DTYPES = {
     "matmul": (lambda a, b: a @ b, ones(2, 2), ones(2, 2).double()),
@@ -101,6 +106,20 @@ VALUES = {
     "power": (lambda a: a**-1, ints(1, 2)),
     "repeats": (lambda a, i: a.repeat_interleave(i), ones(2), ints(1, -1)),
     "counts": (lambda i: i.bincount(), ints(-1, 2)),
+    "bags": (lambda a, i: F.embedding_bag(ints(0, 1, 2), a, i), ones(4, 2), ints(0, 5)),
+    "probabilities": (torch.bernoulli, floats(0.5, 1.5)),
+    "probabilities that are no numbers": (torch.bernoulli, floats(0.5, float("nan"))),
+    "probabilities in place": (lambda a, p: a.clone().bernoulli_(p), ones(2), floats(0.5, -0.5)),
+    "cross entropy": (F.binary_cross_entropy, floats(0.5, 1.5), floats(0.0, 1.0)),
+    "cross entropy of no number": (F.binary_cross_entropy, floats(0.5, float("nan")), floats(0.0, 1.0)),
+    "binary targets": (F.binary_cross_entropy, floats(0.5, 0.5), floats(0.0, 2.0)),
+    "weights": (lambda p: torch.multinomial(p, 1), floats(-1.0, 2.0)),
+    "weights of nothing": (lambda p: torch.multinomial(p, 1), floats(0.0, 0.0)),
+    "weights without end": (lambda p: torch.multinomial(p, 3, replacement=True), floats(1.0, float("inf"))),
+    "deviations": (lambda s: torch.normal(0.0, s), floats(1.0, -1.0)),
+    "inverse": (torch.linalg.inv, torch.zeros(3, 3)),
+    "cholesky": (torch.linalg.cholesky, -torch.eye(3)),
+    "assertion": (lambda a: (torch._assert_async(a.sum() > 5), a + 1)[1], ones(3)),
 }
 ARGUMENTS = {
     "too few": (lambda a, b: a + b, ones(2)),

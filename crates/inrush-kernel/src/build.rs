@@ -567,8 +567,13 @@ impl Lowering<'_, '_> {
                 "index out of range for a dimension of size {}",
                 self.b.exprs().show(*size)
             )),
-            // On GPUs eager does not raise either: the quotient means nothing there.
-            loops::Check::Divisor(_) if self.b.reuse != Reuse::Nest => None,
+            // On GPUs eager does not raise either, or stops the device: the result means nothing there.
+            loops::Check::Divisor(_) | loops::Check::Value(_) if self.b.reuse != Reuse::Nest => {
+                None
+            }
+            loops::Check::Value(_) => {
+                Some("RuntimeError: a value that the operator does not take".into())
+            }
             loops::Check::Divisor(_) => {
                 Some("ZeroDivisionError: an integer is divided by zero".into())
             }

@@ -126,6 +126,8 @@ pub enum Check {
     Index(Option<OriginId>),
     /// An integer was divided by zero: the value is 0 where it was not, and the extent is 2 so that the symbol stays.
     Divisor(Option<OriginId>),
+    /// An argument's element is none that the operator takes; in numbers as [`Check::Divisor`].
+    Value(Option<OriginId>),
 }
 
 impl Check {
@@ -133,7 +135,7 @@ impl Check {
     pub fn origin(self) -> Option<OriginId> {
         match self {
             Check::None => None,
-            Check::Index(o) | Check::Divisor(o) => o,
+            Check::Index(o) | Check::Divisor(o) | Check::Value(o) => o,
         }
     }
 
@@ -143,6 +145,7 @@ impl Check {
             Check::None => Check::None,
             Check::Index(o) => Check::Index(o.or(origin)),
             Check::Divisor(o) => Check::Divisor(o.or(origin)),
+            Check::Value(o) => Check::Value(o.or(origin)),
         }
     }
 }

@@ -256,6 +256,12 @@ impl<'py> Importer<'py> {
         let name = name_of(node)?;
         let source = match meta(node, intern!(py, "val"))? {
             Some(val) => self.results(&name, &val, &mut outs, 0)?,
+            // Operators around others (random states, say) are traced without metadata; what reads them has some again.
+            None if node.getattr(intern!(py, "users"))?.is_truthy()? => {
+                let ty = Type::Opaque("result without metadata".into());
+                outs.push(self.out.graph.add_value(&name, ty));
+                Source::Value(outs[0])
+            }
             None => Source::None,
         };
         let flat = matches!(&source, Source::List(l)

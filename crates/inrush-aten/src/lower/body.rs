@@ -192,16 +192,28 @@ impl<'g> BodyBuilder<'g> {
         let dtype = self.dtype(b);
         let zero = self.constant(Scalar::Int(0), dtype);
         let bad = self.op(ScalarOp::Eq, &[b, zero]);
+        self.unless(bad, b, Check::Divisor(None))
+    }
+
+    /// `x`; a call fails where `holds` is false.
+    pub fn assured(&mut self, x: StmtId, holds: StmtId) -> StmtId {
+        let bad = self.op(ScalarOp::Not, &[holds]);
+        self.unless(bad, x, Check::Value(None))
+    }
+
+    /// `x`; a call fails with the message of `check` where `bad` is true.
+    fn unless(&mut self, bad: StmtId, x: StmtId, check: Check) -> StmtId {
         let (two, none) = (
             self.constant(Scalar::Int(2), DType::I64),
             self.constant(Scalar::Int(0), DType::I64),
         );
         let v = self.select(bad, two, none);
-        let checked = self.checked(v, self.exprs.int(2), false, Check::Divisor(None), None);
+        let checked = self.checked(v, self.exprs.int(2), false, check, None);
         // It is zero wherever the call goes on; adding it makes the check a part of the value.
         let v = self.index_value(checked);
+        let dtype = self.dtype(x);
         let v = self.cast(v, dtype);
-        self.op(ScalarOp::Add, &[b, v])
+        self.op(ScalarOp::Add, &[x, v])
     }
 
     fn checked(

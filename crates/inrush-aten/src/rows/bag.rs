@@ -132,6 +132,7 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         offsets = b.narrow(offsets, 0, zero, bags)?;
     }
     let kind = b.dtype(offsets)?;
+    let offsets = b.between(offsets, b.int(0), count.into())?;
     let bag_of = bag_of(b, offsets, count)?;
     let mut rows = rows_of(b, weight, indices)?;
     rows = b.widen(rows)?;

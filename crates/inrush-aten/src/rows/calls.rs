@@ -40,6 +40,14 @@ impl Builder<'_> {
         self.call("aten.where.self", &[mask.into(), x.into(), y.into()])
     }
 
+    /// `x`, each element of which has to lie from `low` to `high`.
+    pub(super) fn between(&mut self, x: ValueId, low: Arg, high: Arg) -> Result<ValueId> {
+        let above = self.call("aten.ge.Scalar", &[x.into(), low])?;
+        let below = self.call("aten.le.Scalar", &[x.into(), high])?;
+        let holds = self.call("aten.logical_and.default", &[above.into(), below.into()])?;
+        self.call("inrush.assured.default", &[x.into(), holds.into()])
+    }
+
     /// `mask ? x : c`.
     pub(super) fn select_or(&mut self, mask: ValueId, x: ValueId, c: f64) -> Result<ValueId> {
         self.call(

@@ -115,9 +115,11 @@ fn weighted(b: B, args: &Args, loss: ValueId) -> Result<ValueId> {
     }
 }
 
-/// `-(t log x + (1 - t) log(1 - x))`, logarithms not below -100.
+/// `-(t log x + (1 - t) log(1 - x))`, logarithms not below -100; of numbers from 0 to 1.
 fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
+    let x = b.between(x, Arg::Float(0.0), Arg::Float(1.0))?;
+    let t = b.between(t, Arg::Float(0.0), Arg::Float(1.0))?;
     let log = unary(b, "aten.log.default", x)?;
     let log = by(b, "aten.clamp_min.default", log, -100.0)?;
     let minus = unary(b, "aten.neg.default", x)?;

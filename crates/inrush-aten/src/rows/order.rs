@@ -484,7 +484,8 @@ fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec
         true => match call.opt_str("side")? {
             Some("right") => true,
             Some("left") => false,
-            _ => call.bool("right")?,
+            Some(_) => return Err(Error::input("argument `side`: `left` or `right`")),
+            None => call.bool("right")?,
         },
         false => call.bool("right")?,
     };

@@ -302,6 +302,7 @@ fn bernoulli(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     floats(dtype)?;
     let u = Draw::new(args)?.uniform(b, &t.sizes, dtype.compute())?;
     let p = b.widen(p)?;
+    let p = b.between(p, Arg::Float(0.0), Arg::Float(1.0))?;
     let hit = b.call("aten.lt.Tensor", &[u.into(), p.into()])?;
     done(b, hit, t.dtype)
 }
@@ -439,6 +440,7 @@ fn normal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let scaled = match std {
         Some(s) => {
             let s = b.widen(s)?;
+            let s = b.between(s, Arg::Float(0.0), Arg::Float(f64::INFINITY))?;
             b.mul(n, s)?
         }
         None => {
@@ -522,6 +524,14 @@ fn multinomial(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let Some((categories, rows)) = t.sizes.split_last() else {
         return Err(Error::input("weights need one dimension or two"));
     };
+    let most = match dtype {
+        DType::F64 => f64::MAX,
+        _ => f32::MAX as f64,
+    };
+    let weights = b.between(weights, Arg::Float(0.0), Arg::Float(most))?;
+    let whole = b.sum(weights, &[-1], true)?;
+    let some = b.by("aten.gt.Scalar", whole, 0.0)?;
+    let weights = b.call("inrush.assured.default", &[weights.into(), some.into()])?;
     if !args.bool("replacement")? {
         if b.exprs.prove_lt(*categories, count) {
             return Err(Error::input("more samples than categories"));

@@ -155,6 +155,7 @@ impl Run<'_> {
                 if *check != Check::None && active && !(0..n).contains(&i) {
                     return Err(Error::input(match check {
                         Check::Divisor(_) => "an integer is divided by zero".into(),
+                        Check::Value(_) => "a value that the operator does not take".into(),
                         _ => format!("index {} is out of range for size {n}", v(*value)),
                     }));
                 }

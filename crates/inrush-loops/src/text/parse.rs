@@ -409,6 +409,7 @@ impl<'a> Reader<'a> {
             check: match self.s.eat_word("check")? {
                 true => Check::Index(self.named()?),
                 false if self.s.eat_word("divisor")? => Check::Divisor(self.named()?),
+                false if self.s.eat_word("value")? => Check::Value(self.named()?),
                 false => Check::None,
             },
             mask: self.guard(dtypes)?,

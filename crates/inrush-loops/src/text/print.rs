@@ -200,6 +200,7 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
                 Check::None => "",
                 Check::Index(_) => " check",
                 Check::Divisor(_) => " divisor",
+                Check::Value(_) => " value",
             };
             return format!(
                 "{}: {} = indirect {value}{wrap}{check}{origin}{guard}",

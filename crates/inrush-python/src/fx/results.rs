@@ -30,6 +30,11 @@ impl<'py> Importer<'py> {
             return Ok((self.tensor(val)?, None));
         }
         if is_exactly(val, &names.sym_int) {
+            let node = val.getattr("node")?;
+            if node.call_method0("is_nested_int")?.is_truthy()? {
+                // Names the lengths of a nested tensor's rows; it has no value.
+                return Ok((self.opaque(val), None));
+            }
             return Ok(match self.symbols.int(&self.out.graph.exprs, val)? {
                 Some(e) => (Type::Int(e), Some(Source::Int(e))),
                 None => (self.opaque(val), None),
