@@ -374,7 +374,42 @@ class Run:
             graph.replay()
             return max(worst, same(got, f(x)))
 
-        for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists):
+        def runs() -> float:
+            """Products and launches in a row: addresses that settle and that do not, results held, two streams, a capture."""
+            weights = [torch.randn(64, 64, device="cuda") / 8 for _ in range(6)]
+
+            def f(x: Any) -> Any:
+                for w in weights:
+                    x = torch.softmax(x @ w, -1) + (x * 0.5) @ w.t()
+                return x, x.sum(0)
+
+            g = compiled(f, "inrush")
+            same_x, other, held = torch.randn(32, 64, device="cuda"), torch.cuda.Stream(), []
+            for k in range(60):
+                if k >= 40:
+                    weights[k % 6].mul_(1.01)
+                # First one argument for all, then always new ones, then two that take turns, one of them on a stream of its own.
+                x = same_x if k < 12 or k % 2 else torch.randn(32, 64, device="cuda")
+                if k % 6 == 5:
+                    other.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(other):
+                        held.append((g(x), [t.clone() for t in f(x)]))
+                    torch.cuda.current_stream().wait_stream(other)
+                else:
+                    held.append((g(x), [t.clone() for t in f(x)]))
+                # Results that are held have memory of their own; those that are dropped lie where the next ones will.
+                if k % 3 and k < 30:
+                    same(*held.pop())
+            worst = max(same(got, want) for got, want in held)
+            x = torch.randn(32, 64, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                got = g(x)
+            x.copy_(torch.randn(32, 64, device="cuda"))
+            graph.replay()
+            return max(worst, same(got, f(x)))
+
+        for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists, runs):
             self.attempt("graphs", case.__name__, lambda case=case: self.row("graphs", case.__name__, error=case()))
 
     def errors(self) -> None:

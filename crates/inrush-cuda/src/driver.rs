@@ -4,8 +4,10 @@
 //! leaves it. [`Driver::make_current`] makes the primary context current where there is no host process.
 
 mod list;
+mod recording;
 
 pub use list::List;
+pub use recording::Recording;
 
 use inrush_base::{Error, Result};
 use libloading::Library;
@@ -25,6 +27,8 @@ const ATTRIBUTE_REGISTERS: c_int = 4;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: c_int = 8;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
 const DEVICE_MAX_SHARED: c_int = 97;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+const DEVICE_MAJOR: c_int = 75;
 /// Failures of kernels that later calls report.
 const ILLEGAL_ADDRESS: Status = 700;
 const ASSERT: Status = 710;
@@ -84,6 +88,9 @@ api! {
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
+    stream_create = "cuStreamCreate" (*mut Handle, c_uint);
+    capture_begin = "cuStreamBeginCapture_v2" (Handle, c_int);
+    capture_end = "cuStreamEndCapture" (Handle, *mut Handle);
     graph_create = "cuGraphCreate" (*mut Handle, c_uint);
     graph_kernel = "cuGraphAddKernelNode" (*mut Handle, Handle, *const Handle, usize, *const c_void);
     graph_instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
@@ -179,18 +186,28 @@ impl Driver {
         }
     }
 
-    /// Shared memory that one program of the current device may use.
-    fn max_shared(&self) -> Result<u32> {
-        let (mut device, mut bytes) = (0, 0);
+    /// An attribute of the current device.
+    fn device_attribute(&self, which: c_int) -> Result<c_int> {
+        let (mut device, mut value) = (0, 0);
         // SAFETY: the pointers are to ints.
         self.check("cuCtxGetDevice", unsafe {
             (self.0.context_device)(&mut device)
         })?;
         // SAFETY: likewise.
         self.check("cuDeviceGetAttribute", unsafe {
-            (self.0.device_attribute)(&mut bytes, DEVICE_MAX_SHARED, device)
+            (self.0.device_attribute)(&mut value, which, device)
         })?;
-        Ok(bytes.max(0) as u32)
+        Ok(value)
+    }
+
+    /// Shared memory that one program of the current device may use.
+    fn max_shared(&self) -> Result<u32> {
+        Ok(self.device_attribute(DEVICE_MAX_SHARED)?.max(0) as u32)
+    }
+
+    /// The first number of the current device's compute capability.
+    pub fn capability(&self) -> Result<i32> {
+        self.device_attribute(DEVICE_MAJOR)
     }
 
     /// Makes the primary context of a device current: for programs that host no other user of the driver.

@@ -4,7 +4,7 @@
 //! products of float32 may round to TF32, for one).
 
 use super::plan::Shape;
-use inrush_cuda::driver::DevicePtr;
+use inrush_cuda::driver::{DevicePtr, Stream};
 use libloading::os::unix::Library;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -59,6 +59,12 @@ type GemmStridedBatchedEx = unsafe extern "C" fn(
     i32,
 ) -> i32;
 
+type Create = unsafe extern "C" fn(*mut Handle) -> i32;
+type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> i32;
+type SetWorkspace = unsafe extern "C" fn(Handle, *mut c_void, usize) -> i32;
+type GetMode = unsafe extern "C" fn(Handle, *mut i32) -> i32;
+type SetMode = unsafe extern "C" fn(Handle, i32) -> i32;
+
 const COMPUTE_32F: i32 = 68;
 /// `CUBLAS_GEMM_DEFAULT_TENSOR_OP`.
 const DEFAULT: i32 = 99;
@@ -67,6 +73,11 @@ const DEFAULT: i32 = 99;
 pub struct Blas {
     gemm: GemmEx,
     batched: GemmStridedBatchedEx,
+    create: Create,
+    set_stream: SetStream,
+    set_workspace: SetWorkspace,
+    get_mode: GetMode,
+    set_mode: SetMode,
     _library: Library,
 }
 
@@ -87,6 +98,11 @@ pub fn find(py: Python<'_>) -> Option<&'static Blas> {
             Some(Blas {
                 gemm: *library.get(b"cublasGemmEx").ok()?,
                 batched: *library.get(b"cublasGemmStridedBatchedEx").ok()?,
+                create: *library.get(b"cublasCreate_v2").ok()?,
+                set_stream: *library.get(b"cublasSetStream_v2").ok()?,
+                set_workspace: *library.get(b"cublasSetWorkspace_v2").ok()?,
+                get_mode: *library.get(b"cublasGetMathMode").ok()?,
+                set_mode: *library.get(b"cublasSetMathMode").ok()?,
                 _library: library,
             })
         }
@@ -165,6 +181,43 @@ impl Gemm {
 }
 
 impl Blas {
+    /// A handle that is nobody else's, for the current device; it lives as long as the process.
+    pub fn create(&self) -> Option<usize> {
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle.
+        let status = unsafe { (self.create)(&mut handle) };
+        (status == 0).then_some(handle as usize)
+    }
+
+    /// How products are computed: whether with TF32, for one.
+    pub fn mode(&self, handle: usize) -> i32 {
+        let mut mode = 0;
+        // SAFETY: the handle is valid, the pointer to an int.
+        match unsafe { (self.get_mode)(handle as Handle, &mut mode) } {
+            0 => mode,
+            _ => -1,
+        }
+    }
+
+    /// Has a handle issue on a stream, with a workspace and computing as told; false where the library refuses.
+    pub fn direct(
+        &self,
+        handle: usize,
+        stream: Stream,
+        workspace: (DevicePtr, u64),
+        mode: i32,
+    ) -> bool {
+        let handle = handle as Handle;
+        let memory = workspace.0 as *mut c_void;
+        // A stream brings another workspace along: it comes first.
+        // SAFETY: the handle and the stream are valid, the workspace is memory of so many bytes.
+        unsafe {
+            (self.set_stream)(handle, stream.0 as *mut c_void) == 0
+                && (self.set_workspace)(handle, memory, workspace.1 as usize) == 0
+                && (self.set_mode)(handle, mode) == 0
+        }
+    }
+
     /// Issues a product; false where the library refuses it.
     ///
     /// # Safety

@@ -7,6 +7,7 @@ use super::graphs::{Graphs, Todo};
 use super::homes::Homes;
 use super::library::{self, Functions};
 use super::plan::{self, Launch, LibraryCall, Op, Operand, Plain, Plan, Take};
+use super::runs::Place;
 use super::tune::AtCall;
 use crate::errors::raise;
 use crate::recipe::{Device, Gpu, LibraryOp, Recipe, What};
@@ -67,17 +68,19 @@ type Copies = Vec<(Py<PyAny>, Py<PyAny>)>;
 type Planned = (usize, SmallVec<[Option<i64>; 8]>, Arc<Ready>);
 
 /// A plan with the tensors that library calls take.
-struct Ready {
+pub(super) struct Ready {
     plan: Plan,
     /// Unlike any other plan's of the engine.
     number: usize,
     stretch: usize,
     /// Sets of tensors that no call uses at present.
     kept: Mutex<Vec<Kept>>,
+    /// By run.
+    pub(super) runs: Vec<Mutex<Place>>,
 }
 
 /// What one call at a time uses, and the next one again.
-struct Kept {
+pub(super) struct Kept {
     /// For each operand the address that it was made for, and the tensor.
     tensors: Vec<(u64, Owned)>,
     lists: Vec<Tries>,
@@ -156,7 +159,7 @@ impl Drop for Owned {
 }
 
 /// Why native steps stopped.
-enum Stop {
+pub(super) enum Stop {
     Failed(Error),
     /// The device has too little memory left for so many bytes.
     Memory(u64),
@@ -166,16 +169,18 @@ enum Stop {
 }
 
 /// The state of a call that needs no interpreter.
-struct Frame<'a> {
+pub(super) struct Frame<'a> {
     engine: &'a Engine,
     recipe: &'a Recipe,
     shims: &'static Shims,
     code: &'a Code,
-    stream: Stream,
+    pub(super) stream: Stream,
     /// cuBLAS and PyTorch's handle, where the recipe has products.
-    blas: Option<(&'static Blas, usize)>,
+    pub(super) blas: Option<(&'static Blas, usize)>,
+    /// What is issued is being recorded.
+    pub(super) recording: bool,
     /// Base addresses: of slots, of the arena, of load steps' blocks.
-    bases: Vec<u64>,
+    pub(super) bases: Vec<u64>,
     own: Vec<Owned>,
     /// Objects that are to be dropped when the interpreter is at hand.
     dropped: Vec<usize>,
@@ -310,6 +315,7 @@ impl Engine {
         let mut frame = Frame {
             engine: self,
             blas,
+            recording: false,
             recipe,
             shims,
             code,
@@ -381,6 +387,7 @@ impl Engine {
         )?;
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let ready = Arc::new(Ready {
+            runs: (0..plan.runs).map(|_| Mutex::default()).collect(),
             plan,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             stretch,
@@ -484,7 +491,7 @@ impl Frame<'_> {
             let run = plan.ops[at..].iter().take_while(|o| !o.is_python()).count();
             let ops = &plan.ops[at..at + run];
             let (me, tensors) = (&mut *self, &mut kept);
-            let done = py.detach(move || me.native(ops, tensors));
+            let done = py.detach(move || me.native(ops, ready, tensors));
             if let Err(stop) = done {
                 return Err(self.raise(py, call, stop));
             }
@@ -497,8 +504,17 @@ impl Frame<'_> {
         Ok(())
     }
 
+    /// Whether steps may be recorded: the first call that tunes issues them all.
+    pub(super) fn may_record(&self) -> bool {
+        matches!(self.code, Code::Device(_)) && !self.recording && self.tuning.borrow().is_none()
+    }
+
+    pub(super) fn device_index(&self) -> i32 {
+        self.engine.device.index
+    }
+
     /// Memory of the device, from PyTorch's allocator.
-    fn memory(&self, bytes: u64) -> Option<(Owned, u64)> {
+    pub(super) fn memory(&self, bytes: u64) -> Option<(Owned, u64)> {
         const U8: i32 = 0;
         let (handle, base) =
             (self.shims).allocate(&[bytes as i64], &[1], U8, self.engine.device)?;
@@ -536,11 +552,17 @@ impl Frame<'_> {
         Ok(())
     }
 
-    fn native(&mut self, ops: &[Op], kept: &mut Kept) -> Result<(), Stop> {
+    pub(super) fn native(
+        &mut self,
+        ops: &[Op],
+        ready: &Ready,
+        kept: &mut Kept,
+    ) -> Result<(), Stop> {
         for op in ops {
             match op {
                 Op::Launch(l) => self.launch(l)?,
                 Op::List(l) => self.list(l, kept)?,
+                Op::Run(r) => self.run(r, ready, kept)?,
                 Op::Library(l) => self.library(l, kept)?,
                 Op::Copy(c) => self.copy(c)?,
                 Op::Allocate(a) => {
@@ -713,6 +735,9 @@ impl Frame<'_> {
             if unsafe { blas.run(handle, gemm, a, b, out) } {
                 return Ok(());
             }
+        }
+        if self.recording {
+            return Err(Stop::Failed(Error::internal("a call that PyTorch makes")));
         }
         let mut inputs: SmallVec<[Handle; 4]> = SmallVec::new();
         for i in &l.inputs {

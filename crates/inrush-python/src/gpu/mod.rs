@@ -25,6 +25,7 @@ mod graphs;
 mod homes;
 pub mod library;
 mod plan;
+mod runs;
 pub mod tune;
 
 pub use engine::Engine;

@@ -22,6 +22,8 @@ pub struct Plan {
     pub operands: usize,
     /// Number of lists of launches.
     pub lists: usize,
+    /// Number of runs.
+    pub runs: usize,
 }
 
 /// Base addresses are numbered: slots first, then the arena, then the blocks that load steps filled, by step.
@@ -36,6 +38,8 @@ pub enum Op {
     /// Launches that follow one another.
     List(List),
     Library(Box<LibraryCall>),
+    /// Launches, lists of them and products that follow one another.
+    Run(Run),
     /// Copies bytes of the device.
     Copy(Copy),
     /// Calls the operator of a step from Python, which sees these slots.
@@ -125,6 +129,14 @@ pub struct List {
     /// Position among the plan's lists.
     pub id: usize,
     pub launches: Vec<Launch>,
+    /// Bases that any of them takes.
+    pub bases: Vec<BaseId>,
+}
+
+pub struct Run {
+    /// Position among the plan's runs.
+    pub id: usize,
+    pub ops: Vec<Op>,
     /// Bases that any of them takes.
     pub bases: Vec<BaseId>,
 }
@@ -296,12 +308,15 @@ pub fn plan(
     let mut ops = std::mem::take(&mut p.ops);
     ops.iter_mut().for_each(|op| p.resolve(op));
     let (ops, lists) = lists(std::mem::take(&mut p.first).into_iter().chain(ops));
+    let bytes = |slot: usize| p.shape(p.root(slot).0).and_then(|s| s.bytes());
+    let (ops, runs) = runs(ops, |slot| bytes(slot).unwrap_or(0));
     Ok(Plan {
         arena_bytes,
         ops,
         loads: p.loads,
         operands: p.operands,
         lists,
+        runs,
     })
 }
 
@@ -340,6 +355,76 @@ fn lists(ops: impl Iterator<Item = Op>) -> (Vec<Op>, usize) {
         out.extend(ops.next());
     }
     (out, count)
+}
+
+/// Bytes of memory that a run makes before it has to, or releases later than it could.
+const MAX_MOVED: u64 = 64 << 20;
+
+/// Gathers launches and products that only allocations and releases stand between, as [`lists`] does with launches alone.
+fn runs(ops: Vec<Op>, bytes: impl Fn(usize) -> u64) -> (Vec<Op>, usize) {
+    let mut out = Vec::new();
+    let mut count = 0;
+    let mut ops = ops.into_iter().peekable();
+    while ops.peek().is_some() {
+        let (mut made, mut steps, mut freed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut moved = 0;
+        let mut gathers = |o: &Op| {
+            moved += match o {
+                Op::Launch(_) | Op::List(_) => 0,
+                Op::Library(l) if l.gemm.is_some() => 0,
+                Op::Allocate(a) => a.shape.bytes().unwrap_or(u64::MAX),
+                Op::Free { slot } => bytes(*slot),
+                _ => return false,
+            };
+            moved <= MAX_MOVED
+        };
+        while let Some(op) = ops.next_if(&mut gathers) {
+            match op {
+                Op::Allocate(_) => made.push(op),
+                Op::Free { .. } => freed.push(op),
+                _ => steps.push(op),
+            }
+        }
+        out.append(&mut made);
+        let launches = |op: &Op| match op {
+            Op::List(l) => l.launches.len(),
+            _ => 1,
+        };
+        let products = steps.iter().any(|op| matches!(op, Op::Library(_)));
+        if products && steps.iter().map(launches).sum::<usize>() >= MIN_LIST {
+            let mut bases = Vec::new();
+            steps.iter().for_each(|op| bases_of(op, &mut bases));
+            bases.sort_unstable();
+            bases.dedup();
+            out.push(Op::Run(Run {
+                id: count,
+                ops: steps,
+                bases,
+            }));
+            count += 1;
+        } else {
+            out.append(&mut steps);
+        }
+        out.append(&mut freed);
+        out.extend(ops.next());
+    }
+    (out, count)
+}
+
+/// Bases that a step takes addresses from.
+fn bases_of(op: &Op, out: &mut Vec<BaseId>) {
+    match op {
+        Op::Launch(l) => out.extend(l.addresses.iter().map(|a| a.1)),
+        Op::List(l) => out.extend(&l.bases),
+        Op::Library(l) => {
+            for operand in l.inputs.iter().flatten().chain(&l.out) {
+                if let Operand::Memory { base, .. } = operand {
+                    out.push(*base);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 impl Planner<'_> {
