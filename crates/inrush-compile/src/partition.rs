@@ -115,9 +115,37 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
 
 /// Rows up to this length are sorted in kernels; longer ones PyTorch's own sort is faster at.
 const SORTED: i64 = 16;
+/// Longest rows of which a GPU's kernel finds the greatest few: one program holds such a row whole.
+const HELD: i64 = 4096;
 
 /// Why an operator that sorts rows is left to PyTorch.
 fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
+    let longest = longest_row(graph, node)?;
+    (longest > SORTED && !finds_few(graph, node)).then(|| "sorts long rows".to_string())
+}
+
+/// Whether an operator sorts or searches rows that a GPU's kernel is faster at than the library.
+pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
+    let most = if finds_few(graph, node) { HELD } else { SORTED };
+    longest_row(graph, node).is_some_and(|n| n <= most)
+}
+
+/// Whether an operator finds the greatest of each row one after the other.
+fn finds_few(graph: &Graph, node: &Node) -> bool {
+    if node.op != "aten.topk.default" {
+        return false;
+    }
+    let Some(op) = inrush_aten::lookup(&node.op) else {
+        return false;
+    };
+    let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
+    let few = |k: &Expr| graph.exprs.as_int(*k).is_some_and(inrush_aten::selects);
+    matches!(arg("k"), Some(Arg::Int(k)) if few(k))
+        && !matches!(arg("largest"), Some(Arg::Bool(false)))
+}
+
+/// How long the rows may be that an operator sorts; nothing where it does not, or that cannot be told.
+fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
     const SORTS: &[&str] = &[
         "argsort",
         "kthvalue",
@@ -136,12 +164,6 @@ fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
     let op = inrush_aten::lookup(&node.op)?;
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
     let ex = &graph.exprs;
-    if let (Some(Arg::Int(k)), "topk") = (arg("k"), name)
-        && !matches!(arg("largest"), Some(Arg::Bool(false)))
-        && ex.as_int(*k).is_some_and(inrush_aten::selects)
-    {
-        return None;
-    }
     let length = match (arg("self"), arg("dim"), arg("n")) {
         (_, _, Some(Arg::Int(n))) => *n,
         (Some(Arg::Value(v)), dim, _) => {
@@ -159,7 +181,7 @@ fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
         }
         _ => return None,
     };
-    (ex.range(length).hi > SORTED).then(|| "sorts long rows".to_string())
+    Some(ex.range(length).hi)
 }
 
 /// Why a view cannot be made as one: its row does not take it.

@@ -162,7 +162,7 @@ pub fn compile_sequence(
     let mut called = partition::must_call(graph);
     if caps.gpu.is_some() {
         for (n, node) in graph.nodes.iter().enumerate() {
-            if library::serves(&node.op) {
+            if library::serves(&node.op) && !partition::has_short_rows(graph, node) {
                 called.insert(NodeId::from_index(n), library::REASON.to_string());
             }
         }

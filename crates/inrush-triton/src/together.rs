@@ -22,6 +22,8 @@ struct Class {
     text: String,
     /// Names of what members differ in, in the order of [`Member::values`].
     names: Vec<String>,
+    /// Types of the pointers: a program that picks a member's has one of each.
+    types: Vec<String>,
     constants: Vec<i64>,
     /// Lengths are multiples of 16.
     divisible: bool,
@@ -70,8 +72,12 @@ pub fn emit_together(
         values.extend(part.length.map(|n| n.to_string()));
         comments.push_str(&format!("# part {k}\n{}", part.comments));
         let divisible = part.length.is_some_and(|n| n % 16 == 0);
+        let types: Vec<String> = part.arguments.iter().map(|a| a.ty.clone()).collect();
         let fits = |c: &&mut Class| {
-            c.text == part.text && c.constants == part.constants && c.divisible == divisible
+            c.text == part.text
+                && c.types == types
+                && c.constants == part.constants
+                && c.divisible == divisible
         };
         let member = Member {
             values,
@@ -84,6 +90,7 @@ pub fn emit_together(
                     .chain(part.length.map(|_| "numel".to_string()))
                     .collect(),
                 text: part.text,
+                types,
                 constants: part.constants,
                 divisible,
                 members: vec![member],
