@@ -408,7 +408,13 @@ fn sizes(
                 warps: warps(bx * whole, 16),
             };
         }
-        let mut br = (1024 / bx).clamp(16, 512).min(power(length));
+        // Programs that are few take longer steps, each of which waits for the memory.
+        let step = if ny * (nx / bx) < 2 * units {
+            2048
+        } else {
+            1024
+        };
+        let mut br = (step / bx).clamp(16, 512).min(power(length));
         let mut each = 8;
         // Where rows start anywhere and programs abound: small tiles of many threads.
         if !work.aligned && ny * (nx / bx) >= 2 * units {
@@ -438,7 +444,7 @@ fn sizes(
             false => ROWS,
         };
         let mut rows = (target / whole).clamp(1, 128).min(power(nx));
-        while rows > 1 && nx / rows < 2 * units {
+        while rows > 1 && nx / rows < 4 * units {
             rows /= 2;
         }
         let tile = rows * whole;
