@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _record, _report, _tune
+from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -175,7 +175,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
         graph = _kernels.rewrite(gm)
         with _compat.no_tracing():
             _layouts.split_biases(graph)
-            if report.kind == "inference":
+            if report.kind == "inference" and not _products.as_products(graph):
                 _layouts.channels_last(graph)
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
         if later:

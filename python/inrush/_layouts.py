@@ -50,7 +50,7 @@ def channels_last(gm: Any) -> bool:
 
     nodes = list(gm.graph.nodes)
     all_of_them = [n for n in nodes if n.target is aten.convolution.default]
-    if not all_of_them or len(nodes) > _SHARE * len(all_of_them) or not all(map(_is_plain, nodes)):
+    if not all_of_them or len(nodes) > _SHARE * len(all_of_them) or not all(map(is_plain, nodes)):
         return False
     chosen = [n for n in all_of_them if _gains(n)]
     if len(chosen) != len(all_of_them):
@@ -75,7 +75,7 @@ def channels_last(gm: Any) -> bool:
             added.append((n, k, copy))
     try:
         FakeTensorProp(gm, mode).propagate(*[n.meta["val"] for n in nodes if n.op == "placeholder"])
-        _restore_results(gm, before)
+        restore_results(gm, before)
     except Exception as why:
         # A view that the other layout does not allow, most often.
         _log.compile.debug("channels stay first: %s", why)
@@ -91,7 +91,7 @@ def channels_last(gm: Any) -> bool:
     return True
 
 
-def _is_plain(node: Any) -> bool:
+def is_plain(node: Any) -> bool:
     """An operator of PyTorch's on values without symbols that changes nothing."""
     if node.op not in ("placeholder", "output", "call_function"):
         return False
@@ -116,7 +116,7 @@ def _gains(node: Any) -> bool:
     return _gpu.is_device(picture) and picture.dim() == 4 and picture.dtype in _HALVES and filters.dtype == picture.dtype and not node.args[6]
 
 
-def _restore_results(gm: Any, before: dict[Any, Any]) -> None:
+def restore_results(gm: Any, before: dict[Any, Any]) -> None:
     """Results lie as those who read them were told."""
     (out,) = gm.graph.find_nodes(op="output")
 

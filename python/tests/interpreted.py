@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import inrush
 from conftest import same_layout, tensors
-from inrush import _layouts
+from inrush import _layouts, _products
 from test_models import MODELS
 
 
@@ -130,6 +130,10 @@ def cases():
         make, inputs = MODELS[name]
         yield f"{name}, eval", lambda make=make, inputs=inputs: compare(no_grad(make().eval()), (inputs(2),))
     yield "channels last", channels_last
+    for many in (1, 3):
+        yield f"small convolutions, {many}", lambda many=many: small_convolutions(many)
+    yield "a large convolution among small ones", large_among_small
+    yield "greatest few of one row", lambda: compare(lambda a: a.topk(4), (torch.randn(1, 300),))
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))
@@ -149,7 +153,58 @@ class Halves(nn.Module):
         return x, self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+class Small(nn.Module):
+    """Convolutions of every kind that become products and sums; views that their layout does not allow."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.each = nn.Conv2d(8, 8, (3, 5), stride=(2, 1), padding=(1, 2), groups=8)
+        self.apart = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8, bias=False)
+        self.point, self.strided = nn.Conv2d(8, 12, 1), nn.Conv2d(8, 12, 1, stride=2, bias=False)
+        self.head = nn.Conv2d(12, 5, (2, 3), padding=(0, 1), dilation=(2, 1))
+
+    def forward(self, x):
+        x = F.hardswish(self.norm(self.stem(x)))
+        y = F.relu(self.each(x))
+        squeezed = F.adaptive_avg_pool2d(y, 1)
+        y = self.point(self.apart(y) * torch.sigmoid(squeezed))
+        y = y[..., : self.strided(x).shape[-1]] + self.strided(x)[:, :, : y.shape[2]]
+        return y, self.head(y).view(x.shape[0], -1), F.max_pool2d(y, 2)
+
+
+def small_convolutions(many):
+    for dtype, slack in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+        model, x = Small().eval().to(dtype), torch.randn(many, 3, 19, 22).to(dtype)
+        exact = copy.deepcopy(model).double()
+        compiled = torch.compile(no_grad(model), backend="inrush", options={"strict": True, "cache": False})
+        with torch.no_grad():
+            wanted, like = exact(x.double()), model(x)
+            for _ in range(2):
+                got = compiled(x)
+                same_layout(got, like)
+                for g, w in zip(got, wanted):
+                    assert (g.double() - w).norm() < slack * w.norm(), (dtype, float((g.double() - w).norm() / w.norm()))
+
+
+def large_among_small():
+    kept, _products.MOST_ELEMENTS = _products.MOST_ELEMENTS, 3000
+    try:
+        model, x = Small().eval(), torch.randn(2, 3, 19, 22)
+        compare(no_grad(model), (x,))
+    finally:
+        _products.MOST_ELEMENTS = kept
+
+
 def channels_last():
+    kept, _products.MOST_ELEMENTS = _products.MOST_ELEMENTS, 0
+    try:
+        halves()
+    finally:
+        _products.MOST_ELEMENTS = kept
+
+
+def halves():
     model, x = Halves().eval().bfloat16(), torch.randn(2, 3, 16, 16).bfloat16()
     exact = Halves().eval()
     exact.load_state_dict(model.state_dict())

@@ -31,7 +31,19 @@ def test_kernels_are_made_for_the_gpu(rows):
 
 def test_products_are_a_librarys(rows):
     assert rows["product"]["libraries"] == ["aten.mm.default", "aten.addmm.default"]
-    assert "aten.convolution.default" in rows["convolutional, eval"]["libraries"]
+    assert "aten.convolution.default" in rows["convolutional, training"]["libraries"]
+
+
+def test_small_convolutions_are_products_and_sums(rows):
+    for name in ("convolutional, eval", "small convolutions, 1", "small convolutions, 3"):
+        assert "aten.convolution.default" not in rows[name]["libraries"] and not rows[name]["called"], rows[name]
+    # The stem, the head, and two products of points; what has a filter for each channel is a sum.
+    assert rows["small convolutions, 1"]["libraries"] == ["aten.mm.default"] * 4
+    assert "aten.convolution.default" in rows["a large convolution among small ones"]["libraries"]
+
+
+def test_the_greatest_few_are_found_by_kernels(rows):
+    assert rows["greatest few of one row"]["kernels"] > 0 and not rows["greatest few of one row"]["called"]
 
 
 def test_nothing_is_called_that_need_not_be(rows):
