@@ -11,6 +11,7 @@ use inrush_base::{Error, Result};
 use inrush_cuda::driver::{DevicePtr, Driver, Recording, Stream};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -178,15 +179,14 @@ impl Frame<'_> {
         let bytes = workspace_bytes(driver).ok_or_else(refused)?;
         let mut recorders = recorders().lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.device_index();
-        if !recorders.contains_key(&device) {
-            let made = Recorder {
+        let recorder = match recorders.entry(device) {
+            Entry::Occupied(e) => e.into_mut(),
+            Entry::Vacant(e) => e.insert(Recorder {
                 stream: driver.stream()?,
                 handle: blas.create().ok_or_else(refused)?,
                 workspaces: FxHashMap::default(),
-            };
-            recorders.insert(device, made);
-        }
-        let recorder = recorders.get_mut(&device).ok_or_else(refused)?;
+            }),
+        };
         let workspace = match recorder.workspaces.get(&key.stream).and_then(Weak::upgrade) {
             Some(w) => w,
             None => {
