@@ -85,6 +85,11 @@ impl<'a> Builder<'a> {
         if shared && let Some(s) = self.find(&stmt) {
             return s;
         }
+        self.add(stmt)
+    }
+
+    /// Adds a statement as it is.
+    fn add(&mut self, stmt: Stmt) -> StmtId {
         let dtype = match &stmt {
             Stmt::Const { dtype, .. }
             | Stmt::Index { dtype, .. }
@@ -101,6 +106,29 @@ impl<'a> Builder<'a> {
         self.stmts.push(stmt);
         self.dtypes.push(dtype);
         id
+    }
+
+    /// Begins with the statements of a body that a builder has made, under their numbers: copying them by
+    /// [`Builder::splice`] would change nothing.
+    pub fn resume(&mut self, body: &Body) {
+        self.stmts.reserve(2 * body.stmts.len());
+        self.dtypes.reserve(2 * body.stmts.len());
+        for stmt in &body.stmts {
+            if let Stmt::Indirect {
+                value,
+                sym,
+                size,
+                wrap,
+                check,
+                mask,
+            } = stmt
+            {
+                self.claim(*sym);
+                self.indirect
+                    .insert((*value, *size, *wrap, *check, *mask), *sym);
+            }
+            self.add(stmt.clone());
+        }
     }
 
     /// An equal statement that came before.
@@ -423,10 +451,14 @@ impl<'a> Builder<'a> {
         dtype: DType,
     ) -> Result<StmtId, Stmt> {
         use ScalarOp::*;
-        let consts: SmallVec<[Option<Scalar>; 3]> =
-            args.iter().map(|a| self.as_const(*a)).collect();
+        let mut consts = [None; 3];
+        for (c, a) in consts.iter_mut().zip(&args) {
+            *c = self.as_const(*a);
+        }
+        // Nothing is known of functions of more operands.
+        let consts = consts.get(..args.len()).unwrap_or_default();
         let same = |args| Err(Stmt::Op { op, args, dtype });
-        match (op, args.as_slice(), consts.as_slice()) {
+        match (op, args.as_slice(), consts) {
             (Where, [_, a, b], _) if a == b => return Ok(*a),
             (Where, [_, a, b], [Some(c), ..]) => return Ok(if c.as_bool() { *a } else { *b }),
             (And | Or, [a, b], _) if a == b => return Ok(*a),
@@ -494,7 +526,7 @@ impl<'a> Builder<'a> {
             }
             _ => {}
         }
-        if let Some(v) = fold(op, &consts, dtype) {
+        if let Some(v) = fold(op, consts, dtype) {
             return Ok(self.constant(v, op.result(dtype)));
         }
         same(args)

@@ -780,7 +780,11 @@ impl Fuser<'_> {
         let Some(merged) = crate::group::append(
             ex,
             &self.loops.buffers,
-            &c.epilogue,
+            crate::group::First {
+                body: &c.epilogue,
+                outer: c.epilogue.outer,
+                appended: false,
+            },
             body,
             &rename,
             c.k.iter().map(|a| a.sym),

@@ -11,7 +11,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::access::{Digits, compare, radix, substitute};
-use crate::emit::{Builder, Load, Splice, SymMap, ordered_reduction, sweep};
+use crate::emit::{Builder, Load, Plain, Splice, SymMap, ordered_reduction, sweep};
+use crate::layout::accesses;
 use crate::{Group, Options};
 
 /// Hands values that were stored to the loads of them.
@@ -38,27 +39,53 @@ impl Splice for Forward<'_> {
     }
 }
 
+/// The body that others are appended to.
+pub(crate) struct First<'a> {
+    pub body: &'a Body,
+    /// How many of its axes are parallel in the result.
+    pub outer: usize,
+    /// [`append`] gave it: its statements stay as they are.
+    pub appended: bool,
+}
+
 /// The statements of `first`, then those of `second` with symbols renamed, in one loop over the axes of `first`. `None` when
 /// that would not mean the same: `second` reads other points of what `first` writes, or overwrites what it reads elsewhere.
 pub(crate) fn append(
     ex: &Exprs,
     buffers: &[Buffer],
-    first: &Body,
+    first: First,
     second: &Body,
     rename: &SymMap,
     reserved: impl Iterator<Item = Sym>,
 ) -> Option<Body> {
+    let First {
+        body: first,
+        outer,
+        appended,
+    } = first;
+    // Overwriting in one loop what the first body reads or writes: only at the same point.
+    for stmt in &second.stmts {
+        if let Stmt::Store {
+            buf, coords, mode, ..
+        } = stmt
+        {
+            let at: Coords = coords.iter().map(|c| ex.subst(*c, rename)).collect();
+            let combines = *mode != StoreMode::Set;
+            if accesses(first).any(|(t, c, _)| t == *buf && (combines || *c != at)) {
+                return None;
+            }
+        }
+    }
     let mut b = Builder::new(ex, buffers, first.axes.iter().map(|a| a.sym));
     reserved.for_each(|s| b.reserve(s));
     b.will_write(&first.writes());
     b.will_write(&second.writes());
-    let ids = b.splice(
-        first,
-        None,
-        &SymMap::default(),
-        None,
-        &mut crate::emit::Plain,
-    );
+    let ids = if appended {
+        b.resume(first);
+        first.ids().collect()
+    } else {
+        b.splice(first, None, &SymMap::default(), None, &mut Plain)
+    };
     let mut hook = Forward {
         buffers,
         stored: FxHashMap::default(),
@@ -78,32 +105,6 @@ pub(crate) fn append(
             hook.stored.insert(*buf, entry);
         }
     }
-    // Overwriting in one loop what the first body reads or writes: only at the same point.
-    let touched: Vec<(BufId, &Coords)> = first
-        .stmts
-        .iter()
-        .filter_map(|s| match s {
-            Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
-                Some((*buf, coords))
-            }
-            _ => None,
-        })
-        .collect();
-    for stmt in &second.stmts {
-        if let Stmt::Store {
-            buf, coords, mode, ..
-        } = stmt
-        {
-            let at: Coords = coords.iter().map(|c| ex.subst(*c, rename)).collect();
-            let combines = *mode != StoreMode::Set;
-            if touched
-                .iter()
-                .any(|(t, c)| t == buf && (combines || **c != at))
-            {
-                return None;
-            }
-        }
-    }
     b.splice(second, None, rename, None, &mut hook);
     if hook.clash {
         return None;
@@ -116,7 +117,7 @@ pub(crate) fn append(
     }
     let body = b.finish(Body {
         axes: first.axes.clone(),
-        outer: first.outer,
+        outer,
         stmts: Vec::new(),
         origins,
     });
@@ -181,13 +182,16 @@ pub(crate) fn group(
     let bodies = match pointwise(ex, &loops.buffers, &renamed, &axes) {
         Some(one) => vec![one],
         None => {
-            let mut bodies: Vec<Body> = Vec::with_capacity(renamed.len());
+            let mut bodies: Vec<Merged> = Vec::with_capacity(renamed.len());
             for body in renamed {
                 if !merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
-                    bodies.push(body);
+                    bodies.push(Merged {
+                        body,
+                        appended: false,
+                    });
                 }
             }
-            bodies
+            bodies.into_iter().map(|m| m.body).collect()
         }
     };
     let mut group = Group {
@@ -309,20 +313,29 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
     }))
 }
 
+/// A body of the kernel in the making, and whether [`append`] gave it.
+struct Merged {
+    body: Body,
+    appended: bool,
+}
+
 /// Tries to put `body` into one of the earlier bodies, from the last to the first that it may move up to.
 fn merge_into(
     ex: &Exprs,
     buffers: &[Buffer],
-    bodies: &mut [Body],
+    bodies: &mut [Merged],
     body: &Body,
     shared: usize,
 ) -> bool {
     for k in (0..bodies.len()).rev() {
         if let Some(merged) = merge_two(ex, buffers, &bodies[k], body, shared) {
-            bodies[k] = merged;
+            bodies[k] = Merged {
+                body: merged,
+                appended: true,
+            };
             return true;
         }
-        if conflict(&bodies[k], body) {
+        if conflict(&bodies[k].body, body) {
             return false;
         }
     }
@@ -336,7 +349,19 @@ fn conflict(a: &Body, b: &Body) -> bool {
 }
 
 /// `b` after `a` in one loop nest.
-fn merge_two(ex: &Exprs, buffers: &[Buffer], a: &Body, b: &Body, shared: usize) -> Option<Body> {
+fn merge_two(
+    ex: &Exprs,
+    buffers: &[Buffer],
+    earlier: &Merged,
+    b: &Body,
+    shared: usize,
+) -> Option<Body> {
+    let a = &earlier.body;
+    let first = |outer: usize| First {
+        body: a,
+        outer,
+        appended: earlier.appended,
+    };
     let inner_a = &a.axes[shared..];
     let inner_b = &b.axes[shared..];
     let none = std::iter::empty();
@@ -346,7 +371,7 @@ fn merge_two(ex: &Exprs, buffers: &[Buffer], a: &Body, b: &Body, shared: usize) 
         if parallel_inside || (!inner_a.is_empty() && !conflict(a, b)) {
             return None;
         }
-        return append(ex, buffers, a, b, &SymMap::default(), none);
+        return append(ex, buffers, first(a.outer), b, &SymMap::default(), none);
     }
     if inner_a.len() != inner_b.len() {
         return None;
@@ -386,10 +411,8 @@ fn merge_two(ex: &Exprs, buffers: &[Buffer], a: &Body, b: &Body, shared: usize) 
         .filter(|(x, y)| x != y)
         .map(|(x, y)| (*y, ex.sym_expr(*x)))
         .collect();
-    let mut first = a.clone();
-    first.outer = shared + outer;
     // A scan's statements see the point they are at; mixing keeps that only with its own loop order.
-    append(ex, buffers, &first, b, &rename, none)
+    append(ex, buffers, first(shared + outer), b, &rename, none)
 }
 
 /// Which inner axis of `b` runs along with which of `a`, in the order of `a`'s: told by what both touch, else by extents.
@@ -488,30 +511,49 @@ fn locals(
     outside: &dyn Fn(BufId) -> bool,
     options: &Options,
 ) {
-    let mut written: Vec<BufId> = Vec::new();
+    // Where each of them is accessed, in the order in which they are first written.
+    let mut found: Vec<(BufId, Places)> = Vec::new();
+    let mut number: FxHashMap<BufId, usize> = FxHashMap::default();
     for b in &group.bodies {
         for w in b.writes() {
-            if !written.contains(&w) {
-                written.push(w);
+            if loops.buffer(w).kind == BufferKind::Temp && !outside(w) {
+                number.entry(w).or_insert_with(|| {
+                    found.push((w, Places::new()));
+                    found.len() - 1
+                });
+            }
+        }
+    }
+    for (at, b) in group.bodies.iter().enumerate() {
+        for (k, stmt) in b.stmts.iter().enumerate() {
+            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
+                && let Some(n) = number.get(buf)
+            {
+                found[*n].1.push((at, k));
             }
         }
     }
     let mut room = options.local_bytes;
-    for buf in written {
-        let temp = loops.buffer(buf).kind == BufferKind::Temp;
-        if !temp || outside(buf) {
-            continue;
-        }
-        if let Some(bytes) = localise(loops, group, buf, room) {
+    for (buf, places) in found {
+        if let Some(bytes) = localise(loops, group, buf, &places, room) {
             room -= bytes;
             group.locals.push(buf);
         }
     }
 }
 
+/// Accesses of a buffer: body and statement.
+type Places = SmallVec<[(usize, usize); 4]>;
+
 /// Rewrites the accesses of `buf` to span one outer point, if every dimension is either all outer or all inner, and the
 /// bytes of one point fit into `room`.
-fn localise(loops: &mut Loops, group: &mut Group, buf: BufId, room: i64) -> Option<i64> {
+fn localise(
+    loops: &mut Loops,
+    group: &mut Group,
+    buf: BufId,
+    places: &[(usize, usize)],
+    room: i64,
+) -> Option<i64> {
     let ex = &loops.exprs;
     let outer: Vec<Sym> = group.axes.iter().map(|a| a.sym).collect();
     let of = |e: &Expr| -> (bool, bool) {
@@ -522,22 +564,15 @@ fn localise(loops: &mut Loops, group: &mut Group, buf: BufId, room: i64) -> Opti
         )
     };
     let rank = loops.buffer(buf).sizes.len();
-    let mut coords_of: Vec<&Coords> = Vec::new();
-    for s in group.bodies.iter().flat_map(|b| &b.stmts) {
-        if let Stmt::Load { buf: x, coords, .. } | Stmt::Store { buf: x, coords, .. } = s
-            && *x == buf
-        {
-            coords_of.push(coords);
-        }
-    }
+    let coords = |place: &(usize, usize)| group.bodies[place.0].stmts[place.1].exprs();
     // A dimension is dropped when it is the same function of the outer point in every access.
     let mut keep = vec![true; rank];
     for (d, keep) in keep.iter_mut().enumerate() {
-        let first = coords_of[0][d];
+        let first = coords(&places[0])[d];
         let (has_outer, has_inner) = of(&first);
-        if !has_inner && coords_of.iter().all(|c| c[d] == first) {
+        if !has_inner && places.iter().all(|p| coords(p)[d] == first) {
             *keep = false;
-        } else if has_outer || coords_of.iter().any(|c| of(&c[d]).0) {
+        } else if has_outer || places.iter().any(|p| of(&coords(p)[d]).0) {
             return None;
         }
     }
@@ -553,10 +588,9 @@ fn localise(loops: &mut Loops, group: &mut Group, buf: BufId, room: i64) -> Opti
     if bytes > room {
         return None;
     }
-    for s in group.bodies.iter_mut().flat_map(|b| &mut b.stmts) {
-        if let Stmt::Load { buf: x, coords, .. } | Stmt::Store { buf: x, coords, .. } = s
-            && *x == buf
-        {
+    for (body, stmt) in places {
+        let stmt = &mut group.bodies[*body].stmts[*stmt];
+        if let Stmt::Load { coords, .. } | Stmt::Store { coords, .. } = stmt {
             let mut d = 0;
             coords.retain(|_| {
                 d += 1;

@@ -177,7 +177,8 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     };
     let mut best: Option<(i64, Order)> = None;
     for (buf, coords, stores) in accesses(body) {
-        if stores {
+        let size = elements(buf);
+        if stores || best.as_ref().is_some_and(|(b, _)| *b >= size) {
             continue;
         }
         let Some(position) = position(loops, buf, coords) else {
@@ -193,10 +194,6 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
             })
             .collect();
         let Some(mut strides) = strides else { continue };
-        let size = elements(buf);
-        if best.as_ref().is_some_and(|(b, _)| *b >= size) {
-            continue;
-        }
         strides.sort_by_key(|(_, s)| std::cmp::Reverse(*s));
         best = Some((size, strides.into_iter().map(|(d, _)| d).collect()));
     }
