@@ -19,8 +19,6 @@ from inrush import _gpu, _layouts, _log
 # Elements of all windows, and multiplications, up to which a product is the faster one.
 MOST_ELEMENTS = 1 << 21
 MOST_WORK = 1 << 29
-# Places of a filter that are summed one by one.
-MOST_TAPS = 25
 
 aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -56,7 +54,7 @@ def _is_small(node: Any) -> bool:
         return False
     taps = filters.shape[2] * filters.shape[3]
     if node.args[8] != 1:
-        return _is_each(node) and taps <= MOST_TAPS and out.numel() * taps <= MOST_ELEMENTS
+        return _is_each(node) and out.numel() * taps <= MOST_ELEMENTS
     windows = out.numel() // out.shape[1] * filters.shape[1] * taps
     return windows <= MOST_ELEMENTS and windows * filters.shape[0] <= MOST_WORK
 
@@ -138,28 +136,21 @@ class _Rewriting:
         return self.call(node, aten.permute.default, out, [0, 3, 1, 2])
 
     def each(self, node: Any) -> Any:
-        picture, filters = node.args[:2]
-        stride, padding, dilation = (_pair(node.args[k]) for k in (3, 4, 5))
-        dtype, out = picture.meta["val"].dtype, node.meta["val"]
+        picture, filters, _, stride, padding, dilation = node.args[:6]
+        many, channels, *_ = picture.meta["val"].shape
+        size, (high, wide) = list(filters.meta["val"].shape[2:]), node.meta["val"].shape[2:]
+        taps, dtype = math.prod(size), picture.meta["val"].dtype
         # Sums of halves are made in float32, as the library makes them.
-        wide = lambda n: n if dtype == torch.float32 else self.call(node, torch.ops.prims.convert_element_type.default, n, torch.float32)  # noqa: E731
-        picture, filters = wide(picture), wide(filters)
-        if any(padding):
-            around = [padding[1], padding[1], padding[0], padding[0]]
-            picture = self.call(node, aten.constant_pad_nd.default, picture, around, 0.0)
-        total = None
-        for place in range(math.prod(filters.meta["val"].shape[2:])):
-            at = divmod(place, filters.meta["val"].shape[3])
-            part, weight = picture, self.call(node, aten.select.int, filters, 1, 0)
-            for k in (0, 1):
-                begin = at[k] * dilation[k]
-                end = begin + (out.shape[2 + k] - 1) * stride[k] + 1
-                part = self.call(node, aten.slice.Tensor, part, 2 + k, begin, end, stride[k])
-                weight = self.call(node, aten.select.int, weight, 1, at[k])
-            weight = self.call(node, aten.view.default, weight, [1, -1, 1, 1])
-            term = self.call(node, aten.mul.Tensor, part, weight)
-            total = term if total is None else self.call(node, aten.add.Tensor, total, term)
-        return total if dtype == torch.float32 else self.call(node, torch.ops.prims.convert_element_type.default, total, dtype)
+        exact = lambda n: n if dtype == torch.float32 else self.call(node, torch.ops.prims.convert_element_type.default, n, torch.float32)  # noqa: E731
+        windows = self.call(node, aten.im2col.default, picture, size, _pair(dilation), _pair(padding), _pair(stride))
+        windows = self.call(node, aten.view.default, windows, [many, channels, taps, high * wide])
+        windows = exact(self.call(node, aten.permute.default, windows, [0, 3, 1, 2]))
+        filters = exact(self.call(node, aten.view.default, self.contiguous(node, filters), [channels, taps]))
+        out = self.call(node, aten.sum.dim_IntList, self.call(node, aten.mul.Tensor, windows, filters), [3])
+        if dtype != torch.float32:
+            out = self.call(node, torch.ops.prims.convert_element_type.default, out, dtype)
+        out = self.call(node, aten.view.default, self.contiguous(node, out), [many, high, wide, channels])
+        return self.call(node, aten.permute.default, out, [0, 3, 1, 2])
 
     def undo(self) -> None:
         for node, made in self.replaced:

@@ -352,7 +352,19 @@ fn sizes(
                 (false, false, false) => (64, 32, 16),
                 (false, false, true) => (32, 128, 16),
             };
-            let (bx, by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
+            let whole: i64 = bx * by;
+            let (mut bx, mut by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
+            // A side of a few elements leaves its share to the other one.
+            if bx.min(by) < 32 && nx.max(ny) > SHORT {
+                let long = (whole / bx.min(by)).min(256);
+                (bx, by) = if nx < ny { (bx, long) } else { (long, by) };
+            }
+            // Programs that are few are smaller, and their threads have more under way.
+            let mut each = 64 / most as i64;
+            while bx * by > 256 && (nx / bx).max(1) * (ny / by).max(1) < 2 * units {
+                (bx, by) = if bx < by { (bx, by / 2) } else { (bx / 2, by) };
+                each = 8;
+            }
             return Tile {
                 x: bx,
                 y: by,
@@ -361,7 +373,7 @@ fn sizes(
                 stages: 1,
                 early: false,
                 pointers: Pointers::Plain,
-                warps: warps(bx * by, 64 / most as i64).min(most),
+                warps: warps(bx * by, each).min(most),
             };
         }
         // Wide elements of few programs: a thread has as many as one access takes.

@@ -509,6 +509,14 @@ impl Frame<'_> {
         matches!(self.code, Code::Device(_)) && !self.recording && self.tuning.borrow().is_none()
     }
 
+    /// The kernels, where a device runs them.
+    pub(super) fn kernels(&self) -> Vec<Arc<Kernel>> {
+        match self.code {
+            Code::Device(kernels) => kernels.clone(),
+            Code::Interpreter(..) => Vec::new(),
+        }
+    }
+
     pub(super) fn device_index(&self) -> i32 {
         self.engine.device.index
     }

@@ -8,7 +8,7 @@ use super::blas::Blas;
 use super::engine::{Frame, Kept, Owned, Ready, Stop};
 use super::plan;
 use inrush_base::{Error, Result};
-use inrush_cuda::driver::{DevicePtr, Driver, Recording, Stream};
+use inrush_cuda::driver::{DevicePtr, Driver, Kernel, Recording, Stream};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
@@ -41,6 +41,8 @@ struct Workspace {
 struct Recorded {
     key: Key,
     recording: Recording,
+    /// What it runs must stay loaded.
+    _kernels: Vec<Arc<Kernel>>,
     _workspace: Arc<Workspace>,
 }
 
@@ -217,6 +219,7 @@ impl Frame<'_> {
         Ok(Recorded {
             key,
             recording: recording?,
+            _kernels: self.kernels(),
             _workspace: workspace,
         })
     }
