@@ -3,8 +3,9 @@
 usage: operators.py [--only TEXT] [--seconds S] [--json FILE]
 
 Elementwise operators and reductions come from PyTorch's own table (`op_db`), with operands inside their domains; operators
-that take more than that are listed here. The two take turns of calls; ratios are those of medians and of the best calls, and
-the latter, which another program disturbs less, gives the order, slowest first. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
+that take more than that are listed here. A compiled function, the code that it ends in (without Dynamo's guards) and eager take
+turns of calls; ratios are those of medians and of the best calls, and the latter, which another program disturbs less, give the
+order, slowest first. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
 """
 
 from __future__ import annotations
@@ -114,17 +115,29 @@ def once(f, args):
 
 
 def measure(f, args, seconds):
-    """Median and best of both in microseconds, and what inrush calls."""
+    """Median and best in microseconds of a call, of the compiled code that it ends in and of eager, and what inrush calls.
+
+    The compiled code is what the backend gave to Dynamo; what a call takes beside it are Dynamo's guards and wrappers.
+    """
     torch._dynamo.reset()
-    compiled = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})
+    entered = []
+
+    def backend(graph, inputs):
+        entered.append((inrush.backend(graph, inputs, options={"strict": True}), inputs))
+        return entered[-1][0]
+
+    compiled = torch.compile(f, backend=backend, fullgraph=True)
     compiled(*args)
     calls = [c.op for g in inrush.last_compile().graphs for c in g.calls if c.op != "inrush.seed.default"]
+    ((code, inputs),) = entered
     f(*args)
-    own, eager, end = [], [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(own) < 5:
-        own.append(once(compiled, args))
-        eager.append(once(f, args))
-    return [1e6 * f(t) for t in (own, eager) for f in (statistics.median, min)], calls
+    times = {"inrush": [], "code": [], "eager": []}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["eager"]) < 5:
+        times["inrush"].append(once(compiled, args))
+        times["code"].append(once(code, inputs))
+        times["eager"].append(once(f, args))
+    return {k: {"median": 1e6 * statistics.median(v), "best": 1e6 * min(v)} for k, v in times.items()}, calls
 
 
 def main():
@@ -142,23 +155,30 @@ def main():
             continue
         try:
             with torch.no_grad():
-                (own, own_best, eager, eager_best), calls = measure(f, args, options.seconds)
+                times, calls = measure(f, args, options.seconds)
         except Exception as error:
             failed.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
             continue
         if calls:
             called.append((name, calls))
             continue
-        best = eager_best / own_best
-        rows.append({"operator": name, "inrush_us": own, "eager_us": eager, "ratio": eager / own, "best_ratio": best})
-        print(f"{name}: {eager / own:.2f}", file=sys.stderr, flush=True)
-    rows.sort(key=lambda r: r["best_ratio"])
-    print(f"{'operator':32} {'inrush us':>10} {'eager us':>10} {'times faster':>13} {'by the best':>12}")
+        ratios = {f"{k}_{m}": times["eager"][m] / times[k][m] for k in ("inrush", "code") for m in ("median", "best")}
+        rows.append({"operator": name, **times, "ratios": ratios})
+        print(f"{name}: {ratios['inrush_best']:.2f}", file=sys.stderr, flush=True)
+    rows.sort(key=lambda r: r["ratios"]["inrush_best"])
+    print(f"{'':32} {'best us':>30} {'times faster, best':>20} {'median':>20}")
+    print(f"{'operator':32} {'inrush':>10}{'its code':>10}{'eager':>10} {'call':>10}{'code':>10} {'call':>10}{'code':>10}")
     for r in rows:
-        print(f"{r['operator']:32} {r['inrush_us']:10.0f} {r['eager_us']:10.0f} {r['ratio']:13.2f} {r['best_ratio']:12.2f}")
-    slower = sum(r["best_ratio"] < 1 for r in rows)
+        best = "".join(f"{r[k]['best']:10.0f}" for k in ("inrush", "code", "eager"))
+        ratio = [f"{r['ratios'][f'inrush_{m}']:10.2f}{r['ratios'][f'code_{m}']:10.2f}" for m in ("best", "median")]
+        print(f"{r['operator']:32} {best} {ratio[0]} {ratio[1]}")
+    slower = sum(r["ratios"]["inrush_best"] < 1 for r in rows)
+    slow = sum(r["ratios"]["code_best"] < 1 for r in rows)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    print(f"{len(rows)} operators, {slower} slower than eager, {len(called)} called, {len(failed)} not run; {torch.get_num_threads()} threads, load {load:.1f}")
+    print(
+        f"{len(rows)} operators, {slower} slower than eager, {slow} of them without what Dynamo takes, "
+        f"{len(called)} called, {len(failed)} not run; {torch.get_num_threads()} threads, load {load:.1f}"
+    )
     for name, why in failed:
         print(f"  not run: {name}: {why}")
     if options.json:

@@ -1,12 +1,12 @@
-//! Vector functions of ours for `f32`: exponential, error function, hyperbolic tangent.
+//! Vector functions of ours for `f32`: exponential, logarithm, error function, hyperbolic tangent.
 //!
-//! The design leaves vector math to the C library. These three are an exception because models spend their time in them and
+//! The design leaves vector math to the C library. These few are an exception because models spend their time in them and
 //! a library call costs more than the arithmetic: it spills every vector register around itself, and glibc's `expf` leaves
 //! the vector for scalar code, at twenty times the cost, as soon as one lane underflows, which masked attention scores
 //! always do. They are spelled in vector extensions only, so every target has them, libmvec or not.
 //!
 //! Coefficients are least-maximum fits made for this file. Largest errors over every seventh `f32` (with fused multiply-add, against
-//! the C library's `f64` functions): `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.7
+//! the C library's `f64` functions): `log` 0.9 and `log1p` 1 ulp, denormals too (every 97th `f32`); `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.7
 //! ulp, neither ever beyond 1. NaN gives NaN.
 //!
 //! Two sums have functions of their own (see [`crate::fused`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
@@ -103,6 +103,10 @@ pub(crate) fn together(
     n: u32,
     caps: &Caps,
 ) -> Option<Name> {
+    // Logarithms stand alone: kernels have one where they have many exponentials.
+    if matches!(f, "log" | "log1p") {
+        return None;
+    }
     let body = body(f)?;
     let make = |h: &mut Helpers| {
         let body = body(h, w, caps);
@@ -133,6 +137,8 @@ pub(crate) fn together(
 fn body(f: &str) -> Option<fn(&mut Helpers, u32, &Caps) -> Body> {
     match f {
         "exp" => Some(exp),
+        "log" => Some(log),
+        "log1p" => Some(log_1p),
         ONE_PLUS_ERF => Some(one_plus_erf),
         ONE_PLUS_TANH => Some(one_plus_tanh),
         "erf" => Some(|h, w, caps| odd(h, &ERF, w, caps)),
@@ -262,4 +268,80 @@ fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
         statements,
         result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
     }
+}
+
+/// `(log(1 + r) - r + r^2 / 2) / r^3` for `|r| <= 1/3`, fit so that the logarithm has the least error relative to itself.
+const LOG: &[f32] = &[
+    0.333_332_15,
+    -0.249_997_97,
+    0.200_104_06,
+    -0.166_804_88,
+    0.140_058_68,
+    -0.121_842_62,
+    0.139_844_4,
+    -0.128_916_79,
+];
+
+/// Statements that leave the logarithm of a positive normal number `u` in `y`, less what `left` adds to it: `u = 2^n * (1 + r)`
+/// with `1 + r` between 2/3 and 4/3. `scale` is taken off the exponent.
+fn log_of(h: &mut Helpers, w: u32, left: &str, scale: &str) -> Vec<String> {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
+    let mut statements = vec![
+        format!("const {i} e# = (({i})u# - {bi}(0x3f2aaaab)) >> 23;"),
+        format!("const {v} r# = ({v})(({i})u# - (e# << 23)) - {bc}(1.0f);"),
+        format!("const {v} n# = __builtin_convertvector(e#, {v}){scale};"),
+    ];
+    statements.extend(horner(&bc, &v, "p#", LOG, "r#"));
+    // The power's logarithm comes in two parts, the first of so few bits that its product with n is exact.
+    statements.extend([
+        format!("p# = (p# * r# - {bc}(0.5f)) * (r# * r#);"),
+        format!("p# = n# * {bc}(1.42860677e-6f) + p#{left};"),
+        format!("const {v} y# = n# * {bc}(0.693145752f) + (r# + p#);"),
+    ]);
+    statements
+}
+
+/// Denormals are made normal first.
+fn log(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (i, select) = (h.vector("i32", w), h.select("f32", w, caps));
+    let mut statements = vec![
+        format!("const {i} d# = ({i})(x# < {bc}(0x1p-126f));"),
+        format!("const {v} u# = {select}(d#, x# * {bc}(0x1p23f), x#);"),
+    ];
+    let scale = format!(" - ({v})(d# & ({i}){bc}(23.0f))");
+    statements.extend(log_of(h, w, "", &scale));
+    Body {
+        statements,
+        result: beside_log(h, "x#", "", w, caps),
+    }
+}
+
+/// The logarithm of the rounded sum, and what rounding took off it.
+fn log_1p(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let one = format!("{bc}(1.0f)");
+    let mut statements = vec![
+        format!("const {v} u# = x# + {one}, b# = u# - {one};"),
+        format!("const {v} l# = (({one} - (u# - b#)) + (x# - b#)) / u#;"),
+    ];
+    statements.extend(log_of(h, w, " + l#", ""));
+    let unless = format!(" & (x# != {bc}(0.0f))");
+    Body {
+        statements,
+        result: beside_log(h, "u#", &unless, w, caps),
+    }
+}
+
+/// The logarithm of `u`, and what has none: of zero, of negative numbers; infinities, NaN and what `unless` leaves out stay.
+fn beside_log(h: &mut Helpers, u: &str, unless: &str, w: u32, caps: &Caps) -> String {
+    let (bc, i) = (h.broadcast("f32", w), h.vector("i32", w));
+    let select = h.select("f32", w, caps);
+    let infinite = format!("{bc}(__builtin_inff())");
+    let zero = format!("{bc}(0.0f)");
+    format!(
+        "{select}(({i})(({u} > {zero}) & ({u} < {infinite}){unless}), y#, \
+         {select}(({i})({u} == {zero}), -{infinite}, {select}(({i})({u} < {zero}), {bc}(__builtin_nanf(\"\")), x#)))"
+    )
 }

@@ -2,6 +2,7 @@
 
 use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
+use crate::lazy::{Plan, Uses};
 use crate::types::{self, each_lane};
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -82,6 +83,7 @@ pub(crate) struct Emitter<'a> {
     /// Of each accumulator: lanes of the loop it was started in.
     pub started: Vec<Option<u32>>,
     pub fused: Fused,
+    uses: Uses,
     /// The comparison that the operation in hand has made, in the size of what it compares: name and element type.
     pub raw: Option<(String, &'static str)>,
     /// By the name of a mask the comparison that it was widened or narrowed from.
@@ -118,6 +120,7 @@ pub(crate) fn emit(
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
         fused: Fused::find(kernel),
+        uses: Uses::of(kernel),
         raw: None,
         raws: FxHashMap::default(),
         raw_count: 0,
@@ -438,11 +441,17 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
+        // Side by side, branches would be taken together.
+        let plan = match self.lane.as_ref().is_some_and(|l| l.copies == 1) && !self.fused.any() {
+            true => self.uses.plan(self.kernel, items),
+            false => Plan::default(),
+        };
         for item in items {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
-                Item::Let(v) if self.fused.unused(*v) => {}
+                Item::Let(v) if self.fused.unused(*v) || plan.waits(*v) => {}
                 Item::Let(v) => {
+                    self.branches(&plan, *v)?;
                     let copies = self.copies(*v);
                     let mut copy = 0;
                     while copy < copies {
@@ -854,6 +863,25 @@ impl Emitter<'_> {
         let (index, index_varies) = self.var(value)?;
         let mask = mask.map(|m| self.var(m)).transpose()?;
         let varies = index_varies || mask.as_ref().is_some_and(|m| m.1);
+        let name = format!("t{}", v.0);
+        if let (Def::Cast { arg, .. }, false, None, None) =
+            (&self.kernel.value(value).def, wrap, check, &mask)
+            && self.dtype(*arg) == DType::F32
+            && index_varies
+            && self.exprs.range(size).hi <= i32::MAX.into()
+        {
+            // Lowering knows that it is in range, so that half of the bits do.
+            let x = self.vector(*arg)?;
+            let w = self.width();
+            let x = self.helpers.convert(&x, "f32", "i32", w, self.caps);
+            let x = self.helpers.convert(&x, "i32", "i64", w, self.caps);
+            let ty = self.helpers.vector("i64", w);
+            let own = self.lanes_name('t', v);
+            self.line(format_args!("const {ty} {own} = {x};"));
+            self.names.insert(sym, (name, true));
+            self.vars[v.index()] = Some(Var::Lanes('t'));
+            return Ok(());
+        }
         let size = self.expr(size, false)?;
         let at = |text: &str, varies: bool| {
             if varies {
@@ -862,7 +890,6 @@ impl Emitter<'_> {
                 text.to_string()
             }
         };
-        let name = format!("t{}", v.0);
         let mut body = format!("i64 t = (i64){};", at(&index, index_varies));
         if wrap {
             _ = write!(body, " if (t < 0) t += {};", paren(&size));

@@ -85,6 +85,10 @@ impl Fused {
         self.sums.get(&v).copied()
     }
 
+    pub fn any(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
     /// Whether `v` needs no line.
     pub fn unused(&self, v: ValId) -> bool {
         self.unused.contains(&v)

@@ -525,6 +525,41 @@ impl Helpers {
         })
     }
 
+    /// Whether `all` or `any` lanes of a mask of integers are set.
+    pub(crate) fn lanes_test(
+        &mut self,
+        which: &'static str,
+        int: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> Name {
+        self.once(("lanes_test", which, int, w), |h| {
+            let m = h.vector(int, w);
+            let name = format!("{which}_{m}");
+            let (float, test) = match (caps.isa, int, w) {
+                (Isa::Avx2 | Isa::Avx512, "i32", 4) => ("f32", "ps"),
+                (Isa::Avx2 | Isa::Avx512, "i32", 8) => ("f32", "ps256"),
+                (Isa::Avx2 | Isa::Avx512, "i64", 2) => ("f64", "pd"),
+                (Isa::Avx2 | Isa::Avx512, "i64", 4) => ("f64", "pd256"),
+                _ => ("", ""),
+            };
+            let (first, sign) = if which == "all" { (-1, "&") } else { (0, "|") };
+            let body = if test.is_empty() {
+                let each = each_lane(&w.to_string());
+                format!("i64 r = {first}; {each} r {sign}= m[k]; return r != 0;")
+            } else {
+                let v = h.vector(float, w);
+                let goal = match which {
+                    "all" => format!("== {}", (1 << w) - 1),
+                    _ => "!= 0".into(),
+                };
+                format!("return __builtin_ia32_movmsk{test}(({v})m) {goal};")
+            };
+            h.function(&name, format_args!("i32 {name}({m} m)"), |_| body);
+            name
+        })
+    }
+
     /// Square root and roundings, by lanes.
     pub(crate) fn rounding(
         &mut self,
@@ -724,98 +759,6 @@ impl Helpers {
             body + &format!("if (easy != 15) for (i32 k = 0; k < {w}; k++) r[k] = (i64)x[k]; return r;")
         });
         name
-    }
-
-    /// What division of `f32` leaves, by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
-    ///
-    /// In `f64` the product of a whole quotient of up to 29 bits and a finite divisor is exact, and so is what it leaves; the rest
-    /// is the library's.
-    pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> Name {
-        self.once(("left_over", which, "f32", w), |h| {
-            // By four, whose quotients fill a register.
-            if w > 4 && w.is_multiple_of(4) {
-                let four = h.left_over(which, 4, caps);
-                return h.by_parts(&four, "f32", 4, w, 2);
-            }
-            let (v, d) = (h.vector("f32", w), h.vector("f64", w));
-            let (i, l) = (h.vector("i32", w), h.vector("i64", w));
-            let one = h.libm("fmod", "f32", 2);
-            let slow = h.by_lane(&one, "f32", w, 2);
-            let fmod = format!("fmod_{v}");
-            let wide = h.broadcast("f64", w);
-            let bits = h.broadcast("i32", w);
-            let all = match (caps.isa, w) {
-                (Isa::Avx2 | Isa::Avx512, 4) => {
-                    format!("const i32 all = __builtin_ia32_movmskpd256(({d})easy) == 15;")
-                }
-                _ => format!("i64 all = -1; for (i32 k = 0; k < {w}; k++) all &= easy[k];"),
-            };
-            h.function(&fmod, format_args!("{v} {fmod}({v} x, {v} y)"), |_| {
-                format!(
-                    "const {i} sign = ({i})x & {bits}(-2147483647-1); \
-                     const {d} a = __builtin_convertvector(({v})(({i})x ^ sign), {d}); \
-                     const {d} b = __builtin_convertvector(({v})(({i})y & {bits}(2147483647)), {d}); \
-                     const {d} q = a / b; const {l} easy = (q < {wide}(536870912.0)) & (b < {wide}(0x1p128)); {all} \
-                     if (__builtin_expect(!all, 0)) return {slow}(x, y); \
-                     {d} r = a - __builtin_convertvector(__builtin_convertvector(q, {i}), {d}) * b; \
-                     r += ({d})(({l})b & (r < {wide}(0.0))); \
-                     return ({v})(({i})__builtin_convertvector(r, {v}) | sign);"
-                )
-            });
-            if which == "fmod" {
-                return fmod;
-            }
-            let name = format!("remainder_{v}");
-            let sel = h.select("f32", w, caps);
-            let zero = h.broadcast("f32", w);
-            h.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
-                format!(
-                    "const {v} r = {fmod}(x, y), z = {zero}(0.0f); \
-                     return {sel}(({i})(r != z) & (({i})(y < z) ^ ({i})(r < z)), r + y, r);"
-                )
-            });
-            name
-        })
-    }
-
-    /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
-    pub(crate) fn guarded(&mut self, which: &'static str, elem: &'static str) -> Name {
-        self.once(("guarded", which, elem, 1), |h| {
-            let name = format!("{which}_{elem}");
-            let signed = !elem.starts_with('u');
-            let bits = types::bytes(elem) * 8;
-            let body = match which {
-                "truncdiv" if signed => "return b == 0 ? 0 : b == -1 ? -a : a / b;".into(),
-                "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
-                "fmod" if signed => "return b == 0 || b == -1 ? 0 : a % b;".into(),
-                "fmod" | "remainder" if !signed => "return b == 0 ? 0 : a % b;".into(),
-                "floordiv" => format!(
-                    "if (b == 0) return 0; if (b == -1) return -a; \
-                     {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
-                ),
-                "remainder" if is_float(elem) => {
-                    let f = h.libm("fmod", elem, 2);
-                    format!(
-                        "{elem} r = {f}(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
-                    )
-                }
-                "remainder" => format!(
-                    "if (b == 0 || b == -1) return 0; \
-                     {elem} r = a % b; return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
-                ),
-                "shl" => format!("return (u64)b >= {bits} ? 0 : ({elem})((u64)a << b);"),
-                _ => {
-                    let out = if signed { "a < 0 ? -1 : 0" } else { "0" };
-                    format!("return (u64)b >= {bits} ? ({out}) : ({elem})(a >> b);")
-                }
-            };
-            h.function(
-                &name,
-                format_args!("{elem} {name}({elem} a, {elem} b)"),
-                |_| body,
-            );
-            name
-        })
     }
 
     /// Floor division and modulo of index arithmetic, for operands that may be negative.

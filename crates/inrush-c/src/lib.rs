@@ -12,11 +12,13 @@
 //! Does not know: the scheduler.
 
 mod approx;
+mod divide;
 mod expr;
 mod function;
 mod fused;
 mod gamma;
 mod helpers;
+mod lazy;
 mod memory;
 mod ops;
 mod philox;

@@ -440,6 +440,13 @@ impl Emitter<'_> {
         if self.per_lane(buf) {
             return Err(Error::unsupported("a combining store into scratch"));
         }
+        let beside = self.access(offset) == Access::Contiguous
+            && self.lane.as_ref().is_some_and(|l| l.count.is_none())
+            && mask.as_ref().is_none_or(|m| !m.1)
+            && d != DType::Bool;
+        if beside {
+            return self.combine_vector(buf, offset, value, varies, mode, mask);
+        }
         let lanes_loop = self.lane.is_some();
         let at = self.expr(offset, lanes_loop)?;
         let elem = types::scalar(d);
@@ -480,6 +487,43 @@ impl Emitter<'_> {
         } else {
             self.line(body.as_str());
         }
+        Ok(())
+    }
+
+    /// A store that combines with what is there, where lanes write beside each other.
+    fn combine_vector(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        value: &str,
+        varies: bool,
+        mode: StoreMode,
+        mask: Option<(Name, bool)>,
+    ) -> Result<()> {
+        let d = self.kernel.buffer(buf).dtype;
+        let (elem, w) = (types::scalar(d), self.width());
+        let at = self.expr(offset, false)?;
+        let ty = self.helpers.vector(types::memory(d), w);
+        let old = self.widen_vector(&format!("({ty})*p"), d);
+        let new = match varies {
+            true => value.to_string(),
+            false => self.spread_out(value, d.compute()),
+        };
+        let both = match mode {
+            StoreMode::Add => format!("{old} + {new}"),
+            StoreMode::Mul => format!("{old} * {new}"),
+            StoreMode::Max | StoreMode::Min => {
+                let which = if mode == StoreMode::Max { "max" } else { "min" };
+                let f = self.helpers.extreme(which, elem, w, self.caps);
+                format!("{f}({old}, {new})")
+            }
+            StoreMode::Set => new,
+        };
+        let both = self.narrow_vector(&format!("({both})"), d);
+        let guard = mask.map_or(String::new(), |(m, _)| format!("if ({m}) "));
+        self.line(format_args!(
+            "{guard}{{ {ty}u *p = ({ty}u *)({buf} + ({at})); *p = {both}; }}"
+        ));
         Ok(())
     }
 

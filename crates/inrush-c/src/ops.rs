@@ -187,7 +187,7 @@ impl Emitter<'_> {
                 format!("{f}({}, {})", x[0], x[1])
             }
             ScalarOp::Recurrence => {
-                let f = self.helpers.recurrence(elem, 1, self.caps);
+                let f = self.helpers.recurrence(elem, 1, true, self.caps);
                 format!("{f}({})", x.join(", "))
             }
             _ if op.class() == OpClass::Math && float => {
@@ -258,7 +258,9 @@ impl Emitter<'_> {
                 format!("{f}({}, {})", x[0], x[1])
             }
             ScalarOp::Recurrence => {
-                let f = self.helpers.recurrence(elem, w, caps);
+                let q = args.last().map(|q| &self.kernel.value(*q).def);
+                let divides = !matches!(q, Some(Def::Const(c)) if c.as_f64() == 0.0);
+                let f = self.helpers.recurrence(elem, w, divides, caps);
                 format!("{f}({})", x.join(", "))
             }
             ScalarOp::Remainder | ScalarOp::Fmod if elem == "f32" => {
@@ -333,12 +335,29 @@ impl Emitter<'_> {
                 let f = self.helpers.rounding(which, elem, w, caps);
                 format!("{f}({})", x[0])
             }
-            ScalarOp::Eq => self.mask(&infix("=="), elem),
-            ScalarOp::Ne => self.mask(&infix("!="), elem),
-            ScalarOp::Lt => self.mask(&infix("<"), elem),
-            ScalarOp::Le => self.mask(&infix("<="), elem),
-            ScalarOp::Gt => self.mask(&infix(">"), elem),
-            ScalarOp::Ge => self.mask(&infix(">="), elem),
+            ScalarOp::Eq
+            | ScalarOp::Ne
+            | ScalarOp::Lt
+            | ScalarOp::Le
+            | ScalarOp::Gt
+            | ScalarOp::Ge => {
+                let sign = match op {
+                    ScalarOp::Eq => "==",
+                    ScalarOp::Ne => "!=",
+                    ScalarOp::Lt => "<",
+                    ScalarOp::Le => "<=",
+                    ScalarOp::Gt => ">",
+                    _ => ">=",
+                };
+                let short = match d {
+                    DType::I64 => self.short_index(args[0])?.zip(self.short_index(args[1])?),
+                    _ => None,
+                };
+                match short {
+                    Some((a, b)) => self.mask(&format!("{a} {sign} {b}"), "i32"),
+                    None => self.mask(&infix(sign), elem),
+                }
+            }
             ScalarOp::IsNan => self.mask(&format!("{0} != {0}", x[0]), elem),
             ScalarOp::IsInf if float => {
                 let m = sign_mask(self);
@@ -372,6 +391,30 @@ impl Emitter<'_> {
             }
             _ => return Err(unsupported(op, d)),
         })
+    }
+
+    /// An index that fits in 32 bits, as a vector of them: comparisons take half of the registers.
+    fn short_index(&mut self, v: ValId) -> Result<Option<String>> {
+        let (exprs, w) = (self.exprs, self.width());
+        // Lanes behind the last element count on.
+        let fits = |lo: i64, hi: i64| lo >= i32::MIN.into() && hi <= (i32::MAX - 64).into();
+        let (first, moves) = match (self.kernel.value(v).def.clone(), &self.lane) {
+            (Def::Const(c), _) if fits(c.as_i64(), c.as_i64()) => (c.as_i64().to_string(), false),
+            (Def::Index(e), Some(lane)) if fits(exprs.range(e).lo, exprs.range(e).hi) => {
+                let moves = match exprs.affine(e, &[lane.sym]) {
+                    _ if !self.expr_varies(e) => false,
+                    Some((c, rest)) if exprs.is_int(c[0], 1) && !self.expr_varies(rest) => true,
+                    _ => return Ok(None),
+                };
+                (format!("(i32)({})", self.expr(e, false)?), moves)
+            }
+            _ => return Ok(None),
+        };
+        let bc = self.helpers.broadcast("i32", w);
+        Ok(Some(match moves {
+            true => format!("({bc}({first}) + {})", self.helpers.iota("i32", w)),
+            false => format!("{bc}({first})"),
+        }))
     }
 
     /// A constant that is not NaN (any integer constant).
@@ -435,7 +478,14 @@ impl Emitter<'_> {
         if to.is_narrow_float() && to.size() == 1 {
             return Err(Error::unsupported(format!("conversion to {to}")));
         }
-        let text = if varies {
+        // No instruction converts 64 bits to floats.
+        let short = match varies && from == DType::I64 && to != DType::Bool {
+            true => self.short_index(arg)?,
+            false => None,
+        };
+        let text = if let Some(x) = short {
+            self.cast_vector(&x, DType::I32, to)
+        } else if varies {
             self.cast_vector(&x, from, to)
         } else {
             self.cast_scalar(&x, from, to)

@@ -12,7 +12,8 @@ const MULTIPLIERS: [&str; 2] = ["0xd2511f53u", "0xcd9e8d57u"];
 const WEYL: [&str; 2] = ["0x9e3779b9u", "0xbb67ae85u"];
 
 impl Helpers {
-    /// The first word for a key of two words and a counter of three, over `w` lanes of `i32`.
+    /// A word for a key of two words and a counter of two words and a number, whose last two bits say which of the four it is,
+    /// over `w` lanes of `i32`. Compilers know the number, and make several words of one counter at once.
     pub(crate) fn philox(&mut self, w: u32, caps: &Caps) -> Name {
         self.once(("philox", "", "i32", w), |h| {
             let (int, word) = match w {
@@ -22,7 +23,7 @@ impl Helpers {
             let name = format!("philox_{int}");
             let high = h.high_word(w, caps);
             let mut body = format!(
-                "{word} k = ({word})k0, l = ({word})k1, a = ({word})c0, b = ({word})c1, c = ({word})c2, d = a ^ a; "
+                "{word} k = ({word})k0, l = ({word})k1, a = ({word})c0, b = ({word})c1, c = ({word})c2 >> 2, d = a ^ a; "
             );
             for round in 0..10 {
                 if round > 0 {
@@ -37,7 +38,14 @@ impl Helpers {
             }
             let params = format!("{int} k0, {int} k1, {int} c0, {int} c1, {int} c2");
             h.function(&name, format_args!("{int} {name}({params})"), |_| {
-                format!("{body}return ({int})a;")
+                let pick = match w {
+                    1 => "const u32 w = (u32)c2 & 3; return (i32)(w == 0 ? a : w == 1 ? b : w == 2 ? c : d);".into(),
+                    _ => format!(
+                        "const {int} w = c2 & 3; \
+                         return (({int})a & (w == 0)) | (({int})b & (w == 1)) | (({int})c & (w == 2)) | (({int})d & (w == 3));"
+                    ),
+                };
+                format!("{body}{pick}")
             });
             name
         })

@@ -28,8 +28,15 @@ impl Helpers {
         }
     }
 
-    /// A polynomial's value by its recurrence, a step for all lanes at once while any of them wants one.
-    pub(crate) fn recurrence(&mut self, elem: &'static str, w: u32, caps: &Caps) -> String {
+    /// A polynomial's value by its recurrence, a step for all lanes at once while any of them wants one; one that `divides` has
+    /// a `q` that is not zero.
+    pub(crate) fn recurrence(
+        &mut self,
+        elem: &'static str,
+        w: u32,
+        divides: bool,
+        caps: &Caps,
+    ) -> String {
         let names = ["n", "first", "a", "s", "c", "r", "q"];
         if w == 1 {
             let name = format!("recurrence_{elem}");
@@ -46,14 +53,18 @@ impl Helpers {
         let (v, m) = (self.vector(elem, w), self.vector(types::int_like(elem), w));
         let bc = self.broadcast(elem, w);
         let select = self.select(elem, w, caps);
-        let name = format!("recurrence_{v}");
+        let any = self.lanes_test("any", types::int_like(elem), w, caps);
+        let (name, quotient) = match divides {
+            true => (format!("recurrence_{v}"), format!(" / ({bc}(1) + k * q)")),
+            false => (format!("recurrence_plain_{v}"), String::new()),
+        };
         let params = names.map(|x| format!("{v} {x}")).join(", ");
         self.function(&name, format_args!("{v} {name}({params})"), |_| {
             format!(
                 "{v} p = {bc}(1), v = first; \
                  for (i64 i = 1;; i++) {{ const {v} k = {bc}(({elem})i); const {m} go = (k < n) & (v == v); \
-                 i64 any = 0; for (i32 j = 0; j < {w}; j++) any |= go[j]; if (!any) break; \
-                 const {v} y = ((a + k * s) * v - (c + k * r) * p) / ({bc}(1) + k * q); \
+                 if (!{any}(go)) break; \
+                 const {v} y = ((a + k * s) * v - (c + k * r) * p){quotient}; \
                  p = {select}(go, v, p); v = {select}(go, y, v); }} \
                  v = {select}(n < {bc}(1), {bc}(1), v); return {select}(n >= {bc}(0), v, {bc}(0));"
             )

@@ -73,8 +73,16 @@ pub(crate) fn width(caps: &Caps, kinds: &[(u64, DType)], bits: u64) -> u32 {
 
 /// Bits of the axes that live values and stores depend on, with their dtypes: each pair once, and they are few.
 pub(crate) fn kinds(b: &Builder, live: &Live) -> Vec<(u64, DType)> {
+    // Random bits are most of the work of what draws them, and they are words of 32.
+    let draws = (b.values.iter().enumerate())
+        .filter(|(v, x)| live.values[*v] && is_random(&x.def))
+        .fold(0, |bits, (v, _)| bits | b.infos[v].bits);
     let mut out = Vec::new();
     let mut add = |bits: u64, dtype: DType| {
+        let dtype = match dtype {
+            DType::I64 if bits & draws != 0 => DType::I32,
+            d => d,
+        };
         if !out.contains(&(bits, dtype)) {
             out.push((bits, dtype));
         }
@@ -93,6 +101,16 @@ pub(crate) fn kinds(b: &Builder, live: &Live) -> Vec<(u64, DType)> {
         }
     }
     out
+}
+
+fn is_random(def: &Def) -> bool {
+    matches!(
+        def,
+        Def::Op {
+            op: ScalarOp::Philox,
+            ..
+        }
+    )
 }
 
 /// Whether a value is a function that targets spell out instead of calling: a chain of dependent operations, which leaves
@@ -259,7 +277,7 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
             Def::Load { mask: Some(m), .. } if varying(*m) => -1.0,
             Def::Load { buf, offset, .. } => weigh(*buf, *offset, 1.0),
             Def::Op { op, .. } if op.class() == OpClass::Math => 2.0,
-            Def::Op { .. } => 0.1,
+            Def::Op { .. } => 0.2,
             _ => 0.0,
         };
         total += weight * times(b.infos[v.index()].bits);
@@ -307,9 +325,7 @@ fn own_axis(
         let worth = if w < 2 {
             0.0
         } else {
-            score(b, live, at, axis, &[])
-                * efficiency(exprs, axis.size, w)
-                * points(exprs, &nest.axes)
+            score(b, live, at, axis, &[]) * efficiency(exprs, axis.size, w)
         };
         if worth > best.map_or(0.0, |x| x.2) {
             best = Some((i, w, worth));

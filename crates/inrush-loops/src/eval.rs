@@ -192,7 +192,8 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             }
             Philox if d == DType::I32 => {
                 let word = |k: usize| x[k] as u32;
-                philox([word(0), word(1)], [word(2), word(3), word(4), 0])[0] as i128
+                let counter = [word(2), word(3), word(4) >> 2, 0];
+                philox([word(0), word(1)], counter)[x[4] as usize & 3] as i128
             }
             _ => return None,
         },
@@ -440,6 +441,8 @@ mod tests {
         );
         let word = op(Philox, I32, &[i(0), i(0), i(0), i(0), i(0)]).unwrap();
         assert_eq!(word, i(0x6627_e8d5));
+        let second = op(Philox, I32, &[i(0), i(0), i(0), i(0), i(1)]).unwrap();
+        assert_eq!(second, i(0xe169_c58d_u32 as i32 as i64));
     }
 
     #[test]

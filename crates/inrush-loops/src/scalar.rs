@@ -132,7 +132,7 @@ scalar_ops! {
     /// Degree `n` of a family of polynomials from degrees 0, which is 1, and 1, which is `first`: `(n, first, a, s, c, r, q)` with
     /// `p[k+1] = ((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`, until that is NaN. 0 for degrees below 0.
     Recurrence "recurrence" 7 Same Math;
-    /// Random bits, `i32` only: the first word of Philox 4x32-10 with key `(a, b)` and counter `(c, d, e, 0)`.
+    /// Random bits, `i32` only: word `e % 4` of Philox 4x32-10 with key `(a, b)` and counter `(c, d, e / 4, 0)`, `e` without a sign.
     Philox "philox" 5 Same Math;
 }
 

@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::Options;
 use crate::access::{Split, split_axis};
 use crate::emit::sweep;
+use crate::widen::{LONG, is_narrow_sum};
 
 mod chunked;
 mod ragged;
@@ -86,7 +87,12 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     let Some(n) = ex.as_int(first.size) else {
         return Ok(None);
     };
-    let Some(high) = (target..=(16 * target).min(n / 2)).find(|c| n % c == 0) else {
+    let counts = || (target..=(16 * target).min(n / 2)).filter(|c| n % c == 0);
+    // Chunks of a sum that are short enough to be added as they are.
+    let sums = body.stmts.iter().any(is_narrow_sum);
+    let rest = inner / n.max(1);
+    let short = counts().find(|c| sums && n / c * rest < LONG);
+    let Some(high) = short.or_else(|| counts().next()) else {
         return Ok(None);
     };
     let split = Split {

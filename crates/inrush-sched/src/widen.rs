@@ -7,7 +7,7 @@ use inrush_base::DType;
 use inrush_loops::{Body, Loops, Node, ReduceOp, Stmt, StmtId};
 
 /// Elements from which on a sum is widened.
-const LONG: i64 = 1 << 16;
+pub(crate) const LONG: i64 = 1 << 16;
 
 /// Widens the long sums of all nodes.
 pub(crate) fn widen_sums(loops: &mut Loops) {
@@ -25,7 +25,7 @@ pub(crate) fn widen_sums(loops: &mut Loops) {
     }
 }
 
-fn is_narrow_sum(s: &Stmt) -> bool {
+pub(crate) fn is_narrow_sum(s: &Stmt) -> bool {
     matches!(
         s,
         Stmt::Reduce {

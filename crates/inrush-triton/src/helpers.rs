@@ -31,11 +31,13 @@ def trunc_div(a, b):
         name: "random_bits",
         text: "\
 def random_bits(k0, k1, c0, c1, c2):
-    # The first word of Philox 4x32-10 with the key (k0, k1) and the counter (c0, c1, c2, 0).
+    # Word c2 % 4 of Philox 4x32-10 with the key (k0, k1) and the counter (c0, c1, c2 / 4, 0).
     k0, k1 = k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True)
     c0, c1, c2 = c0.to(tl.uint32, bitcast=True), c1.to(tl.uint32, bitcast=True), c2.to(tl.uint32, bitcast=True)
     key = k0.to(tl.uint64) | (k1.to(tl.uint64) << 32)
-    a, b, c, d = tl.philox(key, c0, c1, c2, c0 * 0)
+    a, b, c, d = tl.philox(key, c0, c1, c2 >> 2, c0 * 0)
+    word = c2 & 3
+    a = tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d)))
     return a.to(tl.int32, bitcast=True)
 ",
     },

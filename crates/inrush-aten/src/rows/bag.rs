@@ -272,7 +272,51 @@ fn weights_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 const BAG: &str = "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)";
 
+/// A table whose rows are made shorter where they are named and longer than they may be.
+fn renorm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (table, indices) = (args.value("self")?, args.value("indices")?);
+    let t = b.tensor(table)?;
+    if t.rank() != 2 {
+        return Err(Error::input("embedding_renorm of what is not a table"));
+    }
+    let count = b.exprs.product(b.sizes(indices)?);
+    let indices = b.call(
+        "aten.reshape.default",
+        &[indices.into(), vec![count].into()],
+    )?;
+    let named = b.full(&[t.sizes[0]], 0.0, DType::Bool)?;
+    let named = b.call(
+        "aten.index_fill.int_Scalar",
+        &[named.into(), b.int(0), indices.into(), true.into()],
+    )?;
+    let named = b.call("aten.unsqueeze.default", &[named.into(), b.int(1)])?;
+    let (order, along) = (Arg::Float(args.float("norm_type")?), b.ints(&[1]));
+    let norm = b.call(
+        "aten.linalg_vector_norm.default",
+        &[table.into(), order, along, true.into()],
+    )?;
+    // Eager's factor is a number of the host.
+    let norm = b.cast(norm, DType::F64)?;
+    let most = args.float("max_norm")?;
+    let over = b.call("aten.gt.Scalar", &[norm.into(), Arg::Float(most)])?;
+    let over = b.call("aten.logical_and.default", &[over.into(), named.into()])?;
+    let safe = b.call("aten.add.Scalar", &[norm.into(), Arg::Float(1e-7)])?;
+    let factor = b.unary("aten.reciprocal.default", safe)?;
+    let factor = b.scale(factor, most)?;
+    let wide = b.widen(table)?;
+    let factor = b.cast(factor, t.dtype.compute())?;
+    let short = b.mul(wide, factor)?;
+    let short = b.cast(short, t.dtype)?;
+    Ok(vec![b.select(over, short, table)?])
+}
+
 pub const ROWS: &[Row] = &[
+    row(
+        "aten.embedding_renorm.default",
+        "(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor",
+        renorm,
+        "(f32[7,4], i64[2,3]{0:6}, 1.2, 2.0)",
+    ),
     row(
         "aten._embedding_bag.default",
         BAG,

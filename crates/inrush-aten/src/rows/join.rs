@@ -212,6 +212,47 @@ fn meshgrid_indexing(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 const LIST: &str = "(Tensor[] tensors) -> Tensor";
 
+/// Each tensor cut along `dim` into as many chunks, the last ones filled up with zeros; chunks of all tensors side by side, flat
+/// from `dim` on.
+fn chunk_cat(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let list = args.list("tensors")?;
+    let chunks = args.const_int("num_chunks")?;
+    let first = *list
+        .first()
+        .ok_or_else(|| Error::input("_chunk_cat of no tensors"))?;
+    if chunks < 1 {
+        return Err(Error::input("_chunk_cat into no chunks"));
+    }
+    let dim = args.dim("dim", b.rank(first)?)?;
+    let lead = b.sizes(first)?[..dim].to_vec();
+    let dtype = b.dtype(first)?;
+    let mut parts = Vec::new();
+    for v in list {
+        let sizes = b.sizes(v)?;
+        if sizes.len() <= dim || sizes[..dim] != lead || b.dtype(v)? != dtype {
+            return Err(Error::input(
+                "_chunk_cat of tensors that differ before the dimension",
+            ));
+        }
+        let (e, n) = (b.exprs, b.exprs.int(chunks));
+        let up = e.add(sizes[dim], e.int(chunks - 1));
+        let each = e.floordiv(up, n);
+        let missing = e.sub(e.mul(each, n), sizes[dim]);
+        let mut pad = vec![e.int(0); 2 * (sizes.len() - dim)];
+        if let Some(last) = pad.last_mut() {
+            *last = missing;
+        }
+        let padded = b.call("aten.constant_pad_nd.default", &[v.into(), Arg::Ints(pad)])?;
+        let flat = b
+            .exprs
+            .product([each].into_iter().chain(sizes[dim + 1..].iter().copied()));
+        let sizes: Vec<Expr> = lead.iter().copied().chain([n, flat]).collect();
+        parts.push(Some(b.view(padded, &sizes)?));
+    }
+    let at = b.int(dim as i64 + 1);
+    Ok(vec![b.call("aten.cat.default", &[Arg::Values(parts), at])?])
+}
+
 pub const ROWS: &[Row] = &[
     Row {
         name: "aten.cat.default",
@@ -232,6 +273,12 @@ pub const ROWS: &[Row] = &[
         "(Tensor[] tensors, int dim=0) -> Tensor",
         stack,
         "([f32[2,3], f32[2,3]], -1)",
+    ),
+    decomposed(
+        "aten._chunk_cat.default",
+        "(Tensor[] tensors, int dim, int num_chunks) -> Tensor",
+        chunk_cat,
+        "([f32[5,3], f32[4,3]], 0, 2)",
     ),
     decomposed(
         "aten.hstack.default",

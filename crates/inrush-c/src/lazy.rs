@@ -1,0 +1,185 @@
+//! Branches of selections that few elements need: what is worth a test is evaluated only where a lane asks for it.
+//!
+//! Special functions are several formulas of which each element takes one, and closed forms stand beside recurrences. A value
+//! belongs to a branch when nothing but that branch uses it; loads stay where they are.
+
+use crate::function::{Emitter, Var};
+use inrush_base::Result;
+use inrush_kernel::{Def, Item, Kernel, ValId};
+use inrush_loops::ScalarOp;
+use inrush_loops::scalar::OpClass;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Work, in operations of a vector, from which on a branch is worth a jump that may be foretold wrongly.
+const WORTH: u32 = 40;
+/// That of a function of the library's.
+const FUNCTION: u32 = 20;
+
+/// How often each value of a kernel is used.
+pub(crate) struct Uses(Vec<u32>);
+
+/// A branch: what it computes, in order, the last value being its result.
+struct Branch {
+    values: Vec<ValId>,
+    condition: ValId,
+    /// Taken where the condition does not hold.
+    otherwise: bool,
+}
+
+/// Branches by the selection that they stand before, and all their values.
+#[derive(Default)]
+pub(crate) struct Plan {
+    before: FxHashMap<ValId, Vec<Branch>>,
+    later: FxHashSet<ValId>,
+}
+
+impl Plan {
+    pub fn waits(&self, v: ValId) -> bool {
+        self.later.contains(&v)
+    }
+}
+
+impl Uses {
+    pub fn of(kernel: &Kernel) -> Uses {
+        fn count(kernel: &Kernel, items: &[Item], seen: &mut FxHashSet<ValId>, uses: &mut [u32]) {
+            for item in items {
+                match item {
+                    Item::Loop(l) => count(kernel, &l.body, seen, uses),
+                    // A value that several loops evaluate is one value.
+                    Item::Let(v) if !seen.insert(*v) => {}
+                    Item::Let(v) => {
+                        for x in kernel.value(*v).def.operands() {
+                            uses[x.index()] += 1;
+                        }
+                    }
+                    Item::Update { value, .. } => uses[value.index()] += 1,
+                    Item::Store { value, mask, .. } => {
+                        uses[value.index()] += 1;
+                        mask.iter().for_each(|m| uses[m.index()] += 1);
+                    }
+                    Item::Acc(_) => {}
+                }
+            }
+        }
+        let mut uses = vec![0; kernel.values.len()];
+        let mut seen = FxHashSet::default();
+        count(kernel, &kernel.head, &mut seen, &mut uses);
+        count(kernel, &kernel.body, &mut seen, &mut uses);
+        Uses(uses)
+    }
+
+    /// The branches among the values of one turn of a loop. Those of later selections come first: what stands in a branch is
+    /// looked at again when the branch is written.
+    pub fn plan(&self, kernel: &Kernel, items: &[Item]) -> Plan {
+        let lets: Vec<ValId> = (items.iter())
+            .filter_map(|i| match i {
+                Item::Let(v) => Some(*v),
+                _ => None,
+            })
+            .collect();
+        let mut plan = Plan::default();
+        for at in (0..lets.len()).rev() {
+            let v = lets[at];
+            if plan.waits(v) {
+                continue;
+            }
+            let Def::Op {
+                op: ScalarOp::Where,
+                args,
+            } = &kernel.value(v).def
+            else {
+                continue;
+            };
+            for (root, otherwise) in [(args[1], false), (args[2], true)] {
+                let values = self.only_for(kernel, &lets[..at], root);
+                let work: u32 = values.iter().map(|v| work(kernel, *v)).sum();
+                if work < WORTH {
+                    continue;
+                }
+                plan.later.extend(&values);
+                plan.before.entry(v).or_default().push(Branch {
+                    values,
+                    condition: args[0],
+                    otherwise,
+                });
+            }
+        }
+        plan
+    }
+
+    /// `root` and what only it uses, in order.
+    fn only_for(&self, kernel: &Kernel, lets: &[ValId], root: ValId) -> Vec<ValId> {
+        let mut inside: FxHashMap<ValId, u32> = FxHashMap::default();
+        let mut out = Vec::new();
+        for v in lets.iter().rev() {
+            let all = match *v == root {
+                true => self.0[v.index()] == 1,
+                false => inside.get(v).is_some_and(|n| *n == self.0[v.index()]),
+            };
+            let def = &kernel.value(*v).def;
+            if all && matches!(def, Def::Op { .. } | Def::Cast { .. } | Def::Bitcast { .. }) {
+                out.push(*v);
+                for x in def.operands() {
+                    *inside.entry(x).or_default() += 1;
+                }
+            } else if *v == root {
+                break;
+            }
+        }
+        out.reverse();
+        out
+    }
+}
+
+fn work(kernel: &Kernel, v: ValId) -> u32 {
+    match &kernel.value(v).def {
+        Def::Op { op, .. } if op.class() == OpClass::Math => FUNCTION,
+        Def::Op {
+            op: ScalarOp::Recurrence,
+            ..
+        } => FUNCTION,
+        Def::Op {
+            op: ScalarOp::Div | ScalarOp::Sqrt | ScalarOp::Rsqrt | ScalarOp::Reciprocal,
+            ..
+        } => 4,
+        _ => 1,
+    }
+}
+
+impl Emitter<'_> {
+    /// Writes the branches that stand before the selection `v`.
+    pub(crate) fn branches(&mut self, plan: &Plan, v: ValId) -> Result<()> {
+        for b in plan.before.get(&v).into_iter().flatten() {
+            self.branch(b)?;
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, b: &Branch) -> Result<()> {
+        let items: Vec<Item> = b.values.iter().map(|v| Item::Let(*v)).collect();
+        let Some(root) = b.values.last() else {
+            return Ok(());
+        };
+        let (mask, varies) = self.var(b.condition)?;
+        let test = if varies {
+            let (int, w) = (self.mask_elem(), self.width());
+            let which = if b.otherwise { "all" } else { "any" };
+            let f = self.helpers.lanes_test(which, int, w, self.caps);
+            format!("{f}({mask})")
+        } else {
+            mask.to_string()
+        };
+        let elem = self.elem(self.dtype(*root));
+        let ty = self.helpers.vector(elem, self.width());
+        let name = self.lanes_name('y', *root);
+        self.line(format_args!("{ty} {name} = {{0}};"));
+        let not = if b.otherwise { "!" } else { "" };
+        self.open(format_args!("if ({not}({test}))"));
+        self.items(&items)?;
+        let value = self.vector(*root)?;
+        self.line(format_args!("{name} = {value};"));
+        self.close();
+        self.vars[root.index()] = Some(Var::Lanes('y'));
+        Ok(())
+    }
+}
