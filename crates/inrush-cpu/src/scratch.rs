@@ -1,6 +1,6 @@
 //! Memory that a thread keeps between calls: accumulators, copies of operands.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
 use std::cell::UnsafeCell;
 
 /// Cache line and widest vector.
@@ -9,7 +9,8 @@ pub(crate) const ALIGN: usize = 64;
 /// Large blocks begin at a huge page, so that the first touch of them is one fault for each instead of hundreds.
 const HUGE: usize = 2 << 20;
 
-/// Size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages.
+/// Size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages. Blocks of tensors, packed weights
+/// and scratch come from the system: a program's allocator for many small things divides what it maps, and leaves fewer whole.
 pub fn layout(len: usize) -> Option<Layout> {
     let align = if len >= 2 * HUGE { HUGE } else { ALIGN };
     Layout::from_size_align(len, align).ok()
@@ -60,7 +61,7 @@ impl Bytes {
         }
         let layout = layout(len)?;
         // SAFETY: the layout is not empty.
-        let ptr = unsafe { alloc(layout) };
+        let ptr = unsafe { System.alloc(layout) };
         if ptr.is_null() {
             return None;
         }
@@ -83,7 +84,7 @@ impl Drop for Bytes {
             && let Some(layout) = layout(self.len)
         {
             // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.ptr, layout) }
+            unsafe { System.dealloc(self.ptr, layout) }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
@@ -63,7 +63,7 @@ impl Storage {
     /// A machine error when the memory is not to be had.
     pub fn uninit(len: usize) -> Result<Storage> {
         // SAFETY: the layout has non-zero size.
-        let ptr = unsafe { alloc(Self::layout(len)?) };
+        let ptr = unsafe { System.alloc(Self::layout(len)?) };
         inrush_cpu::advise(ptr, len);
         Self::owned(len, ptr)
     }
@@ -132,7 +132,7 @@ impl Drop for Storage {
         }
         if let Ok(layout) = Self::layout(self.len) {
             // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.ptr, layout) }
+            unsafe { System.dealloc(self.ptr, layout) }
         }
     }
 }
