@@ -204,7 +204,7 @@ def survey(name: str, train: bool, device: str) -> str:
     scale = max(float(w.norm()) for w in want)
 
     def error(values: list[torch.Tensor]) -> float:
-        return max(float((v.double() - w).norm() / max(float(w.norm()), 1e-3 * scale)) for v, w in zip(values, want))
+        return max(float((v.double() - w).norm() / max(float(w.norm()), 1e-3 * scale, 1e-30)) for v, w in zip(values, want))
 
     called: dict[str, int] = {}
     for graph in (g for r in reports for g in r.graphs):
