@@ -11,10 +11,13 @@
 //!
 //! Does not know: the scheduler.
 
+mod access;
 mod approx;
+mod convert;
 mod divide;
 mod expr;
 mod function;
+mod functions;
 mod fused;
 mod gamma;
 mod helpers;

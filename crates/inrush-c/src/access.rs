@@ -1,0 +1,225 @@
+//! How vectors come from memory and go there: whole, in part, masked, strided, transposed.
+
+use crate::helpers::{Helpers, Name, gcc_only};
+use crate::types::{self, int_like};
+use inrush_base::{Caps, Isa};
+use std::fmt::Write;
+
+impl Helpers {
+    /// Load of the first `c` lanes, zeros behind.
+    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+        self.once(("load_part", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("ldp_{v}");
+            let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+            if native {
+                let mask = h.lane_mask("i32", w);
+                h.function(
+                    &name,
+                    format_args!("{v} {name}(const {elem} *p, i64 c)"),
+                    |_| {
+                        format!(
+                            "return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));"
+                        )
+                    },
+                );
+            } else {
+                h.function(
+                    &name,
+                    format_args!("{v} {name}(const {elem} *p, i64 c)"),
+                    |_| {
+                        format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;")
+                    },
+                );
+            }
+            name
+        })
+    }
+
+    /// Load of the lanes whose mask is set, zeros elsewhere; nothing is read there.
+    pub(crate) fn load_where(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<String> {
+        let size = types::bytes(elem);
+        let chunk = (32 / size).min(w);
+        let native = matches!(caps.isa, Isa::Avx2 | Isa::Avx512) && matches!(size, 4 | 8);
+        if !native || !matches!(chunk * size, 16 | 32) || !w.is_multiple_of(chunk) {
+            return None;
+        }
+        let v = self.vector(elem, w);
+        let m = self.vector(int_like(elem), w);
+        let name = format!("ldm_{v}");
+        let (float, int) = match size {
+            4 => ("f32", "i32"),
+            _ => ("f64", "i64"),
+        };
+        let (f, i) = (self.vector(float, chunk), self.vector(int, chunk));
+        let builtin = format!(
+            "__builtin_ia32_maskload{}{}",
+            if size == 4 { "ps" } else { "pd" },
+            if chunk * size == 32 { "256" } else { "" }
+        );
+        self.function(
+            &name,
+            format_args!("{v} {name}(const {elem} *p, {m} m)"),
+            |_| {
+                let mut body = format!("{v} r; ");
+                for k in 0..w / chunk {
+                    _ = write!(
+                        body,
+                        "(({f}u *)&r)[{k}] = {builtin}((const {f} *)(p + {}), (({i}u *)&m)[{k}]); ",
+                        k * chunk
+                    );
+                }
+                body + "return r;"
+            },
+        );
+        Some(name)
+    }
+
+    /// Store of the first `c` lanes.
+    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+        self.once(("store_part", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("stp_{v}");
+            let native = caps.isa == Isa::Avx2 && elem == "f32" && w == 8;
+            if native {
+                let mask = h.lane_mask("i32", w);
+                h.function(
+                    &name,
+                    format_args!("void {name}({elem} *p, {v} x, i64 c)"),
+                    |_| format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);"),
+                );
+            } else {
+                h.function(
+                    &name,
+                    format_args!("void {name}({elem} *p, {v} x, i64 c)"),
+                    |_| "for (i64 k = 0; k < c; k++) p[k] = x[k];".into(),
+                );
+            }
+            name
+        })
+    }
+
+    /// A whole vector stored past the caches, where its place is aligned.
+    pub(crate) fn stream(&mut self, elem: &'static str, w: u32) -> Name {
+        self.once(("stream", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let total = types::bytes(elem) * w;
+            let name = format!("stream_{v}");
+            let (suffix, lanes) = match total {
+                16 => ("", 4),
+                32 => ("256", 8),
+                _ => ("512", 16),
+            };
+            let f = h.vector("f32", lanes);
+            h.function(&name, format_args!("void {name}({elem} *p, {v} x)"), |_| {
+                let past = gcc_only(
+                    &format!("__builtin_ia32_movntps{suffix}((f32 *)p, ({f})x);"),
+                    &format!("__builtin_nontemporal_store(x, ({v} *)p);"),
+                );
+                format!(
+                    "if (__builtin_expect(((u64)p & {}) == 0, 1)) {{ {past} }} else *({v}u *)p = x;",
+                    total - 1
+                )
+            });
+            name
+        })
+    }
+
+    /// Lanes `s` elements apart.
+    pub(crate) fn load_strided(&mut self, elem: &'static str, w: u32) -> Name {
+        self.once(("load_strided", "", elem, w), |h| {
+            let v = h.vector(elem, w);
+            let name = format!("lds_{v}");
+            let lanes: Vec<String> = (0..w)
+                .map(|i| match i {
+                    0 => "p[0]".into(),
+                    1 => "p[s]".into(),
+                    i => format!("p[{i}*s]"),
+                })
+                .collect();
+            h.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p, i64 s)"),
+                |_| format!("return ({v}){{{}}};", lanes.join(",")),
+            );
+            name
+        })
+    }
+
+    /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`.
+    pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> Name {
+        self.once(("tile", "", elem, 1), |h| {
+            let name = format!("tile_{elem}");
+            let mut body = String::new();
+            if types::bytes(elem) == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+                let block = h.transpose8();
+                _ = write!(
+                    body,
+                    "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
+                     for (i64 a = 0; a < na; a += 8) \
+                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); return; }} "
+                );
+            }
+            body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a];";
+            let text = format!(
+                "static __attribute__((noinline, unused)) void {name}({elem} *t, i64 w, const {elem} *p, i64 s, i64 na, i64 nl) \
+                 {{ {body} }}\n"
+            );
+            h.add(&name, |_| text);
+            name
+        })
+    }
+
+    /// An 8 x 8 block of 32-bit elements, from rows `s` apart to rows `d` apart.
+    fn transpose8(&mut self) -> &'static str {
+        let (v, m) = (self.vector("f32", 8), self.vector("i32", 8));
+        let mut body = String::new();
+        for i in 0..8 {
+            _ = writeln!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);");
+        }
+        let mut step = |from: &str, to: &str, pairs: &[(usize, usize)], lo: &str, hi: &str| {
+            for (i, (a, b)) in pairs.iter().enumerate() {
+                let (x, y) = (2 * i, 2 * i + 1);
+                _ = writeln!(
+                    body,
+                    "{v} {to}{x} = SHUF8({from}{a}, {from}{b}, {lo}), {to}{y} = SHUF8({from}{a}, {from}{b}, {hi});"
+                );
+            }
+        };
+        // Pairs of elements, pairs of pairs, halves.
+        let (lo, hi) = ("0,8,1,9,4,12,5,13", "2,10,3,11,6,14,7,15");
+        step("r", "t", &[(0, 1), (2, 3), (4, 5), (6, 7)], lo, hi);
+        let (lo, hi) = ("0,1,8,9,4,5,12,13", "2,3,10,11,6,7,14,15");
+        step("t", "u", &[(0, 2), (1, 3), (4, 6), (5, 7)], lo, hi);
+        let (lo, hi) = ("0,1,2,3,8,9,10,11", "4,5,6,7,12,13,14,15");
+        step("u", "o", &[(0, 4), (1, 5), (2, 6), (3, 7)], lo, hi);
+        for (i, o) in [0, 2, 4, 6, 1, 3, 5, 7].iter().enumerate() {
+            _ = writeln!(body, "*({v}u *)(t + {i} * d) = o{o};");
+        }
+        let shuffle = format!(
+            "#ifdef __clang__\n#define SHUF8(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
+             #else\n#define SHUF8(a, b, ...) __builtin_shuffle(a, b, ({m}){{__VA_ARGS__}})\n#endif\n"
+        );
+        self.add("SHUF8", |_| shuffle);
+        self.function(
+            "transpose8",
+            format_args!("void transpose8(f32 *t, i64 d, const f32 *p, i64 s)"),
+            |_| body,
+        );
+        "transpose8"
+    }
+
+    /// All bits in the first `c` lanes.
+    pub(crate) fn lane_mask(&mut self, int: &'static str, w: u32) -> Name {
+        self.once(("lane_mask", "", int, w), |h| {
+            let v = h.vector(int, w);
+            let name = format!("lanes_{v}");
+            let iota = h.iota(int, w);
+            let bc = h.broadcast(int, w);
+            h.function(&name, format_args!("{v} {name}(i64 c)"), |_| {
+                format!("return {iota} < {bc}(({int})c);")
+            });
+            name
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! Conversions: between dtypes with PyTorch's rounding and ranges, half types in memory, bits as another type.
+
+use crate::helpers::{Helpers, Name, gcc_only};
+use crate::types::{self, each_lane, is_float};
+use inrush_base::{Caps, Isa};
+use std::fmt::Write;
+
+impl Helpers {
+    /// Lanes of `from` as lanes of `to`, both C types.
+    pub(crate) fn convert(
+        &mut self,
+        x: &str,
+        from: &'static str,
+        to: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
+        let v = self.vector(to, w);
+        if to == "i64" && is_float(from) && w.is_multiple_of(4) && caps.isa == Isa::Avx2 {
+            let f = self.whole(from, w, caps);
+            return format!("{f}({x})");
+        }
+        let narrow = w == 8 && types::bytes(from) == 4 && types::bytes(to) == 1;
+        if !(narrow && caps.isa == Isa::Avx2) {
+            return format!("__builtin_convertvector({x}, {v})");
+        }
+        // gcc takes such a vector apart; a shuffle of its bytes is three instructions.
+        let (from, bytes, words) = (
+            self.vector(from, w),
+            self.vector("i8", 32),
+            self.vector("i64", 4),
+        );
+        let name = format!("narrow_{from}_{v}");
+        let places: Vec<String> = (0..32).map(|k| (k % 8 * 4).to_string()).collect();
+        let places = places.join(",");
+        self.function(&name, format_args!("{v} {name}({from} x)"), |_| {
+            gcc_only(
+                &format!(
+                    "return ({v})(({words})__builtin_shuffle(({bytes})x, ({bytes}){{{places}}}))[0];"
+                ),
+                &format!("return __builtin_convertvector(x, {v});"),
+            )
+        });
+        format!("{name}({x})")
+    }
+
+    /// Floats toward zero as `i64`, for which there is no instruction: added to 1.5 * 2^52, whole numbers below 2^51 are the low
+    /// bits of the sum. Others go one by one.
+    fn whole(&mut self, from: &'static str, w: u32, caps: &Caps) -> String {
+        let (x, v) = (self.vector(from, w), self.vector("i64", w));
+        let name = format!("whole_{x}");
+        let trunc = self.rounding("trunc", from, w, caps);
+        let (part, d, l) = (
+            self.vector(from, 4),
+            self.vector("f64", 4),
+            self.vector("i64", 4),
+        );
+        let (wide, bits, limit) = (
+            self.broadcast("f64", 4),
+            self.broadcast("i64", 4),
+            self.broadcast(from, 4),
+        );
+        let test = match from {
+            "f32" => "__builtin_ia32_movmskps",
+            _ => "__builtin_ia32_movmskpd256",
+        };
+        self.function(&name, format_args!("{v} {name}({x} x)"), |_| {
+            let mut body = format!("const {x} t = {trunc}(x); i32 easy = 15; {v} r; ");
+            for k in 0..w / 4 {
+                _ = write!(
+                    body,
+                    "{{ const {part} y = (({part}u *)&t)[{k}]; \
+                     easy &= {test}(({part})((y < {limit}(0x1p51)) & (y > {limit}(-0x1p51)))); \
+                     (({l}u *)&r)[{k}] = ({l})(__builtin_convertvector(y, {d}) + {wide}(0x1.8p52)) - {bits}(0x4338000000000000); }} "
+                );
+            }
+            body + &format!("if (easy != 15) for (i32 k = 0; k < {w}; k++) r[k] = (i64)x[k]; return r;")
+        });
+        name
+    }
+
+    /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
+    pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> Name {
+        self.once((if store { "store_half" } else { "load_half" }, kind, "f32", w), |h| {
+            let dir = if store { "st" } else { "ld" };
+            let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
+            if w == 1 {
+                let name = format!("{dir}_{kind}");
+                let body = match (kind, store) {
+                    ("bf16", false) => {
+                        "u32 u = (u32)x << 16; f32 r; __builtin_memcpy(&r, &u, 4); return r;".into()
+                    }
+                    ("bf16", true) => {
+                        "u32 u; __builtin_memcpy(&u, &x, 4); if (x != x) return (u16)(u >> 16 | 0x40); \
+                         return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);"
+                            .into()
+                    }
+                    (_, false) => F16_LOAD.to_string(),
+                    (_, true) => F16_STORE.to_string(),
+                };
+                let signature = if store {
+                    format!("u16 {name}(f32 x)")
+                } else {
+                    format!("f32 {name}(u16 x)")
+                };
+                h.function(&name, format_args!("{signature}"), |_| body);
+                return name;
+            }
+            let (fv, hv) = (h.vector("f32", w), h.vector("u16", w));
+            let name = format!("{dir}_{kind}x{w}");
+            let signature = if store {
+                format!("{hv} {name}({fv} x)")
+            } else {
+                format!("{fv} {name}({hv} x)")
+            };
+            let body = match (kind, store) {
+                ("bf16", false) => {
+                    let uv = h.vector("u32", w);
+                    format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
+                }
+                ("bf16", true) => {
+                    let uv = h.vector("u32", w);
+                    let sel = h.select("u32", w, caps);
+                    format!(
+                        "{uv} u = ({uv})x; {uv} r = (u + 0x7fff + (u >> 16 & 1)) >> 16; \
+                         return __builtin_convertvector({sel}(x != x, u >> 16 | 0x40, r), {hv});"
+                    )
+                }
+                _ => {
+                    let scalar = h.half(kind, store, 1, caps);
+                    let target = if store { &hv } else { &fv };
+                    let loops = format!(
+                        "{target} r; {} r[k] = {scalar}(x[k]); return r;",
+                        each_lane(&w.to_string())
+                    );
+                    if native && w.is_multiple_of(8) {
+                        let (f8, h8) = (h.vector("f32", 8), h.vector("i16", 8));
+                        let mut body = format!("{target} r; ");
+                        for at in 0..w / 8 {
+                            _ = if store {
+                                write!(
+                                    body,
+                                    "(({h8}u *)&r)[{at}] = ({h8})__builtin_ia32_vcvtps2ph256((({f8}u *)&x)[{at}], 0); "
+                                )
+                            } else {
+                                write!(
+                                    body,
+                                    "(({f8}u *)&r)[{at}] = __builtin_ia32_vcvtph2ps256((({h8}u *)&x)[{at}]); "
+                                )
+                            };
+                        }
+                        gcc_only(&(body + "return r;"), &loops)
+                    } else {
+                        loops
+                    }
+                }
+            };
+            h.function(&name, format_args!("{signature}"), |_| body);
+            name
+        })
+    }
+
+    /// The bits of `from` read as `to`, both C types of one size.
+    pub(crate) fn bits(&mut self, from: &str, to: &str) -> String {
+        let name = format!("bits_{from}_{to}");
+        self.function(&name, format_args!("{to} {name}({from} x)"), |_| {
+            format!("{to} r; __builtin_memcpy(&r, &x, sizeof r); return r;")
+        });
+        name
+    }
+}
+
+const F16_LOAD: &str = "u32 s = (u32)(x & 0x8000) << 16, e = x >> 10 & 31, m = x & 0x3ff, u; \
+     if (e == 31) u = s | 0x7f800000 | m << 13; \
+     else if (e) u = s | (e + 112) << 23 | m << 13; \
+     else { f32 t = (f32)m * 0x1p-24f; __builtin_memcpy(&u, &t, 4); u |= s; } \
+     f32 r; __builtin_memcpy(&r, &u, 4); return r;";
+
+const F16_STORE: &str = "u32 u; __builtin_memcpy(&u, &x, 4); u32 s = u >> 16 & 0x8000, a = u & 0x7fffffff; \
+     if (a > 0x7f800000) return (u16)(s | 0x7e00 | (a >> 13 & 0x3ff)); \
+     if (a >= 0x477ff000) return (u16)(s | 0x7c00); \
+     if (a < 0x38800000) { f32 t; __builtin_memcpy(&t, &a, 4); t += 0.5f; __builtin_memcpy(&a, &t, 4); \
+     return (u16)(s | (a - 0x3f000000)); } \
+     return (u16)(s | ((a + 0xc8000fff + (a >> 13 & 1)) >> 13));";

@@ -1,0 +1,129 @@
+//! Functions of the C library and of its vector library, and ways to apply what is made for fewer lanes.
+
+use crate::helpers::{Helpers, Name};
+use crate::types::{self, each_lane};
+use crate::{approx, gamma};
+use inrush_base::{Caps, Isa};
+use std::fmt::Write;
+
+impl Helpers {
+    /// A scalar function of one, two or three operands, applied by lanes.
+    pub(crate) fn by_lane(&mut self, f: &str, elem: &'static str, w: u32, arity: usize) -> String {
+        let v = self.vector(elem, w);
+        let name = format!("{f}_x{w}");
+        let (params, args) = operands(&v, arity, "[k]");
+        self.function(&name, format_args!("{v} {name}({params})"), |_| {
+            let each = each_lane(&w.to_string());
+            format!("{v} r; {each} r[k] = {f}({args}); return r;")
+        });
+        name
+    }
+
+    /// The C library's function `f` for scalars of type `elem`: declares it.
+    pub(crate) fn libm(&mut self, f: &str, elem: &'static str, arity: usize) -> String {
+        let name = if elem == "f32" {
+            format!("{f}f")
+        } else {
+            f.to_string()
+        };
+        let params = vec![elem; arity].join(", ");
+        self.add(&name, |_| format!("{elem} {name}({params});\n"));
+        name
+    }
+
+    /// The function `f` over vectors: one of [`crate::approx`], else the C library's, libmvec's where it has one, else lane
+    /// by lane.
+    pub(crate) fn math(
+        &mut self,
+        f: &'static str,
+        elem: &'static str,
+        w: u32,
+        arity: usize,
+        caps: &Caps,
+    ) -> Name {
+        self.once(("math", f, elem, w), |h| {
+            if elem == "f32"
+                && w > 1
+                && let Some(own) = approx::function(h, f, w, caps)
+            {
+                return own;
+            }
+            if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
+                let four = gamma::log_gamma(h, caps);
+                return match w {
+                    4 => four,
+                    _ => h.by_parts(&four, elem, 4, w, 1),
+                };
+            }
+            let scalar = h.libm(f, elem, arity);
+            let total = types::bytes(elem) * w;
+            let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
+            let known = MVEC.contains(&f)
+                && caps.vector_math
+                && matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
+                && total >= 16;
+            if !known {
+                return h.by_lane(&scalar, elem, w, arity);
+            }
+            let chunk = total.min(best) / types::bytes(elem);
+            let isa = match total.min(best) {
+                16 => 'b',
+                32 => 'd',
+                _ => 'e',
+            };
+            let mangled = format!("_ZGV{isa}N{chunk}{}_{scalar}", "v".repeat(arity));
+            let part = h.vector(elem, chunk);
+            let params = vec![&*part; arity].join(", ");
+            h.add(&mangled, |_| format!("{part} {mangled}({params});\n"));
+            if chunk == w {
+                return mangled;
+            }
+            h.by_parts(&mangled, elem, chunk, w, arity)
+        })
+    }
+
+    /// A function of vectors of `chunk` lanes, applied to the parts of vectors of `w`.
+    pub(crate) fn by_parts(
+        &mut self,
+        f: &str,
+        elem: &'static str,
+        chunk: u32,
+        w: u32,
+        arity: usize,
+    ) -> String {
+        let (v, part) = (self.vector(elem, w), self.vector(elem, chunk));
+        let name = format!("{f}_of_{v}");
+        let (params, _) = operands(&v, arity, "");
+        self.function(&name, format_args!("{v} {name}({params})"), |_| {
+            let vars = ["a", "b", "c"];
+            let mut body = format!("{v} r; ");
+            for at in 0..w / chunk {
+                let parts: Vec<String> = (vars[..arity].iter())
+                    .map(|x| format!("*(({part}u *)&{x} + {at})"))
+                    .collect();
+                _ = write!(
+                    body,
+                    "*(({part}u *)&r + {at}) = {f}({}); ",
+                    parts.join(", ")
+                );
+            }
+            body + "return r;"
+        });
+        name
+    }
+}
+
+/// libmvec's functions (glibc 2.35).
+const MVEC: &[&str] = &[
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",
+    "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot",
+    "pow",
+];
+
+/// Parameters `v a, v b` and arguments `a[k], b[k]`.
+fn operands(v: &str, arity: usize, index: &str) -> (String, String) {
+    let vars = &["a", "b", "c"][..arity.min(3)];
+    let params: Vec<String> = vars.iter().map(|x| format!("{v} {x}")).collect();
+    let args: Vec<String> = vars.iter().map(|x| format!("{x}{index}")).collect();
+    (params.join(", "), args.join(", "))
+}
