@@ -2,7 +2,7 @@
 
 use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
-use crate::lazy::{Plan, Uses};
+use crate::lazy::{DEPTH, Plan, Uses};
 use crate::types::{self, each_lane};
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -84,6 +84,8 @@ pub(crate) struct Emitter<'a> {
     pub started: Vec<Option<u32>>,
     pub fused: Fused,
     uses: Uses,
+    /// Branches of [`crate::lazy`] that are being written.
+    pub(crate) open_branches: u32,
     /// The comparison that the operation in hand has made, in the size of what it compares: name and element type.
     pub raw: Option<(String, &'static str)>,
     /// By the name of a mask the comparison that it was widened or narrowed from.
@@ -121,6 +123,7 @@ pub(crate) fn emit(
         started: vec![None; kernel.accs.len()],
         fused: Fused::find(kernel),
         uses: Uses::of(kernel),
+        open_branches: 0,
         raw: None,
         raws: FxHashMap::default(),
         raw_count: 0,
@@ -442,7 +445,8 @@ impl Emitter<'_> {
 
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
-        let plan = match self.lane.as_ref().is_some_and(|l| l.copies == 1) && !self.fused.any() {
+        let alone = self.lane.as_ref().is_some_and(|l| l.copies == 1);
+        let plan = match alone && !self.fused.any() && self.open_branches < DEPTH {
             true => self.uses.plan(self.kernel, items),
             false => Plan::default(),
         };

@@ -9,11 +9,15 @@ use inrush_kernel::{Def, Item, Kernel, ValId};
 use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BinaryHeap;
 
 /// Work, in operations of a vector, from which on a branch is worth a jump that may be foretold wrongly.
 const WORTH: u32 = 40;
 /// That of a function of the library's.
 const FUNCTION: u32 = 20;
+
+/// Branches that stand in each other at most: a chain of selections would be as deep as it is long, and read as often.
+pub(crate) const DEPTH: u32 = 4;
 
 /// How often each value of a kernel is used.
 pub(crate) struct Uses(Vec<u32>);
@@ -77,6 +81,8 @@ impl Uses {
                 _ => None,
             })
             .collect();
+        let place: FxHashMap<ValId, usize> =
+            lets.iter().enumerate().map(|(at, v)| (*v, at)).collect();
         let mut plan = Plan::default();
         for at in (0..lets.len()).rev() {
             let v = lets[at];
@@ -91,7 +97,7 @@ impl Uses {
                 continue;
             };
             for (root, otherwise) in [(args[1], false), (args[2], true)] {
-                let values = self.only_for(kernel, &lets[..at], root);
+                let values = self.only_for(kernel, &lets, &place, root);
                 let work: u32 = values.iter().map(|v| work(kernel, *v)).sum();
                 if work < WORTH {
                     continue;
@@ -107,23 +113,36 @@ impl Uses {
         plan
     }
 
-    /// `root` and what only it uses, in order.
-    fn only_for(&self, kernel: &Kernel, lets: &[ValId], root: ValId) -> Vec<ValId> {
-        let mut inside: FxHashMap<ValId, u32> = FxHashMap::default();
+    /// `root` and what only it uses, in order. Looks at these and at what they read, whatever else the kernel holds.
+    fn only_for(
+        &self,
+        kernel: &Kernel,
+        lets: &[ValId],
+        place: &FxHashMap<ValId, usize>,
+        root: ValId,
+    ) -> Vec<ValId> {
+        // Uses from inside, by place. The last place is next: all that uses it has been seen.
+        let mut inside: FxHashMap<usize, u32> = FxHashMap::default();
+        let mut open: BinaryHeap<usize> = BinaryHeap::new();
+        if let Some(at) = place.get(&root) {
+            inside.insert(*at, 1);
+            open.push(*at);
+        }
         let mut out = Vec::new();
-        for v in lets.iter().rev() {
-            let all = match *v == root {
-                true => self.0[v.index()] == 1,
-                false => inside.get(v).is_some_and(|n| *n == self.0[v.index()]),
-            };
-            let def = &kernel.value(*v).def;
-            if all && matches!(def, Def::Op { .. } | Def::Cast { .. } | Def::Bitcast { .. }) {
-                out.push(*v);
-                for x in def.operands() {
-                    *inside.entry(x).or_default() += 1;
+        while let Some(at) = open.pop() {
+            let v = lets[at];
+            let def = &kernel.value(v).def;
+            let waits = matches!(def, Def::Op { .. } | Def::Cast { .. } | Def::Bitcast { .. });
+            if !waits || inside.get(&at) != Some(&self.0[v.index()]) {
+                continue;
+            }
+            out.push(v);
+            for at in def.operands().into_iter().filter_map(|x| place.get(&x)) {
+                let uses = inside.entry(*at).or_default();
+                if *uses == 0 {
+                    open.push(*at);
                 }
-            } else if *v == root {
-                break;
+                *uses += 1;
             }
         }
         out.reverse();
@@ -161,6 +180,7 @@ impl Emitter<'_> {
             return Ok(());
         };
         let (mask, varies) = self.var(b.condition)?;
+        self.open_branches += 1;
         let test = if varies {
             let (int, w) = (self.mask_elem(), self.width());
             let which = if b.otherwise { "all" } else { "any" };
@@ -179,6 +199,7 @@ impl Emitter<'_> {
         let value = self.vector(*root)?;
         self.line(format_args!("{name} = {value};"));
         self.close();
+        self.open_branches -= 1;
         self.vars[root.index()] = Some(Var::Lanes('y'));
         Ok(())
     }

@@ -186,3 +186,31 @@ output 0: %2
         ["call aten.select.int -> a", "segment a -> b"]
     );
 }
+
+/// Each selection is the only one that reads the one before: branches would stand in branches without end.
+#[test]
+fn a_long_chain_of_selections_nests_a_few_branches() {
+    let mut text = String::from(
+        "graph t\n%0 x: f32[1000] = input 0\n%1 m: bool[1000] = input 1\n%2 z: f32[1000] = input 2\n",
+    );
+    let (mut last, mut next) = (0, 3);
+    for _ in 0..300 {
+        for (op, args) in [
+            ("sinh.default", format!("%{last}")),
+            ("where.self", format!("%1, %{next}, %2")),
+        ] {
+            text += &format!("%{next} v{next}: f32[1000] = aten.{op}({args})\n");
+            last = next;
+            next += 1;
+        }
+    }
+    text += &format!("output 0: %{last}\n");
+    let (_, s) = compile(&text);
+    let code = s.pieces.concat();
+    assert!(code.contains("any_i32x"), "no branch");
+    let depth = code.chars().scan(0, |open, c| {
+        *open += i32::from(c == '{') - i32::from(c == '}');
+        Some(*open)
+    });
+    assert!(depth.max().unwrap_or(0) < 16);
+}
