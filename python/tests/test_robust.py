@@ -20,6 +20,14 @@ import torch
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="looks at its own processes and threads")
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Raise as in a program that somebody started by hand: what runs in the background may have been told to ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def works():
     a = torch.randn(5)
     torch._dynamo.reset()
