@@ -465,14 +465,7 @@ impl Emitter<'_> {
         let both = match mode {
             StoreMode::Add if d == DType::Bool => format!("{old} | {new}"),
             StoreMode::Mul if d == DType::Bool => format!("{old} & {new}"),
-            StoreMode::Add => format!("{old} + {new}"),
-            StoreMode::Mul => format!("{old} * {new}"),
-            StoreMode::Max | StoreMode::Min => {
-                let which = if mode == StoreMode::Max { "max" } else { "min" };
-                let f = self.helpers.extreme(which, elem, 1, self.caps);
-                format!("{f}({old}, {new})")
-            }
-            StoreMode::Set => new,
+            _ => self.both(mode, elem, 1, &old, new),
         };
         let both = self.narrow(&both, d);
         let guard = match &mask {
@@ -488,6 +481,27 @@ impl Emitter<'_> {
             self.line(body.as_str());
         }
         Ok(())
+    }
+
+    /// What is there and what is stored, as one: numbers in `w` lanes.
+    fn both(
+        &mut self,
+        mode: StoreMode,
+        elem: &'static str,
+        w: u32,
+        old: &str,
+        new: String,
+    ) -> String {
+        match mode {
+            StoreMode::Add => format!("{old} + {new}"),
+            StoreMode::Mul => format!("{old} * {new}"),
+            StoreMode::Max | StoreMode::Min => {
+                let which = if mode == StoreMode::Max { "max" } else { "min" };
+                let f = self.helpers.extreme(which, elem, w, self.caps);
+                format!("{f}({old}, {new})")
+            }
+            StoreMode::Set => new,
+        }
     }
 
     /// A store that combines with what is there, where lanes write beside each other.
@@ -509,16 +523,7 @@ impl Emitter<'_> {
             true => value.to_string(),
             false => self.spread_out(value, d.compute()),
         };
-        let both = match mode {
-            StoreMode::Add => format!("{old} + {new}"),
-            StoreMode::Mul => format!("{old} * {new}"),
-            StoreMode::Max | StoreMode::Min => {
-                let which = if mode == StoreMode::Max { "max" } else { "min" };
-                let f = self.helpers.extreme(which, elem, w, self.caps);
-                format!("{f}({old}, {new})")
-            }
-            StoreMode::Set => new,
-        };
+        let both = self.both(mode, elem, w, &old, new);
         let both = self.narrow_vector(&format!("({both})"), d);
         let guard = mask.map_or(String::new(), |(m, _)| format!("if ({m}) "));
         self.line(format_args!(
