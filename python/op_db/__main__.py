@@ -79,16 +79,18 @@ def write(path: str, rows: dict[str, table.Row], outcomes: list[Outcome], known:
     if options.device != "cpu":
         rows = {}
         table.update(rows, outcomes)
-        samples = "All samples of a cell\nwere run." if not any(o.left for o in outcomes) else table.SHARE
+        samples = table.ALL if not any(o.left for o in outcomes) else table.SHARE
         with open(path, "w", encoding="utf-8") as out:
             out.write(table.render(rows, torch.__version__, f"on a GPU ({options.device})", samples))
         return True
-    worse = table.update(rows, [o for o in outcomes if not o.failed])
+    worse, perhaps = table.update(rows, [o for o in outcomes if not o.failed])
+    if perhaps:
+        print("perhaps better, `--samples 0` with these operators tells:\n" + "\n".join(perhaps))
     if worse and not options.worse:
         print("cells got worse, the table stays as it is:\n" + "\n".join(worse), file=sys.stderr)
         return False
     with open(path, "w", encoding="utf-8") as out:
-        out.write(table.render({n: r for n, r in rows.items() if n in known}, torch.__version__, table.CPU))
+        out.write(table.render({n: r for n, r in rows.items() if n in known}, torch.__version__, table.CPU, table.ALL))
     return True
 
 

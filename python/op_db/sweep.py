@@ -156,9 +156,15 @@ class Worker:
         self._log.flush()
         with open(self._log.name, encoding="utf-8", errors="replace") as log:
             lines = [line.strip() for line in log.read()[-20000:].splitlines() if line.strip()]
-        # The stack that the process printed, innermost first; else the last words.
+        # The stacks that the process printed, innermost first: of a crash the thread that crashed, which comes first; where it
+        # took too long the main thread, which comes last. Else the last words.
         at = max((k for k, line in enumerate(lines) if line.startswith(("Fatal Python error", "Timeout"))), default=None)
-        told = lines[-3:] if at is None else lines[at : at + 6]
+        if at is None:
+            told = lines[-3:]
+        elif lines[at].startswith("Timeout"):
+            told = lines[max(k for k, line in enumerate(lines) if line.startswith(("Timeout", "Thread", "Current thread"))) :][:7]
+        else:
+            told = lines[at : at + 6]
         return f"exit code {code}: {' / '.join(told)[:600]}"
 
     def close(self) -> None:

@@ -89,3 +89,18 @@ def test_differences_are_found():
     compare.compare([half + 3], [half], lambda: [exact + torch.tensor([1.5, 0])], True)
     with pytest.raises(compare.Wrong):
         compare.compare([half + 30], [half], lambda: [exact], True)
+
+
+def test_a_share_of_the_samples_makes_no_cell_better():
+    cell = samples.Cell("add", "float32")
+    called = attempt.Outcome(str(cell), samples=3, called={"aten.add": "no lowering"})
+    rows = {}
+    assert table.update(rows, [called]) == ([], [])
+    lowered = attempt.Outcome(str(cell), samples=2, left=1)
+    worse, perhaps = table.update(rows, [lowered])
+    assert not worse and len(perhaps) == 1
+    assert rows["add"].states[table.column(cell)] == table.CALLED
+    whole = attempt.Outcome(str(cell), samples=3)
+    assert table.update(rows, [whole]) == ([], [])
+    assert rows["add"].states[table.column(cell)] == table.LOWERED and not rows["add"].reasons
+    assert table.update(rows, [attempt.Outcome(str(cell), samples=1, left=2, called={"aten.add": "no lowering"})])[0]

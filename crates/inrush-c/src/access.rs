@@ -146,7 +146,7 @@ impl Helpers {
         })
     }
 
-    /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`.
+    /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`, zero from `nl` on.
     pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> Name {
         self.once(("tile", "", elem, 1), |h| {
             let name = format!("tile_{elem}");
@@ -157,10 +157,13 @@ impl Helpers {
                     body,
                     "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
                      for (i64 a = 0; a < na; a += 8) \
-                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); return; }} "
+                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); }} else "
                 );
             }
-            body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a];";
+            body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a]; ";
+            // Lanes beyond the edge are zero, as partial loads make them: what the stack holds may be a degree that a recurrence
+            // goes up to, or a divisor.
+            body += "if (nl < w) for (i64 a = 0; a < na; a++) for (i64 l = nl; l < w; l++) t[a * w + l] = 0;";
             let text = format!(
                 "static __attribute__((noinline, unused)) void {name}({elem} *t, i64 w, const {elem} *p, i64 s, i64 na, i64 nl) \
                  {{ {body} }}\n"

@@ -2,7 +2,8 @@
 
 mod common;
 use common::*;
-use inrush_base::DType;
+use inrush_base::{DType, Scalar};
+use inrush_interp::{Tensor, Value};
 
 fn rand(sizes: &[i64]) -> inrush_interp::Value {
     Random(42 + sizes.iter().sum::<i64>() as u64).tensor(DType::F32, sizes)
@@ -141,6 +142,36 @@ output b2
             let inputs = [r.tensor(d, &[n, a, b]), r.tensor(d, &[n, b, a])];
             check(&text, Grouping::Apart, &inputs);
         }
+    }
+}
+
+/// Degrees that lie across the lanes: the lanes beyond the edge have degrees too, and end.
+#[test]
+fn transposed_degrees() {
+    for (a, b) in [(3, 5), (16, 8), (20, 21)] {
+        let text = format!(
+            "\
+loops t inputs 2
+b0 n: i64[{a}, {b}] = input 0
+b1 x: f32[{b}, {a}] = input 1
+b2 y: f32[{b}, {a}] layout [{a}, 1] = temp
+body [i0: {b}, i1: {a}] {{
+  v0: i64 = load b0[i1, i0]
+  v1: f32 = cast v0 to f32
+  v2: f32 = load b1[i0, i1]
+  v3: f32 = const 0.0
+  v4: f32 = const 1.0
+  v5: f32 = add v2, v2
+  v6: f32 = recurrence v1, v2, v2, v5, v3, v4, v4
+  store b2[i0, i1] = v6
+}}
+output b2
+"
+        );
+        let degrees: Vec<Scalar> = (0..a * b).map(|k| Scalar::Int(k % 12 - 1)).collect();
+        let n = Tensor::from_scalars(DType::I64, &[a, b], &degrees).unwrap();
+        let x = Random(5).tensor(DType::F32, &[b, a]);
+        check(&text, Grouping::Apart, &[Value::Tensor(n), x]);
     }
 }
 

@@ -72,6 +72,23 @@ pub fn levels() -> Vec<Caps> {
     levels
 }
 
+/// The source with the arrays on its stack full of large numbers, positive in every type: what an array holds where nothing
+/// was written must not matter.
+fn poisoned(source: &str) -> String {
+    const END: &str = " __attribute__((aligned(64)));";
+    let mut out = String::new();
+    for line in source.split_inclusive('\n') {
+        let declared = line.trim_end().strip_suffix(END);
+        out += line.trim_end_matches('\n');
+        if let Some((head, _)) = declared.and_then(|d| d.rsplit_once('[')) {
+            let name = head.rsplit([' ', '*']).next().unwrap();
+            out += &format!(" __builtin_memset({name}, 0x5A, sizeof {name});");
+        }
+        out += "\n";
+    }
+    out
+}
+
 /// Machine code of kernels.
 enum Code {
     Native(libloading::Library),
@@ -206,7 +223,7 @@ impl Compiled {
         let functions = prepared.iter().flat_map(|(_, t)| t).map(|t| match t {
             Task::Grid(_, f) | Task::Tile(_, _, f) => f,
         });
-        let source: Rc<str> = inrush_c::unit(functions).into();
+        let source: Rc<str> = poisoned(&inrush_c::unit(functions)).into();
         let code = Rc::new(code(&source, caps));
         Ok(prepared
             .into_iter()
@@ -250,7 +267,7 @@ impl Compiled {
             let len = kernel
                 .scratch_bytes
                 .map_or(0, |e| eval(exprs, e, symbols) as usize);
-            let mut scratch = vec![0xABu8; len + 64];
+            let mut scratch = vec![0x5Au8; len + 64];
             if kernel.scratch_bytes.is_some() {
                 let p = scratch.as_mut_ptr();
                 bufs.push(unsafe { p.add(p.align_offset(64)) });
