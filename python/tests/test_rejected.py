@@ -162,6 +162,23 @@ def test_what_eager_rejects(case, options):
     torch.testing.assert_close(torch.compile(lambda a: a.sin() + 1, backend="inrush")(a), a.sin() + 1)
 
 
+@pytest.mark.parametrize(
+    "name, operator",
+    [
+        ("probabilities", "aten.bernoulli.default"),
+        ("cross entropy", "aten.binary_cross_entropy.default"),
+        ("weights", "aten.multinomial.default"),
+        ("weights of nothing", "aten.multinomial.default"),
+        ("deviations", "aten.normal.float_Tensor"),
+    ],
+)
+def test_a_refused_value_names_the_operator(name, operator):
+    """What was asked for and where, not what it is made of."""
+    f, *args = VALUES[name]
+    with pytest.raises(RuntimeError, match=rf"\({operator}\).*\n.*test_rejected.py:\d+ in "):
+        torch.compile(lambda *args: f(*args), backend="inrush", options={"strict": True})(*args)
+
+
 def gradient(of):
     def f(a, i):
         of(a * 2, i).sum().backward()

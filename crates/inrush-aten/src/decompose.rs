@@ -56,6 +56,7 @@ pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> 
             demands: &demands,
             values: &mut graph.values,
             nodes: &mut out,
+            op: &node.op,
             line: node.line,
             prefix,
             count: 0,
@@ -149,6 +150,7 @@ pub struct Builder<'g> {
     demands: &'g Demands,
     values: &'g mut Vec<Value>,
     nodes: &'g mut Vec<Node>,
+    op: &'g str,
     line: Option<LineId>,
     prefix: String,
     count: usize,
@@ -164,6 +166,11 @@ impl Builder<'_> {
             0 => self.declared.get(k)?.as_ref(),
             _ => None,
         }
+    }
+
+    /// The operator of the graph that all of this becomes.
+    pub fn decomposed(&self) -> &str {
+        self.op
     }
 
     /// Calls `op` for its only result. Arguments stand in schema order; trailing defaults may be left out.
@@ -286,6 +293,7 @@ pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Typ
         demands: &Demands::default(),
         values: &mut values,
         nodes: &mut Vec::new(),
+        op,
         line: None,
         prefix: "scratch".into(),
         count: 0,

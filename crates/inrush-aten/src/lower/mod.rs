@@ -17,7 +17,7 @@ use crate::{Call, Route, lookup};
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_graph::{Graph, Input, InputKind, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Graph, Input, InputKind, TensorType, Type, ValueId};
 use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
@@ -230,12 +230,17 @@ impl<'g> Lower<'g> {
             .outs
             .first()
             .map_or(String::new(), |v| self.graph.value(*v).name.clone());
-        self.begin(&node.op, name, self.graph.line_of(node).map(str::to_string));
+        // What a decomposition checks, it checks for the operator that it stands for.
+        let by = match (node.op.as_str(), node.args.last()) {
+            ("inrush.assured.default", Some(Arg::Str(by))) => by,
+            _ => &node.op,
+        };
+        self.begin(by, name, self.graph.line_of(node).map(str::to_string));
         let outs = match op.row.route {
             Route::Pointwise(p) => vec![self.pointwise(&call, &p)?],
             Route::View(f) => {
                 let source = self.tensor(match node.args.first() {
-                    Some(inrush_graph::Arg::Value(v)) => *v,
+                    Some(Arg::Value(v)) => *v,
                     _ => return Err(Error::input("the first argument must be a tensor")),
                 })?;
                 f(&call)?

@@ -45,7 +45,13 @@ impl Builder<'_> {
         let above = self.call("aten.ge.Scalar", &[x.into(), low])?;
         let below = self.call("aten.le.Scalar", &[x.into(), high])?;
         let holds = self.call("aten.logical_and.default", &[above.into(), below.into()])?;
-        self.call("inrush.assured.default", &[x.into(), holds.into()])
+        self.assured(x, holds)
+    }
+
+    /// `x`; a call fails where `holds` is false, and names the operator that is being decomposed.
+    pub(super) fn assured(&mut self, x: ValueId, holds: ValueId) -> Result<ValueId> {
+        let by = Arg::Str(self.decomposed().to_string());
+        self.call("inrush.assured.default", &[x.into(), holds.into(), by])
     }
 
     /// `mask ? x : c`.

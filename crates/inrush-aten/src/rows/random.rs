@@ -531,7 +531,7 @@ fn multinomial(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let weights = b.between(weights, Arg::Float(0.0), Arg::Float(most))?;
     let whole = b.sum(weights, &[-1], true)?;
     let some = b.by("aten.gt.Scalar", whole, 0.0)?;
-    let weights = b.call("inrush.assured.default", &[weights.into(), some.into()])?;
+    let weights = b.assured(weights, some)?;
     if !args.bool("replacement")? {
         if b.exprs.prove_lt(*categories, count) {
             return Err(Error::input("more samples than categories"));
