@@ -143,22 +143,39 @@ fn chebyshev(p: &mut Pw, x: &[StmtId], kind: Kind, shifted: bool) -> Result<Stmt
     Ok(p.select(there, value, zero))
 }
 
+/// What the recurrence gives after `steps`, and zero for degrees that eager does not count to.
+fn counted(p: &mut Pw, steps: StmtId, there: StmtId, rule: Rule) -> StmtId {
+    let zero = p.c(0.0);
+    let steps = p.select(there, steps, zero);
+    let value = recur(p, steps, rule);
+    p.select(there, value, zero)
+}
+
 /// Sums that overflow become NaN soon, as in eager, which has no numbers beyond a degree of its choice.
 fn hermite(p: &mut Pw, x: &[StmtId], factor: f64) -> Result<StmtId> {
     let (n, there) = degree(p, x[1]);
-    let zero = p.c(0.0);
-    let steps = p.select(there, n, zero);
     let slope = p.opc(S::Mul, x[0], factor);
     let rule = Rule {
         first: slope,
         a: slope,
-        s: zero,
+        s: p.c(0.0),
         c: 0.0,
         r: factor,
         q: 0.0,
     };
-    let value = recur(p, steps, rule);
-    Ok(p.select(there, value, zero))
+    Ok(counted(p, n, there, rule))
+}
+
+/// What polynomials that divide by the degree have in common: `((first + k s) p[k] - k p[k-1]) / (1 + k)`.
+fn divided(first: StmtId, s: StmtId) -> Rule {
+    Rule {
+        first,
+        a: first,
+        s,
+        c: 0.0,
+        r: 1.0,
+        q: 1.0,
+    }
 }
 
 fn laguerre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
@@ -167,40 +184,19 @@ fn laguerre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (zero, two) = (p.c(0.0), p.c(2.0));
     let origin = p.opc(S::Eq, x[0], 0.0);
     let steps = p.select(origin, zero, n);
-    let steps = p.select(there, steps, zero);
     let one = p.cop(S::Sub, 1.0, x[0]);
-    let rule = Rule {
-        first: one,
-        a: one,
-        s: two,
-        c: 0.0,
-        r: 1.0,
-        q: 1.0,
-    };
-    let value = recur(p, steps, rule);
-    Ok(p.select(there, value, zero))
+    Ok(counted(p, steps, there, divided(one, two)))
 }
 
 fn legendre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (n, there) = degree(p, x[1]);
-    let zero = p.c(0.0);
     // At the ends of the interval only the parity counts.
     let size = p.op1(S::Abs, x[0]);
     let end = p.opc(S::Eq, size, 1.0);
     let odd = parity(p, n);
     let steps = p.select(end, odd, n);
-    let steps = p.select(there, steps, zero);
     let twice = p.add(x[0], x[0]);
-    let rule = Rule {
-        first: x[0],
-        a: x[0],
-        s: twice,
-        c: 0.0,
-        r: 1.0,
-        q: 1.0,
-    };
-    let value = recur(p, steps, rule);
-    Ok(p.select(there, value, zero))
+    Ok(counted(p, steps, there, divided(x[0], twice)))
 }
 
 /// Airy's function of the first kind: a power series around zero, rational functions of the phase beyond (`AIRY_*`).
