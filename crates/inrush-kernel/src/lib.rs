@@ -7,6 +7,8 @@
 //!
 //! Does not know: how C or Triton is spelled.
 
+mod apart;
+mod bends;
 pub mod block;
 mod build;
 mod cost;

@@ -1,5 +1,6 @@
 //! A group becomes a kernel: lanes and grid are chosen, every statement is placed as far out as it may stand.
 
+use crate::apart;
 use crate::build::Builder;
 use crate::flatten::Flat;
 use crate::lanes::{self, Lanes, Live, OwnAxis};
@@ -57,6 +58,12 @@ pub fn tile(
         .iter()
         .flat_map(|n| &n.effects)
         .any(|e| matches!(&e.kind, EffectKind::Store { mode, .. } if *mode != StoreMode::Set));
+    // What combines in memory stays within a unit: only axes that keep their places apart are shared out.
+    let apart = match combining {
+        true => apart::apart(&builder, &flat.shared),
+        false => Vec::new(),
+    };
+    let stays = |s: Sym| combining && !apart.contains(&s);
     let mut flat = flat;
     let mut tiles_sym: Option<Sym> = None;
     if let Lanes::Shared { axis, width } = choice {
@@ -84,7 +91,9 @@ pub fn tile(
             point
         };
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
-        let blocked = !combining && total > 2 * UNIT_POINTS;
+        let within: i64 = (grid.iter().filter(|a| stays(a.sym)))
+            .fold(total, |n, a| n.saturating_mul(exprs.hint(a.size).max(1)));
+        let blocked = !stays(lane.sym) && within > 2 * UNIT_POINTS;
         // Whole cache lines of a transposed tile.
         let unroll = if tiles_sym.is_some() && TILE % width as i64 == 0 {
             (TILE / width as i64).clamp(1, 4) as u32
@@ -98,7 +107,12 @@ pub fn tile(
                 copies
             }
         };
-        if blocked && tiles_sym.is_some() {
+        if blocked && combining {
+            // Each unit reads all indices: a few units for each thread, of whole cache lines.
+            let line = 4 * width as i64;
+            let share = exprs.hint(lane.size).max(1) / (4 * caps.threads.max(1) as i64);
+            block = (share + line - 1).max(line) / line * line;
+        } else if blocked && tiles_sym.is_some() {
             // A few tiles a unit: the next unit reads on where these rows ended, and so do the prefetchers.
             block = (4 * TILE).max(width as i64);
         } else if blocked {
@@ -126,12 +140,14 @@ pub fn tile(
             },
         );
     }
-    while let Some(last) = grid.last().copied() {
+    // Axes that stay come first, then small ones from the last on.
+    while let Some(at) = (grid.iter().rposition(|a| stays(a.sym))).or(grid.len().checked_sub(1)) {
+        let last = grid[at];
         let more = work.saturating_mul(exprs.hint(last.size).max(1));
-        if more > UNIT_POINTS && !combining {
+        if more > UNIT_POINTS && !stays(last.sym) {
             break;
         }
-        grid.pop();
+        grid.remove(at);
         work = more;
         inner.insert(
             0,
@@ -631,6 +647,9 @@ pub(crate) fn finish(
         scratch_bytes: None,
     };
     crate::moments::in_one_walk(exprs, &mut kernel);
+    if matches!(kernel.kind, Kind::Grid(_)) {
+        crate::bends::straighten(exprs, &mut kernel);
+    }
     crate::cost::renumber(&mut kernel);
     // Sizes, in order of appearance.
     let mut syms: Vec<Sym> = Vec::new();

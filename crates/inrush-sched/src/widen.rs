@@ -6,7 +6,7 @@
 use inrush_base::DType;
 use inrush_loops::{Body, Loops, Node, ReduceOp, Stmt, StmtId};
 
-/// Elements from which on a sum is widened.
+/// Elements up to which a sum is left as it is; a group of a normalisation has as many.
 pub(crate) const LONG: i64 = 1 << 16;
 
 /// Widens the long sums of all nodes.
@@ -18,7 +18,7 @@ pub(crate) fn widen_sums(loops: &mut Loops) {
             .reduction_axes()
             .iter()
             .fold(1i64, |n, a| n.saturating_mul(exprs.hint(a.size).max(0)))
-            >= LONG;
+            > LONG;
         if long && body.stmts.iter().any(is_narrow_sum) {
             widen(body);
         }

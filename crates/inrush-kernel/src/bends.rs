@@ -1,0 +1,236 @@
+//! Lanes loops are cut where what they load bends: at the margins of a row that is reflected, repeated or rolled. Between the
+//! bends lanes lie beside each other in memory; each part is a loop of its own.
+
+use crate::{Def, Item, Kernel, Loop, Range, Role, ValId, Value};
+use inrush_expr::{Expr, Exprs, Node, Sym, SymMap};
+use rustc_hash::FxHashMap;
+
+/// Parts that a loop is cut into at most.
+const MOST_PARTS: usize = 5;
+/// Vectors that a loop has at least, and a part that pays for the cut.
+const LEAST_VECTORS: i64 = 4;
+
+/// Cuts the loops for which it pays.
+pub(crate) fn straighten(exprs: &Exprs, kernel: &mut Kernel) {
+    let body = std::mem::take(&mut kernel.body);
+    kernel.body = items(exprs, kernel, body);
+}
+
+fn items(exprs: &Exprs, kernel: &mut Kernel, list: Vec<Item>) -> Vec<Item> {
+    let mut out = Vec::with_capacity(list.len());
+    for item in list {
+        let Item::Loop(mut l) = item else {
+            out.push(item);
+            continue;
+        };
+        match parts(exprs, kernel, &l) {
+            Some(parts) => {
+                for p in parts {
+                    out.push(Item::Loop(part(exprs, kernel, &l, &p)));
+                }
+            }
+            None => {
+                l.body = items(exprs, kernel, l.body);
+                out.push(Item::Loop(l));
+            }
+        }
+    }
+    out
+}
+
+/// Some of a loop's points: how many, the index over them, and what it stands for in the loop.
+struct Part {
+    len: i64,
+    index: Sym,
+    map: SymMap,
+}
+
+impl Part {
+    fn new(exprs: &Exprs, position: u32, sym: Sym, start: i64, len: i64) -> Part {
+        let index = exprs.index_sym(position, exprs.int(len));
+        let at = exprs.add(exprs.sym_expr(index), exprs.int(start));
+        let map = SymMap::from_iter([(sym, at)]);
+        Part { len, index, map }
+    }
+
+    fn is_straight(&self, exprs: &Exprs, e: Expr) -> bool {
+        exprs.coefficients(e, &[self.index]).is_some()
+    }
+}
+
+/// The parts of a loop over lanes that only loads, computes and stores, where most of it becomes straight.
+fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
+    let (Role::Lanes { width, .. }, Range::Full(extent)) = (l.role, l.range) else {
+        return None;
+    };
+    let least = LEAST_VECTORS * i64::from(width);
+    let extent = exprs.as_int(extent).filter(|n| *n >= least)?;
+    let mut bent: Vec<Expr> = Vec::new();
+    for item in &l.body {
+        match item {
+            Item::Let(v) => match &kernel.value(*v).def {
+                Def::Load { offset, .. } if exprs.coefficients(*offset, &[l.sym]).is_none() => {
+                    bent.push(*offset);
+                }
+                Def::Indirect { .. } | Def::Running { .. } | Def::Final(_) => return None,
+                _ => {}
+            },
+            Item::Store { .. } => {}
+            // The place of an extreme counts on the loop's own index.
+            Item::Update { acc, .. } if kernel.accs[acc.index()].index.is_none() => {}
+            Item::Update { .. } | Item::Loop(_) | Item::Acc(_) => return None,
+        }
+    }
+    if bent.is_empty() {
+        return None;
+    }
+    let name = exprs.sym_info(l.sym).name;
+    let position = name.strip_prefix('i')?.parse().ok()?;
+    let mut out = Vec::new();
+    cut(exprs, &bent, position, l.sym, (0, extent), &mut out)?;
+    let straight = |p: &Part| {
+        p.len >= least && (bent.iter()).all(|e| p.is_straight(exprs, exprs.subst(*e, &p.map)))
+    };
+    let reached: i64 = out.iter().filter(|p| straight(p)).map(|p| p.len).sum();
+    (out.len() > 1 && 2 * reached >= extent).then_some(out)
+}
+
+/// Cuts at the first bend, then what comes before and behind it. `None` where the parts are too many.
+fn cut(
+    exprs: &Exprs,
+    bent: &[Expr],
+    position: u32,
+    sym: Sym,
+    (from, to): (i64, i64),
+    out: &mut Vec<Part>,
+) -> Option<()> {
+    let whole = Part::new(exprs, position, sym, from, to - from);
+    let bend = (bent.iter()).find_map(|e| {
+        let e = exprs.subst(*e, &whole.map);
+        match whole.is_straight(exprs, e) {
+            true => None,
+            false => bend(exprs, e, whole.index, to - from),
+        }
+    });
+    match bend {
+        Some(at) => {
+            cut(exprs, bent, position, sym, (from, from + at), out)?;
+            cut(exprs, bent, position, sym, (from + at, to), out)
+        }
+        None if out.len() == MOST_PARTS => None,
+        None => {
+            out.push(whole);
+            Some(())
+        }
+    }
+}
+
+/// The first point, of `1..len`, where an expression goes on otherwise than before, if a constant says so.
+fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
+    let inside = |at: i64| (1..len).contains(&at).then_some(at);
+    // `e` as `step * index + start`.
+    let line = |e: Expr| -> Option<(i64, i64)> {
+        let (c, rest) = exprs.affine(e, &[index])?;
+        Some((exprs.as_int(c[0])?, exprs.as_int(rest)?))
+    };
+    let of = |e: Expr| match exprs.contains_sym(e, index) {
+        true => bend(exprs, e, index, len),
+        false => None,
+    };
+    match exprs.node(e) {
+        Node::Const(_) | Node::Sym(_) => None,
+        Node::Sum { terms, .. } => terms.iter().find_map(|(_, t)| of(*t)),
+        Node::Product(f) => f.iter().find_map(|t| of(*t)),
+        Node::Max(a, b) | Node::Min(a, b) => {
+            let crossing = || {
+                let (zero, step) = match line(exprs.sub(a, b))? {
+                    (step, start) if step > 0 => (start.checked_neg()?, step),
+                    (step, start) if step < 0 => (start, step.checked_neg()?),
+                    _ => return None,
+                };
+                // Where both are equal the point goes to the longer side.
+                let (first, tie) = (zero.div_euclid(step), zero.rem_euclid(step) == 0);
+                let at = if tie && first <= len / 2 {
+                    first
+                } else {
+                    first + 1
+                };
+                inside(at)
+            };
+            of(a).or_else(|| of(b)).or_else(crossing)
+        }
+        Node::FloorDiv(a, n) | Node::Mod(a, n) => {
+            let wrap = || {
+                let n = exprs.as_int(n).filter(|n| *n > 0)?;
+                match line(a)? {
+                    (step, start) if step > 0 => {
+                        let left = n - start.rem_euclid(n);
+                        inside(left.saturating_add(step - 1) / step)
+                    }
+                    (step, start) if step < 0 => {
+                        inside(start.rem_euclid(n) / step.checked_neg()? + 1)
+                    }
+                    _ => None,
+                }
+            };
+            of(a).or_else(wrap)
+        }
+    }
+}
+
+/// The loop over a part, with values of its own.
+fn part(exprs: &Exprs, kernel: &mut Kernel, l: &Loop, p: &Part) -> Loop {
+    let mut news: FxHashMap<ValId, ValId> = FxHashMap::default();
+    let mut body = Vec::with_capacity(l.body.len());
+    for item in &l.body {
+        let new = |v: ValId| news.get(&v).copied().unwrap_or(v);
+        let item = match item {
+            Item::Let(v) => {
+                let Value { mut def, dtype } = kernel.value(*v).clone();
+                match &mut def {
+                    Def::Index(e) => *e = exprs.subst(*e, &p.map),
+                    Def::Load { offset, mask, .. } => {
+                        *offset = exprs.subst(*offset, &p.map);
+                        *mask = mask.map(new);
+                    }
+                    Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = new(*a)),
+                    Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = new(*arg),
+                    Def::Const(_)
+                    | Def::Sum
+                    | Def::Final(_)
+                    | Def::Running { .. }
+                    | Def::Indirect { .. } => {}
+                }
+                kernel.values.push(Value { def, dtype });
+                let id = ValId::from_index(kernel.values.len() - 1);
+                news.insert(*v, id);
+                Item::Let(id)
+            }
+            Item::Store {
+                buf,
+                offset,
+                value,
+                mode,
+                mask,
+            } => Item::Store {
+                buf: *buf,
+                offset: exprs.subst(*offset, &p.map),
+                value: new(*value),
+                mode: *mode,
+                mask: mask.map(new),
+            },
+            Item::Update { acc, value } => Item::Update {
+                acc: *acc,
+                value: new(*value),
+            },
+            other => other.clone(),
+        };
+        body.push(item);
+    }
+    Loop {
+        sym: p.index,
+        range: Range::Full(exprs.int(p.len)),
+        role: l.role,
+        body,
+    }
+}
