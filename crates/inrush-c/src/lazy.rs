@@ -154,7 +154,7 @@ fn work(kernel: &Kernel, v: ValId) -> u32 {
     match &kernel.value(v).def {
         Def::Op { op, .. } if op.class() == OpClass::Math => FUNCTION,
         Def::Op {
-            op: ScalarOp::Recurrence,
+            op: ScalarOp::Recurrence | ScalarOp::Kummer | ScalarOp::GammaFraction,
             ..
         } => FUNCTION,
         Def::Op {

@@ -190,6 +190,10 @@ impl Emitter<'_> {
                 let f = self.helpers.recurrence(elem, 1, true, self.caps);
                 format!("{f}({})", x.join(", "))
             }
+            ScalarOp::Kummer | ScalarOp::GammaFraction if float => {
+                let f = self.helpers.converging(op, elem, 1, self.caps);
+                format!("{f}({})", x.join(", "))
+            }
             _ if op.class() == OpClass::Math && float => {
                 let f = self.helpers.libm(op.text(), elem, op.arity());
                 format!("{f}({})", x.join(", "))
@@ -261,6 +265,10 @@ impl Emitter<'_> {
                 let q = args.last().map(|q| &self.kernel.value(*q).def);
                 let divides = !matches!(q, Some(Def::Const(c)) if c.as_f64() == 0.0);
                 let f = self.helpers.recurrence(elem, w, divides, caps);
+                format!("{f}({})", x.join(", "))
+            }
+            ScalarOp::Kummer | ScalarOp::GammaFraction if float => {
+                let f = self.helpers.converging(op, elem, w, caps);
                 format!("{f}({})", x.join(", "))
             }
             ScalarOp::Remainder | ScalarOp::Fmod if elem == "f32" => {

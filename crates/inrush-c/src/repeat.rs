@@ -3,6 +3,7 @@
 use crate::helpers::Helpers;
 use crate::types;
 use inrush_base::Caps;
+use inrush_loops::{MOST_STEPS, ScalarOp};
 
 impl Helpers {
     /// Greatest common divisor of integers, by lanes.
@@ -68,6 +69,74 @@ impl Helpers {
                  p = {select}(go, v, p); v = {select}(go, y, v); }} \
                  v = {select}(n < {bc}(1), {bc}(1), v); return {select}(n >= {bc}(0), v, {bc}(0));"
             )
+        });
+        name
+    }
+
+    /// A series or a continued fraction, a step for all lanes at once until none of them changes any more.
+    pub(crate) fn converging(
+        &mut self,
+        op: ScalarOp,
+        elem: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> String {
+        let int = types::int_like(elem);
+        let (v, m) = (self.vector(elem, w), self.vector(int, w));
+        let bc = self.broadcast(elem, w);
+        let select = self.select(elem, w, caps);
+        let any = self.lanes_test("any", int, w, caps);
+        let (size, least, close) = match elem {
+            "f32" => ("__builtin_fabsf", "1e-30f", "0x1p-23f"),
+            _ => ("__builtin_fabs", "1e-300", "0x1p-52"),
+        };
+        // One lane is spelled without vectors.
+        let (ty, mask, number, go, pick) = match w {
+            1 => (elem, "i32", format!("({elem})"), "go".into(), None),
+            _ => (&*v, &*m, bc.to_string(), format!("{any}(go)"), Some(select)),
+        };
+        let choose = |test: &str, a: &str, b: &str| match &pick {
+            None => format!("{test} ? {a} : {b}"),
+            Some(f) => format!("{f}({test}, {a}, {b})"),
+        };
+        let absolute = |x: &str| match w {
+            1 => format!("{size}({x})"),
+            _ => format!("({ty})(({m}){x} & ~({m}){number}(-0.0))"),
+        };
+        let kept = |x: &str| {
+            let small = format!("({} < {number}({least}))", absolute(x));
+            format!(
+                "{x} = {};",
+                choose(&small, &format!("{number}({least})"), x)
+            )
+        };
+        let name = format!("{}_{ty}", op.text());
+        let names: &[&str] = match op {
+            ScalarOp::Kummer => &["b", "c", "x"],
+            _ => &["a", "x"],
+        };
+        let params: Vec<String> = names.iter().map(|x| format!("{ty} {x}")).collect();
+        let signature = format!("{ty} {name}({})", params.join(", "));
+        self.function(&name, format_args!("{signature}"), |_| match op {
+            ScalarOp::Kummer => format!(
+                "{ty} term = {number}(1), sum = {number}(0); \
+                 for (i32 i = 0; i < {MOST_STEPS}; i++) {{ const {ty} n = {number}(({elem})i); \
+                 term = term * (((b + n) / (c + n)) * (x / (n + {number}(1)))); \
+                 const {ty} next = sum + term; const {mask} go = (next != sum) & (next == next); \
+                 sum = next; if (!{go}) break; }} return sum;"
+            ),
+            _ => format!(
+                "{ty} q = x + {number}(1) - a, b = q; {} {ty} c = {number}(1 / {least}), d = {number}(1) / q, r = d; {mask} go = d == d; \
+                 for (i32 i = 1; i <= {MOST_STEPS} && {go}; i++) {{ const {ty} n = {number}(({elem})i), top = n * (a - n); \
+                 b = b + {number}(2); d = top * d + b; {} d = {number}(1) / d; c = b + top / c; {} \
+                 const {ty} change = c * d, off = change - {number}(1); r = {}; \
+                 go = go & (r == r) & ({} > {number}({close})); }} return r;",
+                kept("q"),
+                kept("d"),
+                kept("c"),
+                choose("go", "r * change", "r"),
+                absolute("off"),
+            ),
         });
         name
     }

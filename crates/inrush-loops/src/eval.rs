@@ -4,7 +4,7 @@
 //! (a double holds more than twice the digits, so rounding twice changes nothing) and correctly rounded math functions but
 //! for rare ties. Integers wrap.
 
-use crate::{ReduceOp, ScalarOp, StoreMode};
+use crate::{MOST_STEPS, ReduceOp, ScalarOp, StoreMode};
 use inrush_base::{DType, Error, Result, Scalar};
 
 /// The value of `op` for operands of compute dtype `dtype` (for [`ScalarOp::Where`]: of the second and third).
@@ -134,6 +134,8 @@ fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<
         Pow => libm::pow(a, b),
         Hypot => libm::hypot(a, b),
         Recurrence => recurrence(x, single),
+        Kummer => kummer(a, b, x[2], single),
+        GammaFraction => gamma_fraction(a, b, single),
         Nextafter if single => libm::nextafterf(a as f32, b as f32) as f64,
         Nextafter => libm::nextafter(a, b),
         _ => return None,
@@ -217,6 +219,48 @@ fn recurrence(x: &[f64], single: bool) -> f64 {
         k += 1.0;
     }
     now
+}
+
+/// [`ScalarOp::Kummer`], every step rounded to the dtype.
+fn kummer(b: f64, c: f64, x: f64, single: bool) -> f64 {
+    let r = |v: f64| if single { v as f32 as f64 } else { v };
+    let (mut term, mut sum) = (1.0, 0.0);
+    for n in 0..MOST_STEPS {
+        let n = f64::from(n);
+        term = r(term * r(r(r(b + n) / r(c + n)) * r(x / (n + 1.0))));
+        let next = r(sum + term);
+        if next == sum || next.is_nan() {
+            return next;
+        }
+        sum = next;
+    }
+    sum
+}
+
+/// [`ScalarOp::GammaFraction`], every step rounded to the dtype.
+fn gamma_fraction(a: f64, x: f64, single: bool) -> f64 {
+    let r = |v: f64| if single { v as f32 as f64 } else { v };
+    let (least, close) = match single {
+        true => (1e-30, f64::from(f32::EPSILON)),
+        false => (1e-300, f64::EPSILON),
+    };
+    let kept = |v: f64| if v.abs() < least { least } else { v };
+    let mut b = r(r(x + 1.0) - a);
+    let (mut c, mut d) = (r(1.0 / least), r(1.0 / kept(b)));
+    let mut value = d;
+    for n in 1..=MOST_STEPS {
+        let n = f64::from(n);
+        let top = r(n * r(a - n));
+        b = r(b + 2.0);
+        d = r(1.0 / kept(r(r(top * d) + b)));
+        c = kept(r(b + r(top / c)));
+        let change = r(c * d);
+        value = r(value * change);
+        if r(change - 1.0).abs() <= close || value.is_nan() {
+            break;
+        }
+    }
+    value
 }
 
 /// Philox 4x32-10: four random words for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
@@ -426,6 +470,22 @@ mod tests {
         assert!(op(FloorDiv, F32, &[f(1.0), f(2.0)]).is_err());
         assert!(op(Exp, I32, &[i(1)]).is_err());
         assert!(op(Add, F32, &[f(1.0)]).is_err());
+    }
+
+    #[test]
+    fn incomplete_gamma_functions_follow_from_series_and_fraction() {
+        // 1F1(1; 2; x) = (exp(x) - 1) / x, and gamma(1, x) exp(x) / x = 1 / x.
+        for x in [0.5, 3.0, 40.0] {
+            let series = op(Kummer, F64, &[f(1.0), f(2.0), f(x)]).unwrap().as_f64();
+            let want = libm::expm1(x) / x - 1.0;
+            assert!((series / want - 1.0).abs() < 1e-12, "{x}: {series} {want}");
+            let fraction = op(GammaFraction, F64, &[f(1.0), f(x)]).unwrap().as_f64();
+            assert!((fraction * x - 1.0).abs() < 1e-14, "{x}: {fraction}");
+        }
+        let none = op(Kummer, F64, &[f(1.0), f(2.0), f(0.0)]).unwrap();
+        assert_eq!(none, f(0.0));
+        let lost = op(Kummer, F64, &[f(f64::NAN), f(2.0), f(1.0)]).unwrap();
+        assert!(lost.as_f64().is_nan());
     }
 
     /// Test vectors that its authors publish with the generator.

@@ -18,7 +18,7 @@ pub mod verify;
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs, Sym};
 pub use query::{Cost, Level, MATH_OPS, Phase};
-pub use scalar::ScalarOp;
+pub use scalar::{MOST_STEPS, ScalarOp};
 use smallvec::SmallVec;
 
 id_type!(

@@ -75,6 +75,59 @@ def recurrence(n, first, a, s, c, r, q):
 ",
     },
     Helper {
+        name: "kummer",
+        text: "\
+def kummer(b, c, x):
+    # The series without its first term, a step for all at once while it changes any.
+    b, term = tl.broadcast(b, (c + x) * 0 + 1)
+    total = term * 0
+    n = total
+    i = 0
+    going = 1
+    while (going > 0) & (i < 2000):
+        term = term * (((b + n) / (c + n)) * (x / (n + 1)))
+        new = total + term
+        going = tl.max(((new != total) & (new == new)).to(tl.int32) + tl.zeros([1], tl.int32))
+        total = new
+        n += 1
+        i += 1
+    return total
+",
+    },
+    Helper {
+        name: "gamma_fraction",
+        text: "\
+def gamma_fraction(a, x):
+    # The continued fraction of the upper incomplete gamma function, a step for all at once while it changes any.
+    a, x = tl.broadcast(a, x)
+    wide: tl.constexpr = x.dtype == tl.float64
+    least: tl.constexpr = 1e-300 if wide else 1e-30
+    close: tl.constexpr = 2.0**-52 if wide else 2.0**-23
+    b = x + 1 - a
+    d = 1 / tl.where(tl.abs(b) < least, least, b).to(x.dtype)
+    c = (x == x).to(x.dtype) / least
+    value = d
+    n = c * 0
+    i = 0
+    go = value == value
+    going = 1
+    while (going > 0) & (i < 2000):
+        n += 1
+        b += 2
+        top = n * (a - n)
+        d = top * d + b
+        d = 1 / tl.where(tl.abs(d) < least, least, d).to(x.dtype)
+        c = b + top / c
+        c = tl.where(tl.abs(c) < least, least, c).to(x.dtype)
+        change = c * d
+        value = tl.where(go, value * change, value)
+        go = go & (value == value) & (tl.abs(change - 1) > close)
+        going = tl.max(go.to(tl.int32) + tl.zeros([1], tl.int32))
+        i += 1
+    return value
+",
+    },
+    Helper {
         name: "int_fmod",
         text: "\
 def int_fmod(a, b):

@@ -109,6 +109,8 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Philox => call("random_bits"),
         Gcd => call("gcd"),
         Recurrence => call("recurrence"),
+        Kummer if float => call("kummer"),
+        GammaFraction if float => call("gamma_fraction"),
         _ if op.class() != OpClass::Math || !float => {
             return Err(Error::unsupported(format!(
                 "the operation `{}` of {d} in a Triton kernel",

@@ -21,6 +21,7 @@ mod equation;
 mod foreach;
 mod grid;
 mod image;
+mod incomplete;
 mod indexing;
 mod join;
 mod loss;
@@ -82,6 +83,7 @@ const FAMILIES: &[&[Row]] = &[
     foreach::ROWS,
     grid::ROWS,
     image::ROWS,
+    incomplete::ROWS,
     indexing::ROWS,
     join::ROWS,
     loss::ROWS,
