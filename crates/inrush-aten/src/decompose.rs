@@ -3,10 +3,13 @@
 use crate::call::{Args, Demands};
 use crate::normalize::{prune_marked, reconcile};
 use crate::{Route, bind, lookup, meta};
+use again::Again;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Graph, LineId, Node, OutputValue, TensorType, Type, Value, ValueId};
 use std::fmt::Write;
+
+mod again;
 
 /// Decompositions call each other; deeper nesting than this is a cycle between rows.
 const MAX_DEPTH: usize = 32;
@@ -18,30 +21,46 @@ pub fn decompose(graph: Graph) -> Result<Graph> {
 
 /// [`decompose`] for a caller who follows places in the graph: `marks` are positions between nodes, in ascending order, and
 /// become the positions between what those nodes became.
-pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> {
+pub fn decompose_marked(graph: Graph, marks: &mut [usize]) -> Result<Graph> {
+    decompose_remembering(graph, marks, again::REMEMBERED)
+}
+
+/// [`decompose_marked`] with this many calls of each look remembered.
+fn decompose_remembering(
+    mut graph: Graph,
+    marks: &mut [usize],
+    remembered: usize,
+) -> Result<Graph> {
     let mut marked = 0;
     let nodes = std::mem::take(&mut graph.nodes);
     let mut out = Vec::with_capacity(nodes.len());
     let demands = Demands::default();
     // What each value became.
     let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
+    let mut again: Option<Again> = None;
     for (k, mut node) in nodes.into_iter().enumerate() {
         while let Some(mark) = marks.get_mut(marked).filter(|m| **m <= k) {
             *mark = out.len();
             marked += 1;
         }
-        node.reads_mut().for_each(|v| *v = now[v.index()]);
         let op = lookup(&node.op).ok_or_else(|| {
             graph.locate(&node, Error::unsupported("no row describes this operator"))
         })?;
         let Route::Decompose(f) = op.row.route else {
+            node.reads_mut().for_each(|v| *v = now[v.index()]);
             out.push(node);
             continue;
         };
-        let prefix = node
-            .outs
-            .first()
-            .map_or(String::new(), |v| graph.value(*v).name.clone());
+        let again = again.get_or_insert_with(|| Again::new(&graph.values, remembered));
+        let look = again.look(&node);
+        node.reads_mut().for_each(|v| *v = now[v.index()]);
+        let (first_new, first_node) = (graph.values.len(), out.len());
+        if let Some(outs) = again.copy(look, &mut graph, &mut out, &node) {
+            settle(&mut graph, &node, outs, first_new, &mut now)?;
+            continue;
+        }
+        let guards = graph.guards.len();
+        let prefix = prefix(&graph, &node);
         let declared = node
             .outs
             .iter()
@@ -62,7 +81,6 @@ pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> 
             count: 0,
             depth: 0,
         };
-        let first_new = builder.values.len();
         let args = Args {
             exprs: builder.exprs,
             demands: &demands,
@@ -84,11 +102,12 @@ pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> 
             ));
             return Err(graph.locate(&node, e));
         }
-        for (old, new) in node.outs.iter().zip(outs) {
-            adopt(&mut graph, &node, *old, new, first_new)?;
-            now[old.index()] = new;
+        settle(&mut graph, &node, outs.clone(), first_new, &mut now)?;
+        // What asked for a check asks again.
+        if graph.guards.len() == guards {
+            let (values, nodes) = (first_new..graph.values.len(), first_node..out.len());
+            again.remember(look, node, values, nodes, outs);
         }
-        now.extend((now.len()..graph.values.len()).map(ValueId::from_index));
     }
     marks[marked..].fill(out.len());
     graph.nodes = out;
@@ -113,6 +132,37 @@ pub fn decompose_marked(mut graph: Graph, marks: &mut [usize]) -> Result<Graph> 
     graph.outputs = outputs;
     prune_marked(&mut graph, marks);
     Ok(graph)
+}
+
+/// Lets the results of a call be what it became.
+fn settle(
+    graph: &mut Graph,
+    node: &Node,
+    outs: Vec<ValueId>,
+    first_new: usize,
+    now: &mut Vec<ValueId>,
+) -> Result<()> {
+    for (old, new) in node.outs.iter().zip(outs) {
+        adopt(graph, node, *old, new, first_new)?;
+        now[old.index()] = new;
+    }
+    now.extend((now.len()..graph.values.len()).map(ValueId::from_index));
+    Ok(())
+}
+
+/// What the names of values begin with that a call becomes.
+fn prefix(graph: &Graph, node: &Node) -> String {
+    let first = node.outs.first();
+    first.map_or(String::new(), |v| graph.value(*v).name.clone())
+}
+
+/// The name of the value of this number that a call becomes.
+fn numbered(prefix: &str, number: usize) -> String {
+    let mut name = String::with_capacity(prefix.len() + 4);
+    name.push_str(prefix);
+    // Writing to a string cannot fail.
+    _ = write!(name, ".{number}");
+    name
 }
 
 /// Puts the name and type of `old` on `new` when the decomposition made it; what was there before keeps its own.
@@ -210,9 +260,7 @@ impl Builder<'_> {
             .map(|ty| {
                 self.count += 1;
                 let id = ValueId::from_index(self.values.len());
-                let mut name = String::with_capacity(self.prefix.len() + 4);
-                name.push_str(&self.prefix);
-                _ = write!(name, ".{}", self.count);
+                let name = numbered(&self.prefix, self.count);
                 self.values.push(Value { name, ty });
                 id
             })

@@ -162,6 +162,12 @@ fn find_repeated<'k>(
     }
 }
 
+/// Texts in a row. Formatting them would cost several times as much, and kernels are mostly such texts.
+macro_rules! joined {
+    ($($part:expr),+ $(,)?) => { [$(&$part as &str),+].concat() };
+}
+pub(crate) use joined;
+
 /// What a line is made of.
 pub(crate) trait Text {
     fn put(self, out: &mut String);
@@ -170,6 +176,12 @@ pub(crate) trait Text {
 impl Text for &str {
     fn put(self, out: &mut String) {
         out.push_str(self);
+    }
+}
+
+impl<const N: usize> Text for [&str; N] {
+    fn put(self, out: &mut String) {
+        self.iter().for_each(|part| out.push_str(part));
     }
 }
 
@@ -742,10 +754,15 @@ impl Emitter<'_> {
         let elem = self.elem(d);
         let f = self.helpers.broadcast(elem, w);
         if d == DType::Bool {
-            format!("{f}(-({text}))")
+            joined!(f, "(-(", text, "))")
         } else {
-            format!("{f}({text})")
+            joined!(f, "(", text, ")")
         }
+    }
+
+    /// The name of a buffer.
+    pub(crate) fn buffer_name(&mut self, buf: KBufId) -> Name {
+        self.helpers.variable('b', buf.0, None)
     }
 
     /// Declares the variable of `v` with an initial value and remembers it.

@@ -1,6 +1,6 @@
 //! Loads and stores: contiguous, strided, gathered, masked, partial.
 
-use crate::function::Emitter;
+use crate::function::{Emitter, joined};
 use crate::helpers::Name;
 use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
@@ -137,10 +137,24 @@ impl Emitter<'_> {
                 self.prefetch(v, buf, offset)?;
             }
             Some(match &count {
-                None => format!("({raw_ty})*(const {raw_ty}u *)({buf} + {at})"),
+                None => {
+                    let buf = self.buffer_name(buf);
+                    joined!(
+                        "(",
+                        raw_ty,
+                        ")*(const ",
+                        raw_ty,
+                        "u *)(",
+                        buf,
+                        " + ",
+                        at,
+                        ")"
+                    )
+                }
                 Some(c) => {
                     let f = self.helpers.load_part(elem, w, self.caps);
-                    format!("{f}({buf} + {at}, {c})")
+                    let buf = self.buffer_name(buf);
+                    joined!(f, "(", buf, " + ", at, ", ", c, ")")
                 }
             })
         } else if let (Access::Strided(step), None) = (kind, &count) {
@@ -393,10 +407,18 @@ impl Emitter<'_> {
                     let f = self.helpers.stream(elem, w);
                     self.line(format_args!("{guard}{f}({buf} + {at}, {raw});"));
                 }
-                None => self.line(format_args!("{guard}*({ty}u *)({buf} + {at}) = {raw};")),
+                None => {
+                    let buf = self.buffer_name(buf);
+                    self.line([
+                        &*guard, "*(", &ty, "u *)(", &buf, " + ", &at, ") = ", &raw, ";",
+                    ]);
+                }
                 Some(c) => {
                     let f = self.helpers.store_part(elem, w, self.caps);
-                    self.line(format_args!("{guard}{f}({buf} + {at}, {raw}, {c});"));
+                    let buf = self.buffer_name(buf);
+                    self.line([
+                        &*guard, &f, "(", &buf, " + ", &at, ", ", &raw, ", ", &c, ");",
+                    ]);
                 }
             }
         } else {

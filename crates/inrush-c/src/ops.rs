@@ -1,7 +1,7 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::{Emitter, Var};
+use crate::function::{Emitter, Var, joined};
 use crate::helpers::Name;
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -112,7 +112,7 @@ impl Emitter<'_> {
         let elem = types::scalar(d);
         let float = is_float(elem);
         let suffix = if elem == "f32" { "f" } else { "" };
-        let infix = |sign: &str| format!("({elem})({} {sign} {})", x[0], x[1]);
+        let infix = |sign: &str| joined!("(", elem, ")(", x[0], " ", sign, " ", x[1], ")");
         let compare = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
         let builtin = |name: &str| format!("__builtin_{name}{suffix}({})", x[0]);
         Ok(match op {
@@ -226,7 +226,7 @@ impl Emitter<'_> {
         let ty = self.helpers.vector(elem, w);
         let int = types::int_like(elem);
         let int_ty = self.helpers.vector(int, w);
-        let infix = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
+        let infix = |sign: &str| joined!(x[0], " ", sign, " ", x[1]);
         let caps = self.caps;
         let sign_bit = if elem == "f32" {
             "(-2147483647-1)"

@@ -1,6 +1,6 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
 
-use crate::function::Emitter;
+use crate::function::{Emitter, joined};
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_kernel::{AccId, ValId};
@@ -42,13 +42,13 @@ impl Emitter<'_> {
         }
         let elem = types::scalar(d);
         match op {
-            ReduceOp::Sum => format!("({a} + {b})"),
+            ReduceOp::Sum => joined!("(", a, " + ", b, ")"),
             ReduceOp::Prod => format!("({a} * {b})"),
             ReduceOp::XorSum => format!("({a} ^ {b})"),
             ReduceOp::Max | ReduceOp::Min => {
                 let which = if op == ReduceOp::Max { "max" } else { "min" };
                 let f = self.helpers.extreme(which, elem, w, self.caps);
-                format!("{f}({a}, {b})")
+                joined!(f, "(", a, ", ", b, ")")
             }
             // Of anything but bools: zero or not; lowering gives bools.
             ReduceOp::Any => format!("({a} | {b})"),
@@ -149,12 +149,12 @@ impl Emitter<'_> {
             let sel = self.helpers.select(elem, w, self.caps);
             let neutral = self.neutral(op, d);
             let neutral = self.spread_out(&neutral, d);
-            x = format!("{sel}({live}({c}), {x}, {neutral})").into();
+            x = joined!(sel, "(", live, "(", c, "), ", x, ", ", neutral, ")").into();
         }
-        let name = format!("{a}_{copy}");
+        let name = self.helpers.variable('a', a.0, Some(copy));
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
         let text = self.combine_text(op, d, w, &x, &name);
-        self.line(format_args!("{name} = {text};"));
+        self.line([&*name, " = ", &text, ";"]);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{Arg, Node, Type, Value, ValueId};
 use rustc_hash::FxHasher;
+use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 
 /// A number for each type and each call: equal for what is alike, and seldom for anything else.
@@ -98,4 +99,49 @@ pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> 
         && a.args.len() == b.args.len()
         && a.outs.len() == b.outs.len()
         && a.args.iter().zip(&b.args).all(|(x, y)| args(x, y))
+}
+
+/// What stands for what: pairs, one to one. Few are held at once, so this is a list.
+#[derive(Debug)]
+pub struct Pairs<T>(SmallVec<[(T, T); 8]>);
+
+impl<T> Default for Pairs<T> {
+    fn default() -> Self {
+        Pairs(SmallVec::new())
+    }
+}
+
+impl<T: Copy + PartialEq> Pairs<T> {
+    /// Lets `b` stand for `a`; false where another one does, or `b` stands for another one.
+    pub fn pair(&mut self, a: T, b: T) -> bool {
+        match self.0.iter().find(|(x, y)| *x == a || *y == b) {
+            Some(known) => *known == (a, b),
+            None => {
+                self.0.push((a, b));
+                true
+            }
+        }
+    }
+
+    /// What stands for `a`.
+    pub fn of(&self, a: T) -> Option<T> {
+        self.0.iter().find(|(x, _)| *x == a).map(|(_, y)| *y)
+    }
+}
+
+/// The values that `b` reads in the places of those that `a` reads, if the calls are alike, `values` holds for each pair, and
+/// where one reads a value twice so does the other.
+pub fn paired(
+    a: &Node,
+    b: &Node,
+    values: &impl Fn(ValueId, ValueId) -> bool,
+) -> Option<Pairs<ValueId>> {
+    if !alike(a, b, values) {
+        return None;
+    }
+    let mut pairs = Pairs::default();
+    a.reads()
+        .zip(b.reads())
+        .all(|(v, w)| pairs.pair(v, w))
+        .then_some(pairs)
 }

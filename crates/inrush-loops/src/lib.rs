@@ -139,6 +139,14 @@ impl Check {
         }
     }
 
+    /// [`Check::origin`], to be rewritten.
+    pub fn origin_mut(&mut self) -> Option<&mut OriginId> {
+        match self {
+            Check::None => None,
+            Check::Index(o) | Check::Divisor(o) | Check::Value(o) => o.as_mut(),
+        }
+    }
+
     /// With `origin` where no operator is named yet.
     pub fn or(self, origin: Option<OriginId>) -> Check {
         match self {

@@ -62,8 +62,9 @@ impl Dag {
             .filter(move |b| *b != u)
     }
 
-    /// Merges unit `b` into unit `a`, unless a third unit lies on a path between them (or too many units might).
-    pub fn merge(&mut self, a: usize, b: usize) -> bool {
+    /// Merges unit `b` into unit `a` and gives the nodes that `b` had; `None`, and nothing is done, when a third unit lies on
+    /// a path between them (or too many units might).
+    pub fn merge(&mut self, a: usize, b: usize) -> Option<Members> {
         let (low, high) = if self.position[a] < self.position[b] {
             (a, b)
         } else {
@@ -77,10 +78,7 @@ impl Dag {
             .map(|u| self.position[u])
             .max();
         let place = match last {
-            Some(last) if last > from => match self.make_room(low, high, last) {
-                Some(place) => place,
-                None => return false,
-            },
+            Some(last) if last > from => self.make_room(low, high, last)?,
             _ => from,
         };
         let gone = self.position[b];
@@ -90,12 +88,18 @@ impl Dag {
         }
         self.position[a] = place;
         self.at[place as usize] = a as u32;
-        for m in std::mem::take(&mut self.members[b]) {
-            self.unit[m as usize] = a as u32;
-            self.members[a].push(m);
+        let gone = std::mem::take(&mut self.members[b]);
+        let members = &mut self.members[a];
+        let sorted = members.is_empty() || members.last() < gone.first();
+        for m in &gone {
+            self.unit[*m as usize] = a as u32;
+            members.push(*m);
         }
-        self.members[a].sort_unstable();
-        true
+        // Most units grow by later nodes.
+        if !sorted {
+            members.sort_unstable();
+        }
+        Some(gone)
     }
 
     /// Moves what depends on `low` and lies at or before `last` behind it, and gives the position for the merged unit.
@@ -185,9 +189,9 @@ mod tests {
     fn a_path_through_a_third_forbids_merging() {
         // 0 -> 1 -> 2, 0 -> 2
         let mut d = dag(&[&[], &[0], &[0, 1]]);
-        assert!(!d.merge(0, 2));
-        assert!(d.merge(1, 2));
-        assert!(d.merge(0, 1));
+        assert!(d.merge(0, 2).is_none());
+        assert_eq!(d.merge(1, 2).as_deref(), Some(&[2][..]));
+        assert_eq!(d.merge(0, 1).as_deref(), Some(&[1, 2][..]));
         assert_eq!(d.order(), [0]);
     }
 
@@ -195,12 +199,12 @@ mod tests {
     fn independent_units_in_between_move() {
         // 0 -> 1, 2 alone, 3 <- 0, 2; 4 <- 1, 3
         let mut d = dag(&[&[], &[0], &[], &[0, 2], &[1, 3]]);
-        assert!(d.merge(0, 3));
+        assert!(d.merge(0, 3).is_some());
         valid(&d);
         assert_eq!(d.order(), [2, 0, 1, 4]);
-        assert!(!d.merge(0, 4));
-        assert!(d.merge(0, 1));
-        assert!(d.merge(4, 0));
+        assert!(d.merge(0, 4).is_none());
+        assert!(d.merge(0, 1).is_some());
+        assert!(d.merge(4, 0).is_some());
         valid(&d);
         assert_eq!(d.order(), [2, 4]);
     }

@@ -631,22 +631,24 @@ impl Fuser<'_> {
 
     /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes; unless the order of units forbids it.
     fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) -> bool {
-        let (of_a, of_b) = (self.f.dag.members[a].clone(), self.f.dag.members[b].clone());
-        if !self.f.dag.merge(a, b) {
+        let Some(of_b) = self.f.dag.merge(a, b) else {
             return false;
-        }
+        };
+        let keeps_all = |keep: &[usize], count: usize| keep.iter().copied().eq(0..count);
         let gone = std::mem::take(&mut self.f.units[b]);
-        let unit = &mut self.f.units[a];
-        if keep_a.len() != unit.sizes.len() || !keep_a.is_sorted() {
-            unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
-            for m in of_a {
-                let list = &mut self.f.shared[m as usize];
-                *list = keep_a.iter().map(|i| list[*i]).collect();
+        if !keeps_all(keep_b, gone.sizes.len()) {
+            for m in &of_b {
+                let list = &mut self.f.shared[*m as usize];
+                *list = keep_b.iter().map(|i| list[*i]).collect();
             }
         }
-        for m in of_b {
-            let list = &mut self.f.shared[m as usize];
-            *list = keep_b.iter().map(|i| list[*i]).collect();
+        let unit = &mut self.f.units[a];
+        if !keeps_all(keep_a, unit.sizes.len()) {
+            unit.sizes = keep_a.iter().map(|i| unit.sizes[*i]).collect();
+            for m in self.f.dag.members[a].iter().filter(|m| !of_b.contains(m)) {
+                let list = &mut self.f.shared[*m as usize];
+                *list = keep_a.iter().map(|i| list[*i]).collect();
+            }
         }
         unit.stmts += gone.stmts;
         add(&mut unit.buffers, &gone.buffers);
@@ -791,7 +793,7 @@ impl Fuser<'_> {
         ) else {
             return Ok(Err(Reason::ReadsOtherPoints));
         };
-        if !self.f.dag.merge(u, own) {
+        if self.f.dag.merge(u, own).is_none() {
             return Ok(Err(Reason::WouldCycle));
         }
         // The contraction leads its unit; what was merged into it is empty from now on.
@@ -822,9 +824,14 @@ fn both(a: &[BufId], b: &[BufId]) -> usize {
 
 /// Adds ascending buffers to ascending ones.
 fn add(to: &mut Bufs, more: &[BufId]) {
-    to.extend_from_slice(more);
-    to.sort_unstable();
-    to.dedup();
+    // A node that joins adds few, most of them behind all others.
+    for b in more {
+        if to.last().is_none_or(|last| last < b) {
+            to.push(*b);
+        } else if let Err(at) = to.binary_search(b) {
+            to.insert(at, *b);
+        }
+    }
 }
 
 /// Buffers that a body touches: coordinates, and whether it writes.

@@ -7,8 +7,9 @@ use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt,
     StmtId, StoreMode,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 
 use crate::access::{Digits, compare, radix, substitute};
 use crate::emit::{Builder, Load, Plain, Splice, SymMap, ordered_reduction, sweep};
@@ -129,25 +130,17 @@ fn one_pass(ex: &Exprs, body: &Body) -> bool {
     if !body.is_reduction() {
         return true;
     }
-    let phases = body.phases(ex);
-    let mut late: Vec<bool> = Vec::with_capacity(body.stmts.len());
-    let mut late_syms: FxHashSet<Sym> = FxHashSet::default();
+    let (phases, late) = (body.phases(ex), late(ex, body));
     for (k, stmt) in body.stmts.iter().enumerate() {
-        let mut uses = false;
-        stmt.each_operand(|o| uses |= late[o.index()]);
-        uses |= !late_syms.is_empty()
-            && stmt
-                .exprs()
-                .iter()
-                .any(|e| ex.free_syms(*e).iter().any(|s| late_syms.contains(s)));
         let reduces = matches!(stmt, Stmt::Reduce { .. });
-        if uses && (phases[k] == Phase::Inside || reduces) {
+        if !late[k] || (phases[k] != Phase::Inside && !reduces) {
+            continue;
+        }
+        let mut uses = !reduces;
+        stmt.each_operand(|o| uses |= late[o.index()]);
+        if uses {
             return false;
         }
-        if uses && let Stmt::Indirect { sym, .. } = stmt {
-            late_syms.insert(*sym);
-        }
-        late.push(uses || reduces);
     }
     true
 }
@@ -185,10 +178,7 @@ pub(crate) fn group(
             let mut bodies: Vec<Merged> = Vec::with_capacity(renamed.len());
             for body in renamed {
                 if !merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
-                    bodies.push(Merged {
-                        body,
-                        appended: false,
-                    });
+                    bodies.push(Merged::new(body, false));
                 }
             }
             bodies.into_iter().map(|m| m.body).collect()
@@ -317,6 +307,77 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
 struct Merged {
     body: Body,
     appended: bool,
+    /// Buffers that get what its reductions give, or what follows from that; see [`Merged::late`].
+    late: OnceCell<Bufs>,
+}
+
+impl Merged {
+    fn new(body: Body, appended: bool) -> Merged {
+        Merged {
+            body,
+            appended,
+            late: OnceCell::new(),
+        }
+    }
+
+    fn late(&self, ex: &Exprs) -> &Bufs {
+        self.late.get_or_init(|| {
+            let body = &self.body;
+            let late = late(ex, body);
+            let stored = (body.stmts.iter()).filter_map(|s| match s {
+                Stmt::Store { buf, value, .. } if late[value.index()] => Some(*buf),
+                _ => None,
+            });
+            stored.collect()
+        })
+    }
+}
+
+/// By statement: it is a reduction's result or follows from one.
+fn late(ex: &Exprs, body: &Body) -> Vec<bool> {
+    let mut late: Vec<bool> = Vec::with_capacity(body.stmts.len());
+    let mut syms: SmallVec<[Sym; 4]> = SmallVec::new();
+    for stmt in &body.stmts {
+        let mut here = matches!(stmt, Stmt::Reduce { .. });
+        stmt.each_operand(|o| here |= late[o.index()]);
+        let uses = |e: &Expr| ex.free_syms(*e).iter().any(|s| syms.contains(s));
+        here |= !syms.is_empty() && stmt.exprs().iter().any(uses);
+        if let (true, Stmt::Indirect { sym, .. }) = (here, stmt) {
+            syms.push(*sym);
+        }
+        late.push(here);
+    }
+    late
+}
+
+/// Whether `second`, with the axes from `outer` on as those of a reduction, needs there what the reductions of `first` give:
+/// then they are no one loop, see [`one_pass`], and nobody has to build it to know.
+fn waits(ex: &Exprs, first: &Merged, second: &Body, outer: usize) -> bool {
+    let stored = first.late(ex);
+    let reads = |s: &Stmt| matches!(s, Stmt::Load { buf, .. } if stored.contains(buf));
+    if stored.is_empty() || !second.stmts.iter().any(reads) {
+        return false;
+    }
+    let phases = if outer == second.outer {
+        second.phases(ex)
+    } else {
+        let mixed = Body {
+            outer,
+            ..second.clone()
+        };
+        mixed.phases(ex)
+    };
+    // What `second` reduces itself does not count here.
+    let mut needs = vec![false; second.stmts.len()];
+    for (k, stmt) in second.stmts.iter().enumerate() {
+        let mut uses = false;
+        stmt.each_operand(|o| uses |= needs[o.index()]);
+        if uses && (phases[k] == Phase::Inside || matches!(stmt, Stmt::Reduce { .. })) {
+            return true;
+        }
+        needs[k] = uses || reads(stmt);
+    }
+    false
 }
 
 /// Tries to put `body` into one of the earlier bodies, from the last to the first that it may move up to.
@@ -329,10 +390,7 @@ fn merge_into(
 ) -> bool {
     for k in (0..bodies.len()).rev() {
         if let Some(merged) = merge_two(ex, buffers, &bodies[k], body, shared) {
-            bodies[k] = Merged {
-                body: merged,
-                appended: true,
-            };
+            bodies[k] = Merged::new(merged, true);
             return true;
         }
         if conflict(&bodies[k].body, body) {
@@ -412,7 +470,12 @@ fn merge_two(
         .map(|(x, y)| (*y, ex.sym_expr(*x)))
         .collect();
     // A scan's statements see the point they are at; mixing keeps that only with its own loop order.
-    append(ex, buffers, first(shared + outer), b, &rename, none)
+    let build = || append(ex, buffers, first(shared + outer), b, &rename, none.clone());
+    if outer < inner_a.len() && waits(ex, earlier, b, shared + outer) {
+        debug_assert!(build().is_none(), "nothing in these bodies waits");
+        return None;
+    }
+    build()
 }
 
 /// Which inner axis of `b` runs along with which of `a`, in the order of `a`'s: told by what both touch, else by extents.

@@ -6,10 +6,9 @@
 use inrush_base::Result;
 use inrush_expr::Expr;
 use inrush_loops::{
-    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StoreMode,
+    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId, StoreMode,
     scalar::OpClass,
 };
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::access::{Radices, covers, inverse, invertible};
@@ -441,24 +440,28 @@ impl Judge<'_> {
     }
 }
 
+/// A load of an inlined result.
+type Key = (BufId, Coords, Option<StmtId>);
+
 /// Replaces loads of inlined results while a body is built.
 struct Inliner<'a> {
     nodes: &'a [Node],
     deps: &'a Deps,
     inlined: &'a [Option<&'a Inverse>],
-    memo: FxHashMap<(BufId, Coords, Option<inrush_loops::StmtId>), inrush_loops::StmtId>,
+    /// Results that the body has so far: loads of inlined results, and their values. Few, so this is a list.
+    known: Vec<(Key, StmtId)>,
 }
 
 impl Splice for Inliner<'_> {
-    fn load(&mut self, b: &mut Builder, load: &Load) -> Option<inrush_loops::StmtId> {
+    fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let [w] = self.deps.writers[load.buf.index()].as_slice() else {
             return None;
         };
         let w = *w as usize;
         let inverse = self.inlined[w]?;
         let key = (load.buf, load.coords.clone(), load.mask);
-        let value = match self.memo.get(&key) {
-            Some(v) => *v,
+        let value = match self.known.iter().find(|(k, _)| *k == key) {
+            Some((_, v)) => *v,
             None => {
                 let body = self.nodes[w].body();
                 let (at, value) = body
@@ -472,7 +475,7 @@ impl Splice for Inliner<'_> {
                 let map = inverse_map(b, body, inverse, &load.coords);
                 let ids = b.splice(body, Some(value), &map, load.mask, self);
                 let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
-                self.memo.insert(key, v);
+                self.known.push((key, v));
                 v
             }
         };
@@ -507,7 +510,7 @@ fn build(
         nodes,
         deps,
         inlined,
-        memo: FxHashMap::default(),
+        known: Vec::new(),
     };
     b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
     let mut origins = Origins::new();

@@ -3,6 +3,7 @@
 //! A tensor is a buffer seen through coordinates, so views cost nothing. A pointwise operator is one body that stores into
 //! a fresh buffer; joining bodies is the scheduler's work.
 
+mod again;
 pub mod body;
 mod form;
 mod outputs;
@@ -14,6 +15,7 @@ pub use pointwise::Pw;
 use crate::call::{Args, Demands};
 use crate::view::{View, index};
 use crate::{Call, Route, lookup};
+use again::Again;
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
@@ -126,6 +128,11 @@ pub struct Marks {
 
 /// [`lower`] for a caller who wants to know what came of which nodes: `marks` are positions between nodes, in ascending order.
 pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Marks)> {
+    lower_remembering(graph, marks, again::REMEMBERED)
+}
+
+/// [`lower_marked`] with this many calls of each look remembered.
+fn lower_remembering(graph: Graph, marks: &[usize], remembered: usize) -> Result<(Loops, Marks)> {
     let mut reached: Vec<Mark> = Vec::with_capacity(marks.len());
     // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
     let demands = Demands::default();
@@ -147,11 +154,19 @@ pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Marks)> {
         made: 0,
     };
     lw.inputs()?;
+    let mut again = Again::new(&graph, remembered);
     for (k, node) in graph.nodes.iter().enumerate() {
         while marks.get(reached.len()).is_some_and(|m| *m <= k) {
             reached.push(lw.mark());
         }
+        lw.begin_node(node);
+        let look = again.look(node);
+        if again.copy(look, &mut lw, node) {
+            continue;
+        }
+        let (buffers, nodes) = (lw.loops.buffers.len(), lw.loops.nodes.len());
         lw.node(node, &demands).map_err(|e| graph.locate(node, e))?;
+        again.remember(look, &lw, node, buffers, nodes);
     }
     reached.resize(marks.len(), lw.mark());
     let outputs = lw.outputs()?;
@@ -226,16 +241,6 @@ impl<'g> Lower<'g> {
             args: &node.args,
         };
         let call = Call::new(args, &self.graph.values, &node.outs);
-        let name = node
-            .outs
-            .first()
-            .map_or(String::new(), |v| self.graph.value(*v).name.clone());
-        // What a decomposition checks, it checks for the operator that it stands for.
-        let by = match (node.op.as_str(), node.args.last()) {
-            ("inrush.assured.default", Some(Arg::Str(by))) => by,
-            _ => &node.op,
-        };
-        self.begin(by, name, self.graph.line_of(node).map(str::to_string));
         let outs = match op.row.route {
             Route::Pointwise(p) => vec![self.pointwise(&call, &p)?],
             Route::View(f) => {
@@ -270,6 +275,20 @@ impl<'g> Lower<'g> {
             self.tensors[v.index()] = Some(self.declare(t, declared)?);
         }
         Ok(())
+    }
+
+    /// What is made from here on comes from this node.
+    fn begin_node(&mut self, node: &inrush_graph::Node) {
+        let name = node
+            .outs
+            .first()
+            .map_or(String::new(), |v| self.graph.value(*v).name.clone());
+        // What a decomposition checks, it checks for the operator that it stands for.
+        let by = match (node.op.as_str(), node.args.last()) {
+            ("inrush.assured.default", Some(Arg::Str(by))) => by,
+            _ => &node.op,
+        };
+        self.begin(by, name, self.graph.line_of(node).map(str::to_string));
     }
 
     /// What is made from here on comes from this operator and is named after this value.

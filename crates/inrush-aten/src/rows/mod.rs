@@ -49,18 +49,18 @@ mod slice;
 mod softmax;
 mod special;
 mod special_tables;
+mod table;
 mod transformer;
 mod view_backward;
 mod window;
 mod zeta;
 
-use crate::{Args, Builder, Call, Lower, Meta, Op, Route, Row, Tensor};
+use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor};
 use inrush_base::Result;
 use inrush_graph::{Type, ValueId};
-use rustc_hash::FxHashMap;
-use std::sync::OnceLock;
 
 pub use order::selects;
+pub use table::lookup;
 
 /// The families. A new file adds a line here.
 const FAMILIES: &[&[Row]] = &[
@@ -117,28 +117,6 @@ const FAMILIES: &[&[Row]] = &[
 /// Every row, family by family.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     FAMILIES.iter().flat_map(|f| f.iter())
-}
-
-/// The operator called `name` (`aten.add.Tensor`).
-pub fn lookup(name: &str) -> Option<&'static Op> {
-    static TABLE: OnceLock<FxHashMap<String, Op>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
-        let op = |row| Op {
-            row,
-            schema: OnceLock::new(),
-        };
-        let mut table: FxHashMap<String, Op> =
-            rows().map(|row| (row.name.to_string(), op(row))).collect();
-        for row in rows() {
-            let base = row.name.split('.').nth(1).unwrap_or_default();
-            for (alias, _) in pointwise::ALIASES.iter().filter(|(_, of)| *of == base) {
-                let name = row.name.replacen(base, alias, 1);
-                table.entry(name).or_insert_with(|| op(row));
-            }
-        }
-        table
-    });
-    table.get(name)
 }
 
 /// Writes the loops of one call.
