@@ -160,6 +160,10 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     // The axis of each dimension of the result; dimensions of size one have none.
     let mut dims: SmallVec<[(usize, Option<Sym>); 6]> = SmallVec::new();
     for (d, c) in store.iter().enumerate() {
+        if let Some(s) = ex.as_sym(*c).filter(|s| ex.is_index(*s)) {
+            dims.push((d, Some(s)));
+            continue;
+        }
         let mut syms = ex.free_syms(*c);
         syms.retain(|s| ex.is_index(*s));
         match syms.as_slice() {
@@ -168,6 +172,12 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
             _ => return None,
         }
     }
+    // Where each dimension is an axis of its own, who reads at the same coordinates moves along it by its own stride.
+    let plain = |&(d, axis): &(usize, Option<Sym>)| {
+        let s = axis.filter(|s| ex.as_sym(store[d]) == Some(*s));
+        s.is_some_and(|s| dims[..d].iter().all(|(_, t)| *t != Some(s)))
+    };
+    let plain = dims.iter().all(plain);
     let elements = |b: BufId| {
         loops
             .buffer(b)
@@ -181,18 +191,24 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
         if stores || best.as_ref().is_some_and(|(b, _)| *b >= size) {
             continue;
         }
-        let Some(position) = position(loops, buf, coords) else {
-            continue;
+        let moves =
+            |d: usize, k: Expr| (!ex.is_int(k, 0)).then(|| (d, ex.hint(k).saturating_abs()));
+        let strides: Option<SmallVec<[(usize, i64); 6]>> = match &loops.buffer(buf).layout {
+            Some(layout) if plain && coords.as_slice() == store => {
+                let own = layout.strides.iter().enumerate();
+                own.map(|(d, k)| moves(d, *k)).collect()
+            }
+            _ => {
+                let Some(position) = position(loops, buf, coords) else {
+                    continue;
+                };
+                let along = |(d, axis): &(usize, Option<Sym>)| match axis {
+                    None => Some((*d, i64::MAX)),
+                    Some(s) => moves(*d, stride(ex, position, *s)?),
+                };
+                dims.iter().map(along).collect()
+            }
         };
-        let strides: Option<SmallVec<[(usize, i64); 6]>> = dims
-            .iter()
-            .map(|(d, axis)| match axis {
-                None => Some((*d, i64::MAX)),
-                Some(s) => stride(ex, position, *s)
-                    .filter(|k| !ex.is_int(*k, 0))
-                    .map(|k| (*d, ex.hint(k).saturating_abs())),
-            })
-            .collect();
         let Some(mut strides) = strides else { continue };
         strides.sort_by_key(|(_, s)| std::cmp::Reverse(*s));
         best = Some((size, strides.into_iter().map(|(d, _)| d).collect()));
