@@ -133,7 +133,19 @@ impl Helpers {
                         "{target} r; {} r[k] = {scalar}(x[k]); return r;",
                         each_lane(&w.to_string())
                     );
-                    if native && w.is_multiple_of(8) {
+                    if caps.isa == Isa::Avx512 && w == 16 {
+                        let bits = h.vector("i16", 16);
+                        let call = if store {
+                            format!(
+                                "({hv})__builtin_ia32_vcvtps2ph512_mask(x, 0, ({bits}){{0}}, (u16)-1)"
+                            )
+                        } else {
+                            format!(
+                                "__builtin_ia32_vcvtph2ps512_mask(({bits})x, ({fv}){{0}}, (u16)-1, 4)"
+                            )
+                        };
+                        gcc_only(&format!("return {call};"), &loops)
+                    } else if native && w.is_multiple_of(8) {
                         let (f8, h8) = (h.vector("f32", 8), h.vector("i16", 8));
                         let mut body = format!("{target} r; ");
                         for at in 0..w / 8 {

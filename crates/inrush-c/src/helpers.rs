@@ -321,24 +321,47 @@ impl Helpers {
         self.once(("lanes_test", which, int, w), |h| {
             let m = h.vector(int, w);
             let name = format!("{which}_{m}");
-            let (float, test) = match (caps.isa, int, w) {
-                (Isa::Avx2 | Isa::Avx512, "i32", 4) => ("f32", "ps"),
-                (Isa::Avx2 | Isa::Avx512, "i32", 8) => ("f32", "ps256"),
-                (Isa::Avx2 | Isa::Avx512, "i64", 2) => ("f64", "pd"),
-                (Isa::Avx2 | Isa::Avx512, "i64", 4) => ("f64", "pd256"),
-                _ => ("", ""),
+            let goal = |lanes: u32| match which {
+                "all" => format!("== {}", (1u64 << lanes) - 1),
+                _ => "!= 0".into(),
             };
             let (first, sign) = if which == "all" { (-1, "&") } else { (0, "|") };
-            let body = if test.is_empty() {
-                let each = each_lane(&w.to_string());
-                format!("i64 r = {first}; {each} r {sign}= m[k]; return r != 0;")
-            } else {
-                let v = h.vector(float, w);
-                let goal = match which {
-                    "all" => format!("== {}", (1 << w) - 1),
-                    _ => "!= 0".into(),
-                };
-                format!("return __builtin_ia32_movmsk{test}(({v})m) {goal};")
+            let each = each_lane(&w.to_string());
+            let simple = format!("i64 r = {first}; {each} r {sign}= m[k]; return r != 0;");
+            // The vector that one instruction takes, and its name.
+            let (float, lanes, test) = match (caps.isa, int, w) {
+                (Isa::Avx512, "i32", 16) => ("", 16, "cvtd2mask512"),
+                (Isa::Avx512, "i64", 8) => ("", 8, "cvtq2mask512"),
+                (Isa::Avx2 | Isa::Avx512, "i32", 4) => ("f32", 4, "movmskps"),
+                (Isa::Avx2 | Isa::Avx512, "i32", 8 | 16 | 32) => ("f32", 8, "movmskps256"),
+                (Isa::Avx2 | Isa::Avx512, "i64", 2) => ("f64", 2, "movmskpd"),
+                (Isa::Avx2 | Isa::Avx512, "i64", 4 | 8 | 16) => ("f64", 4, "movmskpd256"),
+                _ => ("", 0, ""),
+            };
+            let body = match (float, lanes) {
+                (_, 0) => simple,
+                ("", _) => gcc_only(
+                    &format!("return __builtin_ia32_{test}(m) {};", goal(w)),
+                    &simple,
+                ),
+                _ => {
+                    let v = h.vector(float, lanes);
+                    let parts: Vec<String> = match w / lanes {
+                        1 => vec![format!("({v})m")],
+                        n => (0..n).map(|k| format!("(({v}u *)&m)[{k}]")).collect(),
+                    };
+                    let tests: Vec<String> = (parts.iter())
+                        .map(|p| format!("__builtin_ia32_{test}({p})"))
+                        .collect();
+                    match &tests[..] {
+                        [one] => format!("return {one} {};", goal(lanes)),
+                        _ => format!(
+                            "return ({}) {};",
+                            tests.join(&format!(" {sign} ")),
+                            goal(lanes)
+                        ),
+                    }
+                }
             };
             h.function(&name, format_args!("i32 {name}({m} m)"), |_| body);
             name

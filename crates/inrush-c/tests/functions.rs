@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Compiled, Grouping, expected, levels, symbols};
+use common::{Compiled, Grouping, builds_for_others, expected, levels, symbols};
 use inrush_base::{DType, Scalar};
 
 const EDGES: &[f64] = &[
@@ -51,6 +51,7 @@ fn check(body: &str, tolerance: f64) {
     };
     let inputs = [input(|p| p.0), input(|p| p.1)];
     let want = expected(&p, &inputs).unwrap();
+    builds_for_others(&p, &Grouping::Apart);
     for caps in levels() {
         let c = Compiled::new(p.clone(), &Grouping::Apart, &caps).unwrap();
         let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();

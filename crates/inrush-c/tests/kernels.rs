@@ -298,6 +298,7 @@ fn edges_of_nextafter() {
             input(pairs.iter().map(|p| p.0).collect()),
             input(pairs.iter().map(|p| p.1).collect()),
         ];
+        builds_for_others(&p, &Grouping::Apart);
         for caps in levels() {
             let c = Compiled::new(p.clone(), &Grouping::Apart, &caps).unwrap();
             let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();
@@ -341,6 +342,7 @@ fn bounded_functions_stay_within_their_errors() {
         let t = inrush_interp::Tensor::from_scalars(DType::F32, &[values.len() as i64], &scalars)
             .unwrap();
         let inputs = [inrush_interp::Value::Tensor(t)];
+        builds_for_others(&p, &Grouping::Apart);
         for caps in levels() {
             let c = Compiled::new(p.clone(), &Grouping::Apart, &caps).unwrap();
             let got = c.run(&inputs, &symbols(&p, &inputs), i64::MAX / 2).unwrap();
