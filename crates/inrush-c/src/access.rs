@@ -1,7 +1,7 @@
 //! How vectors come from memory and go there: whole, in part, masked, strided, transposed.
 
 use crate::helpers::{Helpers, Name, gcc_only};
-use crate::types::{self, int_like};
+use crate::types::{self, each_lane, int_like};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
@@ -165,6 +165,36 @@ impl Helpers {
                 &name,
                 format_args!("{v} {name}(const {elem} *p, i64 s)"),
                 |_| format!("return ({v}){{{}}};", lanes.join(",")),
+            );
+            name
+        })
+    }
+
+    /// Eight elements by index. Where they lie among the eight that end with the last one, these are loaded and permuted.
+    pub(crate) fn load_near(&mut self) -> Name {
+        self.once(("load_near", "", "f32", 8), |h| {
+            let (v, i, l) = (
+                h.vector("f32", 8),
+                h.vector("i32", 8),
+                h.vector("i64", 4),
+            );
+            let bc = h.broadcast("i32", 8);
+            let name = format!("ldn_{v}");
+            let each = each_lane("8");
+            h.function(
+                &name,
+                format_args!("{v} {name}(const f32 *p, i64 at, {i} n)"),
+                |_| {
+                    let near = format!(
+                        "const i32 first = n[7] - 7; const {i} d = n - {bc}(first); const {l} far = ({l})(d & {bc}(~7)); \
+                         if (at + first >= 0 && __builtin_ia32_ptestz256(far, far)) \
+                         return __builtin_ia32_permvarsf256(*(const {v}u *)(p + at + first), d); "
+                    );
+                    format!(
+                        "{}{v} r; {each} r[k] = p[at + n[k]]; return r;",
+                        gcc_only(&near, "")
+                    )
+                },
             );
             name
         })

@@ -70,6 +70,8 @@ pub(crate) struct Emitter<'a> {
     loops: usize,
     /// Loads that the open tile has transposed: the array and the start of the tile.
     pub tiles: FxHashMap<ValId, (String, String)>,
+    /// Indices made of floats, as 32 bits each, by their symbols.
+    pub short: FxHashMap<Sym, ValId>,
     /// Index of the innermost serial loop.
     pub tile_index: String,
     /// The last loop over lanes of each load that several of them do.
@@ -112,6 +114,7 @@ pub(crate) fn emit(
         lane: None,
         loops: 0,
         tiles: FxHashMap::default(),
+        short: FxHashMap::default(),
         tile_index: String::new(),
         last_of_several: vec![None; kernel.values.len()],
         again: vec![false; kernel.values.len()],
@@ -895,7 +898,10 @@ impl Emitter<'_> {
             let x = self.vector(*arg)?;
             let w = self.width();
             let x = self.helpers.convert(&x, "f32", "i32", w, self.caps);
-            let x = self.helpers.convert(&x, "i32", "i64", w, self.caps);
+            let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
+            self.line(format_args!("const {ty} {short} = {x};"));
+            self.short.insert(sym, v);
+            let x = self.helpers.convert(&short, "i32", "i64", w, self.caps);
             let ty = self.helpers.vector("i64", w);
             let own = self.lanes_name('t', v);
             self.line(format_args!("const {ty} {own} = {x};"));

@@ -157,6 +157,8 @@ impl Emitter<'_> {
                     joined!(f, "(", buf, " + ", at, ", ", c, ")")
                 }
             })
+        } else if let (None, None, Some(text)) = (&mask, &count, self.load_near(buf, offset)?) {
+            Some(text)
         } else if let (Access::Strided(step), None) = (kind, &count) {
             let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
             let f = self.helpers.load_strided(elem, w);
@@ -231,6 +233,28 @@ impl Emitter<'_> {
         };
         self.declare(v, &text, true);
         Ok(())
+    }
+
+    /// What lanes with an index of their own read, which follows from where they are as resampling's does: mostly neighbours.
+    fn load_near(&mut self, buf: KBufId, offset: Expr) -> Result<Option<String>> {
+        let elem = types::memory(self.kernel.buffer(buf).dtype);
+        let native = matches!(self.caps.isa, Isa::Avx2 | Isa::Avx512);
+        if elem != "f32" || self.width() != 8 || !native {
+            return Ok(None);
+        }
+        let syms = self.exprs.free_syms(offset);
+        let Some((sym, v)) = (syms.iter()).find_map(|s| self.short.get(s).map(|v| (*s, *v))) else {
+            return Ok(None);
+        };
+        let Some((c, rest)) = self.exprs.affine(offset, &[sym]) else {
+            return Ok(None);
+        };
+        if !self.exprs.is_int(c[0], 1) || self.expr_varies(rest) {
+            return Ok(None);
+        }
+        let (f, at) = (self.helpers.load_near(), self.expr(rest, false)?);
+        let index = self.lanes_name('n', v);
+        Ok(Some(format!("{f}({buf}, {at}, {index})")))
     }
 
     /// Contiguous elements under a mask of lanes by the machine's instruction for that, zeros elsewhere; `None` where there is none.
