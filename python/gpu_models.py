@@ -346,6 +346,16 @@ class Run:
                 raise AssertionError(f"{after - before} bytes are still held, {now[-1] - before} were")
             return 0.0
 
+        def captured(g: Any, f: Any, rows: int) -> float:
+            """Somebody's capture of a call, replayed over another argument."""
+            x = torch.randn(rows, 64, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                got = g(x)
+            x.copy_(torch.randn(rows, 64, device="cuda"))
+            graph.replay()
+            return same(got, f(x))
+
         def lists() -> float:
             """Launches in a row with other addresses at each call, on two streams and in somebody's capture."""
 
@@ -366,13 +376,7 @@ class Run:
                 else:
                     held.append((g(x), f(x), x))
             worst = max(same(got, want) for got, want, _ in held)
-            x = torch.randn(64, 64, device="cuda")
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                got = g(x)
-            x.copy_(torch.randn(64, 64, device="cuda"))
-            graph.replay()
-            return max(worst, same(got, f(x)))
+            return max(worst, captured(g, f, 64))
 
         def runs() -> float:
             """Products and launches in a row: addresses that settle and that do not, results held, two streams, a capture."""
@@ -401,13 +405,7 @@ class Run:
                 if k % 3 and k < 30:
                     same(*held.pop())
             worst = max(same(got, want) for got, want in held)
-            x = torch.randn(32, 64, device="cuda")
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                got = g(x)
-            x.copy_(torch.randn(32, 64, device="cuda"))
-            graph.replay()
-            return max(worst, same(got, f(x)))
+            return max(worst, captured(g, f, 32))
 
         for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists, runs):
             self.attempt("graphs", case.__name__, lambda case=case: self.row("graphs", case.__name__, error=case()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inrush import _gpu, _log
+from inrush import _gpu, _log, _rewriting
 
 _HALVES = (torch.bfloat16, torch.float16)
 # A graph with fewer convolutions among its nodes is about something else.
@@ -46,65 +46,31 @@ def split_biases(gm: Any) -> None:
 
 def channels_last(gm: Any) -> bool:
     """Lays an inference graph out anew; false where it stays as it is."""
-    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
-
     nodes = list(gm.graph.nodes)
     all_of_them = [n for n in nodes if n.target is aten.convolution.default]
-    if not all_of_them or len(nodes) > _SHARE * len(all_of_them) or not all(map(is_plain, nodes)):
+    if not all_of_them or len(nodes) > _SHARE * len(all_of_them) or not all(map(_rewriting.is_plain, nodes)):
         return False
     chosen = [n for n in all_of_them if _gains(n)]
     if len(chosen) != len(all_of_them):
         return False
-    before = {n: n.meta.get("val") for n in nodes}
-    mode = next((v.fake_mode for v in before.values() if isinstance(v, torch._subclasses.FakeTensor)), None)
-    if mode is None:
-        return False
-    added = []
+    rewriting = _rewriting.Rewriting(gm)
     # All beside each other, ahead of what needs them.
     start = next(n for n in nodes if n.op != "placeholder")
-    for n in chosen:
-        for k in (0, 1):
-            value = n.args[k].meta["val"]
-            # What a convolution gives lies so already when its turn comes.
-            if n.args[k].op != "placeholder" or value.is_contiguous(memory_format=torch.channels_last):
-                continue
-            with gm.graph.inserting_before(start):
-                copy = gm.graph.call_function(aten.clone.default, (n.args[k],), {"memory_format": torch.channels_last})
-            copy.meta = {k: v for k, v in n.meta.items() if k == "stack_trace"}
-            n.update_arg(k, copy)
-            added.append((n, k, copy))
     try:
-        FakeTensorProp(gm, mode).propagate(*[n.meta["val"] for n in nodes if n.op == "placeholder"])
-        restore_results(gm, before)
+        for n in chosen:
+            for k in (0, 1):
+                # What a convolution gives lies so already when its turn comes.
+                if n.args[k].op == "placeholder" and not n.args[k].meta["val"].is_contiguous(memory_format=torch.channels_last):
+                    rewriting.feed(n, k, rewriting.call(start, aten.clone.default, n.args[k], memory_format=torch.channels_last))
+        for n in nodes:
+            rewriting.follow(n)
+        rewriting.restore_results()
     except Exception as why:
-        # A view that the other layout does not allow, most often.
         _log.compile.debug("channels stay first: %s", why)
-        for n, k, copy in added:
-            n.update_arg(k, copy.args[0])
-        for _, _, copy in added:
-            gm.graph.erase_node(copy)
-        for n, value in before.items():
-            if value is not None:
-                n.meta["val"] = value
+        rewriting.undo()
         return False
     gm.recompile()
     return True
-
-
-def is_plain(node: Any) -> bool:
-    """An operator of PyTorch's on values without symbols that changes nothing."""
-    if node.op not in ("placeholder", "output", "call_function"):
-        return False
-    values = node.meta.get("val")
-    for v in values if isinstance(values, (tuple, list)) else [values]:
-        if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return False
-        if isinstance(v, torch.Tensor) and not all(isinstance(s, int) for s in (*v.shape, *v.stride())):
-            return False
-    if node.op != "call_function":
-        return True
-    name = getattr(node.target, "__name__", "")
-    return name == "getitem" or isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
 
 
 def _gains(node: Any) -> bool:
@@ -114,21 +80,3 @@ def _gains(node: Any) -> bool:
     if node.args[8] != 1:
         return False
     return _gpu.is_device(picture) and picture.dim() == 4 and picture.dtype in _HALVES and filters.dtype == picture.dtype and not node.args[6]
-
-
-def restore_results(gm: Any, before: dict[Any, Any]) -> None:
-    """Results lie as those who read them were told."""
-    (out,) = gm.graph.find_nodes(op="output")
-
-    def result(node: Any) -> Any:
-        want, have = before.get(node), node.meta.get("val")
-        if not isinstance(want, torch.Tensor) or want.stride() == have.stride():
-            return node
-        if not want.is_contiguous():
-            raise ValueError(f"the result {node} has strides {want.stride()}")
-        with gm.graph.inserting_before(out):
-            copy = gm.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-        copy.meta = {**node.meta, "val": want}
-        return copy
-
-    out.args = torch.fx.map_arg(out.args, result)

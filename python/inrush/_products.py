@@ -8,13 +8,12 @@ arithmetic. Results of the graph lie as they did.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
 import torch
 
-from inrush import _gpu, _layouts, _log
+from inrush import _gpu, _log, _rewriting
 
 # Elements of all windows, and multiplications, up to which a product is the faster one.
 MOST_ELEMENTS = 1 << 21
@@ -28,14 +27,13 @@ def as_products(gm: Any) -> bool:
     """Rewrites the convolutions; false where one of them is large or of another kind, and the graph stays as it is."""
     nodes = list(gm.graph.nodes)
     chosen = [n for n in nodes if n.target is aten.convolution.default]
-    if not chosen or not all(map(_layouts.is_plain, nodes)) or not all(map(_is_small, chosen)):
+    if not chosen or not all(map(_rewriting.is_plain, nodes)) or not all(map(_is_small, chosen)):
         return False
-    before = {n: n.meta.get("val") for n in nodes}
-    rewriting = _Rewriting(gm, before)
+    rewriting = _Products(gm)
     try:
         for n in nodes:
             rewriting.visit(n)
-        _layouts.restore_results(gm, before)
+        rewriting.restore_results()
     except Exception as why:
         _log.compile.debug("convolutions stay: %s", why)
         rewriting.undo()
@@ -65,54 +63,12 @@ def _is_each(node: Any) -> bool:
     return node.args[8] == filters.shape[0] == node.args[0].meta["val"].shape[1] and filters.shape[1] == 1
 
 
-class _Rewriting:
-    """Goes through a graph in order; layouts of what follows a convolution are found anew."""
-
-    def __init__(self, gm: Any, before: dict[Any, Any]) -> None:
-        self.graph, self.before = gm.graph, before
-        fakes = (v.fake_mode for v in before.values() if isinstance(v, torch._subclasses.FakeTensor))
-        self.mode = next(fakes, None) or contextlib.nullcontext()
-        self.added: list[Any] = []
-        self.replaced: list[tuple[Any, Any]] = []
-        self.inputs: list[tuple[Any, tuple, dict]] = []
-        self.moved: set[Any] = set()
-
-    def call(self, at: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        """A new node ahead of `at`."""
-        with self.graph.inserting_before(at):
-            made = self.graph.call_function(target, args, kwargs)
-        self.added.append(made)
-        made.meta = {k: v for k, v in at.meta.items() if k == "stack_trace"}
-        made.meta["val"] = self.value(made)
-        return made
-
-    def value(self, node: Any) -> Any:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        with self.mode:
-            return node.target(*args, **kwargs)
-
+class _Products(_rewriting.Rewriting):
     def visit(self, node: Any) -> None:
         if node.target is aten.convolution.default:
-            made = self.each(node) if _is_each(node) and node.args[8] != 1 else self.product(node)
-            node.replace_all_uses_with(made)
-            self.replaced.append((node, made))
-            self.moved.add(made)
-        elif node.op == "call_function" and any(n in self.moved for n in node.all_input_nodes):
-            try:
-                node.meta["val"] = self.value(node)
-            except (RuntimeError, ValueError):
-                # A view that the other layout does not allow, most often.
-                self.inputs.append((node, node.args, node.kwargs))
-                copy = lambda n: self.contiguous(node, n) if n in self.moved else n  # noqa: E731
-                node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), copy)
-                node.meta["val"] = self.value(node)
-            self.moved.add(node)
-
-    def contiguous(self, at: Any, node: Any) -> Any:
-        value = node.meta["val"]
-        if not isinstance(value, torch.Tensor) or value.is_contiguous():
-            return node
-        return self.call(at, aten.clone.default, node, memory_format=torch.contiguous_format)
+            self.replace(node, self.each(node) if _is_each(node) and node.args[8] != 1 else self.product(node))
+        else:
+            self.follow(node)
 
     def product(self, node: Any) -> Any:
         picture, filters, _, stride, padding, dilation = node.args[:6]
@@ -151,17 +107,6 @@ class _Rewriting:
             out = self.call(node, torch.ops.prims.convert_element_type.default, out, dtype)
         out = self.call(node, aten.view.default, self.contiguous(node, out), [many, high, wide, channels])
         return self.call(node, aten.permute.default, out, [0, 3, 1, 2])
-
-    def undo(self) -> None:
-        for node, made in self.replaced:
-            made.replace_all_uses_with(node)
-        for node, args, kwargs in reversed(self.inputs):
-            node.args, node.kwargs = args, kwargs
-        for node in reversed(self.added):
-            self.graph.erase_node(node)
-        for node, value in self.before.items():
-            if value is not None:
-                node.meta["val"] = value
 
 
 def _pair(of: Any) -> list[int]:

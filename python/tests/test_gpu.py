@@ -35,7 +35,7 @@ def test_products_are_a_librarys(rows):
 
 
 def test_small_convolutions_are_products_and_sums(rows):
-    for name in ("convolutional, eval", "small convolutions, 1", "small convolutions, 3"):
+    for name in ("convolutional, eval", "small convolutions, 1", "small convolutions, 3", "a small convolution as the result"):
         assert "aten.convolution.default" not in rows[name]["libraries"] and not rows[name]["called"], rows[name]
     # The stem, the head, and two products of points; what has a filter for each channel is a sum.
     assert rows["small convolutions, 1"]["libraries"] == ["aten.mm.default"] * 4
@@ -58,3 +58,5 @@ def test_a_mask_is_made_once(rows):
 def test_pictures_of_half_types_get_channels_last(rows):
     # The input and two filters are laid out, by one segment or one launch; the picture among the results is laid back.
     assert rows["channels last"]["relaid"] == 4
+    # The input and the filter, and what a view reads that the layout does not allow.
+    assert rows["channels last before a view"]["relaid"] == 3

@@ -6,7 +6,7 @@
 //! caller holds is ever written again. What a graph allocates while it is captured lies in a pool of PyTorch's that all
 //! graphs of one stream share: no value outlives a replay there.
 
-use super::engine::Owned;
+use super::owned::Owned;
 use crate::errors::raise;
 use crate::recipe::{Device, Out, Recipe};
 use crate::run::Call;

@@ -6,8 +6,9 @@
 //!
 //! ```text
 //! homes     which values lie where
-//! plan      a recipe's steps at known sizes
-//! engine    a call
+//! plan      a recipe's steps at known sizes: its segments, its calls, what is gathered to be issued as one
+//! engine    a call: native steps, lists of launches, library calls, steps of the interpreter
+//! owned     tensors that belong to a call
 //! graphs    calls that were captured, and replays
 //! blas      matrix products by cuBLAS itself
 //! library   PyTorch's C functions for products, convolutions, attention
@@ -24,6 +25,7 @@ mod engine;
 mod graphs;
 mod homes;
 pub mod library;
+mod owned;
 mod plan;
 mod runs;
 pub mod tune;

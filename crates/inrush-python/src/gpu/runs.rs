@@ -5,7 +5,8 @@
 //! released as without recordings.
 
 use super::blas::Blas;
-use super::engine::{Frame, Kept, Owned, Ready, Stop};
+use super::engine::{Frame, Kept, Ready, Stop};
+use super::owned::Owned;
 use super::plan;
 use inrush_base::{Error, Result};
 use inrush_cuda::driver::{DevicePtr, Driver, Kernel, Recording, Stream};
