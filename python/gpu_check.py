@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 TORCH = {
     "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
@@ -97,13 +98,22 @@ def as_dtype(held, dtype):
     return held[: held.numel() // size * size].view(dtype)
 
 
+def argument(a, storage):
+    """A number, a tensor, or a descriptor of one."""
+    if "int" in a:
+        return a["int"]
+    if "map" not in a:
+        return as_dtype(storage[str(a["buf"])], TORCH[a["type"][1:]])
+    dtype, block = a["type"].removeprefix("tensordesc<").removesuffix("]>").split("[")
+    base = as_dtype(storage[str(a["map"])], TORCH[dtype])[a["offset"] :]
+    return TensorDescriptor(base, a["sizes"], a["strides"], [int(n) for n in block.split(",")])
+
+
 def prepare(plan, storage):
     """The launches with their tensors."""
     out = []
     for launch in plan["launches"]:
-        values = [
-            a["int"] if "int" in a else as_dtype(storage[str(a["buf"])], TORCH[a["type"][1:]]) for a in launch["arguments"]
-        ]
+        values = [argument(a, storage) for a in launch["arguments"]]
         out.append((launch["kernel"], launch["programs"], values))
     return out
 

@@ -1,6 +1,6 @@
 """Compiled models on a GPU: right results, latency, first calls, the host's share. Needs no Rust and no network.
 
-usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,kernels,errors,graphs,chain,zoo,train,first] [--seconds S] [--json FILE]
+usage: gpu_models.py [--models MODELS.py] [--names a,b] [--sections smoke,float8,kernels,errors,graphs,chain,zoo,train,first] [--seconds S] [--json FILE]
 
 Beside this file lie `gpu_errors.py` and, here or in `tests`, `user_kernels.py`. MODELS.py defines ``ZOO``: a dict from a name to a function that returns a module and a tuple of inputs. Times of compilers are
 taken in turns in one process; first calls are made in processes of their own, with empty caches and again with full ones.
@@ -235,6 +235,53 @@ class Run:
 
             self.attempt("smoke", name, one)
 
+    def float8(self) -> None:
+        """Numbers of eight bits, bit for bit as eager has them."""
+        kinds = (torch.float8_e4m3fn, torch.float8_e5m2)
+        bits = torch.randint(-(2**31), 2**31 - 1, (1 << 20,), device="cuda", dtype=torch.int64).to(torch.int32).view(torch.float32)
+        edges = [0.0, -0.0, 464.0, 464.00003, -465.0, 448.0, 480.0, 61439.0, 61440.0, -65536.0, math.inf, -math.inf, math.nan, 2.0**-10, 2.0**-17]
+        anything = torch.cat([bits, torch.tensor(edges, device="cuda"), torch.randn(1 << 18, device="cuda") * 30])
+        every_half = torch.arange(1 << 16, device="cuda", dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+        scale = torch.tensor(3.7, device="cuda")
+        x = torch.randn(130, 272, device="cuda", dtype=torch.bfloat16) * 200
+
+        def quantised(x: Any, scale: Any) -> Any:
+            return [(x.float() * scale).clamp(-torch.finfo(k).max, torch.finfo(k).max).to(k) for k in kinds]
+
+        def product(a: Any, b: Any, scale: Any) -> Any:
+            one = torch.ones((), device=a.device)
+            left, right = quantised(a, scale)[0], quantised(b, scale)[0]
+            return torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+        cases: dict[str, tuple[Any, ...]] = {
+            "scaled and clamped": (quantised, x, scale),
+            "laid out anew": (lambda x, s: [q.t().contiguous() for q in quantised(x, s)], x, scale),
+            "a product as a call": (product, x[:64, :256].contiguous(), x[64:128, :256].contiguous(), scale),
+        }
+        for kind in kinds:
+            every = torch.arange(256, device="cuda", dtype=torch.int32).to(torch.uint8).view(kind)
+            numbers = every[every.float().isfinite()].repeat(33)
+            cases |= {
+                f"{kind} of floats": (lambda x, kind=kind: x.to(kind), anything),
+                f"{kind} of halves": (lambda x, kind=kind: x.to(kind), every_half),
+                f"{kind} read": (lambda q: [q.to(d) for d in (torch.float32, torch.bfloat16, torch.float16)], every),
+                f"{kind} computed with": (lambda q, s, kind=kind: ((q.float() * s).to(kind), q.float().abs().amax()), numbers, scale),
+            }
+        for name, (f, *inputs) in cases.items():
+
+            def one(f: Any = f, inputs: Any = inputs) -> None:
+                want, got = tensors(f(*inputs)), tensors(compiled(f, "inrush")(*inputs))
+                for w, g in zip(want, got, strict=True):
+                    same = (w.view(torch.uint8) == g.view(torch.uint8)).view(*w.shape, -1).all(-1) if w.dim() else w == g
+                    # Which NaN wider types hold is nobody's business.
+                    same |= (w.isnan() & g.isnan()) if w.dtype not in kinds else torch.zeros_like(same)
+                    if not bool(same.all()):
+                        at = (~same).flatten().nonzero()[0]
+                        raise AssertionError(f"{int((~same).sum())} of {same.numel()}: {float(g.flatten()[at])}, not {float(w.flatten()[at])}")
+                self.row("float8", name, steps=report())
+
+            self.attempt("float8", name, one)
+
     def kernels(self) -> None:
         """Triton kernels of users."""
         here = os.path.dirname(os.path.abspath(__file__))
@@ -407,7 +454,37 @@ class Run:
             worst = max(same(got, want) for got, want in held)
             return max(worst, captured(g, f, 32))
 
-        for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists, runs):
+        def maps() -> float:
+            """Tensor maps that come with launches: other addresses at each call, lists, a stretch of sizes, a capture."""
+
+            def f(x: Any) -> Any:
+                for _ in range(3):
+                    x = (x.t().contiguous() * 2).t().contiguous() + 1
+                return x, (x * 0.5).sum(0)
+
+            g = torch.compile(f, backend="inrush", options={"strict": True, "pointers": "map"}, dynamic=True)
+            held = []
+            for k in range(20):
+                x = torch.randn(64 + 64 * (k % 3), 64, device="cuda")
+                held.append((g(x), f(x), x))
+            return max(max(same(got, want) for got, want, _ in held), captured(g, f, 64))
+
+        def dropped() -> float:
+            """A capture that outlives the function that it was captured from."""
+            f = compiled(lambda x: torch.softmax(x * 1.25, -1), "inrush")
+            x = torch.randn(33, 77, device="cuda")
+            f(x)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                got = f(x)
+            del f
+            torch._dynamo.reset()
+            gc.collect()
+            x.copy_(torch.randn(33, 77, device="cuda"))
+            graph.replay()
+            return same(got, torch.softmax(x * 1.25, -1))
+
+        for case in (static_inputs, several_shapes, written_inputs, no_memory_left, lists, runs, maps, dropped):
             self.attempt("graphs", case.__name__, lambda case=case: self.row("graphs", case.__name__, error=case()))
 
     def errors(self) -> None:
@@ -566,7 +643,7 @@ class Run:
         start = time.monotonic()
         late = lambda: time.monotonic() - start > self.args.seconds  # noqa: E731
         for section in self.args.sections.split(","):
-            if section in ("smoke", "kernels", "errors", "graphs", "chain"):
+            if section in ("smoke", "float8", "kernels", "errors", "graphs", "chain"):
                 getattr(self, section)()
             elif section in ("zoo", "train"):
                 method = self.model if section == "zoo" else self.training
@@ -620,7 +697,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models")
     parser.add_argument("--names", default="")
-    parser.add_argument("--sections", default="smoke,kernels,errors,graphs,chain,zoo,train,first")
+    parser.add_argument("--sections", default="smoke,float8,kernels,errors,graphs,chain,zoo,train,first")
     parser.add_argument("--dtypes", default="bf16,f32")
     parser.add_argument("--inductor", action="store_true", help="measure torch.compile's own beside")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs too")

@@ -3,7 +3,7 @@
 usage: gpu_several.py [--device cpu] [NAME ...]
 
 Each case runs in a process of its own; without names all of them run and a table is printed. On a machine with two GPUs all of
-them are about these; with ``--device cpu`` those of several processes run there, over PyTorch's gloo. Exit code 1 when one
+them are about these, `threads` needs one only; with ``--device cpu`` those of several processes run there, over PyTorch's gloo. Exit code 1 when one
 fails.
 """
 
@@ -105,7 +105,7 @@ def graphs_on_each() -> None:
 
 
 def threads() -> None:
-    """Two threads, each with a model on a device of its own and a stream of its own."""
+    """Two threads, each with a model on a device of its own, where there are two, and a stream of its own."""
     failures: list[BaseException] = []
 
     def work(device: str) -> None:
@@ -124,7 +124,7 @@ def threads() -> None:
 
     # PyTorch looks names of backends up without a lock, and may register one twice.
     torch._dynamo.lookup_backend("inrush")
-    both = [threading.Thread(target=work, args=(f"cuda:{i}",)) for i in range(2)]
+    both = [threading.Thread(target=work, args=(f"cuda:{i % torch.cuda.device_count()}",)) for i in range(2)]
     [t.start() for t in both]
     [t.join() for t in both]
     if failures:

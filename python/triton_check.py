@@ -113,15 +113,7 @@ def run(folder, index, args):
                 storage[k] = held
             for launch in plan["launches"]:
                 entry = index["kernels"][launch["kernel"]]
-                values = []
-                for a in launch["arguments"]:
-                    if "int" in a:
-                        values.append(a["int"])
-                        continue
-                    dtype = TORCH[a["type"][1:]]
-                    held = storage[str(a["buf"])]
-                    size = torch.empty(0, dtype=dtype).element_size()
-                    values.append(held[: held.numel() // size * size].view(dtype))
+                values = [argument(a, storage) for a in launch["arguments"]]
                 if launch["programs"] > 0:
                     kernel(launch["kernel"])[(launch["programs"],)](*values, **entry["constants"])
             for out in plan["outputs"]:
@@ -144,6 +136,23 @@ def run(folder, index, args):
             print(f"{program['name']} {time.time() - began:.2f} s")
     print(f"ran {done} programs in {time.time() - start:.1f} s")
     return failures
+
+
+def argument(a, storage):
+    """A number, a tensor, or a descriptor of one."""
+    import torch
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    if "int" in a:
+        return a["int"]
+    dtype, _, block = a["type"].removeprefix("tensordesc<").removesuffix("]>").partition("[")
+    dtype = TORCH[dtype.removeprefix("*")]
+    held = storage[str(a["map"] if "map" in a else a["buf"])]
+    size = torch.empty(0, dtype=dtype).element_size()
+    flat = held[: held.numel() // size * size].view(dtype)
+    if "map" not in a:
+        return flat
+    return TensorDescriptor(flat[a["offset"] :], a["sizes"], a["strides"], [int(n) for n in block.split(",")])
 
 
 def differs(got, want):

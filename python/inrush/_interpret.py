@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import re
 import struct
 import tempfile
 from typing import Any
@@ -54,17 +55,34 @@ def kernel(text: str, function: str, signature: list[tuple[str, str]], constants
 _PACKED = {"i1": "B", "i32": "i", "u32": "I", "u64": "Q", "fp32": "f"}
 
 
+# In the place of a tensor map there are the address, the sizes and the strides.
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
+
+
+def _unpack(packed: bytes, at: int, codes: str) -> tuple[list[Any], int]:
+    """Values of one size each, at the next multiple of it, and where they end."""
+    size = struct.calcsize(codes[0])
+    at = -(-at // size) * size
+    return list(struct.unpack_from("<" + codes, packed, at)), at + size * len(codes)
+
+
 def launch(made: Any, grid: list[int], packed: bytes) -> None:
     """Runs a grid of programs on arguments as a device reads them."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     function, signature, constants = made
     values, at = dict(constants), 0
     for name, t in signature:
-        code = _PACKED.get(t, "q")
-        size = struct.calcsize(code)
-        at = -(-at // size) * size
-        (value,) = struct.unpack_from("<" + code, packed, at)
-        at += size
-        values[name] = _tensor(value, _DTYPES[t[1:]]) if t.startswith("*") else value
+        described = _DESCRIPTOR.fullmatch(t)
+        if not described:
+            (value,), at = _unpack(packed, at, _PACKED.get(t, "q"))
+            values[name] = _tensor(value, _DTYPES[t[1:]]) if t.startswith("*") else value
+            continue
+        block = [int(n) for n in described[2].split(",")]
+        (address,), at = _unpack(packed, at, "q")
+        sizes, at = _unpack(packed, at, "i" * len(block))
+        strides, at = _unpack(packed, at, "q" * len(block))
+        values[name] = TensorDescriptor(_tensor(address, _DTYPES[described[1]]), sizes, strides, block)
     with np.errstate(all="ignore"):
         function[tuple(grid)](**values)
 

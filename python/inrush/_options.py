@@ -9,7 +9,7 @@ from typing import Any, Mapping
 from inrush._native import InputError
 
 # What `torch.compile(mode=...)` may say. They differ in what GPUs do; a CPU has one mode.
-POINTERS = ("plain", "block", "descriptor")
+POINTERS = ("plain", "block", "descriptor", "map")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -37,7 +37,8 @@ class Options:
     ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more; graphs are then not kept. A first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
     pointers: str = "plain"
     """How kernels for a GPU name the elements of strided tiles: by plain pointers, by ``"block"`` pointers, which Triton has up
-    to 3.8, or by tensor ``"descriptor"`` s, which go through the copy engine of Hopper and later. Tuning tries all three."""
+    to 3.8, by tensor ``"descriptor"`` s that each program makes, which go through the copy engine of Hopper and later, or by
+    tensor ``"map"`` s: such descriptors, made once for a launch (before Hopper as ``"descriptor"``). Tuning tries all of them."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

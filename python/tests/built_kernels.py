@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from inrush import _kernels, _native
 
@@ -71,6 +72,18 @@ def few():
     return torch.fx.GraphModule(torch.nn.Module(), g)
 
 
+def traced(f, *inputs):
+    """The graph of ``f`` on tensors of a GPU of these sizes and dtypes."""
+    with FakeTensorMode():
+        return make_fx(f)(*[torch.empty(size, dtype=dtype, device="cuda") for size, dtype in inputs])
+
+
+def eight_bits(x, codes):
+    """Loads, casts and stores of both kinds, laid out anew too."""
+    kinds = (torch.float8_e4m3fn, torch.float8_e5m2)
+    return *[(x * 3).clamp(-448, 448).to(k).t().contiguous() for k in kinds], *[x.to(k) for k in kinds], codes.float().sum(1)
+
+
 def without_triton():
     """As on a machine that does not have it."""
     import importlib.metadata
@@ -82,7 +95,9 @@ def without_triton():
 
 
 def main():
-    cases = (("good", graph(good_kernel)), ("bad", graph(bad_kernel)), ("few", few()))
+    codes = traced(eight_bits, ((33, 48), torch.bfloat16), ((33, 48), torch.float8_e4m3fn))
+    turned = traced(lambda x: x.t().contiguous(), ((256, 512), torch.bfloat16))
+    cases = (("good", graph(good_kernel)), ("bad", graph(bad_kernel)), ("few", few()), ("eight bits", codes), ("map", turned))
     if sys.argv[1:] == ["without triton"]:
         without_triton()
         cases = (("without triton", graph(good_kernel)),)
@@ -90,7 +105,7 @@ def main():
         gm = _kernels.rewrite(gm)
         row = {"name": name, "failed": None}
         try:
-            compiled = _native.compile_fx(gm, {"gpu": "cuda:h100", "strict": True})
+            compiled = _native.compile_fx(gm, {"gpu": "cuda:h100", "strict": True, "pointers": "map" if name == "map" else "plain"})
             row |= {"kernels": compiled.report()["kernels"]}
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"

@@ -99,6 +99,21 @@ def compare(f, args, dynamic=None, **options):
         same_layout(got, wanted)
 
 
+def eight_bits(x):
+    """Numbers of eight bits are eager's bit for bit, codes beyond the largest number too."""
+
+    def f(x):
+        kinds = (torch.float8_e4m3fn, torch.float8_e5m2)
+        far, within = x * 30000, (x * 100).clamp(-448, 448)
+        codes = [v.to(k) for v in (far, within) for k in kinds]
+        return *codes, codes[2].t().float().contiguous(), codes[3].float().sum(1)
+
+    got, wanted = torch.compile(f, backend="inrush", options={"strict": True, "cache": False})(x), f(x)
+    for g, w in zip(got[:4], wanted[:4], strict=True):
+        assert torch.equal(g.view(torch.uint8), w.view(torch.uint8))
+    torch.testing.assert_close(got[4:], wanted[4:])
+
+
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def number_from_data(x):
     """The number is read when the operator that gives it is done, though nothing else reads it any more."""
@@ -121,9 +136,11 @@ def cases():
     yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
     yield "unaligned and written", lambda: compare(lambda a: a.mul_(3).sum(), (torch.randn(65)[1:],))
     yield "a number from data", lambda: number_from_data(x)
-    for pointers in ("block", "descriptor"):
+    for pointers in ("block", "descriptor", "map"):
         yield f"{pointers} pointers", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), pointers=p)
         yield f"{pointers} pointers, dynamic", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), True, pointers=p)
+    yield "eight bits", lambda: eight_bits(x)
+    yield "eight bits that this GPU does not convert", lambda: compare(lambda a: (a * 2).to(torch.float8_e4m3fnuz).float() + 1, (x,))
     yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     for name in ("convolutional", "attention", "group_norm"):

@@ -46,6 +46,11 @@ def test_the_greatest_few_are_found_by_kernels(rows):
     assert rows["greatest few of one row"]["kernels"] > 0 and not rows["greatest few of one row"]["called"]
 
 
+def test_kernels_convert_what_the_gpu_has(rows):
+    assert not rows["eight bits"]["called"] and rows["eight bits"]["kernels"] > 0
+    assert "f8e4m3fnuz" in str(rows["eight bits that this GPU does not convert"]["called"])
+
+
 def test_nothing_is_called_that_need_not_be(rows):
     for name in ("reductions", "product", "views", "in_place", "numbers", "attention, eval", "convolutional, eval"):
         assert not rows[name]["called"], rows[name]

@@ -60,6 +60,11 @@ def test_joined_parts_with_pointers_of_other_types_are_built(built):
     assert built["few"]["failed"] is None and any("_more" in k for k in built["few"]["kernels"]), built["few"]
 
 
+def test_kernels_with_numbers_of_eight_bits_and_with_tensor_maps_are_built(built):
+    for name in ("eight bits", "map"):
+        assert built[name]["failed"] is None and built[name]["kernels"], built[name]
+
+
 def test_a_kernel_that_does_not_compile_says_where(built):
     told = built["bad"]["failed"]
     assert "bad_kernel" in told and "built_kernels.py" in told and "no_such_function" in told, told

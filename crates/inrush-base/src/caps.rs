@@ -90,6 +90,8 @@ pub struct Gpu {
     pub float8: &'static [crate::DType],
     /// Atomic addition of bfloat16 values.
     pub bf16_atomics: bool,
+    /// The copy engine takes tensor maps that the host made.
+    pub tensor_maps: bool,
     /// Programs of the second and third grid dimension at most.
     pub max_grid_yz: u32,
 }

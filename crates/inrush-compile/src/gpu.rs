@@ -2,7 +2,7 @@
 
 use crate::functions::Instance;
 use crate::same;
-use crate::tune::{self, Candidate, TunedArgument, Tuner};
+use crate::tune::{self, Candidate, TunedBuffer, Tuner};
 use inrush_base::{Caps, Result};
 use inrush_kernel::block::{
     Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
@@ -10,7 +10,7 @@ use inrush_kernel::block::{
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
 use inrush_sched::{Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel};
+use inrush_triton::TritonKernel;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
@@ -93,7 +93,14 @@ impl Tiler<'_, '_> {
     fn block(&self, step: &Step, tile: Option<Tile>) -> Result<Block> {
         let loops = &self.plan.loops;
         let pointers = self.pointers;
-        let choose = |rule: Tile| tile.unwrap_or(Tile { pointers, ..rule });
+        let maps = (self.context.caps.gpu.as_ref()).is_some_and(|g| g.tensor_maps);
+        let choose = |rule: Tile| {
+            let mut chosen = tile.unwrap_or(Tile { pointers, ..rule });
+            if chosen.pointers == Pointers::Map && !maps {
+                chosen.pointers = Pointers::Descriptor;
+            }
+            chosen
+        };
         match step {
             Step::Kernel(g) => {
                 let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
@@ -117,32 +124,32 @@ impl Tiler<'_, '_> {
 fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
     let ex = &loops.exprs;
     let made = inrush_triton::emit(loops, block, &|_| true).ok()?;
-    let arguments = (made.arguments.iter())
-        .map(|a| match a.source {
-            ArgumentSource::Size(e) => Some(TunedArgument::Size(ex.hint(e))),
-            ArgumentSource::Buffer { buf, writes } => {
-                let b = loops.buffer(buf);
-                let layout = b.layout.as_ref()?;
-                let mut last = ex.hint(layout.offset);
-                for (n, s) in b.sizes.iter().zip(&layout.strides) {
-                    let steps = ex.hint(*n).saturating_sub(1).max(0);
-                    last = steps.checked_mul(ex.hint(*s))?.checked_add(last)?;
-                }
-                let bytes = last.checked_add(1)?.checked_mul(b.dtype.size() as i64)?;
-                Some(TunedArgument::Buffer {
-                    buf,
-                    bytes,
-                    dtype: b.dtype,
-                    written: writes,
-                })
+    let buffers = (made.arguments.iter())
+        .filter_map(|a| a.buffer())
+        .map(|(buf, written)| {
+            let b = loops.buffer(buf);
+            let layout = b.layout.as_ref()?;
+            let mut last = ex.hint(layout.offset);
+            for (n, s) in b.sizes.iter().zip(&layout.strides) {
+                let steps = ex.hint(*n).saturating_sub(1).max(0);
+                last = steps.checked_mul(ex.hint(*s))?.checked_add(last)?;
             }
+            let bytes = last.checked_add(1)?.checked_mul(b.dtype.size() as i64)?;
+            Some(TunedBuffer {
+                buf,
+                bytes,
+                dtype: b.dtype,
+                written,
+            })
         })
         .collect::<Option<Vec<_>>>()?;
+    let numbers = made.arguments.iter().flat_map(|a| a.numbers());
     Some(Candidate {
         tile,
         programs: ex.hint(made.programs),
         kernel: kernel(&made),
-        arguments,
+        buffers,
+        sizes: numbers.map(|e| ex.hint(*e)).collect(),
     })
 }
 
@@ -248,12 +255,8 @@ impl Emitter<'_> {
             // Executors hand over addresses that are multiples of 16.
             let k = inrush_triton::emit(&self.plan.loops, b, &|_| true)?;
             let places = (k.arguments.iter())
-                .filter_map(|a| match a.source {
-                    ArgumentSource::Buffer { buf, .. } => {
-                        b.buffers.iter().position(|x| x.buf == buf)
-                    }
-                    ArgumentSource::Size(_) => None,
-                })
+                .filter_map(|a| a.buffer())
+                .filter_map(|(buf, _)| b.buffers.iter().position(|x| x.buf == buf))
                 .collect();
             let at = self.kernels.len() as u32;
             self.kernels.push(kernel(&k));
@@ -279,10 +282,7 @@ impl Emitter<'_> {
             .collect();
         let k = inrush_triton::emit_together(&self.plan.loops, &pieces, &|_| true)?;
         let buffers = (k.arguments.iter())
-            .filter_map(|a| match a.source {
-                ArgumentSource::Buffer { buf, .. } => Some(buf),
-                ArgumentSource::Size(_) => None,
-            })
+            .filter_map(|a| a.buffer().map(|b| b.0))
             .collect();
         let made = kernel(&k);
         let next = self.kernels.len() as u32;

@@ -36,7 +36,7 @@ pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
-pub use tune::{Candidate, TunedArgument, Tuner};
+pub use tune::{Candidate, TunedBuffer, Tuner};
 
 /// The stages in order, as `inrush inspect --stage` names them.
 pub const STAGES: &[&str] = &[

@@ -6,7 +6,7 @@
 //! stored between pieces, and what aliases in PyTorch aliases here.
 
 use inrush_aten::{Args, Route};
-use inrush_base::{DTypeClass, Error, Result};
+use inrush_base::{DType, DTypeClass, Error, Gpu, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
@@ -77,8 +77,13 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
             .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
 }
 
-/// Nodes that no stage needs to look at: they have no row, or values that only PyTorch can hold. With the reason.
-pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
+/// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, or values that kernels of this
+/// GPU cannot convert. With the reason.
+pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
+    let unknown = |d: DType| {
+        let float8 = d.is_float() && d.size() == 1;
+        float8 && gpu.is_some_and(|g| !g.float8.contains(&d))
+    };
     let mut out = BTreeMap::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         if is_size(graph, node) {
@@ -88,6 +93,11 @@ pub fn must_call(graph: &Graph) -> BTreeMap<NodeId, String> {
             Type::Tensor(t) if t.dtype.class() == DTypeClass::Complex => {
                 Some(format!("`{}` is complex", graph.value(v).name))
             }
+            Type::Tensor(t) if unknown(t.dtype) => Some(format!(
+                "`{}` is {}, which kernels for this GPU do not convert",
+                graph.value(v).name,
+                t.dtype
+            )),
             Type::Opaque(what) => Some(format!("`{}` is {what}", graph.value(v).name)),
             Type::Float | Type::Bool => Some(format!(
                 "`{}` is a number that is read from data",

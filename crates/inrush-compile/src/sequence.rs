@@ -159,7 +159,7 @@ pub fn compile_sequence(
             (node.outs.iter()).map(move |v| (graph.value(*v).name.as_str(), id))
         })
         .collect();
-    let mut called = partition::must_call(graph);
+    let mut called = partition::must_call(graph, caps.gpu.as_ref());
     if caps.gpu.is_some() {
         for (n, node) in graph.nodes.iter().enumerate() {
             if library::serves(&node.op) && !partition::has_short_rows(graph, node) {

@@ -25,21 +25,18 @@ pub struct Candidate {
     pub kernel: GpuKernel,
     /// Number of programs; sizes that vary are at their hints.
     pub programs: i64,
-    /// In the order of the signature.
-    pub arguments: Vec<TunedArgument>,
+    /// What a launch passes, as launches of programs have it: memory in the order of the signature, then numbers.
+    pub buffers: Vec<TunedBuffer>,
+    pub sizes: Vec<i64>,
 }
 
-/// What a launch passes.
+/// Memory, by the plan's number of it. Integers index other memory, perhaps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum TunedArgument {
-    /// Memory, by the plan's number of it. Integers index other memory, perhaps.
-    Buffer {
-        buf: BufId,
-        bytes: i64,
-        dtype: DType,
-        written: bool,
-    },
-    Size(i64),
+pub struct TunedBuffer {
+    pub buf: BufId,
+    pub bytes: i64,
+    pub dtype: DType,
+    pub written: bool,
 }
 
 /// Steps of the descent at most.
@@ -169,7 +166,8 @@ mod tests {
                 ..GpuKernel::default()
             },
             programs: 1,
-            arguments: Vec::new(),
+            buffers: Vec::new(),
+            sizes: Vec::new(),
         })
     }
 

@@ -16,7 +16,6 @@ use inrush_loops::{
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
 use inrush_sched::{Plan, Step};
-use inrush_triton::ArgumentSource;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -414,12 +413,8 @@ impl<'a> Wrap<'a> {
     ) -> Result<program::Step> {
         let kernel = l.instance.kernel;
         let k = &kernels.emitted[kernel as usize];
-        let values: Vec<Expr> = (k.arguments.iter())
-            .filter_map(|a| match a.source {
-                ArgumentSource::Size(e) => Some(e),
-                ArgumentSource::Buffer { .. } => None,
-            })
-            .collect();
+        let numbers = k.arguments.iter().flat_map(|a| a.numbers());
+        let values: Vec<Expr> = numbers.copied().collect();
         let none = self.sizes.int(0);
         Ok(program::Step::Launch(program::Launch {
             kernel,

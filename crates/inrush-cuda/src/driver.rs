@@ -4,9 +4,11 @@
 //! leaves it. [`Driver::make_current`] makes the primary context current where there is no host process.
 
 mod list;
+mod map;
 mod recording;
 
 pub use list::List;
+pub use map::{Tensor, TensorMap};
 pub use recording::Recording;
 
 use inrush_base::{Error, Result};
@@ -44,6 +46,8 @@ macro_rules! api {
         /// The driver's functions.
         struct Api {
             $($name: unsafe extern "C" fn($($arg),*) -> Status,)*
+            /// From CUDA 12 on.
+            map_encode: Option<map::Encode>,
             _library: Library,
         }
         impl Api {
@@ -57,7 +61,10 @@ macro_rules! api {
                         Error::machine(concat!("the CUDA driver is too old: it has no `", $symbol, "`"))
                     })?;
                 )*
-                Ok(Api { $($name,)* _library: library })
+                // SAFETY: likewise.
+                let map_encode = unsafe { library.get::<map::Encode>(b"cuTensorMapEncodeTiled\0") };
+                let map_encode = map_encode.ok().map(|f| *f);
+                Ok(Api { $($name,)* map_encode, _library: library })
             }
         }
     };
@@ -267,6 +274,7 @@ impl Driver {
             function: std::ptr::null_mut(),
             threads,
             shared,
+            places: Box::default(),
         };
         // SAFETY: the module is loaded, the name ends with a zero.
         self.check("cuModuleGetFunction", unsafe {
@@ -382,6 +390,8 @@ pub struct Kernel {
     function: Handle,
     threads: u32,
     shared: u32,
+    /// Where each argument begins, where the driver is told them one by one.
+    places: Box<[u32]>,
 }
 
 // SAFETY: handles of the driver may be used from any thread with the same context.
@@ -390,6 +400,38 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
+    /// Has launches tell the driver each argument by itself, given where they begin. Tensor maps have to lie at multiples of 64 in
+    /// a machine's memory for arguments, which begins somewhere else on every machine: the driver knows.
+    pub fn with_places(self, places: Vec<u32>) -> Kernel {
+        let mut kernel = self;
+        kernel.places = places.into();
+        kernel
+    }
+
+    /// Calls `f` with the driver's lists of arguments: of each by itself, and of all as one piece. One of them is null.
+    fn hand_over<T>(
+        &self,
+        arguments: &mut [u8],
+        f: impl FnOnce(*mut Handle, *mut Handle) -> T,
+    ) -> T {
+        if !self.places.is_empty() {
+            let begin: *mut u8 = arguments.as_mut_ptr();
+            let mut each: Vec<Handle> = (self.places.iter())
+                .map(|at| begin.wrapping_add(*at as usize).cast())
+                .collect();
+            return f(each.as_mut_ptr(), std::ptr::null_mut());
+        }
+        let mut size = arguments.len();
+        let mut extra: [Handle; 5] = [
+            PARAM_BUFFER as Handle,
+            arguments.as_mut_ptr().cast(),
+            PARAM_SIZE as Handle,
+            (&raw mut size).cast(),
+            PARAM_END as Handle,
+        ];
+        f(std::ptr::null_mut(), extra.as_mut_ptr())
+    }
+
     fn attribute(&self, which: c_int) -> Result<i32> {
         let mut v = 0;
         // SAFETY: the pointer is to an int.
@@ -421,16 +463,8 @@ impl Kernel {
         if grid.contains(&0) {
             return Ok(());
         }
-        let mut size = arguments.len();
-        let mut extra: [Handle; 5] = [
-            PARAM_BUFFER as Handle,
-            arguments.as_mut_ptr().cast(),
-            PARAM_SIZE as Handle,
-            (&raw mut size).cast(),
-            PARAM_END as Handle,
-        ];
         // SAFETY: by the caller's contract; the driver copies the arguments before it returns.
-        let status = unsafe {
+        let status = self.hand_over(arguments, |each, all| unsafe {
             (self.driver.0.launch)(
                 self.function,
                 grid[0],
@@ -441,10 +475,10 @@ impl Kernel {
                 1,
                 self.shared,
                 stream.0 as Handle,
-                std::ptr::null_mut(),
-                extra.as_mut_ptr(),
+                each,
+                all,
             )
-        };
+        });
         match status {
             0 => Ok(()),
             s => self.driver.check("cuLaunchKernel", s),
@@ -496,6 +530,13 @@ impl Arguments {
     }
     pub fn bool(&mut self, v: bool) -> usize {
         self.push(&[u8::from(v)])
+    }
+    /// Adds room for a tensor map; gives its place.
+    pub fn map(&mut self) -> usize {
+        const ALIGNMENT: usize = align_of::<TensorMap>();
+        let at = self.bytes.len().next_multiple_of(ALIGNMENT);
+        self.bytes.resize(at + TensorMap::BYTES, 0);
+        at
     }
     /// Adds what every Triton kernel takes last: its scratch space and the profiler's.
     /// Gives the scratch space's place.
@@ -614,6 +655,7 @@ mod tests {
         a.finish(0);
         assert_eq!(a.bytes.len(), 48);
         assert_eq!(a.bytes()[8], 2);
+        assert_eq!((a.map(), a.i32(5)), (64, 192));
     }
 
     /// A library in the driver's place, from C.

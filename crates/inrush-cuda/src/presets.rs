@@ -35,6 +35,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
         registers: 65536,
         float8,
         bf16_atomics: true,
+        tensor_maps: true,
         max_grid_yz: 65535,
     }
 }
@@ -66,15 +67,16 @@ pub fn caps(p: &Properties) -> Option<Caps> {
     g.registers = p.registers;
     g.shared_bytes = p.shared_bytes;
     g.bf16_atomics = p.major >= 8;
+    g.tensor_maps = p.major >= 9;
     Some(Caps::gpu(DeviceKind::Cuda, g, p.l2_bytes))
 }
 
 fn a100() -> Caps {
-    Caps::gpu(
-        DeviceKind::Cuda,
-        gpu("80", 108, 163, &[DType::F8E5M2]),
-        40 << 20,
-    )
+    let gpu = Gpu {
+        tensor_maps: false,
+        ..gpu("80", 108, 163, &[DType::F8E5M2])
+    };
+    Caps::gpu(DeviceKind::Cuda, gpu, 40 << 20)
 }
 fn h100() -> Caps {
     Caps::gpu(DeviceKind::Cuda, gpu("90", 132, 227, FLOAT8), 50 << 20)

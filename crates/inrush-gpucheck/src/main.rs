@@ -1,7 +1,7 @@
 //! `inrush-gpucheck OUT TARGET [tests DIR [FILTER]] [cases DIR [FILTER]] [variants] [together] [bench FILE [FILTER]]
 //! [archive FILE]...`
 //!
-//! `pointers KIND` (`plain`, `block`, `descriptor`): how what follows addresses strided tiles.
+//! `pointers KIND` (`plain`, `block`, `descriptor`, `map`): how what follows addresses strided tiles.
 //! `variants`: what follows is written for other tiles, too, a step further each time. `together`: and with joined
 //! launches where that may be.
 

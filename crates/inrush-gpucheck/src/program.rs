@@ -124,7 +124,9 @@ impl Writer {
         let known = self.kernels.clone();
         let (steps, refused) = self.kernels(plan, storage, false, &change)?;
         let makes = |(_, k): &(Option<Tile>, TritonKernel)| {
-            k.source.contains("make_block_ptr(") || k.source.contains("make_tensor_descriptor(")
+            k.source.contains("make_block_ptr(")
+                || k.source.contains("make_tensor_descriptor(")
+                || k.arguments.iter().any(|a| a.ty.starts_with("tensordesc"))
         };
         if !steps.iter().any(makes) {
             self.kernels = known;
@@ -365,6 +367,19 @@ impl Writer {
                         json!({"buf": storage[b.index()].index(), "type": a.ty})
                     }
                     ArgumentSource::Size(e) => json!({"int": eval(e)?}),
+                    ArgumentSource::Map {
+                        buf, ref numbers, ..
+                    } => {
+                        let b = plan.loops.storage(buf);
+                        let rank = (numbers.len() - 1) / 2;
+                        json!({
+                            "map": storage[b.index()].index(),
+                            "type": a.ty,
+                            "offset": eval(numbers[0])?,
+                            "sizes": evals(&numbers[1..=rank])?,
+                            "strides": evals(&numbers[1 + rank..])?,
+                        })
+                    }
                 });
             }
             launches.push(json!({

@@ -28,6 +28,19 @@ pub struct Binary {
     pub scratch: u64,
     pub scratch_align: u64,
     pub cooperative: bool,
+    /// Of the descriptors among its parameters that launches bring, in order.
+    pub maps: Vec<MapLayout>,
+}
+
+/// What a launcher encodes into a tensor map beside the address, sizes and strides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MapLayout {
+    /// The driver's numbers of how tiles lie in shared memory and of the element's type.
+    pub swizzle: u32,
+    pub element: u32,
+    pub element_bytes: u32,
+    /// What is copied at once, from the slowest dimension to the fastest.
+    pub block: Vec<u32>,
 }
 
 /// How workers are started.
@@ -434,7 +447,42 @@ fn binary(answer: &Json) -> Result<Binary> {
         scratch: or_none("global_scratch_size", 0)?,
         scratch_align: or_none("global_scratch_align", 1)?,
         cooperative: m["launch_cooperative_grid"].as_bool().unwrap_or(false),
+        maps: maps(&m["tensordesc_meta"])?,
     })
+}
+
+/// The driver's number of an element's type. Builds tell the machine's, which is another one for three types.
+fn host_element(machine: u32) -> u32 {
+    match machine {
+        8 => 10,
+        9 => 8,
+        10 => 9,
+        n => n,
+    }
+}
+
+/// Tensor maps of a build; none where the back end has no such thing.
+fn maps(told: &Json) -> Result<Vec<MapLayout>> {
+    let missing = || Error::machine("a Triton build reports tensor maps that are incomplete");
+    let number = |v: &Json| v.as_u64().and_then(|n| u32::try_from(n).ok());
+    let Some(told) = told.as_array() else {
+        return Ok(Vec::new());
+    };
+    (told.iter())
+        .map(|m| {
+            if m["fp4_padded"].as_bool() == Some(true) {
+                return Err(Error::unsupported("tensor maps of four-bit numbers"));
+            }
+            let field = |key: &str| number(&m[key]).ok_or_else(missing);
+            let block = m["block_size"].as_array().ok_or_else(missing)?;
+            Ok(MapLayout {
+                swizzle: field("swizzle")?,
+                element: host_element(field("elem_type")?),
+                element_bytes: field("elem_size")?,
+                block: (block.iter().map(number).collect::<Option<_>>()).ok_or_else(missing)?,
+            })
+        })
+        .collect()
 }
 
 /// The kernel without what builds do not depend on: its name, which holds names of operators, and comments.

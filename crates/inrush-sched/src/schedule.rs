@@ -17,6 +17,12 @@ pub fn schedule(loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
 
 /// Stage fuse: inlines, splits reductions, and groups nodes into kernels, in a valid order.
 pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
+    let mut options = options.clone();
+    if caps.gpu.is_some() {
+        // Programs compute locals again wherever they need them: nothing is kept.
+        options.local_bytes = i64::MAX;
+    }
+    let options = &options;
     let mut refusals = Vec::new();
     prepare::mutations(&mut loops)?;
     for node in &mut loops.nodes {

@@ -21,11 +21,18 @@ use chunked::{Known, Spread};
 
 /// Splits what is worth it. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
+    let again = match caps.gpu {
+        Some(_) => ragged::read_again(loops),
+        None => Bufs::new(),
+    };
     let nodes = std::mem::take(&mut loops.nodes);
     let mut known = Known::default();
     for mut node in nodes {
         let length = match caps.gpu {
-            Some(_) => ragged::chunks(loops, &mut node, caps)?.map(|length| (1, Some(length))),
+            Some(_) => {
+                let chunks = ragged::chunks(loops, &mut node, caps, &again)?;
+                chunks.map(|length| (1, Some(length)))
+            }
             None => chunks(loops, &mut node, caps, options)?.map(|count| (count, None)),
         };
         let writes = match length.is_some() || !known.is_empty() {

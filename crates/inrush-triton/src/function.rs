@@ -1,5 +1,6 @@
 //! The function of a block program.
 
+use crate::Argument;
 use crate::fused::Fused;
 use crate::{helpers, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -20,6 +21,8 @@ pub(crate) struct Emitted {
     pub buffers: Vec<Option<String>>,
     pub sizes: Vec<String>,
     pub constants: Vec<(&'static str, i64)>,
+    /// Tensor maps: parameters behind the sizes.
+    pub maps: Vec<Argument>,
     pub asserts: bool,
 }
 
@@ -43,7 +46,7 @@ pub(crate) struct Emitter<'a> {
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
     pub role: Role,
-    /// Descriptors of tensors that the function has made, in order.
+    /// Descriptors of tensors that the function has made or was given, in order.
     pub descriptors: Vec<crate::strided::Strided>,
     /// What is computed in one go with the addition that follows.
     fused: Fused,
@@ -144,6 +147,8 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     }
     parameters.extend(buffers.iter().flatten().cloned());
     parameters.extend(sizes.iter().cloned());
+    let maps = e.maps()?;
+    parameters.extend(maps.iter().map(|m| m.name.clone()));
     if role == Role::Listed {
         parameters.push(LENGTH.into());
     }
@@ -158,6 +163,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         buffers,
         sizes,
         constants,
+        maps,
         asserts: e.asserts,
     })
 }

@@ -164,6 +164,33 @@ def float_remainder(a, b):
 ",
     },
     Helper {
+        name: "to_f8e4m3fn",
+        text: "\
+def to_f8e4m3fn(x):
+    # To the nearest, ties to even; NaN from 464 on. Machines have the largest number there.
+    bits = x.to(tl.int32, bitcast=True)
+    a = bits & 0x7FFFFFFF
+    normal = (a - 0x3BF80001 + ((a >> 20) & 1)) >> 20
+    small = (tl.abs(x) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    code = tl.where(a < 0x3C800000, small, tl.where(a < 0x43F00000, normal, 127))
+    return (code | ((bits >> 24) & 128)).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+",
+    },
+    Helper {
+        name: "to_f8e5m2",
+        text: "\
+def to_f8e5m2(x):
+    # To the nearest, ties to even; infinite from 61440 on. Machines have the largest number there.
+    bits = x.to(tl.int32, bitcast=True)
+    a = bits & 0x7FFFFFFF
+    normal = (a - 0x37F00001 + ((a >> 21) & 1)) >> 21
+    small = (tl.abs(x) + 128.0).to(tl.int32, bitcast=True) - 0x43000000
+    large = tl.where(a > 0x7F800000, 127, 124)
+    code = tl.where(a < 0x38800000, small, tl.where(a < 0x47800000, normal, large))
+    return (code | ((bits >> 24) & 128)).to(tl.uint8).to(tl.float8e5, bitcast=True)
+",
+    },
+    Helper {
         name: "nan_max",
         text: "\
 def nan_max(a, b):

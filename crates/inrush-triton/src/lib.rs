@@ -56,19 +56,48 @@ pub struct Argument {
 }
 
 /// What the caller passes.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArgumentSource {
     /// The address of a buffer.
     Buffer { buf: BufId, writes: bool },
     /// The value of an expression.
     Size(Expr),
+    /// A tensor map over a buffer. In elements: where it begins, then its sizes and its strides, each from the slowest
+    /// dimension to the fastest.
+    Map {
+        buf: BufId,
+        writes: bool,
+        numbers: Vec<Expr>,
+    },
+}
+
+impl Argument {
+    /// The buffer that is passed, and whether it is written.
+    pub fn buffer(&self) -> Option<(BufId, bool)> {
+        match self.source {
+            ArgumentSource::Buffer { buf, writes } | ArgumentSource::Map { buf, writes, .. } => {
+                Some((buf, writes))
+            }
+            ArgumentSource::Size(_) => None,
+        }
+    }
+
+    /// The numbers that are passed.
+    pub fn numbers(&self) -> &[Expr] {
+        match &self.source {
+            ArgumentSource::Buffer { .. } => &[],
+            ArgumentSource::Size(e) => std::slice::from_ref(e),
+            ArgumentSource::Map { numbers, .. } => numbers,
+        }
+    }
 }
 
 /// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
 pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
     let emitted = function::emit(loops, block, function::Role::Kernel)?;
     let (buffers, sizes) = (&emitted.buffers, &emitted.sizes);
-    let arguments = arguments(loops, block, buffers, sizes, aligned)?;
+    let mut arguments = arguments(loops, block, buffers, sizes, aligned)?;
+    arguments.extend(emitted.maps);
     let (name, source) = named(
         &block.name,
         &function::head(&emitted.function),
@@ -88,6 +117,10 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
     })
 }
 
+fn writes(b: &inrush_kernel::KernelBuf) -> bool {
+    b.role != inrush_kernel::BufRole::In
+}
+
 fn arguments(
     loops: &Loops,
     block: &Block,
@@ -103,7 +136,7 @@ fn arguments(
             ty: format!("*{}", types::signature(b.dtype)?),
             source: ArgumentSource::Buffer {
                 buf: b.buf,
-                writes: b.role != inrush_kernel::BufRole::In,
+                writes: writes(b),
             },
             divisible: aligned(b.buf),
         });

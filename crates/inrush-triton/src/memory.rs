@@ -1,7 +1,7 @@
 //! Loads, stores and atomics.
 
 use crate::function::Emitter;
-use crate::types;
+use crate::{ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_kernel::block::{BlockStore, DimRole};
@@ -110,6 +110,10 @@ impl Emitter<'_> {
         if self.store_strided(s, &value)? {
             return Ok(());
         }
+        let value = match s.mode {
+            StoreMode::Set => ops::to_float8(&value, stored).unwrap_or(value),
+            _ => value,
+        };
         let address = self.address(s.buf, s.offset, s.shape)?;
         let lanes = self.lanes(s.shape, s.mask)?;
         let mask = lanes.map_or(String::new(), |m| format!(", {m}"));

@@ -156,6 +156,11 @@ pub(crate) fn literals(op: ScalarOp, d: DType, constant: &[bool]) -> Vec<bool> {
         .collect()
 }
 
+/// A float32 as one of the usual eight-bit kinds, as eager rounds it; nothing for other types.
+pub(crate) fn to_float8(x: &str, to: DType) -> Option<String> {
+    matches!(to, DType::F8E4M3FN | DType::F8E5M2).then(|| format!("to_{to}({x})"))
+}
+
 /// A value converted with ATen's meaning; the result has the compute dtype of `to`.
 pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
     let ty = types::name(to)?;
@@ -168,7 +173,10 @@ pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
                 DType::F32 => x.to_string(),
                 _ => format!("{x}.to(tl.float32)"),
             };
-            format!("{wide}.to(tl.{ty}).to(tl.float32)")
+            match to_float8(&wide, to) {
+                Some(narrow) => format!("{narrow}.to(tl.float32)"),
+                None => format!("{wide}.to(tl.{ty}).to(tl.float32)"),
+            }
         }
         _ if from == to => x.into(),
         _ if from.is_float() && to.is_int() && to.size() < 4 => {

@@ -1,13 +1,13 @@
 //! Strided tiles by block pointers or tensor descriptors, where the caller chose these and the tile allows it.
 //!
-//! A descriptor is made once, ahead of what uses it. On Hopper and later the copy engine goes through it past the caches of
+//! A descriptor is made once, by the program ahead of what uses it or by whoever launches it. On Hopper and later the copy engine goes through it past the caches of
 //! the program's own accesses: so a kernel loads by descriptors only what nothing in it writes, and stores by them only what
 //! nothing in it reads.
 
 use crate::function::{Emitter, Role};
-use crate::types;
+use crate::{Argument, ArgumentSource, types};
 use inrush_base::{DType, Result};
-use inrush_expr::{Expr, Sym};
+use inrush_expr::{Expr, Sym, SymMap};
 use inrush_kernel::block::{BlockItem, BlockStore, DimRole, Pointers};
 use inrush_kernel::{BufRole, Def, KBufId};
 use inrush_loops::StoreMode;
@@ -82,9 +82,60 @@ impl Emitter<'_> {
             && dims.iter().all(long)
     }
 
-    /// Makes the descriptors that `items` will use.
+    /// Whether a launch can bring the descriptor of a tile: nothing about it depends on the program, and it is not empty.
+    fn fits_launch(&self, s: &Strided) -> bool {
+        let ex = self.exprs;
+        let params = |e: Expr| {
+            let known = |sym: &Sym| self.block.sizes.iter().any(|p| p.sym == *sym);
+            ex.free_syms(e).iter().all(known)
+        };
+        let extents = self.tile_dims().into_iter();
+        params(s.base)
+            && s.strides.iter().all(|e| params(*e))
+            && (extents.map(|i| self.block.dims[i].extent)).all(|e| params(e) && ex.range(e).lo > 0)
+    }
+
+    /// The parameters for descriptors that launches bring.
+    pub(crate) fn maps(&self) -> Result<Vec<Argument>> {
+        if self.pointers() != Pointers::Map {
+            return Ok(Vec::new());
+        }
+        let (ex, dims) = (self.exprs, self.tile_dims());
+        let mut values = SymMap::default();
+        (self.block.sizes.iter()).for_each(|p| values.insert(p.sym, p.value));
+        (self.descriptors.iter().enumerate())
+            .map(|(name, s)| {
+                let of = |i: &usize| &self.block.dims[dims[*i]];
+                let extents = s.order.iter().map(|i| of(i).extent);
+                let numbers: Vec<Expr> = std::iter::once(s.base)
+                    .chain(extents)
+                    .chain(s.order.iter().map(|i| s.strides[*i]))
+                    .map(|e| ex.subst(e, &values))
+                    .collect();
+                let block: Vec<String> = s.order.iter().map(|i| of(i).block.to_string()).collect();
+                let b = &self.block.buffers[s.buf.index()];
+                Ok(Argument {
+                    name: format!("desc{name}"),
+                    ty: format!(
+                        "tensordesc<{}[{}]>",
+                        types::signature(b.dtype)?,
+                        block.join(", ")
+                    ),
+                    source: ArgumentSource::Map {
+                        buf: b.buf,
+                        writes: crate::writes(b),
+                        numbers,
+                    },
+                    divisible: false,
+                })
+            })
+            .collect()
+    }
+
+    /// Makes the descriptors that `items` will use, or has them brought by the launch.
     pub(crate) fn describe(&mut self, items: &[BlockItem]) -> Result<()> {
-        if self.pointers() != Pointers::Descriptor {
+        let pointers = self.pointers();
+        if !matches!(pointers, Pointers::Descriptor | Pointers::Map) {
             return Ok(());
         }
         for item in items {
@@ -111,6 +162,12 @@ impl Emitter<'_> {
                 continue;
             };
             if self.descriptors.contains(&s) {
+                continue;
+            }
+            if pointers == Pointers::Map {
+                if self.fits_launch(&s) {
+                    self.descriptors.push(s);
+                }
                 continue;
             }
             let dims = self.tile_dims();

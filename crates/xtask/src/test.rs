@@ -165,6 +165,10 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
             "descriptor",
             "tests",
             &tests,
+            "pointers",
+            "map",
+            "tests",
+            &tests,
         ],
         &[],
     )?;

@@ -39,23 +39,17 @@ fn describe<T>(
     arguments: &mut [u8],
     f: impl FnOnce(*const Node) -> T,
 ) -> T {
-    let mut size = arguments.len();
-    let mut extra: [Handle; 5] = [
-        super::PARAM_BUFFER as Handle,
-        arguments.as_mut_ptr().cast(),
-        super::PARAM_SIZE as Handle,
-        (&raw mut size).cast(),
-        super::PARAM_END as Handle,
-    ];
-    let node = Node {
-        function: kernel.function,
-        grid,
-        block: [kernel.threads, 1, 1],
-        shared: kernel.shared,
-        parameters: std::ptr::null_mut(),
-        extra: extra.as_mut_ptr(),
-    };
-    f(&node)
+    kernel.hand_over(arguments, |parameters, extra| {
+        let node = Node {
+            function: kernel.function,
+            grid,
+            block: [kernel.threads, 1, 1],
+            shared: kernel.shared,
+            parameters,
+            extra,
+        };
+        f(&node)
+    })
 }
 
 impl Driver {

@@ -79,18 +79,26 @@ pub enum Pointers {
     Plain,
     /// A base, sizes and strides: a block pointer.
     Block,
-    /// As blocks, through the machine's copy engine where it has one: a tensor descriptor.
+    /// As blocks, through the machine's copy engine where it has one: a tensor descriptor that each program makes.
     Descriptor,
+    /// A tensor descriptor that the executor makes and passes: a tensor map. Elsewhere as [`Pointers::Descriptor`].
+    Map,
 }
 
 impl Pointers {
-    pub const ALL: [Pointers; 3] = [Pointers::Plain, Pointers::Block, Pointers::Descriptor];
+    pub const ALL: [Pointers; 4] = [
+        Pointers::Plain,
+        Pointers::Block,
+        Pointers::Descriptor,
+        Pointers::Map,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Pointers::Plain => "plain",
             Pointers::Block => "block",
             Pointers::Descriptor => "descriptor",
+            Pointers::Map => "map",
         }
     }
 }
@@ -101,7 +109,7 @@ impl std::str::FromStr for Pointers {
         let found = Pointers::ALL.into_iter().find(|p| p.name() == text);
         found.ok_or_else(|| {
             Error::input(format!(
-                "pointers are `plain`, `block` or `descriptor`, not `{text}`"
+                "pointers are `plain`, `block`, `descriptor` or `map`, not `{text}`"
             ))
         })
     }
@@ -122,6 +130,7 @@ impl std::fmt::Display for Tile {
             Pointers::Plain => Ok(()),
             Pointers::Block => write!(f, "b"),
             Pointers::Descriptor => write!(f, "d"),
+            Pointers::Map => write!(f, "m"),
         }
     }
 }

@@ -486,15 +486,20 @@ fn sizes(
     }
     // Few programs: each has all of a multiprocessor's threads for what is under way.
     if nx < units {
+        let (r, warps) = if work.bytes >= 4 {
+            (4096, 32)
+        } else {
+            (8192, 16)
+        };
         return Tile {
             x: 1,
             y: 1,
-            r: 8192.min(power(length)),
+            r: power(length).min(r),
             streamed: true,
             stages: 1,
             early: false,
             pointers: Pointers::Plain,
-            warps: 16,
+            warps,
         };
     }
     let step = if work.bytes <= 2 && work.loads <= 2 {

@@ -1,6 +1,7 @@
 //! Kernels from the pool of Triton workers, which all graphs of the process share.
 
 use super::arena::ALIGNMENT;
+use super::pack;
 use crate::errors::raise;
 use crate::fx::kernels;
 use crate::recipe::Gpu;
@@ -12,7 +13,7 @@ use inrush_runtime::triton::{Binary, Pool, Setup};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 static POOL: OnceLock<std::result::Result<Pool, Error>> = OnceLock::new();
@@ -102,8 +103,9 @@ pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
     Ok((binaries, cached))
 }
 
-/// Kernels that are loaded, by device and file: graphs share them.
-type Loaded = FxHashMap<(i32, PathBuf), Weak<Kernel>>;
+/// Kernels that are loaded, by device and file: graphs share them. They stay: what somebody captured may launch them when the
+/// function that it was captured from is gone.
+type Loaded = FxHashMap<(i32, PathBuf), Arc<Kernel>>;
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
 /// Loads binaries into the current context.
@@ -111,17 +113,22 @@ pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
     let driver = Driver::get()?;
     let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
-    (binaries.iter())
-        .map(|b| {
+    (binaries.iter().zip(&gpu.kernels))
+        .map(|(b, k)| {
             let key = (gpu.device.index, b.path.clone());
-            if let Some(k) = all.get(&key).and_then(Weak::upgrade) {
-                return Ok(k);
+            if let Some(k) = all.get(&key) {
+                return Ok(k.clone());
             }
             let code = std::fs::read(&b.path)
                 .map_err(|e| Error::machine(format!("{}: {e}", b.path.display())))?;
             let threads = b.warps * gpu.target.warp;
-            let kernel = Arc::new(driver.load(&code, &b.symbol, threads, b.shared)?);
-            all.insert(key, Arc::downgrade(&kernel));
+            let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
+            let kernel = match b.maps.is_empty() {
+                true => kernel,
+                false => kernel.with_places(pack::places(&k.signature)?),
+            };
+            let kernel = Arc::new(kernel);
+            all.insert(key, kernel.clone());
             Ok(kernel)
         })
         .collect()

@@ -320,7 +320,7 @@ impl Engine {
             &call.symbols,
             call.sizes(),
             &self.kernels,
-            &self.binaries.iter().map(|b| b.scratch).collect::<Vec<_>>(),
+            &self.binaries,
         )?;
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let ready = Arc::new(Ready {

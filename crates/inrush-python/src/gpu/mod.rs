@@ -8,6 +8,7 @@
 //! homes     which values lie where
 //! plan      a recipe's steps at known sizes: its segments, its calls, what is gathered to be issued as one
 //! engine    a call: native steps, lists of launches, library calls, steps of the interpreter
+//! pack      arguments of launches
 //! owned     tensors that belong to a call
 //! graphs    calls that were captured, and replays
 //! blas      matrix products by cuBLAS itself
@@ -26,6 +27,7 @@ mod graphs;
 mod homes;
 pub mod library;
 mod owned;
+mod pack;
 mod plan;
 mod runs;
 pub mod tune;

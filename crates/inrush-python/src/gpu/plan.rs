@@ -8,10 +8,12 @@ use self::gather::{lists, runs};
 use super::arena::{self, Item};
 use super::blas::Gemm;
 use super::homes::{Home, Homes};
+use super::pack::Map;
 use crate::recipe::{Layout, Recipe, Segment, What};
 use crate::shim::dtype_code;
 use inrush_base::{Error, Result};
 use inrush_program::{Place, SizeId};
+use inrush_runtime::triton::Binary;
 use inrush_runtime::{CallShape, OutputPlace, PlannedOutput};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -127,6 +129,8 @@ pub struct Launch {
     pub arguments: Box<[u8]>,
     /// Addresses to fill in: where among the arguments, base and bytes from it.
     pub addresses: Box<[(u32, BaseId, u64)]>,
+    /// Tensor maps, to be written once their addresses stand in their places.
+    pub maps: Box<[Map]>,
 }
 
 pub struct List {
@@ -235,8 +239,8 @@ struct Planner<'a> {
     layouts: &'a [Option<Layout>],
     sizes: &'a [Option<i64>],
     kernels: &'a FxHashMap<String, usize>,
-    /// By kernel: bytes of scratch space for each program.
-    scratch: &'a [u64],
+    /// By kernel; none where they are interpreted.
+    binaries: &'a [Binary],
     /// Arguments are looked at before anything runs.
     first: Vec<Op>,
     ops: Vec<Op>,
@@ -276,7 +280,7 @@ pub fn plan(
     symbols: &[Option<i64>],
     sizes: &[Option<i64>],
     kernels: &FxHashMap<String, usize>,
-    scratch: &[u64],
+    binaries: &[Binary],
 ) -> Result<Plan> {
     let gpu = (recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
     let mut p = Planner {
@@ -285,7 +289,7 @@ pub fn plan(
         layouts: &gpu.layouts,
         sizes,
         kernels,
-        scratch,
+        binaries,
         first: Vec::new(),
         ops: Vec::new(),
         items: Vec::new(),

@@ -8,14 +8,14 @@
 
 use super::build;
 use super::device::On;
-use super::plan::Launch;
+use super::pack::{pack, places};
 use crate::recipe::Device;
 use inrush_base::Result;
-use inrush_compile::{Candidate, Retile, Tile, TunedArgument, Tuner};
-use inrush_cuda::driver::{Arguments, Driver, Kernel, Memory, Stream};
+use inrush_compile::{Candidate, Retile, Tile, TunedBuffer, Tuner};
+use inrush_cuda::driver::{Driver, Kernel, Memory, Stream};
 use inrush_program::{GpuKernel, GpuTarget};
 use inrush_runtime::cache::Cache;
-use inrush_runtime::triton::Pool;
+use inrush_runtime::triton::{Binary, Pool};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -97,11 +97,8 @@ impl Bench {
             symbol: String::new(),
             ..rule.kernel.clone()
         };
-        let sizes: Vec<i64> = (rule.arguments.iter())
-            .map(|a| match a {
-                TunedArgument::Size(v) => *v,
-                TunedArgument::Buffer { bytes, .. } => *bytes,
-            })
+        let sizes: Vec<i64> = (rule.buffers.iter().map(|b| b.bytes))
+            .chain(rule.sizes.iter().copied())
             .collect();
         let all = (&kernel, sizes, rule.programs, &self.name, &self.target);
         let text = serde_json::to_string(&all).unwrap_or_default();
@@ -133,29 +130,34 @@ impl Bench {
             (None, on) => on.as_ref().map_or(Stream(0), |o| o.stream),
         };
         let driver = Driver::get()?;
-        let mut runs: Vec<Option<(Kernel, Arguments, u32)>> = Vec::new();
+        let mut runs: Vec<Option<(Kernel, Vec<u8>, u32)>> = Vec::new();
         for (c, b) in candidates.iter().zip(built) {
-            let each = b.as_ref().map_or(0, |b| b.scratch);
             // What Triton refuses at this size is no candidate.
             let loaded = b.and_then(|b| {
                 let code = std::fs::read(&b.path)
                     .map_err(|e| inrush_base::Error::machine(e.to_string()))?;
                 let threads = b.warps * self.target.warp;
-                driver.load(&code, &b.symbol, threads, b.shared)
+                let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
+                let kernel = match b.maps.is_empty() {
+                    true => kernel,
+                    false => kernel.with_places(places(&c.kernel.signature)?),
+                };
+                Ok((kernel, b))
             });
-            let usable = loaded.ok().filter(|k| {
+            let usable = loaded.ok().filter(|(k, _)| {
                 let spilled = k.resources().map_or(1, |r| r.1);
                 spilled == 0
             });
             let programs = u32::try_from(c.programs).ok().filter(|n| *n > 0);
             runs.push(match (usable, programs) {
-                (Some(k), Some(n)) => {
-                    let scratch = self.scratch(&driver, each * n as u64)?;
-                    let arguments = match real {
-                        Some(r) => r.arguments(c, scratch),
-                        None => Some(self.arguments(&driver, c, scratch)?),
+                (Some((k, b)), Some(n)) => {
+                    let scratch = self.scratch(&driver, b.scratch * n as u64)?;
+                    let addresses = match real {
+                        Some(r) => c.buffers.iter().map(|b| r.address(b)).collect(),
+                        None => Some(self.addresses(&driver, c)?),
                     };
-                    arguments.map(|a| (k, a, n))
+                    let packed = addresses.and_then(|a| packed(c, &b, &a, scratch).ok());
+                    packed.map(|p| (k, p, n))
                 }
                 _ => None,
             });
@@ -194,29 +196,28 @@ impl Bench {
         })
     }
 
-    /// Packed arguments over memory that all candidates share.
-    fn arguments(&mut self, driver: &Driver, c: &Candidate, scratch: u64) -> Result<Arguments> {
-        let mut out = Arguments::default();
-        let mut next = 0;
-        for (a, (_, ty)) in c.arguments.iter().zip(&c.kernel.signature) {
-            match a {
-                TunedArgument::Buffer { bytes, .. } => {
-                    let bytes = (*bytes).max(16) as usize;
-                    if self.memory.get(next).is_none_or(|m| m.bytes() < bytes) {
-                        let mut made = driver.allocate(bytes)?;
-                        made.clear()?;
-                        match self.memory.get_mut(next) {
-                            Some(m) => *m = made,
-                            None => self.memory.push(made),
-                        }
-                    }
-                    out.pointer(self.memory[next].address());
-                    next += 1;
-                }
-                TunedArgument::Size(v) => size(&mut out, *v, ty),
+    /// Memory that all candidates share.
+    fn addresses(&mut self, driver: &Driver, c: &Candidate) -> Result<Vec<u64>> {
+        // A buffer may be passed as a pointer and as a tensor map.
+        let mut found = Vec::new();
+        let mut out = Vec::new();
+        for b in &c.buffers {
+            let at = found.iter().position(|f| *f == b.buf);
+            let at = at.unwrap_or(found.len());
+            if at == found.len() {
+                found.push(b.buf);
             }
+            let bytes = b.bytes.max(16) as usize;
+            if self.memory.get(at).is_none_or(|m| m.bytes() < bytes) {
+                let mut made = driver.allocate(bytes)?;
+                made.clear()?;
+                match self.memory.get_mut(at) {
+                    Some(m) => *m = made,
+                    None => self.memory.push(made),
+                }
+            }
+            out.push(self.memory[at].address());
         }
-        out.finish(scratch);
         Ok(out)
     }
 
@@ -233,64 +234,42 @@ impl Bench {
     }
 }
 
-fn size(out: &mut Arguments, v: i64, ty: &str) {
-    match ty {
-        "i32" => out.i32(i32::try_from(v).unwrap_or(i32::MAX)),
-        _ => out.i64(v),
-    };
+/// Arguments of a launch over the memory at `addresses`.
+fn packed(c: &Candidate, binary: &Binary, addresses: &[u64], scratch: u64) -> Result<Vec<u8>> {
+    let signature = &c.kernel.signature;
+    let packed = pack(signature, Some(binary), addresses.len(), &c.sizes)?;
+    let mut bytes = packed.arguments.bytes().to_vec();
+    let all = addresses.iter().zip(&packed.places).map(|(a, p)| (*a, p.0));
+    for (address, place) in all.chain([(scratch, packed.scratch)]) {
+        let at = place as usize;
+        bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
+    }
+    (packed.maps.iter()).try_for_each(|m| m.write(&mut bytes))?;
+    Ok(bytes)
 }
 
 /// Memory of a call: by the plan's number of a buffer its address, and the bytes that kernels see of it.
 struct Real {
     stream: Stream,
-    buffers: Vec<(TunedArgument, u64)>,
+    buffers: Vec<(TunedBuffer, u64)>,
 }
 
 impl Real {
-    fn address(&self, a: &TunedArgument) -> Option<u64> {
-        let TunedArgument::Buffer { buf, .. } = a else {
-            return None;
-        };
-        let same = |b: &&(TunedArgument, u64)| matches!(b.0, TunedArgument::Buffer { buf: other, .. } if other == *buf);
-        self.buffers.iter().find(same).map(|b| b.1)
-    }
-
-    /// Nothing where a kernel wants memory that the call did not bring.
-    fn arguments(&self, c: &Candidate, scratch: u64) -> Option<Arguments> {
-        let mut out = Arguments::default();
-        for (a, (_, ty)) in c.arguments.iter().zip(&c.kernel.signature) {
-            match a {
-                TunedArgument::Buffer { .. } => _ = out.pointer(self.address(a)?),
-                TunedArgument::Size(v) => size(&mut out, *v, ty),
-            }
-        }
-        out.finish(scratch);
-        Some(out)
+    /// Nothing for memory that the call did not bring.
+    fn address(&self, b: &TunedBuffer) -> Option<u64> {
+        self.buffers.iter().find(|x| x.0.buf == b.buf).map(|x| x.1)
     }
 
     /// Whether a kernel that runs again and again stays within its memory: integers that it reads it must not change.
     fn is_steady(&self) -> bool {
-        let span = |(a, at): &(TunedArgument, u64)| match a {
-            TunedArgument::Buffer { bytes, .. } => *at..*at + *bytes as u64,
-            TunedArgument::Size(_) => 0..0,
-        };
-        let ints = |(a, _): &&(TunedArgument, u64)| matches!(a, TunedArgument::Buffer { dtype, written: false, .. } if !dtype.is_float());
-        let written = |(a, _): &&(TunedArgument, u64)| {
-            matches!(a, TunedArgument::Buffer { written: true, .. })
-        };
+        let span = |(b, at): &(TunedBuffer, u64)| *at..*at + b.bytes as u64;
         let overlap =
             |a: std::ops::Range<u64>, b: std::ops::Range<u64>| a.start < b.end && b.start < a.end;
-        (self.buffers.iter().filter(written)).all(|w| {
-            let TunedArgument::Buffer { dtype, .. } = w.0 else {
-                return true;
-            };
+        let ints = |(b, _): &&(TunedBuffer, u64)| !b.dtype.is_float() && !b.written;
+        (self.buffers.iter().filter(|b| b.0.written)).all(|w| {
             // Its own integers may be read as well as written.
-            dtype.is_float()
-                && !self
-                    .buffers
-                    .iter()
-                    .filter(ints)
-                    .any(|i| overlap(span(w), span(i)))
+            let mut ints = self.buffers.iter().filter(ints);
+            w.0.dtype.is_float() && !ints.any(|i| overlap(span(w), span(i)))
         })
     }
 }
@@ -317,20 +296,13 @@ impl AtCall {
         self.bench.done
     }
 
-    /// The call is about to make a launch of the kernel `symbol`: `packed` are its arguments.
-    pub fn before(&mut self, symbol: &str, launch: &Launch, packed: &[u8], stream: Stream) {
+    /// The call is about to make a launch of the kernel `symbol`; the addresses are those of its buffers, in order, and what
+    /// scratch space it has comes behind them.
+    pub fn before(&mut self, symbol: &str, addresses: Vec<u64>, stream: Stream) {
         if self.seen.iter().any(|s| s == symbol) {
             return;
         }
         self.seen.push(symbol.to_string());
-        let addresses = (launch.addresses.iter())
-            .map(|a| {
-                let at = a.0 as usize;
-                let bytes = packed.get(at..at + 8)?.try_into().ok()?;
-                Some(u64::from_le_bytes(bytes))
-            })
-            .collect::<Option<Vec<u64>>>();
-        let Some(addresses) = addresses else { return };
         let mut one = OneLaunch {
             bench: &mut self.bench,
             addresses,
@@ -373,32 +345,23 @@ struct OneLaunch<'a> {
 
 impl OneLaunch<'_> {
     fn prepare(&mut self, rule: &Candidate) -> Result<Option<Real>> {
-        let buffer = |a: &&TunedArgument| matches!(a, TunedArgument::Buffer { .. });
-        let all: Vec<TunedArgument> = rule.arguments.iter().filter(buffer).copied().collect();
         // Behind the buffers may come scratch space.
-        if self.addresses.len() < all.len() {
+        if self.addresses.len() < rule.buffers.len() {
             return Ok(None);
         }
+        let buffers = rule.buffers.iter().copied();
         let real = Real {
             stream: self.stream,
-            buffers: all
-                .into_iter()
-                .zip(self.addresses.iter().copied())
-                .collect(),
+            buffers: buffers.zip(self.addresses.iter().copied()).collect(),
         };
         if !real.is_steady() {
             return Ok(None);
         }
         let driver = Driver::get()?;
-        for (a, at) in &real.buffers {
-            if let TunedArgument::Buffer {
-                written: true,
-                bytes,
-                ..
-            } = a
-                && *bytes > 0
-            {
-                let memory = driver.allocate(*bytes as usize)?;
+        for (b, at) in real.buffers.iter().filter(|b| b.0.written) {
+            let saved = self.saved.iter().any(|s| s.0 == *at);
+            if b.bytes > 0 && !saved {
+                let memory = driver.allocate(b.bytes as usize)?;
                 // SAFETY: the call's buffer has these bytes, by the sizes that it was planned for.
                 unsafe { driver.copy(memory.address(), *at, memory.bytes(), self.stream)? };
                 self.saved.push((*at, memory));
@@ -434,12 +397,12 @@ fn time(
     driver: &Driver,
     stream: Stream,
     kernel: &Kernel,
-    arguments: &Arguments,
+    arguments: &[u8],
     programs: u32,
     count: usize,
 ) -> Result<f64> {
     let (start, end) = (driver.event()?, driver.event()?);
-    let mut bytes = arguments.bytes().to_vec();
+    let mut bytes = arguments.to_vec();
     start.record(stream)?;
     for _ in 0..count {
         // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes say.

@@ -4,8 +4,9 @@
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::eval::neutral;
-use inrush_loops::{Axis, Body, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
-use smallvec::smallvec;
+use inrush_loops::{Axis, Body, BufId, Bufs, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
 
 /// Columns that one program takes when neighbouring results are neighbours in memory.
 const COLUMNS: i64 = 64;
@@ -15,8 +16,52 @@ const WAVES: i64 = 16;
 const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
 
-/// Makes the node's first reduction axis one of chunks, when that pays; how many elements a chunk has.
-pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Option<Expr>> {
+/// Points of a body.
+fn points(ex: &Exprs, axes: &[Axis]) -> i64 {
+    (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
+}
+
+/// Results of reductions that a body of as many points needs, by itself or through what is computed of them: normalisations go
+/// over their rows again.
+pub(super) fn read_again(loops: &Loops) -> Bufs {
+    let ex = &loops.exprs;
+    // By buffer the reductions that it comes from, with the points of each.
+    let mut from: FxHashMap<BufId, SmallVec<[(BufId, i64); 2]>> = FxHashMap::default();
+    let mut found = Bufs::new();
+    for node in &loops.nodes {
+        let Node::Body(b) = node else { continue };
+        let all = points(ex, &b.axes);
+        if !b.reduction_axes().is_empty() {
+            for w in b.writes() {
+                from.insert(w, smallvec![(w, all)]);
+            }
+            continue;
+        }
+        let reads = b.reads();
+        let mut passed: SmallVec<[(BufId, i64); 2]> = SmallVec::new();
+        for (root, points) in reads.iter().filter_map(|r| from.get(r)).flatten() {
+            match all >= *points {
+                true => found.push(*root),
+                false => passed.push((*root, *points)),
+            }
+        }
+        if !passed.is_empty() {
+            for w in b.writes() {
+                from.insert(w, passed.clone());
+            }
+        }
+    }
+    found
+}
+
+/// Makes the node's first reduction axis one of chunks, when that pays; how many elements a chunk has. `again` are results of
+/// [`read_again`].
+pub(super) fn chunks(
+    loops: &Loops,
+    node: &mut Node,
+    caps: &Caps,
+    again: &Bufs,
+) -> Result<Option<Expr>> {
     let ex = &loops.exprs;
     let Node::Body(body) = &mut *node else {
         return Ok(None);
@@ -24,9 +69,10 @@ pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Opti
     if body.reduction_axes().is_empty() || !super::splittable(ex, body) {
         return Ok(None);
     }
-    let product =
-        |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
-    let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
+    let (outer, inner) = (
+        points(ex, body.outer_axes()),
+        points(ex, body.reduction_axes()),
+    );
     let columns = reduces_columns(loops, body);
     let least = if columns { COLUMN } else { ROW };
     let programs = if columns {
@@ -35,7 +81,12 @@ pub(super) fn chunks(loops: &Loops, node: &mut Node, caps: &Caps) -> Result<Opti
         outer.max(1)
     };
     let units = caps.threads as i64;
-    if programs >= 2 * units || inner < 4 * least {
+    // What goes over its rows again is one launch if it is not split, for which half of the device is enough.
+    let enough = match !columns && body.writes().iter().any(|w| again.contains(w)) {
+        true => units / 2,
+        false => 2 * units,
+    };
+    if programs >= enough || inner < 4 * least {
         return Ok(None);
     }
     let wanted = (WAVES * units / programs).min(inner / least).max(1) as u64;

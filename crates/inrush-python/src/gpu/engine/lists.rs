@@ -114,10 +114,15 @@ impl Frame<'_> {
                 self.adapt(l, &mut listed, !same).map(|()| listed)
             }
             None => {
-                let launches = (l.launches.iter())
-                    .map(|x| (kernels[x.kernel].clone(), x.grid, self.packed(x).to_vec()));
+                let one = |x: &plan::Launch| {
+                    let packed = self.packed(x)?.to_vec();
+                    Ok((kernels[x.kernel].clone(), x.grid, packed))
+                };
+                let launches = l.launches.iter().map(one);
+                let launches = launches.collect::<inrush_base::Result<Vec<_>>>();
                 // SAFETY: arguments were packed by the kernels' signatures; plans hold no launch of an empty grid.
-                unsafe { driver.list(launches) }.map(|list| Listed {
+                let list = launches.and_then(|all| unsafe { driver.list(all.into_iter()) });
+                list.map(|list| Listed {
                     plan,
                     kernels: l.launches.iter().map(|x| x.kernel).collect(),
                     list,
@@ -154,7 +159,7 @@ impl Frame<'_> {
         }
         for (at, x) in l.launches.iter().enumerate() {
             if all || x.addresses.iter().any(|a| moved.contains(&a.1)) {
-                let mut bytes = self.packed(x);
+                let mut bytes = self.packed(x)?;
                 // SAFETY: the kernels are those that the list was made of; arguments were packed by their signatures.
                 unsafe { listed.list.set(at, x.grid, &mut bytes) }?;
             }

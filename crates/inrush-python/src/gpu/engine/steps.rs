@@ -150,27 +150,33 @@ impl Frame<'_> {
     }
 
     /// Arguments of a launch with the addresses of this call.
-    pub(super) fn packed(&self, l: &Launch) -> SmallVec<[u8; 512]> {
+    pub(super) fn packed(&self, l: &Launch) -> Result<SmallVec<[u8; 512]>, Error> {
         let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(&l.arguments);
         for (place, base, offset) in &l.addresses {
             let address = self.bases[*base as usize] + offset;
             let at = *place as usize;
             bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
         }
-        bytes
+        for map in &l.maps {
+            map.write(&mut bytes)?;
+        }
+        Ok(bytes)
     }
     pub(super) fn launch(&self, l: &Launch) -> Result<(), Stop> {
-        let mut bytes = self.packed(l);
+        let failed = |e: Error| Stop::Failed(e.context(self.title(l)));
+        let mut bytes = self.packed(l).map_err(failed)?;
         match self.code {
             Code::Device(kernels) => {
                 if let (Some(t), Some(gpu)) = (self.tuning.borrow_mut().as_mut(), &self.recipe.gpu)
                 {
-                    t.before(&gpu.kernels[l.kernel].symbol, l, &bytes, self.stream);
+                    let address = |a: &(u32, plan::BaseId, u64)| self.bases[a.1 as usize] + a.2;
+                    let addresses = l.addresses.iter().map(address).collect();
+                    t.before(&gpu.kernels[l.kernel].symbol, addresses, self.stream);
                 }
                 // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
                 // work on this stream is done, since PyTorch's allocator reuses it on the same stream only.
                 let done = unsafe { kernels[l.kernel].launch(l.grid, &mut bytes, self.stream) };
-                done.map_err(|e| Stop::Failed(e.context(self.title(l))))
+                done.map_err(failed)
             }
             Code::Interpreter(launch, kernels) => Python::attach(|py| {
                 let args = (&kernels[l.kernel], l.grid, bytes.as_slice());

@@ -99,13 +99,14 @@ impl Planner<'_> {
                 }
             };
         }
-        let place = arguments.finish(0);
+        let place = arguments.finish(0) as u32;
         addresses.extend(self.scratch(at, k.kernel, grid, place)?);
         self.ops.push(Op::Launch(Launch {
             kernel: k.kernel,
             grid,
             arguments: arguments.bytes().into(),
             addresses: addresses.as_slice().into(),
+            maps: Box::default(),
         }));
         Ok(())
     }

@@ -3,10 +3,10 @@
 use super::{Addresses, At, BaseId, Launch, Op, Plain, Planner, Shape, View, values};
 use crate::gpu::arena::Item;
 use crate::gpu::homes::Home;
+use crate::gpu::pack::pack;
 use crate::recipe::Segment;
 use crate::shim::dtype_code;
 use inrush_base::{Error, Result};
-use inrush_cuda::driver::Arguments;
 use inrush_program::{BufferId, Place, Step};
 use inrush_runtime::{CallShape, OutputPlace, PlannedOutput};
 use smallvec::SmallVec;
@@ -161,36 +161,22 @@ impl Planner<'_> {
             .ok_or_else(|| Error::input(format!("a stored graph is damaged: no `{symbol}`")))?;
         let gpu = (self.recipe.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
         let signature = &gpu.kernels[kernel].signature;
-        if signature.len() != l.buffers.len() + l.sizes.len() {
-            return Err(Error::input(
-                "a stored graph is damaged: arguments of a kernel",
-            ));
-        }
-        // Eight bytes each, and two pointers at the end.
-        let mut arguments = Arguments::with_capacity(8 * signature.len() + 16);
+        let values: SmallVec<[i64; 8]> = l.sizes.iter().map(|id| sizes[id.0 as usize]).collect();
+        let binary = self.binaries.get(kernel);
+        let packed = pack(signature, binary, l.buffers.len(), &values)?;
         let mut addresses: Addresses = SmallVec::new();
-        for b in &l.buffers {
+        for (b, (place, begin)) in l.buffers.iter().zip(&packed.places) {
             let (from, offset) = self.buffer(at, s, sizes, *b)?;
-            addresses.push((arguments.pointer(0) as u32, from.code(), offset));
-        }
-        for (size, (name, ty)) in l.sizes.iter().zip(&signature[l.buffers.len()..]) {
-            let v = sizes[size.0 as usize];
-            match ty.as_str() {
-                "i64" => arguments.i64(v),
-                "i32" => arguments.i32(i32::try_from(v).map_err(|_| {
-                    Error::unsupported(format!("`{name}` is {v}: the kernel counts in 32 bits"))
-                })?),
-                other => return Err(Error::internal(format!("an argument of type `{other}`"))),
-            };
+            addresses.push((*place, from.code(), offset + begin));
         }
         let grid = [programs as u32, 1, 1];
-        let place = arguments.finish(0);
-        addresses.extend(self.scratch(at, kernel, grid, place)?);
+        addresses.extend(self.scratch(at, kernel, grid, packed.scratch)?);
         Ok(Some(Launch {
             kernel,
             grid,
-            arguments: arguments.bytes().into(),
+            arguments: packed.arguments.bytes().into(),
             addresses: addresses.as_slice().into(),
+            maps: packed.maps.into(),
         }))
     }
 
@@ -200,9 +186,9 @@ impl Planner<'_> {
         at: usize,
         kernel: usize,
         grid: [u32; 3],
-        place: usize,
+        place: u32,
     ) -> Result<Option<(u32, BaseId, u64)>> {
-        let each = self.scratch.get(kernel).copied().unwrap_or(0);
+        let each = self.binaries.get(kernel).map_or(0, |b| b.scratch);
         if each == 0 {
             return Ok(None);
         }
@@ -220,6 +206,6 @@ impl Planner<'_> {
             offset: 0,
         });
         let item = self.items.len() - 1;
-        Ok(Some((place as u32, At::Scratch(item).code(), 0)))
+        Ok(Some((place, At::Scratch(item).code(), 0)))
     }
 }

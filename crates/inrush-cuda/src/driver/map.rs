@@ -1,0 +1,167 @@
+//! Tensor maps: what the copy engine of Hopper and later is told of a tensor.
+
+use super::{DevicePtr, Driver, Status};
+use inrush_base::{Error, Result};
+use std::ffi::{c_int, c_void};
+
+/// `cuTensorMapEncodeTiled`: the map, element type, rank, address, sizes, strides, box, steps between elements, interleaving,
+/// swizzle, promotion in the second cache, what stands for elements beyond the end.
+pub(super) type Encode = unsafe extern "C" fn(
+    *mut TensorMap,
+    c_int,
+    u32,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    *const u32,
+    *const u32,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+) -> Status;
+
+/// Dimensions at most.
+const MAX_RANK: usize = 5;
+/// `CU_TENSOR_MAP_INTERLEAVE_NONE`, `CU_TENSOR_MAP_L2_PROMOTION_L2_128B`, `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: Triton's choices,
+/// which its code relies on.
+const INTERLEAVE: c_int = 0;
+const PROMOTION: c_int = 2;
+const FILL: c_int = 0;
+
+/// A map as kernels take it, by value.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub struct TensorMap([u8; TensorMap::BYTES]);
+
+impl TensorMap {
+    pub const BYTES: usize = 128;
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// All of a tensor that its map says, but for the address.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tensor {
+    /// The driver's number of the type, and the size of an element.
+    element: u32,
+    swizzle: u32,
+    rank: usize,
+    /// From the fastest dimension to the slowest; strides in bytes, without the fastest one's.
+    sizes: [u64; MAX_RANK],
+    strides: [u64; MAX_RANK],
+    block: [u32; MAX_RANK],
+}
+
+impl Tensor {
+    /// `sizes`, `strides` (in elements) and `block` go from the slowest dimension to the fastest.
+    ///
+    /// # Errors
+    /// Where the lists do not fit each other, or the copy engine takes no such tensor.
+    pub fn new(
+        element: u32,
+        element_bytes: u32,
+        swizzle: u32,
+        sizes: &[i64],
+        strides: &[i64],
+        block: &[u32],
+    ) -> Result<Tensor> {
+        let rank = sizes.len();
+        let fits = (1..=MAX_RANK).contains(&rank) && strides.len() == rank && block.len() == rank;
+        if !fits {
+            return Err(Error::internal("a tensor map of lists that do not fit"));
+        }
+        let refused = || {
+            Error::unsupported(format!(
+                "a tensor of sizes {sizes:?} and strides {strides:?} in a tensor map"
+            ))
+        };
+        let mut out = Tensor {
+            element,
+            swizzle,
+            rank,
+            sizes: [1; MAX_RANK],
+            strides: [0; MAX_RANK],
+            block: [1; MAX_RANK],
+        };
+        for (k, at) in (0..rank).rev().enumerate() {
+            out.sizes[k] = (u64::try_from(sizes[at]).ok())
+                .filter(|n| (1..=1 << 32).contains(n))
+                .ok_or_else(refused)?;
+            out.block[k] = block[at];
+            if k > 0 {
+                out.strides[k - 1] = (u64::try_from(strides[at]).ok())
+                    .and_then(|s| s.checked_mul(element_bytes as u64))
+                    .filter(|s| s % 16 == 0 && *s < 1 << 40)
+                    .ok_or_else(refused)?;
+            }
+        }
+        match strides[rank - 1] {
+            1 => Ok(out),
+            _ => Err(refused()),
+        }
+    }
+}
+
+impl Driver {
+    /// The map of a tensor at an address.
+    ///
+    /// # Errors
+    /// Where the driver has no tensor maps or refuses this one.
+    pub fn tensor_map(&self, tensor: &Tensor, address: DevicePtr) -> Result<TensorMap> {
+        let encode = (self.0.map_encode).ok_or_else(|| {
+            Error::machine("the CUDA driver is too old: it has no `cuTensorMapEncodeTiled`")
+        })?;
+        let mut map = TensorMap([0; TensorMap::BYTES]);
+        let steps = [1u32; MAX_RANK];
+        // SAFETY: the map is aligned as the driver wants it; the lists hold as many numbers as any rank needs. The address is
+        // written down, not read.
+        self.check("cuTensorMapEncodeTiled", unsafe {
+            encode(
+                &mut map,
+                tensor.element as c_int,
+                tensor.rank as u32,
+                address as *mut c_void,
+                tensor.sizes.as_ptr(),
+                tensor.strides.as_ptr(),
+                tensor.block.as_ptr(),
+                steps.as_ptr(),
+                INTERLEAVE,
+                tensor.swizzle as c_int,
+                PROMOTION,
+                FILL,
+            )
+        })?;
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_go_from_the_fastest_dimension_in_bytes() {
+        let t = Tensor::new(10, 2, 3, &[3, 5, 40], &[320, 64, 1], &[1, 4, 32]).unwrap();
+        assert_eq!(t.sizes, [40, 5, 3, 1, 1]);
+        assert_eq!(t.strides, [128, 640, 0, 0, 0]);
+        assert_eq!(t.block, [32, 4, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_the_copy_engine_does_not_take_is_refused() {
+        let of = |sizes: &[i64], strides: &[i64], block: &[u32]| {
+            Tensor::new(10, 2, 0, sizes, strides, block).is_err()
+        };
+        assert!(of(&[0, 8], &[8, 1], &[1, 8]));
+        assert!(of(&[4, 8], &[8, 2], &[1, 8]));
+        assert!(of(&[4, 8], &[9, 1], &[1, 8]));
+        assert!(of(&[4, 8], &[-8, 1], &[1, 8]));
+        assert!(of(&[4, 1 << 33], &[8, 1], &[1, 8]));
+        assert!(of(&[4, 8], &[8, 1], &[8]));
+        assert!(of(&[], &[], &[]));
+        assert!(!of(&[4, 8], &[8, 1], &[1, 8]));
+    }
+}
