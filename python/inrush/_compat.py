@@ -259,9 +259,19 @@ def partition(*args: Any, **kwargs: Any) -> Any:
     import torch._functorch.config as config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    _pass_detached(args[0].graph)
     # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
     with config.patch(cse=False):
         return min_cut_rematerialization_partition(*args, **kwargs)
+
+
+def _pass_detached(graph: Any) -> None:
+    """Has nodes read what was detached, not what ``detach`` gave, which means nothing below autograd. The partitioner never
+    computes a ``detach`` again and would keep its operand, such as each ``tanh``, for the backward pass."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+        if not node.users:
+            graph.erase_node(node)
 
 
 def backend_failed(backend: Any, error: Exception) -> Exception:

@@ -55,6 +55,15 @@ def test_a_checkpoint_that_saves_products():
     same(torch.autograd.grad(compiled(f)(x).sum(), [x, w]), torch.autograd.grad(f(x).sum(), [x, w]))
 
 
+def test_what_is_cheap_is_not_kept_for_the_backward_pass():
+    """Of a chain of pointwise operators only its input, also where autograd detaches what it would keep itself."""
+    f = lambda x: (1 + torch.tanh(x * 0.8 + x**3 * 0.04)) * x * 0.5
+    x = torch.randn(64, requires_grad=True)
+    out = compiled(f)(x)
+    assert len(out.grad_fn.saved_tensors) == 1 and out.grad_fn.saved_tensors[0].data_ptr() == x.data_ptr()
+    same(torch.autograd.grad(out.sum(), x), torch.autograd.grad(f(x).sum(), x))
+
+
 TRANSFORMS = {
     "grad": lambda x: torch.func.grad(lambda a: (a.sin() * a).sum())(x),
     "vmap": lambda x: torch.func.vmap(lambda a: torch.softmax(a * x[0], -1).sum())(x),
