@@ -8,12 +8,17 @@ Without a name all of them run, side by side as far as the device's memory allow
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
 from typing import Any, Callable
 
 import torch
+
+# The package that is installed is meant, not the sources beside this file, which have no native half.
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE]
 
 
 def compiled(f: Any, **options: Any) -> Any:

@@ -27,6 +27,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+# The package that is installed is meant, not the sources beside this file, which have no native half.
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE] + [HERE]
+
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -284,8 +288,7 @@ class Run:
 
     def kernels(self) -> None:
         """Triton kernels of users."""
-        here = os.path.dirname(os.path.abspath(__file__))
-        sys.path[:0] = [here, os.path.join(here, "tests")]
+        sys.path.append(os.path.join(HERE, "tests"))
         import user_kernels
 
         for f, wanted in {**user_kernels.CASES, **user_kernels.LAUNCHED}.items():
@@ -491,7 +494,7 @@ class Run:
         """What goes wrong."""
 
         def one() -> None:
-            script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_errors.py")
+            script = os.path.join(HERE, "gpu_errors.py")
             done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
             print(done.stdout, flush=True)
             if done.returncode:
