@@ -9,21 +9,20 @@ use std::fmt::Write;
 enum Part {
     /// A mask as wide as the vector.
     Lanes,
-    /// A bit for each lane; what the builtins' pointers point to, and how their names go on.
+    /// A bit for each lane, and how the builtins' names go on.
     Bits {
         bits: &'static str,
-        ty: &'static str,
         suffix: &'static str,
     },
 }
 
 /// The instruction for a part of vectors of this size, if the target has one.
 fn part(elem: &str, w: u32, caps: &Caps) -> Option<Part> {
-    let bits = |bits, ty, suffix| Some(Part::Bits { bits, ty, suffix });
+    let bits = |bits, suffix| Some(Part::Bits { bits, suffix });
     match (caps.isa, elem, w) {
         (Isa::Avx2, "f32", 8) => Some(Part::Lanes),
-        (Isa::Avx512, "f32", 16) => bits("(u16)((1u << c) - 1)", "f32", "ps"),
-        (Isa::Avx512, "f64", 8) => bits("(u8)((1u << c) - 1)", "f64", "pd"),
+        (Isa::Avx512, "f32", 16) => bits("(u16)((1u << c) - 1)", "ps"),
+        (Isa::Avx512, "f64", 8) => bits("(u8)((1u << c) - 1)", "pd"),
         _ => None,
     }
 }
@@ -41,10 +40,8 @@ impl Helpers {
                     let mask = h.lane_mask("i32", w);
                     format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
                 }
-                Some(Part::Bits { bits, ty, suffix }) => gcc_only(
-                    &format!(
-                        "return __builtin_ia32_loadu{suffix}512_mask((const {ty} *)p, ({v}){{0}}, {bits});"
-                    ),
+                Some(Part::Bits { bits, suffix }) => gcc_only(
+                    &format!("return __builtin_ia32_loadu{suffix}512_mask(p, ({v}){{0}}, {bits});"),
                     &simple,
                 ),
                 None => simple,
@@ -108,8 +105,8 @@ impl Helpers {
                     let mask = h.lane_mask("i32", w);
                     format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);")
                 }
-                Some(Part::Bits { bits, ty, suffix }) => gcc_only(
-                    &format!("__builtin_ia32_storeu{suffix}512_mask(({ty} *)p, x, {bits});"),
+                Some(Part::Bits { bits, suffix }) => gcc_only(
+                    &format!("__builtin_ia32_storeu{suffix}512_mask(p, x, {bits});"),
                     simple,
                 ),
                 None => simple.into(),

@@ -353,14 +353,8 @@ impl Helpers {
                     let tests: Vec<String> = (parts.iter())
                         .map(|p| format!("__builtin_ia32_{test}({p})"))
                         .collect();
-                    match &tests[..] {
-                        [one] => format!("return {one} {};", goal(lanes)),
-                        _ => format!(
-                            "return ({}) {};",
-                            tests.join(&format!(" {sign} ")),
-                            goal(lanes)
-                        ),
-                    }
+                    let all = tests.join(&format!(" {sign} "));
+                    format!("return ({all}) {};", goal(lanes))
                 }
             };
             h.function(&name, format_args!("i32 {name}({m} m)"), |_| body);
