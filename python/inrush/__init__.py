@@ -60,13 +60,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'inrush' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"inrush.{module}"), name)
-    globals()[name] = value
     if name == "backend":
         # Whoever asks for it is about to compile: what builds kernels for GPUs starts while the function is captured.
         from inrush import _gpu
 
         _gpu.warm()
+    value = getattr(importlib.import_module(f"inrush.{module}"), name)
+    globals()[name] = value
     if name == "backend" and os.environ.get("INRUSH_WARM_START", "1") not in ("", "0"):
         try:
             from inrush._warm import install

@@ -87,7 +87,8 @@ class Frame:
         if inner is None:
             _log.compile.debug("AOTAutograd captures: %s", why)
             return None
-        compiled = self.compile(inner, "inference", later=_compat.at_end is not None)
+        later = _compat.at_end is not None and self.options.tune in (False, True)
+        compiled = self.compile(inner, "inference", later)
         eager = _compat.disable(gm.forward, "runs eagerly")
         if compiled is None:
             return eager
@@ -97,7 +98,7 @@ class Frame:
         return compiled if self.report.direct else _compat.disable(compiled.__call__, "compiled by inrush")
 
     def finish(self, gm: Any, inner: Any, compiled: Any, eager: Compiled) -> None:
-        """What is left to do when the C compiler is through, which works while Dynamo makes guards."""
+        """What is left to do when the kernels are built, which happens while Dynamo makes guards."""
         report = self.report.graphs[-1]
         if isinstance(compiled, _native.Compiled):
             try:
@@ -155,7 +156,7 @@ class Frame:
 
 
 def compile_native(gm: Any, options: Options, report: _report.GraphReport, later: bool = False) -> Compiled | None:
-    """One ATen graph to native code, with the rules for failure. ``later``: the C compiler may still be at work."""
+    """One ATen graph to native code, with the rules for failure. ``later``: the kernels may still be built."""
     from inrush import control_flow
 
     try:

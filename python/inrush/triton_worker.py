@@ -1,22 +1,33 @@
-"""Builds Triton kernels: one JSON request a line, one JSON answer a line, over a socket of its own.
+"""Builds Triton kernels: one JSON request a line, one JSON answer a line, over sockets.
 
     python triton_worker.py SOCKET
 
-A request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
+The process that is started is a fork server. It connects to SOCKET, imports Triton, says {"ready": release} and builds a first
+kernel for nobody, since the first build of a process takes several times as long as the others. Then it answers requests:
+
+    {"fork": socket}     {"pid"}: a worker, which connects to that socket
+    {"end": pid}         {"status"}: that worker's exit status, negative where a signal ended it; it is killed if it does not end
+
+A worker's request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
 "divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
 "metadata": {...}} or {"id", "error": text}. The binary stands in `out`, its name begins with the request's id, which is the
 digest of all that it depends on; it is written to a temporary name and renamed, so that workers may share the folder.
 
-Nothing else is written to the socket: Triton and ptxas write to stdout and stderr as they like.
+Nothing else is written to the sockets: Triton and ptxas write to stdout and stderr as they like. When the server's socket is
+closed, the workers end with it.
 """
 
+import gc
 import hashlib
 import importlib.util
 import json
 import os
+import select
+import signal
 import socket
 import sys
 import tempfile
+import time
 
 # What a launcher must know; a build that lacks one of these is refused, never defaulted.
 NEEDED = ("name", "num_warps", "num_ctas", "shared")
@@ -98,8 +109,18 @@ def first(x, n, BLOCK: tl.constexpr):
 """
 
 
+def leave_out_digest(release):
+    """Triton names what it keeps after the contents of its whole installation, which take a second to read. Nothing is kept."""
+    from triton.compiler import compiler
+    from triton.runtime import cache
+
+    for module in (cache, compiler):
+        if hasattr(module, "triton_key"):
+            module.triton_key = lambda: release
+
+
 def begin(folder):
-    """Builds a kernel for nobody: the first build of a process takes ten times as long as the others."""
+    """Builds a kernel for nobody: imports and tables that the first build of a process makes are there for all workers."""
     source = os.path.join(folder, "first.py")
     with open(source, "w", encoding="utf-8") as f:
         f.write(FIRST)
@@ -122,29 +143,90 @@ def explain(error):
     return f"{type(error).__name__}: {lines}"[:8000]
 
 
+class Channel:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("r", encoding="utf-8")
+
+    def __iter__(self):
+        return (json.loads(line) for line in self.lines if line.strip())
+
+    def say(self, value):
+        self.socket.sendall(json.dumps(value).encode() + b"\n")
+
+
+def work(path):
+    """A worker: builds what it is asked to, until nobody asks any more."""
+    channel = Channel(path)
+    for request in channel:
+        try:
+            binary, metadata = build(request)
+            channel.say({"id": request["id"], "binary": binary, "metadata": metadata})
+        except Exception as e:
+            channel.say({"id": request["id"], "error": explain(e)})
+
+
+def end(pid):
+    """The exit status of a worker that is lost: dying still, or hanging."""
+    for _ in range(50):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def serve(server):
+    """Forks workers. A process that was not waited for keeps its number, so that nobody else is killed."""
+    workers = set()
+    try:
+        for request in server:
+            if "end" in request:
+                pid = request["end"]
+                server.say({"status": end(pid) if pid in workers else None})
+                workers.discard(pid)
+                continue
+            pid = os.fork()
+            if pid == 0:
+                # Who asked is to see it when the server ends.
+                os.close(server.socket.detach())
+                status = 1
+                try:
+                    work(request["fork"])
+                    status = 0
+                finally:
+                    # Nothing of the server's is cleared away here.
+                    os._exit(status)
+            workers.add(pid)
+            server.say({"pid": pid})
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def main():
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(sys.argv[1])
-    requests = connection.makefile("r", encoding="utf-8")
-    channel = connection.makefile("w", encoding="utf-8")
+    # An interrupt at the terminal is the caller's to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = Channel(sys.argv[1])
     # Triton's own cache is thrown away: the content-addressed folder is the cache.
     with tempfile.TemporaryDirectory(prefix="inrush-triton-") as scratch:
         os.environ["TRITON_CACHE_DIR"] = scratch
         os.environ.setdefault("TRITON_STORE_BINARY_ONLY", "1")
-        import triton  # noqa: F401  (warm before the first request)
+        import triton
 
-        print(json.dumps({"ready": triton.__version__}), file=channel, flush=True)
-        begin(scratch)
-        for line in requests:
-            if not line.strip():
-                continue
-            request = json.loads(line)
-            try:
-                binary, metadata = build(request)
-                answer = {"id": request["id"], "binary": binary, "metadata": metadata}
-            except Exception as e:
-                answer = {"id": request["id"], "error": explain(e)}
-            print(json.dumps(answer), file=channel, flush=True)
+        server.say({"ready": triton.__version__})
+        leave_out_digest(triton.__version__)
+        # Whoever waits already is not kept waiting.
+        if not select.select([server.socket], [], [], 0)[0]:
+            begin(scratch)
+        # What is there lies in memory that the workers share.
+        gc.freeze()
+        serve(server)
 
 
 if __name__ == "__main__":

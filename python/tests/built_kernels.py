@@ -96,8 +96,10 @@ def without_triton():
 
 def main():
     codes = traced(eight_bits, ((33, 48), torch.bfloat16), ((33, 48), torch.float8_e4m3fn))
+    later = traced(lambda x: torch.softmax(x * 2, -1), ((40, 1000), torch.bfloat16))
     turned = traced(lambda x: x.t().contiguous(), ((256, 512), torch.bfloat16))
     cases = (("good", graph(good_kernel)), ("bad", graph(bad_kernel)), ("few", few()), ("eight bits", codes), ("map", turned))
+    cases += (("later", later), ("bad later", graph(bad_kernel)))
     if sys.argv[1:] == ["without triton"]:
         without_triton()
         cases = (("without triton", graph(good_kernel)),)
@@ -105,7 +107,9 @@ def main():
         gm = _kernels.rewrite(gm)
         row = {"name": name, "failed": None}
         try:
-            compiled = _native.compile_fx(gm, {"gpu": "cuda:h100", "strict": True, "pointers": "map" if name == "map" else "plain"})
+            settings = {"gpu": "cuda:h100", "strict": True, "pointers": "map" if name == "map" else "plain", "later": "later" in name}
+            compiled = _native.compile_fx(gm, settings)
+            row["waits"] = True
             row |= {"kernels": compiled.report()["kernels"]}
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"

@@ -70,6 +70,14 @@ def test_a_kernel_that_does_not_compile_says_where(built):
     assert "bad_kernel" in told and "built_kernels.py" in told and "no_such_function" in told, told
 
 
+def test_kernels_are_built_while_the_caller_goes_on(built):
+    assert built["later"]["failed"] is None and built["later"]["kernels"], built["later"]
+    # What fails on the way is told to who waits for it, not to who began it.
+    bad = built["bad later"]
+    assert bad.get("waits") and "no_such_function" in bad["failed"], bad
+    assert "waits" not in built["bad"]
+
+
 def test_without_triton_the_error_names_it(tmp_path):
     told = lines("built_kernels.py", "without triton", env={"INRUSH_CACHE_DIR": str(tmp_path)})["without triton"]["failed"]
     assert told.startswith("MachineError") and "`triton`, which is not installed" in told

@@ -18,7 +18,7 @@ use std::time::Instant;
 #[pyclass(frozen, module = "inrush._native")]
 pub struct Compiled {
     ready: OnceLock<(Runner, Report)>,
-    /// What the C compiler works on. Never locked while the interpreter's lock is held.
+    /// What is being built. Never locked while the interpreter's lock is held.
     pending: Mutex<Option<Box<Pending>>>,
     /// What runs where that failed.
     instead: OnceLock<Py<PyAny>>,
@@ -41,7 +41,7 @@ impl Compiled {
     }
 
     /// Whether there is nothing to wait for any more, after waiting a while.
-    fn wait(&self) -> Result<bool, Error> {
+    fn wait(&self) -> PyResult<bool> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have waited for it meanwhile, with or without success.
         if self.ready.get().is_none() {
@@ -61,7 +61,7 @@ impl Compiled {
             return Ok(r);
         }
         // In between, an interrupt is answered; what is pending stays so.
-        while !py.detach(|| self.wait()).map_err(raise)? {
+        while !py.detach(|| self.wait())? {
             py.check_signals()?;
         }
         self.ready

@@ -46,7 +46,7 @@ pub struct Settings {
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
     pub interpret: bool,
-    /// The C compiler works while the caller goes on; what it finds is told later.
+    /// The C compiler, or Triton, works while the caller goes on; what it finds is told later.
     pub later: bool,
 }
 
@@ -132,7 +132,7 @@ pub enum Outcome {
     Pending(Box<Pending>),
 }
 
-/// A graph whose kernels the C compiler works on.
+/// A graph whose kernels are being built.
 pub struct Pending {
     pub recipe: Recipe,
     objects: Vec<Py<PyAny>>,
@@ -142,26 +142,25 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Whether the C compiler is through, after waiting a while.
+    /// Whether all is built, after waiting a while.
     pub fn is_built(&mut self) -> bool {
         self.build.as_mut().is_none_or(Build::is_done)
     }
 
-    /// Loads what the C compiler made, without the interpreter's lock.
-    pub fn finish(self) -> Result<(Runner, Report), Error> {
-        let (object, took) = match self.build {
+    /// Loads what was built, without the interpreter's lock.
+    pub fn finish(self) -> PyResult<(Runner, Report)> {
+        let (made, took) = match self.build {
             Some(build) => {
-                let (built, took) = build.result()?;
-                (Some(built), took)
+                let (made, took) = build.result().map_err(raise)?;
+                (Some(made), took)
             }
             None => (None, Duration::ZERO),
         };
         let start = Instant::now();
         let mut report = self.report;
-        let (segments, cached) = load_segments(&self.recipe, &self.pool, object)?;
+        let (code, cached) = machine_code(&self.recipe, &self.pool, made)?;
         report.cached = cached;
         (report.stages).push(("build".into(), took + start.elapsed()));
-        let code = MachineCode::Cpu(segments);
         Ok((Runner::new(self.recipe, self.objects, code), report))
     }
 }
@@ -243,8 +242,9 @@ pub fn compile(
         py, &graph, &imported, sequence, &caps, &place, settings, resolve,
     )?;
     watch.add("bind", start.elapsed());
-    if settings.later && recipe.gpu.is_none() {
-        let code = Code::of(&recipe).map_err(raise)?;
+    gpu::Engine::adapt(py, &mut recipe)?;
+    if settings.later && tuning.is_none() {
+        let code = Code::of(py, &recipe)?;
         let build = code.map(Build::start).transpose().map_err(raise)?;
         return Ok(Outcome::Pending(Box::new(Pending {
             recipe,
@@ -337,66 +337,111 @@ pub fn load(
     pool: &Arc<Pool>,
 ) -> PyResult<(MachineCode, Option<bool>)> {
     gpu::Engine::adapt(py, recipe)?;
-    let Some(g) = &recipe.gpu else {
-        let object = match Code::of(recipe).map_err(raise)? {
-            Some(code) => {
-                let mut build = Build::start(code).map_err(raise)?;
-                while !py.detach(|| build.is_done()) {
-                    py.check_signals()?;
-                }
-                Some(build.result().map_err(raise)?.0)
+    let made = match Code::of(py, recipe)? {
+        Some(code) => {
+            let mut build = Build::start(code).map_err(raise)?;
+            while !py.detach(|| build.is_done()) {
+                py.check_signals()?;
             }
-            None => None,
+            Some(build.result().map_err(raise)?.0)
+        }
+        None => None,
+    };
+    py.detach(|| machine_code(recipe, pool, made))
+}
+
+/// Machine code for a recipe of what was built for it, if anything was; called without the interpreter's lock.
+fn machine_code(
+    recipe: &Recipe,
+    pool: &Arc<Pool>,
+    made: Option<Made>,
+) -> PyResult<(MachineCode, Option<bool>)> {
+    let Some(g) = &recipe.gpu else {
+        let object = match made {
+            Some(Made::Object(object)) => Some(object),
+            _ => None,
         };
-        let load = || load_segments(recipe, pool, object);
-        let (segments, cached) = py.detach(load).map_err(raise)?;
+        let (segments, cached) = load_segments(recipe, pool, object).map_err(raise)?;
         return Ok((MachineCode::Cpu(segments), cached));
     };
-    let (mut binaries, mut cached) = (Vec::new(), None);
-    if g.device.kind == gpu::device::CUDA && !g.kernels.is_empty() {
-        let workers = gpu::build::pool(py)?;
-        let (built, hit) = py.detach(|| gpu::build::build(workers, g)).map_err(raise)?;
-        (binaries, cached) = (built, Some(hit));
-    }
-    let engine = gpu::Engine::new(py, recipe, binaries, g.graphs)?;
+    let (binaries, cached) = match made {
+        Some(Made::Binaries(binaries, cached)) => (binaries, Some(cached)),
+        _ => (Vec::new(), None),
+    };
+    let engine = Python::attach(|py| gpu::Engine::new(py, recipe, binaries, g.graphs))?;
     Ok((MachineCode::Gpu(Box::new(engine)), cached))
 }
 
-/// C source of a graph's kernels, and what builds it: found by the caller, since the environment that says where is not for
+/// What builds a graph's kernels, with all that it reads: found by the caller, since the environment that says where is not for
 /// threads to read.
 #[derive(Clone)]
-struct Code {
-    pieces: Vec<String>,
-    target: Target,
-    compiler: Compiler,
-    cache: Cache,
+enum Code {
+    /// C source.
+    C {
+        pieces: Vec<String>,
+        target: Target,
+        compiler: Compiler,
+        cache: Cache,
+    },
+    /// Triton source.
+    Triton {
+        workers: &'static inrush_runtime::triton::Pool,
+        gpu: recipe::Gpu,
+    },
+}
+
+/// What was built, and whether it was there already.
+enum Made {
+    Object(Built),
+    Binaries(Vec<inrush_runtime::triton::Binary>, bool),
 }
 
 impl Code {
-    /// Nothing where there are no kernels.
-    fn of(recipe: &Recipe) -> Result<Option<Code>, Error> {
+    /// Nothing where there are no kernels, or where they are interpreted.
+    fn of(py: Python<'_>, recipe: &Recipe) -> PyResult<Option<Code>> {
+        if let Some(g) = &recipe.gpu {
+            if g.device.kind != gpu::device::CUDA || g.kernels.is_empty() {
+                return Ok(None);
+            }
+            return Ok(Some(Code::Triton {
+                workers: gpu::build::pool(py)?,
+                gpu: g.clone(),
+            }));
+        }
         if recipe.pieces.iter().all(|p| p.is_empty()) {
             return Ok(None);
         }
         let target = Target {
-            isa: recipe.isa()?,
+            isa: recipe.isa().map_err(raise)?,
             vector_math: recipe.vector_math,
         };
-        Ok(Some(Code {
+        Ok(Some(Code::C {
             pieces: recipe.pieces.clone(),
             target,
-            compiler: Compiler::find()?,
+            compiler: Compiler::find().map_err(raise)?,
             cache: Cache::open_default(),
         }))
     }
 
-    /// The shared object, from the cache or built.
-    fn build(&self, cancel: &Cancel) -> Result<Built, Error> {
-        (self.compiler).build_unless(&self.pieces, &self.target, &self.cache, Some(cancel))
+    /// What is built, from the cache or anew.
+    fn build(&self, cancel: &Cancel) -> Result<Made, Error> {
+        match self {
+            Code::C {
+                pieces,
+                target,
+                compiler,
+                cache,
+            } => (compiler.build_unless(pieces, target, cache, Some(cancel))).map(Made::Object),
+            Code::Triton { workers, gpu } => {
+                let (binaries, cached) = gpu::build::build(workers, gpu)?;
+                Ok(Made::Binaries(binaries, cached))
+            }
+        }
     }
 }
 
-/// A build at work in a thread of its own, so that who waits for it can answer signals. Its end is the end of the C compiler.
+/// A build at work in a thread of its own, so that who waits for it can answer signals. Its end is the end of the C compiler;
+/// kernels of Triton are built to their end.
 struct Build {
     code: Code,
     process: u32,
@@ -405,7 +450,7 @@ struct Build {
     result: Option<BuildResult>,
 }
 
-type BuildResult = Result<(Built, Duration), Error>;
+type BuildResult = Result<(Made, Duration), Error>;
 
 impl Build {
     fn start(code: Code) -> Result<Build, Error> {

@@ -1,17 +1,19 @@
 //! Builds of Triton kernels: a pool of warm worker processes, results under the digest of what they were built from.
 //!
-//! Triton is a tool that is started, as a C compiler is. Its library can abort its process or hang, so workers are
-//! expendable: one that dies or takes too long is replaced and its kernel is tried once more.
+//! Triton is a tool that is started, as a C compiler is. One process imports it, and forks the workers. Its library can abort its
+//! process or hang, so workers are expendable: one that dies or takes too long is replaced and its kernel is tried once more.
 
 use inrush_base::{Error, Result};
 use inrush_program::{GpuKernel, GpuTarget};
 use serde_json::{Value as Json, json};
 use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A built kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -59,13 +61,47 @@ pub struct Setup {
     pub patience: Duration,
 }
 
+/// A worker: a fork of the server.
 struct Worker {
+    process: i64,
+    stream: BufReader<UnixStream>,
+}
+
+/// The process that has imported Triton and forks workers. They end with it.
+struct Server {
     child: Child,
     stream: BufReader<UnixStream>,
 }
 
-impl Drop for Worker {
+/// A socket in a folder of its own, for one connection.
+struct Door {
+    listener: UnixListener,
+    folder: TempDir,
+}
+
+impl Door {
+    fn open() -> std::io::Result<Door> {
+        let folder = tempfile::tempdir()?;
+        let listener = UnixListener::bind(folder.path().join("s"))?;
+        listener.set_nonblocking(true)?;
+        Ok(Door { listener, folder })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+}
+
+impl Drop for Server {
     fn drop(&mut self) {
+        _ = self.stream.get_ref().shutdown(Shutdown::Both);
+        // It ends its workers first; if it hangs, they end with their sockets.
+        for _ in 0..100 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         _ = self.child.kill();
         _ = self.child.wait();
     }
@@ -77,11 +113,12 @@ struct State {
     running: usize,
 }
 
-/// The pool. Workers start with the first build, or with [`Pool::warm`].
+/// The pool. The server starts with the first build, or with [`Pool::warm`].
 pub struct Pool {
     setup: Setup,
     state: Mutex<State>,
     free: Condvar,
+    server: Mutex<Option<Server>>,
 }
 
 /// What went wrong with a worker.
@@ -98,6 +135,7 @@ impl Pool {
             setup,
             state: Mutex::default(),
             free: Condvar::new(),
+            server: Mutex::default(),
         }
     }
 
@@ -105,39 +143,17 @@ impl Pool {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts a worker ahead of the first build.
-    pub fn warm(&self) -> Result<()> {
-        {
-            let mut state = self.state();
-            if state.running >= self.setup.workers.max(1) {
-                return Ok(());
-            }
-            state.running += 1;
-        }
-        let started = self.start();
-        match started {
-            Ok(worker) => {
-                self.give(Some(worker));
-                Ok(())
-            }
-            Err(e) => {
-                self.give(None);
-                Err(e)
-            }
-        }
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts all workers, side by side.
-    pub fn warm_all(&self) -> Result<()> {
-        std::thread::scope(|s| {
-            let starts: Vec<_> = (0..self.setup.workers)
-                .map(|_| s.spawn(|| self.warm()))
-                .collect();
-            (starts.into_iter()).try_for_each(|t| match t.join() {
-                Ok(started) => started,
-                Err(_) => Err(Error::internal("a thread died")),
-            })
-        })
+    /// Starts the server ahead of the first build.
+    pub fn warm(&self) -> Result<()> {
+        let mut server = self.server();
+        if server.is_none() {
+            *server = Some(self.serve()?);
+        }
+        Ok(())
     }
 
     /// Builds all kernels, side by side; results in order, and whether all were built before.
@@ -151,10 +167,11 @@ impl Pool {
         if found.iter().all(Option::is_some) {
             return (found.into_iter().flatten().map(Ok).collect(), true);
         }
-        // Each key once: the others find what was built.
-        let first: Vec<usize> = (0..keys.len())
+        // Each key once: the others find what was built. Those that take longest come first.
+        let mut first: Vec<usize> = (0..keys.len())
             .filter(|k| keys.iter().position(|x| x == &keys[*k]) == Some(*k))
             .collect();
+        first.sort_by_key(|k| std::cmp::Reverse(sources[*k].text.len()));
         let all = sources;
         let sources: Vec<&GpuKernel> = first.iter().map(|k| all[*k]).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
@@ -215,9 +232,10 @@ impl Pool {
                     )));
                 }
                 Err(Failure::Lost(why)) => {
-                    drop(worker);
+                    lost = self
+                        .end(worker)
+                        .map_or(why.clone(), |s| format!("{why}, {s}"));
                     self.give(None);
-                    lost = why;
                 }
             }
         }
@@ -338,14 +356,32 @@ impl Pool {
         self.free.notify_one();
     }
 
+    /// A new worker. A server that is lost is replaced once.
     fn start(&self) -> Result<Worker> {
-        let io = |e: std::io::Error| Error::machine(format!("a Triton worker cannot start: {e}"));
-        let place = tempfile::tempdir().map_err(io)?;
-        let socket = place.path().join("s");
-        let listener = UnixListener::bind(&socket).map_err(io)?;
+        let mut server = self.server();
+        if let Some(s) = server.as_mut() {
+            match self.fork(s) {
+                Ok(worker) => return Ok(worker),
+                Err(_) => {
+                    // Its workers end with it.
+                    *server = None;
+                    let mut state = self.state();
+                    state.running -= state.idle.len();
+                    state.idle.clear();
+                }
+            }
+        }
+        let mut started = self.serve()?;
+        let worker = self.fork(&mut started)?;
+        *server = Some(started);
+        Ok(worker)
+    }
+
+    fn serve(&self) -> Result<Server> {
+        let door = Door::open().map_err(no_start)?;
         let mut child = Command::new(&self.setup.python)
             .arg(&self.setup.script)
-            .arg(&socket)
+            .arg(door.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -356,15 +392,31 @@ impl Pool {
                     self.setup.python.display()
                 ))
             })?;
-        listener.set_nonblocking(true).map_err(io)?;
+        let mut stream = self.accept(&door, &mut child)?;
+        match answer(&mut stream) {
+            Ok(a) if a["ready"].is_string() => Ok(Server { child, stream }),
+            Ok(a) => Err(Error::machine(format!("a Triton worker says {a}"))),
+            Err(Failure::Lost(why) | Failure::Refused(why)) => {
+                _ = child.kill();
+                _ = child.wait();
+                Err(Error::machine(format!(
+                    "a Triton worker {why}: is the Python package `triton` installed for `{}`?",
+                    self.setup.python.display()
+                )))
+            }
+        }
+    }
+
+    /// The connection of the server `child` or of one of its forks.
+    fn accept(&self, door: &Door, child: &mut Child) -> Result<BufReader<UnixStream>> {
         let deadline = Instant::now() + self.setup.patience;
         let stream = loop {
-            match listener.accept() {
+            match door.listener.accept() {
                 Ok((s, _)) => break s,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(io(e)),
+                Err(e) => return Err(no_start(e)),
             }
-            if let Some(status) = child.try_wait().map_err(io)? {
+            if let Some(status) = child.try_wait().map_err(no_start)? {
                 return Err(Error::machine(format!(
                     "a Triton worker ended at once ({status}): `{} {}`",
                     self.setup.python.display(),
@@ -373,36 +425,47 @@ impl Pool {
             }
             if Instant::now() > deadline {
                 _ = child.kill();
+                _ = child.wait();
                 return Err(Error::machine("a Triton worker does not answer"));
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(1));
         };
-        stream.set_nonblocking(false).map_err(io)?;
-        stream
-            .set_read_timeout(Some(self.setup.patience))
-            .map_err(io)?;
-        let mut worker = Worker {
-            child,
-            stream: BufReader::new(stream),
+        stream.set_nonblocking(false).map_err(no_start)?;
+        (stream.set_read_timeout(Some(self.setup.patience))).map_err(no_start)?;
+        Ok(BufReader::new(stream))
+    }
+
+    fn fork(&self, server: &mut Server) -> Result<Worker> {
+        let lost = |f| match f {
+            Failure::Lost(why) | Failure::Refused(why) => {
+                Error::machine(format!("the server of Triton workers {why}"))
+            }
         };
-        match answer(&mut worker) {
-            Ok(a) if a["ready"].is_string() => Ok(worker),
-            Ok(a) => Err(Error::machine(format!("a Triton worker says {a}"))),
-            Err(Failure::Lost(why) | Failure::Refused(why)) => Err(Error::machine(format!(
-                "a Triton worker {why}: is the Python package `triton` installed for `{}`?",
-                self.setup.python.display()
-            ))),
-        }
+        let door = Door::open().map_err(no_start)?;
+        let told = tell(&mut server.stream, &json!({"fork": door.path()})).map_err(lost)?;
+        let process = told["pid"].as_i64();
+        Ok(Worker {
+            process: process.ok_or_else(|| Error::machine("a Triton worker has no number"))?,
+            stream: self.accept(&door, &mut server.child)?,
+        })
+    }
+
+    /// Ends a worker that died or hangs; how it ended.
+    fn end(&self, worker: Worker) -> Option<String> {
+        let mut server = self.server();
+        let told = tell(
+            &mut server.as_mut()?.stream,
+            &json!({"end": worker.process}),
+        );
+        let status = told.ok()?["status"].as_i64()?;
+        Some(match status < 0 {
+            true => format!("signal {}", -status),
+            false => format!("exit status {status}"),
+        })
     }
 
     fn ask(&self, worker: &mut Worker, request: &Json) -> Result<Json, Failure> {
-        let lost = |e: std::io::Error| Failure::Lost(format!("cannot be reached ({e})"));
-        let mut line = request.to_string();
-        line.push('\n');
-        (worker.stream.get_mut())
-            .write_all(line.as_bytes())
-            .map_err(lost)?;
-        let a = answer(worker)?;
+        let a = tell(&mut worker.stream, request)?;
         match a["error"].as_str() {
             Some(e) => Err(Failure::Refused(e.into())),
             None => Ok(a),
@@ -410,15 +473,24 @@ impl Pool {
     }
 }
 
-/// The next line of a worker.
-fn answer(worker: &mut Worker) -> Result<Json, Failure> {
+fn no_start(e: std::io::Error) -> Error {
+    Error::machine(format!("a Triton worker cannot start: {e}"))
+}
+
+/// What is answered to a request.
+fn tell(stream: &mut BufReader<UnixStream>, request: &Json) -> Result<Json, Failure> {
+    let mut line = request.to_string();
+    line.push('\n');
+    (stream.get_mut().write_all(line.as_bytes()))
+        .map_err(|e| Failure::Lost(format!("cannot be reached ({e})")))?;
+    answer(stream)
+}
+
+/// The next line.
+fn answer(stream: &mut BufReader<UnixStream>) -> Result<Json, Failure> {
     let mut line = String::new();
-    match worker.stream.read_line(&mut line) {
-        Ok(0) => {
-            let status = worker.child.wait().map(|s| s.to_string());
-            let status = status.unwrap_or_else(|e| e.to_string());
-            Err(Failure::Lost(format!("died ({status})")))
-        }
+    match stream.read_line(&mut line) {
+        Ok(0) => Err(Failure::Lost("died".into())),
         Ok(_) => serde_json::from_str(&line)
             .map_err(|e| Failure::Lost(format!("answered with nonsense ({e})"))),
         Err(e) => Err(Failure::Lost(format!("did not finish in time ({e})"))),

@@ -74,13 +74,38 @@ fn kernels_are_built_once_and_refusals_show_the_source() {
     assert!(e.contains("no_such_name") && e.contains("def k("), "{e}");
 }
 
-/// A worker in Python that behaves as `then` says.
+/// A server in Python whose workers behave as `then` says.
 fn fake(folder: &Path, then: &str) -> PathBuf {
     let script = folder.join("worker.py");
-    let text = format!(
-        "import json, os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\nr = s.makefile('r')\nw = s.makefile('w')\ndef say(x):\n    print(json.dumps(x), file=w, flush=True)\nsay({{'ready': 'fake'}})\nfor line in r:\n    q = json.loads(line)\n    mark = {:?}\n{then}\n",
-        folder.join("mark").display().to_string()
-    );
+    let text = r#"
+import json, os, socket, sys, time
+mark = MARK
+def channel(path):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    r, w = s.makefile("r"), s.makefile("w")
+    return (json.loads(line) for line in r), lambda x: print(json.dumps(x), file=w, flush=True)
+requests, answer = channel(sys.argv[1])
+answer({"ready": "fake"})
+for asked in requests:
+    if "end" in asked:
+        try:
+            os.kill(asked["end"], 9)
+        except ProcessLookupError:
+            pass
+        answer({"status": os.waitstatus_to_exitcode(os.waitpid(asked["end"], 0)[1])})
+    elif pid := os.fork():
+        answer({"pid": pid})
+    else:
+        requests, say = channel(asked["fork"])
+        for q in requests:
+            pass
+THEN
+        os._exit(0)
+"#;
+    let then: String = then.lines().map(|l| format!("        {l}\n")).collect();
+    let mark = format!("{:?}", folder.join("mark").display().to_string());
+    let text = text.replace("MARK", &mark).replace("THEN\n", &then);
     std::fs::write(&script, text).expect("written");
     script
 }

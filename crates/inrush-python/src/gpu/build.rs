@@ -60,13 +60,13 @@ fn setup(py: Python<'_>) -> Result<Setup> {
     })
 }
 
-/// Starts the workers in the background.
+/// Starts what forks the workers, in the background.
 pub fn warm(py: Python<'_>) -> PyResult<()> {
     static STARTED: OnceLock<()> = OnceLock::new();
     let pool = pool(py)?;
     if STARTED.set(()).is_ok() {
         // Nobody waits for it; a failure shows at the first build.
-        std::thread::spawn(|| _ = pool.warm_all());
+        std::thread::spawn(|| _ = pool.warm());
     }
     Ok(())
 }
