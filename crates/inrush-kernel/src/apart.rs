@@ -28,7 +28,7 @@ fn stores<'b>(b: &'b Builder) -> impl Iterator<Item = (KBufId, Expr, StoreMode)>
         EffectKind::Store {
             buf, offset, mode, ..
         } => Some((*buf, *offset, *mode)),
-        EffectKind::Update { .. } => None,
+        EffectKind::Update { .. } | EffectKind::Check { .. } => None,
     })
 }
 

@@ -269,24 +269,29 @@ impl<'a> Builder<'a> {
         None
     }
 
+    /// Adds the values that an effect needs directly.
+    pub fn effect_needs(&self, kind: &EffectKind, out: &mut Vec<ValId>) {
+        match kind {
+            EffectKind::Update { value, .. } | EffectKind::Check { value } => out.push(*value),
+            EffectKind::Store {
+                offset,
+                value,
+                mask,
+                ..
+            } => {
+                out.push(*value);
+                out.extend(*mask);
+                out.extend(self.expr_values(*offset));
+            }
+        }
+    }
+
     /// Storage and offset of every load that the effects of a nest need.
     fn loads_of(&self, nest: &Nest) -> Vec<(BufId, Expr)> {
         let mut seen = vec![false; self.values.len()];
         let mut todo: Vec<ValId> = Vec::new();
         for e in &nest.effects {
-            match &e.kind {
-                EffectKind::Update { value, .. } => todo.push(*value),
-                EffectKind::Store {
-                    value,
-                    mask,
-                    offset,
-                    ..
-                } => {
-                    todo.push(*value);
-                    todo.extend(*mask);
-                    todo.extend(self.expr_values(*offset));
-                }
-            }
+            self.effect_needs(&e.kind, &mut todo);
         }
         let mut out = Vec::new();
         while let Some(v) = todo.pop() {
@@ -630,6 +635,14 @@ impl Lowering<'_, '_> {
         let bits = self.b.infos[id.index()].bits;
         self.b.bits.insert(name, bits);
         self.b.indirect.insert(name, id);
+        if check.is_some() {
+            let depth = self.depth(bits);
+            self.b.nests[self.nest].effects.push(Effect {
+                depth,
+                at: id.index(),
+                kind: EffectKind::Check { value: id },
+            });
+        }
         Ok(None)
     }
 
@@ -711,6 +724,55 @@ impl Lowering<'_, '_> {
         Ok(id)
     }
 
+    /// Inside how many axes of the nest something happens that depends on the axes `bits`: at every point where it differs along
+    /// a reduction, else once for each point of the outer axes.
+    fn depth(&self, bits: u64) -> usize {
+        let axes = &self.b.nests[self.nest].axes;
+        let points = (axes[self.outer..].iter()).fold(0, |acc, a| acc | self.b.bits[&a.sym]);
+        match bits & points {
+            0 => self.outer,
+            _ => axes.len(),
+        }
+    }
+
+    /// What a local holds after a combining store at a place that each point of the nest has for itself: no other thread sees
+    /// it, and in block programs it is a value, not memory.
+    fn combined(
+        &mut self,
+        buf: BufId,
+        offset: Expr,
+        value: ValId,
+        mode: StoreMode,
+        mask: Option<ValId>,
+    ) -> Result<Option<ValId>> {
+        let Some(op) = inrush_loops::eval::store_op(mode) else {
+            return Ok(None);
+        };
+        let exprs = self.b.exprs();
+        let told = exprs.free_syms(offset);
+        let alone = |a: &Axis| exprs.is_int(a.size, 1) || told.contains(&a.sym);
+        let axes = &self.b.nests[self.nest].axes;
+        if !self.b.locals.contains(&buf) || !axes.iter().all(alone) {
+            return Ok(None);
+        }
+        let old = self.load(buf, offset, None, Scalar::Int(0))?;
+        let dtype = self.b.values[value.index()].dtype;
+        let new = |b: &mut Builder, op, args: &[ValId]| {
+            b.value(Value {
+                def: Def::Op {
+                    op,
+                    args: SmallVec::from_slice(args),
+                },
+                dtype,
+            })
+        };
+        let sum = new(self.b, op, &[old, value]);
+        Ok(Some(match mask {
+            Some(m) => new(self.b, inrush_loops::ScalarOp::Where, &[m, sum, old]),
+            None => sum,
+        }))
+    }
+
     fn store(&mut self, stmt: &Stmt) -> Result<()> {
         let Stmt::Store {
             buf,
@@ -728,22 +790,19 @@ impl Lowering<'_, '_> {
         };
         let offset = self.expr(coords[0]);
         let kbuf = self.b.buffer(*buf, true);
-        if *mode != StoreMode::Set {
+        let (value, mode, mask) = match self.combined(*buf, offset, value, *mode, mask)? {
+            Some(v) => (v, StoreMode::Set, None),
+            None => (value, *mode, mask),
+        };
+        if mode != StoreMode::Set {
             self.b.buffer(*buf, false);
         }
-        let axes = self.b.nests[self.nest].axes.len();
-        // A scan stores at every point, a reduction once behind its loops.
         let own = |v: ValId, b: &Builder| b.infos[v.index()].bits;
-        let point_bits = self.b.nests[self.nest].axes[self.outer..]
-            .iter()
-            .fold(0, |acc, a| acc | self.b.bits[&a.sym]);
         let bits =
             own(value, self.b) | self.b.expr_bits(offset) | mask.map_or(0, |m| own(m, self.b));
-        let depth = if bits & point_bits != 0 {
-            axes
-        } else {
-            self.outer
-        };
+        // A scan stores at every point, a reduction once behind its loops.
+        let depth = self.depth(bits);
+        let axes = self.b.nests[self.nest].axes.len();
         let storage = self.b.storage_of(kbuf);
         let at = self.b.values.len();
         *self.b.versions.entry(storage).or_insert(0) += 1;
@@ -754,7 +813,7 @@ impl Lowering<'_, '_> {
         for key in same {
             self.b.written.remove(&key);
         }
-        if *mode == StoreMode::Set && mask.is_none() {
+        if mode == StoreMode::Set && mask.is_none() {
             self.b.written.insert(
                 (kbuf, offset),
                 Written {
@@ -771,7 +830,7 @@ impl Lowering<'_, '_> {
                 buf: kbuf,
                 offset,
                 value,
-                mode: *mode,
+                mode,
                 mask,
             },
         });

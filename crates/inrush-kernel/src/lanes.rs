@@ -246,24 +246,14 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
     let mut seen = vec![false; b.values.len()];
     let mut todo: Vec<ValId> = Vec::new();
     for (e, _) in (nest.effects.iter().zip(&live.effects[at])).filter(|(_, l)| **l) {
-        match &e.kind {
-            EffectKind::Update { value, .. } => {
-                todo.push(*value);
-                total += 0.3 * points(exprs, &nest.axes);
+        b.effect_needs(&e.kind, &mut todo);
+        total += match &e.kind {
+            EffectKind::Update { .. } => 0.3 * points(exprs, &nest.axes),
+            EffectKind::Store { buf, offset, .. } => {
+                weigh(*buf, *offset, 2.0) * points(exprs, &nest.axes[..e.depth])
             }
-            EffectKind::Store {
-                buf,
-                offset,
-                value,
-                mask,
-                ..
-            } => {
-                total += weigh(*buf, *offset, 2.0) * points(exprs, &nest.axes[..e.depth]);
-                todo.push(*value);
-                todo.extend(*mask);
-                todo.extend(b.expr_values(*offset));
-            }
-        }
+            EffectKind::Check { .. } => 0.0,
+        };
     }
     while let Some(v) = todo.pop() {
         if std::mem::replace(&mut seen[v.index()], true) || !varying(v) {

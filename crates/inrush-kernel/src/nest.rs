@@ -40,6 +40,8 @@ pub(crate) enum EffectKind {
         mode: StoreMode,
         mask: Option<ValId>,
     },
+    /// Evaluates a checked index. What it indexes need not tell: a dimension may have one element, or be expanded.
+    Check { value: ValId },
 }
 
 impl Nest {

@@ -241,7 +241,7 @@ pub(crate) struct GroupLoop {
     pub role: Role,
 }
 
-/// Values and effects that reach memory. Stores into locals that nobody reads any more go.
+/// Values and effects that reach memory or may fail. Stores into locals that nobody reads any more go.
 pub(crate) fn liveness(b: &Builder) -> Live {
     let mut live = Live {
         values: vec![false; b.values.len()],
@@ -260,27 +260,15 @@ pub(crate) fn liveness(b: &Builder) -> Live {
                     continue;
                 }
                 live.effects[n][i] = true;
-                match &e.kind {
-                    EffectKind::Update { value, .. } => todo.push(*value),
-                    EffectKind::Store {
-                        offset,
-                        value,
-                        mask,
-                        ..
-                    } => {
-                        todo.push(*value);
-                        todo.extend(*mask);
-                        todo.extend(b.expr_values(*offset));
-                    }
-                }
+                b.effect_needs(&e.kind, todo);
             }
         }
     };
-    wake(
-        &mut live,
-        &mut todo,
-        &|k| matches!(k, EffectKind::Store { buf, .. } if !local(*buf)),
-    );
+    wake(&mut live, &mut todo, &|k| match k {
+        EffectKind::Store { buf, .. } => !local(*buf),
+        EffectKind::Check { .. } => true,
+        EffectKind::Update { .. } => false,
+    });
     while let Some(v) = todo.pop() {
         if std::mem::replace(&mut live.values[v.index()], true) {
             continue;
@@ -419,7 +407,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             .iter()
             .filter_map(|e| match e.kind {
                 EffectKind::Update { acc, start, .. } => Some((acc, start)),
-                EffectKind::Store { .. } => None,
+                EffectKind::Store { .. } | EffectKind::Check { .. } => None,
             })
             .chain(self.running(&needed, n))
             .collect();
@@ -486,6 +474,8 @@ impl<'p, 'a> Placer<'p, 'a> {
                     mode: *mode,
                     mask: *mask,
                 }),
+                // The value stands where it is known.
+                EffectKind::Check { .. } => {}
             }
         }
         let scanned = |acc: &crate::AccId| {
@@ -554,19 +544,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let b = self.b;
         let mut todo: Vec<ValId> = Vec::new();
         for e in effects {
-            match &e.kind {
-                EffectKind::Update { value, .. } => todo.push(*value),
-                EffectKind::Store {
-                    offset,
-                    value,
-                    mask,
-                    ..
-                } => {
-                    todo.push(*value);
-                    todo.extend(*mask);
-                    todo.extend(b.expr_values(*offset));
-                }
-            }
+            b.effect_needs(&e.kind, &mut todo);
         }
         let mut seen = vec![false; b.values.len()];
         let mut wanted = Vec::new();

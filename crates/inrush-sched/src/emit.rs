@@ -622,7 +622,8 @@ fn fold(op: ScalarOp, args: &[Option<Scalar>], dtype: DType) -> Option<Scalar> {
     None
 }
 
-/// Which statements the `roots` need, through operands and index symbols.
+/// Which statements the `roots` need, through operands and index symbols. Checks are roots as well: where a dimension has one
+/// element, or was expanded, no coordinate holds the index.
 pub(crate) fn live_from(
     ex: &Exprs,
     stmts: &[Stmt],
@@ -636,8 +637,8 @@ pub(crate) fn live_from(
     }
     // Operands come first, and so does the definition of a symbol: one backward sweep is enough.
     for k in (0..stmts.len()).rev() {
-        if let Stmt::Indirect { sym, .. } = &stmts[k] {
-            live[k] |= wanted.contains(sym);
+        if let Stmt::Indirect { sym, check, .. } = &stmts[k] {
+            live[k] |= *check != Check::None || wanted.contains(sym);
         }
         if !live[k] {
             continue;
@@ -652,7 +653,7 @@ pub(crate) fn live_from(
     live
 }
 
-/// Drops statements that reach no store.
+/// Drops statements that reach no store and check nothing.
 pub(crate) fn sweep(ex: &Exprs, body: &mut Body) {
     let stores = body
         .ids()

@@ -174,6 +174,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                 self.push(item, self.own);
                 Ok(())
             }
+            EffectKind::Check { value } => self.need(*value),
             EffectKind::Store {
                 buf,
                 offset,
