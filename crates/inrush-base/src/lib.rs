@@ -8,12 +8,14 @@ mod dtype;
 mod error;
 mod scalar;
 pub mod text;
+mod threads;
 
 pub use caps::{Caps, DeviceKind, Gpu, Isa};
 pub use device::{CppStrings, Device, Preset, PythonStrings};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
 pub use scalar::Scalar;
+pub use threads::{shares, side_by_side};
 
 /// Declares a typed index into an arena: `Copy`, four bytes, printed as `prefix` + number.
 #[macro_export]

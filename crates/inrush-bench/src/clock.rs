@@ -12,7 +12,6 @@ pub struct Mark {
 /// Processor time so far.
 #[derive(Copy, Clone, Debug)]
 struct Used {
-    thread: Duration,
     process: Duration,
     /// Of child processes that have ended and been waited for.
     children: Duration,
@@ -22,17 +21,15 @@ struct Used {
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Span {
     pub wall: Duration,
-    /// Processor time of the calling thread.
-    pub thread: Option<Duration>,
     /// Processor time of this process, and of its children that have ended.
     pub process: Option<Duration>,
     pub children: Option<Duration>,
 }
 
 impl Span {
-    /// The calling thread's processor time, else wall time.
+    /// Processor time of this process, else wall time.
     pub fn busy(&self) -> Duration {
-        self.thread.unwrap_or(self.wall)
+        self.process.unwrap_or(self.wall)
     }
 }
 
@@ -48,7 +45,6 @@ impl Mark {
         let used = system::used().zip(self.used);
         Span {
             wall: self.wall.elapsed(),
-            thread: used.map(|(now, then)| now.thread - then.thread),
             process: used.map(|(now, then)| now.process - then.process),
             children: used.map(|(now, then)| now.children - then.children),
         }
@@ -99,7 +95,6 @@ mod system {
         fn getrusage(who: i32, usage: *mut Usage) -> i32;
     }
     const PROCESS: i32 = 2;
-    const THREAD: i32 = 3;
     const CHILDREN: i32 = -1;
 
     fn clock(which: i32) -> Option<Duration> {
@@ -119,7 +114,6 @@ mod system {
         let ok = unsafe { getrusage(CHILDREN, &mut u) } == 0;
         let time = |t: [i64; 2]| Duration::new(t[0] as u64, t[1] as u32 * 1000);
         Some(Used {
-            thread: clock(THREAD)?,
             process: clock(PROCESS)?,
             children: ok.then(|| time(u.user) + time(u.system))?,
         })

@@ -1,4 +1,5 @@
-//! How compile time grows: generated graphs of growing size, and processor time of each stage per operator.
+//! How compile time grows: generated graphs of growing size, and processor time (of all threads) of each stage per operator.
+//! The last column is time on the wall.
 
 use crate::Args;
 use crate::clock::{Mark, mark};
@@ -11,10 +12,17 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Processor time of the stages.
+/// A stage: its name, processor time, time on the wall.
+type Stage = (&'static str, Duration, Duration);
+
 struct Stages {
     start: Mark,
-    done: Vec<(&'static str, Duration)>,
+    done: Vec<Stage>,
+}
+
+fn stage(name: &'static str, start: Mark) -> Stage {
+    let span = start.span();
+    (name, span.busy(), span.wall)
 }
 
 impl Observer for Stages {
@@ -22,7 +30,7 @@ impl Observer for Stages {
         self.start = mark();
     }
     fn end(&mut self, stage: &'static str, _text: &dyn Fn() -> String) {
-        self.done.push((stage, self.start.span().busy()));
+        self.done.push(self::stage(stage, self.start));
     }
 }
 
@@ -44,17 +52,17 @@ pub fn growth(a: &Args) -> Result<Value> {
         for size in &a.sizes {
             eprintln!("compiling {kind}, {size} operators");
             let text = make(*size);
-            let (stages, kernels) = compile(&text.text, &caps)?;
+            let (stages, kernels) = compile(&text.text, &caps, a.threads())?;
             let operators = text.operators as f64;
-            let each: Vec<(&str, f64)> = stages
-                .iter()
-                .map(|(n, d)| (*n, d.as_secs_f64() * 1e6 / operators))
-                .collect();
+            let micros = |d: Duration| d.as_secs_f64() * 1e6 / operators;
+            let each: Vec<(&str, f64)> = stages.iter().map(|s| (s.0, micros(s.1))).collect();
             let total: f64 = each.iter().filter(|e| e.0 != "parse").map(|e| e.1).sum();
+            let behind = stages.iter().filter(|s| s.0 != "parse");
+            let wall = micros(behind.map(|s| s.2).sum());
             let table = table.get_or_insert_with(|| {
                 let mut head = vec!["microseconds an operator", "operators", "steps"];
                 head.extend(each.iter().map(|e| e.0));
-                head.push("compile");
+                head.extend(["compile", "wall"]);
                 Table::new(&head)
             });
             let mut row = vec![
@@ -63,7 +71,7 @@ pub fn growth(a: &Args) -> Result<Value> {
                 kernels.to_string(),
             ];
             row.extend(each.iter().map(|e| format!("{:.1}", e.1)));
-            row.push(format!("{total:.1}"));
+            row.extend([total, wall].map(|us| format!("{us:.1}")));
             table.row(row);
             let stages: serde_json::Map<String, Value> = each
                 .iter()
@@ -72,6 +80,7 @@ pub fn growth(a: &Args) -> Result<Value> {
             report.push(json!({
                 "graph": kind, "operators": text.operators, "steps": kernels,
                 "us_per_operator": stages, "compile_us_per_operator": total,
+                "wall_us_per_operator": wall,
             }));
         }
         if let Some(t) = table {
@@ -82,16 +91,17 @@ pub fn growth(a: &Args) -> Result<Value> {
     Ok(report.into())
 }
 
-/// Stage times (with the parser of the text form in front) and the number of steps of the program.
-fn compile(text: &str, caps: &Caps) -> Result<(Vec<(&'static str, Duration)>, usize)> {
+/// Stages (with the parser of the text form in front) and the number of steps of the program.
+fn compile(text: &str, caps: &Caps, threads: usize) -> Result<(Vec<Stage>, usize)> {
     let start = mark();
     let graph = inrush_graph::text::parse(text)?;
     let mut stages = Stages {
         start,
-        done: vec![("parse", start.span().busy())],
+        done: vec![stage("parse", start)],
     };
     let options = Options {
         pieces: 2,
+        threads,
         ..Options::default()
     };
     let compiled = inrush_compile::compile(graph, caps, &options, &mut stages)?;
@@ -315,7 +325,7 @@ mod tests {
         ] {
             let text = make(60);
             assert_eq!(text.operators, 60);
-            let (stages, steps) = compile(&text.text, &caps).unwrap();
+            let (stages, steps) = compile(&text.text, &caps, 2).unwrap();
             assert_eq!(stages.len(), 8);
             assert!(steps >= products, "{steps} steps");
         }

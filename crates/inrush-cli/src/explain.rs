@@ -111,6 +111,7 @@ fn of_archive(a: &ExplainArgs) -> Result<Report> {
     };
     let options = Options {
         pieces: caps.threads.min(8),
+        threads: caps.threads.min(8),
         ..Options::default()
     };
     let graph = std::mem::take(&mut archive.graph);

@@ -102,10 +102,10 @@ pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<
     progress.step("import".into());
     let mut archive = open_archive(path)?;
     times.stages.push(("import", start.elapsed()));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
-        pieces: std::thread::available_parallelism()
-            .map_or(1, |n| n.get())
-            .min(8),
+        pieces: threads.min(8),
+        threads: threads.min(8),
         ..Options::default()
     };
     let graph = std::mem::take(&mut archive.graph);

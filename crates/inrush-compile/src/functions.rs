@@ -1,18 +1,43 @@
 //! Kernels of a plan: tiled, emitted, each distinct function once.
 
 use crate::same;
-use inrush_base::{Caps, Error, Result};
+use inrush_base::{Caps, Error, Result, shares, side_by_side};
 use inrush_c::Function;
+use inrush_expr::{Expr, Exprs, Import};
 use inrush_kernel::Kernel;
-use inrush_loops::BufId;
+use inrush_loops::{BufId, Tables};
 use inrush_sched::{Plan, Step};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Statements for which a thread of their own pays.
+const LEAST: usize = 256;
 
 /// The distinct kernels of a plan, and which of them each step runs.
 pub struct Kernels {
     pub distinct: Vec<Kernel>,
+    /// By distinct kernel.
+    pub numbers: Vec<Numbers>,
     pub load_steps: Vec<Instance>,
     pub steps: Vec<Instance>,
+    parts: Vec<Part>,
+}
+
+/// A run of the distinct kernels that one thread made.
+struct Part {
+    kernels: Range<usize>,
+    /// What their expressions refer to, where that is not the plan's arena.
+    fork: Option<Mutex<Exprs>>,
+}
+
+/// What launches of a kernel take, in the plan's arena.
+pub struct Numbers {
+    pub sizes: SmallVec<[Expr; 4]>,
+    pub units: Expr,
+    pub cost_per_unit: Expr,
+    pub scratch_bytes: Option<Expr>,
 }
 
 /// A kernel as one step runs it.
@@ -31,69 +56,141 @@ pub struct Functions {
 }
 
 /// Stage tile over all steps. Steps that differ in nothing but their buffers are tiled once.
-pub fn tile(plan: &Plan, caps: &Caps) -> Result<Kernels> {
-    let mut distinct: Vec<Kernel> = Vec::new();
-    // By form: the kernel, and for each argument its place among the buffers of the form.
-    let mut known: FxHashMap<Vec<u64>, (u32, Vec<usize>)> = FxHashMap::default();
-    let mut one = |step: &Step| -> Result<Instance> {
-        let form = same::form(&plan.loops, step);
-        if let Some((kernel, places)) = known.get(&form.words) {
-            return Ok(Instance {
-                kernel: *kernel,
-                buffers: places.iter().map(|p| form.buffers[*p]).collect(),
-            });
-        }
-        let made = match step {
-            Step::Kernel(g) => {
-                inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps)?
-            }
-            Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps)?,
-        };
-        let buffers: Vec<BufId> = made.arguments().map(|(_, b)| b.buf).collect();
-        let places = buffers
-            .iter()
-            .map(|b| form.buffers.iter().position(|x| x == b))
-            .collect::<Option<Vec<usize>>>()
-            .ok_or_else(|| {
-                Error::internal("a kernel takes a buffer that its step does not touch")
-            })?;
-        let kernel = distinct.len() as u32;
-        distinct.push(made);
-        known.insert(form.words, (kernel, places));
-        Ok(Instance { kernel, buffers })
-    };
-    let load_steps = plan
-        .load_steps
+pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
+    let mut forms = Forms::default();
+    let mut of = |s| forms.instance(plan, s);
+    let load_steps: Vec<Instance> = plan.load_steps.iter().map(&mut of).collect();
+    let steps: Vec<Instance> = plan.steps.iter().map(&mut of).collect();
+
+    let weight = |s: &&Step| s.bodies().iter().map(|b| b.stmts.len()).sum();
+    let weights: Vec<usize> = forms.steps.iter().map(weight).collect();
+    let runs = shares(&weights, threads, LEAST);
+    let own = &plan.loops.exprs;
+    let rest = runs[1..]
         .iter()
-        .map(&mut one)
-        .collect::<Result<_>>()?;
-    let steps = plan.steps.iter().map(&mut one).collect::<Result<_>>()?;
-    Ok(Kernels {
-        distinct,
+        .map(|r| (own.fork(), &forms.steps[r.clone()]));
+    let (buffers, origins) = (&plan.loops.buffers, &plan.loops.origins);
+    let tile = |exprs: &Exprs, steps: &[&Step]| -> Result<Vec<Kernel>> {
+        let tables = Tables {
+            exprs,
+            buffers,
+            origins,
+        };
+        let one = |s: &&Step| match s {
+            Step::Kernel(g) => inrush_kernel::tile(tables, &g.axes, &g.bodies, &g.locals, caps),
+            Step::Contraction(c) => inrush_kernel::tile_epilogue(tables, c, caps),
+        };
+        steps.iter().map(one).collect()
+    };
+    let made = side_by_side(
+        || (tile(own, &forms.steps[runs[0].clone()]), None),
+        rest.collect(),
+        |(fork, steps)| (tile(&fork, steps), Some(fork)),
+    );
+    let mut out = Kernels {
+        distinct: Vec::with_capacity(forms.steps.len()),
+        numbers: Vec::with_capacity(forms.steps.len()),
         load_steps,
         steps,
-    })
+        parts: Vec::with_capacity(runs.len()),
+    };
+    for (kernels, (made, fork)) in runs.into_iter().zip(made) {
+        let made = made?;
+        let mut import = fork.as_ref().map(|f| Import::new(own, f));
+        let mut here = |e| import.as_mut().map_or(e, |i| i.expr(e));
+        out.numbers.extend(made.iter().map(|k| Numbers {
+            sizes: k.sizes.iter().map(|p| here(p.value)).collect(),
+            units: here(k.units),
+            cost_per_unit: here(k.cost_per_unit),
+            scratch_bytes: k.scratch_bytes.map(&mut here),
+        }));
+        out.distinct.extend(made);
+        let fork = fork.map(Mutex::new);
+        out.parts.push(Part { kernels, fork });
+    }
+    // From the buffers of a form to those that its kernel takes.
+    let mut places: Vec<Vec<usize>> = Vec::with_capacity(out.distinct.len());
+    for (k, form) in out.distinct.iter().zip(&forms.buffers) {
+        let place = |b: BufId| form.iter().position(|x| *x == b);
+        let all: Option<Vec<usize>> = k.arguments().map(|(_, b)| place(b.buf)).collect();
+        places.push(all.ok_or_else(|| {
+            Error::internal("a kernel takes a buffer that its step does not touch")
+        })?);
+    }
+    for i in out.load_steps.iter_mut().chain(&mut out.steps) {
+        let places = &places[i.kernel as usize];
+        i.buffers = places.iter().map(|p| i.buffers[*p]).collect();
+    }
+    Ok(out)
+}
+
+/// The distinct forms of steps.
+#[derive(Default)]
+struct Forms<'a> {
+    known: FxHashMap<Vec<u64>, u32>,
+    /// The first step of each, and its buffers by order of appearance.
+    steps: Vec<&'a Step>,
+    buffers: Vec<Vec<BufId>>,
+}
+
+impl<'a> Forms<'a> {
+    /// The number of a step's form, and the buffers of the step by order of appearance.
+    fn instance(&mut self, plan: &Plan, step: &'a Step) -> Instance {
+        let form = same::form(&plan.loops, step);
+        let next = self.steps.len() as u32;
+        let kernel = *self.known.entry(form.words).or_insert(next);
+        if kernel == next {
+            self.steps.push(step);
+            self.buffers.push(form.buffers.clone());
+        }
+        Instance {
+            kernel,
+            buffers: form.buffers,
+        }
+    }
 }
 
 /// The distinct kernels as text.
-pub fn show(plan: &Plan, kernels: &Kernels) -> String {
-    inrush_kernel::text::print_all(&plan.loops.exprs, &kernels.distinct)
+pub fn show(plan: &Plan, kernels: &Kernels, caps: &Caps) -> String {
+    let exprs = &plan.loops.exprs;
+    if kernels.parts.len() == 1 {
+        return inrush_kernel::text::print_all(exprs, &kernels.distinct);
+    }
+    // Kernels of one arena are printed with one list of symbols.
+    match tile(plan, caps, 1) {
+        Ok(all) => inrush_kernel::text::print_all(exprs, &all.distinct),
+        Err(e) => e.to_string(),
+    }
 }
 
 /// Stage emit: C source, equal functions once.
 pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
+    let emit = |exprs: &Exprs, part: &Part| -> Result<Vec<Function>> {
+        let mut writer = inrush_c::Writer::new(caps);
+        let all = kernels.distinct[part.kernels.clone()].iter();
+        all.map(|k| writer.function(exprs, k)).collect()
+    };
+    let parts = &kernels.parts;
+    let rest = parts[1..]
+        .iter()
+        .filter_map(|p| Some((p.fork.as_ref()?, p)));
+    let emitted = side_by_side(
+        || emit(&plan.loops.exprs, &parts[0]),
+        rest.collect(),
+        |(fork, part)| emit(&fork.lock().unwrap_or_else(PoisonError::into_inner), part),
+    );
     let mut functions: Vec<Function> = Vec::new();
     let mut by_name: FxHashMap<String, u32> = FxHashMap::default();
     let mut of_kernel = Vec::with_capacity(kernels.distinct.len());
-    let mut writer = inrush_c::Writer::new(caps);
-    for kernel in &kernels.distinct {
-        let function = writer.function(&plan.loops.exprs, kernel)?;
-        let next = functions.len() as u32;
-        let at = *by_name.entry(function.name.clone()).or_insert_with(|| {
-            functions.push(function);
-            next
-        });
-        of_kernel.push(at);
+    for part in emitted {
+        for function in part? {
+            let next = functions.len() as u32;
+            let at = *by_name.entry(function.name.clone()).or_insert_with(|| {
+                functions.push(function);
+                next
+            });
+            of_kernel.push(at);
+        }
     }
     Ok(Functions {
         functions,

@@ -104,9 +104,9 @@ impl Tiler<'_, '_> {
         match step {
             Step::Kernel(g) => {
                 let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
-                block_with(loops, axes, bodies, locals, &self.context, &choose)
+                block_with(loops.tables(), axes, bodies, locals, &self.context, &choose)
             }
-            Step::Contraction(c) => block_contraction(loops, c, &self.context),
+            Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context),
         }
     }
 
@@ -184,7 +184,7 @@ pub fn tile(
     let regions = plan.regions();
     let units = (caps.gpu.as_ref()).map_or(1, |g| g.multiprocessors as i64);
     let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
-    let launches = together(&plan.loops, &tiler.pieces(&steps), &overlap, units);
+    let launches = together(plan.loops.tables(), &tiler.pieces(&steps), &overlap, units);
     for group in &launches {
         // Flat parts of one size of tile can share their code.
         let flat: Vec<(usize, Tile)> = (group.iter())

@@ -71,6 +71,8 @@ pub struct Options {
     pub sched: inrush_sched::Options,
     /// Number of translation units that the kernels are spread over, so that they compile side by side.
     pub pieces: usize,
+    /// Number of threads that stages may use; 0 counts as 1. What comes out does not depend on it.
+    pub threads: usize,
     /// A broken invariant is an error even where calling the operators would do instead.
     pub strict: bool,
     /// How kernels for GPUs name the elements of strided tiles.
@@ -166,7 +168,7 @@ impl Run<'_> {
         };
         let (program, code, retile) = match caps.gpu {
             None => {
-                let (program, code) = self.c(&guards, &signature, &plan, caps)?;
+                let (program, code) = self.c(&guards, &signature, &plan, caps, options.threads)?;
                 (program, code, None)
             }
             Some(_) => self.gpu(&guards, &signature, &plan, caps, options)?,
@@ -256,11 +258,12 @@ impl Run<'_> {
         signature: &Signature,
         plan: &Plan,
         caps: &Caps,
+        threads: usize,
     ) -> Result<(Program, Code)> {
         let kernels = self.stage(
             "tile",
-            || functions::tile(plan, caps),
-            |k| functions::show(plan, k),
+            || functions::tile(plan, caps, threads),
+            |k| functions::show(plan, k, caps),
         )?;
         let emitted = self.stage(
             "emit",

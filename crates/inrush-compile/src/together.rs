@@ -34,7 +34,7 @@ pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group> = Vec::new();
     for (at, (step, e)) in plan.steps.iter().zip(&kernels.steps).enumerate() {
         let open = matches!(step, Step::Kernel(_));
-        let k = &kernels.distinct[e.kernel as usize];
+        let k = &kernels.numbers[e.kernel as usize];
         let work = exprs
             .hint(k.units)
             .saturating_mul(exprs.hint(k.cost_per_unit));

@@ -333,10 +333,9 @@ impl<'a> Wrap<'a> {
         let kernel = e.kernel;
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
         let origins = self.origins(std::iter::once(s));
-        let k = &kernels.distinct[kernel as usize];
         let c = match s {
             Step::Kernel(_) => {
-                let common = self.launch(kernel, k)?;
+                let common = self.launch(kernel, kernels)?;
                 return Ok(program::Step::Launch(program::Launch {
                     kernel,
                     buffers,
@@ -362,8 +361,7 @@ impl<'a> Wrap<'a> {
                 ..made.clone()
             }));
         }
-        let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
-        let sizes = self.sizes.all(&values)?;
+        let sizes = self.sizes.all(&kernels.numbers[kernel as usize].sizes)?;
         let made = self.contraction(c, kernel, buffers, sizes, origins)?;
         let known = self.contractions.entry(kernel).or_default();
         if known.len() < REMEMBERED {
@@ -378,17 +376,17 @@ impl<'a> Wrap<'a> {
     }
 
     /// What launches of a kernel have in common.
-    fn launch(&mut self, kernel: u32, k: &Kernel) -> Result<Common> {
+    fn launch(&mut self, kernel: u32, kernels: &Kernels) -> Result<Common> {
         if let Some(known) = &self.launches[kernel as usize] {
             return Ok(known.clone());
         }
-        let values: Vec<Expr> = k.sizes.iter().map(|p| p.value).collect();
+        let k = &kernels.numbers[kernel as usize];
         let common = Common {
-            sizes: self.sizes.all(&values)?,
+            sizes: self.sizes.all(&k.sizes)?,
             units: self.sizes.of(k.units)?,
             unit_cost: self.sizes.of(k.cost_per_unit)?,
             scratch_bytes: self.optional(k.scratch_bytes)?,
-            serial: collides(&k.body),
+            serial: collides(&kernels.distinct[kernel as usize].body),
         };
         self.launches[kernel as usize] = Some(common.clone());
         Ok(common)

@@ -11,6 +11,7 @@ mod decl;
 mod divide;
 mod eval;
 mod extreme;
+mod fork;
 mod order;
 mod prove;
 mod range;
@@ -26,6 +27,7 @@ use std::cell::RefCell;
 use std::hash::BuildHasher;
 
 pub(crate) use eval::floor_div;
+pub use fork::Import;
 pub use range::Range;
 pub use rules::Rule;
 pub use subst::{Coefficients, SymMap};
@@ -131,6 +133,8 @@ struct Inner {
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
     /// Number of values beyond `i64` so far.
     saturated: i64,
+    /// Numbers of expressions and symbols that a fork has in common with what it was forked from.
+    common: (usize, usize),
 }
 
 /// Positions of index symbols that have a place of their own.
@@ -430,6 +434,7 @@ impl Clone for Exprs {
                 far: i.far.clone(),
                 memo: i.memo.clone(),
                 saturated: i.saturated,
+                common: i.common,
             }),
         }
     }

@@ -293,10 +293,16 @@ impl Program {
                 let plan = self.plan(caps)?;
                 let steps = plan.load_steps.iter().chain(&plan.steps);
                 let one = |step: &Step| match step {
-                    Step::Kernel(g) => {
-                        inrush_kernel::tile(&plan.loops, &g.axes, &g.bodies, &g.locals, caps)
+                    Step::Kernel(g) => inrush_kernel::tile(
+                        plan.loops.tables(),
+                        &g.axes,
+                        &g.bodies,
+                        &g.locals,
+                        caps,
+                    ),
+                    Step::Contraction(c) => {
+                        inrush_kernel::tile_epilogue(plan.loops.tables(), c, caps)
                     }
-                    Step::Contraction(c) => inrush_kernel::tile_epilogue(&plan.loops, c, caps),
                 };
                 let kernels: Result<Vec<Kernel>> = steps.map(one).collect();
                 let kernels = kernels.map_err(|e| e.in_stage("tile"))?;

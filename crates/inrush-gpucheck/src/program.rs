@@ -155,10 +155,15 @@ impl Writer {
         for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
             let one = |t: Tile| choose(k, t);
             let made: Result<Block> = match step {
-                Step::Kernel(g) => {
-                    block_with(&plan.loops, &g.axes, &g.bodies, &g.locals, &context, &one)
-                }
-                Step::Contraction(c) => block_contraction(&plan.loops, c, &context),
+                Step::Kernel(g) => block_with(
+                    plan.loops.tables(),
+                    &g.axes,
+                    &g.bodies,
+                    &g.locals,
+                    &context,
+                    &one,
+                ),
+                Step::Contraction(c) => block_contraction(plan.loops.tables(), c, &context),
             };
             match made.map_err(|e| e.in_stage("tile")) {
                 Ok(b) => blocks.push(b),
@@ -176,7 +181,7 @@ impl Writer {
                 let regions = plan.regions();
                 let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
                 let units = caps.gpu.as_ref().map_or(1, |g| g.multiprocessors as i64);
-                together(&plan.loops, &pieces, &overlap, units)
+                together(plan.loops.tables(), &pieces, &overlap, units)
             }
             false => (0..pieces.len()).map(|k| vec![k]).collect(),
         };

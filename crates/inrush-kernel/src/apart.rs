@@ -16,7 +16,7 @@ pub(crate) fn apart(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
         if !alone || b.values.iter().any(|v| read(&v.def)) {
             return Vec::new();
         }
-        let told = told_by(&b.loops.exprs, offset);
+        let told = told_by(b.tables.exprs, offset);
         out.retain(|s| told.contains(s));
     }
     out

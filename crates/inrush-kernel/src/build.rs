@@ -7,7 +7,7 @@ use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_loops::{self as loops, Axis, Body, BufId, Loops, Stmt, StmtId, StoreMode};
+use inrush_loops::{self as loops, Axis, Body, BufId, Stmt, StmtId, StoreMode, Tables};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::LazyCell;
@@ -49,7 +49,7 @@ pub(crate) enum Reuse {
 }
 
 pub(crate) struct Builder<'a> {
-    pub loops: &'a Loops,
+    pub tables: Tables<'a>,
     reuse: Reuse,
     pub values: Vec<Value>,
     pub infos: Vec<Info>,
@@ -78,10 +78,10 @@ impl<'a> Builder<'a> {
     }
 
     pub fn with(flat: &Flat<'a>, locals: &[BufId], reuse: Reuse) -> Result<Builder<'a>> {
-        let loops = flat.loops;
+        let tables = flat.tables;
         let stmts = flat.bodies.iter().map(|b| b.stmts.len()).sum();
         let mut b = Builder {
-            loops,
+            tables,
             reuse,
             values: Vec::with_capacity(stmts),
             infos: Vec::with_capacity(stmts),
@@ -105,7 +105,7 @@ impl<'a> Builder<'a> {
         }
         for body in &flat.bodies {
             b.stored
-                .extend(body.writes().into_iter().map(|w| loops.storage(w)));
+                .extend(body.writes().into_iter().map(|w| tables.storage(w)));
         }
         for body in &flat.bodies {
             b.body(body)?;
@@ -114,7 +114,7 @@ impl<'a> Builder<'a> {
     }
 
     fn exprs(&self) -> &'a Exprs {
-        &self.loops.exprs
+        self.tables.exprs
     }
 
     fn axis_bit(&mut self, axis: &Axis) -> Result<()> {
@@ -132,10 +132,10 @@ impl<'a> Builder<'a> {
     fn buffer(&mut self, buf: BufId, writes: bool) -> KBufId {
         let local = self.locals.contains(&buf);
         let id = *self.by_buf.entry(buf).or_insert_with(|| {
-            let buffer = &self.loops.buffers[buf.index()];
+            let buffer = &self.tables.buffers[buf.index()];
             let role = if local {
                 BufRole::Local {
-                    len: self.loops.exprs.product(buffer.sizes.iter().copied()),
+                    len: self.tables.exprs.product(buffer.sizes.iter().copied()),
                     per_lane: false,
                 }
             } else if writes {
@@ -159,7 +159,7 @@ impl<'a> Builder<'a> {
     }
 
     fn storage_of(&self, buf: KBufId) -> BufId {
-        self.loops.storage(self.buffers[buf.index()].buf)
+        self.tables.storage(self.buffers[buf.index()].buf)
     }
 
     /// Places one body: into an earlier nest where that is right, else into a new one.
@@ -196,7 +196,7 @@ impl<'a> Builder<'a> {
     /// The latest nest whose loops this body may share, and how its axes are called there.
     fn find_nest(&self, body: &Body, own: &[Axis], outer: usize) -> Option<(usize, SymMap)> {
         let exprs = self.exprs();
-        let storage = |b: BufId| self.loops.storage(b);
+        let storage = |b: BufId| self.tables.storage(b);
         let scan = |s: &Stmt| matches!(s, Stmt::Scan { .. });
         for at in (0..self.nests.len()).rev() {
             let nest = &self.nests[at];
@@ -486,7 +486,7 @@ impl Lowering<'_, '_> {
         mask: Option<StmtId>,
         fill: Scalar,
     ) -> Result<ValId> {
-        let dtype = self.b.loops.buffers[buf.index()].dtype;
+        let dtype = self.b.tables.buffers[buf.index()].dtype;
         let mask = match self.mask(mask)? {
             Ok(m) => m,
             Err(()) => return Ok(self.b.constant(fill, dtype.compute())),

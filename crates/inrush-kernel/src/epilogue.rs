@@ -7,13 +7,13 @@ use crate::tile::{GroupLoop, Placer, finish, liveness, origins};
 use crate::{Kernel, Kind, Range, Role};
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::SymMap;
-use inrush_loops::{Axis, Contraction, Loops};
+use inrush_loops::{Axis, Contraction, Tables};
 
 /// Makes the kernel that turns tiles of sums into what the epilogue stores. Axes of each kind become one linear index.
-pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> Result<Kernel> {
+pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> Result<Kernel> {
     let c = contraction;
     let axes: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.n)).copied().collect();
-    let mut flat = Flat::new(loops, &axes, std::slice::from_ref(&c.epilogue))?;
+    let mut flat = Flat::new(tables, &axes, std::slice::from_ref(&c.epilogue))?;
     let linear = [
         linearize(&mut flat, &c.batch),
         linearize(&mut flat, &c.m),
@@ -61,7 +61,7 @@ pub fn tile_epilogue(loops: &Loops, contraction: &Contraction, caps: &Caps) -> R
         m: m.sym,
         n: n.sym,
     };
-    let one = loops.exprs.int(1);
+    let one = tables.exprs.int(1);
     finish(builder, tree, kind, origins, one, choice)
 }
 

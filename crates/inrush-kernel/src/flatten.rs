@@ -3,7 +3,7 @@
 
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, SymMap};
-use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
+use inrush_loops::{Axis, Body, BufId, Stmt, Tables};
 use smallvec::smallvec;
 
 /// Index symbols that this crate makes count from here: no axis of a body has such a position.
@@ -11,7 +11,7 @@ const FIRST_POSITION: u32 = 1 << 16;
 
 /// A group in flat form: the first `shared` axes of every body are the group's.
 pub(crate) struct Flat<'a> {
-    pub loops: &'a Loops,
+    pub tables: Tables<'a>,
     pub shared: Vec<Axis>,
     pub bodies: Vec<Body>,
     next: u32,
@@ -19,9 +19,9 @@ pub(crate) struct Flat<'a> {
 
 impl<'a> Flat<'a> {
     /// `axes` must lead the axes of every body.
-    pub fn new(loops: &'a Loops, axes: &[Axis], bodies: &[Body]) -> Result<Flat<'a>> {
+    pub fn new(tables: Tables<'a>, axes: &[Axis], bodies: &[Body]) -> Result<Flat<'a>> {
         let mut flat = Flat {
-            loops,
+            tables,
             shared: axes.to_vec(),
             bodies: Vec::with_capacity(bodies.len()),
             next: FIRST_POSITION,
@@ -38,7 +38,7 @@ impl<'a> Flat<'a> {
             let mut body = body.clone();
             for stmt in &mut body.stmts {
                 if let Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } = stmt {
-                    *coords = smallvec![offset(loops, *buf, coords)?];
+                    *coords = smallvec![offset(tables, *buf, coords)?];
                 }
             }
             flat.bodies.push(body);
@@ -47,7 +47,7 @@ impl<'a> Flat<'a> {
     }
 
     pub fn exprs(&self) -> &'a Exprs {
-        &self.loops.exprs
+        self.tables.exprs
     }
 
     /// A new index symbol.
@@ -176,9 +176,9 @@ fn pairs(axes: &[Axis]) -> impl Iterator<Item = (Axis, Axis)> {
 }
 
 /// Element offset of an access.
-fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Result<Expr> {
-    let exprs = &loops.exprs;
-    let buffer = &loops.buffers[buf.index()];
+fn offset(tables: Tables, buf: BufId, coords: &[Expr]) -> Result<Expr> {
+    let exprs = tables.exprs;
+    let buffer = &tables.buffers[buf.index()];
     if coords.len() != buffer.sizes.len() {
         return Err(Error::internal(format!(
             "an access of `{}` has {} coordinates for {} dimensions",

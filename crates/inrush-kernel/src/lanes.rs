@@ -173,7 +173,7 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
 /// The axis along which loads are contiguous that lanes over `lane` would gather: its tiles are to be transposed. Only where
 /// all work of the group is at the points of its own axes.
 pub(crate) fn transposed(b: &Builder, live: &Live, shared: &[Axis], lane: &Axis) -> Option<Axis> {
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     if b.nests.iter().any(|n| !n.axes.is_empty()) || exprs.hint(lane.size) < 4 {
         return None;
     }
@@ -195,7 +195,7 @@ pub(crate) fn transposed(b: &Builder, live: &Live, shared: &[Axis], lane: &Axis)
 
 /// Strided over `lane` and contiguous along `axis`.
 fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     axis.sym != lane.sym
         && b.expr_values(offset).is_empty()
         && exprs
@@ -208,7 +208,7 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations. `shared` are the group's axes if
 /// `axis` is one of them.
 fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f64 {
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     let bit = b.bits[&axis.sym];
     let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
     // Locals of a group that runs inside the lanes hold whole vectors.
@@ -304,7 +304,7 @@ fn own_axis(
     caps: &Caps,
 ) -> Option<OwnAxis> {
     let nest: &Nest = &b.nests[at];
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());
     let mut best: Option<OwnAxis> = None;
     for (i, axis) in nest.axes.iter().enumerate() {
@@ -331,7 +331,7 @@ pub(crate) fn choose(
     shared: &[Axis],
     caps: &Caps,
 ) -> (Lanes, Vec<Option<OwnAxis>>) {
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     let kinds = kinds(b, live);
     let axes: Vec<Option<OwnAxis>> = (0..b.nests.len())
         .map(|n| own_axis(b, live, &kinds, n, caps))

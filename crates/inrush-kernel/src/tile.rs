@@ -9,7 +9,7 @@ use crate::{BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_loops::scalar::OpClass;
-use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
+use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
@@ -24,13 +24,13 @@ const STACK_BYTES: i64 = 32 << 10;
 
 /// Makes a kernel of a fused group: for each point of `axes`, `bodies` in order, with `locals` living within one point.
 pub fn tile(
-    loops: &Loops,
+    tables: Tables,
     axes: &[Axis],
     bodies: &[Body],
     locals: &[BufId],
     caps: &Caps,
 ) -> Result<Kernel> {
-    let mut flat = Flat::new(loops, axes, bodies)?;
+    let mut flat = Flat::new(tables, axes, bodies)?;
     if let [body] = flat.bodies.as_slice() {
         // A lone body keeps nothing between its points: all its parallel axes may be shared out.
         flat.shared = body.axes[..body.outer].to_vec();
@@ -40,7 +40,7 @@ pub fn tile(
     let builder = Builder::new(&flat, locals)?;
     let live = liveness(&builder);
     let (choice, own) = lanes::choose(&builder, &live, &flat.shared, caps);
-    let exprs = &loops.exprs;
+    let exprs = tables.exprs;
 
     // Work of one point of the group, in points of its nests.
     let point: i64 = builder
@@ -608,9 +608,9 @@ pub(crate) fn finish(
     units: Expr,
     choice: Lanes,
 ) -> Result<Kernel> {
-    let exprs = &b.loops.exprs;
+    let exprs = b.tables.exprs;
     let mut kernel = Kernel {
-        name: name(b.loops, &origins),
+        name: name(b.tables, &origins),
         origins,
         kind,
         buffers: b.buffers,
@@ -650,7 +650,7 @@ pub(crate) fn finish(
     for buf in &mut kernel.buffers {
         let size = buf.dtype.size() as i64;
         if grid && buf.role == BufRole::Out {
-            let sizes = &b.loops.buffer(buf.buf).sizes;
+            let sizes = &b.tables.buffer(buf.buf).sizes;
             let total = sizes
                 .iter()
                 .fold(size, |p, s| p.saturating_mul(exprs.hint(*s)));
@@ -676,10 +676,10 @@ pub(crate) fn finish(
 const WORDS: usize = 6;
 
 /// A title from the operators: `add_gelu_mul`.
-pub(crate) fn name(loops: &Loops, origins: &[OriginId]) -> String {
+pub(crate) fn name(tables: Tables, origins: &[OriginId]) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for o in origins {
-        let Some(origin) = loops.origins.get(o.index()) else {
+        let Some(origin) = tables.origins.get(o.index()) else {
             continue;
         };
         let op = origin.op.strip_prefix("aten.").unwrap_or(&origin.op);

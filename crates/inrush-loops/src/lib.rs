@@ -51,6 +51,15 @@ pub struct Loops {
     pub num_inputs: usize,
 }
 
+/// What bodies refer to by number. The arena may be a fork of the one that the rest belongs to, so that threads can share
+/// the rest.
+#[derive(Copy, Clone)]
+pub struct Tables<'a> {
+    pub exprs: &'a Exprs,
+    pub buffers: &'a [Buffer],
+    pub origins: &'a [Origin],
+}
+
 /// The operator that a body was lowered from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {

@@ -508,18 +508,38 @@ impl Node {
     }
 }
 
-impl Loops {
-    pub fn buffer(&self, b: BufId) -> &Buffer {
+impl<'a> Tables<'a> {
+    pub fn buffer(self, b: BufId) -> &'a Buffer {
         &self.buffers[b.index()]
     }
 
     /// The buffer whose storage `b` shares: itself unless it is an alias.
-    pub fn storage(&self, mut b: BufId) -> BufId {
+    pub fn storage(self, mut b: BufId) -> BufId {
         // An alias refers to an earlier buffer (the verifier says so), so this ends.
         while let BufferKind::Alias { of } = self.buffer(b).kind {
             b = of;
         }
         b
+    }
+}
+
+impl Loops {
+    /// What the nodes refer to by number.
+    pub fn tables(&self) -> Tables<'_> {
+        Tables {
+            exprs: &self.exprs,
+            buffers: &self.buffers,
+            origins: &self.origins,
+        }
+    }
+
+    pub fn buffer(&self, b: BufId) -> &Buffer {
+        &self.buffers[b.index()]
+    }
+
+    /// [`Tables::storage`].
+    pub fn storage(&self, b: BufId) -> BufId {
+        self.tables().storage(b)
     }
 
     /// Bytes of distinct elements that an access touches at the hints: the extents of the indices that occur in it,

@@ -210,10 +210,10 @@ pub fn compile(
         Some((caps, _)) => caps.clone(),
         None => caps(pool.threads()),
     };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
-        pieces: std::thread::available_parallelism()
-            .map_or(1, |n| n.get())
-            .min(8),
+        pieces: threads.min(8),
+        threads: threads.min(8),
         strict: settings.strict,
         pointers: settings.pointers,
         retile: settings.tune == Tune::AtCall && watch.tuner.is_some(),

@@ -45,6 +45,7 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     model.weights.check()?;
     let options = Options {
         pieces: threads.min(8),
+        threads: threads.min(8),
         ..Options::default()
     };
     let graph = std::mem::take(&mut model.graph);

@@ -348,7 +348,8 @@ fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, S
     let mut tasks = Vec::new();
     let say = |e: inrush_base::Error| e.to_string();
     let group = |axes: &[Axis], bodies: &[Body], locals: &[BufId]| -> Result<Task, String> {
-        let kernel = inrush_kernel::tile(loops, axes, bodies, locals, caps).map_err(say)?;
+        let kernel =
+            inrush_kernel::tile(loops.tables(), axes, bodies, locals, caps).map_err(say)?;
         if let Err(e) = inrush_kernel::verify(&loops.exprs, &kernel) {
             return Err(format!(
                 "{e}\n{}",
@@ -366,7 +367,8 @@ fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, S
                         tasks.push(group(&b.axes[..b.outer], std::slice::from_ref(b), &[])?)
                     }
                     Node::Contraction(c) => {
-                        let kernel = inrush_kernel::tile_epilogue(loops, c, caps).map_err(say)?;
+                        let kernel =
+                            inrush_kernel::tile_epilogue(loops.tables(), c, caps).map_err(say)?;
                         inrush_kernel::verify(&loops.exprs, &kernel).map_err(say)?;
                         let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
                         tasks.push(Task::Tile(c.clone(), kernel, f));

@@ -22,7 +22,7 @@ impl Strides {
                 let syms = ex.free_syms(offset);
                 let used: Vec<&Axis> = body.axes.iter().filter(|a| syms.contains(&a.sym)).collect();
                 let points: f64 = used.iter().map(|a| ex.hint(a.size).max(1) as f64).product();
-                let size = flat.loops.buffers[buf.index()].dtype.size() as f64;
+                let size = flat.tables.buffers[buf.index()].dtype.size() as f64;
                 for a in used {
                     if step(flat, offset, a) == Some(1) {
                         match bytes.iter_mut().find(|(x, _)| x == a) {

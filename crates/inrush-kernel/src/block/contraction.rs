@@ -9,11 +9,11 @@ use crate::flatten::Flat;
 use crate::tile::origins;
 use crate::{BufRole, KBufId, KernelBuf};
 use inrush_base::{Error, Result, Scalar};
-use inrush_loops::{Access, Axis, Body, BufId, Contraction, Loops, Stmt};
+use inrush_loops::{Access, Axis, Body, BufId, Contraction, Stmt, Tables};
 
 /// Makes the block program of a contraction.
-pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> Result<Block> {
-    let ex = &loops.exprs;
+pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> Result<Block> {
+    let ex = tables.exprs;
     let Some(gpu) = &context.caps.gpu else {
         return Err(Error::internal("block programs are for GPUs"));
     };
@@ -36,7 +36,7 @@ pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> R
         operand(&c.a, outer.len()),
         operand(&c.b, outer.len()),
     ];
-    let mut flat = Flat::new(loops, &outer, &bodies)?;
+    let mut flat = Flat::new(tables, &outer, &bodies)?;
     let every = |_: usize| true;
     let unit = |flat: &mut Flat, axes: &[Axis]| -> Axis {
         match axes {
@@ -60,8 +60,8 @@ pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> R
     flat.bodies.truncate(1);
 
     let types = (
-        loops.buffers[a.0.index()].dtype,
-        loops.buffers[b.0.index()].dtype,
+        tables.buffers[a.0.index()].dtype,
+        tables.buffers[b.0.index()].dtype,
     );
     if types.0 != types.1 || !types.0.is_float() {
         return Err(Error::unsupported(format!(
@@ -113,7 +113,7 @@ pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> R
         context,
     )?;
     let mut operand = |(buf, offset): (BufId, inrush_expr::Expr)| Operand {
-        buf: argument(loops, &mut block, buf),
+        buf: argument(tables, &mut block, buf),
         offset,
     };
     block.product = Some(Product {
@@ -132,7 +132,7 @@ pub fn block_contraction(loops: &Loops, c: &Contraction, context: &Context) -> R
 }
 
 /// The argument for a buffer that the product reads.
-fn argument(loops: &Loops, block: &mut Block, buf: BufId) -> KBufId {
+fn argument(tables: Tables, block: &mut Block, buf: BufId) -> KBufId {
     let at = block.buffers.iter().position(|b| b.buf == buf);
     if let Some(at) = at {
         let role = &mut block.buffers[at].role;
@@ -143,7 +143,7 @@ fn argument(loops: &Loops, block: &mut Block, buf: BufId) -> KBufId {
     }
     block.buffers.push(KernelBuf {
         buf,
-        dtype: loops.buffers[buf.index()].dtype,
+        dtype: tables.buffers[buf.index()].dtype,
         role: BufRole::In,
     });
     KBufId::from_index(block.buffers.len() - 1)

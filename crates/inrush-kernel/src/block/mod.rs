@@ -17,7 +17,7 @@ mod together;
 use crate::{Acc, AccId, Check, KBufId, KernelBuf, Param, ValId, Value};
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_expr::{Expr, Sym};
-use inrush_loops::{Axis, Body, BufId, Loops, OriginId, StoreMode};
+use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
 pub use contraction::block_contraction;
 pub use together::{Piece, together};
@@ -305,21 +305,21 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub(crate) fn storage(&self, loops: &Loops, buf: BufId) -> BufId {
-        let b = loops.storage(buf);
+    pub(crate) fn storage(&self, tables: Tables, buf: BufId) -> BufId {
+        let b = tables.storage(buf);
         self.storage.get(b.index()).copied().unwrap_or(b)
     }
 }
 
 /// Makes a block program of a fused group: for each point of `axes`, `bodies` in order.
 pub fn block(
-    loops: &Loops,
+    tables: Tables,
     axes: &[Axis],
     bodies: &[Body],
     locals: &[BufId],
     context: &Context,
 ) -> Result<Block> {
-    block_with(loops, axes, bodies, locals, context, &|t| t)
+    block_with(tables, axes, bodies, locals, context, &|t| t)
 }
 
 /// [`block`] with the last word on the tile: `choose` gets what the rules say.
@@ -327,7 +327,7 @@ pub fn block(
 /// # Errors
 /// Also a tile that does not fit.
 pub fn block_with(
-    loops: &Loops,
+    tables: Tables,
     axes: &[Axis],
     bodies: &[Body],
     locals: &[BufId],
@@ -337,7 +337,7 @@ pub fn block_with(
     if context.caps.gpu.is_none() {
         return Err(Error::internal("block programs are for GPUs"));
     }
-    plan::group(loops, axes, bodies, locals, context, choose)
+    plan::group(tables, axes, bodies, locals, context, choose)
 }
 
 impl Block {

@@ -74,7 +74,7 @@ impl<'p, 'a> Placer<'p, 'a> {
 
     /// Dimensions of an expression.
     pub fn expr_shape(&self, e: Expr) -> u32 {
-        let ex = &self.b.loops.exprs;
+        let ex = self.b.tables.exprs;
         ex.free_syms(e).iter().fold(0, |m, s| {
             m | self.dims.get(s).copied().unwrap_or(0)
                 | (self.b.indirect.get(s)).map_or(0, |v| self.shapes[v.index()])
@@ -235,7 +235,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     fn storage(&self, buf: KBufId) -> BufId {
-        (self.context).storage(self.b.loops, self.b.buffers[buf.index()].buf)
+        (self.context).storage(self.b.tables, self.b.buffers[buf.index()].buf)
     }
 
     /// A store must not overtake other threads' loads of the same bytes.

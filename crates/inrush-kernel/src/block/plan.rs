@@ -13,7 +13,7 @@ use crate::tile::{liveness, name, origins};
 use crate::{BufRole, Def, Param};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Axis, Body, BufId, Loops, Stmt};
+use inrush_loops::{Axis, Body, BufId, Stmt, Tables};
 use rustc_hash::FxHashMap;
 
 /// Longest row that a program holds whole.
@@ -41,15 +41,15 @@ struct Work {
 }
 
 pub(crate) fn group(
-    loops: &Loops,
+    tables: Tables,
     shared: &[Axis],
     bodies: &[Body],
     locals: &[BufId],
     context: &Context,
     choose: &dyn Fn(Tile) -> Tile,
 ) -> Result<Block> {
-    let ex = &loops.exprs;
-    let mut flat = Flat::new(loops, shared, bodies)?;
+    let ex = tables.exprs;
+    let mut flat = Flat::new(tables, shared, bodies)?;
     axes::share_all(&mut flat);
     flat.drop_unit_axes();
     flat.join_axes();
@@ -174,8 +174,8 @@ pub(crate) fn finish(
     warps: u32,
     context: &Context,
 ) -> Result<Block> {
-    let loops = builder.loops;
-    let ex = &loops.exprs;
+    let tables = builder.tables;
+    let ex = tables.exprs;
     let live = liveness(builder);
     let mut bits: FxHashMap<Sym, u32> = FxHashMap::default();
     let (mut streamed, mut own, mut grid) = (0, 0, 0);
@@ -201,7 +201,7 @@ pub(crate) fn finish(
             .map(|d| ex.ceildiv(d.extent, ex.int(d.block))),
     );
     let mut block = Block {
-        name: name(loops, &origins),
+        name: name(tables, &origins),
         origins,
         dims,
         programs,
@@ -289,7 +289,7 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                     if locals.contains(buf) || !along {
                         continue;
                     }
-                    let size = flat.loops.buffers[buf.index()].dtype.size() as i64;
+                    let size = flat.tables.buffers[buf.index()].dtype.size() as i64;
                     out.bytes = out.bytes.max(size);
                     out.aligned &= aligned(ex, body, coords[0], 16 / size);
                     let load = matches!(s, Stmt::Load { .. });

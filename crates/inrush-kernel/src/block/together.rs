@@ -8,7 +8,7 @@ use super::{Block, DimRole};
 use crate::group::group_of;
 use crate::{BufRole, Def};
 use inrush_base::DType;
-use inrush_loops::{BufId, Loops};
+use inrush_loops::{BufId, Tables};
 use std::mem::{Discriminant, discriminant};
 
 /// A launch: a block program with its buffers, by position among those of the block.
@@ -57,7 +57,7 @@ struct Group {
 /// The order in which to launch `pieces`, those of an inner list in one launch. `overlap` tells which buffers may share
 /// bytes, `units` how many programs run side by side at least.
 pub fn together(
-    loops: &Loops,
+    tables: Tables,
     pieces: &[Piece],
     overlap: &dyn Fn(BufId, BufId) -> bool,
     units: i64,
@@ -65,7 +65,7 @@ pub fn together(
     let mut groups: Vec<Group> = Vec::new();
     for (at, p) in pieces.iter().enumerate() {
         let block = p.block;
-        let programs = (loops.exprs.as_int(block.programs))
+        let programs = (tables.exprs.as_int(block.programs))
             .filter(|_| block.sizes.is_empty() && block.product.is_none());
         let Some(programs) = programs else {
             groups.push(Group {

@@ -1,0 +1,99 @@
+//! Work that is shared out among threads.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Cuts a list into runs of about equal weight, one for each thread; fewer where a run would weigh less than `least`.
+pub fn shares(weights: &[usize], threads: usize, least: usize) -> Vec<Range<usize>> {
+    let total: usize = weights.iter().sum();
+    let count = (total / least.max(1)).min(threads).max(1);
+    let mut out = Vec::with_capacity(count);
+    let (mut start, mut seen) = (0, 0);
+    for (k, w) in weights.iter().enumerate() {
+        seen += w;
+        if seen * count >= total * (out.len() + 1) && out.len() + 1 < count {
+            out.push(start..k + 1);
+            start = k + 1;
+        }
+    }
+    out.push(start..weights.len());
+    out
+}
+
+/// Does `first` on this thread and `work` for each of `rest` on others (on this one where the system gives no more threads);
+/// results in that order.
+pub fn side_by_side<P: Send, R: Send>(
+    first: impl FnOnce() -> R,
+    rest: Vec<P>,
+    work: impl Fn(P) -> R + Sync,
+) -> Vec<R> {
+    let count = rest.len();
+    let done: Vec<Mutex<Option<R>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    let queue = Mutex::new(rest.into_iter().enumerate());
+    let drain = || {
+        loop {
+            let next = lock(&queue).next();
+            let Some((k, part)) = next else { return };
+            let result = work(part);
+            *lock(&done[k]) = Some(result);
+        }
+    };
+    let mut out = Vec::with_capacity(count + 1);
+    std::thread::scope(|s| {
+        for _ in 0..count {
+            if std::thread::Builder::new().spawn_scoped(s, drain).is_err() {
+                break;
+            }
+        }
+        out.push(first());
+        drain();
+    });
+    let rest = done.into_iter().map(|d| {
+        let result = d.into_inner().unwrap_or_else(PoisonError::into_inner);
+        result.expect("the queue is empty, and no thread panicked")
+    });
+    out.extend(rest);
+    out
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_about_equal_weight() {
+        assert_eq!(shares(&[1; 8], 2, 1), [0..4, 4..8]);
+        assert_eq!(shares(&[5, 1, 1, 1, 1, 1], 2, 1), [0..1, 1..6]);
+        assert_eq!(shares(&[1, 1, 9], 3, 1), [0..3, 3..3]);
+        assert_eq!(shares(&[1; 8], 4, 4), [0..4, 4..8]);
+        let one = |weights: &[usize], least| match shares(weights, 4, least).as_slice() {
+            [run] => run.clone(),
+            runs => panic!("{runs:?}"),
+        };
+        assert_eq!(one(&[1; 8], 9), 0..8);
+        assert_eq!(one(&[], 1), 0..0);
+        for threads in 1..9 {
+            let weights: Vec<usize> = (0..100).map(|k| k * 7919 % 13).collect();
+            let runs = shares(&weights, threads, 1);
+            assert_eq!(runs.len(), threads);
+            assert_eq!(runs.iter().flat_map(|r| r.clone()).count(), 100);
+            assert!(runs.windows(2).all(|w| w[0].end == w[1].start));
+            let most = weights.iter().sum::<usize>() / threads + 13;
+            assert!(
+                runs.iter()
+                    .all(|r| weights[r.clone()].iter().sum::<usize>() <= most)
+            );
+        }
+    }
+
+    #[test]
+    fn results_come_in_order() {
+        let got = side_by_side(|| 0, (1..20).collect(), |k: i32| k * k);
+        assert_eq!(got, (0..20).map(|k| k * k).collect::<Vec<_>>());
+        assert_eq!(side_by_side(|| 7, Vec::<i32>::new(), |k| k), [7]);
+    }
+}

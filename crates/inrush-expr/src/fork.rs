@@ -1,0 +1,138 @@
+//! Forks of an arena: threads intern in arenas of their own, and what is to stay is imported into the first.
+
+use crate::{Expr, Exprs, Node, Sym, SymKind};
+use rustc_hash::FxHashMap;
+
+impl Exprs {
+    /// An arena in which everything that this one holds has the same numbers. What either gets later is its own.
+    pub fn fork(&self) -> Exprs {
+        let fork = self.clone();
+        let mut inner = fork.inner.borrow_mut();
+        inner.common = (inner.nodes.len(), inner.syms.len());
+        drop(inner);
+        fork
+    }
+}
+
+/// Brings expressions of a fork into the arena that it was forked from. Canonical order goes by structure, so they are
+/// canonical there too.
+pub struct Import<'a> {
+    to: &'a Exprs,
+    from: &'a Exprs,
+    common: (usize, usize),
+    known: FxHashMap<Expr, Expr>,
+}
+
+impl<'a> Import<'a> {
+    pub fn new(to: &'a Exprs, from: &'a Exprs) -> Import<'a> {
+        let common = from.inner.borrow().common;
+        Import {
+            to,
+            from,
+            common,
+            known: FxHashMap::default(),
+        }
+    }
+
+    /// Whether the fork has nothing of its own, so that its numbers mean the same in both.
+    pub fn is_trivial(&self) -> bool {
+        let inner = self.from.inner.borrow();
+        self.common == (inner.nodes.len(), inner.syms.len())
+    }
+
+    pub fn expr(&mut self, e: Expr) -> Expr {
+        if e.index() < self.common.0 {
+            return e;
+        }
+        if let Some(known) = self.known.get(&e) {
+            return *known;
+        }
+        let node = match self.from.node(e) {
+            Node::Const(v) => Node::Const(v),
+            Node::Sym(s) => Node::Sym(self.sym(s)),
+            Node::Sum { base, terms } => Node::Sum {
+                base,
+                terms: terms.into_iter().map(|(c, t)| (c, self.expr(t))).collect(),
+            },
+            Node::Product(factors) => {
+                Node::Product(factors.into_iter().map(|f| self.expr(f)).collect())
+            }
+            Node::FloorDiv(a, b) => Node::FloorDiv(self.expr(a), self.expr(b)),
+            Node::Mod(a, b) => Node::Mod(self.expr(a), self.expr(b)),
+            Node::Min(a, b) => Node::Min(self.expr(a), self.expr(b)),
+            Node::Max(a, b) => Node::Max(self.expr(a), self.expr(b)),
+        };
+        // Constants are factors only of what stands for values beyond `i64`, no two of which are equal.
+        let unknown = |f: &Expr| self.to.as_int(*f).is_some();
+        let new = match &node {
+            Node::Product(factors) if factors.iter().any(unknown) => self.to.saturated(),
+            _ => self.to.intern(node),
+        };
+        self.known.insert(e, new);
+        new
+    }
+
+    pub fn sym(&mut self, s: Sym) -> Sym {
+        if s.index() < self.common.1 {
+            return s;
+        }
+        let info = self.from.sym_info(s);
+        match info.kind {
+            SymKind::Index { extent } => {
+                let position = info.name.trim_start_matches('i').parse().unwrap_or(0);
+                self.to.index_sym(position, self.expr(extent))
+            }
+            SymKind::Size => self.to.size_sym(&info.name, info.lower, info.upper),
+            SymKind::Unbacked => self.to.unbacked_sym(&info.name, info.lower, info.upper),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_fork_makes_is_found_again() {
+        let ex = Exprs::new();
+        let n = ex.sym_expr(ex.size_sym("s0", 2, 100));
+        let before = ex.add(n, ex.int(1));
+        let fork = ex.fork();
+        // Both go on: the same numbers mean different things now.
+        let (mine, theirs) = (ex.mul(n, ex.int(3)), fork.mul(n, fork.int(5)));
+        assert_eq!(mine, theirs);
+        let i = fork.index(70_000, theirs);
+        let made = fork.modulo(fork.floordiv(fork.add(i, before), n), fork.int(7));
+        let mut import = Import::new(&ex, &fork);
+        assert!(!import.is_trivial());
+        assert_eq!(import.expr(before), before);
+        let here = import.expr(made);
+        assert_eq!(ex.show(here).to_string(), fork.show(made).to_string());
+        let i = ex.index(70_000, ex.mul(n, ex.int(5)));
+        assert_eq!(
+            here,
+            ex.modulo(ex.floordiv(ex.add(i, before), n), ex.int(7))
+        );
+        assert_eq!(ex.range(here), fork.range(made));
+    }
+
+    #[test]
+    fn values_beyond_the_integers_stay_apart() {
+        let ex = Exprs::new();
+        let big = ex.int(i64::MAX);
+        let fork = ex.fork();
+        let (a, b) = (ex.add(big, ex.int(1)), fork.add(big, fork.int(2)));
+        let mut import = Import::new(&ex, &fork);
+        assert_ne!(import.expr(b), a);
+        assert_eq!(import.expr(b), import.expr(b));
+    }
+
+    #[test]
+    fn a_fork_that_made_nothing_is_trivial() {
+        let ex = Exprs::new();
+        ex.int(3);
+        let fork = ex.fork();
+        fork.int(3);
+        assert!(Import::new(&ex, &fork).is_trivial());
+    }
+}
