@@ -162,9 +162,13 @@ impl Run<'_> {
         let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let mut graph = graph;
+        let sched = inrush_sched::Options {
+            threads: options.threads,
+            ..options.sched.clone()
+        };
         let (plan, guards) = match roll::cut(&mut graph) {
-            Some((short, cut)) => self.rolled(graph, short, &cut, caps, &options.sched)?,
-            None => self.straight(graph, caps, &options.sched)?,
+            Some((short, cut)) => self.rolled(graph, short, &cut, caps, &sched)?,
+            None => self.straight(graph, caps, &sched)?,
         };
         let (program, code, retile) = match caps.gpu {
             None => {

@@ -1,7 +1,6 @@
 //! From the members of a fused kernel to its bodies: loops over the same axes become one body, values that a later body
 //! would load are forwarded, results that nobody else reads become locals or vanish.
 
-use inrush_base::Result;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt,
@@ -151,15 +150,14 @@ pub(crate) struct Member<'a> {
     pub shared: &'a [Sym],
 }
 
-/// Forms the kernel. `outside` tells whether a buffer is read after or beside the kernel.
+/// Forms the kernel, still without [`locals`]. `outside` tells whether a buffer is read after or beside the kernel.
 pub(crate) fn group(
-    loops: &mut Loops,
+    ex: &Exprs,
+    buffers: &[Buffer],
     members: &[Member],
     sizes: &[Expr],
     outside: &dyn Fn(BufId) -> bool,
-    options: &Options,
-) -> Result<Group> {
-    let ex = &loops.exprs;
+) -> Group {
     let axes: Vec<Axis> = sizes
         .iter()
         .enumerate()
@@ -172,12 +170,12 @@ pub(crate) fn group(
         .iter()
         .map(|m| rename_shared(ex, m, &axes))
         .collect();
-    let bodies = match pointwise(ex, &loops.buffers, &renamed, &axes) {
+    let bodies = match pointwise(ex, buffers, &renamed, &axes) {
         Some(one) => vec![one],
         None => {
             let mut bodies: Vec<Merged> = Vec::with_capacity(renamed.len());
             for body in renamed {
-                if !merge_into(ex, &loops.buffers, &mut bodies, &body, axes.len()) {
+                if !merge_into(ex, buffers, &mut bodies, &body, axes.len()) {
                     bodies.push(Merged::new(body, false));
                 }
             }
@@ -191,8 +189,7 @@ pub(crate) fn group(
     };
     dead_stores(ex, &mut group.bodies, outside);
     group.bodies.retain(|b| !b.stmts.is_empty());
-    locals(loops, &mut group, outside, options);
-    Ok(group)
+    group
 }
 
 /// The member over the kernel's axes first, then its own in their order, all with symbols of this kernel.
@@ -568,7 +565,7 @@ pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufI
 }
 
 /// Makes buffers that live within one outer point locals: sizes and coordinates of one point only.
-fn locals(
+pub(crate) fn locals(
     loops: &mut Loops,
     group: &mut Group,
     outside: &dyn Fn(BufId) -> bool,

@@ -4,14 +4,15 @@
 //! chosen. So the work is linear in the program, whatever the lengths of chains.
 
 use inrush_base::Result;
-use inrush_expr::Expr;
+use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
-    Axis, Body, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId, StoreMode,
-    scalar::OpClass,
+    Axis, Body, BufId, Buffer, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId,
+    StoreMode, scalar::OpClass,
 };
 use smallvec::SmallVec;
 
 use crate::access::{Radices, covers, inverse, invertible};
+use crate::beside::beside;
 use crate::deps::Deps;
 use crate::emit::{Builder, Load, Splice};
 use crate::fold::at_load;
@@ -126,13 +127,15 @@ pub(crate) fn inline(
         .iter()
         .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
         .collect();
-    let mut out = Vec::with_capacity(nodes.len());
-    for (k, info) in infos.iter().enumerate() {
-        if info.inlined {
-            continue;
-        }
-        out.push(build(loops, &nodes, &deps, &inlined, k));
-    }
+    let stay: Vec<usize> = (0..nodes.len()).filter(|k| !infos[*k].inlined).collect();
+    let buffers = &loops.buffers;
+    let mut out = beside(
+        &loops.exprs,
+        &stay,
+        options.threads,
+        |k| infos[*k].stmts,
+        |ex, k| build(ex, buffers, &nodes, &deps, &inlined, *k),
+    );
     let live = crate::deps::live_nodes(loops, &out);
     let mut flags = live.iter();
     out.retain(|_| *flags.next().expect("one per node"));
@@ -489,7 +492,8 @@ fn inverse_map(b: &Builder, body: &Body, inv: &Inverse, at: &[Expr]) -> crate::e
 
 /// The node with everything inlined that was chosen.
 fn build(
-    loops: &Loops,
+    ex: &Exprs,
+    buffers: &[Buffer],
     nodes: &[Node],
     deps: &Deps,
     inlined: &[Option<&Inverse>],
@@ -497,11 +501,7 @@ fn build(
 ) -> Node {
     let node = &nodes[k];
     let body = node.body();
-    let mut b = Builder::new(
-        &loops.exprs,
-        &loops.buffers,
-        body.axes.iter().map(|a| a.sym),
-    );
+    let mut b = Builder::new(ex, buffers, body.axes.iter().map(|a| a.sym));
     if let Node::Contraction(c) = node {
         c.k.iter().for_each(|a| b.reserve(a.sym));
     }
@@ -523,7 +523,7 @@ fn build(
     });
     let mut out = node.clone_with(done);
     if let Node::Body(b) = &mut out {
-        crate::prepare::unit_axes(&loops.exprs, b);
+        crate::prepare::unit_axes(ex, b);
     }
     out
 }

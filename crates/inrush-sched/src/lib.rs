@@ -7,6 +7,7 @@
 
 mod access;
 mod axes;
+mod beside;
 mod dag;
 mod deps;
 mod digits;

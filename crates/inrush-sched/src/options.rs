@@ -20,6 +20,8 @@ pub struct Options {
     pub local_bytes: i64,
     /// A reduction is split when its outer points are fewer than the threads and it has at least this many elements.
     pub split_elements: i64,
+    /// Number of threads to use; 0 counts as 1. The plan does not depend on it.
+    pub threads: usize,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             inline_repeat: 1,
             local_bytes: 128 << 10,
             split_elements: 32 << 10,
+            threads: 1,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The scheduler's stages, in order.
 
 use inrush_base::{Caps, Result};
-use inrush_loops::{BufId, Loops, Node};
-use rustc_hash::FxHashSet;
+use inrush_loops::{Body, BufId, Loops, Node};
 
+use crate::beside::beside;
 use crate::fuse::Fused;
 use crate::{Options, Plan, Step, deps, digits, fold, fuse as fusion, group, inline, prepare};
 
@@ -48,7 +48,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     let deps = deps::Deps::new(&loops, &nodes);
     let at_load = fold::at_load(&loops, &nodes, &deps);
     let fused = fusion::fuse(&loops, nodes, deps, &at_load, caps, options, &mut refusals)?;
-    let (steps, load_steps) = steps(&mut loops, fused, &at_load, options)?;
+    let (steps, load_steps) = steps(&mut loops, fused, &at_load, options);
     Ok(Plan {
         loops,
         steps,
@@ -70,48 +70,65 @@ fn steps(
     mut fused: Fused,
     at_load: &[bool],
     options: &Options,
-) -> Result<(Vec<Step>, Vec<Step>)> {
+) -> (Vec<Step>, Vec<Step>) {
     let deps = deps::Deps::new(loops, &fused.nodes);
-    let (mut steps, mut load_steps) = (Vec::new(), Vec::new());
     let order = crate::order::order(loops, &fused);
+    let members = |u: usize| fused.dag.members[u].as_slice();
+    // Whether others than the members of a unit see a buffer. Members behind the first are in order.
+    let outside = |members: &[u32], b: BufId| {
+        let other = |n: &u32| members[0] != *n && members[1..].binary_search(n).is_err();
+        deps.output[b.index()]
+            || deps.aliased[b.index()]
+            || deps.fixed[b.index()]
+            || deps.readers[b.index()].iter().any(other)
+            || deps.writers[b.index()].iter().any(other)
+    };
+    let leads = |u: usize| &fused.nodes[members(u)[0] as usize];
+    let is_kernel = |u: &usize| matches!(leads(*u), Node::Body(_));
+    let kernels: Vec<usize> = order.iter().copied().filter(is_kernel).collect();
+    let body = |m: &u32| fused.nodes[*m as usize].body();
+    let buffers = &loops.buffers;
+    let groups = beside(
+        &loops.exprs,
+        &kernels,
+        options.threads,
+        |u| members(*u).iter().map(|m| body(m).stmts.len()).sum(),
+        |ex, u| {
+            let parts: Vec<group::Member> = (members(*u).iter())
+                .map(|m| group::Member {
+                    body: body(m),
+                    shared: &fused.shared[*m as usize],
+                })
+                .collect();
+            let outside = |b| outside(members(*u), b);
+            group::group(ex, buffers, &parts, &fused.units[*u].sizes, &outside)
+        },
+    );
+    let mut groups = groups.into_iter();
+    let (mut steps, mut load_steps) = (Vec::new(), Vec::new());
     for u in order {
-        let members = fused.dag.members[u].clone();
-        let inside: FxHashSet<u32> = members.iter().copied().collect();
-        let outside = |b: BufId| {
-            deps.output[b.index()]
-                || deps.aliased[b.index()]
-                || deps.fixed[b.index()]
-                || deps.readers[b.index()].iter().any(|r| !inside.contains(r))
-                || deps.writers[b.index()].iter().any(|w| !inside.contains(w))
-        };
-        let target = if at_load[members[0] as usize] {
-            &mut load_steps
-        } else {
-            &mut steps
-        };
+        let members = &fused.dag.members[u];
+        let outside = |b| outside(members, b);
         let first = members[0] as usize;
-        if let Node::Contraction(_) = fused.nodes[first] {
-            let empty = Node::Body(Default::default());
-            let Node::Contraction(mut c) = std::mem::replace(&mut fused.nodes[first], empty) else {
-                continue;
-            };
-            group::dead_stores(
-                &loops.exprs,
-                std::slice::from_mut(&mut c.epilogue),
-                &outside,
-            );
-            target.push(Step::Contraction(c));
-            continue;
+        let step = match std::mem::replace(&mut fused.nodes[first], Node::Body(Body::default())) {
+            Node::Contraction(mut c) => {
+                group::dead_stores(
+                    &loops.exprs,
+                    std::slice::from_mut(&mut c.epilogue),
+                    &outside,
+                );
+                Step::Contraction(c)
+            }
+            Node::Body(_) => {
+                let mut g = groups.next().expect("one for each kernel");
+                group::locals(loops, &mut g, &outside, options);
+                Step::Kernel(g)
+            }
+        };
+        match at_load[first] {
+            true => load_steps.push(step),
+            false => steps.push(step),
         }
-        let parts: Vec<group::Member> = members
-            .iter()
-            .map(|m| group::Member {
-                body: fused.nodes[*m as usize].body(),
-                shared: &fused.shared[*m as usize],
-            })
-            .collect();
-        let g = group::group(loops, &parts, &fused.units[u].sizes, &outside, options)?;
-        target.push(Step::Kernel(g));
     }
-    Ok((steps, load_steps))
+    (steps, load_steps)
 }

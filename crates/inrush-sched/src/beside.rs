@@ -1,0 +1,94 @@
+//! Bodies that do not depend on each other are built side by side, each thread with a fork of the arena of expressions.
+
+use inrush_base::{shares, side_by_side};
+use inrush_expr::{Exprs, Import};
+use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
+
+/// Statements for which a thread of their own pays.
+const LEAST: usize = 1024;
+
+/// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
+pub(crate) fn beside<T: Sync, R: Refers + Send>(
+    ex: &Exprs,
+    items: &[T],
+    threads: usize,
+    statements: impl Fn(&T) -> usize,
+    make: impl Fn(&Exprs, &T) -> R + Sync,
+) -> Vec<R> {
+    let weights: Vec<usize> = items.iter().map(statements).collect();
+    let runs = shares(&weights, threads, LEAST);
+    let run = |ex: &Exprs, items: &[T]| -> Vec<R> { items.iter().map(|i| make(ex, i)).collect() };
+    let rest = runs[1..].iter().map(|r| (ex.fork(), &items[r.clone()]));
+    let made = side_by_side(
+        || (run(ex, &items[runs[0].clone()]), None),
+        rest.collect(),
+        |(fork, items)| (run(&fork, items), Some(fork)),
+    );
+    let mut out = Vec::with_capacity(items.len());
+    for (mut made, fork) in made {
+        if let Some(fork) = &fork {
+            let mut import = Import::new(ex, fork);
+            if !import.is_trivial() {
+                made.iter_mut().for_each(|r| r.import(&mut import));
+            }
+        }
+        out.append(&mut made);
+    }
+    out
+}
+
+/// What refers to expressions and symbols by number.
+pub(crate) trait Refers {
+    /// Takes over the numbers of the arena that `import` brings them to.
+    fn import(&mut self, import: &mut Import);
+}
+
+impl Refers for [Axis] {
+    fn import(&mut self, import: &mut Import) {
+        for a in self {
+            (a.sym, a.size) = (import.sym(a.sym), import.expr(a.size));
+        }
+    }
+}
+
+impl Refers for Body {
+    fn import(&mut self, import: &mut Import) {
+        self.axes.import(import);
+        for stmt in &mut self.stmts {
+            for e in stmt.exprs_mut() {
+                *e = import.expr(*e);
+            }
+            if let Stmt::Indirect { sym, size, .. } = stmt {
+                (*sym, *size) = (import.sym(*sym), import.expr(*size));
+            }
+        }
+    }
+}
+
+impl Refers for Contraction {
+    fn import(&mut self, import: &mut Import) {
+        for axes in [&mut self.batch, &mut self.m, &mut self.n, &mut self.k] {
+            axes.import(import);
+        }
+        for e in self.a.coords.iter_mut().chain(&mut self.b.coords) {
+            *e = import.expr(*e);
+        }
+        self.epilogue.import(import);
+    }
+}
+
+impl Refers for Node {
+    fn import(&mut self, import: &mut Import) {
+        match self {
+            Node::Body(b) => b.import(import),
+            Node::Contraction(c) => c.import(import),
+        }
+    }
+}
+
+impl Refers for crate::Group {
+    fn import(&mut self, import: &mut Import) {
+        self.axes.import(import);
+        self.bodies.iter_mut().for_each(|b| b.import(import));
+    }
+}
