@@ -33,7 +33,9 @@ fn decompose_remembering(
 ) -> Result<Graph> {
     let mut marked = 0;
     let nodes = std::mem::take(&mut graph.nodes);
-    let mut out = Vec::with_capacity(nodes.len());
+    // A node becomes a few: memory that is not touched costs nothing.
+    let room = 4 * nodes.len();
+    let mut out = Vec::with_capacity(room);
     let demands = Demands::default();
     // What each value became.
     let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
@@ -51,7 +53,10 @@ fn decompose_remembering(
             out.push(node);
             continue;
         };
-        let again = again.get_or_insert_with(|| Again::new(&graph.values, remembered));
+        let again = again.get_or_insert_with(|| {
+            graph.values.reserve(room);
+            Again::new(&graph.values, remembered)
+        });
         let look = again.look(&node);
         node.reads_mut().for_each(|v| *v = now[v.index()]);
         let (first_new, first_node) = (graph.values.len(), out.len());

@@ -90,17 +90,20 @@ pub fn emit(exprs: &Exprs, kernel: &Kernel, caps: &Caps) -> Result<Function> {
 /// A compilation unit with the given functions, each name once.
 pub fn unit<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
     let mut known: FxHashSet<&str> = FxHashSet::default();
-    let (mut head, mut body) = (String::from(types::PRELUDE), String::new());
+    let mut text = String::from(types::PRELUDE);
+    let mut bodies: Vec<&str> = Vec::new();
     for f in functions {
         if !known.insert(&f.name) {
             continue;
         }
         for h in &f.helpers {
             if known.insert(&h.name) {
-                head.push_str(&h.text);
+                text.push_str(&h.text);
             }
         }
-        body.push_str(&f.text);
+        bodies.push(&f.text);
     }
-    head + &body
+    text.reserve_exact(bodies.iter().map(|b| b.len()).sum());
+    bodies.into_iter().for_each(|b| text.push_str(b));
+    text
 }

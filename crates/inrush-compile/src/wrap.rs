@@ -112,6 +112,9 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
         }
         written
     };
+    out.buffers.reserve_exact(loops.buffers.len());
+    out.load_steps.reserve_exact(plan.load_steps.len());
+    out.steps.reserve_exact(plan.steps.len());
     for (at, b) in loops.buffers.iter().enumerate() {
         let place = w.place(plan, at)?;
         let bytes = w.bytes(b)?;

@@ -18,6 +18,9 @@ pub(crate) fn beside<T: Sync, R: Refers + Send>(
     let weights: Vec<usize> = items.iter().map(statements).collect();
     let runs = shares(&weights, threads, LEAST);
     let run = |ex: &Exprs, items: &[T]| -> Vec<R> { items.iter().map(|i| make(ex, i)).collect() };
+    if runs.len() == 1 {
+        return run(ex, items);
+    }
     let rest = runs[1..].iter().map(|r| (ex.fork(), &items[r.clone()]));
     let made = side_by_side(
         || (run(ex, &items[runs[0].clone()]), None),

@@ -26,6 +26,7 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
         None => Bufs::new(),
     };
     let nodes = std::mem::take(&mut loops.nodes);
+    loops.nodes.reserve(nodes.len());
     let mut known = Known::default();
     for mut node in nodes {
         let length = match caps.gpu {

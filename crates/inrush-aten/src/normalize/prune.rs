@@ -42,12 +42,8 @@ pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
 
 fn renumber(graph: &mut Graph) {
     let mut new_id = vec![None; graph.values.len()];
-    let mut values: Vec<Value> = Vec::new();
-    let mut old: Vec<Option<Value>> = std::mem::take(&mut graph.values)
-        .into_iter()
-        .map(Some)
-        .collect();
-    let defined = graph
+    let mut defined: Vec<ValueId> = Vec::with_capacity(graph.values.len());
+    let all = graph
         .inputs
         .iter()
         .map(|i| i.value)
@@ -56,15 +52,25 @@ fn renumber(graph: &mut Graph) {
         .chain(graph.outputs.iter().filter_map(|o| match o.value {
             OutputValue::Value(v) => Some(v),
             _ => None,
-        }))
-        .collect::<Vec<ValueId>>();
-    for v in defined {
-        if let Some(value) = old[v.index()].take() {
-            new_id[v.index()] = Some(ValueId::from_index(values.len()));
-            values.push(value);
+        }));
+    for v in all {
+        if new_id[v.index()].is_none() {
+            new_id[v.index()] = Some(ValueId::from_index(defined.len()));
+            defined.push(v);
         }
     }
-    graph.values = values;
+    // Most graphs have nothing to remove and number their values as they define them.
+    if (defined.iter().enumerate()).all(|(k, v)| v.index() == k) {
+        graph.values.truncate(defined.len());
+        return;
+    }
+    let mut old: Vec<Option<Value>> = std::mem::take(&mut graph.values)
+        .into_iter()
+        .map(Some)
+        .collect();
+    graph.values.reserve_exact(defined.len());
+    let in_order = defined.iter().filter_map(|v| old[v.index()].take());
+    graph.values.extend(in_order);
     let fix = |v: &mut ValueId| {
         if let Some(n) = new_id[v.index()] {
             *v = n;
