@@ -38,6 +38,8 @@ pub(crate) struct Emitter<'a> {
     pub accs: FxHashMap<AccId, String>,
     /// Accumulators that carry a running reduction from step to step.
     pub carries: FxHashSet<AccId>,
+    /// Accumulators whose lanes are wanted after they have been combined.
+    pub kept: FxHashSet<AccId>,
     /// How many loops are still to come that load a value.
     pub loads_left: FxHashMap<ValId, usize>,
     /// Rows that are loaded before a reduction while others come after it.
@@ -87,6 +89,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         values: FxHashMap::default(),
         accs: FxHashMap::default(),
         carries: FxHashSet::default(),
+        kept: FxHashSet::default(),
         loads_left: FxHashMap::default(),
         first_rows: FxHashSet::default(),
         in_loop: false,
@@ -541,6 +544,12 @@ impl Emitter<'_> {
                 } => self.moments(*sum, *squares, *value)?,
                 BlockItem::FinishMoments { sum, squares } => {
                     self.finish_moments(*sum, *squares)?;
+                }
+                BlockItem::Exponentials { max, sum, value } => {
+                    self.exponentials(*max, *sum, *value)?;
+                }
+                BlockItem::FinishExponentials { max, sum, shift } => {
+                    self.finish_exponentials(*max, *sum, *shift)?;
                 }
                 BlockItem::Store(s) => self.store(s)?,
                 BlockItem::Barrier => self.line("tl.debug_barrier()"),

@@ -58,7 +58,10 @@ fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
 
 fn effects(item: &BlockItem) -> Vec<ValId> {
     match item {
-        BlockItem::Update { value, .. } | BlockItem::Moments { value, .. } => vec![*value],
+        BlockItem::Update { value, .. }
+        | BlockItem::Moments { value, .. }
+        | BlockItem::Exponentials { value, .. } => vec![*value],
+        BlockItem::FinishExponentials { shift, .. } => vec![*shift],
         BlockItem::Store(s) => s.mask.into_iter().chain([s.value]).collect(),
         _ => Vec::new(),
     }

@@ -221,6 +221,15 @@ def int_min(a, b):
 ",
     },
     Helper {
+        name: "exponentials",
+        text: "\
+def exponentials(m, s, v):
+    # The greatest so far, the sum of exponentials of distances to it: with one more. One of two exponentials is 1.
+    e = tl.where(v == m, 1.0, tl.exp(0 - tl.abs(v - m)))
+    return tl.maximum(m, v, propagate_nan=tl.PropagateNan.ALL), tl.where(v > m, s * e + 1.0, s + e)
+",
+    },
+    Helper {
         name: "add",
         text: "\
 def add(a, b):

@@ -172,7 +172,12 @@ impl Emitter<'_> {
             return Ok(());
         }
         let text = self.reduced(a.op, a.dtype, &name, axis);
-        self.line(format!("{name} = {text}{back}"));
+        let whole = match self.kept.contains(&acc) {
+            true => format!("{name}_all"),
+            false => name,
+        };
+        self.line(format!("{whole} = {text}{back}"));
+        self.accs.insert(acc, whole);
         Ok(())
     }
 
@@ -224,6 +229,30 @@ impl Emitter<'_> {
             "{square} = tl.sum({square} + {seen} * {d} * {d}, {axis}){back}"
         ));
         self.line(format!("{mean} = {total}"));
+        Ok(())
+    }
+
+    /// One step of a maximum and of the sum of exponentials of distances to it.
+    pub(crate) fn exponentials(&mut self, max: AccId, sum: AccId, value: ValId) -> Result<()> {
+        let (m, s) = (self.accs[&max].clone(), self.accs[&sum].clone());
+        let tile = self.taken(max, value)?;
+        self.line(format!("{m}, {s} = exponentials({m}, {s}, {tile})"));
+        self.kept.insert(max);
+        Ok(())
+    }
+
+    /// The sum of exponentials of distances to `shift`, from those of the lanes to their maxima.
+    pub(crate) fn finish_exponentials(
+        &mut self,
+        max: AccId,
+        sum: AccId,
+        shift: ValId,
+    ) -> Result<()> {
+        let (m, s) = (format!("a{}", max.index()), self.accs[&sum].clone());
+        let (axis, back, shift) = (self.tile_axis()?, self.back()?, self.text(shift)?);
+        self.line(format!(
+            "{s} = tl.sum({s} * tl.exp({m} - {shift}), {axis}){back}"
+        ));
         Ok(())
     }
 

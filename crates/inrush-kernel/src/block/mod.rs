@@ -9,6 +9,7 @@
 
 mod axes;
 mod contraction;
+mod exponentials;
 mod moments;
 mod place;
 mod plan;
@@ -258,6 +259,18 @@ pub enum BlockItem {
     FinishMoments {
         sum: AccId,
         squares: AccId,
+    },
+    /// Takes a tile into two accumulators at once: the greatest of each lane, and the sum of exponentials of distances to it.
+    Exponentials {
+        max: AccId,
+        sum: AccId,
+        value: ValId,
+    },
+    /// Combines the lanes' sums after their loop, as exponentials of distances to `shift`. The maximum has been combined.
+    FinishExponentials {
+        max: AccId,
+        sum: AccId,
+        shift: ValId,
     },
     Store(BlockStore),
     /// Waits until memory accesses of all threads of the program are done.

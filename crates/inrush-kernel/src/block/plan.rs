@@ -4,6 +4,7 @@
 //! several short ones to a warp; column sums in tiles of 16 x 64.
 
 use super::axes::{self, Strides};
+use super::exponentials;
 use super::moments;
 use super::place::Placer;
 use super::{Block, BlockItem, Context, Dim, DimRole, Pointers, Tile};
@@ -129,6 +130,7 @@ pub(crate) fn group(
     block.stages = tile.stages;
     if tile.streamed {
         moments::one_pass(ex, &mut block);
+        exponentials::one_pass(&mut block);
     }
     if tile.early && !tile.streamed {
         early(ex, &mut block, context.storage);
