@@ -172,3 +172,39 @@ output 0: %1
     assert_eq!(tuned.kernels[0].warps, watch.won[0].warps);
     assert!(tuned.kernels[0].warps < by_rule.kernels[0].warps);
 }
+
+/// The text of the one kernel of a function of the rows of `x: f32[400, 50257]`.
+fn of_rows(operators: &str) -> String {
+    let text = format!("graph t\n%0 x: f32[400, 50257] = input 0\n{operators}");
+    let c = compiled(&text, &mut ()).expect("compiles");
+    assert_eq!(launches(&c).len(), 1, "{operators}");
+    c.kernels[0].text.clone()
+}
+
+#[test]
+fn long_rows_are_walked_once_for_a_softmaxs_maximum_and_sum() {
+    let walks = |text: &str| text.matches(" in range(0, 50257, RBLOCK):").count();
+    let softmax = "%1 y: f32[400, 50257] = aten.softmax.int(%0, -1, none)\noutput 0: %1\n";
+    let softmax = of_rows(softmax);
+    assert_eq!(walks(&softmax), 2, "{softmax}");
+    // The second walk begins where the first ended.
+    assert_eq!(softmax.matches("for rback in ").count(), 1, "{softmax}");
+    let one = of_rows("%1 y: f32[400] = aten.logsumexp.default(%0, [1], false)\noutput 0: %1\n");
+    assert_eq!(walks(&one), 1, "{one}");
+    assert!(!one.contains("rback"), "{one}");
+}
+
+#[test]
+fn walks_whose_order_matters_go_forward() {
+    // Running sums of a row less its mean.
+    let text = of_rows(
+        "%1 m: f32[400, 1] = aten.mean.dim(%0, [1], true, none)\n\
+         %2 d: f32[400, 50257] = aten.sub.Tensor(%0, %1, 1)\n\
+         %3 y: f32[400, 50257] = aten.cumsum.default(%2, 1, none)\n\
+         output 0: %3\n",
+    );
+    assert!(
+        text.contains("associative_scan") && !text.contains("rback"),
+        "{text}"
+    );
+}

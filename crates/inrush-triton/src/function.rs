@@ -5,7 +5,7 @@ use crate::fused::Fused;
 use crate::{helpers, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_kernel::block::{Block, BlockItem, Dim, DimRole};
+use inrush_kernel::block::{Block, BlockItem, Dim, DimRole, Walk};
 use inrush_kernel::{AccId, BufRole, Check, Def, KBufId, ValId};
 use inrush_loops::{Loops, Origin};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -494,7 +494,7 @@ impl Emitter<'_> {
     fn count_loads(&mut self, items: &[BlockItem]) {
         for item in items {
             match item {
-                BlockItem::Loop(body) => self.count_loads(body),
+                BlockItem::Loop(w) => self.count_loads(&w.body),
                 BlockItem::Let(v) if matches!(self.block.value(*v).def, Def::Load { .. }) => {
                     *self.loads_left.entry(*v).or_insert(0) += 1;
                 }
@@ -533,7 +533,7 @@ impl Emitter<'_> {
         for item in items {
             match item {
                 BlockItem::Let(v) => self.define(*v)?,
-                BlockItem::Loop(body) => self.walk(body)?,
+                BlockItem::Loop(w) => self.walk(w)?,
                 BlockItem::Acc(a) => self.start(*a)?,
                 BlockItem::Update { acc, value } => self.update(*acc, *value)?,
                 BlockItem::Finish(a) => self.finish(*a)?,
@@ -559,23 +559,29 @@ impl Emitter<'_> {
     }
 
     /// The loop over the streamed axis.
-    fn walk(&mut self, body: &[BlockItem]) -> Result<()> {
+    fn walk(&mut self, walk: &Walk) -> Result<()> {
         let at = (self.block.reduced())
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
         let d = self.block.dims[at];
         let extent = self.offset(d.extent)?;
+        let step = if walk.back { "rback" } else { "roffset" };
         self.line(match self.block.stages {
-            1 => format!("for roffset in range(0, {extent}, RBLOCK):"),
+            1 => format!("for {step} in range(0, {extent}, RBLOCK):"),
             // Said of the loop, it holds for all loads, not only for those of products.
-            n => format!("for roffset in tl.range(0, {extent}, RBLOCK, num_stages={n}):"),
+            n => format!("for {step} in tl.range(0, {extent}, RBLOCK, num_stages={n}):"),
         });
         self.indent += 1;
+        if walk.back {
+            self.line(format!(
+                "roffset = ({extent} - 1) // RBLOCK * RBLOCK - rback"
+            ));
+        }
         let along = self.along(at);
         let range = self.widened(format!("(roffset + tl.arange(0, RBLOCK){along})"));
         self.line(format!("r = {range}"));
         self.mask_line(at, &d)?;
         self.in_loop = true;
-        self.items(body)?;
+        self.items(&walk.body)?;
         self.in_loop = false;
         self.indent -= 1;
         Ok(())

@@ -50,7 +50,7 @@ impl Fused {
 fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
     for item in items {
         match item {
-            BlockItem::Loop(body) => visit(body, f),
+            BlockItem::Loop(w) => visit(&w.body, f),
             item => f(item),
         }
     }

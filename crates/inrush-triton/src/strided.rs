@@ -140,8 +140,8 @@ impl Emitter<'_> {
         }
         for item in items {
             let found = match item {
-                BlockItem::Loop(body) => {
-                    self.describe(body)?;
+                BlockItem::Loop(w) => {
+                    self.describe(&w.body)?;
                     None
                 }
                 BlockItem::Let(v) => match &self.block.value(*v).def {

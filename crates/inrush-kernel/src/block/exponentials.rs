@@ -56,10 +56,10 @@ fn find(block: &Block) -> Option<Found> {
 
 /// Whether a walk does nothing but one reduction: only then it is saved.
 fn only_sums(item: &BlockItem) -> bool {
-    let BlockItem::Loop(body) = item else {
+    let BlockItem::Loop(w) = item else {
         return false;
     };
-    let effects = body.iter().filter(|i| !matches!(i, BlockItem::Let(_)));
+    let effects = w.body.iter().filter(|i| !matches!(i, BlockItem::Let(_)));
     effects.count() == 1
 }
 
@@ -70,7 +70,7 @@ fn updates<'b>(
     op: ReduceOp,
 ) -> impl Iterator<Item = (AccId, ValId)> + 'b {
     let body = match item {
-        BlockItem::Loop(body) => body.as_slice(),
+        BlockItem::Loop(w) => w.body.as_slice(),
         _ => &[],
     };
     body.iter().filter_map(move |i| match i {
@@ -117,8 +117,8 @@ fn join(block: &mut Block, found: &Found) {
         shift,
     } = *found;
     let mut items = std::mem::take(&mut block.items);
-    if let BlockItem::Loop(body) = &mut items[first] {
-        for i in body {
+    if let BlockItem::Loop(w) = &mut items[first] {
+        for i in &mut w.body {
             if *i == (BlockItem::Update { acc: max, value }) {
                 *i = BlockItem::Exponentials { max, sum, value };
             }

@@ -233,13 +233,21 @@ impl Dim {
     }
 }
 
+/// A walk over the streamed axis in steps.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Walk {
+    pub body: Vec<BlockItem>,
+    /// From the last step to the first: what the walk before read last is still in the caches.
+    pub back: bool,
+}
+
 /// A step of a block program.
 #[derive(Clone, PartialEq, Debug)]
 pub enum BlockItem {
     /// Evaluates a value.
     Let(ValId),
     /// Walks the streamed axis.
-    Loop(Vec<BlockItem>),
+    Loop(Walk),
     /// Starts an accumulator.
     Acc(AccId),
     /// Takes a tile in. Outside of a loop this is the whole reduction.

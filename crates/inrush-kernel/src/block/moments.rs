@@ -4,7 +4,7 @@
 //! each lane keeps the mean and the squares of what it has seen and updates both with every step; at the end the lanes' means
 //! and squares combine exactly. Cancellation is no worse than with two passes.
 
-use super::{Block, BlockItem};
+use super::{Block, BlockItem, Walk};
 use crate::{AccId, Def, ValId};
 use inrush_base::Scalar;
 use inrush_expr::Exprs;
@@ -29,10 +29,10 @@ struct Found {
 fn find(ex: &Exprs, block: &Block) -> Option<Found> {
     let count = ex.as_int(block.dims[block.reduced()?].extent)?;
     for (second, item) in block.items.iter().enumerate() {
-        let BlockItem::Loop(body) = item else {
+        let BlockItem::Loop(w) = item else {
             continue;
         };
-        for (squares, distance) in updates(block, body) {
+        for (squares, distance) in updates(block, &w.body) {
             let Some((value, mean, sum)) = distances(block, distance, count) else {
                 continue;
             };
@@ -41,7 +41,7 @@ fn find(ex: &Exprs, block: &Block) -> Option<Found> {
                 continue;
             }
             let first = (block.items[..second].iter()).position(|i| match i {
-                BlockItem::Loop(body) => updates(block, body).any(|u| u == (sum, value)),
+                BlockItem::Loop(w) => updates(block, &w.body).any(|u| u == (sum, value)),
                 _ => false,
             });
             let same = block.accs[sum.index()].dtype == block.accs[squares.index()].dtype;
@@ -77,7 +77,7 @@ fn updates<'b>(
 fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool {
     let total = |v: ValId| block.value(v).def == Def::Final(sum);
     items.iter().all(|i| match i {
-        BlockItem::Loop(body) => only_for(block, body, sum, mean),
+        BlockItem::Loop(w) => only_for(block, &w.body, sum, mean),
         BlockItem::Let(v) => *v == mean || !block.value(*v).def.operands().into_iter().any(total),
         BlockItem::Update { value, .. } | BlockItem::Moments { value, .. } => !total(*value),
         BlockItem::Store(s) => !total(s.value) && !s.mask.is_some_and(total),
@@ -120,15 +120,15 @@ fn join(block: &mut Block, found: &Found) {
         value,
     } = *found;
     let mut items = std::mem::take(&mut block.items);
-    if let BlockItem::Loop(body) = &mut items[second] {
+    if let BlockItem::Loop(Walk { body, .. }) = &mut items[second] {
         body.retain(|i| !matches!(i, BlockItem::Update { acc, .. } if *acc == squares));
         // What is left computes for nothing where it has no effect.
         if body.iter().all(|i| matches!(i, BlockItem::Let(_))) {
             body.clear();
         }
     }
-    if let BlockItem::Loop(body) = &mut items[first] {
-        for i in body {
+    if let BlockItem::Loop(w) = &mut items[first] {
+        for i in &mut w.body {
             if *i == (BlockItem::Update { acc: sum, value }) {
                 *i = BlockItem::Moments {
                     sum,
@@ -141,7 +141,7 @@ fn join(block: &mut Block, found: &Found) {
     let mut out = Vec::with_capacity(items.len());
     for item in items {
         match item {
-            BlockItem::Loop(body) if body.is_empty() => {}
+            BlockItem::Loop(w) if w.body.is_empty() => {}
             BlockItem::Acc(acc) if acc == squares => {}
             BlockItem::Finish(acc) if acc == squares => {}
             BlockItem::Acc(acc) if acc == sum => {

@@ -1,7 +1,7 @@
 //! The order of a block program: values before their uses, loads before the stores that follow them, barriers where threads
 //! of a program hand data over through memory.
 
-use super::{BlockItem, BlockStore, Context};
+use super::{BlockItem, BlockStore, Context, Walk};
 use crate::build::Builder;
 use crate::lanes::Live;
 use crate::nest::{Effect, EffectKind};
@@ -140,7 +140,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let body = std::mem::take(&mut self.inner);
         self.inside = None;
         if !body.is_empty() {
-            self.outer.push(BlockItem::Loop(body));
+            self.outer.push(BlockItem::Loop(Walk { body, back: false }));
         }
         for acc in accs {
             self.finish(acc, true);

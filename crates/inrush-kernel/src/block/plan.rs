@@ -39,6 +39,8 @@ struct Work {
     loads: usize,
     /// Rows start at multiples of 16 bytes.
     aligned: bool,
+    /// Rows are reduced, and written as long as they are.
+    again: bool,
 }
 
 pub(crate) fn group(
@@ -131,11 +133,34 @@ pub(crate) fn group(
     if tile.streamed {
         moments::one_pass(ex, &mut block);
         exponentials::one_pass(&mut block);
+        turn(&mut block);
     }
     if tile.early && !tile.streamed {
         early(ex, &mut block, context.storage);
     }
     Ok(block)
+}
+
+/// Has every second walk go back, where order does not matter: the end of what it reads again is still in the caches.
+fn turn(block: &mut Block) {
+    let mut items = std::mem::take(&mut block.items);
+    let mut last = true;
+    for item in &mut items {
+        if let BlockItem::Loop(w) = item {
+            w.back = !last && w.body.iter().all(|i| any_order(block, i));
+            last = w.back;
+        }
+    }
+    block.items = items;
+}
+
+/// Whether steps of a walk may do this in any order. Moments count their steps, running reductions go on from the step before.
+fn any_order(block: &Block, item: &BlockItem) -> bool {
+    match item {
+        BlockItem::Let(v) => !matches!(block.value(*v).def, Def::Running { .. }),
+        BlockItem::Update { .. } | BlockItem::Exponentials { .. } | BlockItem::Store(_) => true,
+        _ => false,
+    }
 }
 
 /// Moves loads that nothing has to come before to the front.
@@ -251,7 +276,7 @@ pub(crate) fn settle(ex: &Exprs, block: &mut Block) {
 fn walk(block: &Block, items: &[BlockItem], offsets: &mut Vec<Expr>, values: &mut Vec<Expr>) {
     for item in items {
         match item {
-            BlockItem::Loop(body) => walk(block, body, offsets, values),
+            BlockItem::Loop(w) => walk(block, &w.body, offsets, values),
             BlockItem::Let(v) => match &block.value(*v).def {
                 Def::Load { offset, .. } => offsets.push(*offset),
                 Def::Index(e) => values.push(*e),
@@ -279,7 +304,9 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
         bytes: 1,
         loads: 0,
         aligned: true,
+        again: false,
     };
+    let (mut reduced, mut written) = (false, false);
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
         let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
@@ -295,14 +322,17 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                     out.bytes = out.bytes.max(size);
                     out.aligned &= aligned(ex, body, coords[0], 16 / size);
                     let load = matches!(s, Stmt::Load { .. });
+                    written |= !load && !own.is_empty();
                     if load && !seen.contains(&(*buf, coords[0])) {
                         seen.push((*buf, coords[0]));
                     }
                 }
+                Stmt::Reduce { .. } => reduced = true,
                 _ => {}
             }
         }
     }
+    out.again = reduced && written;
     out.loads = seen.len();
     out
 }
@@ -504,10 +534,12 @@ fn sizes(
             warps,
         };
     }
-    let step = if work.bytes <= 2 && work.loads <= 2 {
-        4096
-    } else {
-        2048
+    // Of rows that are gone over again, few are under way at once, so that they stay in the caches.
+    let (step, warps) = match (work.again, work.bytes <= 2) {
+        (true, true) => (4096, 16),
+        (true, false) => (4096, 32),
+        (false, true) if work.loads <= 2 => (4096, 8),
+        (false, _) => (2048, 8),
     };
     Tile {
         x: 1,
@@ -517,7 +549,7 @@ fn sizes(
         stages: 1,
         early: false,
         pointers: Pointers::Plain,
-        warps: 8,
+        warps,
     }
 }
 
