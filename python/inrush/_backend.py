@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _tune
+from inrush import _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -39,6 +39,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     _gpu.warm()
     if _compat.on_operators is not None:
         _compat.on_operators(lambda: _outside_of(gm))
+    _classes.check_classes(gm)
     frame = Frame(options, len(example_inputs))
     recorded = frame.past_autograd(gm)
     if recorded is not None:

@@ -33,6 +33,32 @@ def test_embedding_bag(options):
     compare(lambda i, w, o: F.embedding_bag(i, w, o, **options), indices, table, offsets)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 2, -7])
+def test_embedding_bag_at_its_edges(mode, padding):
+    """NaN and infinities in the table, empty bags, padding alone in a bag."""
+    table = torch.randn(7, 3)
+    table[2, 1], table[4], table[0, 2] = float("nan"), float("nan"), -float("inf")
+    indices = torch.tensor([1, 2, 2, 6, 4, 0, 5, 2, 0, 4])
+    for offsets in ([0, 3, 3, 10], [0, 1, 2, 10], [0, 10, 10]):
+        for end in (False, True):
+            bags = torch.tensor(offsets)
+            compare(
+                lambda i, w, o: F.embedding_bag(i, w, o, mode=mode, padding_idx=padding, include_last_offset=end),
+                indices,
+                table.clone().requires_grad_(),
+                bags,
+            )
+            if mode == "sum":
+                compare(
+                    lambda i, w, o, p: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=p, include_last_offset=end),
+                    indices,
+                    torch.randn(7, 3).requires_grad_(),
+                    bags,
+                    leaf(10),
+                )
+
+
 def test_embedding_bag_gradients():
     indices, offsets = torch.tensor([1, 3, 3, 9, 0, 2, 3]), torch.tensor([0, 2, 2, 5])
     for options in ({"mode": "sum"}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 3}):
@@ -170,6 +196,91 @@ def test_the_logarithm_of_gamma_at_its_edges():
     y = torch.compile(torch.lgamma, backend="inrush")(x)
     assert inrush.last_compile().extern_calls == 0
     torch.testing.assert_close(y, torch.lgamma(x.double()).float(), equal_nan=True, rtol=3e-7, atol=1e-42)
+
+
+def test_inverse_error_function_to_the_last_places():
+    gen = torch.Generator().manual_seed(0)
+    small = 10 ** (-40 * torch.rand(20_000, generator=gen))
+    ends = 1 - 10 ** (-8 * torch.rand(50_000, generator=gen))
+    x = torch.cat([torch.linspace(-1, 1, 200_001), small, -small, ends, -ends, torch.tensor([0.0, -0.0, 1, -1, 1.5, float("nan")])])
+    y = torch.compile(torch.erfinv, backend="inrush", options={"strict": True})(x)
+    exact = torch.erfinv(x.double())
+    known = exact.isfinite()
+    torch.testing.assert_close(y[~known].double(), exact[~known], equal_nan=True)
+    rounded = exact[known].float().abs()
+    ulp = (torch.nextafter(rounded, torch.full_like(rounded, float("inf"))) - rounded).double()
+    off = (y[known].double() - exact[known]).abs() / ulp
+    central = x[known].abs() <= 0.97
+    assert off[central].max() < 1.3
+    assert off.max() < 2.0
+    assert torch.equal(y[known].signbit(), x[known].signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_incomplete_gamma_functions_keep_their_digits(dtype):
+    """In single precision series end earlier; the last places are right all the same."""
+    gen = torch.Generator().manual_seed(0)
+    a, x = (10 ** (6 * torch.rand(2, 20_000, generator=gen, dtype=torch.float64) - 3)).to(dtype)
+    near = x[:5_000] * (1 + 0.3 * torch.randn(5_000, generator=gen, dtype=dtype).clamp(-2, 2))
+    a, x = torch.cat([a, x[:5_000]]), torch.cat([x, near])
+    for f in (torch.special.gammainc, torch.special.gammaincc):
+        (got,) = (torch.compile(f, backend="inrush", options={"strict": True})(a, x),)
+        want = torch.compile(f, backend="inrush", options={"strict": True})(a.double(), x.double())
+        if dtype == torch.float64:
+            # Eager's own series is off by some 1e-9.
+            torch.testing.assert_close(got, f(a, x), rtol=1e-7, atol=1e-12)
+        else:
+            torch.testing.assert_close(got.double(), want, rtol=7e-8, atol=1e-44)
+
+
+def test_integers_between_tensors():
+    gen = torch.Generator().manual_seed(0)
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        for _ in range(4):
+            a, b = torch.randint(-1000, 1000, (2,), generator=gen)
+            steps = int(torch.randint(1, 60, (), generator=gen))
+            compare(lambda a, b: torch.linspace(a, b, steps, dtype=dtype), a, b)
+            compare(lambda b: torch.linspace(7, b, steps, dtype=dtype), b + 0.75)
+            compare(lambda a: torch.linspace(a, -7.5, steps, dtype=dtype), a.double() - 0.5)
+
+
+def test_values_of_any_kind_put_nowhere():
+    put = torch.ops.aten._unsafe_masked_index_put_accumulate
+    mask, places = torch.zeros(0, dtype=torch.bool), [torch.zeros(0, dtype=torch.int64)]
+    compare(lambda x, v: put(x, mask, places, v) + 1, torch.zeros(0, dtype=torch.int32), torch.zeros(0))
+
+
+def test_reading_by_no_indices():
+    """Nothing is read and nothing is checked where there is no point: the memory of an empty tensor is nowhere."""
+    none, table, empty = torch.zeros(0, dtype=torch.int64), torch.randn(5, 3), torch.zeros(0, 3)
+    for t in (table, empty):
+        compare(lambda t, i: t.index_select(0, i), t, none)
+        compare(lambda t, i: t[i] * 2, t, none)
+        compare(lambda t, i: F.embedding(i, t) + 1, t, none.view(0, 2))
+        compare(lambda t, i: t.index_select(0, i).sum(0), t, none)
+        compare(lambda t, i: t.gather(0, i.view(0, 3)), t, none)
+        compare(lambda t, i: t.index_add(0, i, t[:0]) + t.sum(0), t, none)
+    compare(lambda t, i: t.index_select(0, i), table.clone().requires_grad_(), none)
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.compile(lambda t, i: t.index_select(0, i), backend="inrush")(empty, torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_classes_that_are_none(backward):
+    f = lambda i, w: F.one_hot(i, 5) * w  # noqa: E731
+    for shape in ((4,), (2, 3), (), (0,), (3, 0)):
+        w = leaf(5) if backward else torch.randn(5)
+        compare(f, torch.randint(0, 5, shape), w)
+    compiled = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})
+    for wrong in (5, -1, 2**40):
+        with pytest.raises((RuntimeError, IndexError)):
+            compiled(torch.tensor([0, wrong, 4]), w)
+    dynamic = torch.compile(f, backend="inrush", fullgraph=True, dynamic=True, options={"strict": True})
+    for n in (3, 8):
+        i = torch.randint(0, 5, (n, 2))
+        torch.testing.assert_close(dynamic(i, w), f(i, w))
+    with pytest.raises((RuntimeError, IndexError)):
+        dynamic(torch.full((4, 2), 5), w)
 
 
 def test_airy_function():

@@ -3,7 +3,8 @@
 //! The design leaves vector math to the C library. These few are an exception because models spend their time in them and
 //! a library call costs more than the arithmetic: it spills every vector register around itself, and glibc's `expf` leaves
 //! the vector for scalar code, at twenty times the cost, as soon as one lane underflows, which masked attention scores
-//! always do. They are spelled in vector extensions only, so every target has them, libmvec or not.
+//! always do. They are spelled in vector extensions, so every target has them, libmvec or not; the logarithm has a second spelling
+//! for AVX-512.
 //!
 //! Coefficients are least-maximum fits made for this file. Largest errors over every seventh `f32` (with fused multiply-add, against
 //! the C library's `f64` functions): `log` 0.9 and `log1p` 1 ulp, denormals too (every 97th `f32`); `exp` 0.9 ulp with exact overflow, underflow and denormals; `erf` 6 ulp and `tanh` 5.7
@@ -14,7 +15,7 @@
 //! down to -2 and 3e-8 of 1 below, closer than the sum of 1 and a rounded function, and exactly 0 below -8.2.
 
 use crate::helpers::{Helpers, Name};
-use inrush_base::Caps;
+use inrush_base::{Caps, Isa};
 
 /// The quotients grow beyond 1 a little before `end`; what is larger is taken for 1.
 const ERF: Odd = Odd {
@@ -292,7 +293,14 @@ fn log_of(h: &mut Helpers, w: u32, left: &str, scale: &str) -> Vec<String> {
         format!("const {v} r# = ({v})(({i})u# - (e# << 23)) - {bc}(1.0f);"),
         format!("const {v} n# = __builtin_convertvector(e#, {v}){scale};"),
     ];
-    statements.extend(horner(&bc, &v, "p#", LOG, "r#"));
+    statements.extend(log_of_parts(h, w, left));
+    statements
+}
+
+/// The same for `u = 2^n * (1 + r)` taken apart.
+fn log_of_parts(h: &mut Helpers, w: u32, left: &str) -> Vec<String> {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let mut statements = horner(&bc, &v, "p#", LOG, "r#");
     // The power's logarithm comes in two parts, the first of so few bits that its product with n is exact.
     statements.extend([
         format!("p# = (p# * r# - {bc}(0.5f)) * (r# * r#);"),
@@ -302,8 +310,33 @@ fn log_of(h: &mut Helpers, w: u32, left: &str, scale: &str) -> Vec<String> {
     statements
 }
 
+/// Where the machine takes numbers apart itself: denormals need no step of their own, and what has no logarithm is one
+/// instruction, by a table of what it is: NaN for NaN, minus infinities and negative numbers, the infinities of zero and infinity.
+fn log_by_fields(h: &mut Helpers, caps: &Caps) -> Body {
+    let w = 16;
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
+    let select = h.select("f32", w, caps);
+    let mut statements = vec![
+        format!("{v} u# = __builtin_ia32_getmantps512_mask(x#, 0, x#, -1, 4);"),
+        format!("{v} n# = __builtin_ia32_getexpps512_mask(x#, x#, -1, 4);"),
+        format!("const {i} d# = ({i})(u# > {bc}(1.33333337f));"),
+        format!("u# = {select}(d#, u# * {bc}(0.5f), u#);"),
+        format!("n# = {select}(d#, n# + {bc}(1.0f), n#);"),
+        format!("const {v} r# = u# - {bc}(1.0f);"),
+    ];
+    statements.extend(log_of_parts(h, w, ""));
+    Body {
+        statements,
+        result: format!("__builtin_ia32_fixupimmps512_mask(y#, x#, {bi}(0x03530422), 0, -1, 4)"),
+    }
+}
+
 /// Denormals are made normal first.
 fn log(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    if caps.isa == Isa::Avx512 && w == 16 {
+        return log_by_fields(h, caps);
+    }
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let (i, select) = (h.vector("i32", w), h.select("f32", w, caps));
     let mut statements = vec![

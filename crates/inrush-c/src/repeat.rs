@@ -86,9 +86,9 @@ impl Helpers {
         let bc = self.broadcast(elem, w);
         let select = self.select(elem, w, caps);
         let any = self.lanes_test("any", int, w, caps);
-        let (size, least, close) = match elem {
-            "f32" => ("__builtin_fabsf", "1e-30f", "0x1p-23f"),
-            _ => ("__builtin_fabs", "1e-300", "0x1p-52"),
+        let (size, least) = match elem {
+            "f32" => ("__builtin_fabsf", "1e-30f"),
+            _ => ("__builtin_fabs", "1e-300"),
         };
         // One lane is spelled without vectors.
         let (ty, mask, number, go, pick) = match w {
@@ -112,8 +112,8 @@ impl Helpers {
         };
         let name = format!("{}_{ty}", op.text());
         let names: &[&str] = match op {
-            ScalarOp::Kummer => &["b", "c", "x"],
-            _ => &["a", "x"],
+            ScalarOp::Kummer => &["b", "c", "x", "close"],
+            _ => &["a", "x", "close"],
         };
         let params: Vec<String> = names.iter().map(|x| format!("{ty} {x}")).collect();
         let signature = format!("{ty} {name}({})", params.join(", "));
@@ -122,15 +122,17 @@ impl Helpers {
                 "{ty} term = {number}(1), sum = {number}(0); \
                  for (i32 i = 0; i < {MOST_STEPS}; i++) {{ const {ty} n = {number}(({elem})i); \
                  term = term * (((b + n) / (c + n)) * (x / (n + {number}(1)))); \
-                 const {ty} next = sum + term; const {mask} go = (next != sum) & (next == next); \
-                 sum = next; if (!{go}) break; }} return sum;"
+                 sum = sum + term; const {mask} go = ({} > close * {}); \
+                 if (!{go}) break; }} return sum;",
+                absolute("term"),
+                absolute("sum"),
             ),
             _ => format!(
                 "{ty} q = x + {number}(1) - a, b = q; {} {ty} c = {number}(1 / {least}), d = {number}(1) / q, r = d; {mask} go = d == d; \
                  for (i32 i = 1; i <= {MOST_STEPS} && {go}; i++) {{ const {ty} n = {number}(({elem})i), top = n * (a - n); \
                  b = b + {number}(2); d = top * d + b; {} d = {number}(1) / d; c = b + top / c; {} \
                  const {ty} change = c * d, off = change - {number}(1); r = {}; \
-                 go = go & (r == r) & ({} > {number}({close})); }} return r;",
+                 go = go & (r == r) & ({} > close); }} return r;",
                 kept("q"),
                 kept("d"),
                 kept("c"),

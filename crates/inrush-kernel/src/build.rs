@@ -182,6 +182,8 @@ impl<'a> Builder<'a> {
         if outer < own.len() && !self.nests[nest].splits.contains(&outer) {
             self.nests[nest].splits.push(outer);
         }
+        let exprs = self.exprs();
+        let empty = |a: &Axis| exprs.is_int(a.size, 0);
         Lowering {
             b: self,
             body,
@@ -189,6 +191,8 @@ impl<'a> Builder<'a> {
             outer,
             rename,
             vals: vec![None; body.stmts.len()],
+            nowhere: body.axes[..body.outer].iter().any(empty),
+            hollow: body.axes.iter().any(empty),
         }
         .run()
     }
@@ -390,6 +394,10 @@ struct Lowering<'b, 'a> {
     outer: usize,
     rename: SymMap,
     vals: Vec<Option<ValId>>,
+    /// The body has no point. Its loads and checks, which need no index then, must not be taken out of its loops.
+    nowhere: bool,
+    /// It has none within its reduction, at least: what is checked there is never met.
+    hollow: bool,
 }
 
 impl Lowering<'_, '_> {
@@ -479,6 +487,19 @@ impl Lowering<'_, '_> {
         Ok(Some(self.b.value(Value { def, dtype })))
     }
 
+    /// Whether a load is never reached: the body has no point, or there is nothing in the buffer, and no index that would have
+    /// to be refused for that.
+    fn reads_nothing(&self, buf: BufId, offset: Expr) -> bool {
+        let exprs = self.b.exprs();
+        let mut sizes = self.b.tables.buffers[buf.index()].sizes.iter();
+        let indirect = |e: Expr| {
+            let syms = exprs.free_syms(e);
+            syms.iter().any(|s| self.b.indirect.contains_key(s))
+        };
+        self.nowhere
+            || sizes.any(|s| exprs.is_int(*s, 0)) && (self.hollow || !indirect(self.expr(offset)))
+    }
+
     fn load(
         &mut self,
         buf: BufId,
@@ -488,8 +509,8 @@ impl Lowering<'_, '_> {
     ) -> Result<ValId> {
         let dtype = self.b.tables.buffers[buf.index()].dtype;
         let mask = match self.mask(mask)? {
-            Ok(m) => m,
-            Err(()) => return Ok(self.b.constant(fill, dtype.compute())),
+            Ok(m) if !self.reads_nothing(buf, offset) => m,
+            _ => return Ok(self.b.constant(fill, dtype.compute())),
         };
         let offset = self.expr(offset);
         let kbuf = self.b.buffer(buf, false);
@@ -559,8 +580,8 @@ impl Lowering<'_, '_> {
         };
         let value = self.val(*value)?;
         let mask = match self.mask(*mask)? {
-            Ok(m) => m,
-            Err(()) => {
+            Ok(m) if !self.nowhere => m,
+            _ => {
                 self.rename.insert(*sym, self.b.exprs().int(0));
                 return Ok(None);
             }
@@ -568,6 +589,7 @@ impl Lowering<'_, '_> {
         let origin = check.origin().or(self.body.origins.last().copied());
         let check = match check {
             loops::Check::None => None,
+            _ if self.hollow => None,
             loops::Check::Index(_) => Some(format!(
                 "index out of range for a dimension of size {}",
                 self.b.exprs().show(*size)

@@ -6,8 +6,8 @@ use crate::{BufRole, Def, KBufId, ValId};
 use inrush_base::{Caps, DType};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
-use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
+use inrush_loops::{ScalarOp, StoreMode};
 
 /// How an offset moves with a lane index.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -124,9 +124,40 @@ pub(crate) fn chained(b: &Builder, v: ValId) -> bool {
 /// Operations beside chained functions up to which a lanes loop handles two vectors at once.
 pub(crate) const BESIDE_CHAINS: u32 = 24;
 
-/// Vectors that a lanes loop around reductions or chained functions handles at once: their accumulators are independent, and more of each cache
-/// line is used at a time. Divides 8.
-pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
+/// Operations and loads up to which a body is little more than a copy.
+const LIKE_A_COPY: usize = 10;
+/// Bytes of a cache line.
+const LINE: u32 = 64;
+
+/// Whether a body waits for memory alone: then both halves of a cache line are best read before either is written, as
+/// stores between two loads of a line cost a fifth of the rate.
+fn copies_lines(b: &Builder, live: &Live, width: u32) -> bool {
+    let effects = || {
+        let lists = b.nests.iter().zip(&live.effects);
+        lists.flat_map(|(n, alive)| n.effects.iter().zip(alive).filter(|(_, a)| **a))
+    };
+    let half_a_line = effects().all(|(e, _)| match &e.kind {
+        EffectKind::Store { buf, mode, .. } => {
+            *mode == StoreMode::Set && b.buffers[buf.index()].dtype.size() as u32 * width < LINE
+        }
+        _ => true,
+    });
+    let alive = (0..b.values.len()).filter(|v| live.values[*v]);
+    let mut work = 0;
+    for v in alive {
+        match &b.values[v].def {
+            Def::Op { op, .. } if op.class() == OpClass::Math => return false,
+            Def::Indirect { .. } => return false,
+            Def::Op { .. } | Def::Cast { .. } | Def::Load { .. } => work += 1,
+            _ => {}
+        }
+    }
+    half_a_line && work <= LIKE_A_COPY && b.nests.iter().all(|n| n.axes.is_empty())
+}
+
+/// Vectors that a lanes loop around reductions, chained functions or next to nothing handles at once: their accumulators are
+/// independent, and more of each cache line is used at a time. Divides 8.
+pub(crate) fn copies(b: &Builder, live: &Live, width: u32) -> u32 {
     let reduces = b.nests.iter().any(|n| !n.splits.is_empty());
     let local = |v: usize| match &b.values[v].def {
         Def::Load { buf, .. } => matches!(b.buffers[buf.index()].role, BufRole::Local { .. }),
@@ -142,7 +173,8 @@ pub(crate) fn copies(b: &Builder, live: &Live) -> u32 {
         let short = alive()
             .filter(|v| matches!(b.values[*v].def, Def::Op { .. }))
             .count();
-        return if chains && short as u32 <= BESIDE_CHAINS {
+        let beside = chains && short as u32 <= BESIDE_CHAINS;
+        return if beside || copies_lines(b, live, width) {
             2
         } else {
             1

@@ -98,7 +98,7 @@ pub fn tile(
         let unroll = if tiles_sym.is_some() && TILE % width as i64 == 0 {
             (TILE / width as i64).clamp(1, 4) as u32
         } else {
-            let copies = lanes::copies(&builder, &live);
+            let copies = lanes::copies(&builder, &live, width);
             // Wide columns only where there are still enough of them for the threads.
             let wide = 8 * width as i64 * 4 * caps.threads as i64;
             if copies == 8 && exprs.hint(lane.size) < wide {

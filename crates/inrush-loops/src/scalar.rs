@@ -135,12 +135,12 @@ scalar_ops! {
     /// Degree `n` of a family of polynomials from degrees 0, which is 1, and 1, which is `first`: `(n, first, a, s, c, r, q)` with
     /// `p[k+1] = ((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`, until that is NaN. 0 for degrees below 0.
     Recurrence "recurrence" 7 Same Math;
-    /// Kummer's series without its first term, `(b, c, x)`: the sum from `n = 1` of `(b)_n x^n / ((c)_n n!)`, until terms
-    /// change nothing any more, but at most [`MOST_STEPS`] of them.
-    Kummer "kummer" 3 Same Math;
-    /// Legendre's continued fraction for the upper incomplete gamma function, `(a, x)`: `Gamma(a, x) exp(x) / x^a` by Lentz's
-    /// steps, of which there are at most [`MOST_STEPS`].
-    GammaFraction "gamma_fraction" 2 Same Math;
+    /// Kummer's series without its first term, `(b, c, x, close)`: the sum from `n = 1` of `(b)_n x^n / ((c)_n n!)`, until a
+    /// term is no more than `close` of it, but at most [`MOST_STEPS`] of them.
+    Kummer "kummer" 4 Same Math;
+    /// Legendre's continued fraction for the upper incomplete gamma function, `(a, x, close)`: `Gamma(a, x) exp(x) / x^a` by
+    /// Lentz's steps, until one changes no more than `close` of it, but at most [`MOST_STEPS`] of them.
+    GammaFraction "gamma_fraction" 3 Same Math;
     /// Random bits, `i32` only: word `e % 4` of Philox 4x32-10 with key `(a, b)` and counter `(c, d, e / 4, 0)`, `e` without a sign.
     Philox "philox" 5 Same Math;
 }

@@ -77,8 +77,8 @@ def recurrence(n, first, a, s, c, r, q):
     Helper {
         name: "kummer",
         text: "\
-def kummer(b, c, x):
-    # The series without its first term, a step for all at once while it changes any.
+def kummer(b, c, x, close):
+    # The series without its first term, a step for all at once while one changes more than what counts.
     b, term = tl.broadcast(b, (c + x) * 0 + 1)
     total = term * 0
     n = total
@@ -86,9 +86,8 @@ def kummer(b, c, x):
     going = 1
     while (going > 0) & (i < 2000):
         term = term * (((b + n) / (c + n)) * (x / (n + 1)))
-        new = total + term
-        going = tl.max(((new != total) & (new == new)).to(tl.int32) + tl.zeros([1], tl.int32))
-        total = new
+        total += term
+        going = tl.max((tl.abs(term) > close * tl.abs(total)).to(tl.int32) + tl.zeros([1], tl.int32))
         n += 1
         i += 1
     return total
@@ -97,12 +96,12 @@ def kummer(b, c, x):
     Helper {
         name: "gamma_fraction",
         text: "\
-def gamma_fraction(a, x):
-    # The continued fraction of the upper incomplete gamma function, a step for all at once while it changes any.
+def gamma_fraction(a, x, close):
+    # The continued fraction of the upper incomplete gamma function, a step for all at once while one changes more than
+    # what counts.
     a, x = tl.broadcast(a, x)
     wide: tl.constexpr = x.dtype == tl.float64
     least: tl.constexpr = 1e-300 if wide else 1e-30
-    close: tl.constexpr = 2.0**-52 if wide else 2.0**-23
     b = x + 1 - a
     d = 1 / tl.where(tl.abs(b) < least, least, b).to(x.dtype)
     c = (x == x).to(x.dtype) / least

@@ -27,6 +27,15 @@ fn bag_of(b: &mut Builder, offsets: ValueId, count: Expr) -> Result<ValueId> {
     b.call("aten.sub.Tensor", &[after.into(), b.int(1)])
 }
 
+/// Where bags begin, without the end of the last one, which some lists have. What lies beyond that is in the last bag all the same.
+fn without_end(b: &mut Builder, offsets: ValueId, bags: Expr) -> Result<ValueId> {
+    if b.sizes(offsets)? == [bags] {
+        return Ok(offsets);
+    }
+    let zero = b.exprs.int(0);
+    b.narrow(offsets, 0, zero, bags)
+}
+
 /// Rows of `x` by a list of indices.
 fn rows_of(b: &mut Builder, x: ValueId, index: ValueId) -> Result<ValueId> {
     let dim = b.int(0);
@@ -58,18 +67,53 @@ fn counted(b: &mut Builder, args: &Args, indices: ValueId) -> Result<Option<Valu
     Ok(Some(ne))
 }
 
+/// The rows with negative infinity in the place of NaN, but for the first row of each bag that counts: nothing is found
+/// greater than NaN, and NaN is not found greater than anything.
+fn without_nan(
+    b: &mut Builder,
+    rows: ValueId,
+    bag: ValueId,
+    counted: Option<ValueId>,
+    bags: Expr,
+) -> Result<ValueId> {
+    let count = b.sizes(rows)?[0];
+    let last = b.exprs.sub(count, b.exprs.int(1));
+    let places = b.call("aten.arange.default", &[count.into()])?;
+    let end = |sizes: Vec<Expr>| [sizes.into(), last.into(), DType::I64.into()];
+    let far = b.call("aten.full.default", &end(Vec::new()))?;
+    let none = b.call("aten.full.default", &end(vec![bags]))?;
+    let candidates = match counted {
+        Some(mask) => b.select(mask, places, far)?,
+        None => places,
+    };
+    let amin = Arg::Str("amin".into());
+    let first = b.call(
+        "aten.scatter_reduce.two",
+        &[none.into(), b.int(0), bag.into(), candidates.into(), amin],
+    )?;
+    let first = rows_of(b, first, bag)?;
+    let later = b.call("aten.ne.Tensor", &[places.into(), first.into()])?;
+    let later = column(b, later)?;
+    let nan = b.unary("aten.isnan.default", rows)?;
+    let passed = b.call("aten.logical_and.default", &[nan.into(), later.into()])?;
+    let lowest = b.full(&[], f64::NEG_INFINITY, b.dtype(rows)?)?;
+    b.select(passed, lowest, rows)
+}
+
 /// The greatest row of each bag, element by element, and which index it has; zeros of empty bags.
 fn greatest(
     b: &mut Builder,
     indices: ValueId,
     bag: ValueId,
     rows: ValueId,
+    counted: Option<ValueId>,
     sizes: ValueId,
 ) -> Result<(ValueId, ValueId)> {
     let (bags, &[count, features]) = (b.sizes(sizes)?[0], b.sizes(rows)?.as_slice()) else {
         return Err(Error::input("a table of embeddings has two dimensions"));
     };
     let whole = [bags, features];
+    let rows = without_nan(b, rows, bag, counted, bags)?;
     let wide = column(b, bag)?;
     let wide = b.call(
         "aten.expand.default",
@@ -92,7 +136,13 @@ fn greatest(
     let most = reduce(b, start, rows, "amax")?;
     // The first place that has it.
     let there = rows_of(b, most, bag)?;
-    let hit = b.call("aten.eq.Tensor", &[rows.into(), there.into()])?;
+    let mut hit = b.call("aten.eq.Tensor", &[rows.into(), there.into()])?;
+    let nan = b.unary("aten.isnan.default", rows)?;
+    hit = b.call("aten.logical_or.default", &[hit.into(), nan.into()])?;
+    if let Some(mask) = counted {
+        let mask = column(b, mask)?;
+        hit = b.call("aten.logical_and.default", &[hit.into(), mask.into()])?;
+    }
     let places = b.call("aten.arange.default", &[count.into()])?;
     let places = column(b, places)?;
     let last = b.exprs.sub(count, b.exprs.int(1));
@@ -158,7 +208,7 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             b.full(&[bags, features], 0.0, compute)?,
             b.full(&[bags, features], 0.0, kind)?,
         ),
-        MAX => greatest(b, indices, bag_of, rows, sizes)?,
+        MAX => greatest(b, indices, bag_of, rows, counted, sizes)?,
         _ => (gathered(b, &[bags, features], bag_of, rows)?, sizes),
     };
     if mode == MEAN {
@@ -222,7 +272,10 @@ fn backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let count = b.sizes(indices)?[0];
     let bag = match args.opt_value("offsets") {
-        Ok(Some(offsets)) => bag_of(b, offsets, count)?,
+        Ok(Some(offsets)) => {
+            let offsets = without_end(b, offsets, t.sizes[0])?;
+            bag_of(b, offsets, count)?
+        }
         _ => args.value("offset2bag")?,
     };
     if mode == MEAN {
@@ -259,7 +312,9 @@ fn weights_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let indices = args.value("indices")?;
     let dtype = b.dtype(weight)?;
     let count = b.sizes(indices)?[0];
-    let bag = bag_of(b, args.value("offsets")?, count)?;
+    let bags = b.sizes(grad)?[0];
+    let offsets = without_end(b, args.value("offsets")?, bags)?;
+    let bag = bag_of(b, offsets, count)?;
     let (g, rows) = (rows_of(b, grad, bag)?, rows_of(b, weight, indices)?);
     let (g, rows) = (b.widen(g)?, b.widen(rows)?);
     let product = b.mul(g, rows)?;

@@ -229,12 +229,15 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 fn linspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = args.dtype("dtype")?.unwrap_or(DType::F32);
     let steps = args.const_int("steps")?;
-    if !dtype.is_float() {
-        return Err(args.unsupported("dtype", "integers between ends that are tensors"));
-    }
-    let wide = dtype.compute();
+    // Integers lie between whole ends.
+    let whole = !dtype.is_float();
+    let wide = if whole { DType::F64 } else { dtype.compute() };
     let end = |b: &mut Builder, name: &str| match args.arg(name)? {
-        Arg::Value(v) if b.tensor(*v).is_ok() => b.cast(*v, wide),
+        Arg::Value(v) if b.tensor(*v).is_ok() => {
+            let v = if whole { b.cast(*v, dtype)? } else { *v };
+            b.cast(v, wide)
+        }
+        _ if whole => b.full(&[], args.float(name)?.trunc(), wide),
         _ => b.full(&[], args.float(name)?, wide),
     };
     let (first, last) = (end(b, "start")?, end(b, "end")?);

@@ -127,6 +127,10 @@ fn masked_index_put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         args.value("values")?,
     );
     let sizes = b.sizes(x)?;
+    if sizes.iter().any(|s| b.exprs.is_int(*s, 0)) {
+        // Nothing can be put anywhere: eager does not even look at the values.
+        return Ok(vec![x]);
+    }
     let indices = clamped(b, args, &sizes)?;
     let values = b.select_or(mask, values, 0.0)?;
     Ok(vec![b.call(

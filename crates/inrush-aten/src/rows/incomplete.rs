@@ -14,6 +14,12 @@ use std::f64::consts::PI;
 const LARGE: f64 = 200.0;
 const NEAR: f64 = 0.25;
 
+/// What a step of a series or a fraction may leave out where the result is no `f64`: far below the last place of `f32`, also of
+/// a share that is a fiftieth of the whole and found as what the other one leaves.
+const CLOSE: f64 = 1.0 / (1u64 << 36) as f64;
+/// Second arguments below which small first ones have a series of their own: the upper share is small there.
+const SMALL: f64 = 1.1;
+
 /// `C[k]` of the expansion, highest power first.
 const TEMME: [&[f64]; 7] = [
     &[
@@ -201,7 +207,7 @@ fn density(p: &mut Pw, a: StmtId, x: StmtId, mu: StmtId, log: StmtId, log_x: Stm
     p.op1(S::Exp, exponent)
 }
 
-/// Both arguments below 1.
+/// The first argument below 1, the second below [`SMALL`].
 fn small(p: &mut Pw, a: StmtId, log_x: StmtId, tail: StmtId) -> Shares {
     // Of 1 + a little is left where `a` is next to nothing.
     let series = p.polynomial(a, &LOG_GAMMA);
@@ -221,15 +227,15 @@ fn small(p: &mut Pw, a: StmtId, log_x: StmtId, tail: StmtId) -> Shares {
     }
 }
 
-fn shares(p: &mut Pw, a: StmtId, x: StmtId) -> Shares {
-    let (one, zero) = (p.c(1.0), p.c(0.0));
+fn shares(p: &mut Pw, a: StmtId, x: StmtId, close: f64) -> Shares {
+    let (one, zero, close) = (p.c(1.0), p.c(0.0), p.c(close));
     let away = p.sub(x, a);
     let distance = p.op1(S::Abs, away);
     let limit = p.opc(S::Mul, a, NEAR);
     let is_large = p.opc(S::Gt, a, LARGE);
     let is_close = p.op2(S::Lt, distance, limit);
     let is_near = p.op2(S::And, is_large, is_close);
-    let (a_small, x_small) = (p.opc(S::Lt, a, 1.0), p.opc(S::Lt, x, 1.0));
+    let (a_small, x_small) = (p.opc(S::Lt, a, 1.0), p.opc(S::Lt, x, SMALL));
     let is_small = p.op2(S::And, a_small, x_small);
     let above = p.opc(S::Add, a, 1.0);
     let is_below = p.op2(S::Lt, x, above);
@@ -252,7 +258,7 @@ fn shares(p: &mut Pw, a: StmtId, x: StmtId) -> Shares {
     let skipped = p.op1(S::Not, is_near);
     let summed = p.op2(S::And, summed, skipped);
     let argument = p.select(summed, argument, zero);
-    let sum = p.body.op(S::Kummer, &[first, above, argument]);
+    let sum = p.body.op(S::Kummer, &[first, above, argument, close]);
     let small = small(p, a, log_x, sum);
     let series = p.opc(S::Add, sum, 1.0);
     let series = p.div(series, a);
@@ -261,7 +267,7 @@ fn shares(p: &mut Pw, a: StmtId, x: StmtId) -> Shares {
 
     let done = p.op2(S::Or, summed, is_near);
     let (safe_a, safe_x) = (p.select(done, one, a), p.select(done, one, x));
-    let fraction = p.op2(S::GammaFraction, safe_a, safe_x);
+    let fraction = p.body.op(S::GammaFraction, &[safe_a, safe_x, close]);
     let fraction = p.mul(fraction, density);
     let beyond = Shares::of_upper(p, fraction);
 
@@ -283,7 +289,12 @@ fn incomplete(p: &mut Pw, x: &[StmtId], upper: bool) -> Result<StmtId> {
     let (a_inside, x_inside) = (inside(p, a), inside(p, x));
     let regular = p.op2(S::And, a_inside, x_inside);
     let (safe_a, safe_x) = (p.select(regular, a, one), p.select(regular, x, one));
-    let both = shares(p, safe_a, safe_x);
+    let close = if dtype == DType::F64 {
+        f64::EPSILON
+    } else {
+        CLOSE
+    };
+    let both = shares(p, safe_a, safe_x, close);
     let v = if upper { both.upper } else { both.lower };
     // At the ends the greater argument has it all; where none is greater nothing is known.
     let (a_greater, x_greater) = (p.op2(S::Gt, a, x), p.op2(S::Gt, x, a));
