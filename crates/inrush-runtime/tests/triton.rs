@@ -74,6 +74,33 @@ fn kernels_are_built_once_and_refusals_show_the_source() {
     assert!(e.contains("no_such_name") && e.contains("def k("), "{e}");
 }
 
+#[test]
+fn workers_that_die_or_hang_say_how_they_ended() {
+    let Some(python) = std::env::var_os("INRUSH_PYTHON").map(PathBuf::from) else {
+        eprintln!("INRUSH_PYTHON is not set: no Triton to build with");
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton_worker.py");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (does, patience, said) in [
+        ("import os; os._exit(7)", 120, "exit status 7"),
+        ("import time; time.sleep(600)", 20, "signal 9"),
+    ] {
+        let patience = Duration::from_secs(patience);
+        let pool = pool(&python, script.clone(), folder.path(), patience);
+        let mut bad = source("pass");
+        bad.text = format!("{does}\n{}", bad.text);
+        let e = pool.build(&bad, &target()).expect_err("lost twice");
+        assert!(
+            e.to_string().contains("twice") && e.to_string().contains(said),
+            "{e}"
+        );
+        // The others are built all the same.
+        let good = source("tl.store(p + x, tl.load(p + x, x < n) * 3.0, x < n)");
+        assert!(pool.build(&good, &target()).is_ok());
+    }
+}
+
 /// A server in Python whose workers behave as `then` says.
 fn fake(folder: &Path, then: &str) -> PathBuf {
     let script = folder.join("worker.py");
@@ -134,6 +161,28 @@ fn a_lost_worker_is_replaced_once() {
         .build(&source("pass"), &target())
         .expect_err("lost twice");
     assert!(e.to_string().contains("twice"), "{e}");
+}
+
+#[test]
+fn a_lost_server_is_replaced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let then = format!(
+        "    if not os.path.exists(mark):\n        open(mark, 'w').close()\n        os._exit(7)\n{ANSWER}"
+    );
+    let script = fake(folder.path(), &then);
+    // It dies when it is to fork the second worker.
+    let text = std::fs::read_to_string(&script).expect("read");
+    let dies = "    elif os.path.exists(mark) and not os.path.exists(mark + '2'):\n        open(mark + '2', 'w').close()\n        os._exit(3)\n    elif pid :=";
+    std::fs::write(&script, text.replace("    elif pid :=", dies)).expect("written");
+    let pool = pool(
+        Path::new("python3"),
+        script,
+        folder.path(),
+        Duration::from_secs(20),
+    );
+    let built = pool.build(&source("pass"), &target());
+    assert_eq!(built.expect("another server").symbol, "k");
+    assert!(folder.path().join("mark2").exists());
 }
 
 #[test]
