@@ -9,14 +9,16 @@ use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId,
     StoreMode, scalar::OpClass,
 };
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
+use std::hash::BuildHasher;
 
 use crate::access::{Radices, covers, inverse, invertible};
 use crate::beside::beside;
 use crate::deps::Deps;
 use crate::emit::{Builder, Load, Splice};
 use crate::fold::at_load;
-use crate::{Options, Reason, Refusal};
+use crate::{Form, Options, Reason, Refusal};
 
 /// How a node's single result is read back: what inlining needs to know.
 struct Inverse {
@@ -127,19 +129,132 @@ pub(crate) fn inline(
         .iter()
         .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
         .collect();
-    let stay: Vec<usize> = (0..nodes.len()).filter(|k| !infos[*k].inlined).collect();
-    let buffers = &loops.buffers;
-    let mut out = beside(
-        &loops.exprs,
-        &stay,
-        options.threads,
-        |k| infos[*k].stmts,
-        |ex, k| build(ex, buffers, &nodes, &deps, &inlined, *k),
-    );
+    let mut out = build_all(loops, &nodes, &deps, &inlined, &infos, options.threads);
     let live = crate::deps::live_nodes(loops, &out);
     let mut flags = live.iter();
     out.retain(|_| *flags.next().expect("one per node"));
     loops.nodes = out;
+}
+
+/// The nodes that stay, with everything inlined that was chosen. What is the same over other buffers, with all that goes into it,
+/// is built once.
+fn build_all(
+    loops: &Loops,
+    nodes: &[Node],
+    deps: &Deps,
+    inlined: &[Option<&Inverse>],
+    infos: &[Info],
+    threads: usize,
+) -> Vec<Node> {
+    let buffers = &loops.buffers;
+    let mut alike: FxHashMap<u64, u32> = FxHashMap::default();
+    let looks: Vec<u64> = nodes.iter().map(look).collect();
+    for (k, look) in looks.iter().enumerate() {
+        *alike.entry(*look).or_default() += !infos[k].inlined as u32;
+    }
+    let mut forms: FxHashMap<Vec<u64>, (usize, Vec<BufId>)> = FxHashMap::default();
+    // For what is not built itself, what it is a copy of.
+    let mut copies: Vec<Option<Copy>> = Vec::with_capacity(nodes.len());
+    for k in 0..nodes.len() {
+        if infos[k].inlined || alike[&looks[k]] < 2 {
+            copies.push(None);
+            continue;
+        }
+        let form = form(buffers, nodes, deps, inlined, k);
+        copies.push(match forms.get(form.words.as_slice()) {
+            Some((of, buffers)) => Some(Copy {
+                of: *of,
+                rename: buffers.iter().copied().zip(form.buffers).collect(),
+            }),
+            None => {
+                forms.insert(form.words, (k, form.buffers));
+                None
+            }
+        });
+    }
+    let own = |k: &usize| !infos[*k].inlined && copies[*k].is_none();
+    let rest: Vec<usize> = (0..nodes.len()).filter(own).collect();
+    let built = beside(
+        &loops.exprs,
+        &rest,
+        threads,
+        |k| infos[*k].stmts,
+        |ex, k| build(ex, buffers, nodes, deps, inlined, *k),
+    );
+    let mut built = built.into_iter();
+    let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
+    // Where each node stands now.
+    let mut place = vec![0; nodes.len()];
+    for (k, copy) in copies.iter().enumerate() {
+        if infos[k].inlined {
+            continue;
+        }
+        place[k] = out.len();
+        out.extend(match copy {
+            Some(copy) => {
+                let mut origins = Origins::new();
+                collect_origins(nodes, deps, inlined, k, &mut origins);
+                let copy = copy.make(&nodes[k], out[place[copy.of]].body(), origins);
+                debug_assert_eq!(copy, build(&loops.exprs, buffers, nodes, deps, inlined, k));
+                Some(copy)
+            }
+            None => built.next(),
+        });
+    }
+    out
+}
+
+/// A node whose body is that of an earlier one over other buffers.
+struct Copy {
+    of: usize,
+    rename: SmallVec<[(BufId, BufId); 4]>,
+}
+
+impl Copy {
+    fn make(&self, node: &Node, of: &Body, origins: Origins) -> Node {
+        let mut body = of.clone();
+        body.origins = origins;
+        for stmt in &mut body.stmts {
+            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
+                && let Some((_, to)) = self.rename.iter().find(|(from, _)| from == buf)
+            {
+                *buf = *to;
+            }
+        }
+        node.clone_with(body)
+    }
+}
+
+/// Nodes of one form look the same.
+fn look(node: &Node) -> u64 {
+    let body = node.body();
+    FxBuildHasher.hash_one((body.stmts.len(), &body.axes))
+}
+
+/// What [`build`] sees of a node and of all that goes into it.
+fn form(
+    buffers: &[Buffer],
+    nodes: &[Node],
+    deps: &Deps,
+    inlined: &[Option<&Inverse>],
+    k: usize,
+) -> Form {
+    let mut f = Form::default();
+    f.body(nodes[k].body());
+    if let Node::Contraction(c) = &nodes[k] {
+        f.add(&c.k);
+    }
+    let mut at = 0;
+    while at < f.buffers.len() {
+        let b = f.buffers[at].index();
+        f.add(buffers[b].dtype);
+        match deps.writers[b].as_slice() {
+            [w] if inlined[*w as usize].is_some() => f.body(nodes[*w as usize].body()),
+            _ => f.add(0u8),
+        }
+        at += 1;
+    }
+    f
 }
 
 fn points(loops: &Loops, axes: &[Axis]) -> i64 {

@@ -13,6 +13,7 @@ mod deps;
 mod digits;
 mod emit;
 mod fold;
+mod form;
 mod fuse;
 mod group;
 mod inline;
@@ -31,6 +32,7 @@ pub mod text;
 mod verify;
 mod widen;
 
+pub use form::Form;
 pub use inrush_loops::OriginId;
 pub use layout::layout;
 pub use memory::plan_memory;

@@ -1,0 +1,108 @@
+//! Bodies written down as words, with their buffers by order of appearance: what has equal words differs in nothing but its
+//! buffers.
+
+use inrush_loops::{Body, BufId, Stmt};
+use std::hash::{Hash, Hasher};
+
+/// What was written down so far, and the buffers that occur in it.
+pub struct Form {
+    pub words: Vec<u64>,
+    /// In order of appearance.
+    pub buffers: Vec<BufId>,
+}
+
+impl Default for Form {
+    fn default() -> Form {
+        Form {
+            words: Vec::with_capacity(256),
+            buffers: Vec::new(),
+        }
+    }
+}
+
+impl Form {
+    pub fn add(&mut self, what: impl Hash) {
+        what.hash(&mut Words(&mut self.words));
+    }
+
+    /// A buffer by its number among those that occur.
+    pub fn buffer(&mut self, b: BufId) {
+        // Few occur: the list itself is searched.
+        let at = self.buffers.iter().position(|x| *x == b);
+        let at = at.unwrap_or_else(|| {
+            self.buffers.push(b);
+            self.buffers.len() - 1
+        });
+        self.add(at as u32);
+    }
+
+    /// A body without its origins.
+    pub fn body(&mut self, body: &Body) {
+        self.add(&body.axes);
+        self.add(body.outer);
+        self.add(body.stmts.len());
+        for s in &body.stmts {
+            match s {
+                Stmt::Load {
+                    buf,
+                    coords,
+                    mask,
+                    fill,
+                } => {
+                    self.add((0u8, coords, mask, fill));
+                    self.buffer(*buf);
+                }
+                Stmt::Store {
+                    buf,
+                    coords,
+                    value,
+                    mode,
+                    mask,
+                } => {
+                    self.add((1u8, coords, value, mode, mask));
+                    self.buffer(*buf);
+                }
+                other => {
+                    self.add(2u8);
+                    // A check names its operator: others have another message.
+                    self.add(other);
+                }
+            }
+        }
+    }
+}
+
+/// A hasher that forgets nothing.
+struct Words<'a>(&'a mut Vec<u64>);
+
+impl Hasher for Words<'_> {
+    fn finish(&self) -> u64 {
+        0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.push(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0.push(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u8(&mut self, v: u8) {
+        self.0.push(v.into());
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.0.push(v.into());
+    }
+    fn write_u64(&mut self, v: u64) {
+        self.0.push(v);
+    }
+    fn write_i64(&mut self, v: i64) {
+        self.0.push(v as u64);
+    }
+    fn write_usize(&mut self, v: usize) {
+        self.0.push(v as u64);
+    }
+    fn write_isize(&mut self, v: isize) {
+        self.0.push(v as u64);
+    }
+}
