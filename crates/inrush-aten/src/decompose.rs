@@ -129,6 +129,7 @@ fn decompose_remembering(
                     args: vec![Arg::Value(new)],
                     outs: vec![old],
                     line: None,
+                    made_for: None,
                 });
                 old
             };
@@ -205,6 +206,7 @@ pub struct Builder<'g> {
     demands: &'g Demands,
     values: &'g mut Vec<Value>,
     nodes: &'g mut Vec<Node>,
+    /// The operator of the graph that all of this becomes.
     op: &'g str,
     line: Option<LineId>,
     prefix: String,
@@ -221,11 +223,6 @@ impl Builder<'_> {
             0 => self.declared.get(k)?.as_ref(),
             _ => None,
         }
-    }
-
-    /// The operator of the graph that all of this becomes.
-    pub fn decomposed(&self) -> &str {
-        self.op
     }
 
     /// Calls `op` for its only result. Arguments stand in schema order; trailing defaults may be left out.
@@ -270,13 +267,23 @@ impl Builder<'_> {
                 id
             })
             .collect();
-        self.nodes.push(Node {
+        let mut node = Node {
             op: op.to_string(),
             args: bound,
             outs: outs.clone(),
             line: self.line,
-        });
+            made_for: None,
+        };
+        // Indices, divisors and what is assured: what may be refused is computed from whole numbers.
+        if node.reads().any(|v| self.is_integral(v)) {
+            node.made_for = Some(self.op.into());
+        }
+        self.nodes.push(node);
         Ok(outs)
+    }
+
+    fn is_integral(&self, v: ValueId) -> bool {
+        matches!(&self.values[v.index()].ty, Type::Tensor(t) if t.dtype.is_int() || t.dtype == DType::Bool)
     }
 
     /// The type of a tensor.

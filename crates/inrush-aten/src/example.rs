@@ -71,6 +71,7 @@ pub fn parse(op: &str, text: &str) -> Result<Example> {
         args,
         outs,
         line: None,
+        made_for: None,
     });
     Ok(Example { graph, ranges })
 }

@@ -46,6 +46,7 @@ fn chain(n: usize) -> Graph {
             args,
             outs: vec![v],
             line: None,
+            made_for: None,
         });
         // The select and the in-place write are side branches: the chain goes on from the base.
         if k % 5 < 4 {

@@ -83,6 +83,7 @@ pub fn seed_by_call(graph: &mut Graph) {
             args: Vec::new(),
             outs: vec![seed],
             line: None,
+            made_for: None,
         },
     );
 }
@@ -111,6 +112,7 @@ pub fn seed_by_state(graph: &mut Graph, buffer: &str) {
         args: vec![Arg::Value(seed), Arg::Int(one)],
         outs: vec![next],
         line: None,
+        made_for: None,
     });
     graph.outputs.push(Output {
         value: OutputValue::Value(next),

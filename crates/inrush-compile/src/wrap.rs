@@ -320,7 +320,8 @@ impl<'a> Wrap<'a> {
                         .line
                         .as_ref()
                         .map_or(String::new(), |l| format!("\n  at {l}"));
-                    format!("node `{}` ({}): {}{line}", o.name, o.op, c.message)
+                    let name = inrush_graph::source_name(&o.name);
+                    format!("node `{name}` ({}): {}{line}", o.op, c.message)
                 }
                 None => c.message.clone(),
             })

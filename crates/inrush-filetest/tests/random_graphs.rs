@@ -115,6 +115,7 @@ impl Make {
             args,
             outs,
             line: None,
+            made_for: None,
         });
     }
 

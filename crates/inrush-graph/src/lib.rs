@@ -136,6 +136,8 @@ pub struct Node {
     pub args: Vec<Arg>,
     pub outs: Vec<ValueId>,
     pub line: Option<LineId>,
+    /// The operator that errors name instead of `op`: what a decomposition checks, it checks for the operator that it stands for.
+    pub made_for: Option<Box<str>>,
 }
 
 /// An argument of a call.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Values are numbered by appearance; what no line defines is not printed. Strides are written unless they are row-major.
-//! A value's name may be left out.
+//! A value's name may be left out. ` for aten.take.default` at the end of a call is the operator that its errors name.
 
 mod parse;
 mod print;

@@ -14,7 +14,7 @@ in_tree \"[(*, *), {}]\"
 %3 mean: f32[3] = buffer \"bn/mean\" persistent
 %4 c: bool[] = constant c0
 guard s0 <= 2*u8 + 1 because \"torch._check\"
-%5 t: f32[3, 4] strides [1, 3] = aten.t.default(%2) at line0
+%5 t: f32[3, 4] strides [1, 3] = aten.t.default(%2) at line0 for aten.linear.default
 %6 max: f32[s0], %7 at: i64[s0] = aten.max.dim(%0, -1, false)
 %8 all: f32[s0, 3] = odd.op(none, true, [%0, none], tensors[], [], [2, s0 - 1], -1.5, inf, floats[1.0], bools[true], \"a b\", dtype.u8, u8, format.channels_last, other \"cpu\", -3, 1e-300)
 call aten._assert.default(%4)
@@ -54,6 +54,7 @@ fn hostile_text_is_an_error() {
         "graph g\noutput -1: none",
         "graph g\n%0: f32[s9] = input 0",
         "graph g\nsize s0 in [3, 1]",
+        "graph g\n%0: f32[2] = aten.rand.default([2]) for",
     ] {
         assert!(text::parse(bad).is_err(), "{bad}");
     }

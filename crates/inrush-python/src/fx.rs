@@ -282,6 +282,7 @@ impl<'py> Importer<'py> {
             args,
             outs,
             line,
+            made_for: None,
         });
         self.out.nodes.push(Some(node.clone().unbind()));
         self.out.called.push(why);
@@ -433,6 +434,7 @@ impl<'py> Importer<'py> {
             args: vec![Arg::Int(e)],
             outs: vec![v],
             line: None,
+            made_for: None,
         });
         self.out.nodes.push(None);
         self.out.called.push(None);

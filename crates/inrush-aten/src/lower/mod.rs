@@ -283,12 +283,8 @@ impl<'g> Lower<'g> {
             .outs
             .first()
             .map_or(String::new(), |v| self.graph.value(*v).name.clone());
-        // What a decomposition checks, it checks for the operator that it stands for.
-        let by = match (node.op.as_str(), node.args.last()) {
-            ("inrush.assured.default", Some(Arg::Str(by))) => by,
-            _ => &node.op,
-        };
-        self.begin(by, name, self.graph.line_of(node).map(str::to_string));
+        let op = node.made_for.as_deref().unwrap_or(&node.op);
+        self.begin(op, name, self.graph.line_of(node).map(str::to_string));
     }
 
     /// What is made from here on comes from this operator and is named after this value.

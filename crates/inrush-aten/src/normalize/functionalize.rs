@@ -34,6 +34,7 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
             args: Vec::new(),
             outs: node.outs.first().copied().into_iter().collect(),
             line: node.line,
+            made_for: None,
         };
         f.node(node).map_err(|e| f.graph.locate(&place, e))?;
     }
@@ -555,6 +556,7 @@ impl Functionalize<'_> {
             args,
             outs,
             line: self.line,
+            made_for: None,
         });
     }
 

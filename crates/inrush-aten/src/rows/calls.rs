@@ -50,8 +50,7 @@ impl Builder<'_> {
 
     /// `x`; a call fails where `holds` is false, and names the operator that is being decomposed.
     pub(super) fn assured(&mut self, x: ValueId, holds: ValueId) -> Result<ValueId> {
-        let by = Arg::Str(self.decomposed().to_string());
-        self.call("inrush.assured.default", &[x.into(), holds.into(), by])
+        self.call("inrush.assured.default", &[x.into(), holds.into()])
     }
 
     /// `mask ? x : c`.

@@ -349,8 +349,8 @@ pointwise! {
     "aten.heaviside.default" "(Tensor self, Tensor values) -> Tensor"
         ["self", "values"] Common heaviside, "(f32[4], f32[4])";
     // Choices.
-    "inrush.assured.default" "(Tensor self, Tensor holds, str by) -> Tensor"
-        ["self", "?holds"] First |p, x| Ok(p.assured(x[0], x[1])), "(f32[2,3], bool[3]{1:1}, \"aten.bernoulli.p\")";
+    "inrush.assured.default" "(Tensor self, Tensor holds) -> Tensor"
+        ["self", "?holds"] First |p, x| Ok(p.assured(x[0], x[1])), "(f32[2,3], bool[3]{1:1})";
     "aten.where.self" "(Tensor condition, Tensor self, Tensor other) -> Tensor"
         ["?condition", "self", "other"] Common choose, "(bool[3], f32[2,3], i64[])";
     "aten.where.ScalarSelf" "(Tensor condition, Scalar self, Tensor other) -> Tensor"

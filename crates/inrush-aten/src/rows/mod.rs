@@ -154,14 +154,3 @@ const fn decomposed(
         example,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn names_are_unique() {
-        let mut seen = std::collections::BTreeSet::new();
-        for row in super::rows() {
-            assert!(seen.insert(row.name), "{} has two rows", row.name);
-        }
-    }
-}

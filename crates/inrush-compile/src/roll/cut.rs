@@ -144,6 +144,7 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
             args,
             outs,
             line: node.line,
+            made_for: node.made_for.clone(),
         });
     }
     let mut outputs = Vec::with_capacity(whole.outputs.len());

@@ -190,6 +190,10 @@ impl Parser<'_> {
             }
             false => None,
         };
+        let made_for = match self.s.eat_word("for")? {
+            true => Some(self.s.name()?.into()),
+            false => None,
+        };
         let first = self.g.values.len();
         self.g.values.extend(new);
         let outs = (first..self.g.values.len()).map(ValueId::from_index);
@@ -198,6 +202,7 @@ impl Parser<'_> {
             args,
             outs: outs.collect(),
             line,
+            made_for,
         });
         Ok(())
     }

@@ -67,6 +67,7 @@ impl<'py> Importer<'py> {
             args: vec![a, b],
             outs: vec![product],
             line,
+            made_for: None,
         });
         self.out.nodes.push(Some(node.clone().unbind()));
         self.out.called.push(None);

@@ -111,6 +111,7 @@ impl<'a> Importer<'a, '_> {
             args,
             outs,
             line,
+            made_for: None,
         });
         Ok(())
     }
@@ -335,6 +336,7 @@ impl<'a> Importer<'a, '_> {
             args: vec![Arg::Int(e)],
             outs: vec![v],
             line: None,
+            made_for: None,
         });
         v
     }
