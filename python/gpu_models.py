@@ -27,9 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# The package that is installed is meant, not the sources beside this file, which have no native half.
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE] + [HERE]
+from installed import HERE
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 

@@ -22,9 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-# The package that is installed is meant, not the sources beside this file, which have no native half.
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE]
+import installed  # noqa: F401
 
 RANKS = 2
 CUDA = True
