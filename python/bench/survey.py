@@ -370,6 +370,7 @@ def survey(name: str, args: argparse.Namespace) -> str:
     doubles = tree_map_only(torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, inputs)
     with unittest.mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
         want = step(precise, precise, doubles, args.train)
+    want = [w.double() for w in want]
     scale = max(float(w.norm()) for w in want)
 
     def error(values: list[torch.Tensor]) -> float:

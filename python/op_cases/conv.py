@@ -97,6 +97,9 @@ def cases(suite):
         g.add("options", lambda t, w: F.conv_transpose2d(t, w, w[0, :, 0, 0], stride=(2, 3), padding=1, output_padding=(1, 2)), x, w)
         g.add("dilation", lambda t, w: F.conv_transpose2d(t, w, dilation=2, padding=2), x, w)
         g.add("groups", lambda t, w: F.conv_transpose2d(t, w, groups=2, stride=2), x, w)
+        g.add("blocks", lambda t, w: F.conv_transpose2d(t, w, w[0, :, 0, 0], stride=3), x, w)
+        g.add("gaps", lambda t, w: F.conv_transpose2d(t, w[:, :, :1, :2], w[0, :, 0, 0], stride=3, output_padding=1), x, w)
+        g.add("cut_off", lambda t, w: F.conv_transpose2d(t, w, stride=2, padding=3), x, w)
         g.add("one_d", lambda t, w: F.conv_transpose1d(t, w, stride=2, padding=1), y, mat("wt1", 4, 3, 4))
     with suite.group("conv3d", "near", tol="norm") as g:
         v, w = mat("volume", 1, 3, 5, 7, 6), mat("w3d", 4, 3, 2, 3, 3)

@@ -311,3 +311,35 @@ def test_gradients_of_paddings_that_cut_off(mode):
 def test_gradients_with_nothing_to_gather():
     compare(lambda x: x.gather(0, torch.empty(0, dtype=torch.int64)) * 2, leaf(4))
     compare(lambda x: x.unfold(0, 1, 1) * 3, torch.tensor(0.5, requires_grad=True))
+
+
+STRIDED = {
+    "kernel is the stride": dict(kernel=2, stride=2),
+    "kernel is twice the stride": dict(kernel=4, stride=2, padding=1),
+    "kernel beyond the stride": dict(kernel=3, stride=2, padding=1, output_padding=1),
+    "kernel below the stride": dict(kernel=1, stride=3, output_padding=2),
+    "cut off": dict(kernel=5, stride=2, padding=3),
+    "one dimension": dict(kernel=3, stride=(1, 3), padding=(2, 0), dilation=(2, 1)),
+    "dilated": dict(kernel=3, stride=2, dilation=2),
+    "groups": dict(kernel=3, stride=2, groups=2),
+}
+
+
+@pytest.mark.parametrize("case", STRIDED.values(), ids=STRIDED)
+def test_transposed_convolutions_with_strides(case):
+    kernel, groups = case["kernel"], case.get("groups", 1)
+    rest = {k: v for k, v in case.items() if k != "kernel"}
+    x, w, b = leaf(2, 4, 6, 5), leaf(4, 6 // groups, kernel, kernel), leaf(6)
+    f = lambda x, w, b: F.conv_transpose2d(x, w, b, **rest).relu()
+    compare(f, x, w, b, rtol=1e-4, atol=1e-4)
+    # The gradient of an ordinary convolution's input is one too.
+    rest.pop("output_padding", None)
+    g = lambda x, w, b: F.conv2d(x, w, b, **rest)
+    compare(g, leaf(2, 4, 13, 14), leaf(6, 4 // groups, kernel, kernel), b, rtol=1e-4, atol=1e-4)
+
+
+def test_infinities_reach_the_places_of_a_transposed_convolution_that_read_them():
+    x = torch.randn(1, 3, 6, 6)
+    x[0, 1, 2, 3] = float("inf")
+    w = torch.rand(3, 4, 3, 3) + 0.5
+    compare(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), x, w, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 //! Convolutions: any number of spatial dimensions, groups, dilation, transposed.
 
+use super::convolution_phases::{self as phases, Phases};
 use super::window::{Window, per_dimension};
 use crate::lower::product::{Product, Role, Target};
 use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
@@ -9,15 +10,15 @@ use inrush_graph::{Arg, Type};
 use inrush_loops::{ReduceOp, ScalarOp, StmtId};
 
 /// A convolution's numbers, whatever operator gave them.
-struct Conv {
-    windows: Vec<Window>,
-    output: Vec<Expr>,
+pub(super) struct Conv {
+    pub windows: Vec<Window>,
+    pub output: Vec<Expr>,
     /// The leading dimension; left out for an unbatched input.
-    batch: Option<Expr>,
-    groups: Expr,
+    pub batch: Option<Expr>,
+    pub groups: Expr,
     /// Channels of input and output in each group.
-    group_in: Expr,
-    group_out: Expr,
+    pub group_in: Expr,
+    pub group_out: Expr,
     transposed: bool,
 }
 
@@ -103,7 +104,7 @@ impl Conv {
         })
     }
 
-    fn sizes(&self, exprs: &Exprs) -> Vec<Expr> {
+    pub fn sizes(&self, exprs: &Exprs) -> Vec<Expr> {
         let mut out: Vec<Expr> = self.batch.into_iter().collect();
         out.push(exprs.mul(self.groups, self.group_out));
         out.extend(&self.output);
@@ -170,7 +171,12 @@ pub(super) fn in_bounds(body: &mut BodyBuilder, checks: &[(Expr, Expr)]) -> Opti
 }
 
 /// Reads `t` at `at` where `mask` holds, zero elsewhere.
-fn load_or_zero(body: &mut BodyBuilder, t: &Tensor, at: &[Expr], mask: Option<StmtId>) -> StmtId {
+pub(super) fn load_or_zero(
+    body: &mut BodyBuilder,
+    t: &Tensor,
+    at: &[Expr],
+    mask: Option<StmtId>,
+) -> StmtId {
     match mask {
         Some(m) => body.load_masked(t, at, m, Scalar::Int(0)),
         None => body.load(t, at),
@@ -189,7 +195,8 @@ pub(super) fn padded_by<'g>(lw: &mut Lower<'g>, t: &Tensor, amounts: &[Expr]) ->
     zeros_around(lw, t, &amounts)
 }
 
-fn zeros_around<'g>(lw: &mut Lower<'g>, x: &Tensor, amounts: &[(Expr, Expr)]) -> Tensor {
+/// `x` with these numbers of zeros before and after its last dimensions; without its ends where a number is negative.
+pub(super) fn zeros_around<'g>(lw: &mut Lower<'g>, x: &Tensor, amounts: &[(Expr, Expr)]) -> Tensor {
     let exprs = lw.exprs;
     let none = |e: &Expr| exprs.is_int(*e, 0);
     if amounts
@@ -259,7 +266,12 @@ fn spread<'g>(lw: &mut Lower<'g>, conv: &Conv, x: &Tensor) -> Tensor {
     lw.store_new(body, v, x.dtype, &sizes)
 }
 
-fn add_bias(body: &mut BodyBuilder, sum: StmtId, bias: Option<&Tensor>, channel: Expr) -> StmtId {
+pub(super) fn add_bias(
+    body: &mut BodyBuilder,
+    sum: StmtId,
+    bias: Option<&Tensor>,
+    channel: Expr,
+) -> StmtId {
     match bias {
         Some(t) => {
             let v = body.load(t, &[channel]);
@@ -278,6 +290,12 @@ fn convolution<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let one_channel = exprs.is_int(conv.group_in, 1) && !exprs.is_int(conv.groups, 1);
     let out = if one_channel && !conv.transposed {
         depthwise(lw, &conv, &x, &w, bias.as_ref())
+    } else if let Some(along) = conv
+        .transposed
+        .then(|| Phases::of(exprs, &conv, x.dtype))
+        .flatten()
+    {
+        phases::products(lw, &conv, &along, &x, &w, bias.as_ref())?
     } else {
         grouped(lw, &conv, &x, &w, bias.as_ref())?
     };

@@ -118,7 +118,11 @@ impl Printer<'_> {
         let at = n.line.map(|l| format!(" at {l}")).unwrap_or_default();
         let made_for = n.made_for.as_ref();
         let made_for = made_for.map_or(String::new(), |op| format!(" for {}", show_name(op)));
-        format!("{left}{}({}){at}{made_for}", show_name(&n.op), args.join(", "))
+        format!(
+            "{left}{}({}){at}{made_for}",
+            show_name(&n.op),
+            args.join(", ")
+        )
     }
 
     fn arg(&self, a: &Arg) -> String {
