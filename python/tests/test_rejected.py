@@ -53,6 +53,7 @@ SHAPES = {
     "topk": (lambda a: a.topk(9), ones(4)),
     "probability": (lambda a: F.dropout(a, 2.0), ones(4)),
     "maximum of nothing": (lambda a: a.max(), ones(0)),
+    "dimensions of what is added": (lambda a, b: a[0].index_add(0, ints(0), b), ones(2), ones(1)),
     "side": (lambda a: torch.searchsorted(a, a, side="middle"), ones(3)),
 }
 DTYPES = {

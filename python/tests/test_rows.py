@@ -1,5 +1,7 @@
 """Operators that only training or inference graphs of PyTorch contain, beside eager, with their gradients."""
 
+import math
+
 import inrush
 import pytest
 import torch
@@ -343,3 +345,14 @@ def test_infinities_reach_the_places_of_a_transposed_convolution_that_read_them(
     x[0, 1, 2, 3] = float("inf")
     w = torch.rand(3, 4, 3, 3) + 0.5
     compare(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), x, w, rtol=1e-4, atol=1e-4)
+
+
+def test_logarithms_of_running_sums():
+    """Beginnings far below the greatest element, infinities and NaN are kept."""
+    inf, nan = math.inf, math.nan
+    rows = [[-200.0, 0, 1], [-1e30, 5, 3], [0, 200, 0], [-inf, -inf, 1], [-inf, inf, 1], [inf, 1, -inf], [1, nan, 2], [-inf] * 3]
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        x = torch.tensor(rows, dtype=dtype)
+        compare(lambda x: x.logcumsumexp(-1), x)
+        compare(lambda x: x.logcumsumexp(0), x[:3].clamp(-100))
+    compare(lambda x: x.logcumsumexp(1), (20 * torch.randn(3, 257)).requires_grad_(), rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ use crate::helpers::{Helpers, Name};
 use crate::types::{self, each_lane};
 use crate::{approx, gamma};
 use inrush_base::{Caps, Isa};
+use std::f64::consts::LN_2;
 use std::fmt::Write;
 
 impl Helpers {
@@ -79,6 +80,46 @@ impl Helpers {
                 return mangled;
             }
             h.by_parts(&mangled, elem, chunk, w, arity)
+        })
+    }
+
+    /// [`inrush_loops::ScalarOp::Logaddexp`], scalar for `w == 1`. The distance of equal infinities is no number: equal operands
+    /// are told apart.
+    pub(crate) fn logaddexp(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+        self.once(("logaddexp", "", elem, w), |h| {
+            let (max, min) = (
+                h.extreme("max", elem, w, caps),
+                h.extreme("min", elem, w, caps),
+            );
+            if w == 1 {
+                let (exp, log1p) = (h.libm("exp", elem, 1), h.libm("log1p", elem, 1));
+                let name = format!("logaddexp_{elem}");
+                h.function(
+                    &name,
+                    format_args!("{elem} {name}({elem} a, {elem} b)"),
+                    |_| {
+                        format!(
+                            "const {elem} high = {max}(a, b); \
+                             return a == b ? a + ({elem}){LN_2} : high + {log1p}({exp}({min}(a, b) - high));"
+                        )
+                    },
+                );
+                return name;
+            }
+            let v = h.vector(elem, w);
+            let name = format!("logaddexp_{v}");
+            let (exp, log1p) = (
+                h.math("exp", elem, w, 1, caps),
+                h.math("log1p", elem, w, 1, caps),
+            );
+            let sel = h.select(elem, w, caps);
+            h.function(&name, format_args!("{v} {name}({v} a, {v} b)"), |_| {
+                format!(
+                    "const {v} high = {max}(a, b); \
+                     return {sel}(a == b, a + ({elem}){LN_2}, high + {log1p}({exp}({min}(a, b) - high)));"
+                )
+            });
+            name
         })
     }
 

@@ -182,6 +182,10 @@ impl Emitter<'_> {
                 let f = self.helpers.philox(1, self.caps);
                 format!("{f}({})", x.join(", "))
             }
+            ScalarOp::Logaddexp if float => {
+                let f = self.helpers.logaddexp(elem, 1, self.caps);
+                format!("{f}({}, {})", x[0], x[1])
+            }
             ScalarOp::Gcd => {
                 let f = self.helpers.gcd(elem, 1);
                 format!("{f}({}, {})", x[0], x[1])
@@ -256,6 +260,10 @@ impl Emitter<'_> {
             ScalarOp::Philox => {
                 let f = self.helpers.philox(w, caps);
                 format!("{f}({})", x.join(", "))
+            }
+            ScalarOp::Logaddexp if float => {
+                let f = self.helpers.logaddexp(elem, w, caps);
+                format!("{f}({}, {})", x[0], x[1])
             }
             ScalarOp::Gcd => {
                 let f = self.helpers.gcd(elem, w);

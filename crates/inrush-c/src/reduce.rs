@@ -26,7 +26,7 @@ impl Emitter<'_> {
         match op {
             ReduceOp::Sum | ReduceOp::XorSum | ReduceOp::Any => types::literal(Scalar::Int(0), d),
             ReduceOp::Prod | ReduceOp::All => types::literal(Scalar::Int(1), d),
-            ReduceOp::Max | ReduceOp::ArgMax => extreme(true),
+            ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::LogSumExp => extreme(true),
             ReduceOp::Min | ReduceOp::ArgMin => extreme(false),
         }
     }
@@ -49,6 +49,10 @@ impl Emitter<'_> {
                 let which = if op == ReduceOp::Max { "max" } else { "min" };
                 let f = self.helpers.extreme(which, elem, w, self.caps);
                 joined!(f, "(", a, ", ", b, ")")
+            }
+            ReduceOp::LogSumExp => {
+                let f = self.helpers.logaddexp(elem, w, self.caps);
+                format!("{f}({a}, {b})")
             }
             // Of anything but bools: zero or not; lowering gives bools.
             ReduceOp::Any => format!("({a} | {b})"),

@@ -133,6 +133,7 @@ fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<
         Lgamma => libm::lgamma(a),
         Pow => libm::pow(a, b),
         Hypot => libm::hypot(a, b),
+        Logaddexp => logaddexp(a, b),
         Recurrence => recurrence(x, single),
         Kummer => kummer(a, b, x[2], x[3], single),
         GammaFraction => gamma_fraction(a, b, x[2], single),
@@ -219,6 +220,15 @@ fn recurrence(x: &[f64], single: bool) -> f64 {
         k += 1.0;
     }
     now
+}
+
+/// [`ScalarOp::Logaddexp`].
+fn logaddexp(a: f64, b: f64) -> f64 {
+    let high = if a > b || a.is_nan() { a } else { b };
+    if a == b {
+        return a + std::f64::consts::LN_2;
+    }
+    high + libm::log1p(libm::exp(-(a - b).abs()))
 }
 
 /// [`ScalarOp::Kummer`], every step rounded to the dtype.
@@ -356,7 +366,7 @@ pub fn neutral(op: ReduceOp, d: DType) -> Scalar {
         ReduceOp::Prod => Scalar::Int(1).convert(d),
         ReduceOp::Any => Scalar::Bool(false),
         ReduceOp::All => Scalar::Bool(true),
-        ReduceOp::Max => limit(true),
+        ReduceOp::Max | ReduceOp::LogSumExp => limit(true),
         ReduceOp::Min => limit(false),
         ReduceOp::ArgMax | ReduceOp::ArgMin => Scalar::Int(0),
     }
@@ -373,6 +383,7 @@ pub fn combiner(r: ReduceOp) -> Option<ScalarOp> {
         ReduceOp::Any => ScalarOp::Or,
         ReduceOp::All => ScalarOp::And,
         ReduceOp::XorSum => ScalarOp::Xor,
+        ReduceOp::LogSumExp => ScalarOp::Logaddexp,
         ReduceOp::ArgMax | ReduceOp::ArgMin => return None,
     })
 }

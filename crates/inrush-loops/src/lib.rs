@@ -272,6 +272,8 @@ pub enum ReduceOp {
     Any,
     All,
     XorSum,
+    /// Logarithm of a sum of exponentials, of floats: `log(exp(a) + exp(b))` of two values ([`ScalarOp::Logaddexp`]).
+    LogSumExp,
     /// Index (`i64`, row-major over the reduction axes) of the first extreme; NaN counts as the extreme.
     ArgMax,
     ArgMin,

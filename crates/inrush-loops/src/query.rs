@@ -202,7 +202,7 @@ impl Stmt {
 }
 
 impl ReduceOp {
-    pub const ALL: [ReduceOp; 9] = [
+    pub const ALL: [ReduceOp; 10] = [
         ReduceOp::Sum,
         ReduceOp::Prod,
         ReduceOp::Max,
@@ -210,6 +210,7 @@ impl ReduceOp {
         ReduceOp::Any,
         ReduceOp::All,
         ReduceOp::XorSum,
+        ReduceOp::LogSumExp,
         ReduceOp::ArgMax,
         ReduceOp::ArgMin,
     ];
@@ -224,6 +225,7 @@ impl ReduceOp {
             ReduceOp::Any => "any",
             ReduceOp::All => "all",
             ReduceOp::XorSum => "xor_sum",
+            ReduceOp::LogSumExp => "logsumexp",
             ReduceOp::ArgMax => "argmax",
             ReduceOp::ArgMin => "argmin",
         }

@@ -129,6 +129,8 @@ scalar_ops! {
     Lgamma "lgamma" 1 Same Math;
     Pow "pow" 2 Same Math;
     Hypot "hypot" 2 Same Math;
+    /// `log(exp(a) + exp(b))` without overflow; equal infinities stay what they are.
+    Logaddexp "logaddexp" 2 Same Math;
     Nextafter "nextafter" 2 Same Math;
     /// Greatest common divisor of integers, by Euclid's steps; as large as the dtype's least number where that is all there is.
     Gcd "gcd" 2 Same Math;

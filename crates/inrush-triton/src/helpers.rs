@@ -42,6 +42,15 @@ def random_bits(k0, k1, c0, c1, c2):
 ",
     },
     Helper {
+        name: "logaddexp",
+        text: "\
+def logaddexp(a, b):
+    # The distance of equal infinities is no number.
+    high = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(a == b, a + 0.6931471805599453, high + libdevice.log1p(tl.exp(-tl.abs(a - b))))
+",
+    },
+    Helper {
         name: "gcd",
         text: "\
 def gcd(a, b):

@@ -108,6 +108,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Where => call("tl.where"),
         Philox => call("random_bits"),
         Gcd => call("gcd"),
+        Logaddexp if float => call("logaddexp"),
         Recurrence => call("recurrence"),
         Kummer if float => call("kummer"),
         GammaFraction if float => call("gamma_fraction"),

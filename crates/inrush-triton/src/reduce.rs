@@ -20,6 +20,7 @@ fn combiner(op: ReduceOp, d: DType) -> &'static str {
         ReduceOp::Any => "bit_or",
         ReduceOp::All => "bit_and",
         ReduceOp::XorSum => "bit_xor",
+        ReduceOp::LogSumExp => "logaddexp",
         ReduceOp::ArgMax => "first_max",
         ReduceOp::ArgMin => "first_min",
     }

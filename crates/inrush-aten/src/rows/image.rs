@@ -193,22 +193,6 @@ fn pairwise_distance(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![norm])
 }
 
-/// `log(cumsum(exp(x)))`, around the greatest element of the row.
-fn logcumsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let x = args.value("self")?;
-    let t = b.tensor(x)?;
-    let dim = args.dim("dim", t.rank())? as i64;
-    let dims = b.ints(&[dim]);
-    let x = b.widen(x)?;
-    let max = b.call("aten.amax.default", &[x.into(), dims, true.into()])?;
-    let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
-    let e = b.call("aten.exp.default", &[d.into()])?;
-    let sum = b.call("aten.cumsum.default", &[e.into(), b.int(dim)])?;
-    let log = b.call("aten.log.default", &[sum.into()])?;
-    let y = b.call("aten.add.Tensor", &[log.into(), max.into()])?;
-    Ok(vec![b.cast(y, t.dtype)?])
-}
-
 /// `sum over i, j of x1[.., i] * weight[o, i, j] * x2[.., j] + bias[o]`.
 fn bilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y, w) = (
@@ -307,12 +291,6 @@ pub const ROWS: &[Row] = &[
         "(Tensor x1, Tensor x2, float p=2.0, float eps=1e-06, bool keepdim=False) -> Tensor",
         pairwise_distance,
         "(f32[3,4], f32[3,4])",
-    ),
-    row(
-        "aten.logcumsumexp.default",
-        "(Tensor self, int dim) -> Tensor",
-        logcumsumexp,
-        "(f32[3,4], 1)",
     ),
     row(
         "aten.bilinear.default",

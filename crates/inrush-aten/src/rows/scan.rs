@@ -39,11 +39,31 @@ fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Ten
     } else {
         body.cast(v, dtype)
     };
-    let v = body.scan(op, v);
+    let v = match (op, dtype) {
+        // As eager has it.
+        (ReduceOp::LogSumExp, DType::F32) => {
+            let wide = body.cast(v, DType::F64);
+            let v = body.scan(op, wide);
+            body.cast(v, dtype)
+        }
+        _ => body.scan(op, v),
+    };
     let out = lw.temp(dtype, &t.sizes);
     body.store(out.buf, &at, v);
     lw.push(body);
     Ok(vec![out])
+}
+
+fn logcumsumexp_meta(c: &Call) -> Result<Vec<Type>> {
+    let t = c.tensor("self")?;
+    c.dim("dim", t.rank())?;
+    if !t.dtype.is_float() {
+        return Err(Error::input(format!(
+            "there is no logcumsumexp of {}",
+            t.dtype
+        )));
+    }
+    meta::one(c.exprs, t.dtype, t.sizes.clone())
 }
 
 /// Differences of neighbours, `n` times over.
@@ -100,6 +120,13 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(scan_meta),
         route: Route::Lower(|lw, c| scan(lw, c, ReduceOp::Prod)),
         example: "(f32[3,4], 0)",
+    },
+    Row {
+        name: "aten.logcumsumexp.default",
+        schema: "(Tensor self, int dim) -> Tensor",
+        meta: Meta::Fn(logcumsumexp_meta),
+        route: Route::Lower(|lw, c| scan(lw, c, ReduceOp::LogSumExp)),
+        example: "(f32[3,4], 1)",
     },
     Row {
         name: "aten.diff.default",

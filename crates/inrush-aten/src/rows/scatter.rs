@@ -295,8 +295,20 @@ fn indexed_rows(exprs: &inrush_expr::Exprs, t: &Tensor, index: &Tensor, dim: usi
     sizes
 }
 
+/// Where the source's element for a place of the input lies: either may have one element and no dimension.
+fn row(source: &Tensor, at: &[Expr], zero: Expr) -> Vec<Expr> {
+    let mut at = at.to_vec();
+    at.resize(source.sizes.len(), zero);
+    at
+}
+
 fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let source = lw.arg(call, "source")?;
+    if source.sizes.len() != lw.arg(call, "self")?.sizes.len() {
+        return Err(Error::input(
+            "the source must have as many dimensions as the input",
+        ));
+    }
     let alpha = call.scalar("alpha")?;
     let exprs = lw.exprs;
     write_rows(
@@ -306,7 +318,7 @@ fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         StoreMode::Add,
         |t, index, dim| indexed_rows(exprs, t, index, dim),
         |body, at, dtype| {
-            let v = body.load(&source, &at[..source.sizes.len()]);
+            let v = body.load(&source, &row(&source, at, exprs.int(0)));
             if alpha.as_f64() == 1.0 {
                 return Ok(v);
             }
@@ -325,7 +337,7 @@ fn index_copy<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         false,
         StoreMode::Set,
         |t, index, dim| indexed_rows(exprs, t, index, dim),
-        |body, at, _| Ok(body.load(&source, &at[..source.sizes.len()])),
+        |body, at, _| Ok(body.load(&source, &row(&source, at, exprs.int(0)))),
     )
 }
 

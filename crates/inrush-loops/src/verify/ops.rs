@@ -37,6 +37,7 @@ pub(super) fn reduced(op: ReduceOp, d: DType) -> Result<DType, &'static str> {
         ReduceOp::ArgMax | ReduceOp::ArgMin => Ok(DType::I64),
         ReduceOp::Any | ReduceOp::All if d != DType::Bool => Err("is not bool"),
         ReduceOp::XorSum if d.is_float() => Err("has no bits to combine"),
+        ReduceOp::LogSumExp if !d.is_float() => Err("is no float"),
         ReduceOp::Sum | ReduceOp::Prod if d == DType::Bool => Err("is no number"),
         _ => Ok(d),
     }
