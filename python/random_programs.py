@@ -1,6 +1,6 @@
 """Programs drawn by chance, compiled and compared with eager.
 
-usage: random_programs.py [--seeds FIRST..LAST] [--workers W] [--device D] [--seconds S] [--only SEED]
+usage: random_programs.py [--seeds FIRST..LAST] [--workers W] [--device D] [--seconds S] [--show SEED]
 
 A program is a function of a few tensors: views, writes into views, reductions, products, indexing, joins, conversions, in any
 order, over small and odd shapes. Eager tells which steps are valid while a program is drawn, and what it computes. Results,
@@ -15,7 +15,6 @@ import argparse
 import concurrent.futures
 import dataclasses
 import multiprocessing
-import os
 import random
 import sys
 import time
@@ -23,11 +22,8 @@ import traceback
 import warnings
 from typing import Any, Callable
 
+import installed  # noqa: F401
 import torch
-
-# The package that is installed is meant, not the sources beside this file, which have no native half.
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [p for p in sys.path if os.path.abspath(p) != HERE] + [HERE]
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 # Elements of a value: programs are to be many, not large.
