@@ -112,7 +112,7 @@ fn native_layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![y, b.cast(s.mean, dtype)?, b.cast(s.rstd, dtype)?])
 }
 
-/// `x / sqrt(mean(x^2) + eps) * weight`; without `eps` the input dtype's machine epsilon.
+/// `x / sqrt(mean(x^2) + eps) * weight`; without `eps` the machine epsilon of the dtype that it is computed in.
 fn rms(b: B, args: &Args) -> Result<(ValueId, ValueId)> {
     use inrush_base::DType;
     let input = args.value("input")?;
@@ -124,12 +124,8 @@ fn rms(b: B, args: &Args) -> Result<(ValueId, ValueId)> {
         .ok_or_else(|| args.unsupported("normalized_shape", "does not fit the input"))?;
     let eps = match args.given("eps") {
         true => args.float("eps")?,
-        false => match dtype {
-            DType::F64 => f64::EPSILON,
-            DType::F16 => f64::from(2f32.powi(-10)),
-            DType::BF16 => f64::from(2f32.powi(-7)),
-            _ => f64::from(f32::EPSILON),
-        },
+        false if dtype == DType::F64 => f64::EPSILON,
+        false => f64::from(f32::EPSILON),
     };
     let x = b.widen(input)?;
     let square = b.call("aten.mul.Tensor", &[x.into(), x.into()])?;

@@ -12,7 +12,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let (x, weight) = (c.floats(0)?, c.opt_floats(2)?);
         let n = c.ints(1)?.len();
         let dtype = c.tensor(0)?.dtype;
-        // The default of eps is the dtype's own.
+        // The default of eps is that of the dtype that the mean is computed in.
         let eps = match dtype.size() {
             8 => f64::EPSILON,
             _ => f32::EPSILON as f64,
