@@ -356,11 +356,3 @@ def test_logarithms_of_running_sums():
         compare(lambda x: x.logcumsumexp(-1), x)
         compare(lambda x: x.logcumsumexp(0), x[:3].clamp(-100))
     compare(lambda x: x.logcumsumexp(1), (20 * torch.randn(3, 257)).requires_grad_(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_what_is_added_to_the_squares_of_halves(dtype):
-    """Without `eps` it is that of the dtype in which the mean is computed: small numbers show it."""
-    x = (torch.randn(4, 64) * 1e-2).to(dtype)
-    compare(lambda x: torch.ops.aten._fused_rms_norm(x, [64], None, None), x)
-    compare(lambda x: torch.rms_norm(x, [64]), x)
