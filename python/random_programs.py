@@ -22,6 +22,7 @@ import time
 import traceback
 import types
 import warnings
+from collections import Counter
 from typing import Any, Callable
 
 import installed  # noqa: F401
@@ -275,9 +276,6 @@ def in_float64(program: Program, device: str) -> Ran | None:
     arguments = [
         a.detach().double().requires_grad_(a.requires_grad) if a.is_floating_point() else a for a in program.arguments(device)
     ]
-    # Layouts of the arguments decide strides and aliasing.
-    arguments = [torch.empty_strided(a.shape, b.stride(), dtype=a.dtype, device=device).copy_(a.detach()).requires_grad_(b.requires_grad)
-                 if 0 not in b.stride() else a for a, b in zip(arguments, program.arguments(device))]
     try:
         return execute(wide.function(device), arguments)
     except Exception:
@@ -375,8 +373,8 @@ def is_wrong(verdict: str) -> bool:
 def shorter(program: Program, device: str, deadline: float) -> Program:
     """The program without the lines that it fails without."""
     best = program
-    for static in ((False,) if best.dynamic else ()):
-        trial = dataclasses.replace(best, dynamic=static)
+    if program.dynamic:
+        trial = dataclasses.replace(program, dynamic=False)
         if is_wrong(check(trial, device)):
             best = trial
     progress = True
@@ -430,7 +428,7 @@ def main() -> int:
         return 0
     first, last = (int(n) for n in options.seeds.split(".."))
     end = time.monotonic() + options.seconds if options.seconds else None
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     seeds = iter(range(first, last + 1))
     with concurrent.futures.ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), max_tasks_per_child=200) as pool:
         running: set[concurrent.futures.Future] = set()
@@ -445,11 +443,12 @@ def main() -> int:
             done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 seed, verdict, text = future.result()
-                counts[verdict if not is_wrong(verdict) else "wrong"] = counts.get(verdict if not is_wrong(verdict) else "wrong", 0) + 1
-                if is_wrong(verdict):
+                wrong = is_wrong(verdict)
+                counts["wrong" if wrong else verdict] += 1
+                if wrong:
                     print(f"seed {seed}: {verdict}\n{text}", flush=True)
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
-    return 1 if counts.get("wrong") else 0
+    return 1 if counts["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -295,13 +295,6 @@ fn indexed_rows(exprs: &inrush_expr::Exprs, t: &Tensor, index: &Tensor, dim: usi
     sizes
 }
 
-/// Where the source's element for a place of the input lies: either may have one element and no dimension.
-fn row(source: &Tensor, at: &[Expr], zero: Expr) -> Vec<Expr> {
-    let mut at = at.to_vec();
-    at.resize(source.sizes.len(), zero);
-    at
-}
-
 fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let source = lw.arg(call, "source")?;
     if source.sizes.len() != lw.arg(call, "self")?.sizes.len() {
@@ -318,7 +311,7 @@ fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         StoreMode::Add,
         |t, index, dim| indexed_rows(exprs, t, index, dim),
         |body, at, dtype| {
-            let v = body.load(&source, &row(&source, at, exprs.int(0)));
+            let v = body.load(&source, at);
             if alpha.as_f64() == 1.0 {
                 return Ok(v);
             }
@@ -337,7 +330,12 @@ fn index_copy<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         false,
         StoreMode::Set,
         |t, index, dim| indexed_rows(exprs, t, index, dim),
-        |body, at, _| Ok(body.load(&source, &row(&source, at, exprs.int(0)))),
+        |body, at, _| {
+            // Either may have one element and no dimension.
+            let mut at = at.to_vec();
+            at.resize(source.sizes.len(), exprs.int(0));
+            Ok(body.load(&source, &at))
+        },
     )
 }
 
