@@ -86,7 +86,7 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
         }
         for (name, run) in &who[1..] {
             match (&want, run(&inputs)) {
-                (Err(_), Err(_)) => {}
+                (Err(want), Err(got)) => same_refusal(want, &got).map_err(|e| e.context(name))?,
                 (Ok(want), Ok(got)) => compare(want, &got).map_err(|e| {
                     e.context(format!("{name} differs from {first} (special: {special})"))
                 })?,
@@ -104,6 +104,21 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     }
     let names: Vec<&str> = who.iter().map(|w| w.0).collect();
     Ok(format!("{} agree", names.join(", ")))
+}
+
+/// Both refuse for the same reason: the last part of the message, without the value (compiled code does not keep it).
+fn same_refusal(want: &Error, got: &Error) -> Result<()> {
+    let (want, got) = (want.to_string(), got.to_string());
+    let reason = |text: &str| {
+        let last = text.rsplit(": ").next().unwrap_or_default();
+        let at = last.find("out of range").unwrap_or(0);
+        last[at..].to_string()
+    };
+    if reason(&want) == reason(&got) {
+        return Ok(());
+    }
+    let message = format!("refuses with `{got}`, expected `{want}`");
+    Err(Error::internal(message))
 }
 
 /// Interprets a small program on made-up inputs; what comes out is an error or a value, never a panic.

@@ -140,20 +140,7 @@ fn xlogy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(is_nan, x[1], v))
 }
 
-/// `log(exp(a) + exp(b))` without overflow; equal infinities stay what they are.
-fn logaddexp(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let m = p.max(x[0], x[1]);
-    let d = p.sub(x[0], x[1]);
-    let d = p.op1(S::Abs, d);
-    let d = p.neg(d);
-    let tail = p.chain(d, &[S::Exp, S::Log1p])?;
-    let sum = p.add(m, tail);
-    let same = p.op2(S::Eq, x[0], x[1]);
-    let inf = p.op1(S::IsInf, x[0]);
-    let keep = p.op2(S::And, same, inf);
-    Ok(p.select(keep, x[0], sum))
-}
-
+/// `log2(2^a + 2^b)` without overflow; equal infinities stay what they are.
 fn logaddexp2(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let m = p.max(x[0], x[1]);
     let d = p.sub(x[0], x[1]);
@@ -262,7 +249,7 @@ pointwise! {
     "aten.xlogy.Scalar_Other" "(Tensor self, Scalar other) -> Tensor"
         ["self", "other"] Float xlogy, "(f32[4], 2)";
     "aten.logaddexp.default" "(Tensor self, Tensor other) -> Tensor"
-        ["self", "other"] Float logaddexp, "(f32[4], f32[4])";
+        ["self", "other"] Float |p, x| Ok(p.op2(S::Logaddexp, x[0], x[1])), "(f32[4], f32[4])";
     "aten.logaddexp2.default" "(Tensor self, Tensor other) -> Tensor"
         ["self", "other"] Float logaddexp2, "(f32[4], f32[4])";
     "aten.special_entr.default" "(Tensor self) -> Tensor"

@@ -74,7 +74,7 @@ fn checked(i: i64, n: i64, wrap: bool) -> Result<i64> {
     let w = if wrap && i < 0 { i + n } else { i };
     if !(0..n).contains(&w) {
         return Err(Error::input(format!(
-            "index {i} is out of range for size {n}"
+            "index {i} is out of range for a dimension of size {n}"
         )));
     }
     Ok(w)

@@ -156,7 +156,10 @@ impl Run<'_> {
                     return Err(Error::input(match check {
                         Check::Divisor(_) => "an integer is divided by zero".into(),
                         Check::Value(_) => "a value that the operator does not take".into(),
-                        _ => format!("index {} is out of range for size {n}", v(*value)),
+                        _ => format!(
+                            "index {} is out of range for a dimension of size {n}",
+                            v(*value)
+                        ),
                     }));
                 }
                 pre.slots[slot] = i;
