@@ -84,15 +84,19 @@ struct Body {
 }
 
 /// The function over `w` lanes of `f32`, by name; `None` where there is none of ours.
-pub(crate) fn function(h: &mut Helpers, f: &str, w: u32, caps: &Caps) -> Option<String> {
-    let body = body(f)?(h, w, caps);
-    let v = h.vector("f32", w);
-    let name = format!("{f}_{v}");
-    h.function(&name, format_args!("{v} {name}({v} x)"), |_| {
-        let text = body.statements.join(" ");
-        format!("{text} return {};", body.result).replace('#', "")
-    });
-    Some(name)
+pub(crate) fn function(h: &mut Helpers, f: &'static str, w: u32, caps: &Caps) -> Option<Name> {
+    let body = body(f)?;
+    let make = |h: &mut Helpers| {
+        let body = body(h, w, caps);
+        let v = h.vector("f32", w);
+        let name = format!("{f}_{v}");
+        h.function(&name, format_args!("{v} {name}({v} x)"), |_| {
+            let text = body.statements.join(" ");
+            format!("{text} return {};", body.result).replace('#', "")
+        });
+        name
+    };
+    Some(h.once(("approx", f, "f32", w), make))
 }
 
 /// The function over `n` vectors at once, results through pointers. A vector's operations wait for each other; those of several

@@ -1,6 +1,6 @@
 //! Index expressions as C text in 64-bit integers.
 
-use crate::function::Emitter;
+use crate::function::{Emitter, Text, digits};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Node, Sym};
 use std::fmt::Write;
@@ -16,16 +16,14 @@ impl Emitter<'_> {
     /// Adds the text of `e`. Levels: 0 sum, 1 factor.
     fn expr_at(&mut self, out: &mut String, e: Expr, each: bool, level: u8) -> Result<()> {
         let exprs = self.exprs;
-        // Writing to a string cannot fail.
         match exprs.node(e) {
             Node::Const(i64::MIN) => out.push_str("(-9223372036854775807ll-1)"),
             Node::Const(v) => {
-                _ = if v < 0 {
-                    write!(out, "({v}ll)")
-                } else if v > i32::MAX as i64 {
-                    write!(out, "{v}ll")
-                } else {
-                    write!(out, "{v}")
+                let number = digits(v.unsigned_abs());
+                match v {
+                    ..0 => ["(-", &number, "ll)"].put(out),
+                    _ if v > i32::MAX as i64 => [&*number, "ll"].put(out),
+                    _ => out.push_str(&number),
                 }
             }
             Node::Sym(s) => self.sym_at(out, s, each)?,
@@ -40,13 +38,13 @@ impl Emitter<'_> {
                     let k = c.unsigned_abs();
                     if k != 1 {
                         let suffix = if k > i32::MAX as u64 { "ll" } else { "" };
-                        _ = write!(out, "{k}{suffix}*");
+                        [&*digits(k), suffix, "*"].put(out);
                     }
                     self.expr_at(out, t, each, 1)?;
                 }
                 if base != 0 {
                     let sign = if base < 0 { "-" } else { "+" };
-                    _ = write!(out, "{sign}{}ll", base.unsigned_abs());
+                    [sign, &digits(base.unsigned_abs()), "ll"].put(out);
                 }
                 if level > 0 {
                     out.push(')');
@@ -131,7 +129,7 @@ impl Emitter<'_> {
             && l.copies > 1
             && (is_lane || *varies)
         {
-            _ = write!(out, "_{}", l.copy);
+            ["_", &digits(l.copy)].put(out);
         }
         out.push_str(close);
         Ok(())

@@ -9,6 +9,7 @@ use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
 use std::fmt::{Arguments, Write};
+use std::ops::Deref;
 
 /// Bytes that the text of most functions fits into.
 const TEXT: usize = 4096;
@@ -65,15 +66,17 @@ pub(crate) struct Emitter<'a> {
     /// What each value is called.
     pub vars: Vec<Option<Var>>,
     /// C names of symbols and whether they vary.
-    pub names: FxHashMap<Sym, (String, bool)>,
+    pub names: FxHashMap<Sym, (Name, bool)>,
+    /// Some symbol has varied so far.
+    some_vary: bool,
     pub lane: Option<Lane>,
-    loops: usize,
+    loops: u32,
     /// Loads that the open tile has transposed: the array and the start of the tile.
     pub tiles: FxHashMap<ValId, (String, String)>,
     /// Indices made of floats, as 32 bits each, by their symbols.
     pub short: FxHashMap<Sym, ValId>,
     /// Index of the innermost serial loop.
-    pub tile_index: String,
+    pub tile_index: Name,
     /// The last loop over lanes of each load that several of them do.
     last_of_several: Vec<Option<&'a Loop>>,
     /// The open lanes loop is the last of several that do this load.
@@ -102,6 +105,7 @@ pub(crate) fn emit(
     caps: &Caps,
     helpers: &mut Helpers,
 ) -> Result<String> {
+    let uses = Uses::of(kernel);
     let mut e = Emitter {
         exprs,
         kernel,
@@ -111,11 +115,12 @@ pub(crate) fn emit(
         depth: 0,
         vars: vec![None; kernel.values.len()],
         names: FxHashMap::default(),
+        some_vary: false,
         lane: None,
         loops: 0,
         tiles: FxHashMap::default(),
         short: FxHashMap::default(),
-        tile_index: String::new(),
+        tile_index: "".into(),
         last_of_several: vec![None; kernel.values.len()],
         again: vec![false; kernel.values.len()],
         next_unit: match &kernel.kind {
@@ -124,8 +129,8 @@ pub(crate) fn emit(
         },
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
-        fused: Fused::find(kernel),
-        uses: Uses::of(kernel),
+        fused: Fused::find(kernel, &uses),
+        uses,
         open_branches: 0,
         raw: None,
         raws: FxHashMap::default(),
@@ -176,6 +181,31 @@ pub(crate) trait Text {
     fn put(self, out: &mut String);
 }
 
+/// The digits of a number, without the machinery of formatting.
+pub(crate) struct Digits {
+    bytes: [u8; 20],
+    start: usize,
+}
+
+pub(crate) fn digits(n: impl Into<u64>) -> Digits {
+    let (mut n, mut start, mut bytes) = (n.into(), 20, [b'0'; 20]);
+    loop {
+        start -= 1;
+        bytes[start] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            return Digits { bytes, start };
+        }
+    }
+}
+
+impl Deref for Digits {
+    type Target = str;
+    fn deref(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.start..]).unwrap_or_default()
+    }
+}
+
 impl Text for &str {
     fn put(self, out: &mut String) {
         out.push_str(self);
@@ -185,6 +215,14 @@ impl Text for &str {
 impl<const N: usize> Text for [&str; N] {
     fn put(self, out: &mut String) {
         self.iter().for_each(|part| out.push_str(part));
+    }
+}
+
+impl<A: Text, B: Text, C: Text> Text for (A, B, C) {
+    fn put(self, out: &mut String) {
+        self.0.put(out);
+        self.1.put(out);
+        self.2.put(out);
     }
 }
 
@@ -277,7 +315,7 @@ impl Emitter<'_> {
                                 ));
                             }
                             if a.block == 1 {
-                                self.names.insert(a.sym, (name, false));
+                                self.names.insert(a.sym, (name.into(), false));
                             } else {
                                 self.line(format_args!(
                                     "const i64 lo = {name} * {0}, hi = lo + {0} < {1} ? lo + {0} : {1};",
@@ -311,14 +349,19 @@ impl Emitter<'_> {
     fn parameters(&mut self) -> Result<()> {
         let k = self.kernel;
         for (at, p) in k.sizes.iter().enumerate() {
-            self.line(format_args!("const i64 s{at} = sizes[{at}];"));
-            self.names.insert(p.sym, (format!("s{at}"), false));
+            let number = digits(at as u64);
+            self.line(["const i64 s", &number, " = sizes[", &number, "];"]);
+            self.names
+                .insert(p.sym, (self.helpers.variable('s', at as u32, None), false));
         }
-        let mut at = 0;
+        let mut at = 0u32;
         for (id, b) in k.arguments() {
             let ty = types::memory(b.dtype);
             let c = if b.role == BufRole::In { "const " } else { "" };
-            self.line(format_args!("{c}{ty} *const {id} = ({c}{ty} *)bufs[{at}];"));
+            let (id, place) = (self.buffer_name(id), digits(at));
+            self.line([
+                c, ty, " *const ", &id, " = (", c, ty, " *)bufs[", &place, "];",
+            ]);
             at += 1;
         }
         if k.scratch_bytes.is_some() {
@@ -550,11 +593,11 @@ impl Emitter<'_> {
         if differs { self.all_copies() } else { 1 }
     }
 
-    pub(crate) fn loop_name(&mut self) -> String {
+    pub(crate) fn loop_name(&mut self) -> Name {
         let name = match self.loops {
             // `i8` and its like are types.
-            n @ (8 | 16 | 32 | 64) => format!("i{n}x"),
-            n => format!("i{n}"),
+            n @ (8 | 16 | 32 | 64) => format!("i{n}x").into(),
+            n => self.helpers.variable('i', n, None),
         };
         self.loops += 1;
         name
@@ -568,7 +611,7 @@ impl Emitter<'_> {
             return self.strips(&strips);
         }
         let (lo, hi) = match l.range {
-            Range::Full(e) => ("0".to_string(), paren(&self.expr(e, false)?)),
+            Range::Full(e) => ("0".to_string(), parens(self.expr(e, false)?)),
             Range::Block { .. } => ("lo".into(), "hi".into()),
             Range::Tile {
                 start,
@@ -582,7 +625,7 @@ impl Emitter<'_> {
                     "const i64 {lo} = {start}, {hi} = {lo} + {step} < {0} ? {lo} + {step} : {0};",
                     paren(&extent)
                 ));
-                self.names.insert(l.sym, (lo.clone(), false));
+                self.names.insert(l.sym, (lo.as_str().into(), false));
                 self.transpose(l, &lo, &hi, step)?;
                 (lo, hi)
             }
@@ -597,9 +640,19 @@ impl Emitter<'_> {
             {
                 self.line(format_args!("#pragma GCC unroll {n}"));
             }
-            self.open(format_args!(
-                "for (i64 {name} = {lo}; {name} < {hi}; {name}++)"
-            ));
+            self.open([
+                "for (i64 ",
+                &name,
+                " = ",
+                &lo,
+                "; ",
+                &name,
+                " < ",
+                &hi,
+                "; ",
+                &name,
+                "++)",
+            ]);
             self.tile_index = name.clone();
             self.items(&l.body)?;
             self.close();
@@ -613,14 +666,17 @@ impl Emitter<'_> {
         let w = width;
         let step = w * cut.unroll;
         self.open("");
-        self.line(format_args!("i64 {name} = {lo};"));
+        self.line(["i64 ", &name, " = ", &lo, ";"]);
         if cut.main {
+            let step = digits(step);
             if cut.rest == Rest::None {
-                self.open(format_args!("for (; {name} < {hi}; {name} += {step})"));
+                self.open([
+                    "for (; ", &name, " < ", &hi, "; ", &name, " += ", &step, ")",
+                ]);
             } else {
-                self.open(format_args!(
-                    "for (; {name} + {step} <= {hi}; {name} += {step})"
-                ));
+                self.open([
+                    "for (; ", &name, " + ", &step, " <= ", &hi, "; ", &name, " += ", &step, ")",
+                ]);
             }
             self.lanes_body(l, &name, w, None, cut.unroll)?;
             self.close();
@@ -654,18 +710,26 @@ impl Emitter<'_> {
     fn lanes_body(
         &mut self,
         l: &Loop,
-        name: &str,
+        name: &Name,
         width: u32,
         count: Option<String>,
         copies: u32,
     ) -> Result<()> {
-        self.names.insert(l.sym, (name.to_string(), false));
+        self.names.insert(l.sym, (name.clone(), false));
         if copies > 1 {
             for copy in 0..copies {
-                self.line(format_args!(
-                    "const i64 {name}_{copy} = {name} + {};",
-                    copy * width
-                ));
+                let (copy, ahead) = (digits(copy), digits(copy * width));
+                self.line([
+                    "const i64 ",
+                    name,
+                    "_",
+                    &copy,
+                    " = ",
+                    name,
+                    " + ",
+                    &ahead,
+                    ";",
+                ]);
             }
         }
         for (again, last) in self.again.iter_mut().zip(&self.last_of_several) {
@@ -687,8 +751,12 @@ impl Emitter<'_> {
     pub(crate) fn expr_varies(&self, e: Expr) -> bool {
         let Some(lane) = &self.lane else { return false };
         let syms = self.exprs.free_syms(e);
-        syms.iter()
-            .any(|s| *s == lane.sym || self.names.get(s).is_some_and(|n| n.1))
+        syms.iter().any(|s| *s == lane.sym || self.sym_varies(*s))
+    }
+
+    /// Whether a symbol other than the lanes loop's own differs between lanes.
+    pub(crate) fn sym_varies(&self, s: Sym) -> bool {
+        self.some_vary && self.names.get(&s).is_some_and(|n| n.1)
     }
 
     /// C text of a value, and whether it differs between lanes.
@@ -769,7 +837,7 @@ impl Emitter<'_> {
     }
 
     /// Declares the variable of `v` with an initial value and remembers it.
-    pub(crate) fn declare(&mut self, v: ValId, text: &str, varies: bool) {
+    pub(crate) fn declare(&mut self, v: ValId, text: impl Text, varies: bool) {
         let d = self.dtype(v);
         self.indent();
         self.out.push_str("const ");
@@ -786,7 +854,7 @@ impl Emitter<'_> {
         self.out.push(' ');
         self.out.push_str(&name);
         self.out.push_str(" = ");
-        self.out.push_str(text);
+        text.put(&mut self.out);
         self.out.push_str(";\n");
         self.vars[v.index()] = Some(match varies {
             true => Var::Lanes('v'),
@@ -830,12 +898,10 @@ impl Emitter<'_> {
         if !self.expr_varies(e) {
             let text = self.expr(e, false)?;
             let ty = types::scalar(d);
-            let text = if d == DType::Bool {
-                format!("({text}) != 0")
-            } else {
-                format!("({ty})({text})")
-            };
-            self.declare(v, &text, false);
+            match d {
+                DType::Bool => self.declare(v, ["(", &text, ") != 0"], false),
+                _ => self.declare(v, ["(", ty, ")(", &text, ")"], false),
+            }
             return Ok(());
         }
         let lane = self.lane.clone().expect("it varies");
@@ -849,12 +915,13 @@ impl Emitter<'_> {
             let step = self.expr(c[0], false)?;
             let bc = self.helpers.broadcast(elem, lane.width);
             let iota = self.helpers.iota(elem, lane.width);
-            let text = if self.exprs.is_int(c[0], 1) {
-                format!("{bc}(({elem})({first})) + {iota}")
+            if self.exprs.is_int(c[0], 1) {
+                self.declare(v, [&*bc, "((", elem, ")(", &first, ")) + ", &iota], true);
             } else {
-                format!("{bc}(({elem})({first})) + {bc}(({elem})({step})) * {iota}")
-            };
-            self.declare(v, &text, true);
+                let text =
+                    format_args!("{bc}(({elem})({first})) + {bc}(({elem})({step})) * {iota}");
+                self.declare(v, text, true);
+            }
             return Ok(());
         }
         let text = self.expr(e, true)?;
@@ -905,7 +972,8 @@ impl Emitter<'_> {
             let ty = self.helpers.vector("i64", w);
             let own = self.lanes_name('t', v);
             self.line(format_args!("const {ty} {own} = {x};"));
-            self.names.insert(sym, (name, true));
+            self.some_vary = true;
+            self.names.insert(sym, (name.into(), true));
             self.vars[v.index()] = Some(Var::Lanes('t'));
             return Ok(());
         }
@@ -949,7 +1017,8 @@ impl Emitter<'_> {
             self.line(format_args!("i64 {name}; {{ {body} {name} = t; }}"));
             self.vars[v.index()] = Some(Var::Uniform(name.as_str().into()));
         }
-        self.names.insert(sym, (name, varies));
+        self.some_vary |= varies;
+        self.names.insert(sym, (name.into(), varies));
         Ok(())
     }
 
@@ -968,9 +1037,13 @@ fn no_value(v: ValId) -> Error {
 
 /// `text` in parentheses unless it is a name or number.
 pub(crate) fn paren(text: &str) -> String {
-    if text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        text.into()
-    } else {
-        format!("({text})")
+    parens(text.into())
+}
+
+/// The same of a text that is there.
+pub(crate) fn parens(text: String) -> String {
+    match text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        true => text,
+        false => joined!("(", text, ")"),
     }
 }

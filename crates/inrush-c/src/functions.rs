@@ -47,7 +47,7 @@ impl Helpers {
                 && w > 1
                 && let Some(own) = approx::function(h, f, w, caps)
             {
-                return own;
+                return own.to_string();
             }
             if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
                 let four = gamma::log_gamma(h, caps);

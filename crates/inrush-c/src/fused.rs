@@ -1,8 +1,9 @@
 //! Sums with vector functions of their own: `1 + erf(x * sqrt(1/2))` and `1 + tanh(x)`, as gelu has them.
 
 use crate::approx::{ONE_PLUS_ERF, ONE_PLUS_TANH};
+use crate::lazy::Uses;
 use inrush_base::DType;
-use inrush_kernel::{Def, Item, Kernel, Role, ValId};
+use inrush_kernel::{Def, Item, Kernel, Role, ValId, Value};
 use inrush_loops::ScalarOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,15 +16,21 @@ pub(crate) struct Fused {
 }
 
 impl Fused {
-    pub fn find(kernel: &Kernel) -> Fused {
+    /// `uses` counts how often each value is used.
+    pub fn find(kernel: &Kernel, uses: &Uses) -> Fused {
         let mut out = Fused::default();
-        let mut uses = vec![0u32; kernel.values.len()];
-        let mut seen = FxHashSet::default();
-        for items in [&kernel.head, &kernel.body] {
-            visit(items, false, &mut |item, lanes| {
-                out.item(kernel, item, lanes, &mut seen, &mut uses);
-            });
+        let has_function = |v: &Value| {
+            let (erf, tanh) = (ScalarOp::Erf, ScalarOp::Tanh);
+            matches!(&v.def, Def::Op { op, .. } if *op == erf || *op == tanh)
+        };
+        if !kernel.values.iter().any(has_function) {
+            return out;
         }
+        let mut seen = vec![false; kernel.values.len()];
+        for items in [&kernel.head, &kernel.body] {
+            out.visit(kernel, items, false, &mut seen);
+        }
+        let mut uses = uses.0.clone();
         let mut sums: Vec<ValId> = out.sums.keys().copied().collect();
         sums.sort();
         for v in sums {
@@ -49,34 +56,22 @@ impl Fused {
         }
     }
 
-    fn item(
-        &mut self,
-        kernel: &Kernel,
-        item: &Item,
-        lanes: bool,
-        seen: &mut FxHashSet<ValId>,
-        uses: &mut [u32],
-    ) {
-        let mut used = |v: ValId| uses[v.index()] += 1;
-        match item {
-            // A value that several loops evaluate is one value.
-            Item::Let(v) if !seen.insert(*v) => {}
-            Item::Let(v) => {
-                let value = kernel.value(*v);
-                value.def.operands().into_iter().for_each(&mut used);
-                if lanes
-                    && value.dtype == DType::F32
-                    && let Some(sum) = sum(kernel, *v)
-                {
-                    self.sums.insert(*v, sum);
+    fn visit(&mut self, kernel: &Kernel, items: &[Item], lanes: bool, seen: &mut [bool]) {
+        for item in items {
+            match item {
+                Item::Loop(l) => {
+                    let lanes = lanes || matches!(l.role, Role::Lanes { .. });
+                    self.visit(kernel, &l.body, lanes, seen);
                 }
+                // A value that several loops evaluate is one value.
+                Item::Let(v) if std::mem::replace(&mut seen[v.index()], true) => {}
+                Item::Let(v) if lanes && kernel.value(*v).dtype == DType::F32 => {
+                    if let Some(sum) = sum(kernel, *v) {
+                        self.sums.insert(*v, sum);
+                    }
+                }
+                _ => {}
             }
-            Item::Update { value, .. } => used(*value),
-            Item::Store { value, mask, .. } => {
-                used(*value);
-                mask.iter().copied().for_each(used);
-            }
-            Item::Acc(_) | Item::Loop(_) => {}
         }
     }
 
@@ -92,15 +87,6 @@ impl Fused {
     /// Whether `v` needs no line.
     pub fn unused(&self, v: ValId) -> bool {
         self.unused.contains(&v)
-    }
-}
-
-fn visit(items: &[Item], lanes: bool, f: &mut dyn FnMut(&Item, bool)) {
-    for item in items {
-        f(item, lanes);
-        if let Item::Loop(l) = item {
-            visit(&l.body, lanes || matches!(l.role, Role::Lanes { .. }), f);
-        }
     }
 }
 

@@ -45,8 +45,29 @@ pub(crate) struct Helpers {
     is_used: Vec<bool>,
     /// What the requests that are being answered have asked for so far, innermost last.
     open: Vec<Marks>,
-    /// By letter, number and copy of the lanes loop: names of variables, which are the same in all kernels.
-    variables: FxHashMap<(char, u32, Option<u32>), Name>,
+    /// Vector types by element and lanes, see [`vector_place`], with their helpers: nothing is asked for more often.
+    vectors: Vec<Option<(Name, u32)>>,
+    /// By letter, copy of the lanes loop and number: names of variables, which are the same in all kernels.
+    variables: Vec<Vec<Vec<Name>>>,
+}
+
+/// The element at a place, after so many others as it takes.
+fn at_least<T: Default>(list: &mut Vec<T>, place: usize) -> &mut T {
+    if place >= list.len() {
+        list.resize_with(place + 1, T::default);
+    }
+    &mut list[place]
+}
+
+/// The place of a vector type in a table; `None` of one that is rarely asked for.
+fn vector_place(elem: &str, w: u32) -> Option<usize> {
+    let kind = match elem.as_bytes().first()? {
+        b'i' => 0,
+        b'u' => 1,
+        _ => 2,
+    };
+    let size = types::bytes(elem).trailing_zeros() as usize;
+    (w.is_power_of_two() && w <= 64).then(|| (kind * 4 + size) * 8 + w.trailing_zeros() as usize)
 }
 
 impl Helpers {
@@ -63,12 +84,16 @@ impl Helpers {
 
     /// The variable of this letter and number, in this copy of the lanes loop where there are several.
     pub(crate) fn variable(&mut self, letter: char, number: u32, copy: Option<u32>) -> Name {
-        let make = || match copy {
-            Some(copy) => format!("{letter}{number}_{copy}").into(),
-            None => format!("{letter}{number}").into(),
-        };
-        let known = self.variables.entry((letter, number, copy));
-        known.or_insert_with(make).clone()
+        let letters = at_least(&mut self.variables, letter as usize - 'a' as usize);
+        let names = at_least(letters, copy.map_or(0, |c| c as usize + 1));
+        while names.len() <= number as usize {
+            let number = names.len();
+            names.push(match copy {
+                Some(copy) => format!("{letter}{number}_{copy}").into(),
+                None => format!("{letter}{number}").into(),
+            });
+        }
+        names[number as usize].clone()
     }
 
     /// The kernel at hand uses the helper at this position, and what that needs.
@@ -138,18 +163,31 @@ impl Helpers {
 
     /// The vector type of `w` elements of C type `elem`.
     pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> Name {
-        self.once(("vector", "", elem, w), |h| {
-            let name = format!("{elem}x{w}");
+        let place = vector_place(elem, w);
+        if let Some(place) = place
+            && let Some(Some((name, at))) = self.vectors.get(place)
+        {
+            let (name, at) = (name.clone(), *at);
+            if !self.open.is_empty() || !self.is_used[at as usize] {
+                self.mark(at);
+            }
+            return name;
+        }
+        let name = format!("{elem}x{w}");
+        let size = types::bytes(elem) * w;
+        self.add(&name, |_| {
             let align = types::bytes(elem);
-            let size = align * w;
-            h.add(&name, |_| {
-                format!(
-                    "typedef {elem} {name} __attribute__((vector_size({size})));\n\
-                     typedef {elem} {name}u __attribute__((vector_size({size}), aligned({align}), may_alias));\n"
-                )
-            });
-            name
-        })
+            format!(
+                "typedef {elem} {name} __attribute__((vector_size({size})));\n\
+                 typedef {elem} {name}u __attribute__((vector_size({size}), aligned({align}), may_alias));\n"
+            )
+        });
+        let at = self.by_name[&name];
+        let name = Name::from(name);
+        if let Some(place) = place {
+            *at_least(&mut self.vectors, place) = Some((name.clone(), at));
+        }
+        name
     }
 
     /// A function unless it is there: `text` makes its body.
@@ -401,20 +439,21 @@ impl Helpers {
         })
     }
 
-    /// Combines the lanes of a vector: `both` says how two vectors `x` and `y` of numbers, or of `masks`, are combined.
+    /// Combines the lanes of a vector: `both` makes what combines two vectors `x` and `y` of numbers, or of `masks`.
     pub(crate) fn across(
         &mut self,
         what: &'static str,
         masks: bool,
         elem: &'static str,
         w: u32,
-        both: &str,
+        both: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
         let (request, b) = match masks {
             true => ("across_masks", "b"),
             false => ("across", ""),
         };
         self.once((request, what, elem, w), |h| {
+            let both = both(h);
             let v = h.vector(elem, w);
             let m = h.vector(int_like(elem), w);
             let name = format!("h{what}{b}_{v}");

@@ -20,7 +20,7 @@ const FUNCTION: u32 = 20;
 pub(crate) const DEPTH: u32 = 4;
 
 /// How often each value of a kernel is used.
-pub(crate) struct Uses(Vec<u32>);
+pub(crate) struct Uses(pub Vec<u32>);
 
 /// A branch: what it computes, in order, the last value being its result.
 struct Branch {
@@ -45,12 +45,12 @@ impl Plan {
 
 impl Uses {
     pub fn of(kernel: &Kernel) -> Uses {
-        fn count(kernel: &Kernel, items: &[Item], seen: &mut FxHashSet<ValId>, uses: &mut [u32]) {
+        fn count(kernel: &Kernel, items: &[Item], seen: &mut [bool], uses: &mut [u32]) {
             for item in items {
                 match item {
                     Item::Loop(l) => count(kernel, &l.body, seen, uses),
                     // A value that several loops evaluate is one value.
-                    Item::Let(v) if !seen.insert(*v) => {}
+                    Item::Let(v) if std::mem::replace(&mut seen[v.index()], true) => {}
                     Item::Let(v) => {
                         for x in kernel.value(*v).def.operands() {
                             uses[x.index()] += 1;
@@ -66,7 +66,7 @@ impl Uses {
             }
         }
         let mut uses = vec![0; kernel.values.len()];
-        let mut seen = FxHashSet::default();
+        let mut seen = vec![false; kernel.values.len()];
         count(kernel, &kernel.head, &mut seen, &mut uses);
         count(kernel, &kernel.body, &mut seen, &mut uses);
         Uses(uses)
@@ -75,6 +75,10 @@ impl Uses {
     /// The branches among the values of one turn of a loop. Those of later selections come first: what stands in a branch is
     /// looked at again when the branch is written.
     pub fn plan(&self, kernel: &Kernel, items: &[Item]) -> Plan {
+        let chooses = |i: &Item| matches!(i, Item::Let(v) if is_selection(kernel, *v));
+        if !items.iter().any(chooses) {
+            return Plan::default();
+        }
         let lets: Vec<ValId> = (items.iter())
             .filter_map(|i| match i {
                 Item::Let(v) => Some(*v),
@@ -148,6 +152,11 @@ impl Uses {
         out.reverse();
         out
     }
+}
+
+fn is_selection(kernel: &Kernel, v: ValId) -> bool {
+    let def = &kernel.value(v).def;
+    matches!(def, Def::Op { op, .. } if *op == ScalarOp::Where)
 }
 
 fn work(kernel: &Kernel, v: ValId) -> u32 {

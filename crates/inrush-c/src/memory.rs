@@ -15,9 +15,7 @@ impl Emitter<'_> {
     fn access(&self, offset: Expr) -> Access {
         match &self.lane {
             None => Access::Uniform,
-            Some(lane) => access(self.exprs, offset, lane.sym, |s| {
-                self.names.get(&s).is_some_and(|n| n.1)
-            }),
+            Some(lane) => access(self.exprs, offset, lane.sym, |s| self.sym_varies(s)),
         }
     }
 
@@ -106,13 +104,32 @@ impl Emitter<'_> {
             if let Some((m, _)) = mask {
                 text = format!("{m} ? {text} : {fill}");
             }
-            self.declare(v, &text, false);
+            self.declare(v, &*text, false);
             return Ok(());
         }
         let w = self.width();
         let elem = types::memory(d);
         let raw_ty = self.helpers.vector(elem, w);
         let count = self.lane.as_ref().and_then(|l| l.count.clone());
+        let as_it_lies = !d.is_narrow_float() && d != DType::Bool && !self.tiles.contains_key(&v);
+        if as_it_lies && !own && kind == Access::Contiguous && mask.is_none() && count.is_none() {
+            let at = self.expr(offset, false)?;
+            self.prefetch(v, buf, offset)?;
+            let buf = self.buffer_name(buf);
+            let text = [
+                "(",
+                &raw_ty,
+                ")*(const ",
+                &raw_ty,
+                "u *)(",
+                &buf,
+                " + ",
+                &at,
+                ")",
+            ];
+            self.declare(v, text, true);
+            return Ok(());
+        }
         // The bits as they lie in memory, as one expression or filled in lane by lane.
         let whole = if let Some((array, lo)) = self.tiles.get(&v) {
             let (copies, copy) = self.lane.as_ref().map_or((1, 0), |l| (l.copies, l.copy));
@@ -231,7 +248,7 @@ impl Emitter<'_> {
                 }
             }
         };
-        self.declare(v, &text, true);
+        self.declare(v, &*text, true);
         Ok(())
     }
 
@@ -286,10 +303,8 @@ impl Emitter<'_> {
             return false;
         };
         lane.width > 2
-            && steps(self.exprs, offset, lane.sym, &|s| {
-                self.names.get(&s).is_some_and(|n| n.1)
-            })
-            .is_some_and(|(_, most)| most == 1)
+            && steps(self.exprs, offset, lane.sym, &|s| self.sym_varies(s))
+                .is_some_and(|(_, most)| most == 1)
     }
 
     /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
@@ -392,6 +407,20 @@ impl Emitter<'_> {
         let w = self.width();
         if mode != StoreMode::Set {
             return self.combine(buf, offset, &text, varies, mode, mask);
+        }
+        let whole = self.lane.as_ref().is_some_and(|l| l.count.is_none());
+        let as_it_is = !d.is_narrow_float() && d != DType::Bool && mask.is_none();
+        if as_it_is
+            && whole
+            && !own
+            && kind == Access::Contiguous
+            && !self.streams(buf, w * types::bytes(elem))
+        {
+            let vector = self.vector(value)?;
+            let ty = self.helpers.vector(elem, w);
+            let (at, buf) = (self.expr(offset, false)?, self.buffer_name(buf));
+            self.line(["*(", &ty, "u *)(", &buf, " + ", &at, ") = ", &vector, ";"]);
+            return Ok(());
         }
         let guard = match &mask {
             Some((m, false)) => format!("if ({m}) "),
@@ -588,7 +617,7 @@ impl Emitter<'_> {
         let (m, col) = (self.sym(m, false)?, self.sym(n, false)?);
         let at = format!("(const {elem} *)acc + ({m} - m0) * ld + ({col} - n0)");
         if self.lane.as_ref().is_none_or(|l| l.sym != n) {
-            self.declare(v, &format!("*({at})"), false);
+            self.declare(v, ["*(", &at, ")"], false);
             return Ok(());
         }
         let w = self.width();
@@ -600,7 +629,7 @@ impl Emitter<'_> {
                 format!("{f}({at}, {c})")
             }
         };
-        self.declare(v, &text, true);
+        self.declare(v, &*text, true);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::{Emitter, Var, joined};
+use crate::function::{Emitter, Text, Var};
 use crate::helpers::Name;
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -10,19 +10,32 @@ use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
 use smallvec::SmallVec;
 
+/// A vector, or what makes one of a scalar, and the scalar.
+struct Operand(Option<Name>, Name);
+
+impl Text for Operand {
+    fn put(self, out: &mut String) {
+        match self.0 {
+            Some(f) => [&*f, "(", &self.1, ")"].put(out),
+            None => out.push_str(&self.1),
+        }
+    }
+}
+
 impl Emitter<'_> {
     pub(crate) fn op(&mut self, v: ValId, op: ScalarOp, args: &[ValId]) -> Result<()> {
         let mut varies = false;
         for a in args {
             varies |= self.varies(*a)?;
         }
-        let text = if varies {
-            self.vector_op(op, args)?
-        } else {
-            self.scalar_op(op, args)?
-        };
+        if !self.infix(v, op, args, varies)? {
+            let text = match varies {
+                true => self.vector_op(op, args)?,
+                false => self.scalar_op(op, args)?,
+            };
+            self.declare(v, &*text, varies);
+        }
         let raw = self.raw.take();
-        self.declare(v, &text, varies);
         if raw.is_some() || !self.raws.is_empty() {
             let (name, _) = self.var(v)?;
             match raw {
@@ -31,6 +44,44 @@ impl Emitter<'_> {
             };
         }
         Ok(())
+    }
+
+    /// Arithmetic, which most operations are, written as it comes.
+    fn infix(&mut self, v: ValId, op: ScalarOp, args: &[ValId], varies: bool) -> Result<bool> {
+        let sign = match op {
+            ScalarOp::Add => " + ",
+            ScalarOp::Sub => " - ",
+            ScalarOp::Mul => " * ",
+            ScalarOp::Div => " / ",
+            _ => return Ok(false),
+        };
+        let &[a, b] = args else { return Ok(false) };
+        let d = self.dtype(b);
+        if !varies {
+            let (a, b) = (self.var(a)?.0, self.var(b)?.0);
+            self.declare(v, ["(", types::scalar(d), ")(", &a, sign, &b, ")"], false);
+            return Ok(true);
+        }
+        if d == DType::Bool {
+            return Ok(false);
+        }
+        let (a, b) = (self.operand(a)?, self.operand(b)?);
+        let (elem, w) = (self.elem(d), self.width());
+        self.helpers.vector(elem, w);
+        self.helpers.vector(types::int_like(elem), w);
+        self.declare(v, (a, sign, b), true);
+        Ok(true)
+    }
+
+    /// A value as a vector, which is not spelled yet.
+    fn operand(&mut self, v: ValId) -> Result<Operand> {
+        let (name, varies) = self.var(v)?;
+        let (d, w) = (self.dtype(v), self.width());
+        if !varies && d == DType::Bool {
+            return Ok(Operand(None, self.spread_out(&name, d).into()));
+        }
+        let spread = (!varies).then(|| self.helpers.broadcast(types::scalar(d), w));
+        Ok(Operand(spread, name))
     }
 
     /// The function of `f32` vectors that `v` is, and of what.
@@ -91,7 +142,7 @@ impl Emitter<'_> {
                 }
                 _ => format!("1.0f + {}({x})", self.helpers.libm("tanh", "f32", 1)),
             };
-            self.declare(v, &text, false);
+            self.declare(v, &*text, false);
             return Ok(true);
         }
         let x = self.vector(arg)?;
@@ -99,7 +150,7 @@ impl Emitter<'_> {
         let Some(f) = approx::function(self.helpers, name, w, self.caps) else {
             return Ok(false);
         };
-        self.declare(v, &format!("{f}({x})"), true);
+        self.declare(v, [&*f, "(", &x, ")"], true);
         Ok(true)
     }
 
@@ -112,14 +163,10 @@ impl Emitter<'_> {
         let elem = types::scalar(d);
         let float = is_float(elem);
         let suffix = if elem == "f32" { "f" } else { "" };
-        let infix = |sign: &str| joined!("(", elem, ")(", x[0], " ", sign, " ", x[1], ")");
+        let infix = |sign: &str| format!("({elem})({} {sign} {})", x[0], x[1]);
         let compare = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
         let builtin = |name: &str| format!("__builtin_{name}{suffix}({})", x[0]);
         Ok(match op {
-            ScalarOp::Add => infix("+"),
-            ScalarOp::Sub => infix("-"),
-            ScalarOp::Mul => infix("*"),
-            ScalarOp::Div => infix("/"),
             ScalarOp::Fma => format!("({elem})({} * {} + {})", x[0], x[1], x[2]),
             ScalarOp::Neg => format!("({elem})(-{})", x[0]),
             ScalarOp::Abs if float => builtin("fabs"),
@@ -230,7 +277,7 @@ impl Emitter<'_> {
         let ty = self.helpers.vector(elem, w);
         let int = types::int_like(elem);
         let int_ty = self.helpers.vector(int, w);
-        let infix = |sign: &str| joined!(x[0], " ", sign, " ", x[1]);
+        let infix = |sign: &str| format!("{} {sign} {}", x[0], x[1]);
         let caps = self.caps;
         let sign_bit = if elem == "f32" {
             "(-2147483647-1)"
@@ -242,10 +289,6 @@ impl Emitter<'_> {
             format!("{f}({sign_bit})")
         };
         Ok(match op {
-            ScalarOp::Add => infix("+"),
-            ScalarOp::Sub => infix("-"),
-            ScalarOp::Mul => infix("*"),
-            ScalarOp::Div => infix("/"),
             ScalarOp::Fma => format!("{} * {} + {}", x[0], x[1], x[2]),
             ScalarOp::Neg => format!("-{}", x[0]),
             ScalarOp::Abs if float => {
@@ -506,7 +549,7 @@ impl Emitter<'_> {
         } else {
             self.cast_scalar(&x, from, to)
         };
-        self.declare(v, &text, varies);
+        self.declare(v, &*text, varies);
         Ok(())
     }
 
@@ -599,7 +642,7 @@ impl Emitter<'_> {
             let f = self.helpers.half(to.name(), false, w, self.caps);
             x = format!("{f}({x})");
         }
-        self.declare(v, &x, varies);
+        self.declare(v, &*x, varies);
         Ok(())
     }
 }

@@ -1,10 +1,50 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
 
 use crate::function::{Emitter, joined};
+use crate::helpers::{Helpers, Name};
 use crate::types::{self, is_float};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{Caps, DType, Error, Result, Scalar};
 use inrush_kernel::{AccId, ValId};
 use inrush_loops::ReduceOp;
+
+impl Helpers {
+    /// `a op b` for scalars (`w` 1) or vectors.
+    fn combined(
+        &mut self,
+        op: ReduceOp,
+        d: DType,
+        w: u32,
+        (a, b): (&str, &str),
+        caps: &Caps,
+    ) -> String {
+        if d == DType::Bool {
+            return match op {
+                ReduceOp::Any | ReduceOp::Max | ReduceOp::Sum => format!("({a} | {b})"),
+                ReduceOp::XorSum => format!("({a} ^ {b})"),
+                _ => format!("({a} & {b})"),
+            };
+        }
+        let elem = types::scalar(d);
+        match op {
+            ReduceOp::Sum => joined!("(", a, " + ", b, ")"),
+            ReduceOp::Prod => format!("({a} * {b})"),
+            ReduceOp::XorSum => format!("({a} ^ {b})"),
+            ReduceOp::Max | ReduceOp::Min => {
+                let which = if op == ReduceOp::Max { "max" } else { "min" };
+                let f = self.extreme(which, elem, w, caps);
+                joined!(f, "(", a, ", ", b, ")")
+            }
+            ReduceOp::LogSumExp => {
+                let f = self.logaddexp(elem, w, caps);
+                format!("{f}({a}, {b})")
+            }
+            // Of anything but bools: zero or not; lowering gives bools.
+            ReduceOp::Any => format!("({a} | {b})"),
+            ReduceOp::All => format!("({a} & {b})"),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => b.to_string(),
+        }
+    }
+}
 
 impl Emitter<'_> {
     /// The neutral element as C text.
@@ -31,36 +71,6 @@ impl Emitter<'_> {
         }
     }
 
-    /// `a op b` for scalars (`w` 1) or vectors.
-    fn combine_text(&mut self, op: ReduceOp, d: DType, w: u32, a: &str, b: &str) -> String {
-        if d == DType::Bool {
-            return match op {
-                ReduceOp::Any | ReduceOp::Max | ReduceOp::Sum => format!("({a} | {b})"),
-                ReduceOp::XorSum => format!("({a} ^ {b})"),
-                _ => format!("({a} & {b})"),
-            };
-        }
-        let elem = types::scalar(d);
-        match op {
-            ReduceOp::Sum => joined!("(", a, " + ", b, ")"),
-            ReduceOp::Prod => format!("({a} * {b})"),
-            ReduceOp::XorSum => format!("({a} ^ {b})"),
-            ReduceOp::Max | ReduceOp::Min => {
-                let which = if op == ReduceOp::Max { "max" } else { "min" };
-                let f = self.helpers.extreme(which, elem, w, self.caps);
-                joined!(f, "(", a, ", ", b, ")")
-            }
-            ReduceOp::LogSumExp => {
-                let f = self.helpers.logaddexp(elem, w, self.caps);
-                format!("{f}({a}, {b})")
-            }
-            // Of anything but bools: zero or not; lowering gives bools.
-            ReduceOp::Any => format!("({a} | {b})"),
-            ReduceOp::All => format!("({a} & {b})"),
-            ReduceOp::ArgMax | ReduceOp::ArgMin => b.to_string(),
-        }
-    }
-
     pub(crate) fn start(&mut self, a: AccId) -> Result<()> {
         let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);
@@ -79,7 +89,8 @@ impl Emitter<'_> {
         };
         match width {
             None => {
-                self.line(format_args!("{} {a} = {neutral};", types::scalar(d)));
+                let name = self.helpers.variable('a', a.0, None);
+                self.line([types::scalar(d), " ", &name, " = ", &neutral, ";"]);
                 if arg {
                     self.line(format_args!("i64 {a}i = 0;"));
                 }
@@ -93,13 +104,10 @@ impl Emitter<'_> {
                 let elem = self.acc_elem(d, w);
                 let ty = self.helpers.vector(elem, w);
                 let bc = self.helpers.broadcast(elem, w);
-                let first = if d == DType::Bool {
-                    format!("{bc}(-{neutral})")
-                } else {
-                    format!("{bc}({neutral})")
-                };
+                let sign = if d == DType::Bool { "-" } else { "" };
                 for copy in 0..copies {
-                    self.line(format_args!("{ty} {a}_{copy} = {first};"));
+                    let name = self.helpers.variable('a', a.0, Some(copy));
+                    self.line([&*ty, " ", &name, " = ", &bc, "(", sign, &neutral, ");"]);
                 }
                 if arg {
                     let index = self.helpers.vector("i64", w);
@@ -135,8 +143,9 @@ impl Emitter<'_> {
         if !lanes {
             let (x, _) = self.var(value)?;
             let elem = types::scalar(d);
-            let text = self.combine_text(op, d, 1, &a.to_string(), &x);
-            self.line(format_args!("{a} = ({elem}){text};"));
+            let name = self.helpers.variable('a', a.0, None);
+            let text = self.helpers.combined(op, d, 1, (&name, &x), self.caps);
+            self.line([&*name, " = (", elem, ")", &text, ";"]);
             return Ok(());
         }
         let w = self.width();
@@ -157,7 +166,7 @@ impl Emitter<'_> {
         }
         let name = self.helpers.variable('a', a.0, Some(copy));
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
-        let text = self.combine_text(op, d, w, &x, &name);
+        let text = self.helpers.combined(op, d, w, (&x, &name), self.caps);
         self.line([&*name, " = ", &text, ";"]);
         Ok(())
     }
@@ -232,7 +241,7 @@ impl Emitter<'_> {
             } else {
                 format!("{a}i")
             };
-            self.declare(v, &text, lanes);
+            self.declare(v, &*text, lanes);
             return Ok(());
         }
         if out != d {
@@ -242,29 +251,22 @@ impl Emitter<'_> {
             )));
         }
         let Some((w, copies)) = self.spread[a.index()] else {
-            let text = if lanes {
-                format!("{a}_{}", self.copy())
-            } else {
-                a.to_string()
-            };
-            self.declare(v, &text, lanes);
+            let name = self.acc_name(a, lanes);
+            self.declare(v, &*name, lanes);
             return Ok(());
         };
-        let mut total = format!("{a}_0");
+        let (h, caps) = (&mut *self.helpers, self.caps);
+        let mut total = h.variable('a', a.0, Some(0));
         for copy in 1..copies {
-            total = self.combine_text(op, d, w, &total, &format!("{a}_{copy}"));
+            let next = h.variable('a', a.0, Some(copy));
+            total = h.combined(op, d, w, (&total, &next), caps).into();
         }
         let elem = self.acc_elem(d, w);
-        let both = self.combine_text(op, d, w, "x", "y");
-        let f = self
-            .helpers
-            .across(op.text(), d == DType::Bool, elem, w, &both);
-        let text = if d == DType::Bool {
-            format!("-{f}({total})")
-        } else {
-            format!("{f}({total})")
-        };
-        self.declare(v, &text, false);
+        let masks = d == DType::Bool;
+        let both = |h: &mut Helpers| h.combined(op, d, w, ("x", "y"), caps);
+        let f = self.helpers.across(op.text(), masks, elem, w, both);
+        let sign = if masks { "-" } else { "" };
+        self.declare(v, [sign, &f, "(", &total, ")"], false);
         Ok(())
     }
 
@@ -275,13 +277,15 @@ impl Emitter<'_> {
         }
         self.update(a, value)?;
         let lanes = self.started[a.index()].is_some();
-        let text = if lanes {
-            format!("{a}_{}", self.copy())
-        } else {
-            a.to_string()
-        };
-        self.declare(v, &text, lanes);
+        let name = self.acc_name(a, lanes);
+        self.declare(v, &*name, lanes);
         Ok(())
+    }
+
+    /// An accumulator, of the current copy where it has lanes.
+    fn acc_name(&mut self, a: AccId, lanes: bool) -> Name {
+        let copy = lanes.then(|| self.copy());
+        self.helpers.variable('a', a.0, copy)
     }
 
     fn copy(&self) -> u32 {

@@ -3,6 +3,7 @@
 //! every row.
 
 use crate::function::{Emitter, Lane, paren};
+use crate::helpers::Name;
 use crate::types;
 use inrush_base::{DType, Result};
 use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};
@@ -24,12 +25,12 @@ pub(crate) struct Strips<'k> {
     after: &'k [Item],
     accs: Vec<AccId>,
     /// The lanes loop's own name.
-    name: String,
+    name: Name,
 }
 
 impl Emitter<'_> {
     /// The parts of a lanes loop that is worth it.
-    pub(crate) fn as_strips<'k>(&self, l: &'k Loop, name: &str) -> Option<Strips<'k>> {
+    pub(crate) fn as_strips<'k>(&self, l: &'k Loop, name: &Name) -> Option<Strips<'k>> {
         if !matches!(
             (&l.role, &l.range),
             (Role::Lanes { .. }, Range::Block { .. })
@@ -90,7 +91,7 @@ impl Emitter<'_> {
             rows,
             after,
             accs,
-            name: name.into(),
+            name: name.clone(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! C types: scalars by dtype, vectors by dtype and lanes.
 
+use crate::function::{digits, joined};
 use inrush_base::{DType, Scalar};
 
 /// The typedefs that every unit begins with.
@@ -29,7 +30,12 @@ pub(crate) fn scalar(d: DType) -> &'static str {
 
 /// Bytes of the C type called `name`.
 pub(crate) fn bytes(name: &str) -> u32 {
-    name[1..].parse::<u32>().unwrap_or(32) / 8
+    match name.as_bytes() {
+        [_, b'8'] => 1,
+        [_, b'1', b'6'] => 2,
+        [_, b'6', b'4'] => 8,
+        _ => 4,
+    }
 }
 
 /// The head of a loop over lanes, each a `k`. A number of them is written out, whatever the compiler thinks of its length: a lane
@@ -63,11 +69,13 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
         DType::F32 | DType::F64 => {
             let v = value.as_f64();
             let suffix = if d == DType::F32 { "f" } else { "" };
-            if v.is_nan() {
+            if v.is_sign_positive() && v < 1e6 && v.trunc() == v {
+                joined!(digits(v as u32), ".0", suffix)
+            } else if v.is_nan() {
                 format!("__builtin_nan{suffix}(\"\")")
             } else if v.is_infinite() {
                 let sign = if v < 0.0 { "-" } else { "" };
-                format!("({sign}__builtin_inf{suffix}())")
+                joined!("(", sign, "__builtin_inf", suffix, "())")
             } else if d == DType::F32 {
                 wrap(format!("{:?}f", v as f32))
             } else {
