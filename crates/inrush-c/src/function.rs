@@ -155,7 +155,7 @@ fn find_repeated<'k>(
         match item {
             Item::Loop(l) => {
                 let inner = match l.role {
-                    Role::Lanes { .. } => Some(l),
+                    Role::Lanes { .. } => Some(l.as_ref()),
                     Role::Serial => open,
                 };
                 find_repeated(&l.body, inner, first, last);

@@ -132,6 +132,11 @@ impl Exprs {
         out
     }
 
+    /// Calls `f` for the symbols of `e`, for each as often as it occurs. `f` must not make expressions.
+    pub fn each_sym(&self, e: Expr, mut f: impl FnMut(Sym)) {
+        self.inner.borrow().each_sym(e, &mut f);
+    }
+
     /// Appends the symbols of `e` that `out` does not hold yet.
     pub fn collect_syms(&self, e: Expr, out: &mut Vec<Sym>) {
         self.inner.borrow().each_sym(e, &mut |s| {

@@ -26,7 +26,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: Vec<Item>) -> Vec<Item> {
         match parts(exprs, kernel, &l) {
             Some(parts) => {
                 for p in parts {
-                    out.push(Item::Loop(part(exprs, kernel, &l, &p)));
+                    out.push(Item::Loop(Box::new(part(exprs, kernel, &l, &p))));
                 }
             }
             None => {

@@ -11,6 +11,7 @@ use inrush_loops::{self as loops, Axis, Body, BufId, Stmt, StmtId, StoreMode, Ta
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::LazyCell;
+use std::hash::BuildHasher;
 
 /// Indirect indices are numbered from here on; no kernel has that many axes.
 const INDIRECT_POSITION: u32 = 1000;
@@ -24,9 +25,11 @@ pub(crate) struct Info {
     pub after: Option<(usize, usize)>,
     /// It must not be evaluated outside of the innermost loop of the group.
     pub pinned: bool,
+    /// Of a load, how often what it reads had been written before.
+    version: u32,
 }
 
-/// Values that a value needs directly.
+/// Values that an expression needs.
 pub(crate) type Uses = SmallVec<[ValId; 3]>;
 
 /// What was stored where, for later loads of the same place.
@@ -53,6 +56,9 @@ pub(crate) struct Builder<'a> {
     reuse: Reuse,
     pub values: Vec<Value>,
     pub infos: Vec<Info>,
+    /// What each value needs directly, one after the other, and where the values' lists end.
+    needs: Vec<ValId>,
+    needs_end: Vec<u32>,
     pub accs: Vec<Acc>,
     pub buffers: Vec<KernelBuf>,
     pub nests: Vec<Nest>,
@@ -67,7 +73,10 @@ pub(crate) struct Builder<'a> {
     stored: FxHashSet<BufId>,
     /// How often a storage has been written so far: loads of different versions differ.
     versions: FxHashMap<BufId, u32>,
-    lookup: FxHashMap<(Value, u32), ValId>,
+    /// By the hash of a value and its version, see [`Builder::find`].
+    lookup: FxHashMap<u64, ValId>,
+    /// What is read so far.
+    loaded: FxHashSet<BufId>,
     written: FxHashMap<(KBufId, Expr), Written>,
     by_buf: FxHashMap<BufId, KBufId>,
 }
@@ -85,6 +94,8 @@ impl<'a> Builder<'a> {
             reuse,
             values: Vec::with_capacity(stmts),
             infos: Vec::with_capacity(stmts),
+            needs: Vec::with_capacity(2 * stmts),
+            needs_end: Vec::with_capacity(stmts),
             accs: Vec::new(),
             buffers: Vec::new(),
             nests: Vec::new(),
@@ -97,6 +108,7 @@ impl<'a> Builder<'a> {
             stored: FxHashSet::default(),
             versions: FxHashMap::default(),
             lookup: FxHashMap::with_capacity_and_hasher(stmts, FxBuildHasher),
+            loaded: FxHashSet::default(),
             written: FxHashMap::default(),
             by_buf: FxHashMap::default(),
         };
@@ -253,6 +265,9 @@ impl<'a> Builder<'a> {
                             (conflict, mergeable) = (true, false);
                         }
                         // Reads of the nest's own bodies must see the old contents.
+                        if !self.loaded.contains(&storage(*buf)) {
+                            continue;
+                        }
                         for (b, offset) in reads.iter() {
                             if *b == storage(*buf) {
                                 conflict = true;
@@ -305,7 +320,7 @@ impl<'a> Builder<'a> {
             if let Def::Load { buf, offset, .. } = &self.values[v.index()].def {
                 out.push((self.storage_of(*buf), *offset));
             }
-            todo.extend(self.uses(v));
+            todo.extend_from_slice(self.uses(v));
         }
         out
     }
@@ -322,20 +337,38 @@ impl<'a> Builder<'a> {
     }
 
     /// Every value that `v` needs directly.
-    pub fn uses(&self, v: ValId) -> Uses {
-        let def = &self.values[v.index()].def;
-        let mut out: Uses = def.operands();
-        if let Some(e) = def.expr() {
-            out.extend(self.expr_values(e));
-        }
-        out
+    pub fn uses(&self, v: ValId) -> &[ValId] {
+        let start = match v.index() {
+            0 => 0,
+            k => self.needs_end[k - 1],
+        };
+        &self.needs[start as usize..self.needs_end[v.index()] as usize]
     }
 
     pub fn expr_bits(&self, e: Expr) -> u64 {
-        let syms = self.exprs().free_syms(e);
-        syms.iter()
-            .map(|s| self.bits.get(s).copied().unwrap_or(0))
-            .fold(0, |a, b| a | b)
+        let mut bits = 0;
+        let mut add = |s| bits |= self.bits.get(&s).copied().unwrap_or(0);
+        self.exprs().each_sym(e, &mut add);
+        bits
+    }
+
+    /// The value that equals this one, or the hash under which it is to be found: that of the value and the first number under
+    /// which no other one is.
+    fn find(&self, value: &Value, version: u32) -> Result<ValId, u64> {
+        let mut number = 0u32;
+        loop {
+            let hash = FxBuildHasher.hash_one((number, version, value));
+            match self.lookup.get(&hash) {
+                None => return Err(hash),
+                Some(&v) => {
+                    let k = v.index();
+                    if self.infos[k].version == version && self.values[k] == *value {
+                        return Ok(v);
+                    }
+                    number += 1;
+                }
+            }
+        }
     }
 
     /// The id of a value: an earlier equal one, what it folds to, or a new one.
@@ -352,28 +385,37 @@ impl<'a> Builder<'a> {
             }
             _ => 0,
         };
-        let key = (value, version);
-        if let Some(&v) = self.lookup.get(&key) {
-            return v;
-        }
-        let value = &key.0;
+        let hash = match self.find(&value, version) {
+            Ok(v) => return v,
+            Err(hash) => hash,
+        };
         let id = ValId::from_index(self.values.len());
-        let mut info = Info::default();
+        let mut info = Info {
+            version,
+            ..Info::default()
+        };
+        let start = self.needs.len();
+        self.needs.extend(value.def.operands());
         if let Some(e) = value.def.expr() {
             info.bits |= self.expr_bits(e);
+            let inside = self.expr_values(e);
+            self.needs.extend(inside);
         }
-        self.values.push(value.clone());
-        for u in self.uses(id) {
+        for u in &self.needs[start..] {
             let of = self.infos[u.index()];
             info.bits |= of.bits;
             info.pinned |= of.pinned;
             info.after = of.after.or(info.after);
         }
         if let Def::Load { buf, .. } = &value.def {
-            info.pinned |= self.stored.contains(&self.storage_of(*buf));
+            let storage = self.storage_of(*buf);
+            info.pinned |= self.stored.contains(&storage);
+            self.loaded.insert(storage);
         }
+        self.needs_end.push(self.needs.len() as u32);
+        self.values.push(value);
         self.infos.push(info);
-        self.lookup.insert(key, id);
+        self.lookup.insert(hash, id);
         id
     }
 
@@ -443,8 +485,11 @@ impl Lowering<'_, '_> {
                 fill,
             } => return self.load(*buf, coords[0], *mask, *fill).map(Some),
             Stmt::Op { op, args, dtype } => {
-                let args = args.iter().map(|a| self.val(*a)).collect::<Result<_>>()?;
-                let def = Def::Op { op: *op, args };
+                let mut of = SmallVec::with_capacity(args.len());
+                for a in args {
+                    of.push(self.val(*a)?);
+                }
+                let def = Def::Op { op: *op, args: of };
                 return Ok(Some(self.b.value(Value {
                     def,
                     dtype: op.result(*dtype),
@@ -738,6 +783,7 @@ impl Lowering<'_, '_> {
         let outer = own_bits(&axes[..self.outer], &self.b.bits);
         let bits = self.b.infos[value.index()].bits;
         self.b.infos[id.index()] = Info {
+            version: 0,
             // The result is known once for each point of the outer axes, whether it differs there or not.
             bits: (bits & !reduced) | outer,
             after: (self.outer > 0).then_some((self.nest, self.outer)),
@@ -829,12 +875,9 @@ impl Lowering<'_, '_> {
         let at = self.b.values.len();
         *self.b.versions.entry(storage).or_insert(0) += 1;
         // Other places of the same storage are unknown now.
-        let same: Vec<(KBufId, Expr)> = (self.b.written.keys().copied())
-            .filter(|(b, _)| self.b.storage_of(*b) == storage)
-            .collect();
-        for key in same {
-            self.b.written.remove(&key);
-        }
+        let (tables, buffers) = (self.b.tables, &self.b.buffers);
+        let of = |b: &KBufId| tables.storage(buffers[b.index()].buf);
+        self.b.written.retain(|(b, _), _| of(b) != storage);
         if mode == StoreMode::Set && mask.is_none() {
             self.b.written.insert(
                 (kbuf, offset),

@@ -3,7 +3,6 @@
 use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, ValId, Value};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::scalar::OpClass;
-use rustc_hash::FxHashMap;
 
 /// Calls `f` on every expression that the code evaluates.
 pub(crate) fn each_expr(kernel: &Kernel, f: &mut dyn FnMut(Expr)) {
@@ -53,34 +52,33 @@ fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
     }
 }
 
-#[derive(Default)]
+/// New numbers by old ones.
 struct Names {
-    /// By old number.
     values: Vec<Option<ValId>>,
-    bufs: FxHashMap<KBufId, KBufId>,
-    accs: FxHashMap<AccId, AccId>,
-    checks: FxHashMap<u32, u32>,
+    bufs: Vec<Option<KBufId>>,
+    accs: Vec<Option<AccId>>,
+    checks: Vec<Option<u32>>,
     order: (Vec<ValId>, Vec<KBufId>, Vec<AccId>, Vec<u32>),
 }
 
 impl Names {
     fn buf(&mut self, b: KBufId) -> KBufId {
         let order = &mut self.order.1;
-        *self.bufs.entry(b).or_insert_with(|| {
+        *self.bufs[b.index()].get_or_insert_with(|| {
             order.push(b);
             KBufId::from_index(order.len() - 1)
         })
     }
     fn acc(&mut self, a: AccId) -> AccId {
         let order = &mut self.order.2;
-        *self.accs.entry(a).or_insert_with(|| {
+        *self.accs[a.index()].get_or_insert_with(|| {
             order.push(a);
             AccId::from_index(order.len() - 1)
         })
     }
     fn check(&mut self, c: u32) -> u32 {
         let order = &mut self.order.3;
-        *self.checks.entry(c).or_insert_with(|| {
+        *self.checks[c as usize].get_or_insert_with(|| {
             order.push(c);
             order.len() as u32 - 1
         })
@@ -130,7 +128,10 @@ impl Names {
 pub(crate) fn renumber(kernel: &mut Kernel) {
     let mut names = Names {
         values: vec![None; kernel.values.len()],
-        ..Names::default()
+        bufs: vec![None; kernel.buffers.len()],
+        accs: vec![None; kernel.accs.len()],
+        checks: vec![None; kernel.checks.len()],
+        order: Default::default(),
     };
     let (mut head, mut body) = (
         std::mem::take(&mut kernel.head),
@@ -141,13 +142,19 @@ pub(crate) fn renumber(kernel: &mut Kernel) {
     (kernel.head, kernel.body) = (head, body);
     let mut values = Vec::with_capacity(names.order.0.len());
     let order = std::mem::take(&mut names.order.0);
-    let new = |v: &ValId| names.values[v.index()].expect("what a value needs comes before it");
+    const BEFORE: &str = "what a value needs comes before it";
+    let new = |v: &ValId| names.values[v.index()].expect(BEFORE);
+    let new_acc = |a: &AccId| names.accs[a.index()].expect(BEFORE);
     for v in order {
-        let mut value = kernel.values[v.index()].clone();
+        let old = &mut kernel.values[v.index()];
+        let mut value = Value {
+            def: std::mem::replace(&mut old.def, Def::Sum),
+            dtype: old.dtype,
+        };
         match &mut value.def {
             Def::Const(_) | Def::Index(_) | Def::Sum => {}
             Def::Load { buf, mask, .. } => {
-                *buf = names.bufs[buf];
+                *buf = names.bufs[buf.index()].expect(BEFORE);
                 if let Some(m) = mask {
                     *m = new(m);
                 }
@@ -159,15 +166,15 @@ pub(crate) fn renumber(kernel: &mut Kernel) {
             } => {
                 *value = new(value);
                 if let Some(c) = check {
-                    *c = names.checks[c];
+                    *c = names.checks[*c as usize].expect(BEFORE);
                 }
                 if let Some(m) = mask {
                     *m = new(m);
                 }
             }
-            Def::Final(a) => *a = names.accs[a],
+            Def::Final(a) => *a = new_acc(a),
             Def::Running { acc, value } => {
-                *acc = names.accs[acc];
+                *acc = new_acc(acc);
                 *value = new(value);
             }
         }

@@ -8,6 +8,7 @@ use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
 use inrush_loops::scalar::OpClass;
 use inrush_loops::{ScalarOp, StoreMode};
+use smallvec::SmallVec;
 
 /// How an offset moves with a lane index.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -24,11 +25,15 @@ pub enum Access {
 
 /// Classifies `offset` for lanes over `lane`; `varies` tells of other symbols whether they differ between lanes.
 pub fn access(exprs: &Exprs, offset: Expr, lane: Sym, varies: impl Fn(Sym) -> bool) -> Access {
-    let syms = exprs.free_syms(offset);
-    if syms.iter().any(|s| varies(*s)) {
+    let (mut gathers, mut moves) = (false, false);
+    exprs.each_sym(offset, |s| {
+        gathers |= varies(s);
+        moves |= s == lane;
+    });
+    if gathers {
         return Access::Gather;
     }
-    if !syms.contains(&lane) {
+    if !moves {
         return Access::Uniform;
     }
     match exprs.coefficients(offset, &[lane]) {
@@ -242,7 +247,8 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
 fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f64 {
     let exprs = b.tables.exprs;
     let bit = b.bits[&axis.sym];
-    let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
+    let some = !b.indirect.is_empty();
+    let varies = |s: Sym| some && b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
     // Locals of a group that runs inside the lanes hold whole vectors.
     let own_vectors = |buf: KBufId| {
         !shared.is_empty() && matches!(b.buffers[buf.index()].role, BufRole::Local { .. })
@@ -264,10 +270,12 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
     };
     let nest = &b.nests[at];
     // How often something that depends on these axes is evaluated in one point of the group.
+    let axes: SmallVec<[(u64, f64); 4]> = (nest.axes.iter())
+        .map(|a| (b.bits[&a.sym], exprs.hint(a.size).max(1) as f64))
+        .collect();
     let times = |bits: u64| -> f64 {
-        (nest.axes.iter().filter(|a| b.bits[&a.sym] & bits != 0))
-            .map(|a| exprs.hint(a.size).max(1) as f64)
-            .product()
+        let of = axes.iter().filter(|a| a.0 & bits != 0);
+        of.map(|a| a.1).product()
     };
     // Behind a reduction inside the lanes everything varies, whatever it is made of.
     let varying = |v: ValId| {
@@ -303,7 +311,7 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
             _ => 0.0,
         };
         total += weight * times(b.infos[v.index()].bits);
-        todo.extend(b.uses(v));
+        todo.extend_from_slice(b.uses(v));
     }
     total
 }

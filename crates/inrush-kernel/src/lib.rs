@@ -188,7 +188,8 @@ pub struct Acc {
 /// A node of the tree.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
-    Loop(Loop),
+    /// Behind a pointer: most items are single values.
+    Loop(Box<Loop>),
     /// Evaluates a value; it is known to the items after it in this list and inside their loops.
     Let(ValId),
     /// Starts an accumulator at its neutral element.
@@ -259,7 +260,7 @@ impl Def {
         match self {
             Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum => {}
             Def::Load { mask, .. } => out.extend(*mask),
-            Def::Op { args, .. } => out.extend(args.iter().copied()),
+            Def::Op { args, .. } => out.extend_from_slice(args),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => out.push(*arg),
             Def::Running { value, .. } => out.push(*value),
             Def::Indirect { value, mask, .. } => {

@@ -78,7 +78,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
     let items = &kernel.body;
     let loops: Vec<(usize, &Loop)> = (items.iter().enumerate())
         .filter_map(|(k, i)| match i {
-            Item::Loop(l) if matches!(l.role, Role::Lanes { .. }) => Some((k, l)),
+            Item::Loop(l) if matches!(l.role, Role::Lanes { .. }) => Some((k, l.as_ref())),
             _ => None,
         })
         .collect();

@@ -10,6 +10,7 @@ use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_loops::scalar::OpClass;
 use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
+use smallvec::{SmallVec, smallvec};
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
@@ -264,6 +265,15 @@ pub(crate) fn liveness(b: &Builder) -> Live {
             }
         }
     };
+    // Where each accumulator is updated.
+    let mut updates = vec![None; b.accs.len()];
+    for (n, nest) in b.nests.iter().enumerate() {
+        for (i, e) in nest.effects.iter().enumerate() {
+            if let EffectKind::Update { acc, .. } = &e.kind {
+                updates[acc.index()] = Some((n, i));
+            }
+        }
+    }
     wake(&mut live, &mut todo, &|k| match k {
         EffectKind::Store { buf, .. } => !local(*buf),
         EffectKind::Check { .. } => true,
@@ -273,18 +283,20 @@ pub(crate) fn liveness(b: &Builder) -> Live {
         if std::mem::replace(&mut live.values[v.index()], true) {
             continue;
         }
-        todo.extend(b.uses(v));
+        todo.extend_from_slice(b.uses(v));
         match &b.values[v.index()].def {
             Def::Load { buf, .. } if local(*buf) => wake(
                 &mut live,
                 &mut todo,
                 &|k| matches!(k, EffectKind::Store { buf: s, .. } if s == buf),
             ),
-            Def::Final(a) => wake(
-                &mut live,
-                &mut todo,
-                &|k| matches!(k, EffectKind::Update { acc, .. } if acc == a),
-            ),
+            Def::Final(a) => {
+                if let Some((n, i)) = updates[a.index()]
+                    && !std::mem::replace(&mut live.effects[n][i], true)
+                {
+                    b.effect_needs(&b.nests[n].effects[i].kind, &mut todo);
+                }
+            }
             // The definition itself updates the accumulator.
             Def::Running { .. } => {}
             _ => {}
@@ -311,7 +323,17 @@ pub(crate) struct Placer<'p, 'a> {
     level_bits: Vec<u64>,
     lists: Vec<Vec<Item>>,
     defined: Vec<bool>,
+    /// By value, while a nest is placed: [`LATE`], [`SCAN`] and [`SEEN`].
+    marks: Vec<u8>,
+    scanned: Vec<bool>,
 }
+
+/// It waits for a reduction over all axes of the nest.
+const LATE: u8 = 1;
+/// A scan over an axis of one point, or something that reads it: it stays behind its accumulator.
+const SCAN: u8 = 2;
+/// The nest needs it.
+const SEEN: u8 = 4;
 
 impl<'p, 'a> Placer<'p, 'a> {
     pub fn new(
@@ -329,6 +351,12 @@ impl<'p, 'a> Placer<'p, 'a> {
             bits |= bit(&l.axis);
             level_bits.push(bits);
         }
+        let mut scanned = vec![false; b.accs.len()];
+        for v in &b.values {
+            if let Def::Running { acc, .. } = &v.def {
+                scanned[acc.index()] = true;
+            }
+        }
         Placer {
             b,
             live,
@@ -337,6 +365,8 @@ impl<'p, 'a> Placer<'p, 'a> {
             lists: vec![Vec::new(); level_bits.len()],
             level_bits,
             defined: vec![false; b.values.len()],
+            marks: vec![0; b.values.len()],
+            scanned,
         }
     }
 
@@ -346,12 +376,12 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
         let mut items = self.lists.pop().unwrap_or_default();
         for l in self.inner.iter().rev() {
-            let looped = Item::Loop(Loop {
+            let looped = Item::Loop(Box::new(Loop {
                 sym: l.axis.sym,
                 range: l.range,
                 role: l.role,
                 body: items,
-            });
+            }));
             items = self.lists.pop().unwrap_or_default();
             items.push(looped);
         }
@@ -385,7 +415,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     fn nest(&mut self, at: usize) -> Result<()> {
         let b = self.b;
         let nest = &b.nests[at];
-        let effects: Vec<&Effect> = (nest.effects.iter().zip(&self.live.effects[at]))
+        let effects: SmallVec<[&Effect; 8]> = (nest.effects.iter().zip(&self.live.effects[at]))
             .filter(|(_, l)| **l)
             .map(|(e, _)| e)
             .collect();
@@ -395,15 +425,15 @@ impl<'p, 'a> Placer<'p, 'a> {
         let lane = self.own.and_then(|axes| axes[at]);
         let (order, lane_at) = nest.order(lane.map(|l| l.0));
         let n = order.len();
-        let mut position = vec![0; n];
+        let mut position: SmallVec<[usize; 4]> = smallvec![0; n];
         for (p, axis) in order.iter().enumerate() {
             position[*axis] = p;
         }
-        let own_bits: Vec<u64> = nest.axes.iter().map(|a| b.bits[&a.sym]).collect();
+        let own_bits: SmallVec<[u64; 4]> = nest.axes.iter().map(|a| b.bits[&a.sym]).collect();
         let all_own = own_bits.iter().fold(0, |a, x| a | x);
         // Everything that this nest evaluates, operands first.
         let needed = self.needed(&effects);
-        let starts: Vec<(crate::AccId, usize)> = effects
+        let starts: SmallVec<[(crate::AccId, usize); 4]> = effects
             .iter()
             .filter_map(|e| match e.kind {
                 EffectKind::Update { acc, start, .. } => Some((acc, start)),
@@ -411,27 +441,27 @@ impl<'p, 'a> Placer<'p, 'a> {
             })
             .chain(self.running(&needed, n))
             .collect();
-        // `late` waits for a reduction over all axes of the nest.
-        let mut late = vec![false; b.values.len()];
-        // Scans over an axis of one point, and what reads them, stay behind their accumulator.
-        let mut scan = vec![false; b.values.len()];
-        let mut pre: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        // By number of axes that are open.
+        let lists = || -> SmallVec<[Vec<Item>; 4]> { smallvec![Vec::new(); n + 1] };
+        let mut pre = lists();
         // Most values stand in the innermost loop.
         pre[n].reserve(needed.len());
-        let mut post: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        let mut post = lists();
         let mut late_list: Vec<ValId> = Vec::new();
-        for v in needed {
+        for &v in &needed {
             let info = b.infos[v.index()];
-            scan[v.index()] = matches!(b.values[v.index()].def, Def::Running { .. })
-                || b.uses(v).iter().any(|u| scan[u.index()]);
-            late[v.index()] = match &b.values[v.index()].def {
-                Def::Final(a) => starts.iter().any(|(acc, start)| acc == a && *start == 0),
-                _ => b.uses(v).iter().any(|u| late[u.index()]),
-            };
+            let of = |m: u8, u: &ValId| m | self.marks[u.index()];
+            let mut mark = b.uses(v).iter().fold(0, of) & (LATE | SCAN);
+            match &b.values[v.index()].def {
+                Def::Final(a) if starts.iter().any(|s| s.0 == *a && s.1 == 0) => mark |= LATE,
+                Def::Running { .. } => mark |= SCAN,
+                _ => {}
+            }
+            self.marks[v.index()] |= mark;
             let after = info.after.filter(|(nest, _)| *nest == at);
-            if late[v.index()] {
+            if mark & LATE != 0 {
                 late_list.push(v);
-            } else if scan[v.index()] && n == 0 {
+            } else if mark & SCAN != 0 && n == 0 {
                 pre[0].push(Item::Let(v));
             } else if info.bits & all_own == 0 && after.is_none() {
                 self.place(v);
@@ -453,10 +483,16 @@ impl<'p, 'a> Placer<'p, 'a> {
             }
         }
 
-        let mut stores: Vec<Vec<Item>> = vec![Vec::new(); n + 1];
+        for v in needed {
+            self.marks[v.index()] = 0;
+        }
+
+        let mut stores = lists();
         let mut updates: Vec<Item> = Vec::new();
         for e in &effects {
             match &e.kind {
+                // The value of a scan updates its accumulator itself.
+                EffectKind::Update { acc, .. } if self.scanned[acc.index()] => {}
                 EffectKind::Update { acc, value, .. } => updates.push(Item::Update {
                     acc: *acc,
                     value: *value,
@@ -478,13 +514,6 @@ impl<'p, 'a> Placer<'p, 'a> {
                 EffectKind::Check { .. } => {}
             }
         }
-        let scanned = |acc: &crate::AccId| {
-            b.values
-                .iter()
-                .any(|v| matches!(&v.def, Def::Running { acc: a, .. } if a == acc))
-        };
-        updates.retain(|u| !matches!(u, Item::Update { acc, .. } if scanned(acc)));
-
         // Innermost first.
         let mut items: Vec<Item> = Vec::new();
         for d in (0..=n).rev() {
@@ -503,12 +532,12 @@ impl<'p, 'a> Placer<'p, 'a> {
                     },
                     _ => Role::Serial,
                 };
-                level.push(Item::Loop(Loop {
+                level.push(Item::Loop(Box::new(Loop {
                     sym: axis.sym,
                     range: Range::Full(axis.size),
                     role,
                     body: items,
-                }));
+                })));
             }
             if d == n {
                 level.append(&mut updates);
@@ -540,20 +569,20 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     /// Values that the effects need and that no enclosing scope has yet, operands first.
-    fn needed(&self, effects: &[&Effect]) -> Vec<ValId> {
+    fn needed(&mut self, effects: &[&Effect]) -> Vec<ValId> {
         let b = self.b;
         let mut todo: Vec<ValId> = Vec::new();
         for e in effects {
             b.effect_needs(&e.kind, &mut todo);
         }
-        let mut seen = vec![false; b.values.len()];
-        let mut wanted = Vec::new();
+        let mut wanted = Vec::with_capacity(16);
         while let Some(v) = todo.pop() {
-            if self.defined[v.index()] || std::mem::replace(&mut seen[v.index()], true) {
+            if self.defined[v.index()] || self.marks[v.index()] == SEEN {
                 continue;
             }
+            self.marks[v.index()] = SEEN;
             wanted.push(v);
-            todo.extend(b.uses(v));
+            todo.extend_from_slice(b.uses(v));
         }
         wanted.sort_unstable();
         wanted

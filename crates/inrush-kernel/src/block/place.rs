@@ -278,7 +278,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             return true;
         }
         let def = &self.b.values[v.index()].def;
-        !matches!(def, Def::Final(_)) && self.b.uses(v).into_iter().all(|u| self.ready(u))
+        !matches!(def, Def::Final(_)) && self.b.uses(v).iter().all(|u| self.ready(*u))
     }
 
     /// Evaluates a value unless it is known.
@@ -295,8 +295,9 @@ impl<'p, 'a> Placer<'p, 'a> {
         if streams && self.inside.is_none() {
             return Err(Error::internal("a streamed value outside of its loop"));
         }
-        for u in self.b.uses(v) {
-            self.need(u)?;
+        let b = self.b;
+        for u in b.uses(v) {
+            self.need(*u)?;
         }
         match &self.b.values[k].def {
             Def::Final(_) => {

@@ -314,7 +314,7 @@ impl Parser<'_> {
                     if depth >= MAX_DEPTH {
                         return Err(self.s.error("loops nested too deeply"));
                     }
-                    out.push(Item::Loop(self.a_loop(depth)?));
+                    out.push(Item::Loop(Box::new(self.a_loop(depth)?)));
                     continue;
                 }
                 Token::Ident(w) if w == "start" => {
