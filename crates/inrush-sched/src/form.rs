@@ -21,6 +21,12 @@ impl Default for Form {
 }
 
 impl Form {
+    /// Forgets what was written down.
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.buffers.clear();
+    }
+
     pub fn add(&mut self, what: impl Hash) {
         what.hash(&mut Words(&mut self.words));
     }

@@ -3,27 +3,43 @@
 //! First every producer is judged, in order, by numbers alone; then each body that stays is built once, pulling in what was
 //! chosen. So the work is linear in the program, whatever the lengths of chains.
 
-use inrush_base::Result;
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId,
     StoreMode, scalar::OpClass,
 };
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::hash::BuildHasher;
 
 use crate::access::{Radices, covers, inverse, invertible};
 use crate::beside::beside;
+use crate::classes::Classes;
 use crate::deps::Deps;
 use crate::emit::{Builder, Load, Splice};
 use crate::fold::at_load;
-use crate::{Form, Options, Reason, Refusal};
+use crate::{Options, Reason, Refusal};
 
-/// How a node's single result is read back: what inlining needs to know.
-struct Inverse {
-    buf: BufId,
-    dims: Radices,
+/// What holds for all nodes of a class.
+struct Kind {
+    /// Iterations, at the hints, and exactly.
+    points: i64,
+    exact: Expr,
+    ops: i64,
+    stmts: usize,
+    pointwise: bool,
+    /// Loads: the place of the buffer among those of the node, and evaluations.
+    loads: SmallVec<[(u32, i64); 4]>,
+    result: Result<Single, Option<Reason>>,
+}
+
+/// The single result of a pointwise node.
+struct Single {
+    /// The place of its buffer among those of the node.
+    buf: u32,
+    /// How it is read back, where that works.
+    dims: Option<Radices>,
+    /// The dimensions cover a buffer of these sizes.
+    covered: Vec<Expr>,
 }
 
 /// What is known about a node before anything is built. Counts include what was inlined into it.
@@ -35,9 +51,9 @@ struct Info {
     loads: i64,
     stmts: usize,
     pointwise: bool,
-    /// `Ok` when its result can be computed elsewhere.
+    /// The buffer of its result, when that can be computed elsewhere.
     /// Of a reduction there is none to speak of: `Err(None)`.
-    inverse: Result<Inverse, Option<Reason>>,
+    result: Result<BufId, Option<Reason>>,
     /// Longest chain of nodes that stay before it.
     depth: u32,
     /// Result that is computed by a contraction or reduction over this node's domain: fusing with that comes first.
@@ -67,14 +83,26 @@ pub(crate) fn inline(
     let nodes = std::mem::take(&mut loops.nodes);
     let deps = Deps::new(loops, &nodes);
     let weights_only = at_load(loops, &nodes, &deps);
+    let classes = Classes::new(&nodes);
+    let kinds: Vec<Kind> = (classes.firsts())
+        .map(|k| kind(loops, &nodes[k], classes.buffers(k)))
+        .collect();
     let mut infos: Vec<Info> = Vec::with_capacity(nodes.len());
     let mut uses: Vec<SmallVec<[Use; 2]>> = crate::deps::lists(loops.buffers.len());
     let mut operand_of = vec![false; loops.buffers.len()];
     for (k, node) in nodes.iter().enumerate() {
-        collect_uses(loops, k, node, &mut uses, &mut operand_of);
-    }
-    for (k, node) in nodes.iter().enumerate() {
-        infos.push(info(loops, k, node, &deps, weights_only[k]));
+        let (kind, buffers) = (&kinds[classes.of(k)], classes.buffers(k));
+        for (buf, evals) in &kind.loads {
+            uses[buffers[*buf as usize].index()].push(Use {
+                node: k,
+                evals: *evals,
+            });
+        }
+        if let Node::Contraction(c) = node {
+            operand_of[c.a.buf.index()] = true;
+            operand_of[c.b.buf.index()] = true;
+        }
+        infos.push(info(loops, k, kind, buffers, &deps, weights_only[k]));
     }
     // Which node writes a buffer, when exactly one does.
     let writer = |b: BufId| match deps.writers[b.index()].as_slice() {
@@ -102,14 +130,11 @@ pub(crate) fn inline(
             infos[k].anchored = judge.anchored(k, &infos);
         }
         match judge.producer(k, &infos) {
-            Ok(()) => {
+            Ok(buf) => {
                 infos[k].inlined = true;
                 let (ops, loads, stmts) = (infos[k].ops, infos[k].loads, infos[k].stmts);
                 let rewritten = infos[k].rewritten.clone();
-                let Ok(inverse) = &infos[k].inverse else {
-                    continue;
-                };
-                for u in &uses[inverse.buf.index()] {
+                for u in &uses[buf.index()] {
                     let to = &mut infos[u.node];
                     to.ops += ops;
                     to.loads += loads - 1;
@@ -125,136 +150,24 @@ pub(crate) fn inline(
             Err(None) => {}
         }
     }
-    let inlined: Vec<Option<&Inverse>> = infos
-        .iter()
-        .map(|i| i.inverse.as_ref().ok().filter(|_| i.inlined))
+    let inlined: Vec<Option<&Radices>> = (infos.iter().enumerate())
+        .map(|(k, i)| match &kinds[classes.of(k)].result {
+            Ok(single) if i.inlined => single.dims.as_ref(),
+            _ => None,
+        })
         .collect();
-    let mut out = build_all(loops, &nodes, &deps, &inlined, &infos, options.threads);
+    let inlining = Inlining {
+        buffers: &loops.buffers,
+        deps: &deps,
+        classes: &classes,
+        inlined: &inlined,
+    };
+    let weight = |k: usize| infos[k].stmts;
+    let mut out = inlining.build_all(&loops.exprs, nodes, weight, options.threads);
     let live = crate::deps::live_nodes(loops, &out);
     let mut flags = live.iter();
     out.retain(|_| *flags.next().expect("one per node"));
     loops.nodes = out;
-}
-
-/// The nodes that stay, with everything inlined that was chosen. What is the same over other buffers, with all that goes into it,
-/// is built once.
-fn build_all(
-    loops: &Loops,
-    nodes: &[Node],
-    deps: &Deps,
-    inlined: &[Option<&Inverse>],
-    infos: &[Info],
-    threads: usize,
-) -> Vec<Node> {
-    let buffers = &loops.buffers;
-    let mut alike: FxHashMap<u64, u32> = FxHashMap::default();
-    let looks: Vec<u64> = nodes.iter().map(look).collect();
-    for (k, look) in looks.iter().enumerate() {
-        *alike.entry(*look).or_default() += !infos[k].inlined as u32;
-    }
-    let mut forms: FxHashMap<Vec<u64>, (usize, Vec<BufId>)> = FxHashMap::default();
-    // For what is not built itself, what it is a copy of.
-    let mut copies: Vec<Option<Copy>> = Vec::with_capacity(nodes.len());
-    for k in 0..nodes.len() {
-        if infos[k].inlined || alike[&looks[k]] < 2 {
-            copies.push(None);
-            continue;
-        }
-        let form = form(buffers, nodes, deps, inlined, k);
-        copies.push(match forms.get(form.words.as_slice()) {
-            Some((of, buffers)) => Some(Copy {
-                of: *of,
-                rename: buffers.iter().copied().zip(form.buffers).collect(),
-            }),
-            None => {
-                forms.insert(form.words, (k, form.buffers));
-                None
-            }
-        });
-    }
-    let own = |k: &usize| !infos[*k].inlined && copies[*k].is_none();
-    let rest: Vec<usize> = (0..nodes.len()).filter(own).collect();
-    let built = beside(
-        &loops.exprs,
-        &rest,
-        threads,
-        |k| infos[*k].stmts,
-        |ex, k| build(ex, buffers, nodes, deps, inlined, *k),
-    );
-    let mut built = built.into_iter();
-    let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
-    // Where each node stands now.
-    let mut place = vec![0; nodes.len()];
-    for (k, copy) in copies.iter().enumerate() {
-        if infos[k].inlined {
-            continue;
-        }
-        place[k] = out.len();
-        out.extend(match copy {
-            Some(copy) => {
-                let mut origins = Origins::new();
-                collect_origins(nodes, deps, inlined, k, &mut origins);
-                let copy = copy.make(&nodes[k], out[place[copy.of]].body(), origins);
-                debug_assert_eq!(copy, build(&loops.exprs, buffers, nodes, deps, inlined, k));
-                Some(copy)
-            }
-            None => built.next(),
-        });
-    }
-    out
-}
-
-/// A node whose body is that of an earlier one over other buffers.
-struct Copy {
-    of: usize,
-    rename: SmallVec<[(BufId, BufId); 4]>,
-}
-
-impl Copy {
-    fn make(&self, node: &Node, of: &Body, origins: Origins) -> Node {
-        let mut body = of.clone();
-        body.origins = origins;
-        for stmt in &mut body.stmts {
-            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
-                && let Some((_, to)) = self.rename.iter().find(|(from, _)| from == buf)
-            {
-                *buf = *to;
-            }
-        }
-        node.clone_with(body)
-    }
-}
-
-/// Nodes of one form look the same.
-fn look(node: &Node) -> u64 {
-    let body = node.body();
-    FxBuildHasher.hash_one((body.stmts.len(), &body.axes))
-}
-
-/// What [`build`] sees of a node and of all that goes into it.
-fn form(
-    buffers: &[Buffer],
-    nodes: &[Node],
-    deps: &Deps,
-    inlined: &[Option<&Inverse>],
-    k: usize,
-) -> Form {
-    let mut f = Form::default();
-    f.body(nodes[k].body());
-    if let Node::Contraction(c) = &nodes[k] {
-        f.add(&c.k);
-    }
-    let mut at = 0;
-    while at < f.buffers.len() {
-        let b = f.buffers[at].index();
-        f.add(buffers[b].dtype);
-        match deps.writers[b].as_slice() {
-            [w] if inlined[*w as usize].is_some() => f.body(nodes[*w as usize].body()),
-            _ => f.add(0u8),
-        }
-        at += 1;
-    }
-    f
 }
 
 fn points(loops: &Loops, axes: &[Axis]) -> i64 {
@@ -263,47 +176,16 @@ fn points(loops: &Loops, axes: &[Axis]) -> i64 {
         .fold(1i64, |a, b| a.saturating_mul(b))
 }
 
-/// Registers every load of a node.
-fn collect_uses(
-    loops: &Loops,
-    k: usize,
-    node: &Node,
-    uses: &mut [SmallVec<[Use; 2]>],
-    operand_of: &mut [bool],
-) {
+/// What holds for a node and all that differ from it in their buffers only.
+fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
     let ex = &loops.exprs;
     let body = node.body();
+    let place = |b: BufId| {
+        let at = buffers.iter().position(|x| *x == b);
+        at.expect("the list has all buffers of the body") as u32
+    };
+    let (mut ops, mut loads) = (0, SmallVec::new());
     let mut syms = Vec::new();
-    for stmt in &body.stmts {
-        let Stmt::Load { buf, coords, .. } = stmt else {
-            continue;
-        };
-        // A value that does not change along the innermost axes is computed once for all of them.
-        syms.clear();
-        coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
-        let foreign = syms
-            .iter()
-            .any(|s| ex.is_index(*s) && !body.axes.iter().any(|a| a.sym == *s));
-        let last = match body.axes.iter().rposition(|a| syms.contains(&a.sym)) {
-            _ if foreign => body.axes.len(),
-            Some(p) => p + 1,
-            None => 0,
-        };
-        uses[buf.index()].push(Use {
-            node: k,
-            evals: points(loops, &body.axes[..last]),
-        });
-    }
-    if let Node::Contraction(c) = node {
-        operand_of[c.a.buf.index()] = true;
-        operand_of[c.b.buf.index()] = true;
-    }
-}
-
-fn info(loops: &Loops, k: usize, node: &Node, deps: &Deps, at_load: bool) -> Info {
-    let ex = &loops.exprs;
-    let body = node.body();
-    let (mut ops, mut loads) = (0, 0);
     for s in &body.stmts {
         match s {
             Stmt::Op { op, .. } => {
@@ -312,37 +194,45 @@ fn info(loops: &Loops, k: usize, node: &Node, deps: &Deps, at_load: bool) -> Inf
                     OpClass::Math => MATH_OPS,
                 }
             }
-            Stmt::Load { .. } => loads += 1,
+            Stmt::Load { buf, coords, .. } => {
+                // A value that does not change along the innermost axes is computed once for all of them.
+                syms.clear();
+                coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
+                let foreign = syms
+                    .iter()
+                    .any(|s| ex.is_index(*s) && !body.axes.iter().any(|a| a.sym == *s));
+                let last = match body.axes.iter().rposition(|a| syms.contains(&a.sym)) {
+                    _ if foreign => body.axes.len(),
+                    Some(p) => p + 1,
+                    None => 0,
+                };
+                loads.push((place(*buf), points(loops, &body.axes[..last])));
+            }
             _ => {}
         }
     }
-    let pointwise = matches!(node, Node::Body(b) if !b.is_reduction());
-    Info {
+    Kind {
         points: points(loops, &body.axes),
         exact: ex.product(body.axes.iter().map(|a| a.size)),
         ops,
-        loads,
         stmts: body.stmts.len(),
-        pointwise,
-        inverse: inverse_of(loops, k, node, deps),
-        depth: 0,
-        anchored: false,
-        at_load,
-        rewritten: (deps.reads[k].iter())
-            .filter(|b| deps.rewritten(loops, **b))
-            .map(|b| (*b, k))
-            .collect(),
-        inlined: false,
+        pointwise: matches!(node, Node::Body(b) if !b.is_reduction()),
+        loads,
+        result: single(loops, node).map(|(buf, dims)| {
+            let sizes = &loops.buffer(buf).sizes;
+            let dims = dims.filter(|d| covers(ex, d, sizes));
+            let covered = dims.iter().flat_map(|_| sizes).copied().collect();
+            Single {
+                buf: place(buf),
+                dims,
+                covered,
+            }
+        }),
     }
 }
 
-/// How to read the node's result back, or why that does not work.
-fn inverse_of(
-    loops: &Loops,
-    k: usize,
-    node: &Node,
-    deps: &Deps,
-) -> Result<Inverse, Option<Reason>> {
+/// The buffer of a pointwise node's single result, and how that is read back.
+fn single(loops: &Loops, node: &Node) -> Result<(BufId, Option<Radices>), Option<Reason>> {
     let body = match node {
         Node::Contraction(_) => return Err(Some(Reason::IsContraction)),
         Node::Body(b) if b.is_reduction() => return Err(None),
@@ -361,6 +251,47 @@ fn inverse_of(
     let (Some((buf, coords, StoreMode::Set, None)), None) = (stores.next(), stores.next()) else {
         return Err(Some(Reason::SeveralResults));
     };
+    Ok((buf, invertible(&loops.exprs, coords, &body.axes)))
+}
+
+fn info(
+    loops: &Loops,
+    k: usize,
+    kind: &Kind,
+    buffers: &[BufId],
+    deps: &Deps,
+    at_load: bool,
+) -> Info {
+    Info {
+        points: kind.points,
+        exact: kind.exact,
+        ops: kind.ops,
+        loads: kind.loads.len() as i64,
+        stmts: kind.stmts,
+        pointwise: kind.pointwise,
+        result: match &kind.result {
+            Ok(single) => readable(loops, k, single, buffers[single.buf as usize], deps),
+            Err(reason) => Err(*reason),
+        },
+        depth: 0,
+        anchored: false,
+        at_load,
+        rewritten: (deps.reads[k].iter())
+            .filter(|b| deps.rewritten(loops, **b))
+            .map(|b| (*b, k))
+            .collect(),
+        inlined: false,
+    }
+}
+
+/// The buffer, if its element at any place can be computed where it is read.
+fn readable(
+    loops: &Loops,
+    k: usize,
+    single: &Single,
+    buf: BufId,
+    deps: &Deps,
+) -> Result<BufId, Option<Reason>> {
     let b = loops.buffer(buf);
     if deps.aliased[buf.index()]
         || deps.writers[buf.index()].len() != 1
@@ -369,12 +300,11 @@ fn inverse_of(
     {
         return Err(Some(Reason::Overwritten));
     }
-    let dims =
-        invertible(&loops.exprs, coords, &body.axes).ok_or(Some(Reason::ReadsOtherPoints))?;
-    if !covers(&loops.exprs, &dims, &b.sizes) {
-        return Err(Some(Reason::ReadsOtherPoints));
+    let covers = |dims| single.covered == b.sizes || covers(&loops.exprs, dims, &b.sizes);
+    match &single.dims {
+        Some(dims) if covers(dims) => Ok(buf),
+        _ => Err(Some(Reason::ReadsOtherPoints)),
     }
-    Ok(Inverse { buf, dims })
 }
 
 /// The policy.
@@ -388,7 +318,8 @@ struct Judge<'a> {
     tiles: bool,
 }
 
-type Verdict = Result<(), Option<(Option<usize>, Reason)>>;
+/// The result to compute where it is read, or why not and for whom.
+type Verdict = Result<BufId, Option<(Option<usize>, Reason)>>;
 
 impl Judge<'_> {
     /// Whether a pointwise node should wait for the contraction or reduction that it reads: the latest of what it reads
@@ -433,19 +364,19 @@ impl Judge<'_> {
         if matches!(self.nodes[k], Node::Contraction(_)) {
             return Err(None);
         }
-        let inverse = match &p.inverse {
-            Ok(i) => i,
+        let buf = match p.result {
+            Ok(buf) => buf,
             Err(reason) => return Err(reason.map(|r| (None, r))),
         };
-        let uses = &self.uses[inverse.buf.index()];
+        let uses = &self.uses[buf.index()];
         let Some(first) = uses.first() else {
             return Err(None);
         };
         let refuse = |reason| Err(Some((Some(first.node), reason)));
-        if self.operand_of[inverse.buf.index()] {
+        if self.operand_of[buf.index()] {
             return refuse(Reason::IsContraction);
         }
-        if self.deps.output[inverse.buf.index()] {
+        if self.deps.output[buf.index()] {
             return refuse(Reason::IsOutput);
         }
         let mut evals = 0i64;
@@ -491,7 +422,7 @@ impl Judge<'_> {
         if uses.len() > 1 && !self.duplicable(k, infos) {
             return refuse(Reason::SeveralReaders);
         }
-        Ok(())
+        Ok(buf)
     }
 
     /// Whether a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
@@ -563,34 +494,31 @@ type Key = (BufId, Coords, Option<StmtId>);
 
 /// Replaces loads of inlined results while a body is built.
 struct Inliner<'a> {
+    inlining: &'a Inlining<'a>,
     nodes: &'a [Node],
-    deps: &'a Deps,
-    inlined: &'a [Option<&'a Inverse>],
     /// Results that the body has so far: loads of inlined results, and their values. Few, so this is a list.
     known: Vec<(Key, StmtId)>,
 }
 
 impl Splice for Inliner<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
-        let [w] = self.deps.writers[load.buf.index()].as_slice() else {
-            return None;
-        };
-        let w = *w as usize;
-        let inverse = self.inlined[w]?;
-        let key = (load.buf, load.coords.clone(), load.mask);
+        let (w, dims) = self.inlining.writer(load.buf)?;
+        let key = (
+            load.buf,
+            Coords::from_slice(&load.coords),
+            load.mask,
+        );
         let value = match self.known.iter().find(|(k, _)| *k == key) {
             Some((_, v)) => *v,
             None => {
                 let body = self.nodes[w].body();
-                let (at, value) = body
-                    .ids()
-                    .find_map(|s| match body.stmt(s) {
-                        Stmt::Store { value, .. } => Some((s, *value)),
+                let value = (body.stmts.iter())
+                    .find_map(|s| match s {
+                        Stmt::Store { value, .. } => Some(*value),
                         _ => None,
                     })
                     .expect("an inlined body stores");
-                debug_assert!(at.index() < body.stmts.len());
-                let map = inverse_map(b, body, inverse, &load.coords);
+                let map = inverse(b.ex, dims, &body.axes, &load.coords);
                 let ids = b.splice(body, Some(value), &map, load.mask, self);
                 let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
                 self.known.push((key, v));
@@ -601,90 +529,200 @@ impl Splice for Inliner<'_> {
     }
 }
 
-fn inverse_map(b: &Builder, body: &Body, inv: &Inverse, at: &[Expr]) -> crate::emit::SymMap {
-    inverse(b.ex, &inv.dims, &body.axes, at)
+/// What was chosen, and what it takes to do it.
+struct Inlining<'a> {
+    buffers: &'a [Buffer],
+    deps: &'a Deps,
+    classes: &'a Classes,
+    /// By node, if it is inlined: how its result is read back.
+    inlined: &'a [Option<&'a Radices>],
 }
 
-/// The node with everything inlined that was chosen.
-fn build(
-    ex: &Exprs,
-    buffers: &[Buffer],
-    nodes: &[Node],
-    deps: &Deps,
-    inlined: &[Option<&Inverse>],
-    k: usize,
-) -> Node {
-    let node = &nodes[k];
-    let body = node.body();
-    let mut b = Builder::new(ex, buffers, body.axes.iter().map(|a| a.sym));
-    if let Node::Contraction(c) = node {
-        c.k.iter().for_each(|a| b.reserve(a.sym));
-    }
-    b.will_write(&deps.writes[k]);
-    let mut hook = Inliner {
-        nodes,
-        deps,
-        inlined,
-        known: Vec::new(),
-    };
-    b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
-    let mut origins = Origins::new();
-    collect_origins(nodes, deps, inlined, k, &mut origins);
-    let done = b.finish(Body {
-        axes: body.axes.clone(),
-        outer: body.outer,
-        stmts: Vec::new(),
-        origins,
-    });
-    let mut out = node.clone_with(done);
-    if let Node::Body(b) = &mut out {
-        crate::prepare::unit_axes(ex, b);
-    }
-    out
+/// What a node is built from, in words that are equal where nothing but buffers differs; and the buffers that occur.
+#[derive(Default)]
+struct Recipe {
+    words: Vec<u32>,
+    buffers: Vec<BufId>,
 }
 
-/// Origins of a body: its own last, producers first.
-fn collect_origins(
-    nodes: &[Node],
-    deps: &Deps,
-    inlined: &[Option<&Inverse>],
-    k: usize,
-    out: &mut Origins,
-) {
-    for b in &deps.reads[k] {
-        if let [w] = deps.writers[b.index()].as_slice()
-            && inlined[*w as usize].is_some()
-            && out.len() < 64
-        {
-            collect_origins(nodes, deps, inlined, *w as usize, out);
+/// A node whose body is that of an earlier one over other buffers.
+struct Copy {
+    of: usize,
+    rename: SmallVec<[(BufId, BufId); 4]>,
+}
+
+impl Inlining<'_> {
+    /// The node that computes a buffer, if that node is inlined.
+    fn writer(&self, b: BufId) -> Option<(usize, &Radices)> {
+        match self.deps.writers[b.index()].as_slice() {
+            [w] => Some((*w as usize, self.inlined[*w as usize]?)),
+            _ => None,
         }
     }
-    for o in &nodes[k].body().origins {
-        if !out.contains(o) {
-            out.push(*o);
+
+    /// The nodes that stay, with everything inlined that was chosen. What is the same over other buffers, with all that goes
+    /// into it, is built once.
+    fn build_all(
+        &self,
+        ex: &Exprs,
+        mut nodes: Vec<Node>,
+        weight: impl Fn(usize) -> usize,
+        threads: usize,
+    ) -> Vec<Node> {
+        let stays = |k: &usize| self.inlined[*k].is_none();
+        let mut known: FxHashMap<Vec<u32>, (usize, Vec<BufId>)> = FxHashMap::default();
+        let mut recipe = Recipe::default();
+        // For what is not built itself, what it is a copy of.
+        let mut copies: Vec<Option<Copy>> = Vec::with_capacity(nodes.len());
+        for k in 0..nodes.len() {
+            if !stays(&k) || self.classes.like(k) < 2 {
+                copies.push(None);
+                continue;
+            }
+            self.recipe(k, &mut recipe);
+            copies.push(match known.get(recipe.words.as_slice()) {
+                Some((of, buffers)) => Some(Copy {
+                    of: *of,
+                    rename: (buffers.iter().zip(&recipe.buffers))
+                        .map(|(a, b)| (*a, *b))
+                        .collect(),
+                }),
+                None => {
+                    known.insert(recipe.words.clone(), (k, recipe.buffers.clone()));
+                    None
+                }
+            });
+        }
+        let rest: Vec<usize> = (0..nodes.len())
+            .filter(|k| stays(k) && copies[*k].is_none())
+            .collect();
+        let built = beside(
+            ex,
+            &rest,
+            threads,
+            |k| weight(*k),
+            |ex, k| self.build(ex, &nodes, *k),
+        );
+        let mut built = built.into_iter();
+        let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
+        // Where the body of each node stands now; `None` if it is the node's own as it was.
+        let mut place: Vec<Option<usize>> = vec![None; nodes.len()];
+        for (k, copy) in copies.into_iter().enumerate().filter(|(k, _)| stays(k)) {
+            let body = match &copy {
+                Some(copy) => place[copy.of].map(|at| {
+                    let mut origins = Origins::new();
+                    self.collect_origins(&nodes, k, &mut origins);
+                    copy.make(out[at].body(), origins)
+                }),
+                None => built.next().filter(|b| b != nodes[k].body()),
+            };
+            debug_assert!(copy.is_none() || {
+                let body = body.as_ref().unwrap_or(nodes[k].body());
+                *body == self.build(ex, &nodes, k)
+            });
+            let mut node = std::mem::replace(&mut nodes[k], Node::Body(Body::default()));
+            if let Some(body) = body {
+                *node.body_mut() = body;
+                place[k] = Some(out.len());
+            }
+            out.push(node);
+        }
+        out
+    }
+
+    /// Writes down what [`Inlining::build`] sees of a node and of all that goes into it.
+    fn recipe(&self, k: usize, r: &mut Recipe) {
+        r.words.clear();
+        r.buffers.clear();
+        r.body(self.classes, k);
+        let mut at = 0;
+        while at < r.buffers.len() {
+            let b = r.buffers[at];
+            r.words.push(self.buffers[b.index()].dtype as u32);
+            match self.writer(b) {
+                Some((w, _)) => r.body(self.classes, w),
+                None => r.words.push(u32::MAX),
+            }
+            at += 1;
+        }
+    }
+
+    /// The body of a node with everything inlined that was chosen.
+    fn build(&self, ex: &Exprs, nodes: &[Node], k: usize) -> Body {
+        let node = &nodes[k];
+        let body = node.body();
+        let mut b = Builder::new(ex, self.buffers, body.axes.iter().map(|a| a.sym));
+        if let Node::Contraction(c) = node {
+            c.k.iter().for_each(|a| b.reserve(a.sym));
+        }
+        b.will_write(&self.deps.writes[k]);
+        let mut hook = Inliner {
+            inlining: self,
+            nodes,
+            known: Vec::new(),
+        };
+        b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
+        let mut origins = Origins::new();
+        self.collect_origins(nodes, k, &mut origins);
+        let mut done = b.finish(Body {
+            axes: body.axes.clone(),
+            outer: body.outer,
+            stmts: Vec::new(),
+            origins,
+        });
+        if matches!(node, Node::Body(_)) {
+            crate::prepare::unit_axes(ex, &mut done);
+        }
+        done
+    }
+
+    /// Origins of a body: its own last, producers first.
+    fn collect_origins(&self, nodes: &[Node], k: usize, out: &mut Origins) {
+        for b in &self.deps.reads[k] {
+            if let Some((w, _)) = self.writer(*b)
+                && out.len() < 64
+            {
+                self.collect_origins(nodes, w, out);
+            }
+        }
+        for o in &nodes[k].body().origins {
+            if !out.contains(o) {
+                out.push(*o);
+            }
         }
     }
 }
 
-trait CloneWith {
-    fn clone_with(&self, body: Body) -> Node;
+impl Recipe {
+    /// The class of a node, and its buffers by number.
+    fn body(&mut self, classes: &Classes, k: usize) {
+        self.words.push(classes.of(k) as u32);
+        for b in classes.buffers(k) {
+            // Few occur: the list itself is searched.
+            let at = self.buffers.iter().position(|x| x == b);
+            self.words.push(at.unwrap_or(self.buffers.len()) as u32);
+            if at.is_none() {
+                self.buffers.push(*b);
+            }
+        }
+    }
 }
 
-impl CloneWith for Node {
-    /// The same node with another body.
-    fn clone_with(&self, body: Body) -> Node {
-        match self {
-            Node::Body(_) => Node::Body(body),
-            Node::Contraction(c) => Node::Contraction(inrush_loops::Contraction {
-                batch: c.batch.clone(),
-                m: c.m.clone(),
-                n: c.n.clone(),
-                k: c.k.clone(),
-                a: c.a.clone(),
-                b: c.b.clone(),
-                dtype: c.dtype,
-                epilogue: body,
-            }),
+impl Copy {
+    fn make(&self, of: &Body, origins: Origins) -> Body {
+        let mut body = Body {
+            axes: of.axes.clone(),
+            outer: of.outer,
+            stmts: of.stmts.clone(),
+            origins,
+        };
+        for stmt in &mut body.stmts {
+            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
+                && let Some((_, to)) = self.rename.iter().find(|(from, _)| from == buf)
+            {
+                *buf = *to;
+            }
         }
+        body
     }
 }

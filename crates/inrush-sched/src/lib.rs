@@ -8,6 +8,7 @@
 mod access;
 mod axes;
 mod beside;
+mod classes;
 mod dag;
 mod deps;
 mod digits;
