@@ -123,7 +123,8 @@ pub enum Output {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Node {
     Body(Body),
-    Contraction(Contraction),
+    /// In a place of its own: bodies are many, and lists of nodes are moved often.
+    Contraction(Box<Contraction>),
 }
 
 /// What it means that the value of a [`Stmt::Indirect`] is out of range.

@@ -1,7 +1,7 @@
 //! Order and number of the loops of a kernel: contiguous access innermost, neighbours merged where memory allows.
 
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Axis, Body, Loops, Stmt};
+use inrush_loops::{Axis, Body, Buffer, Stmt};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
@@ -20,10 +20,11 @@ struct Use {
 }
 
 /// Reorders and merges the axes of a kernel whose buffers all have layouts.
-pub(crate) fn arrange(loops: &Loops, group: &mut Group) {
-    let ex = &loops.exprs;
+pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group) -> Group {
     let shared = group.axes.len();
-    let uses: Vec<Vec<Use>> = group.bodies.iter().map(|b| uses(loops, b)).collect();
+    let uses: Vec<Vec<Use>> = (group.bodies.iter())
+        .map(|b| uses(ex, buffers, b))
+        .collect();
     let all: Vec<&Use> = uses.iter().flatten().collect();
     let inner = group.bodies.iter().any(|b| b.axes.len() > shared);
     let order = order(ex, &group.axes, &all, !inner);
@@ -40,22 +41,22 @@ pub(crate) fn arrange(loops: &Loops, group: &mut Group) {
         }
         body.axes = axes;
     }
-    merge(ex, group, &uses);
-    rename(ex, group);
+    merge(ex, &mut group, &uses);
+    rename(ex, &mut group);
+    group
 }
 
-fn uses(loops: &Loops, body: &Body) -> Vec<Use> {
-    let ex = &loops.exprs;
+fn uses(ex: &Exprs, buffers: &[Buffer], body: &Body) -> Vec<Use> {
     body.stmts
         .iter()
         .filter_map(|s| match s {
             Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
-                let b = loops.buffer(*buf);
+                let b = &buffers[buf.index()];
                 let elements = b.sizes.iter().fold(b.dtype.size() as i64, |p, s| {
                     p.saturating_mul(ex.hint(*s).max(0))
                 });
                 Some(Use {
-                    position: position(loops, *buf, coords)?,
+                    position: position(ex, buffers, *buf, coords)?,
                     weight: elements,
                     store: matches!(s, Stmt::Store { .. }),
                     value: false,

@@ -8,26 +8,31 @@ use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
 const LEAST: usize = 1024;
 
 /// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
-pub(crate) fn beside<T: Sync, R: Refers + Send>(
+pub(crate) fn beside<T: Send, R: Refers + Send>(
     ex: &Exprs,
-    items: &[T],
+    mut items: Vec<T>,
     threads: usize,
     statements: impl Fn(&T) -> usize,
-    make: impl Fn(&Exprs, &T) -> R + Sync,
+    make: impl Fn(&Exprs, T) -> R + Sync,
 ) -> Vec<R> {
     let weights: Vec<usize> = items.iter().map(statements).collect();
     let runs = shares(&weights, threads, LEAST);
-    let run = |ex: &Exprs, items: &[T]| -> Vec<R> { items.iter().map(|i| make(ex, i)).collect() };
+    let run =
+        |ex: &Exprs, items: Vec<T>| -> Vec<R> { items.into_iter().map(|i| make(ex, i)).collect() };
     if runs.len() == 1 {
         return run(ex, items);
     }
-    let rest = runs[1..].iter().map(|r| (ex.fork(), &items[r.clone()]));
+    let mut out = Vec::with_capacity(items.len());
+    let rest = runs[1..].iter().rev();
+    let mut rest: Vec<(Exprs, Vec<T>)> = (rest)
+        .map(|r| (ex.fork(), items.split_off(r.start)))
+        .collect();
+    rest.reverse();
     let made = side_by_side(
-        || (run(ex, &items[runs[0].clone()]), None),
-        rest.collect(),
+        || (run(ex, items), None),
+        rest,
         |(fork, items)| (run(&fork, items), Some(fork)),
     );
-    let mut out = Vec::with_capacity(items.len());
     for (mut made, fork) in made {
         if let Some(fork) = &fork {
             let mut import = Import::new(ex, fork);
@@ -93,5 +98,18 @@ impl Refers for crate::Group {
     fn import(&mut self, import: &mut Import) {
         self.axes.import(import);
         self.bodies.iter_mut().for_each(|b| b.import(import));
+    }
+}
+
+impl Refers for crate::group::Formed {
+    fn import(&mut self, import: &mut Import) {
+        self.group.import(import);
+        for local in &mut self.locals {
+            let layout = &mut local.layout;
+            for e in local.sizes.iter_mut().chain(&mut layout.strides) {
+                *e = import.expr(*e);
+            }
+            layout.offset = import.expr(layout.offset);
+        }
     }
 }

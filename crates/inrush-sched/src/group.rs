@@ -3,8 +3,8 @@
 
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Loops, Origins, Phase, Stmt,
-    StmtId, StoreMode,
+    Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Origins, Phase, Stmt, StmtId,
+    StoreMode,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -533,30 +533,33 @@ fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym
 
 /// Removes stores into buffers that no body and nobody outside reads.
 pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufId) -> bool) {
+    let mut read: Vec<BufId> = Vec::new();
     loop {
-        let read: SmallVec<[Bufs; 4]> = bodies.iter().map(|b| b.reads()).collect();
+        read.clear();
+        for s in bodies.iter().flat_map(|b| &b.stmts) {
+            if let Stmt::Load { buf, .. } = s
+                && !read.contains(buf)
+            {
+                read.push(*buf);
+            }
+        }
         let mut changed = false;
         for body in bodies.iter_mut() {
-            let unused = |buf: &BufId| !outside(*buf) && !read.iter().any(|r| r.contains(buf));
-            let dead: SmallVec<[usize; 4]> = body
-                .stmts
-                .iter()
-                .enumerate()
-                .filter(|(_, s)| matches!(s, Stmt::Store { buf, .. } if unused(buf)))
-                .map(|(k, _)| k)
-                .collect();
-            if dead.is_empty() {
-                continue;
+            let mut dead = false;
+            for s in &mut body.stmts {
+                if matches!(s, Stmt::Store { buf, .. } if !read.contains(buf) && !outside(*buf)) {
+                    // Nothing refers to a store: a constant in its place is swept away.
+                    *s = Stmt::Const {
+                        value: inrush_base::Scalar::Int(0),
+                        dtype: inrush_base::DType::I64,
+                    };
+                    dead = true;
+                }
             }
-            changed = true;
-            // Nothing refers to a store: a constant in its place is swept away.
-            for k in dead {
-                body.stmts[k] = Stmt::Const {
-                    value: inrush_base::Scalar::Int(0),
-                    dtype: inrush_base::DType::I64,
-                };
+            if dead {
+                changed = true;
+                sweep(ex, body);
             }
-            sweep(ex, body);
         }
         if !changed {
             return;
@@ -564,69 +567,90 @@ pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufI
     }
 }
 
+/// A kernel, and what becomes of the buffers that are its [`Group::locals`].
+pub(crate) struct Formed {
+    pub group: Group,
+    pub locals: Vec<Local>,
+}
+
+/// A buffer that spans one outer point.
+pub(crate) struct Local {
+    pub buf: BufId,
+    pub sizes: Vec<Expr>,
+    pub layout: Layout,
+}
+
 /// Makes buffers that live within one outer point locals: sizes and coordinates of one point only.
 pub(crate) fn locals(
-    loops: &mut Loops,
-    group: &mut Group,
+    ex: &Exprs,
+    buffers: &[Buffer],
+    mut group: Group,
     outside: &dyn Fn(BufId) -> bool,
     options: &Options,
-) {
+) -> Formed {
     // Where each of them is accessed, in the order in which they are first written.
     let mut found: Vec<(BufId, Places)> = Vec::new();
-    let mut number: FxHashMap<BufId, usize> = FxHashMap::default();
     for b in &group.bodies {
         for w in b.writes() {
-            if loops.buffer(w).kind == BufferKind::Temp && !outside(w) {
-                number.entry(w).or_insert_with(|| {
-                    found.push((w, Places::new()));
-                    found.len() - 1
-                });
+            if buffers[w.index()].kind == BufferKind::Temp
+                && !outside(w)
+                && !found.iter().any(|f| f.0 == w)
+            {
+                found.push((w, Places::new()));
             }
         }
+    }
+    let mut locals = Vec::with_capacity(found.len());
+    if found.is_empty() {
+        return Formed { group, locals };
     }
     for (at, b) in group.bodies.iter().enumerate() {
         for (k, stmt) in b.stmts.iter().enumerate() {
             if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
-                && let Some(n) = number.get(buf)
+                && let Some((_, places)) = found.iter_mut().find(|f| f.0 == *buf)
             {
-                found[*n].1.push((at, k));
+                places.push((at, k));
             }
         }
     }
     let mut room = options.local_bytes;
     for (buf, places) in found {
-        if let Some(bytes) = localise(loops, group, buf, &places, room) {
+        let buffer = &buffers[buf.index()];
+        if let Some((sizes, bytes)) = localise(ex, buffer, &mut group, &places, room) {
             room -= bytes;
             group.locals.push(buf);
+            let (strides, offset) = (ex.contiguous_strides(&sizes), ex.int(0));
+            let layout = Layout { strides, offset };
+            locals.push(Local { buf, sizes, layout });
         }
     }
+    Formed { group, locals }
 }
 
 /// Accesses of a buffer: body and statement.
 type Places = SmallVec<[(usize, usize); 4]>;
 
-/// Rewrites the accesses of `buf` to span one outer point, if every dimension is either all outer or all inner, and the
-/// bytes of one point fit into `room`.
+/// Rewrites the accesses of a buffer to span one outer point, if every dimension is either all outer or all inner, and the
+/// bytes of one point fit into `room`. Gives the sizes of one point, and its bytes.
 fn localise(
-    loops: &mut Loops,
+    ex: &Exprs,
+    buffer: &Buffer,
     group: &mut Group,
-    buf: BufId,
     places: &[(usize, usize)],
     room: i64,
-) -> Option<i64> {
-    let ex = &loops.exprs;
-    let outer: Vec<Sym> = group.axes.iter().map(|a| a.sym).collect();
+) -> Option<(Vec<Expr>, i64)> {
+    let is_outer = |s: &Sym| group.axes.iter().any(|a| a.sym == *s);
     let of = |e: &Expr| -> (bool, bool) {
         let syms = ex.free_syms(*e);
         (
-            syms.iter().any(|s| outer.contains(s)),
-            syms.iter().any(|s| ex.is_index(*s) && !outer.contains(s)),
+            syms.iter().any(is_outer),
+            syms.iter().any(|s| ex.is_index(*s) && !is_outer(s)),
         )
     };
-    let rank = loops.buffer(buf).sizes.len();
+    let rank = buffer.sizes.len();
     let coords = |place: &(usize, usize)| group.bodies[place.0].stmts[place.1].exprs();
     // A dimension is dropped when it is the same function of the outer point in every access.
-    let mut keep = vec![true; rank];
+    let mut keep: SmallVec<[bool; 8]> = SmallVec::from_elem(true, rank);
     for (d, keep) in keep.iter_mut().enumerate() {
         let first = coords(&places[0])[d];
         let (has_outer, has_inner) = of(&first);
@@ -639,12 +663,12 @@ fn localise(
     // What is dropped must name the outer point, or there is one point only.
     let sizes: Vec<Expr> = (0..rank)
         .filter(|d| keep[*d])
-        .map(|d| loops.buffer(buf).sizes[d])
+        .map(|d| buffer.sizes[d])
         .collect();
     let elements = sizes
         .iter()
         .try_fold(1i64, |p, s| p.checked_mul(ex.range(*s).hi.max(0)))?;
-    let bytes = elements.checked_mul(loops.buffer(buf).dtype.size() as i64)?;
+    let bytes = elements.checked_mul(buffer.dtype.size() as i64)?;
     if bytes > room {
         return None;
     }
@@ -658,10 +682,5 @@ fn localise(
             });
         }
     }
-    let strides = ex.contiguous_strides(&sizes);
-    let offset = ex.int(0);
-    let b = &mut loops.buffers[buf.index()];
-    b.sizes = sizes;
-    b.layout = Some(Layout { strides, offset });
-    Some(bytes)
+    Some((sizes, bytes))
 }

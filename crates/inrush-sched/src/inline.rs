@@ -503,11 +503,7 @@ struct Inliner<'a> {
 impl Splice for Inliner<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (w, dims) = self.inlining.writer(load.buf)?;
-        let key = (
-            load.buf,
-            Coords::from_slice(&load.coords),
-            load.mask,
-        );
+        let key = (load.buf, Coords::from_slice(&load.coords), load.mask);
         let value = match self.known.iter().find(|(k, _)| *k == key) {
             Some((_, v)) => *v,
             None => {
@@ -598,10 +594,10 @@ impl Inlining<'_> {
             .collect();
         let built = beside(
             ex,
-            &rest,
+            rest,
             threads,
             |k| weight(*k),
-            |ex, k| self.build(ex, &nodes, *k),
+            |ex, k| self.build(ex, &nodes, k),
         );
         let mut built = built.into_iter();
         let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
@@ -616,10 +612,12 @@ impl Inlining<'_> {
                 }),
                 None => built.next().filter(|b| b != nodes[k].body()),
             };
-            debug_assert!(copy.is_none() || {
-                let body = body.as_ref().unwrap_or(nodes[k].body());
-                *body == self.build(ex, &nodes, k)
-            });
+            debug_assert!(
+                copy.is_none() || {
+                    let body = body.as_ref().unwrap_or(nodes[k].body());
+                    *body == self.build(ex, &nodes, k)
+                }
+            );
             let mut node = std::mem::replace(&mut nodes[k], Node::Body(Body::default()));
             if let Some(body) = body {
                 *node.body_mut() = body;

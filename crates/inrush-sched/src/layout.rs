@@ -5,10 +5,11 @@
 
 use inrush_base::{Caps, Result};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Axis, Body, BufId, BufferKind, Coords, Layout, Loops, Node, Stmt};
+use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Coords, Layout, Loops, Node, Stmt};
 use smallvec::SmallVec;
 
-use crate::{Options, Plan, Step, axes};
+use crate::beside::beside;
+use crate::{Group, Options, Plan, Step, axes};
 
 /// Chooses the layout of every buffer that has none, from what the nodes do. Fusion looks at it: one outer point of a kernel
 /// should be a contiguous run.
@@ -83,10 +84,23 @@ pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
         load_steps,
         ..
     } = plan;
-    for step in load_steps.iter_mut().chain(&mut *steps) {
-        if let Step::Kernel(g) = step {
-            axes::arrange(loops, g);
-        }
+    let mut kernels: Vec<&mut Group> = (load_steps.iter_mut().chain(&mut *steps))
+        .filter_map(|s| match s {
+            Step::Kernel(g) => Some(g),
+            Step::Contraction(_) => None,
+        })
+        .collect();
+    let groups: Vec<Group> = kernels.iter_mut().map(|g| std::mem::take(*g)).collect();
+    let buffers = &loops.buffers;
+    let arranged = beside(
+        &loops.exprs,
+        groups,
+        options.threads,
+        |g| g.bodies.iter().map(|b| b.stmts.len()).sum(),
+        |ex, g| axes::arrange(ex, buffers, g),
+    );
+    for (to, group) in kernels.into_iter().zip(arranged) {
+        *to = group;
     }
     if options.fuse {
         crate::relayout::small(loops, steps, load_steps);
@@ -143,9 +157,13 @@ pub(crate) fn set(
 }
 
 /// Position in memory of an access, in elements; `None` before its buffer has a layout.
-pub(crate) fn position(loops: &Loops, buf: BufId, coords: &[Expr]) -> Option<Expr> {
-    let ex = &loops.exprs;
-    let layout = loops.buffer(buf).layout.as_ref()?;
+pub(crate) fn position(
+    ex: &Exprs,
+    buffers: &[Buffer],
+    buf: BufId,
+    coords: &[Expr],
+) -> Option<Expr> {
+    let layout = buffers[buf.index()].layout.as_ref()?;
     Some(ex.add(ex.dot(&layout.strides, coords), layout.offset))
 }
 
@@ -199,7 +217,7 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
                 own.map(|(d, k)| moves(d, *k)).collect()
             }
             _ => {
-                let Some(position) = position(loops, buf, coords) else {
+                let Some(position) = position(ex, &loops.buffers, buf, coords) else {
                     continue;
                 };
                 let along = |(d, axis): &(usize, Option<Sym>)| match axis {

@@ -235,7 +235,7 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
                 if store.is_some() || mask.is_some() {
                     return false;
                 }
-                store = position(loops, new, coords);
+                store = position(&loops.exprs, &loops.buffers, new, coords);
             }
             Stmt::Store { buf, .. } if *buf == old => return false,
             Stmt::Load { buf, .. } if *buf == new => return false,
@@ -255,7 +255,7 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
             let ok = match k.cmp(&first) {
                 // A reduction reads ahead of a store that follows it.
                 std::cmp::Ordering::Equal => {
-                    !lane_loop && position(loops, old, coords) == Some(store)
+                    !lane_loop && position(&loops.exprs, &loops.buffers, old, coords) == Some(store)
                 }
                 std::cmp::Ordering::Less => {
                     group.is_some_and(|g| same_point(loops, g, old, coords, new, bodies))

@@ -4,8 +4,7 @@
 use inrush_base::Scalar;
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
-    Axis, Body, BufId, BufferKind, Contraction, Coords, Loops, Node, ScalarOp, Stmt, StmtId,
-    StoreMode,
+    Axis, Body, BufId, BufferKind, Coords, Loops, Node, ScalarOp, Stmt, StmtId, StoreMode,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -227,8 +226,8 @@ fn shift(ex: &Exprs, node: &mut Node, pad: &Pad) {
             *c = ex.add(*c, ex.int(*b));
         }
     };
-    if let Node::Contraction(Contraction { a, b, .. }) = node {
-        for x in [a, b] {
+    if let Node::Contraction(c) = node {
+        for x in [&mut c.a, &mut c.b] {
             if x.buf == pad.from {
                 x.buf = pad.to;
                 middle(&mut x.coords);

@@ -88,7 +88,7 @@ impl Regions {
 pub enum Step {
     Kernel(Group),
     /// A matrix product or convolution with its fused epilogue.
-    Contraction(Contraction),
+    Contraction(Box<Contraction>),
 }
 
 /// A fused kernel: for each point of `axes`, the bodies run in order, each over its own remaining axes.

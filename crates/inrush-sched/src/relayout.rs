@@ -85,7 +85,7 @@ fn gathered(
         return None;
     }
     let lane = lane()?;
-    let step = stride(ex, position(loops, *buf, coords)?, lane.sym)?;
+    let step = stride(ex, position(ex, &loops.buffers, *buf, coords)?, lane.sym)?;
     if ex.is_int(step, 0) || ex.is_int(step, 1) {
         return None;
     }
@@ -110,7 +110,7 @@ fn lane(loops: &Loops, body: &Body) -> Option<Axis> {
         .filter(|a| !matches!(loops.buffer(a.0).kind, BufferKind::Weight { .. }))
         // The largest is what vectors should run along, so it never asks for a copy of itself.
         .max_by_key(|a| (size(a.0), a.2))?;
-    let position = position(loops, buf, coords)?;
+    let position = position(ex, &loops.buffers, buf, coords)?;
     body.axes
         .iter()
         .find(|a| stride(ex, position, a.sym).is_some_and(|s| ex.is_int(s, 1)))
@@ -162,12 +162,12 @@ fn copy(loops: &mut Loops, buf: BufId, lane: usize, user: &Body, steps: &mut Vec
     };
     let mut body = body;
     crate::prepare::unit_axes(ex, &mut body);
-    let mut group = Group {
+    let group = Group {
         axes: body.axes.clone(),
         bodies: vec![body],
         locals: Vec::new(),
     };
-    axes::arrange(loops, &mut group);
+    let group = axes::arrange(ex, &loops.buffers, group);
     steps.push(Step::Kernel(group));
     new
 }

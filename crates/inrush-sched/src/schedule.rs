@@ -88,23 +88,24 @@ fn steps(
     let kernels: Vec<usize> = order.iter().copied().filter(is_kernel).collect();
     let body = |m: &u32| fused.nodes[*m as usize].body();
     let buffers = &loops.buffers;
-    let groups = beside(
+    let formed = beside(
         &loops.exprs,
-        &kernels,
+        kernels,
         options.threads,
         |u| members(*u).iter().map(|m| body(m).stmts.len()).sum(),
         |ex, u| {
-            let parts: Vec<group::Member> = (members(*u).iter())
+            let parts: Vec<group::Member> = (members(u).iter())
                 .map(|m| group::Member {
                     body: body(m),
                     shared: &fused.shared[*m as usize],
                 })
                 .collect();
-            let outside = |b| outside(members(*u), b);
-            group::group(ex, buffers, &parts, &fused.units[*u].sizes, &outside)
+            let outside = |b| outside(members(u), b);
+            let group = group::group(ex, buffers, &parts, &fused.units[u].sizes, &outside);
+            group::locals(ex, buffers, group, &outside, options)
         },
     );
-    let mut groups = groups.into_iter();
+    let mut formed = formed.into_iter();
     let (mut steps, mut load_steps) = (Vec::new(), Vec::new());
     for u in order {
         let members = &fused.dag.members[u];
@@ -120,9 +121,12 @@ fn steps(
                 Step::Contraction(c)
             }
             Node::Body(_) => {
-                let mut g = groups.next().expect("one for each kernel");
-                group::locals(loops, &mut g, &outside, options);
-                Step::Kernel(g)
+                let formed = formed.next().expect("one for each kernel");
+                for local in formed.locals {
+                    let b = &mut loops.buffers[local.buf.index()];
+                    (b.sizes, b.layout) = (local.sizes, Some(local.layout));
+                }
+                Step::Kernel(formed.group)
             }
         };
         match at_load[first] {

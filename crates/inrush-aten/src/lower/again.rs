@@ -61,11 +61,13 @@ impl<'g> Again<'g> {
             name.push_str(end);
             let copy = Buffer {
                 name,
+                dtype: b.dtype,
+                sizes: b.sizes.clone(),
+                layout: b.layout.clone(),
                 kind: match &b.kind {
                     BufferKind::Alias { of } => BufferKind::Alias { of: new(*of) },
                     kind => kind.clone(),
                 },
-                ..b.clone()
             };
             lw.loops.buffers.push(copy);
         }

@@ -412,7 +412,7 @@ impl<'g> Lower<'g> {
     pub fn push_contraction(&mut self, mut c: Contraction) {
         c.epilogue.origins = smallvec![self.origin];
         c.epilogue.name_checks();
-        self.loops.nodes.push(Node::Contraction(c));
+        self.loops.nodes.push(Node::Contraction(Box::new(c)));
     }
 
     /// `t` as all of a buffer: itself if it is that, else a copy.

@@ -745,7 +745,7 @@ fn moved(
             bodies: g.bodies.iter().map(body).collect::<Option<_>>()?,
             locals: g.locals.iter().map(|b| buffer(*b)).collect::<Option<_>>()?,
         }),
-        Step::Contraction(c) => Step::Contraction(Contraction {
+        Step::Contraction(c) => Step::Contraction(Box::new(Contraction {
             batch: c.batch.clone(),
             m: c.m.clone(),
             n: c.n.clone(),
@@ -754,6 +754,6 @@ fn moved(
             b: access(&c.b)?,
             dtype: c.dtype,
             epilogue: body(&c.epilogue)?,
-        }),
+        })),
     })
 }

@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     /// Reads a body or a contraction.
     pub fn node(&mut self) -> Result<Node> {
         if self.s.eat_word("contraction")? {
-            return Ok(Node::Contraction(self.contraction()?));
+            return Ok(Node::Contraction(Box::new(self.contraction()?)));
         }
         self.s.expect_word("body")?;
         Ok(Node::Body(self.body()?))
