@@ -324,14 +324,13 @@ impl Body {
         if !self.is_reduction() {
             return vec![Phase::Before; self.stmts.len()];
         }
-        // Few symbols: a list is searched faster than a table. The last entry of a symbol counts.
+        // Few symbols: a list is searched faster than a table.
         let mut of_sym: SmallVec<[(Sym, Phase); 8]> = self
             .reduction_axes()
             .iter()
             .map(|a| (a.sym, Phase::Inside))
             .collect();
         let mut out: Vec<Phase> = Vec::with_capacity(self.stmts.len());
-        let mut syms: Vec<Sym> = Vec::new();
         for stmt in &self.stmts {
             let phase = match stmt {
                 Stmt::Reduce { .. } => Phase::After,
@@ -345,18 +344,17 @@ impl Body {
                             (a, b) => a.max(b),
                         };
                     };
-                    syms.clear();
-                    (stmt.exprs().iter()).for_each(|e| exprs.collect_syms(*e, &mut syms));
-                    for s in &syms {
-                        if let Some((_, p)) = of_sym.iter().rev().find(|(t, _)| t == s) {
-                            meet(*p);
-                        }
+                    for e in stmt.exprs() {
+                        let held = of_sym.iter().filter(|(s, _)| exprs.contains_sym(*e, *s));
+                        held.for_each(|(_, p)| meet(*p));
                     }
                     stmt.each_operand(|o| meet(out[o.index()]));
                     phase
                 }
             };
             if let Stmt::Indirect { sym, .. } = stmt {
+                // The last definition of a symbol counts.
+                of_sym.retain(|(s, _)| s != sym);
                 of_sym.push((*sym, phase));
             }
             out.push(phase);

@@ -67,6 +67,12 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Makes room for this many statements.
+    pub fn make_room(&mut self, stmts: usize) {
+        self.stmts.reserve_exact(stmts);
+        self.dtypes.reserve_exact(stmts);
+    }
+
     pub fn dtype(&self, s: StmtId) -> DType {
         self.dtypes[s.index()]
     }
@@ -111,8 +117,7 @@ impl<'a> Builder<'a> {
     /// Begins with the statements of a body that a builder has made, under their numbers: copying them by
     /// [`Builder::splice`] would change nothing.
     pub fn resume(&mut self, body: &Body) {
-        self.stmts.reserve(2 * body.stmts.len());
-        self.dtypes.reserve(2 * body.stmts.len());
+        self.make_room(body.stmts.len());
         for stmt in &body.stmts {
             if let Stmt::Indirect {
                 value,
@@ -244,8 +249,7 @@ impl<'a> Builder<'a> {
     ) -> StmtIds {
         let live = wanted.map(|w| live_from(self.ex, &body.stmts, std::iter::once(w)));
         if live.is_none() {
-            self.stmts.reserve(body.stmts.len());
-            self.dtypes.reserve(body.stmts.len());
+            self.make_room(body.stmts.len());
         }
         let mut map = std::borrow::Cow::Borrowed(map);
         let mut ids = StmtIds::with_capacity(body.stmts.len());
@@ -328,7 +332,7 @@ impl<'a> Builder<'a> {
                     mode,
                     mask: own,
                 } => {
-                    let at = coords.clone();
+                    let at = Coords::from_slice(&coords);
                     let own = self.and(mask, own);
                     let id = self.push(Stmt::Store {
                         buf,

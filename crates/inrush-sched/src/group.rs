@@ -18,15 +18,49 @@ use crate::{Group, Options};
 /// Hands values that were stored to the loads of them.
 struct Forward<'a> {
     buffers: &'a [Buffer],
-    /// What the first body stored: coordinates and value; `None` after a store that is masked or combines.
-    stored: FxHashMap<BufId, Option<(Coords, StmtId)>>,
+    /// What the first body stored: coordinates and value; `None` after a store that is masked or combines. Few, so this is a
+    /// list.
+    stored: Vec<(BufId, Option<(Coords, StmtId)>)>,
     /// A load at other coordinates than the store's was met: the two bodies cannot share a loop.
     clash: bool,
 }
 
+impl<'a> Forward<'a> {
+    fn new(buffers: &'a [Buffer]) -> Forward<'a> {
+        Forward {
+            buffers,
+            stored: Vec::new(),
+            clash: false,
+        }
+    }
+
+    /// Notes the stores of a body whose statements have become those of `ids`.
+    fn note(&mut self, body: &Body, ids: &[StmtId]) {
+        for stmt in &body.stmts {
+            if let Stmt::Store {
+                buf,
+                coords,
+                value,
+                mode,
+                mask,
+            } = stmt
+            {
+                let known = self.stored.iter_mut().find(|s| s.0 == *buf);
+                let plain = *mode == StoreMode::Set && mask.is_none() && known.is_none();
+                let entry = plain.then(|| (Coords::from_slice(coords), ids[value.index()]));
+                match known {
+                    Some(known) => known.1 = entry,
+                    None => self.stored.push((*buf, entry)),
+                }
+            }
+        }
+    }
+}
+
 impl Splice for Forward<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
-        match self.stored.get(&load.buf)? {
+        let (_, stored) = self.stored.iter().find(|s| s.0 == load.buf)?;
+        match stored {
             Some((coords, value)) if *coords == load.coords => {
                 let v = b.through_memory(*value, self.buffers[load.buf.index()].dtype);
                 Some(b.masked(v, load.mask, load.fill))
@@ -69,14 +103,17 @@ pub(crate) fn append(
             buf, coords, mode, ..
         } = stmt
         {
-            let at: Coords = coords.iter().map(|c| ex.subst(*c, rename)).collect();
-            let combines = *mode != StoreMode::Set;
-            if accesses(first).any(|(t, c, _)| t == *buf && (combines || *c != at)) {
+            let elsewhere = |at: &Coords| {
+                let renamed = coords.iter().map(|c| ex.subst(*c, rename));
+                *mode != StoreMode::Set || !renamed.eq(at.iter().copied())
+            };
+            if accesses(first).any(|(t, at, _)| t == *buf && elsewhere(at)) {
                 return None;
             }
         }
     }
     let mut b = Builder::new(ex, buffers, first.axes.iter().map(|a| a.sym));
+    b.make_room(first.stmts.len() + second.stmts.len());
     reserved.for_each(|s| b.reserve(s));
     b.will_write(&first.writes());
     b.will_write(&second.writes());
@@ -86,25 +123,8 @@ pub(crate) fn append(
     } else {
         b.splice(first, None, &SymMap::default(), None, &mut Plain)
     };
-    let mut hook = Forward {
-        buffers,
-        stored: FxHashMap::default(),
-        clash: false,
-    };
-    for stmt in &first.stmts {
-        if let Stmt::Store {
-            buf,
-            coords,
-            value,
-            mode,
-            mask,
-        } = stmt
-        {
-            let plain = *mode == StoreMode::Set && mask.is_none() && !hook.stored.contains_key(buf);
-            let entry = plain.then(|| (coords.clone(), ids[value.index()]));
-            hook.stored.insert(*buf, entry);
-        }
-    }
+    let mut hook = Forward::new(buffers);
+    hook.note(first, &ids);
     b.splice(second, None, rename, None, &mut hook);
     if hook.clash {
         return None;
@@ -129,7 +149,11 @@ fn one_pass(ex: &Exprs, body: &Body) -> bool {
     if !body.is_reduction() {
         return true;
     }
-    let (phases, late) = (body.phases(ex), late(ex, body));
+    let late = late(ex, body);
+    if !late.contains(&true) {
+        return true;
+    }
+    let phases = body.phases(ex);
     for (k, stmt) in body.stmts.iter().enumerate() {
         let reduces = matches!(stmt, Stmt::Reduce { .. });
         if !late[k] || (phases[k] != Phase::Inside && !reduces) {
@@ -146,7 +170,7 @@ fn one_pass(ex: &Exprs, body: &Body) -> bool {
 
 /// A member of a kernel: its body and its symbols of the shared axes.
 pub(crate) struct Member<'a> {
-    pub body: &'a Body,
+    pub body: Body,
     pub shared: &'a [Sym],
 }
 
@@ -154,7 +178,7 @@ pub(crate) struct Member<'a> {
 pub(crate) fn group(
     ex: &Exprs,
     buffers: &[Buffer],
-    members: &[Member],
+    members: Vec<Member>,
     sizes: &[Expr],
     outside: &dyn Fn(BufId) -> bool,
 ) -> Group {
@@ -167,7 +191,7 @@ pub(crate) fn group(
         })
         .collect();
     let renamed: Vec<Body> = members
-        .iter()
+        .into_iter()
         .map(|m| rename_shared(ex, m, &axes))
         .collect();
     let bodies = match pointwise(ex, buffers, &renamed, &axes) {
@@ -175,8 +199,9 @@ pub(crate) fn group(
         None => {
             let mut bodies: Vec<Merged> = Vec::with_capacity(renamed.len());
             for body in renamed {
-                if !merge_into(ex, buffers, &mut bodies, &body, axes.len()) {
-                    bodies.push(Merged::new(body, false));
+                let next = Merged::new(body, false);
+                if !merge_into(ex, buffers, &mut bodies, &next, axes.len()) {
+                    bodies.push(next);
                 }
             }
             bodies.into_iter().map(|m| m.body).collect()
@@ -193,13 +218,15 @@ pub(crate) fn group(
 }
 
 /// The member over the kernel's axes first, then its own in their order, all with symbols of this kernel.
-fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
+fn rename_shared(ex: &Exprs, m: Member, axes: &[Axis]) -> Body {
+    let Member { mut body, shared } = m;
     let mut map = SymMap::default();
     let mut used: SmallVec<[Sym; 12]> = axes.iter().map(|a| a.sym).collect();
-    for (old, new) in m.shared.iter().zip(axes) {
+    for (old, new) in shared.iter().zip(axes) {
         map.insert(*old, ex.sym_expr(new.sym));
     }
-    let mut out = axes.to_vec();
+    let mut out = Vec::with_capacity(axes.len() + body.axes.len() - shared.len());
+    out.extend_from_slice(axes);
     let mut outer = axes.len();
     let mut fresh = |size: Expr| {
         let sym = (axes.len() as u32..)
@@ -209,16 +236,15 @@ fn rename_shared(ex: &Exprs, m: &Member, axes: &[Axis]) -> Body {
         used.push(sym);
         Axis { sym, size }
     };
-    for (k, a) in m.body.axes.iter().enumerate() {
-        if m.shared.contains(&a.sym) {
+    for (k, a) in body.axes.iter().enumerate() {
+        if shared.contains(&a.sym) {
             continue;
         }
         let new = fresh(a.size);
-        outer += (k < m.body.outer) as usize;
+        outer += (k < body.outer) as usize;
         map.insert(a.sym, ex.sym_expr(new.sym));
         out.push(new);
     }
-    let mut body = m.body.clone();
     for s in &mut body.stmts {
         if let Stmt::Indirect { sym, size, .. } = s {
             let new = fresh(*size).sym;
@@ -239,11 +265,7 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
         return None;
     }
     let mut b = Builder::new(ex, buffers, axes.iter().map(|a| a.sym));
-    let mut hook = Forward {
-        buffers,
-        stored: FxHashMap::default(),
-        clash: false,
-    };
+    let mut hook = Forward::new(buffers);
     // Where earlier bodies touch each buffer; `None` for more than one place.
     let mut touched: FxHashMap<BufId, Option<Coords>> = FxHashMap::default();
     let mut origins = Origins::new();
@@ -275,17 +297,9 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
                         *at = None;
                     }
                 })
-                .or_insert_with(|| Some(coords.clone()));
-            if let Stmt::Store {
-                value, mode, mask, ..
-            } = stmt
-            {
-                let plain =
-                    *mode == StoreMode::Set && mask.is_none() && !hook.stored.contains_key(buf);
-                let entry = plain.then(|| (coords.clone(), ids[value.index()]));
-                hook.stored.insert(*buf, entry);
-            }
+                .or_insert_with(|| Some(Coords::from_slice(coords)));
         }
+        hook.note(body, &ids);
         for o in &body.origins {
             if !origins.contains(o) {
                 origins.push(*o);
@@ -304,6 +318,8 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
 struct Merged {
     body: Body,
     appended: bool,
+    reads: Bufs,
+    writes: Bufs,
     /// Buffers that get what its reductions give, or what follows from that; see [`Merged::late`].
     late: OnceCell<Bufs>,
 }
@@ -311,6 +327,8 @@ struct Merged {
 impl Merged {
     fn new(body: Body, appended: bool) -> Merged {
         Merged {
+            reads: body.reads(),
+            writes: body.writes(),
             body,
             appended,
             late: OnceCell::new(),
@@ -382,15 +400,15 @@ fn merge_into(
     ex: &Exprs,
     buffers: &[Buffer],
     bodies: &mut [Merged],
-    body: &Body,
+    next: &Merged,
     shared: usize,
 ) -> bool {
     for k in (0..bodies.len()).rev() {
-        if let Some(merged) = merge_two(ex, buffers, &bodies[k], body, shared) {
+        if let Some(merged) = merge_two(ex, buffers, &bodies[k], next, shared) {
             bodies[k] = Merged::new(merged, true);
             return true;
         }
-        if conflict(&bodies[k].body, body) {
+        if conflict(&bodies[k], next) {
             return false;
         }
     }
@@ -398,9 +416,9 @@ fn merge_into(
 }
 
 /// Whether the order of two bodies matters.
-fn conflict(a: &Body, b: &Body) -> bool {
-    let (wa, wb) = (a.writes(), b.writes());
-    b.reads().iter().chain(&wb).any(|x| wa.contains(x)) || a.reads().iter().any(|x| wb.contains(x))
+fn conflict(a: &Merged, b: &Merged) -> bool {
+    let mut used = b.reads.iter().chain(&b.writes);
+    used.any(|x| a.writes.contains(x)) || a.reads.iter().any(|x| b.writes.contains(x))
 }
 
 /// `b` after `a` in one loop nest.
@@ -408,10 +426,10 @@ fn merge_two(
     ex: &Exprs,
     buffers: &[Buffer],
     earlier: &Merged,
-    b: &Body,
+    next: &Merged,
     shared: usize,
 ) -> Option<Body> {
-    let a = &earlier.body;
+    let (a, b) = (&earlier.body, &next.body);
     let first = |outer: usize| First {
         body: a,
         outer,
@@ -423,7 +441,7 @@ fn merge_two(
     if inner_b.is_empty() {
         // Values of one outer point: beside others of that kind, or after the reductions that they need.
         let parallel_inside = a.outer > shared;
-        if parallel_inside || (!inner_a.is_empty() && !conflict(a, b)) {
+        if parallel_inside || (!inner_a.is_empty() && !conflict(earlier, next)) {
             return None;
         }
         return append(ex, buffers, first(a.outer), b, &SymMap::default(), none);
@@ -479,20 +497,8 @@ fn merge_two(
 fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym, Sym)>> {
     let (inner_a, inner_b) = (&a.axes[shared..], &b.axes[shared..]);
     let mut found: Vec<Option<Sym>> = vec![None; inner_a.len()];
-    let accesses = |body: &Body| -> Vec<(BufId, Coords)> {
-        body.stmts
-            .iter()
-            .filter_map(|s| match s {
-                Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
-                    Some((*buf, coords.clone()))
-                }
-                _ => None,
-            })
-            .collect()
-    };
-    let in_b = accesses(b);
-    for (buf, at) in accesses(a) {
-        for (_, to) in in_b.iter().filter(|(x, _)| *x == buf) {
+    for (buf, at, _) in accesses(a) {
+        for (_, to, _) in accesses(b).filter(|(x, ..)| *x == buf) {
             for (x, y) in at.iter().zip(to) {
                 let (Some(x), Some(y)) = (radix(ex, *x, &a.axes), radix(ex, *y, &b.axes)) else {
                     continue;

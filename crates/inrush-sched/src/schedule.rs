@@ -67,13 +67,19 @@ fn drop_dead(loops: &mut Loops) {
 /// Kernels from units.
 fn steps(
     loops: &mut Loops,
-    mut fused: Fused,
+    fused: Fused,
     at_load: &[bool],
     options: &Options,
 ) -> (Vec<Step>, Vec<Step>) {
     let deps = deps::Deps::new(loops, &fused.nodes);
     let order = crate::order::order(loops, &fused);
-    let members = |u: usize| fused.dag.members[u].as_slice();
+    let Fused {
+        mut nodes,
+        units,
+        shared,
+        dag,
+    } = fused;
+    let members = |u: usize| dag.members[u].as_slice();
     // Whether others than the members of a unit see a buffer. Members behind the first are in order.
     let outside = |members: &[u32], b: BufId| {
         let other = |n: &u32| members[0] != *n && members[1..].binary_search(n).is_err();
@@ -83,35 +89,37 @@ fn steps(
             || deps.readers[b.index()].iter().any(other)
             || deps.writers[b.index()].iter().any(other)
     };
-    let leads = |u: usize| &fused.nodes[members(u)[0] as usize];
-    let is_kernel = |u: &usize| matches!(leads(*u), Node::Body(_));
-    let kernels: Vec<usize> = order.iter().copied().filter(is_kernel).collect();
-    let body = |m: &u32| fused.nodes[*m as usize].body();
+    let mut kernels: Vec<(usize, Vec<group::Member>)> = Vec::with_capacity(order.len());
+    for u in &order {
+        let first = members(*u)[0] as usize;
+        if matches!(nodes[first], Node::Contraction(_)) {
+            continue;
+        }
+        let parts = members(*u).iter().map(|m| group::Member {
+            body: std::mem::take(nodes[*m as usize].body_mut()),
+            shared: &shared[*m as usize],
+        });
+        kernels.push((*u, parts.collect()));
+    }
     let buffers = &loops.buffers;
     let formed = beside(
         &loops.exprs,
         kernels,
         options.threads,
-        |u| members(*u).iter().map(|m| body(m).stmts.len()).sum(),
-        |ex, u| {
-            let parts: Vec<group::Member> = (members(u).iter())
-                .map(|m| group::Member {
-                    body: body(m),
-                    shared: &fused.shared[*m as usize],
-                })
-                .collect();
+        |(_, parts)| parts.iter().map(|m| m.body.stmts.len()).sum(),
+        |ex, (u, parts)| {
             let outside = |b| outside(members(u), b);
-            let group = group::group(ex, buffers, &parts, &fused.units[u].sizes, &outside);
+            let group = group::group(ex, buffers, parts, &units[u].sizes, &outside);
             group::locals(ex, buffers, group, &outside, options)
         },
     );
     let mut formed = formed.into_iter();
     let (mut steps, mut load_steps) = (Vec::new(), Vec::new());
     for u in order {
-        let members = &fused.dag.members[u];
+        let members = &dag.members[u];
         let outside = |b| outside(members, b);
         let first = members[0] as usize;
-        let step = match std::mem::replace(&mut fused.nodes[first], Node::Body(Body::default())) {
+        let step = match std::mem::replace(&mut nodes[first], Node::Body(Body::default())) {
             Node::Contraction(mut c) => {
                 group::dead_stores(
                     &loops.exprs,
