@@ -178,6 +178,14 @@ pub(crate) fn compare(ex: &Exprs, a: &Radix, b: &Radix) -> Digits {
     }
 }
 
+/// What two coordinates, each with the axes that it is over, have to do with each other.
+pub(crate) fn corresponding(ex: &Exprs, a: (Expr, &[Axis]), b: (Expr, &[Axis])) -> Digits {
+    match (radix(ex, a.0, a.1), radix(ex, b.0, b.1)) {
+        (Some(x), Some(y)) => compare(ex, &x, &y),
+        _ => Digits::Different,
+    }
+}
+
 /// Symbols that a node uses for axes and indirect indices.
 fn used_syms(node: &Node) -> Vec<Sym> {
     let mut out: Vec<Sym> = node.body().axes.iter().map(|a| a.sym).collect();

@@ -11,7 +11,7 @@ use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::access::{self, Digits, Radix, compare, radix};
+use crate::access::{self, Digits, corresponding};
 use crate::dag::Dag;
 use crate::deps::Deps;
 use crate::{Options, Reason, Refusal};
@@ -39,6 +39,8 @@ pub(crate) struct Unit {
     buffers: Bufs,
     /// Iterations, at the hints, of the longest member.
     work: i64,
+    /// The epilogue is as [`crate::group::append`] gave it.
+    appended: bool,
 }
 
 /// The outcome: nodes (contractions with their final epilogues) and how they are grouped.
@@ -48,11 +50,12 @@ pub(crate) struct Fused {
     /// By node: its symbols of the axes that its unit shares. Empty for contractions.
     pub shared: Vec<Syms>,
     pub dag: Dag,
+    /// Of the nodes as they were: what a contraction has absorbed is a member of its unit.
+    pub deps: Deps,
 }
 
 pub(crate) struct Fuser<'a> {
     loops: &'a Loops,
-    deps: Deps,
     caps: &'a Caps,
     options: &'a Options,
     refusals: &'a mut Vec<Refusal>,
@@ -73,8 +76,21 @@ struct Edge {
     data: bool,
 }
 
-/// By dimension of an edge: symbols that mean the same index on both sides.
-type Aligned = SmallVec<[Option<SmallVec<[(Sym, Sym); 2]>>; 4]>;
+/// Symbols that mean the same index on both sides of an edge.
+struct Aligned {
+    pairs: SmallVec<[(Sym, Sym); 6]>,
+    /// The coordinates correspond in every dimension.
+    whole: bool,
+}
+
+impl Aligned {
+    fn new() -> Aligned {
+        Aligned {
+            pairs: SmallVec::new(),
+            whole: true,
+        }
+    }
+}
 
 /// What is known of a shared axis of one unit in another.
 #[derive(Copy, Clone, PartialEq)]
@@ -104,7 +120,6 @@ pub(crate) fn fuse(
     let n = nodes.len();
     let mut fuser = Fuser {
         loops,
-        deps,
         caps,
         options,
         refusals,
@@ -114,6 +129,7 @@ pub(crate) fn fuse(
             units,
             shared,
             dag: Dag::new(before),
+            deps,
         },
     };
     if options.fuse {
@@ -139,8 +155,9 @@ fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
         contraction: matches!(n, Node::Contraction(_)),
         at_load,
         stmts: body.stmts.len(),
+        appended: false,
         buffers: {
-            let mut all = deps.reads[k].clone();
+            let mut all = Bufs::from_slice(&deps.reads[k]);
             all.extend_from_slice(&deps.writes[k]);
             all.sort_unstable();
             all.dedup();
@@ -241,8 +258,8 @@ impl Fuser<'_> {
     /// Nodes that write what `k` reads, ascending.
     fn producers(&self, k: usize) -> SmallVec<[usize; 8]> {
         let mut out: SmallVec<[usize; 8]> = SmallVec::new();
-        for b in &self.deps.reads[k] {
-            for w in &self.deps.writers[b.index()] {
+        for b in &self.f.deps.reads[k] {
+            for w in &self.f.deps.writers[b.index()] {
                 if (*w as usize) < k && !out.contains(&(*w as usize)) {
                     out.push(*w as usize);
                 }
@@ -254,9 +271,9 @@ impl Fuser<'_> {
 
     /// Joins `k` with kernels that read the same data over the same domain.
     fn siblings(&mut self, k: usize) -> Result<()> {
-        for at in 0..self.deps.reads[k].len() {
-            let b = self.deps.reads[k][at];
-            let readers = &self.deps.readers[b.index()];
+        for at in 0..self.f.deps.reads[k].len() {
+            let b = self.f.deps.reads[k][at];
+            let readers = &self.f.deps.readers[b.index()];
             let at = readers.partition_point(|r| (*r as usize) < k);
             let near: SmallVec<[u32; 4]> = readers[at.saturating_sub(SIBLINGS)..at].into();
             for r in near.into_iter().rev() {
@@ -272,7 +289,7 @@ impl Fuser<'_> {
 
     /// Pairs of accesses of units `a` and `b` that touch one buffer; `None` when storage is shared in another way.
     fn edges(&self, a: usize, b: usize, siblings: bool) -> Option<Vec<Edge>> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(4);
         let owner = |m: u32, unit: usize| {
             if self.f.units[unit].contraction {
                 self.f.dag.members[unit][0]
@@ -285,7 +302,7 @@ impl Fuser<'_> {
         for &n in mb {
             let n_body = self.body(n as usize);
             for (b_buf, at_b, b_writes) in accesses(n_body) {
-                if self.deps.aliased[b_buf.index()] && self.shares_storage(a, b_buf) {
+                if self.f.deps.aliased[b_buf.index()] && self.shares_storage(a, b_buf) {
                     return None;
                 }
                 let mut near: SmallVec<[u32; 4]> = SmallVec::new();
@@ -296,12 +313,12 @@ impl Fuser<'_> {
                     }
                 };
                 let (writers, readers) = (
-                    &self.deps.writers[b_buf.index()],
-                    &self.deps.readers[b_buf.index()],
+                    &self.f.deps.writers[b_buf.index()],
+                    &self.f.deps.readers[b_buf.index()],
                 );
-                self.members_among(a, writers, &self.deps.writes, b_buf, &mut put);
+                self.members_among(a, writers, &self.f.deps.writes, b_buf, &mut put);
                 if b_writes || siblings {
-                    self.members_among(a, readers, &self.deps.reads, b_buf, &mut put);
+                    self.members_among(a, readers, &self.f.deps.reads, b_buf, &mut put);
                 }
                 for m in near {
                     debug_assert!(ma.contains(&m));
@@ -310,8 +327,8 @@ impl Fuser<'_> {
                             out.push(Edge {
                                 a: m as usize,
                                 b: n as usize,
-                                at_a: at_a.clone(),
-                                at_b: at_b.clone(),
+                                at_a: Coords::from_slice(at_a),
+                                at_b: Coords::from_slice(at_b),
                                 strict: a_writes || b_writes,
                                 data: a_writes && !b_writes,
                             });
@@ -355,28 +372,24 @@ impl Fuser<'_> {
         })
     }
 
-    /// Symbols that mean the same index on both sides of an edge, splitting axes where needed. `None` in a dimension's
-    /// place when its coordinates do not correspond.
+    /// Symbols that mean the same index on both sides of an edge, splitting axes where needed.
     fn align(&mut self, edges: &mut [Edge], i: usize, may_split: bool) -> Result<Aligned> {
         let mut out = Aligned::new();
         let mut d = 0;
         let mut splits = 0;
         while d < edges[i].at_a.len() {
             let e = &edges[i];
-            let digits = match (self.digits(e.a, e.at_a[d]), self.digits(e.b, e.at_b[d])) {
-                (Some(x), Some(y)) => compare(self.ex(), &x, &y),
-                _ => Digits::Different,
-            };
-            let (node, split) = match digits {
+            let (a, b) = (&self.body(e.a).axes, &self.body(e.b).axes);
+            let (node, split) = match corresponding(self.ex(), (e.at_a[d], a), (e.at_b[d], b)) {
                 Digits::Same(pairs) => {
-                    out.push(Some(pairs));
+                    out.pairs.extend(pairs);
                     d += 1;
                     continue;
                 }
                 Digits::SplitFirst(s) if may_split && splits < 8 => (e.a, s),
                 Digits::SplitSecond(s) if may_split && splits < 8 => (e.b, s),
                 _ => {
-                    out.push(None);
+                    out.whole = false;
                     d += 1;
                     continue;
                 }
@@ -384,19 +397,15 @@ impl Fuser<'_> {
             splits += 1;
             self.splits += 1;
             if !self.split(node, &split, edges)? {
-                out.push(None);
+                out.whole = false;
                 d += 1;
             } else {
                 // Earlier dimensions may hold the axis that was split.
                 d = 0;
-                out.clear();
+                out = Aligned::new();
             }
         }
         Ok(out)
-    }
-
-    fn digits(&self, node: usize, coord: inrush_expr::Expr) -> Option<Radix> {
-        radix(self.ex(), coord, &self.body(node).axes)
     }
 
     /// Splits an axis of a node; a shared axis in every member of its unit. Keeps `edges` up to date.
@@ -428,6 +437,7 @@ impl Fuser<'_> {
                 sizes: split.sizes.clone(),
             };
             let new = access::split_axis(&self.loops.exprs, &mut self.f.nodes[n], &one)?;
+            self.f.units[u].appended = false;
             let list = &mut self.f.shared[n];
             if let Some(at) = list.iter().position(|s| *s == sym) {
                 list.remove(at);
@@ -479,14 +489,15 @@ impl Fuser<'_> {
             }
         }
         // For each shared axis of `a`, the shared axis of `b` that means the same.
-        let mut partner = vec![Partner::Unknown; self.f.units[a].sizes.len()];
-        for (e, dims) in edges.iter().zip(aligned) {
-            if e.data && dims.iter().any(|d| d.is_none()) {
+        let count = self.f.units[a].sizes.len();
+        let mut partner: SmallVec<[Partner; 6]> = SmallVec::from_elem(Partner::Unknown, count);
+        for (e, same) in edges.iter().zip(aligned) {
+            if e.data && !same.whole {
                 return Ok(Err(Reason::ReadsOtherPoints));
             }
             let (sa, sb) = (&self.f.shared[e.a], &self.f.shared[e.b]);
-            let mut mine: Vec<Option<usize>> = vec![None; sa.len()];
-            for (x, y) in dims.iter().flatten().flatten() {
+            let mut mine: SmallVec<[Option<usize>; 6]> = SmallVec::from_elem(None, sa.len());
+            for (x, y) in &same.pairs {
                 if let (Some(p), Some(q)) = (
                     sa.iter().position(|s| s == x),
                     sb.iter().position(|s| s == y),
@@ -505,7 +516,7 @@ impl Fuser<'_> {
                 };
             }
         }
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        let mut pairs: SmallVec<[(usize, usize); 6]> = SmallVec::new();
         for (p, q) in partner.iter().enumerate() {
             if let Partner::Axis(q) = q
                 && !pairs.iter().any(|(_, r)| r == q)
@@ -513,7 +524,7 @@ impl Fuser<'_> {
                 pairs.push((p, *q));
             }
         }
-        self.decide(a, b, &edges, pairs, siblings)
+        self.decide(a, b, &edges, &pairs, siblings)
     }
 
     /// Limits that do not depend on how the axes match.
@@ -537,7 +548,7 @@ impl Fuser<'_> {
         a: usize,
         b: usize,
         edges: &[Edge],
-        pairs: Vec<(usize, usize)>,
+        pairs: &[(usize, usize)],
         siblings: bool,
     ) -> Result<Result<(), Reason>> {
         let ex = self.ex();
@@ -563,8 +574,8 @@ impl Fuser<'_> {
         if !enough && points < before(ua).min(before(ub)) {
             return Ok(Err(Reason::TooFewPoints));
         }
-        let keep_a: Vec<usize> = pairs.iter().map(|(i, _)| *i).collect();
-        let keep_b: Vec<usize> = pairs.iter().map(|(_, i)| *i).collect();
+        let keep_a: SmallVec<[usize; 6]> = pairs.iter().map(|(i, _)| *i).collect();
+        let keep_b: SmallVec<[usize; 6]> = pairs.iter().map(|(_, i)| *i).collect();
         if work > TINY_WORK && !(self.leads(a, &keep_a) && self.leads(b, &keep_b)) {
             return Ok(Err(Reason::StridedPoints));
         }
@@ -727,29 +738,24 @@ impl Fuser<'_> {
             return Ok(Err(Reason::Overwritten));
         };
         let splits = self.splits;
-        let mut map: Option<Vec<(Sym, Sym)>> = None;
-        for i in 0..edges.len() {
-            let dims = self.align(&mut edges, i, true)?;
-            let Some(dims) = dims.into_iter().collect::<Option<Vec<_>>>() else {
-                return Ok(Err(Reason::ReadsOtherPoints));
-            };
-            let mut pairs: Vec<(Sym, Sym)> =
-                dims.into_iter().flatten().map(|(x, y)| (y, x)).collect();
+        let turned = |same: Aligned| -> SmallVec<[(Sym, Sym); 6]> {
+            let mut pairs: SmallVec<_> = same.pairs.iter().map(|(x, y)| (*y, *x)).collect();
             pairs.sort_unstable();
-            map = Some(pairs);
+            pairs
+        };
+        let mut map = None;
+        for i in 0..edges.len() {
+            let same = self.align(&mut edges, i, true)?;
+            if !same.whole {
+                return Ok(Err(Reason::ReadsOtherPoints));
+            }
+            map = Some(turned(same));
         }
         // Splits of a later edge renamed axes of earlier ones: ask all again, without splitting.
         let again = edges.len() > 1 || self.splits != splits;
         for i in 0..if again { edges.len() } else { 0 } {
-            let dims = self.align(&mut edges, i, false)?;
-            let mut pairs: Vec<(Sym, Sym)> = dims
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|(x, y)| (y, x))
-                .collect();
-            pairs.sort_unstable();
-            if map.as_ref() != Some(&pairs) {
+            let same = self.align(&mut edges, i, false)?;
+            if map.as_ref() != Some(&turned(same)) {
                 return Ok(Err(Reason::ReadsOtherPoints));
             }
         }
@@ -764,7 +770,7 @@ impl Fuser<'_> {
             axes.iter()
                 .filter(|a| !ex.is_int(a.size, 1))
                 .map(|a| a.sym)
-                .collect::<Vec<_>>()
+                .collect::<SmallVec<[Sym; 6]>>()
         };
         let (theirs, mine) = (wide(&c.epilogue.axes), wide(&body.axes));
         let covered = mine.len() == theirs.len()
@@ -785,7 +791,7 @@ impl Fuser<'_> {
             crate::group::First {
                 body: &c.epilogue,
                 outer: c.epilogue.outer,
-                appended: false,
+                appended: self.f.units[u].appended,
             },
             body,
             &rename,
@@ -804,6 +810,7 @@ impl Fuser<'_> {
         self.f.nodes[k] = Node::Body(Body::default());
         let gone = std::mem::take(&mut self.f.units[own]);
         let unit = &mut self.f.units[u];
+        unit.appended = true;
         unit.stmts += gone.stmts;
         add(&mut unit.buffers, &gone.buffers);
         Ok(Ok(()))

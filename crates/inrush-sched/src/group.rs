@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-use crate::access::{Digits, compare, radix, substitute};
+use crate::access::{Digits, corresponding, substitute};
 use crate::emit::{Builder, Load, Plain, Splice, SymMap, ordered_reduction, sweep};
 use crate::layout::accesses;
 use crate::{Group, Options};
@@ -500,10 +500,7 @@ fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym
     for (buf, at, _) in accesses(a) {
         for (_, to, _) in accesses(b).filter(|(x, ..)| *x == buf) {
             for (x, y) in at.iter().zip(to) {
-                let (Some(x), Some(y)) = (radix(ex, *x, &a.axes), radix(ex, *y, &b.axes)) else {
-                    continue;
-                };
-                let Digits::Same(pairs) = compare(ex, &x, &y) else {
+                let Digits::Same(pairs) = corresponding(ex, (*x, &a.axes), (*y, &b.axes)) else {
                     continue;
                 };
                 for (p, q) in pairs {

@@ -216,6 +216,12 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
                 let own = layout.strides.iter().enumerate();
                 own.map(|(d, k)| moves(d, *k)).collect()
             }
+            // What does not move along an axis has no order to follow.
+            _ if (dims.iter().filter_map(|(_, axis)| *axis))
+                .any(|s| !coords.iter().any(|c| ex.contains_sym(*c, s))) =>
+            {
+                continue;
+            }
             _ => {
                 let Some(position) = position(ex, &loops.buffers, buf, coords) else {
                     continue;

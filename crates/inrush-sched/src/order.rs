@@ -51,9 +51,9 @@ impl Life {
         for u in units {
             let mut used = Bufs::new();
             for m in &fused.dag.members[*u] {
-                let (reads, writes) = fused.nodes[*m as usize].uses();
-                for b in reads.into_iter().chain(writes) {
-                    let b = loops.storage(b);
+                let (reads, writes) = (&fused.deps.reads, &fused.deps.writes);
+                for b in reads[*m as usize].iter().chain(&writes[*m as usize]) {
+                    let b = loops.storage(*b);
                     if life.bytes[b.index()] > 0 && !used.contains(&b) {
                         used.push(b);
                     }

@@ -85,6 +85,9 @@ pub(crate) fn mutations(loops: &mut Loops) -> Result<()> {
 
 /// Replaces axes of size one by the index 0. A reduction over nothing but such axes is no reduction.
 pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
+    if !body.axes.iter().any(|a| ex.is_int(a.size, 1)) {
+        return;
+    }
     let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
     let keep: SmallVec<[bool; 8]> = body
         .axes

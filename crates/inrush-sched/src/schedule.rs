@@ -71,13 +71,13 @@ fn steps(
     at_load: &[bool],
     options: &Options,
 ) -> (Vec<Step>, Vec<Step>) {
-    let deps = deps::Deps::new(loops, &fused.nodes);
     let order = crate::order::order(loops, &fused);
     let Fused {
         mut nodes,
         units,
         shared,
         dag,
+        deps,
     } = fused;
     let members = |u: usize| dag.members[u].as_slice();
     // Whether others than the members of a unit see a buffer. Members behind the first are in order.

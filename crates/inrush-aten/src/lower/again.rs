@@ -56,8 +56,8 @@ impl<'g> Again<'g> {
         for at in known.buffers.clone() {
             let b = &lw.loops.buffers[at];
             let end = &b.name[own..];
-            let mut name = String::with_capacity(lw.name.len() + end.len());
-            name.push_str(&lw.name);
+            let mut name = String::with_capacity(lw.name().len() + end.len());
+            name.push_str(lw.name());
             name.push_str(end);
             let copy = Buffer {
                 name,

@@ -99,8 +99,7 @@ pub struct Lower<'g> {
     pub exprs: &'g Exprs,
     pub loops: Loops,
     tensors: Vec<Option<Tensor>>,
-    /// Name of the value being made, and its origin.
-    name: String,
+    /// Of what is being made; it has the name of the value.
     origin: OriginId,
     made: usize,
 }
@@ -149,7 +148,6 @@ fn lower_remembering(graph: Graph, marks: &[usize], remembered: usize) -> Result
             ..Loops::default()
         },
         tensors: vec![None; graph.values.len()],
-        name: String::new(),
         origin: OriginId(0),
         made: 0,
     };
@@ -287,15 +285,19 @@ impl<'g> Lower<'g> {
         self.begin(op, name, self.graph.line_of(node).map(str::to_string));
     }
 
+    /// Name of the value being made.
+    fn name(&self) -> &str {
+        &self.loops.origins[self.origin.index()].name
+    }
+
     /// What is made from here on comes from this operator and is named after this value.
     fn begin(&mut self, op: &str, name: String, line: Option<String>) {
         self.origin = OriginId::from_index(self.loops.origins.len());
         self.loops.origins.push(Origin {
             op: op.to_string(),
-            name: name.clone(),
+            name,
             line,
         });
-        self.name = name;
         self.made = 0;
     }
 
@@ -355,9 +357,9 @@ impl<'g> Lower<'g> {
 
     /// A fresh buffer within the call. The first of an operator has the name of its result, later ones a number more.
     pub fn temp(&mut self, dtype: DType, sizes: &[Expr]) -> Tensor {
-        let name = match self.made {
-            0 => self.name.clone(),
-            k => format!("{}.t{k}", self.name),
+        let name = match (self.name(), self.made) {
+            (name, 0) => name.to_string(),
+            (name, k) => format!("{name}.t{k}"),
         };
         self.made += 1;
         let buf = self.add_buffer(Buffer {
