@@ -172,6 +172,28 @@ pub(crate) fn stride(ex: &Exprs, position: Expr, axis: Sym) -> Option<Expr> {
     ex.coefficients(position, &[axis]).map(|c| c[0])
 }
 
+/// [`stride`] of an access.
+pub(crate) fn step(
+    ex: &Exprs,
+    buffers: &[Buffer],
+    buf: BufId,
+    coords: &[Expr],
+    axis: Sym,
+) -> Option<Expr> {
+    let layout = buffers[buf.index()].layout.as_ref()?;
+    let mut out = ex.int(0);
+    for (c, stride) in coords.iter().zip(&layout.strides) {
+        // Most coordinates are a symbol or a number: nothing has to be multiplied.
+        match ex.as_sym(*c) {
+            Some(s) if s == axis => out = ex.add(out, *stride),
+            Some(_) => {}
+            None if ex.as_int(*c).is_some() => {}
+            None => return self::stride(ex, position(ex, buffers, buf, coords)?, axis),
+        }
+    }
+    Some(out)
+}
+
 /// The order of a result's dimensions that follows the largest operand of the body.
 fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     let ex = &loops.exprs;
@@ -216,19 +238,10 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
                 let own = layout.strides.iter().enumerate();
                 own.map(|(d, k)| moves(d, *k)).collect()
             }
-            // What does not move along an axis has no order to follow.
-            _ if (dims.iter().filter_map(|(_, axis)| *axis))
-                .any(|s| !coords.iter().any(|c| ex.contains_sym(*c, s))) =>
-            {
-                continue;
-            }
             _ => {
-                let Some(position) = position(ex, &loops.buffers, buf, coords) else {
-                    continue;
-                };
                 let along = |(d, axis): &(usize, Option<Sym>)| match axis {
                     None => Some((*d, i64::MAX)),
-                    Some(s) => moves(*d, stride(ex, position, *s)?),
+                    Some(s) => moves(*d, step(ex, &loops.buffers, buf, coords, *s)?),
                 };
                 dims.iter().map(along).collect()
             }

@@ -5,7 +5,7 @@ use inrush_base::Scalar;
 use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Loops, Stmt, StmtId, StoreMode};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::layout::{accesses, position, set, stride};
+use crate::layout::{accesses, set, step};
 use crate::{Group, Step, axes};
 
 /// Elements above which a second copy of a weight costs more than gathers.
@@ -85,8 +85,8 @@ fn gathered(
         return None;
     }
     let lane = lane()?;
-    let step = stride(ex, position(ex, &loops.buffers, *buf, coords)?, lane.sym)?;
-    if ex.is_int(step, 0) || ex.is_int(step, 1) {
+    let moves = step(ex, &loops.buffers, *buf, coords, lane.sym)?;
+    if ex.is_int(moves, 0) || ex.is_int(moves, 1) {
         return None;
     }
     // One dimension moves with the lane, by one.
@@ -110,10 +110,10 @@ fn lane(loops: &Loops, body: &Body) -> Option<Axis> {
         .filter(|a| !matches!(loops.buffer(a.0).kind, BufferKind::Weight { .. }))
         // The largest is what vectors should run along, so it never asks for a copy of itself.
         .max_by_key(|a| (size(a.0), a.2))?;
-    let position = position(ex, &loops.buffers, buf, coords)?;
+    let step = |a: &Axis| step(ex, &loops.buffers, buf, coords, a.sym);
     body.axes
         .iter()
-        .find(|a| stride(ex, position, a.sym).is_some_and(|s| ex.is_int(s, 1)))
+        .find(|a| step(a).is_some_and(|s| ex.is_int(s, 1)))
         .copied()
 }
 
