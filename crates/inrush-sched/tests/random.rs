@@ -564,7 +564,7 @@ impl Gen {
         let at: Coords = m.iter().chain([&n]).map(sym).collect();
         let outer: Vec<Axis> = m.iter().copied().chain([n]).collect();
         let out = self.buffer(sizes, BufferKind::Temp);
-        self.l.nodes.push(Node::Contraction(Contraction {
+        self.l.nodes.push(Node::Contraction(Box::new(Contraction {
             batch: vec![],
             m,
             n: vec![n],
@@ -587,7 +587,7 @@ impl Gen {
                 ],
                 origins: Default::default(),
             },
-        }));
+        })));
     }
 
     /// Marks outputs: the last results, copied when they are views or not temporaries; sometimes a mutation.
