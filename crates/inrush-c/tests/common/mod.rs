@@ -200,7 +200,7 @@ pub fn eval(exprs: &Exprs, e: Expr, symbols: &Symbols) -> i64 {
 
 enum Task {
     Grid(Kernel, inrush_c::Function),
-    Tile(Contraction, Kernel, inrush_c::Function),
+    Tile(Box<Contraction>, Kernel, inrush_c::Function),
 }
 
 /// A program compiled by one unit.
