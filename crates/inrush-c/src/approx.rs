@@ -142,6 +142,7 @@ pub(crate) fn together(
 fn body(f: &str) -> Option<fn(&mut Helpers, u32, &Caps) -> Body> {
     match f {
         "exp" => Some(exp),
+        "exp2" => Some(exp2),
         "log" => Some(log),
         "log1p" => Some(log_1p),
         ONE_PLUS_ERF => Some(one_plus_erf),
@@ -265,6 +266,37 @@ fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
         format!("const {v} n# = t# - {bc}(12583166.0f);"),
         format!("{v} r# = x# - n# * {bc}(0.693145752f);"),
         format!("r# = r# - n# * {bc}(1.42860677e-6f);"),
+        format!("const {i} a# = ({i})t# >> 1;"),
+        format!("const {i} b# = ({i})t# - a#;"),
+    ];
+    statements.extend(horner(&bc, &v, "p#", &c, "r#"));
+    Body {
+        statements,
+        result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
+    }
+}
+
+/// `2^x = 2^n * 2^r` with `|r| <= 1/2`, which is exact; the power by two factors as in [`exp`].
+fn exp2(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let i = h.vector("i32", w);
+    let (min, max) = (
+        h.clamp("min", "f32", w, caps),
+        h.clamp("max", "f32", w, caps),
+    );
+    let c = [
+        1.0,
+        std::f32::consts::LN_2,
+        0.240_226_48,
+        0.055_503_324,
+        0.009_618_438,
+        0.001_339_888_8,
+        0.000_153_533_52,
+    ];
+    let mut statements = vec![
+        format!("x# = {max}({min}(x#, {bc}(129.0f)), {bc}(-151.0f));"),
+        format!("const {v} t# = x# + {bc}(12583166.0f);"),
+        format!("const {v} r# = x# - (t# - {bc}(12583166.0f));"),
         format!("const {i} a# = ({i})t# >> 1;"),
         format!("const {i} b# = ({i})t# - a#;"),
     ];

@@ -50,10 +50,10 @@ impl Helpers {
                 return own.to_string();
             }
             if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
-                let four = gamma::log_gamma(h, caps);
-                return match w {
-                    4 => four,
-                    _ => h.by_parts(&four, elem, 4, w, 1),
+                let (part, lanes) = gamma::log_gamma(h, w, caps);
+                return match w == lanes {
+                    true => part,
+                    false => h.by_parts(&part, elem, lanes, w, 1),
                 };
             }
             let scalar = h.libm(f, elem, arity);

@@ -2,7 +2,7 @@
 //! `f32` are still right. The C library has it for scalars only, at four times the time.
 
 use crate::helpers::Helpers;
-use inrush_base::Caps;
+use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
 /// Of Stirling's series, in odd powers of `1 / y`, the last one first: Bernoulli numbers over `2k (2k - 1)`.
@@ -30,18 +30,22 @@ const SINE: &[f64] = &[
     1.0,
 ];
 
-/// The function over four lanes.
+/// The function over as many lanes as a vector of `f64` has, four or eight: its name, and how many.
 ///
 /// Arguments below 8 are moved up by 8 steps, `gamma(t) = gamma(t + 8) / (t (t + 1) ... (t + 7))`; those below zero are reflected,
 /// `gamma(-t) = pi / (-t sin(pi t) gamma(t))`. Whatever is not Stirling's is one product, so that there are two logarithms.
-pub(crate) fn log_gamma(h: &mut Helpers, caps: &Caps) -> String {
-    let (x, d, l) = (h.vector("f32", 4), h.vector("f64", 4), h.vector("i64", 4));
-    let bc = h.broadcast("f64", 4);
-    let log = h.math("log", "f64", 4, 1, caps);
-    let round = h.rounding("rint", "f64", 4, caps);
-    let select = h.select("f64", 4, caps);
-    let name = "log_gamma_f32x4";
-    h.function(name, format_args!("{x} {name}({x} a)"), |_| {
+pub(crate) fn log_gamma(h: &mut Helpers, w: u32, caps: &Caps) -> (String, u32) {
+    let n = match caps.isa {
+        Isa::Avx512 if w.is_multiple_of(8) => 8,
+        _ => 4,
+    };
+    let (x, d, l) = (h.vector("f32", n), h.vector("f64", n), h.vector("i64", n));
+    let bc = h.broadcast("f64", n);
+    let log = h.math("log", "f64", n, 1, caps);
+    let round = h.rounding("rint", "f64", n, caps);
+    let select = h.select("f64", n, caps);
+    let name = format!("log_gamma_f32x{n}");
+    h.function(&name, format_args!("{x} {name}({x} a)"), |_| {
         let abs = |v: &str| format!("({d})(({l}){v} & 0x7fffffffffffffffll)");
         let mut text = format!(
             "const {d} x = __builtin_convertvector(a, {d}), t = {}; \
@@ -78,5 +82,5 @@ pub(crate) fn log_gamma(h: &mut Helpers, caps: &Caps) -> String {
         );
         text
     });
-    name.into()
+    (name, n)
 }

@@ -122,7 +122,7 @@ fn is_random(def: &Def) -> bool {
 /// room for a second one beside it.
 pub(crate) fn chained(b: &Builder, v: ValId) -> bool {
     let value = &b.values[v.index()];
-    matches!(&value.def, Def::Op { op: ScalarOp::Exp | ScalarOp::Erf | ScalarOp::Tanh, .. }
+    matches!(&value.def, Def::Op { op: ScalarOp::Exp | ScalarOp::Exp2 | ScalarOp::Erf | ScalarOp::Tanh, .. }
         if value.dtype.compute() == DType::F32)
 }
 

@@ -67,7 +67,11 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
             .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
     };
     let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
-    if outer >= caps.threads as i64 || inner < options.split_elements || !splittable(ex, body) {
+    // Chunks of one long sum are added as they are, which takes half the instructions: worth it for one thread too.
+    let sums = body.stmts.iter().any(is_narrow_sum);
+    let alone = outer == 1 && sums && inner > LONG;
+    let few = outer < caps.threads as i64 || alone;
+    if !few || inner < options.split_elements || !splittable(ex, body) {
         return Ok(None);
     }
     let target = 4 * caps.threads as i64;
@@ -97,7 +101,6 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     };
     let counts = || (target..=(16 * target).min(n / 2)).filter(|c| n % c == 0);
     // Chunks of a sum that are short enough to be added as they are.
-    let sums = body.stmts.iter().any(is_narrow_sum);
     let rest = inner / n.max(1);
     let short = counts().find(|c| sums && n / c * rest < LONG);
     let Some(high) = short.or_else(|| counts().next()) else {
