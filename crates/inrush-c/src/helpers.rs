@@ -306,10 +306,27 @@ impl Helpers {
             let name = format!("{which}_{v}");
             let sel = h.select(elem, w, caps);
             let builtin = packed(which, elem, w, caps);
+            let (blend, whole) = match (elem, types::bytes(elem) * w == 64) {
+                ("f32", true) => ("ps", "(u16)-1"),
+                ("f64", true) => ("pd", "(u8)-1"),
+                _ => ("", ""),
+            };
             h.function(&name, format_args!("{v} {name}({v} a, {v} b)"), |_| {
                 let nan = if is_float(elem) { " | (a != a)" } else { "" };
                 let generic = format!("return {sel}((a {op} b){nan}, a, b);");
                 match builtin {
+                    Some(f) if !is_float(elem) => {
+                        gcc_only(&format!("return {};", f("a, b")), &generic)
+                    }
+                    // gcc makes three operations of a selection by a comparison, instead of one by the mask.
+                    Some(f) if !whole.is_empty() => gcc_only(
+                        &format!(
+                            "return __builtin_ia32_blendm{blend}_512_mask({}, a, \
+                             __builtin_ia32_cmp{blend}512_mask(a, a, 3, {whole}, 4));",
+                            f("a, b")
+                        ),
+                        &generic,
+                    ),
                     // The instruction gives its second operand when either is NaN.
                     Some(f) => gcc_only(
                         &format!("return {sel}(a != a, a, {});", f("a, b")),
@@ -475,6 +492,62 @@ impl Helpers {
             name
         })
     }
+
+    /// The extremes, `both` of `y` and `x` in that order, of each lane and all lanes before it, and of the scalar that came before,
+    /// which becomes the last lane. Registers of `part` of the `w` lanes follow one after the other.
+    pub(crate) fn along(
+        &mut self,
+        what: &'static str,
+        elem: &'static str,
+        (part, w): (u32, u32),
+        both: &str,
+    ) -> Name {
+        self.once(("along", what, elem, w), |h| {
+            let (v, all) = (h.vector(elem, part), h.vector(elem, w));
+            let m = h.vector(int_like(elem), part);
+            let bc = h.broadcast(elem, part);
+            let register = format!("s{what}_{v}");
+            let params = format!("{v} x, {elem} *last");
+            h.function(&register, format_args!("{v} {register}({params})"), |_| {
+                let mut body = format!("{v} y;");
+                let mut by = 1;
+                while by < part {
+                    // Lanes without one so far before them take themselves: that changes no extreme.
+                    let lane = |i: u32| if i < by { i } else { i - by };
+                    let lanes: Vec<String> = (0..part).map(|i| lane(i).to_string()).collect();
+                    let lanes = lanes.join(",");
+                    body += &gcc_only(
+                        &format!("y = __builtin_shuffle(x, ({m}){{{lanes}}});"),
+                        &format!("y = __builtin_shufflevector(x, x, {lanes});"),
+                    );
+                    _ = write!(body, "x = {both};");
+                    by *= 2;
+                }
+                let end = part - 1;
+                _ = write!(body, "y = {bc}(*last); x = {both}; *last = x[{end}];");
+                body + " return x;"
+            });
+            if part == w {
+                return register;
+            }
+            let name = format!("s{what}_of_{all}");
+            h.function(
+                &name,
+                format_args!("{all} {name}({all} x, {elem} *last)"),
+                |_| {
+                    let mut body = format!("{all} r;");
+                    for at in 0..w / part {
+                        _ = write!(
+                            body,
+                            " *(({v}u *)&r + {at}) = {register}(*(({v}u *)&x + {at}), last);"
+                        );
+                    }
+                    body + " return r;"
+                },
+            );
+            name
+        })
+    }
 }
 
 /// gcc's builtins where the compiler is gcc; clang makes good code of the other text.
@@ -486,10 +559,15 @@ type Call = Box<dyn Fn(&str) -> String>;
 
 /// The packed instruction for `which`, if the target has one for vectors of this size.
 fn packed(which: &'static str, elem: &'static str, w: u32, caps: &Caps) -> Option<Call> {
+    let total = types::bytes(elem) * w;
+    if let ("i64", "max" | "min", 64, Isa::Avx512) = (elem, which, total, caps.isa) {
+        return Some(Box::new(move |a| {
+            format!("__builtin_ia32_p{which}sq512_mask({a}, (i64x8){{0}}, (u8)-1)")
+        }));
+    }
     if !is_float(elem) || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
         return None;
     }
-    let total = types::bytes(elem) * w;
     let p = if elem == "f32" { "ps" } else { "pd" };
     let v = format!("{elem}x{w}");
     let round = match which {

@@ -273,7 +273,7 @@ impl Emitter<'_> {
     /// A scan: updates the accumulator and gives what it holds.
     pub(crate) fn running(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
         if self.lane.is_some() && self.started[a.index()].is_none() {
-            return Err(Error::internal("a scan over lanes"));
+            return self.running_lanes(v, a, value);
         }
         self.update(a, value)?;
         let lanes = self.started[a.index()].is_some();
@@ -286,6 +286,23 @@ impl Emitter<'_> {
     fn acc_name(&mut self, a: AccId, lanes: bool) -> Name {
         let copy = lanes.then(|| self.copy());
         self.helpers.variable('a', a.0, copy)
+    }
+
+    /// A running extreme along the lanes, a vector register at a time. What comes before is a scalar.
+    fn running_lanes(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
+        let acc = &self.kernel.accs[a.index()];
+        let (op, d) = (acc.op, acc.dtype);
+        if !op.is_extreme() || d == DType::Bool {
+            return Err(Error::internal("a scan over lanes"));
+        }
+        let (elem, w) = (types::scalar(d), self.width());
+        let part = w.min((self.caps.vector_bytes as u32 / types::bytes(elem)).max(1));
+        // Of equals the later one, as element by element.
+        let both = self.combine_text(op, d, part, "y", "x");
+        let f = (self.helpers).along(op.text(), elem, (part, w), &both);
+        let x = self.vector(value)?;
+        self.declare(v, &format!("{f}({x}, &{a})"), true);
+        Ok(())
     }
 
     fn copy(&self) -> u32 {

@@ -35,9 +35,14 @@ const EDGES: &[f64] = &[
 
 /// One result of two inputs of which every pair of edges is tried.
 fn check(body: &str, tolerance: f64) {
+    check_over("[i0: s0]", body, tolerance);
+}
+
+/// The same over axes of the caller's.
+fn check_over(axes: &str, body: &str, tolerance: f64) {
     let text = format!(
         "loops t inputs 2\nsize s0 in [0, inf]\nb0 x: f32[s0] = input 0\nb1 y: f32[s0] = input 1\n\
-         b2 z: f32[s0] layout [1] = temp\nbody [i0: s0] {{\n  v0: f32 = load b0[i0]\n  v1: f32 = load b1[i0]\n{body}}}\noutput b2\n"
+         b2 z: f32[s0] layout [1] = temp\nbody {axes} {{\n  v0: f32 = load b0[i0]\n  v1: f32 = load b1[i0]\n{body}}}\noutput b2\n"
     );
     let p = inrush_loops::text::parse(&text).unwrap();
     let pairs: Vec<(f64, f64)> = (EDGES.iter())
@@ -93,6 +98,22 @@ fn edges_of_the_power_of_two() {
 #[test]
 fn edges_of_the_logarithm_of_the_gamma_function() {
     check("  v2: f32 = lgamma v0\n  store b2[i0] = v2\n", 1e-6);
+}
+
+/// Along vectors, and at their end: of equal values the latest, NaN for good, places as numbers of 64 bits.
+#[test]
+fn running_extremes() {
+    for op in ["max", "min"] {
+        let extreme = format!("  v2: f32 = add v0, v1\n  v3: f32 = scan.{op} v2\n");
+        check_over(
+            "[] reduce [i0: s0]",
+            &format!("{extreme}  store b2[i0] = v3\n"),
+            0.0,
+        );
+        let place = "  v4: bool = eq v2, v3\n  v5: i64 = index i0\n  v6: i64 = const 0\n  v7: i64 = where v4, v5, v6\n\
+                     \x20 v8: i64 = scan.max v7\n  v9: f32 = cast v8 to f32\n  store b2[i0] = v9\n";
+        check_over("[] reduce [i0: s0]", &format!("{extreme}{place}"), 0.0);
+    }
 }
 
 /// Functions on both sides of a selection, one inside the other.

@@ -335,6 +335,17 @@ fn points(exprs: &Exprs, axes: &[Axis]) -> f64 {
 /// An axis of a nest's own: its position, lanes, worth.
 pub(crate) type OwnAxis = (usize, u32, f64);
 
+/// Whether all of a nest's ordered accumulators are running extremes of numbers.
+fn running_extremes(b: &Builder, nest: &Nest) -> bool {
+    nest.effects.iter().all(|e| match e.kind {
+        EffectKind::Update { acc, .. } => {
+            let acc = &b.accs[acc.index()];
+            acc.op.is_extreme() && acc.dtype != DType::Bool
+        }
+        _ => true,
+    })
+}
+
 /// The best axis of a nest's own.
 fn own_axis(
     b: &Builder,
@@ -347,8 +358,11 @@ fn own_axis(
     let exprs = b.tables.exprs;
     let first_reduction = nest.splits.iter().copied().min().unwrap_or(nest.axes.len());
     let mut best: Option<OwnAxis> = None;
+    let last = nest.axes.len().saturating_sub(1);
     for (i, axis) in nest.axes.iter().enumerate() {
-        if nest.ordered && i >= first_reduction {
+        // Lanes would change the order. Running extremes are the same in any, and are found along a vector.
+        let along = i == last && (first_reduction == last) && running_extremes(b, nest);
+        if nest.ordered && i >= first_reduction && !along {
             continue;
         }
         let w = width(caps, kinds, b.bits[&axis.sym]);

@@ -239,6 +239,11 @@ impl ReduceOp {
     pub fn is_arg(self) -> bool {
         matches!(self, ReduceOp::ArgMax | ReduceOp::ArgMin)
     }
+
+    /// Gives the greatest or the least value.
+    pub fn is_extreme(self) -> bool {
+        matches!(self, ReduceOp::Max | ReduceOp::Min)
+    }
 }
 
 impl StoreMode {
