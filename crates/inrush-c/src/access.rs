@@ -167,25 +167,36 @@ impl Helpers {
         })
     }
 
-    /// Eight elements by index. Where they lie among the eight that end with the last one, these are loaded and permuted.
-    pub(crate) fn load_near(&mut self) -> Name {
-        self.once(("load_near", "", "f32", 8), |h| {
-            let (v, i, l) = (
-                h.vector("f32", 8),
-                h.vector("i32", 8),
-                h.vector("i64", 4),
-            );
-            let bc = h.broadcast("i32", 8);
+    /// Eight or, with AVX-512, sixteen elements by index. Where they lie among as many that end with the last one, these are
+    /// loaded and permuted.
+    pub(crate) fn load_near(&mut self, w: u32) -> Name {
+        self.once(("load_near", "", "f32", w), |h| {
+            let (v, i) = (h.vector("f32", w), h.vector("i32", w));
+            let bc = h.broadcast("i32", w);
+            let (none_far, permuted) = match w {
+                16 => (
+                    "!__builtin_ia32_ptestmd512(far, far, (u16)-1)".to_string(),
+                    format!("__builtin_ia32_permvarsf512_mask(near, d, ({v}){{0}}, (u16)-1)"),
+                ),
+                _ => {
+                    let l = h.vector("i64", 4);
+                    (
+                        format!("__builtin_ia32_ptestz256(({l})far, ({l})far)"),
+                        "__builtin_ia32_permvarsf256(near, d)".to_string(),
+                    )
+                }
+            };
             let name = format!("ldn_{v}");
-            let each = each_lane("8");
+            let each = each_lane(&w.to_string());
+            let most = w - 1;
             h.function(
                 &name,
                 format_args!("{v} {name}(const f32 *p, i64 at, {i} n)"),
                 |_| {
                     let near = format!(
-                        "const i32 first = n[7] - 7; const {i} d = n - {bc}(first); const {l} far = ({l})(d & {bc}(~7)); \
-                         if (at + first >= 0 && __builtin_ia32_ptestz256(far, far)) \
-                         return __builtin_ia32_permvarsf256(*(const {v}u *)(p + at + first), d); "
+                        "const i32 first = n[{most}] - {most}; const {i} d = n - {bc}(first), far = d & {bc}(~{most}); \
+                         if (at + first >= 0 && {none_far}) \
+                         {{ const {v} near = *(const {v}u *)(p + at + first); return {permuted}; }} "
                     );
                     format!(
                         "{}{v} r; {each} r[k] = p[at + n[k]]; return r;",

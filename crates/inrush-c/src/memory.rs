@@ -255,8 +255,12 @@ impl Emitter<'_> {
     /// What lanes with an index of their own read, which follows from where they are as resampling's does: mostly neighbours.
     fn load_near(&mut self, buf: KBufId, offset: Expr) -> Result<Option<String>> {
         let elem = types::memory(self.kernel.buffer(buf).dtype);
-        let native = matches!(self.caps.isa, Isa::Avx2 | Isa::Avx512);
-        if elem != "f32" || self.width() != 8 || !native {
+        let native = match self.caps.isa {
+            Isa::Avx2 => self.width() == 8,
+            Isa::Avx512 => matches!(self.width(), 8 | 16),
+            _ => false,
+        };
+        if elem != "f32" || !native {
             return Ok(None);
         }
         let syms = self.exprs.free_syms(offset);
@@ -269,7 +273,10 @@ impl Emitter<'_> {
         if !self.exprs.is_int(c[0], 1) || self.expr_varies(rest) {
             return Ok(None);
         }
-        let (f, at) = (self.helpers.load_near(), self.expr(rest, false)?);
+        let (f, at) = (
+            self.helpers.load_near(self.width()),
+            self.expr(rest, false)?,
+        );
         let index = self.lanes_name('n', v);
         Ok(Some(format!("{f}({buf}, {at}, {index})")))
     }
