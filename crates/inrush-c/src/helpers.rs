@@ -500,9 +500,10 @@ impl Helpers {
         what: &'static str,
         elem: &'static str,
         (part, w): (u32, u32),
-        both: &str,
+        both: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
         self.once(("along", what, elem, w), |h| {
+            let both = both(h);
             let (v, all) = (h.vector(elem, part), h.vector(elem, w));
             let m = h.vector(int_like(elem), part);
             let bc = h.broadcast(elem, part);

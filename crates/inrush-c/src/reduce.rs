@@ -298,10 +298,12 @@ impl Emitter<'_> {
         let (elem, w) = (types::scalar(d), self.width());
         let part = w.min((self.caps.vector_bytes as u32 / types::bytes(elem)).max(1));
         // Of equals the later one, as element by element.
-        let both = self.combine_text(op, d, part, "y", "x");
-        let f = (self.helpers).along(op.text(), elem, (part, w), &both);
+        let caps = self.caps;
+        let both = |h: &mut Helpers| h.combined(op, d, part, ("y", "x"), caps);
+        let f = (self.helpers).along(op.text(), elem, (part, w), both);
         let x = self.vector(value)?;
-        self.declare(v, &format!("{f}({x}, &{a})"), true);
+        let text = format!("{f}({x}, &{a})");
+        self.declare(v, &*text, true);
         Ok(())
     }
 
