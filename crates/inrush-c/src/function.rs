@@ -11,9 +11,6 @@ use rustc_hash::FxHashMap;
 use std::fmt::{Arguments, Write};
 use std::ops::Deref;
 
-/// Bytes that the text of most functions fits into.
-const TEXT: usize = 4096;
-
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
 
@@ -98,12 +95,13 @@ pub(crate) struct Emitter<'a> {
     pub raw_count: usize,
 }
 
-/// The text of the function; `helpers` knows what it uses.
+/// The text of the function behind what `out` holds; `helpers` knows what it uses.
 pub(crate) fn emit(
     exprs: &Exprs,
     kernel: &Kernel,
     caps: &Caps,
     helpers: &mut Helpers,
+    out: String,
 ) -> Result<String> {
     let uses = Uses::of(kernel);
     let mut e = Emitter {
@@ -111,7 +109,7 @@ pub(crate) fn emit(
         kernel,
         caps,
         helpers,
-        out: String::with_capacity(TEXT),
+        out,
         depth: 0,
         vars: vec![None; kernel.values.len()],
         names: FxHashMap::default(),
@@ -575,7 +573,7 @@ impl Emitter<'_> {
             return 1;
         }
         let def = &self.kernel.value(v).def;
-        let varies = |v: &ValId| matches!(self.vars[v.index()], Some(Var::Lanes(_)));
+        let varies = |v: ValId| matches!(self.vars[v.index()], Some(Var::Lanes(_)));
         let own = match def {
             Def::Load { buf, .. } => matches!(
                 self.kernel.buffer(*buf).role,
@@ -587,8 +585,12 @@ impl Emitter<'_> {
         };
         let differs =
             own || match self.fused.sum(v) {
-                Some((_, arg)) => varies(&arg),
-                None => def.operands().iter().any(varies),
+                Some((_, arg)) => varies(arg),
+                None => {
+                    let mut any = false;
+                    def.each_operand(|v| any |= varies(v));
+                    any
+                }
             } || def.expr().is_some_and(|e| self.expr_varies(e));
         if differs { self.all_copies() } else { 1 }
     }
@@ -843,22 +845,21 @@ impl Emitter<'_> {
         self.out.push_str("const ");
         if varies {
             let (elem, w) = (self.elem(d), self.width());
-            self.out.push_str(&self.helpers.vector(elem, w));
+            self.out.push_str(self.helpers.vector_name(elem, w));
         } else {
             self.out.push_str(types::scalar(d));
         }
-        let name = match varies {
-            true => self.lanes_name('v', v),
-            false => self.helpers.variable('v', v.0, None),
-        };
+        let copy = self.lane.as_ref().filter(|l| varies && l.copies > 1);
+        let copy = copy.map(|l| l.copy);
+        let name = self.helpers.variable_name('v', v.0, copy);
         self.out.push(' ');
-        self.out.push_str(&name);
+        self.out.push_str(name);
         self.out.push_str(" = ");
         text.put(&mut self.out);
         self.out.push_str(";\n");
         self.vars[v.index()] = Some(match varies {
             true => Var::Lanes('v'),
-            false => Var::Uniform(name),
+            false => Var::Uniform(name.clone()),
         });
     }
 

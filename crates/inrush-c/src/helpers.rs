@@ -59,15 +59,15 @@ fn at_least<T: Default>(list: &mut Vec<T>, place: usize) -> &mut T {
     &mut list[place]
 }
 
-/// The place of a vector type in a table; `None` of one that is rarely asked for.
-fn vector_place(elem: &str, w: u32) -> Option<usize> {
-    let kind = match elem.as_bytes().first()? {
-        b'i' => 0,
-        b'u' => 1,
+/// The place of a vector type in a table.
+fn vector_place(elem: &str, w: u32) -> usize {
+    let kind = match elem.as_bytes().first() {
+        Some(b'i') => 0,
+        Some(b'u') => 1,
         _ => 2,
     };
     let size = types::bytes(elem).trailing_zeros() as usize;
-    (w.is_power_of_two() && w <= 64).then(|| (kind * 4 + size) * 8 + w.trailing_zeros() as usize)
+    w as usize * 12 + kind * 4 + size
 }
 
 impl Helpers {
@@ -84,6 +84,10 @@ impl Helpers {
 
     /// The variable of this letter and number, in this copy of the lanes loop where there are several.
     pub(crate) fn variable(&mut self, letter: char, number: u32, copy: Option<u32>) -> Name {
+        self.variable_name(letter, number, copy).clone()
+    }
+
+    pub(crate) fn variable_name(&mut self, letter: char, number: u32, copy: Option<u32>) -> &Name {
         let letters = at_least(&mut self.variables, letter as usize - 'a' as usize);
         let names = at_least(letters, copy.map_or(0, |c| c as usize + 1));
         while names.len() <= number as usize {
@@ -93,7 +97,7 @@ impl Helpers {
                 None => format!("{letter}{number}").into(),
             });
         }
-        names[number as usize].clone()
+        &names[number as usize]
     }
 
     /// The kernel at hand uses the helper at this position, and what that needs.
@@ -163,31 +167,38 @@ impl Helpers {
 
     /// The vector type of `w` elements of C type `elem`.
     pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> Name {
+        self.vector_name(elem, w).clone()
+    }
+
+    pub(crate) fn vector_name(&mut self, elem: &'static str, w: u32) -> &Name {
         let place = vector_place(elem, w);
-        if let Some(place) = place
-            && let Some(Some((name, at))) = self.vectors.get(place)
-        {
-            let (name, at) = (name.clone(), *at);
-            if !self.open.is_empty() || !self.is_used[at as usize] {
-                self.mark(at);
+        match at_least(&mut self.vectors, place) {
+            Some((_, at)) => {
+                let at = *at;
+                if !self.open.is_empty() || !self.is_used[at as usize] {
+                    self.mark(at);
+                }
             }
-            return name;
+            None => {
+                let known = self.new_vector(elem, w);
+                self.vectors[place] = Some(known);
+            }
         }
+        let known = self.vectors[place].as_ref();
+        &known.expect("it was put there").0
+    }
+
+    fn new_vector(&mut self, elem: &'static str, w: u32) -> (Name, u32) {
         let name = format!("{elem}x{w}");
-        let size = types::bytes(elem) * w;
+        let (align, size) = (types::bytes(elem), types::bytes(elem) * w);
         self.add(&name, |_| {
-            let align = types::bytes(elem);
             format!(
                 "typedef {elem} {name} __attribute__((vector_size({size})));\n\
                  typedef {elem} {name}u __attribute__((vector_size({size}), aligned({align}), may_alias));\n"
             )
         });
         let at = self.by_name[&name];
-        let name = Name::from(name);
-        if let Some(place) = place {
-            *at_least(&mut self.vectors, place) = Some((name.clone(), at));
-        }
-        name
+        (name.into(), at)
     }
 
     /// A function unless it is there: `text` makes its body.

@@ -52,9 +52,8 @@ impl Uses {
                     // A value that several loops evaluate is one value.
                     Item::Let(v) if std::mem::replace(&mut seen[v.index()], true) => {}
                     Item::Let(v) => {
-                        for x in kernel.value(*v).def.operands() {
-                            uses[x.index()] += 1;
-                        }
+                        let def = &kernel.value(*v).def;
+                        def.each_operand(|x| uses[x.index()] += 1);
                     }
                     Item::Update { value, .. } => uses[value.index()] += 1,
                     Item::Store { value, mask, .. } => {

@@ -50,10 +50,15 @@ pub struct Function {
     pub helpers: Vec<Arc<Helper>>,
 }
 
+/// Bytes that the text of most functions fits into.
+const TEXT: usize = 1 << 15;
+
 /// Emits kernels for one target. What kernels have in common is made once.
 pub struct Writer<'a> {
     caps: &'a Caps,
     helpers: Helpers,
+    /// Functions are written here, where the memory is warm.
+    text: String,
 }
 
 impl<'a> Writer<'a> {
@@ -61,19 +66,20 @@ impl<'a> Writer<'a> {
         Writer {
             caps,
             helpers: Helpers::default(),
+            text: String::with_capacity(TEXT),
         }
     }
 
     /// Emits one kernel.
     pub fn function(&mut self, exprs: &Exprs, kernel: &Kernel) -> Result<Function> {
-        let text = function::emit(exprs, kernel, self.caps, &mut self.helpers);
+        self.text.clear();
+        let out = std::mem::take(&mut self.text);
+        let done = function::emit(exprs, kernel, self.caps, &mut self.helpers, out);
         let helpers = self.helpers.take();
-        let mut text = text?;
-        let digest = blake3::hash(text.as_bytes()).to_hex();
+        self.text = done?;
+        let digest = blake3::hash(self.text.as_bytes()).to_hex();
         let name = format!("k{}", &digest[..16]);
-        if let Some(at) = text.find(function::NAME) {
-            text.replace_range(at..at + function::NAME.len(), &name);
-        }
+        let text = self.text.replacen(function::NAME, &name, 1);
         Ok(Function {
             name,
             text,

@@ -326,9 +326,8 @@ impl Emitter<'_> {
         if at % 64 != 0 {
             return Ok(());
         }
-        let step = match self.exprs.coefficients(offset, &[unit]) {
-            Some(c) => c[0],
-            None => return Ok(()),
+        let Some(step) = self.exprs.coefficient(offset, unit) else {
+            return Ok(());
         };
         // Rows that the second level of cache keeps beside the current one.
         let row = self.exprs.hint(step).saturating_abs().saturating_mul(bytes);

@@ -74,8 +74,8 @@ impl Emitter<'_> {
                     Def::Load { buf, offset, .. } => {
                         let b = self.kernel.buffer(*buf);
                         let along = access(self.exprs, *offset, l.sym, |_| false);
-                        let step = self.exprs.coefficients(*offset, &[rows.sym]);
-                        let step = step.map_or(0, |c| self.exprs.hint(c[0]));
+                        let step = self.exprs.coefficient(*offset, rows.sym);
+                        let step = step.map_or(0, |c| self.exprs.hint(c));
                         let bytes = step.saturating_mul(b.dtype.size() as i64).saturating_abs();
                         apart |=
                             b.role == BufRole::In && along == Access::Contiguous && bytes >= APART;

@@ -168,6 +168,16 @@ impl Exprs {
         self.split(e, syms, |_| ())
     }
 
+    /// The coefficient of one symbol, as [`Exprs::coefficients`] has it.
+    pub fn coefficient(&self, e: Expr, s: Sym) -> Option<Expr> {
+        // Most expressions are sums of symbols.
+        let plain = self.inner.borrow().plain_coefficient(e, s);
+        match plain {
+            Some(c) => Some(self.int(c)),
+            None => self.coefficients(e, &[s]).map(|c| c[0]),
+        }
+    }
+
     /// Gives the coefficients, and to `take` the base and the terms of the rest, unless that is `e` itself.
     fn split(
         &self,
@@ -250,6 +260,24 @@ impl Inner {
                 self.each_sym(*a, f);
                 self.each_sym(*b, f);
             }
+        }
+    }
+
+    /// The coefficient of a symbol that is nowhere but in terms of its own; `None` where more is to be looked at.
+    fn plain_coefficient(&self, e: Expr, s: Sym) -> Option<i64> {
+        let of = |t: Expr| match self.nodes[t.index()] {
+            Node::Sym(x) => Some((x == s) as i64),
+            _ => (self.masks[t.index()] & sym_bit(s) == 0).then_some(0),
+        };
+        match &self.nodes[e.index()] {
+            Node::Sum { terms, .. } => {
+                let mut sum = 0i64;
+                for (c, t) in terms {
+                    sum += c * of(*t)?;
+                }
+                Some(sum)
+            }
+            _ => of(e),
         }
     }
 

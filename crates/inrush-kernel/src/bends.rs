@@ -12,30 +12,30 @@ const LEAST_VECTORS: i64 = 4;
 
 /// Cuts the loops for which it pays.
 pub(crate) fn straighten(exprs: &Exprs, kernel: &mut Kernel) {
-    let body = std::mem::take(&mut kernel.body);
-    kernel.body = items(exprs, kernel, body);
+    let mut body = std::mem::take(&mut kernel.body);
+    items(exprs, kernel, &mut body);
+    kernel.body = body;
 }
 
-fn items(exprs: &Exprs, kernel: &mut Kernel, list: Vec<Item>) -> Vec<Item> {
-    let mut out = Vec::with_capacity(list.len());
-    for item in list {
-        let Item::Loop(mut l) = item else {
-            out.push(item);
+fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) {
+    let mut at = 0;
+    while at < list.len() {
+        let Item::Loop(l) = &mut list[at] else {
+            at += 1;
             continue;
         };
-        match parts(exprs, kernel, &l) {
-            Some(parts) => {
-                for p in parts {
-                    out.push(Item::Loop(Box::new(part(exprs, kernel, &l, &p))));
-                }
-            }
-            None => {
-                l.body = items(exprs, kernel, l.body);
-                out.push(Item::Loop(l));
-            }
-        }
+        let Some(parts) = parts(exprs, kernel, l) else {
+            items(exprs, kernel, &mut l.body);
+            at += 1;
+            continue;
+        };
+        let straight: Vec<Item> = (parts.iter())
+            .map(|p| Item::Loop(Box::new(part(exprs, kernel, l, p))))
+            .collect();
+        let count = straight.len();
+        list.splice(at..at + 1, straight);
+        at += count;
     }
-    out
 }
 
 /// Some of a loop's points: how many, the index over them, and what it stands for in the loop.
@@ -54,7 +54,7 @@ impl Part {
     }
 
     fn is_straight(&self, exprs: &Exprs, e: Expr) -> bool {
-        exprs.coefficients(e, &[self.index]).is_some()
+        exprs.coefficient(e, self.index).is_some()
     }
 }
 
@@ -69,7 +69,7 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
     for item in &l.body {
         match item {
             Item::Let(v) => match &kernel.value(*v).def {
-                Def::Load { offset, .. } if exprs.coefficients(*offset, &[l.sym]).is_none() => {
+                Def::Load { offset, .. } if exprs.coefficient(*offset, l.sym).is_none() => {
                     bent.push(*offset);
                 }
                 Def::Indirect { .. } | Def::Running { .. } | Def::Final(_) => return None,

@@ -300,7 +300,7 @@ impl<'a> Builder<'a> {
             } => {
                 out.push(*value);
                 out.extend(*mask);
-                out.extend(self.expr_values(*offset));
+                out.extend_from_slice(&self.expr_values(*offset));
             }
         }
     }
@@ -395,11 +395,11 @@ impl<'a> Builder<'a> {
             ..Info::default()
         };
         let start = self.needs.len();
-        self.needs.extend(value.def.operands());
+        value.def.each_operand(|v| self.needs.push(v));
         if let Some(e) = value.def.expr() {
             info.bits |= self.expr_bits(e);
             let inside = self.expr_values(e);
-            self.needs.extend(inside);
+            self.needs.extend_from_slice(&inside);
         }
         for u in &self.needs[start..] {
             let of = self.infos[u.index()];
@@ -873,11 +873,14 @@ impl Lowering<'_, '_> {
         let axes = self.b.nests[self.nest].axes.len();
         let storage = self.b.storage_of(kbuf);
         let at = self.b.values.len();
-        *self.b.versions.entry(storage).or_insert(0) += 1;
-        // Other places of the same storage are unknown now.
-        let (tables, buffers) = (self.b.tables, &self.b.buffers);
-        let of = |b: &KBufId| tables.storage(buffers[b.index()].buf);
-        self.b.written.retain(|(b, _), _| of(b) != storage);
+        let version = self.b.versions.entry(storage).or_insert(0);
+        *version += 1;
+        if *version > 1 {
+            // Other places of the same storage are unknown now.
+            let (tables, buffers) = (self.b.tables, &self.b.buffers);
+            let of = |b: &KBufId| tables.storage(buffers[b.index()].buf);
+            self.b.written.retain(|(b, _), _| of(b) != storage);
+        }
         if mode == StoreMode::Set && mask.is_none() {
             self.b.written.insert(
                 (kbuf, offset),

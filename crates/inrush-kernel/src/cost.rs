@@ -198,6 +198,9 @@ pub(crate) fn per_unit(exprs: &Exprs, kernel: &Kernel) -> Expr {
     items_cost(exprs, kernel, &kernel.body)
 }
 
+/// Costs up to which single items may be added.
+const MOST_COST: i64 = 1 << 62;
+
 fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
     let mut here = 0i64;
     let mut total = exprs.int(0);
@@ -211,7 +214,13 @@ fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
                     Range::Tile { step, extent, .. } => exprs.min(extent, exprs.int(step)),
                     Range::Rows | Range::Columns => exprs.int(1),
                 };
-                total = exprs.add(total, exprs.mul(times, each));
+                // Most sizes are known.
+                let known = exprs.as_int(times).zip(exprs.as_int(each));
+                let cost = known.and_then(|(n, each)| n.checked_mul(each)?.checked_add(here));
+                match cost {
+                    Some(cost) if cost < MOST_COST => here = cost,
+                    _ => total = exprs.add(total, exprs.mul(times, each)),
+                }
             }
             Item::Let(v) => {
                 here += match &kernel.value(*v).def {

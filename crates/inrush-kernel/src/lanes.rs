@@ -36,9 +36,9 @@ pub fn access(exprs: &Exprs, offset: Expr, lane: Sym, varies: impl Fn(Sym) -> bo
     if !moves {
         return Access::Uniform;
     }
-    match exprs.coefficients(offset, &[lane]) {
-        Some(c) if exprs.is_int(c[0], 1) => Access::Contiguous,
-        Some(c) => Access::Strided(c[0]),
+    match exprs.coefficient(offset, lane) {
+        Some(c) if exprs.is_int(c, 1) => Access::Contiguous,
+        Some(c) => Access::Strided(c),
         None => Access::Gather,
     }
 }

@@ -254,20 +254,26 @@ pub struct Check {
 }
 
 impl Def {
+    /// Calls `f` for the values that this one uses.
+    #[inline]
+    pub fn each_operand(&self, mut f: impl FnMut(ValId)) {
+        match self {
+            Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum => {}
+            Def::Load { mask, .. } => mask.iter().for_each(|m| f(*m)),
+            Def::Op { args, .. } => args.iter().for_each(|a| f(*a)),
+            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => f(*arg),
+            Def::Running { value, .. } => f(*value),
+            Def::Indirect { value, mask, .. } => {
+                f(*value);
+                mask.iter().for_each(|m| f(*m));
+            }
+        }
+    }
+
     /// Values that this one uses.
     pub fn operands(&self) -> SmallVec<[ValId; 3]> {
         let mut out = SmallVec::new();
-        match self {
-            Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum => {}
-            Def::Load { mask, .. } => out.extend(*mask),
-            Def::Op { args, .. } => out.extend_from_slice(args),
-            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => out.push(*arg),
-            Def::Running { value, .. } => out.push(*value),
-            Def::Indirect { value, mask, .. } => {
-                out.push(*value);
-                out.extend(*mask);
-            }
-        }
+        self.each_operand(|v| out.push(v));
         out
     }
 

@@ -325,7 +325,10 @@ pub(crate) struct Placer<'p, 'a> {
     defined: Vec<bool>,
     /// By value, while a nest is placed: [`LATE`], [`SCAN`] and [`SEEN`].
     marks: Vec<u8>,
+    /// By accumulator, whether a scan reads it as it stands.
     scanned: Vec<bool>,
+    /// What a nest places, kept for the next one.
+    placed: Vec<(usize, bool, ValId)>,
 }
 
 /// It waits for a reduction over all axes of the nest.
@@ -367,6 +370,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             defined: vec![false; b.values.len()],
             marks: vec![0; b.values.len()],
             scanned,
+            placed: Vec::new(),
         }
     }
 
@@ -441,12 +445,9 @@ impl<'p, 'a> Placer<'p, 'a> {
             })
             .chain(self.running(&needed, n))
             .collect();
-        // By number of axes that are open.
-        let lists = || -> SmallVec<[Vec<Item>; 4]> { smallvec![Vec::new(); n + 1] };
-        let mut pre = lists();
-        // Most values stand in the innermost loop.
-        pre[n].reserve(needed.len());
-        let mut post = lists();
+        // How many axes are open where a value stands, and whether that is behind the next loop.
+        let mut placed = std::mem::take(&mut self.placed);
+        placed.clear();
         let mut late_list: Vec<ValId> = Vec::new();
         for &v in &needed {
             let info = b.infos[v.index()];
@@ -462,7 +463,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             if mark & LATE != 0 {
                 late_list.push(v);
             } else if mark & SCAN != 0 && n == 0 {
-                pre[0].push(Item::Let(v));
+                placed.push((0, false, v));
             } else if info.bits & all_own == 0 && after.is_none() {
                 self.place(v);
             } else {
@@ -472,13 +473,13 @@ impl<'p, 'a> Placer<'p, 'a> {
                     .max()
                     .unwrap_or(0);
                 match after {
-                    Some((_, d)) if depth <= d => post[d].push(Item::Let(v)),
+                    Some((_, d)) if depth <= d => placed.push((d, true, v)),
                     Some(_) => {
                         return Err(Error::unsupported(
                             "a value that depends on the result of a reduction and on its axes",
                         ));
                     }
-                    None => pre[depth].push(Item::Let(v)),
+                    None => placed.push((depth, false, v)),
                 }
             }
         }
@@ -487,42 +488,48 @@ impl<'p, 'a> Placer<'p, 'a> {
             self.marks[v.index()] = 0;
         }
 
-        let mut stores = lists();
-        let mut updates: Vec<Item> = Vec::new();
-        for e in &effects {
-            match &e.kind {
-                // The value of a scan updates its accumulator itself.
-                EffectKind::Update { acc, .. } if self.scanned[acc.index()] => {}
-                EffectKind::Update { acc, value, .. } => updates.push(Item::Update {
-                    acc: *acc,
-                    value: *value,
-                }),
-                EffectKind::Store {
-                    buf,
-                    offset,
-                    value,
-                    mode,
-                    mask,
-                } => stores[e.depth].push(Item::Store {
-                    buf: *buf,
-                    offset: *offset,
-                    value: *value,
-                    mode: *mode,
-                    mask: *mask,
-                }),
-                // The value stands where it is known.
-                EffectKind::Check { .. } => {}
+        let store = |e: &Effect| match &e.kind {
+            EffectKind::Store {
+                buf,
+                offset,
+                value,
+                mode,
+                mask,
+            } => Some(Item::Store {
+                buf: *buf,
+                offset: *offset,
+                value: *value,
+                mode: *mode,
+                mask: *mask,
+            }),
+            // An index that is checked stands where it is known.
+            EffectKind::Check { .. } | EffectKind::Update { .. } => None,
+        };
+        let update = |e: &Effect| match e.kind {
+            // The value of a scan updates its accumulator itself.
+            EffectKind::Update { acc, value, .. } if !self.scanned[acc.index()] => {
+                Some(Item::Update { acc, value })
             }
-        }
+            _ => None,
+        };
+        let stores = |d: usize| {
+            let at = effects.iter().filter(move |e| e.depth == d);
+            at.filter_map(|e| store(e))
+        };
+        let values = |d: usize, behind: bool| {
+            let at = placed.iter().filter(move |p| p.0 == d && p.1 == behind);
+            at.map(|p| Item::Let(p.2))
+        };
+
         // Innermost first.
         let mut items: Vec<Item> = Vec::new();
         for d in (0..=n).rev() {
             // Accumulators come first: a scan without axes reads its own among the values of this level.
-            let mut level: Vec<Item> = (starts.iter())
-                .filter(|(_, start)| *start == d)
-                .map(|(acc, _)| Item::Acc(*acc))
-                .collect();
-            level.append(&mut pre[d]);
+            let count = placed.iter().filter(|p| p.0 == d).count();
+            let mut level: Vec<Item> = Vec::with_capacity(count + starts.len() + effects.len() + 1);
+            let at = starts.iter().filter(|(_, start)| *start == d);
+            level.extend(at.map(|(acc, _)| Item::Acc(*acc)));
+            level.extend(values(d, false));
             if d < n && !items.is_empty() {
                 let axis = nest.axes[order[d]];
                 let role = match lane {
@@ -540,20 +547,21 @@ impl<'p, 'a> Placer<'p, 'a> {
                 })));
             }
             if d == n {
-                level.append(&mut updates);
+                level.extend(effects.iter().filter_map(|e| update(e)));
             }
-            level.append(&mut post[d]);
+            level.extend(values(d, true));
             if d > 0 {
-                level.append(&mut stores[d]);
+                level.extend(stores(d));
             }
             items = level;
         }
+        let last: SmallVec<[Item; 4]> = stores(0).collect();
+        self.placed = placed;
         self.innermost().append(&mut items);
         for v in late_list {
             self.place(v);
         }
-        let mut last = std::mem::take(&mut stores[0]);
-        self.innermost().append(&mut last);
+        self.innermost().extend(last);
         Ok(())
     }
 
