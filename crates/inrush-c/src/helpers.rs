@@ -3,6 +3,7 @@
 //! Here is what keeps them, and the arithmetic; memory is in `access.rs`, conversions in `convert.rs`, divisions in `divide.rs`,
 //! the libraries' functions in `functions.rs`, our own in `approx.rs` and `gamma.rs`.
 
+use crate::function::{Text, digits};
 use crate::types::{self, each_lane, int_like, is_float};
 use inrush_base::{Caps, Isa};
 use rustc_hash::FxHashMap;
@@ -92,10 +93,12 @@ impl Helpers {
         let names = at_least(letters, copy.map_or(0, |c| c as usize + 1));
         while names.len() <= number as usize {
             let number = names.len();
-            names.push(match copy {
-                Some(copy) => format!("{letter}{number}_{copy}").into(),
-                None => format!("{letter}{number}").into(),
-            });
+            let mut name = String::from(letter);
+            name.push_str(&digits(number as u64));
+            if let Some(copy) = copy {
+                ["_", &digits(copy)].put(&mut name);
+            }
+            names.push(name.into());
         }
         &names[number as usize]
     }

@@ -6,13 +6,14 @@ use inrush_c::Function;
 use inrush_expr::{Expr, Exprs, Import};
 use inrush_kernel::Kernel;
 use inrush_loops::{BufId, Tables};
-use inrush_sched::{Plan, Step};
-use rustc_hash::FxHashMap;
+use inrush_sched::{Form, Plan, Step};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Statements for which a thread of their own pays.
+/// Statements for which a thread of their own pays: either stage takes about 0.1 ms for them.
 const LEAST: usize = 256;
 
 /// The distinct kernels of a plan, and which of them each step runs.
@@ -127,26 +128,35 @@ pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
 /// The distinct forms of steps.
 #[derive(Default)]
 struct Forms<'a> {
-    known: FxHashMap<Vec<u64>, u32>,
+    /// By the hash of a form's words: that, or the first number behind it under which no other form is.
+    known: FxHashMap<u64, u32>,
+    words: Vec<Vec<u64>>,
     /// The first step of each, and its buffers by order of appearance.
     steps: Vec<&'a Step>,
     buffers: Vec<Vec<BufId>>,
+    /// Where a step is written down: most have the form of an earlier one, so that nothing is to be kept.
+    form: Form,
 }
 
 impl<'a> Forms<'a> {
     /// The number of a step's form, and the buffers of the step by order of appearance.
     fn instance(&mut self, plan: &Plan, step: &'a Step) -> Instance {
-        let form = same::form(&plan.loops, step);
-        let next = self.steps.len() as u32;
-        let kernel = *self.known.entry(form.words).or_insert(next);
-        if kernel == next {
-            self.steps.push(step);
-            self.buffers.push(form.buffers.clone());
+        same::form(&plan.loops, step, &mut self.form);
+        let Form { words, buffers } = &self.form;
+        let buffers = buffers.clone();
+        let mut hash = FxBuildHasher.hash_one(words);
+        while let Some(&kernel) = self.known.get(&hash) {
+            if self.words[kernel as usize] == *words {
+                return Instance { kernel, buffers };
+            }
+            hash = hash.wrapping_add(1);
         }
-        Instance {
-            kernel,
-            buffers: form.buffers,
-        }
+        let kernel = self.steps.len() as u32;
+        self.known.insert(hash, kernel);
+        self.words.push(words.clone());
+        self.steps.push(step);
+        self.buffers.push(buffers.clone());
+        Instance { kernel, buffers }
     }
 }
 

@@ -9,7 +9,7 @@ use inrush_kernel::block::{
 };
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
-use inrush_sched::{Plan, Step};
+use inrush_sched::{Form, Plan, Step};
 use inrush_triton::TritonKernel;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
@@ -55,7 +55,8 @@ impl Tiler<'_, '_> {
         let plan = self.plan;
         let loops = &plan.loops;
         let storage = self.context.storage;
-        let mut form = same::form(loops, step);
+        let mut form = Form::default();
+        same::form(loops, step, &mut form);
         // What lies in the same bytes, beyond aliases.
         for b in &form.buffers {
             let s = storage[b.index()];

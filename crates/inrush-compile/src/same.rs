@@ -6,9 +6,10 @@
 use inrush_loops::{Axis, Loops};
 use inrush_sched::{Form, Step};
 
-/// Writes a step down.
-pub fn form(loops: &Loops, step: &Step) -> Form {
-    let mut f = Form::default();
+/// Writes a step down in the place of what was written before.
+pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
+    f.words.clear();
+    f.buffers.clear();
     match step {
         Step::Kernel(g) => {
             f.add(0u8);
@@ -39,5 +40,4 @@ pub fn form(loops: &Loops, step: &Step) -> Form {
         f.buffer(loops.storage(f.buffers[k]));
         k += 1;
     }
-    f
 }
