@@ -22,6 +22,8 @@ use smallvec::SmallVec;
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
+    /// The line of the number 0, once a buffer without memory needs it.
+    zero: Option<SizeId>,
     /// By kernel: what its launches have in common.
     launches: Vec<Option<Common>>,
     /// By kernel of the epilogue: contractions that are alike but for the buffers.
@@ -57,6 +59,7 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     let mut w = Wrap {
         loops,
         sizes: Sizes::new(&loops.exprs, &signature.syms),
+        zero: None,
         launches: vec![None; kernels],
         contractions: FxHashMap::default(),
     };
@@ -193,8 +196,8 @@ impl<'a> Wrap<'a> {
         Ok(match plan.memory.places[at] {
             // Nothing refers to these: any place without memory of its own does.
             From::Unused | From::Local => {
-                let zero = self.sizes.int(0);
-                Place::Arena { offset: zero }
+                let offset = *self.zero.get_or_insert_with(|| self.sizes.int(0));
+                Place::Arena { offset }
             }
             From::Input(input) => Place::Input {
                 input: input as u32,

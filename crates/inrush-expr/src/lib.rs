@@ -124,8 +124,8 @@ struct Inner {
     syms: Vec<SymInfo>,
     /// Each symbol as an expression, once it was asked for.
     sym_exprs: Vec<Option<Expr>>,
-    /// Integers from zero as expressions, once they were asked for: most constants are small.
-    ints: Vec<Option<Expr>>,
+    /// Integers as expressions, each at its [`place`] until another one that was asked for takes it. Empty at first.
+    ints: Vec<(i64, Option<Expr>)>,
     by_name: FxHashMap<String, Sym>,
     /// By extent, then position: the index symbol. Positions from [`NEAR`] on are in `far`.
     near: Vec<SmallVec<[Option<Sym>; 4]>>,
@@ -139,6 +139,14 @@ struct Inner {
 
 /// Positions of index symbols that have a place of their own.
 const NEAR: u32 = 16;
+
+/// Logarithm of the number of integers that have a place in [`Inner::ints`].
+const PLACES: u32 = 9;
+
+/// The place of an integer: multiples of powers of two, which sizes and offsets are, are spread out.
+fn place(v: i64) -> usize {
+    ((v as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - PLACES)) as usize
+}
 
 impl Inner {
     /// The expression of a node, or the hash under which it is to be remembered: that of the node and the first number under
@@ -230,19 +238,19 @@ impl Exprs {
 
     #[inline]
     pub fn int(&self, v: i64) -> Expr {
-        let known = self.inner.borrow().ints.get(v as usize).copied();
-        known.flatten().unwrap_or_else(|| self.new_int(v))
+        if let Some(&(known, Some(e))) = self.inner.borrow().ints.get(place(v))
+            && known == v
+        {
+            return e;
+        }
+        self.new_int(v)
     }
 
     fn new_int(&self, v: i64) -> Expr {
-        const KEPT: i64 = 1 << 14;
         let e = self.intern(Node::Const(v));
-        if (0..KEPT).contains(&v) {
-            let ints = &mut self.inner.borrow_mut().ints;
-            let count = ints.len().max(v as usize + 1);
-            ints.resize(count, None);
-            ints[v as usize] = Some(e);
-        }
+        let ints = &mut self.inner.borrow_mut().ints;
+        ints.resize(1 << PLACES, (0, None));
+        ints[place(v)] = (v, Some(e));
         e
     }
 
