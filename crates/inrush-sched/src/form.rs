@@ -1,7 +1,7 @@
 //! Bodies written down as words, with their buffers by order of appearance: what has equal words differs in nothing but its
 //! buffers.
 
-use inrush_loops::{Body, BufId, Stmt};
+use inrush_loops::{Body, BufId, Stmt, StmtId};
 use std::hash::{Hash, Hasher};
 
 /// What was written down so far, and the buffers that occur in it.
@@ -42,6 +42,21 @@ impl Form {
         self.add(at as u32);
     }
 
+    /// The first word of a statement: its kind, how many expressions or operands it has, its mask.
+    fn head(&mut self, kind: u64, count: usize, mask: Option<StmtId>) {
+        let mask = mask.map_or(u32::MAX, |m| m.0);
+        self.words
+            .push(kind | (count as u64) << 8 | (mask as u64) << 32);
+    }
+
+    /// Numbers, two in a word.
+    fn pairs(&mut self, mut numbers: impl Iterator<Item = u32>) {
+        while let Some(a) = numbers.next() {
+            let b = numbers.next().unwrap_or(0);
+            self.words.push(a as u64 | (b as u64) << 32);
+        }
+    }
+
     /// A body without its origins.
     pub fn body(&mut self, body: &Body) {
         self.add(&body.axes);
@@ -55,7 +70,9 @@ impl Form {
                     mask,
                     fill,
                 } => {
-                    self.add((0u8, coords, mask, fill));
+                    self.head(0, coords.len(), *mask);
+                    self.pairs(coords.iter().map(|c| c.0));
+                    self.add(fill);
                     self.buffer(*buf);
                 }
                 Stmt::Store {
@@ -65,11 +82,18 @@ impl Form {
                     mode,
                     mask,
                 } => {
-                    self.add((1u8, coords, value, mode, mask));
+                    self.head(1, coords.len(), *mask);
+                    self.pairs(coords.iter().map(|c| c.0));
+                    self.add((value, mode));
                     self.buffer(*buf);
                 }
+                Stmt::Op { op, args, dtype } => {
+                    self.head(2, args.len(), None);
+                    self.words.push(*op as u64 | (*dtype as u64) << 32);
+                    self.pairs(args.iter().map(|a| a.0));
+                }
                 other => {
-                    self.add(2u8);
+                    self.head(3, 0, None);
                     // A check names its operator: others have another message.
                     self.add(other);
                 }

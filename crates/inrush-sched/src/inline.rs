@@ -3,21 +3,21 @@
 //! First every producer is judged, in order, by numbers alone; then each body that stays is built once, pulling in what was
 //! chosen. So the work is linear in the program, whatever the lengths of chains.
 
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::Expr;
 use inrush_loops::{
-    Axis, Body, BufId, Buffer, BufferKind, Coords, Loops, MATH_OPS, Node, Origins, Stmt, StmtId,
-    StoreMode, scalar::OpClass,
+    Axis, BufId, BufferKind, Loops, MATH_OPS, Node, Stmt, StoreMode, scalar::OpClass,
 };
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::access::{Radices, covers, inverse, invertible};
-use crate::beside::beside;
+use crate::access::{Radices, covers, invertible};
 use crate::classes::Classes;
 use crate::deps::Deps;
-use crate::emit::{Builder, Load, Splice};
 use crate::fold::at_load;
 use crate::{Options, Reason, Refusal};
+
+mod build;
+
+use build::Inlining;
 
 /// What holds for all nodes of a class.
 struct Kind {
@@ -133,13 +133,13 @@ pub(crate) fn inline(
             Ok(buf) => {
                 infos[k].inlined = true;
                 let (ops, loads, stmts) = (infos[k].ops, infos[k].loads, infos[k].stmts);
-                let rewritten = infos[k].rewritten.clone();
+                let rewritten = std::mem::take(&mut infos[k].rewritten);
                 for u in &uses[buf.index()] {
                     let to = &mut infos[u.node];
                     to.ops += ops;
                     to.loads += loads - 1;
                     to.stmts += stmts;
-                    to.rewritten.extend(rewritten.iter().copied());
+                    to.rewritten.extend_from_slice(&rewritten);
                 }
             }
             Err(Some((consumer, reason))) => refusals.push(Refusal {
@@ -262,6 +262,12 @@ fn info(
     deps: &Deps,
     at_load: bool,
 ) -> Info {
+    let mut rewritten = SmallVec::new();
+    for b in &deps.reads[k] {
+        if deps.rewritten(loops, *b) {
+            rewritten.push((*b, k));
+        }
+    }
     Info {
         points: kind.points,
         exact: kind.exact,
@@ -276,10 +282,7 @@ fn info(
         depth: 0,
         anchored: false,
         at_load,
-        rewritten: (deps.reads[k].iter())
-            .filter(|b| deps.rewritten(loops, **b))
-            .map(|b| (*b, k))
-            .collect(),
+        rewritten,
         inlined: false,
     }
 }
@@ -486,241 +489,5 @@ impl Judge<'_> {
             return p.ops >= MATH_OPS && p.points <= (1 << 20);
         }
         p.points <= sources.saturating_mul(2) || (p.ops >= MATH_OPS && p.points <= (1 << 20))
-    }
-}
-
-/// A load of an inlined result.
-type Key = (BufId, Coords, Option<StmtId>);
-
-/// Replaces loads of inlined results while a body is built.
-struct Inliner<'a> {
-    inlining: &'a Inlining<'a>,
-    nodes: &'a [Node],
-    /// Results that the body has so far: loads of inlined results, and their values. Few, so this is a list.
-    known: Vec<(Key, StmtId)>,
-}
-
-impl Splice for Inliner<'_> {
-    fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
-        let (w, dims) = self.inlining.writer(load.buf)?;
-        let key = (load.buf, Coords::from_slice(&load.coords), load.mask);
-        let value = match self.known.iter().find(|(k, _)| *k == key) {
-            Some((_, v)) => *v,
-            None => {
-                let body = self.nodes[w].body();
-                let value = (body.stmts.iter())
-                    .find_map(|s| match s {
-                        Stmt::Store { value, .. } => Some(*value),
-                        _ => None,
-                    })
-                    .expect("an inlined body stores");
-                let map = inverse(b.ex, dims, &body.axes, &load.coords);
-                let ids = b.splice(body, Some(value), &map, load.mask, self);
-                let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
-                self.known.push((key, v));
-                v
-            }
-        };
-        Some(b.masked(value, load.mask, load.fill))
-    }
-}
-
-/// What was chosen, and what it takes to do it.
-struct Inlining<'a> {
-    buffers: &'a [Buffer],
-    deps: &'a Deps,
-    classes: &'a Classes,
-    /// By node, if it is inlined: how its result is read back.
-    inlined: &'a [Option<&'a Radices>],
-}
-
-/// What a node is built from, in words that are equal where nothing but buffers differs; and the buffers that occur.
-#[derive(Default)]
-struct Recipe {
-    words: Vec<u32>,
-    buffers: Vec<BufId>,
-}
-
-/// A node whose body is that of an earlier one over other buffers.
-struct Copy {
-    of: usize,
-    rename: SmallVec<[(BufId, BufId); 4]>,
-}
-
-impl Inlining<'_> {
-    /// The node that computes a buffer, if that node is inlined.
-    fn writer(&self, b: BufId) -> Option<(usize, &Radices)> {
-        match self.deps.writers[b.index()].as_slice() {
-            [w] => Some((*w as usize, self.inlined[*w as usize]?)),
-            _ => None,
-        }
-    }
-
-    /// The nodes that stay, with everything inlined that was chosen. What is the same over other buffers, with all that goes
-    /// into it, is built once.
-    fn build_all(
-        &self,
-        ex: &Exprs,
-        mut nodes: Vec<Node>,
-        weight: impl Fn(usize) -> usize,
-        threads: usize,
-    ) -> Vec<Node> {
-        let stays = |k: &usize| self.inlined[*k].is_none();
-        let mut known: FxHashMap<Vec<u32>, (usize, Vec<BufId>)> = FxHashMap::default();
-        let mut recipe = Recipe::default();
-        // For what is not built itself, what it is a copy of.
-        let mut copies: Vec<Option<Copy>> = Vec::with_capacity(nodes.len());
-        for k in 0..nodes.len() {
-            if !stays(&k) || self.classes.like(k) < 2 {
-                copies.push(None);
-                continue;
-            }
-            self.recipe(k, &mut recipe);
-            copies.push(match known.get(recipe.words.as_slice()) {
-                Some((of, buffers)) => Some(Copy {
-                    of: *of,
-                    rename: (buffers.iter().zip(&recipe.buffers))
-                        .map(|(a, b)| (*a, *b))
-                        .collect(),
-                }),
-                None => {
-                    known.insert(recipe.words.clone(), (k, recipe.buffers.clone()));
-                    None
-                }
-            });
-        }
-        let rest: Vec<usize> = (0..nodes.len())
-            .filter(|k| stays(k) && copies[*k].is_none())
-            .collect();
-        let built = beside(
-            ex,
-            rest,
-            threads,
-            |k| weight(*k),
-            |ex, k| self.build(ex, &nodes, k),
-        );
-        let mut built = built.into_iter();
-        let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
-        // Where the body of each node stands now; `None` if it is the node's own as it was.
-        let mut place: Vec<Option<usize>> = vec![None; nodes.len()];
-        for (k, copy) in copies.into_iter().enumerate().filter(|(k, _)| stays(k)) {
-            let body = match &copy {
-                Some(copy) => place[copy.of].map(|at| {
-                    let mut origins = Origins::new();
-                    self.collect_origins(&nodes, k, &mut origins);
-                    copy.make(out[at].body(), origins)
-                }),
-                None => built.next().filter(|b| b != nodes[k].body()),
-            };
-            debug_assert!(
-                copy.is_none() || {
-                    let body = body.as_ref().unwrap_or(nodes[k].body());
-                    *body == self.build(ex, &nodes, k)
-                }
-            );
-            let mut node = std::mem::replace(&mut nodes[k], Node::Body(Body::default()));
-            if let Some(body) = body {
-                *node.body_mut() = body;
-                place[k] = Some(out.len());
-            }
-            out.push(node);
-        }
-        out
-    }
-
-    /// Writes down what [`Inlining::build`] sees of a node and of all that goes into it.
-    fn recipe(&self, k: usize, r: &mut Recipe) {
-        r.words.clear();
-        r.buffers.clear();
-        r.body(self.classes, k);
-        let mut at = 0;
-        while at < r.buffers.len() {
-            let b = r.buffers[at];
-            r.words.push(self.buffers[b.index()].dtype as u32);
-            match self.writer(b) {
-                Some((w, _)) => r.body(self.classes, w),
-                None => r.words.push(u32::MAX),
-            }
-            at += 1;
-        }
-    }
-
-    /// The body of a node with everything inlined that was chosen.
-    fn build(&self, ex: &Exprs, nodes: &[Node], k: usize) -> Body {
-        let node = &nodes[k];
-        let body = node.body();
-        let mut b = Builder::new(ex, self.buffers, body.axes.iter().map(|a| a.sym));
-        if let Node::Contraction(c) = node {
-            c.k.iter().for_each(|a| b.reserve(a.sym));
-        }
-        b.will_write(&self.deps.writes[k]);
-        let mut hook = Inliner {
-            inlining: self,
-            nodes,
-            known: Vec::new(),
-        };
-        b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
-        let mut origins = Origins::new();
-        self.collect_origins(nodes, k, &mut origins);
-        let mut done = b.finish(Body {
-            axes: body.axes.clone(),
-            outer: body.outer,
-            stmts: Vec::new(),
-            origins,
-        });
-        if matches!(node, Node::Body(_)) {
-            crate::prepare::unit_axes(ex, &mut done);
-        }
-        done
-    }
-
-    /// Origins of a body: its own last, producers first.
-    fn collect_origins(&self, nodes: &[Node], k: usize, out: &mut Origins) {
-        for b in &self.deps.reads[k] {
-            if let Some((w, _)) = self.writer(*b)
-                && out.len() < 64
-            {
-                self.collect_origins(nodes, w, out);
-            }
-        }
-        for o in &nodes[k].body().origins {
-            if !out.contains(o) {
-                out.push(*o);
-            }
-        }
-    }
-}
-
-impl Recipe {
-    /// The class of a node, and its buffers by number.
-    fn body(&mut self, classes: &Classes, k: usize) {
-        self.words.push(classes.of(k) as u32);
-        for b in classes.buffers(k) {
-            // Few occur: the list itself is searched.
-            let at = self.buffers.iter().position(|x| x == b);
-            self.words.push(at.unwrap_or(self.buffers.len()) as u32);
-            if at.is_none() {
-                self.buffers.push(*b);
-            }
-        }
-    }
-}
-
-impl Copy {
-    fn make(&self, of: &Body, origins: Origins) -> Body {
-        let mut body = Body {
-            axes: of.axes.clone(),
-            outer: of.outer,
-            stmts: of.stmts.clone(),
-            origins,
-        };
-        for stmt in &mut body.stmts {
-            if let Stmt::Load { buf, .. } | Stmt::Store { buf, .. } = stmt
-                && let Some((_, to)) = self.rename.iter().find(|(from, _)| from == buf)
-            {
-                *buf = *to;
-            }
-        }
-        body
     }
 }
