@@ -180,6 +180,17 @@ pub(crate) fn compare(ex: &Exprs, a: &Radix, b: &Radix) -> Digits {
 
 /// What two coordinates, each with the axes that it is over, have to do with each other.
 pub(crate) fn corresponding(ex: &Exprs, a: (Expr, &[Axis]), b: (Expr, &[Axis])) -> Digits {
+    // Most are axes of one length.
+    let axis = |(e, axes): (Expr, &[Axis])| {
+        let s = ex.as_sym(e)?;
+        axes.iter().find(|a| a.sym == s).copied()
+    };
+    if let (Some(x), Some(y)) = (axis(a), axis(b))
+        && x.size == y.size
+        && !ex.is_int(x.size, 1)
+    {
+        return Digits::Same(SmallVec::from_slice(&[(x.sym, y.sym)]));
+    }
     match (radix(ex, a.0, a.1), radix(ex, b.0, b.1)) {
         (Some(x), Some(y)) => compare(ex, &x, &y),
         _ => Digits::Different,

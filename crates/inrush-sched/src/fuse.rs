@@ -382,7 +382,7 @@ impl Fuser<'_> {
             let (a, b) = (&self.body(e.a).axes, &self.body(e.b).axes);
             let (node, split) = match corresponding(self.ex(), (e.at_a[d], a), (e.at_b[d], b)) {
                 Digits::Same(pairs) => {
-                    out.pairs.extend(pairs);
+                    out.pairs.extend_from_slice(&pairs);
                     d += 1;
                     continue;
                 }
