@@ -247,6 +247,13 @@ def modes_are_active() -> bool:
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
 
 
+def python_dispatcher() -> Any:
+    """Operators that are written in Python go before those of C++, as AOTAutograd has it."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
 def module_of(graph: Any) -> Any:
     """A module around a graph, which becomes Python code only if somebody calls it."""
     from torch.fx._lazy_graph_module import _LazyGraphModule

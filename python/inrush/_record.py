@@ -4,11 +4,13 @@ are written down.
 AOTAutograd runs a graph twice, through tensors that make it functional: once to learn what is mutated and what aliases what,
 once to write it down. Where no input is mutated and no result shares memory with anything, unless it is an input itself, all
 that comes of it is the list of operators, and one plain run gives the same list in a quarter of the time. Everything else
-raises :class:`Involved` and goes through AOTAutograd: gradients, symbolic sizes, subclasses, operators with effects or of higher order.
+raises :class:`Involved` and goes through AOTAutograd: gradients, sizes that depend on data, subclasses, operators with effects or
+of higher order. Integers that follow from sizes stand in the list as they are: their expressions say all that the compiler asks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import Any
 
@@ -39,9 +41,9 @@ def eligible(gm: Any) -> str | None:
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             value = node.meta.get("example_value")
-            if not _is_plain(value):
+            if not (_is_plain(value) or _is_size(value)):
                 return f"input `{node.target}`"
-            if grad and value.requires_grad:
+            if grad and isinstance(value, torch.Tensor) and value.requires_grad:
                 return "gradients"
         elif node.op in ("call_function", "call_method"):
             target = node.target
@@ -65,15 +67,17 @@ def record(gm: Any) -> Any:
     values: dict[Any, Any] = {}
     for k, node in enumerate(inputs):
         values[node] = value = node.meta["example_value"]
-        recorder.hold(value, graph.placeholder(f"arg{k}_1"))
+        recorder.given_value(value, graph.placeholder(f"arg{k}_1"))
     recorder.inputs = frozenset(recorder.tensors_of)
     recorder.given = frozenset(recorder.nodes)
-    fake = next((v.fake_mode for v in values.values()), None)
+    fake = next((v.fake_mode for v in values.values() if isinstance(v, torch.Tensor)), None)
     if fake is None:
         raise Involved("no inputs")
     read = values.__getitem__
     results: Any = ()
-    with fake, recorder:
+    # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
+    symbolic = any(_is_size(v) for v in values.values()) or any(map(_is_symbolic, values.values()))
+    with _compat.python_dispatcher() if symbolic else contextlib.nullcontext(), fake, recorder:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 continue
@@ -92,23 +96,32 @@ def record(gm: Any) -> Any:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """A strided tensor of the CPU with known sizes."""
+    """A strided tensor of the CPU with sizes that are known or follow from inputs."""
     return (
         tensor.__class__ is FakeTensor
         # The property `device` takes a round through the dispatcher.
         and tensor.fake_device.type == "cpu"
         and tensor.layout == torch.strided
-        and all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+        and all(type(n) is int or _is_size(n) for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
         and tensor.pytype in (None, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
 
 
+def _is_size(value: Any) -> bool:
+    """An integer that follows from the sizes of inputs and from integer inputs; one that data decides has no value to go by."""
+    return isinstance(value, torch.SymInt) and value.node.has_hint()
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(type(n) is not int for n in (*value.shape, *value.stride(), value.storage_offset()))
+
+
 def _is_known(value: Any) -> bool:
-    """Whether all that a node of a captured graph gives is plain tensors and constants."""
+    """Whether all that a node of a captured graph gives is plain tensors, sizes and constants."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_known, value))
-    return value is None or isinstance(value, (bool, int, float, str)) or _is_plain(value)
+    return value is None or isinstance(value, (bool, int, float, str)) or _is_plain(value) or _is_size(value)
 
 
 class Recorder(TorchDispatchMode):
@@ -126,6 +139,13 @@ class Recorder(TorchDispatchMode):
         self.inputs: frozenset[int] = frozenset()
         self.given: frozenset[int] = frozenset()
         self.stack_trace: str | None = None
+
+    def given_value(self, value: Any, node: Any) -> None:
+        """Has ``node`` stand for an input."""
+        if isinstance(value, torch.Tensor):
+            self.hold(value, node)
+        else:
+            node.meta["val"] = value
 
     def hold(self, tensor: torch.Tensor, node: Any) -> None:
         """Has ``node`` stand for a tensor: a node of FX, or one of an operator with a list of results and a place there."""
@@ -201,6 +221,8 @@ class Recorder(TorchDispatchMode):
             return self.node_of(value)
         if value.__class__ in (tuple, list):
             return [self.read(v) for v in value]
+        if isinstance(value, torch.SymInt) and _is_size(value):
+            return value
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, torch.ScriptObject)):
             raise Involved(f"an argument of type {type(value).__name__}")
         return value

@@ -153,11 +153,58 @@ def test_left_to_autograd(f):
         assert got[0] is got[1]
 
 
-def test_gradients_symbols_and_modes_are_left_to_autograd(reasons):
+def attention_of_any_length(x):
+    q = x.view(-1, 2, 4).transpose(0, 1)[None]
+    return F.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True)
+
+
+def sized(x):
+    """Sizes as arguments, in views and in place."""
+    b, c = x.shape
+    n = b + 2
+    y = F.hardswish(x).reshape(b * c)[: b * c - 1]
+    z = torch.zeros(b + 1, c) + n
+    z.mul_(c).clamp_(max=b)
+    return y, z, x.t() * n, torch.cat([x, x[1:]]).view(-1, c, 1), x.repeat_interleave(2, 0), F.pad(x, (1, b))
+
+
+@pytest.mark.parametrize("f", [in_place, attention_of_any_length, mixed, sized])
+def test_recorded_with_symbols(f, reasons):
+    """One graph serves all sizes, past AOTAutograd."""
+    torch._dynamo.reset()
+    shaped = torch.compile(f, backend="inrush", options={"strict": True})
+    begun = inrush.last_compile()
+    reports = []
+    for rows in (6, 4, 9, 13):
+        x = torch.randn(rows, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        with torch.no_grad():
+            got, want = shaped(x), f(x)
+        pairs = list(zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), strict=True))
+        # The last of these is drawn by chance.
+        for g, w in pairs[: -1 if f is mixed else None]:
+            torch.testing.assert_close(g, w, rtol=2e-5, atol=2e-5)
+            assert g.stride() == w.stride()
+        reports.append(inrush.last_compile())
+    assert reasons() == [] and reports[0] is not begun
+    assert all(r is reports[0] for r in reports) and reports[0].direct
+
+
+def test_a_size_that_is_asked_for_becomes_a_guard(reasons):
+    f = torch.compile(lambda x: x * 2 if x.shape[0] > 5 else x - 1, backend="inrush", dynamic=True, options={"strict": True})
+    with torch.no_grad():
+        for rows in (3, 8, 4, 11):
+            x = torch.randn(rows, 2)
+            torch.testing.assert_close(f(x), x * 2 if rows > 5 else x - 1)
+    assert reasons() == []
+
+
+def test_gradients_sizes_of_data_and_modes_are_left_to_autograd(reasons):
     f = torch.compile(lambda x: x * 2 + 1, backend="inrush")
     f(torch.ones(3, requires_grad=True)).sum().backward()
     with torch.no_grad():
-        torch.compile(lambda x: x * 3, backend="inrush", dynamic=True)(torch.ones(3, 4))
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            torch.compile(lambda x: x.nonzero() * 3, backend="inrush")(torch.ones(3, 4))
         with torch.autocast("cpu", torch.bfloat16):
             torch.compile(lambda x: x @ x, backend="inrush")(torch.ones(3, 3))
     assert len(reasons()) == 3
@@ -185,7 +232,8 @@ def test_gradient_mode_within_a_graph(reasons):
     assert len(reasons()) == 1
 
 
-def test_what_is_recorded_is_what_autograd_captures(monkeypatch):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_recorded_is_what_autograd_captures(monkeypatch, dynamic):
     """Kernels and results are the same either way."""
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
@@ -194,7 +242,7 @@ def test_what_is_recorded_is_what_autograd_captures(monkeypatch):
         monkeypatch.setattr(_record, "eligible", eligible)
         torch._dynamo.reset()
         with torch.no_grad():
-            out = torch.compile(model, backend="inrush", options={"cache": False})(x)
+            out = torch.compile(model, backend="inrush", dynamic=dynamic, options={"cache": False})(x)
         found.append((out, sorted(k for g in inrush.last_compile().graphs for k in g.kernels)))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
     assert found[0][1] == found[1][1]
