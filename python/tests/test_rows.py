@@ -356,3 +356,31 @@ def test_logarithms_of_running_sums():
         compare(lambda x: x.logcumsumexp(-1), x)
         compare(lambda x: x.logcumsumexp(0), x[:3].clamp(-100))
     compare(lambda x: x.logcumsumexp(1), (20 * torch.randn(3, 257)).requires_grad_(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_grouped_heads(causal):
+    """The CPU's kernel is given two heads of keys for eight of queries, and so is its gradient."""
+    attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    compare(attend, leaf(2, 8, 9, 16), leaf(2, 2, 9, 16), leaf(2, 2, 9, 16), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+@pytest.mark.parametrize("ends", [(0, 6, 7, 2.0), (-3.7, 2.2, 9, 5.0), (4.3, 0.2, 11, 2.5), (2.6, 0, 1, 3.0), (0, 2, 3, 10.0)])
+def test_powers_that_are_integers(dtype, ends):
+    start, end, steps, base = ends
+    compare(lambda: torch.logspace(start, end, steps, base=base, dtype=dtype))
+    compare(lambda a: torch.logspace(a, end, steps, base=base, dtype=dtype), torch.tensor(start))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16])
+def test_masked_sums_by_index(dtype):
+    mask, at = torch.tensor([[True], [False], [True]]), torch.tensor([1, 9, 1])
+    put = lambda x, values: torch.ops.aten._unsafe_masked_index_put_accumulate(x, mask, [at], values)
+    compare(put, torch.ones(6, 5).to(dtype), torch.full((3, 5), 3).to(dtype))
+
+
+def test_unpooling_of_views():
+    x, places = F.max_pool2d(torch.randn(2, 4, 8, 8), 2, return_indices=True)
+    compare(lambda x, places: F.max_unpool2d(x, places, 2), x[:, ::2], places[:, ::2])
+    compare(lambda x, places: F.max_unpool2d(x, places, 2), x.transpose(2, 3), places.transpose(2, 3))

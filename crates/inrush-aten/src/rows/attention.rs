@@ -40,6 +40,24 @@ fn repeat_heads(b: B, x: ValueId, queries: ValueId) -> Result<ValueId> {
     b.call("aten.view.default", &[x.into(), joined.into()])
 }
 
+/// The gradient of what [`repeat_heads`] was given: that of a repeated head is the sum over its copies.
+fn sum_heads(b: B, grad: ValueId, of: ValueId) -> Result<ValueId> {
+    let (sizes, want) = (b.sizes(grad)?, b.sizes(of)?);
+    let h = want.len() - 3;
+    if sizes[h] == want[h] {
+        return Ok(grad);
+    }
+    let times = b
+        .exprs
+        .divide_exact(sizes[h], want[h])
+        .ok_or_else(|| Error::input("key heads do not divide query heads"))?;
+    let mut apart = sizes;
+    apart[h] = want[h];
+    apart.insert(h + 1, times);
+    let grad = b.call("aten.view.default", &[grad.into(), apart.into()])?;
+    b.sum(grad, &[h as i64 + 1], false)
+}
+
 /// `column <= row` over the last two dimensions of `scores`.
 fn causal_mask(b: B, scores: ValueId) -> Result<ValueId> {
     let sizes = b.sizes(scores)?;
@@ -100,7 +118,11 @@ fn attention(b: B, args: &Args) -> Result<Attention> {
     let value = args.value("value")?;
     no_dropout(args)?;
     let dtype = b.dtype(query)?;
-    let grouped = args.op.schema().position("enable_gqa").is_some() && args.bool("enable_gqa")?;
+    // Kernels for one device that PyTorch chooses are given grouped heads as they are.
+    let grouped = match args.op.schema().position("enable_gqa") {
+        Some(_) => args.bool("enable_gqa")?,
+        None => true,
+    };
     let (key, value) = match grouped {
         true => (repeat_heads(b, key, query)?, repeat_heads(b, value, query)?),
         false => (key, value),
@@ -168,15 +190,12 @@ fn flash_for_cpu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> 
     no_dropout(args)?;
     let (query, key) = (args.value("query")?, args.value("key")?);
     let t = b.tensor(query)?;
-    let (&[.., h, _, features], &[.., kh, _, _]) = (t.sizes.as_slice(), b.sizes(key)?.as_slice())
-    else {
+    let value = args.value("value")?;
+    let &[.., features] = t.sizes.as_slice() else {
         return Err(Error::input("queries and keys must have four dimensions"));
     };
-    if h != kh {
-        return Err(Error::unsupported("gradients of grouped queries"));
-    }
-    let (q, k) = (b.widen(query)?, b.widen(key)?);
-    let v = b.widen(args.value("value")?)?;
+    let (k, v) = (repeat_heads(b, key, query)?, repeat_heads(b, value, query)?);
+    let (q, k, v) = (b.widen(query)?, b.widen(k)?, b.widen(v)?);
     let grad = b.widen(args.value("grad_out")?)?;
     let out = b.widen(args.value("out")?)?;
     let lse = b.widen(args.value("logsumexp")?)?;
@@ -205,6 +224,7 @@ fn flash_for_cpu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> 
     let dq = times(b, ds, k)?;
     let dst = turn(b, ds)?;
     let dk = times(b, dst, q)?;
+    let (dk, dv) = (sum_heads(b, dk, key)?, sum_heads(b, dv, value)?);
     let mut outs = Vec::new();
     for x in [dq, dk, dv] {
         outs.push(b.cast(x, t.dtype)?);
@@ -218,7 +238,7 @@ pub const ROWS: &[Row] = &[
         schema: "(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
         meta: Meta::Route,
         route: Route::Decompose(flash_for_cpu_backward),
-        example: "(f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1,4], f32[1,2,1], 0.0, false, scale=0.7)",
+        example: "(f32[1,2,1,4], f32[1,2,1,4], f32[1,1,1,4], f32[1,1,1,4], f32[1,2,1,4], f32[1,2,1], 0.0, false, scale=0.7)",
     },
     Row {
         name: "aten.scaled_dot_product_attention.default",
@@ -232,6 +252,6 @@ pub const ROWS: &[Row] = &[
         schema: "(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)",
         meta: Meta::Route,
         route: Route::Decompose(flash_for_cpu),
-        example: "(f32[2,2,5,8], f32[2,2,5,8], f32[2,2,5,8], 0.0, true)",
+        example: "(f32[2,4,5,8], f32[2,2,5,8], f32[2,2,5,8], 0.0, true)",
     },
 ];

@@ -228,17 +228,32 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 /// `start + i * step` counted from the nearer end, for ends that only a call knows.
 fn linspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = args.dtype("dtype")?.unwrap_or(DType::F32);
-    let steps = args.const_int("steps")?;
     // Integers lie between whole ends.
-    let whole = !dtype.is_float();
-    let wide = if whole { DType::F64 } else { dtype.compute() };
-    let end = |b: &mut Builder, name: &str| match args.arg(name)? {
-        Arg::Value(v) if b.tensor(*v).is_ok() => {
-            let v = if whole { b.cast(*v, dtype)? } else { *v };
+    let whole = (!dtype.is_float()).then_some(dtype);
+    let wide = match whole {
+        Some(_) => DType::F64,
+        None => dtype.compute(),
+    };
+    let v = spaced(b, args, whole, wide)?;
+    Ok(vec![b.cast(v, dtype)?])
+}
+
+/// `steps` numbers from `start` to `end` in `wide`; ends are converted to the integers `whole` first.
+fn spaced(b: &mut Builder, args: &Args, whole: Option<DType>, wide: DType) -> Result<ValueId> {
+    let steps = args.const_int("steps")?;
+    let end = |b: &mut Builder, name: &str| match (args.arg(name)?, whole) {
+        (Arg::Value(v), _) if b.tensor(*v).is_ok() => {
+            let v = match whole {
+                Some(dtype) => b.cast(*v, dtype)?,
+                None => *v,
+            };
             b.cast(v, wide)
         }
-        _ if whole => b.full(&[], args.float(name)?.trunc(), wide),
-        _ => b.full(&[], args.float(name)?, wide),
+        (_, Some(DType::U8)) if args.float(name)? < 0.0 => {
+            Err(args.unsupported(name, "negative, of unsigned numbers"))
+        }
+        (_, Some(_)) => b.full(&[], args.float(name)?.trunc(), wide),
+        (_, None) => b.full(&[], args.float(name)?, wide),
     };
     let (first, last) = (end(b, "start")?, end(b, "end")?);
     let here = b.call("aten.arange.default", &[b.int(steps), wide.into()])?;
@@ -257,25 +272,27 @@ fn linspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     )?;
     let down = b.mul(back, step)?;
     let down = b.sub(last, down)?;
-    let v = b.select(half, up, down)?;
-    Ok(vec![b.cast(v, dtype)?])
+    b.select(half, up, down)
 }
 
 /// Powers of `base` with exponents as evenly spaced as `linspace` has them.
 fn logspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = args.dtype("dtype")?.unwrap_or(DType::F32);
-    if !dtype.is_float() {
-        return Err(args.unsupported("dtype", "integers"));
-    }
-    let mut call: Vec<Arg> = Vec::new();
-    for name in ["start", "end", "steps"] {
-        call.push(args.arg(name)?.clone());
-    }
-    call.push(DType::F64.into());
-    let op = args.op.row.name.replacen("logspace", "linspace", 1);
-    let exponents = b.call(&op, &call)?;
     let base = Arg::Float(args.float("base")?);
-    let v = b.call("aten.pow.Scalar", &[base, exponents.into()])?;
+    // Integers are powers between whole exponents, but for a single one.
+    let integers = !dtype.is_float();
+    let whole = (integers && args.const_int("steps")? != 1).then_some(dtype);
+    let exponents = spaced(b, args, whole, DType::F64)?;
+    let mut v = b.call("aten.pow.Scalar", &[base, exponents.into()])?;
+    if integers {
+        // A power that is an integer has to come out as one before the rest is cut off: vector functions are a few digits off.
+        let near = b.unary("aten.round.default", v)?;
+        let off = b.sub(v, near)?;
+        let off = b.unary("aten.abs.default", off)?;
+        let least = b.by("aten.mul.Scalar", near, 1e-15)?;
+        let close = b.call("aten.le.Tensor", &[off.into(), least.into()])?;
+        v = b.select(close, near, v)?;
+    }
     Ok(vec![b.cast(v, dtype)?])
 }
 
