@@ -43,6 +43,7 @@ EAGER = {
     "pointwise": lambda a, b: torch.sigmoid(a * b) + a,
     "softmax": lambda x: torch.softmax(x, -1),
     "layernorm_gelu": lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)),
+    "layernorm": lambda x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b),
     "rmsnorm_silu": lambda x, w, g: rms_norm(x, w) * torch.nn.functional.silu(g),
     "transpose": lambda x: x.t().contiguous(),
     "rowvar": lambda x: x.var(1),

@@ -22,6 +22,9 @@ from inrush import _compat, _gpu
 
 aten = torch.ops.aten
 
+# Whose schemas do not say that training changes the running statistics; the sixth argument of each is `training`.
+_BATCH_NORMS = (aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
+
 # Methods and functions of a captured graph that change more than data.
 _STATE = ("requires_grad_", "_set_grad_enabled", "_enter_", "_exit_", "_saved_tensors", "_functorch", "inference_mode", "set_")
 
@@ -34,9 +37,6 @@ def eligible(gm: Any) -> str | None:
     """Why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
     if torch.is_inference_mode_enabled() or _compat.autocast_enabled() or _compat.modes_are_active():
         return "a mode of the thread"
-    if "interpret" in _gpu.settings():
-        # Stands for a GPU, whose graphs AOTAutograd captures.
-        return "the interpreter of kernels for GPUs"
     grad = torch.is_grad_enabled()
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -77,6 +77,9 @@ def record(gm: Any) -> Any:
     results: Any = ()
     # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
     symbolic = any(_is_size(v) for v in values.values()) or any(map(_is_symbolic, values.values()))
+    on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
+    if symbolic and (on_gpu or "interpret" in _gpu.settings()):
+        raise Involved("sizes that are not known on a GPU")
     with _compat.python_dispatcher() if symbolic else contextlib.nullcontext(), fake, recorder:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
@@ -92,15 +95,18 @@ def record(gm: Any) -> Any:
             else:
                 values[node] = node.target(*args, **kwargs)
     graph.output(recorder.results(results))
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not node.is_impure():
+            graph.erase_node(node)
     return _compat.module_of(graph)
 
 
 def _is_plain(tensor: Any) -> bool:
-    """A strided tensor of the CPU with sizes that are known or follow from inputs."""
+    """A strided tensor of the CPU or of an NVIDIA GPU with sizes that are known or follow from inputs."""
     return (
         tensor.__class__ is FakeTensor
         # The property `device` takes a round through the dispatcher.
-        and tensor.fake_device.type == "cpu"
+        and tensor.fake_device.type in ("cpu", "cuda")
         and tensor.layout == torch.strided
         and all(type(n) is int or _is_size(n) for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
         and tensor.pytype in (None, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -164,9 +170,12 @@ class Recorder(TorchDispatchMode):
             raise Involved(f"operator `{func}`")
         if func._schema.is_mutable:
             return self.in_place(func, args, kwargs)
-        if func is aten.native_batch_norm.default:
+        rest: tuple[Any, ...] = ()
+        if func in _BATCH_NORMS:
             if args[5]:
                 raise Involved("statistics of batches, which the operator's schema hides")
+            # cuDNN gives what its backward pass wants as well, which nothing reads here.
+            rest = (args[0].new_empty(0, dtype=torch.uint8),) if func is aten.cudnn_batch_norm.default else ()
             func, args = aten._native_batch_norm_legit_no_training.default, (*args[:5], *args[6:])
         out = func(*args, **kwargs)
         if out.__class__ is FakeTensor:
@@ -176,7 +185,7 @@ class Recorder(TorchDispatchMode):
             self.several(func, args, kwargs, out)
         else:
             raise Involved(f"the result of `{func}`")
-        return out
+        return (*out, *rest) if rest else out
 
     def add(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = tuple([self.read(a) for a in args])
@@ -192,7 +201,8 @@ class Recorder(TorchDispatchMode):
         for k, value in enumerate(out):
             if value.__class__ is FakeTensor and id(value) not in self.nodes:
                 self.hold(value, (node, k))
-            elif value is not None:
+            # Attention on a GPU gives lengths as well, which are constants here.
+            elif value is not None and type(value) not in (bool, int, float):
                 raise Involved(f"a result of `{func}`")
 
     def in_place(self, func: Any, args: Any, kwargs: Any) -> Any:

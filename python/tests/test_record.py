@@ -246,3 +246,33 @@ def test_what_is_recorded_is_what_autograd_captures(monkeypatch, dynamic):
         found.append((out, sorted(k for g in inrush.last_compile().graphs for k in g.kernels)))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
     assert found[0][1] == found[1][1]
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="PyTorch without CUDA has no tensors for a GPU, fake ones neither")
+def test_graphs_of_a_gpu_are_recorded():
+    """As AOTAutograd captures them: batch normalisation under its own name, nothing that nobody reads."""
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+
+        def node(function, *args):
+            made = graph.call_function(function, args)
+            made.meta["example_value"] = function(*[a.meta["example_value"] if isinstance(a, torch.fx.Node) else a for a in args])
+            return made
+
+        def given(*shape):
+            made = graph.placeholder(f"x{len(graph.nodes)}")
+            made.meta["example_value"] = torch.empty(shape, device="cuda")
+            return made
+
+        picture, of_channels = given(2, 3, 8, 8), [given(3) for _ in range(4)]
+        rows = given(1, 2, 64, 64)
+        normal = node(F.batch_norm, picture, *of_channels, False)
+        node(torch.softmax, picture, -1)
+        attention = node(F.scaled_dot_product_attention, rows, rows, rows)
+        graph.output((node(torch.relu, normal), attention))
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+        assert _record.eligible(gm) is None
+        found = [n.target for n in _record.record(gm).graph.nodes if n.op == "call_function"]
+    assert aten._native_batch_norm_legit_no_training.default in found and aten.cudnn_batch_norm.default not in found
+    assert aten.relu.default in found and aten._softmax.default not in found
+    assert any("_scaled_dot_product" in str(f) for f in found)

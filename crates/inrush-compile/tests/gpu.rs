@@ -208,3 +208,101 @@ fn walks_whose_order_matters_go_forward() {
         "{text}"
     );
 }
+
+/// The text of the kernel that normalises rows of `sizes` with weights.
+fn of_norm(dtype: &str, rows: i64, length: i64) -> String {
+    let row = format!("{dtype}[{rows}, {length}]");
+    let weight = format!("{dtype}[{length}]");
+    let c = compiled(
+        &format!(
+            "graph t\n%0 x: {row} = input 0\n%1 w: {weight} = input 1\n%2 b: {weight} = input 2\n\
+             %3 y: {row} = aten.layer_norm.default(%0, [{length}], %1, %2, 1e-5, true)\noutput 0: %3\n"
+        ),
+        &mut (),
+    );
+    let c = c.expect("compiles");
+    assert_eq!(launches(&c).len(), 1, "{row}");
+    c.kernels[0].text.clone()
+}
+
+#[test]
+fn rows_that_begin_anywhere_move_as_their_narrowest_access() {
+    // What lies beside an element belongs to the next thread, although vectors of weights could be read.
+    for (rows, length) in [(400, 50257), (16383, 4095)] {
+        let text = of_norm("bf16", rows, length);
+        assert!(text.contains("tl.max_contiguous("), "{text}");
+    }
+    assert!(of_norm("bf16", 400, 50260).contains("tl.arange(0, RBLOCK), 4)"));
+    assert!(!of_norm("bf16", 400, 50264).contains("max_contiguous"));
+    assert!(!of_norm("f32", 16384, 4096).contains("max_contiguous"));
+    // Nothing else in the kernel is wider.
+    let softmax = of_rows("%1 y: f32[400, 50257] = aten.softmax.int(%0, -1, none)\noutput 0: %1\n");
+    assert!(!softmax.contains("max_contiguous"), "{softmax}");
+}
+
+#[test]
+fn only_the_last_step_along_such_a_row_has_a_mask() {
+    let text = of_norm("bf16", 400, 50257);
+    let lines: Vec<&str> = text.lines().collect();
+    let walks = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, l)| l.trim_start().starts_with("for "));
+    let mut seen = 0;
+    for (at, _) in walks {
+        let body = lines[at + 1..]
+            .iter()
+            .take_while(|l| l.starts_with("        "));
+        assert!(body.clone().all(|l| !l.contains("rmask")), "{text}");
+        assert!(body.clone().any(|l| l.contains("tl.load")), "{text}");
+        seen += 1;
+    }
+    assert_eq!(seen, 2, "{text}");
+    assert_eq!(text.matches("rmask = r < 50257").count(), 2, "{text}");
+    // Rows of vectors keep the mask of all steps.
+    let text = of_norm("bf16", 400, 50264);
+    assert!(text.contains("in range(0, 50264, RBLOCK):"), "{text}");
+}
+
+#[test]
+fn what_is_read_behind_a_store_is_not_written_over() {
+    // The kernel that takes the hypotenuse stores what it looked up before it reads the sums, which nothing reads any more.
+    let text = "graph t
+%0 x: f32[3, 3] = input 0
+%1 var: f32[3] = aten.var.correction(%0, [-1], 0, false)
+%2 roll: f32[3] = aten.roll.default(%1, [-1], [-1])
+%3 relu: f32[3] = aten.relu.default(%2)
+%4 arange: i64[3] = aten.arange.default(3, none, none, none, false)
+%5 flip: i64[3] = aten.flip.default(%4, [0])
+%6 index: f32[3] = aten.index.Tensor(%2, [%5])
+%7 zeros: i64[3] = aten.zeros.default([3], dtype.i64, none, none, false)
+%8 sums: f32[3] = aten.index_add.default(%3, 0, %7, %3, 1)
+%9 hypot: f32[3] = aten.hypot.default(%8, %6)
+%10 first: f32[1] = aten.slice.Tensor(%6, -1, 0, 1, 1)
+%11 last: f32[1] = aten.slice.Tensor(%9, 0, 2, 3, 1)
+%12 copy: f32[1] = aten.copy.default(%10, %11, false)
+%13 scatter: f32[3] = aten.slice_scatter.default(%6, %12, -1, 0, 1, 1)
+%14 loss: f32[3] = aten.smooth_l1_loss.default(%13, %3, 0, 1.0)
+%15 sum: f32[] = aten.sum.default(%14, none)
+output 0: %15
+";
+    let c = compiled(text, &mut ()).expect("compiles");
+    let kernel = (c.kernels.iter()).find(|k| k.text.contains("libdevice.hypot"));
+    let text = &kernel.expect("a hypotenuse").text;
+    // Programs wait where what they read may be what they wrote.
+    assert_eq!(text.matches("tl.store").count(), 2, "{text}");
+    assert!(!text.contains("debug_barrier"), "{text}");
+}
+
+#[test]
+fn quotients_of_rows_are_rounded_as_eager_rounds_them() {
+    let text = of_norm("f32", 16383, 4095);
+    assert!(text.contains("tl.math.div_rn("), "{text}");
+    let c = compiled(
+        "graph t\n%0 x: f32[400, 512] = input 0\n%1 y: f32[400, 512] = aten.div.Tensor(%0, %0)\n\
+         %2 s: f32[400] = aten.sum.dim_IntList(%1, [1], false, none)\noutput 0: %2\n",
+        &mut (),
+    );
+    let text = &c.expect("compiles").kernels[0].text;
+    assert!(!text.contains("div_rn"), "{text}");
+}

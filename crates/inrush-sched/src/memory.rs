@@ -225,8 +225,10 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
     let Some(first) = (0..bodies.len()).find(|k| writes(*k)) else {
         return false;
     };
-    // One plain store, whose place the loads must share.
+    // One plain store, whose place the loads must share, and which they must come before.
     let mut store = None;
+    let stores = |s: &Stmt| matches!(s, Stmt::Store { buf, .. } if *buf == new);
+    let stored = bodies[first].stmts.iter().position(stores);
     for s in bodies.iter().flat_map(|b| &b.stmts) {
         match s {
             Stmt::Store {
@@ -245,7 +247,7 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
     let Some(store) = store else { return false };
     let lane_loop = bodies[first].is_reduction();
     for (k, body) in bodies.iter().enumerate() {
-        for s in &body.stmts {
+        for (at, s) in body.stmts.iter().enumerate() {
             let Stmt::Load { buf, coords, .. } = s else {
                 continue;
             };
@@ -255,7 +257,9 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
             let ok = match k.cmp(&first) {
                 // A reduction reads ahead of a store that follows it.
                 std::cmp::Ordering::Equal => {
-                    !lane_loop && position(&loops.exprs, &loops.buffers, old, coords) == Some(store)
+                    let before = stored.is_some_and(|s| at < s);
+                    let place = || position(&loops.exprs, &loops.buffers, old, coords);
+                    !lane_loop && before && place() == Some(store)
                 }
                 std::cmp::Ordering::Less => {
                     group.is_some_and(|g| same_point(loops, g, old, coords, new, bodies))

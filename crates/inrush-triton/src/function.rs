@@ -2,12 +2,12 @@
 
 use crate::Argument;
 use crate::fused::Fused;
-use crate::{helpers, ops, types};
+use crate::{helpers, narrow, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::block::{Block, BlockItem, Dim, DimRole, Walk};
 use inrush_kernel::{AccId, BufRole, Check, Def, KBufId, ValId};
-use inrush_loops::{Loops, Origin};
+use inrush_loops::{Loops, Origin, ScalarOp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Stands for the function's name until its digest is known.
@@ -47,6 +47,8 @@ pub(crate) struct Emitter<'a> {
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
+    /// Neighbours of a row that a thread has, where Triton would give it more than move at once.
+    pub narrow: Option<i64>,
     pub role: Role,
     /// Descriptors of tensors that the function has made or was given, in order.
     pub descriptors: Vec<crate::strided::Strided>,
@@ -94,6 +96,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         first_rows: FxHashSet::default(),
         in_loop: false,
         unmasked: false,
+        narrow: None,
         role,
         descriptors: Vec::new(),
         fused: Fused::find(block),
@@ -129,6 +132,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     }
     e.count_loads(&block.items);
     e.find_first_rows();
+    e.narrow = narrow::neighbours(&e);
     e.header()?;
     e.describe(&block.items)?;
     if let Some(p) = &block.product {
@@ -364,7 +368,8 @@ impl Emitter<'_> {
             self.names.insert(d.sym, "r".into());
             if d.role == DimRole::Whole {
                 let along = self.along(i);
-                let range = self.widened(format!("tl.arange(0, RBLOCK){along}"));
+                let range = self.neighbours("tl.arange(0, RBLOCK)".into());
+                let range = self.widened(format!("{range}{along}"));
                 self.line(format!("r = {range}"));
                 self.mask_line(i, &d)?;
             }
@@ -529,6 +534,11 @@ impl Emitter<'_> {
         grid && self.block.shapes[v.index()] & (1 << at) != 0
     }
 
+    /// One number for each row of a kernel that reduces rows.
+    fn is_of_row(&self, v: ValId) -> bool {
+        (self.block.reduced()).is_some_and(|at| self.block.shapes[v.index()] & (1 << at) == 0)
+    }
+
     fn items(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
@@ -558,32 +568,85 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The loop over the streamed axis.
+    /// Positions along a row, of which a thread has no more side by side than it can move at once.
+    fn neighbours(&self, positions: String) -> String {
+        match self.narrow {
+            Some(n) => format!("tl.max_contiguous({positions}, {n})"),
+            None => positions,
+        }
+    }
+
+    /// The loop over the streamed axis. Where elements move one at a time, steps that lie inside need no mask, and the last one
+    /// stands apart.
     fn walk(&mut self, walk: &Walk) -> Result<()> {
         let at = (self.block.reduced())
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
         let d = self.block.dims[at];
         let extent = self.offset(d.extent)?;
+        let apart = self.narrow.is_some()
+            && !d.exact
+            && self.block.stages == 1
+            && self.descriptors.is_empty()
+            && (self.exprs.as_int(d.extent)).is_some_and(|n| n > d.block)
+            && walk.body.len() <= TWICE
+            && !walk.body.iter().any(|i| self.checks(i));
+        let inside = match apart {
+            true => format!("{extent} // RBLOCK * RBLOCK"),
+            false => extent.clone(),
+        };
+        let loads = self.loads_left.clone();
+        if apart && walk.back {
+            self.last_step(walk, &inside)?;
+            self.loads_left.clone_from(&loads);
+        }
         let step = if walk.back { "rback" } else { "roffset" };
         self.line(match self.block.stages {
-            1 => format!("for {step} in range(0, {extent}, RBLOCK):"),
+            1 => format!("for {step} in range(0, {inside}, RBLOCK):"),
             // Said of the loop, it holds for all loads, not only for those of products.
-            n => format!("for {step} in tl.range(0, {extent}, RBLOCK, num_stages={n}):"),
+            n => format!("for {step} in tl.range(0, {inside}, RBLOCK, num_stages={n}):"),
         });
         self.indent += 1;
-        if walk.back {
-            self.line(format!(
+        match (walk.back, apart) {
+            (false, _) => {}
+            (true, true) => self.line(format!("roffset = {inside} - RBLOCK - rback")),
+            (true, false) => self.line(format!(
                 "roffset = ({extent} - 1) // RBLOCK * RBLOCK - rback"
-            ));
+            )),
         }
+        self.unmasked = apart;
+        self.step(walk)?;
+        self.unmasked = false;
+        self.indent -= 1;
+        if apart && !walk.back {
+            self.loads_left = loads;
+            self.last_step(walk, &inside)?;
+        }
+        Ok(())
+    }
+
+    /// The step of a walk that reaches beyond the end.
+    fn last_step(&mut self, walk: &Walk, inside: &str) -> Result<()> {
+        self.line(format!("roffset = {inside}"));
+        self.step(walk)
+    }
+
+    fn step(&mut self, walk: &Walk) -> Result<()> {
+        let at = (self.block.reduced())
+            .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
+        let d = self.block.dims[at];
         let along = self.along(at);
-        let range = self.widened(format!("(roffset + tl.arange(0, RBLOCK){along})"));
+        let positions = self.neighbours("roffset + tl.arange(0, RBLOCK)".into());
+        let range = self.widened(match self.narrow {
+            Some(_) => format!("{positions}{along}"),
+            None => format!("({positions}{along})"),
+        });
         self.line(format!("r = {range}"));
-        self.mask_line(at, &d)?;
+        if !self.unmasked {
+            self.mask_line(at, &d)?;
+        }
         self.in_loop = true;
         self.items(&walk.body)?;
         self.in_loop = false;
-        self.indent -= 1;
         Ok(())
     }
 
@@ -649,7 +712,7 @@ impl Emitter<'_> {
             }
             Def::Op { op, args } => {
                 let d = match op {
-                    inrush_loops::ScalarOp::Where => value.dtype,
+                    ScalarOp::Where => value.dtype,
                     _ => self.dtype(args[0]),
                 };
                 let constant: Vec<bool> =
@@ -668,7 +731,11 @@ impl Emitter<'_> {
                         _ => self.text(*a)?,
                     });
                 }
-                ops::spell(*op, &texts, d)?
+                match *op == ScalarOp::Div && d == DType::F32 && self.is_of_row(v) {
+                    // A quotient within two units in the last place would make means of equal elements another number.
+                    true => format!("tl.math.div_rn({})", texts.join(", ")),
+                    false => ops::spell(*op, &texts, d)?,
+                }
             }
             Def::Cast { arg, to } => ops::cast(&self.text(*arg)?, self.dtype(*arg), *to)?,
             Def::Bitcast { arg, from, to } => {

@@ -10,6 +10,7 @@ mod function;
 mod fused;
 mod helpers;
 mod memory;
+mod narrow;
 mod ops;
 mod product;
 mod reduce;

@@ -78,6 +78,11 @@ impl Emitter<'_> {
         let reduced = self.block.reduced()?;
         let left = self.loads_left.get_mut(&v)?;
         *left -= 1;
+        // Said of every element, it takes more instructions than it saves time.
+        let whole = self.block.dims[reduced].role == DimRole::Whole;
+        if whole && self.narrow.is_some() {
+            return None;
+        }
         if *left > 0 {
             return Some("evict_last");
         }

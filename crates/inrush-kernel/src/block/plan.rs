@@ -1,7 +1,7 @@
 //! From a group to a block program: axes, sizes of the tile, warps.
 //!
 //! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
-//! several short ones to a warp; column sums in tiles of 16 x 64.
+//! several short ones to a warp; column sums in tiles of 16 x 64; norms of odd rows with a warp for 128 elements.
 
 use super::axes::{self, Strides};
 use super::exponentials;
@@ -39,6 +39,8 @@ struct Work {
     loads: usize,
     /// Rows start at multiples of 16 bytes.
     aligned: bool,
+    /// Some rows do, such as weights, and others do not.
+    mixed: bool,
     /// Rows are reduced, and written as long as they are.
     again: bool,
 }
@@ -304,9 +306,10 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
         bytes: 1,
         loads: 0,
         aligned: true,
+        mixed: false,
         again: false,
     };
-    let (mut reduced, mut written) = (false, false);
+    let (mut reduced, mut written, mut some) = (false, false, false);
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
         let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
@@ -320,7 +323,8 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                     }
                     let size = flat.tables.buffers[buf.index()].dtype.size() as i64;
                     out.bytes = out.bytes.max(size);
-                    out.aligned &= aligned(ex, body, coords[0], 16 / size);
+                    let fits = aligned(ex, body, coords[0], 16 / size);
+                    (out.aligned, some) = (out.aligned && fits, some || fits);
                     let load = matches!(s, Stmt::Load { .. });
                     written |= !load && !own.is_empty();
                     if load && !seen.contains(&(*buf, coords[0])) {
@@ -333,6 +337,7 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
         }
     }
     out.again = reduced && written;
+    out.mixed = some && !out.aligned;
     out.loads = seen.len();
     out
 }
@@ -460,9 +465,14 @@ fn sizes(
         };
         let mut br = (step / bx).clamp(16, 512).min(power(length));
         let mut each = 8;
-        // Where rows start anywhere and programs abound: small tiles of many threads.
+        // Where rows start anywhere and programs abound: small tiles of many threads. Long columns have up to 16 bytes for each.
         if !work.aligned && ny * (nx / bx) >= 2 * units {
-            (bx, br, each) = (bx.min(COLUMNS / 2), br.min(16), 2);
+            (bx, br, each) = match (y.is_some(), work.bytes <= 2) {
+                (true, _) => (bx.min(COLUMNS / 2), br.min(16), 2),
+                (false, true) if length >= 1024 => (bx, 32, 8),
+                (false, true) => (bx, 8, 2),
+                (false, false) => (bx, 16, 4),
+            };
         }
         return Tile {
             x: bx,
@@ -492,7 +502,7 @@ fn sizes(
             rows /= 2;
         }
         let tile = rows * whole;
-        let each = if work.bytes <= 2 || whole <= SHORT {
+        let each = if work.bytes <= 2 && !work.mixed || whole <= SHORT {
             32
         } else {
             16
@@ -536,8 +546,8 @@ fn sizes(
     }
     // Of rows that are gone over again, few are under way at once, so that they stay in the caches.
     let (step, warps) = match (work.again, work.bytes <= 2) {
-        (true, true) => (4096, 16),
-        (true, false) => (4096, 32),
+        (true, true) if !work.mixed => (4096, 16),
+        (true, _) => (4096, 32),
         (false, true) if work.loads <= 2 => (4096, 8),
         (false, _) => (2048, 8),
     };
