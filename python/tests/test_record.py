@@ -265,14 +265,12 @@ def test_graphs_of_a_gpu_are_recorded():
             return made
 
         picture, of_channels = given(2, 3, 8, 8), [given(3) for _ in range(4)]
-        rows = given(1, 2, 64, 64)
         normal = node(F.batch_norm, picture, *of_channels, False)
         node(torch.softmax, picture, -1)
-        attention = node(F.scaled_dot_product_attention, rows, rows, rows)
-        graph.output((node(torch.relu, normal), attention))
-        gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+        graph.output((node(torch.relu, normal),))
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
         assert _record.eligible(gm) is None
         found = [n.target for n in _record.record(gm).graph.nodes if n.op == "call_function"]
     assert aten._native_batch_norm_legit_no_training.default in found and aten.cudnn_batch_norm.default not in found
     assert aten.relu.default in found and aten._softmax.default not in found
-    assert any("_scaled_dot_product" in str(f) for f in found)
