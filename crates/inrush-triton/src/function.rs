@@ -534,9 +534,15 @@ impl Emitter<'_> {
         grid && self.block.shapes[v.index()] & (1 << at) != 0
     }
 
-    /// One number for each row of a kernel that reduces rows.
-    fn is_of_row(&self, v: ValId) -> bool {
-        (self.block.reduced()).is_some_and(|at| self.block.shapes[v.index()] & (1 << at) == 0)
+    /// The constant by which a number of `f32` is divided that a kernel has one of for each row, as means are.
+    fn divisor_of_row(&self, v: ValId, op: ScalarOp, args: &[ValId]) -> Option<f64> {
+        let at = self.block.reduced()?;
+        let divides = op == ScalarOp::Div && self.block.value(v).dtype == DType::F32;
+        if !divides || self.block.shapes[v.index()] & (1 << at) != 0 {
+            return None;
+        }
+        let c = self.constant(args[1])?.as_f64();
+        (1e-30..1e30).contains(&c.abs()).then_some(c)
     }
 
     fn items(&mut self, items: &[BlockItem]) -> Result<()> {
@@ -731,10 +737,12 @@ impl Emitter<'_> {
                         _ => self.text(*a)?,
                     });
                 }
-                match *op == ScalarOp::Div && d == DType::F32 && self.is_of_row(v) {
-                    // A quotient within two units in the last place would make means of equal elements another number.
-                    true => format!("tl.math.div_rn({})", texts.join(", ")),
-                    false => ops::spell(*op, &texts, d)?,
+                match self.divisor_of_row(v, *op, args) {
+                    Some(c) => {
+                        let [c, r] = [c, 1.0 / c].map(|f| types::literal(Scalar::Float(f), d));
+                        format!("quotient({}, {c}, {r})", texts[0])
+                    }
+                    None => ops::spell(*op, &texts, d)?,
                 }
             }
             Def::Cast { arg, to } => ops::cast(&self.text(*arg)?, self.dtype(*arg), *to)?,

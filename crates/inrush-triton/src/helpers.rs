@@ -273,6 +273,15 @@ def bit_and(a, b):
 ",
     },
     Helper {
+        name: "quotient",
+        text: "\
+def quotient(x, c, r):
+    # x / c, where r is 1 / c: the remainder says what the product lacks. The machine's division is off by up to two units.
+    q = x * r
+    return tl.where((q - q == 0) & (q != 0), tl.fma(tl.fma(0 - q, c, x), r, q), q)
+",
+    },
+    Helper {
         name: "rsqrt",
         text: "\
 def rsqrt(x):
