@@ -124,7 +124,8 @@ def remark(row):
     if call >= 1:
         return ""
     around = row["inrush"]["best"] - row["code"]["best"]
-    return f"{around:.0f} us of a call are Dynamo's" if code >= 1 else f"its code is within {NOISE:.0%}; {around:.0f} us are Dynamo's"
+    within = "not slower" if code >= 1 else f"within {NOISE:.0%}"
+    return f"its code is {within}; a call takes {around:.0f} us beside it"
 
 
 def once(f, args):
