@@ -108,10 +108,14 @@ def _keep_in_own_folder() -> None:
         # With a name PyTorch would keep a copy in the process, which means to load the machine code again.
         config_of_entry = entry.sanitized_aot_config
         name, config_of_entry.precompile_backend_id = config_of_entry.precompile_backend_id, None
-        with graph_cache(code.folder):
+        # Constants of a graph are real; while all tensors are fake, those of a GPU could not be written down.
+        with graph_cache(code.folder), no_tracing():
             save(key, entry, False)
-        if on_entry is not None and name is not None:
-            on_entry(name, pickle.dumps(entry))
+            if on_entry is not None and name is not None:
+                try:
+                    on_entry(name, pickle.dumps(entry))
+                except Exception as error:
+                    _log.cache.info("a graph is not kept with its capture: %s", error)
 
     bundles = graph_compile.should_bundle_autograd_cache
 

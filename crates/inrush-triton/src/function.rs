@@ -807,7 +807,10 @@ impl Emitter<'_> {
         }
         let index = self.fresh();
         let ty = if block.wide { "int64" } else { "int32" };
-        self.line(format!("{index} = {name}.to(tl.{ty})"));
+        // The mask may have dimensions that the index has not; addresses count on all of them.
+        let have = block.shapes[value.index()] | self.expr_shape(*size);
+        let text = self.spread(format!("{name}.to(tl.{ty})"), have, shape);
+        self.line(format!("{index} = {text}"));
         self.names.insert(*sym, index.clone());
         self.values.insert(v, index);
         Ok(())
