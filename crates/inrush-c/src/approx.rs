@@ -116,7 +116,8 @@ pub(crate) fn together(
     let make = |h: &mut Helpers| {
         let body = body(h, w, caps);
         let v = h.vector("f32", w);
-        let name = format!("{f}{n}_{v}");
+        // Not `exp2_`, which is another function.
+        let name = format!("{f}_of_{n}_{v}");
         let list = |what: &str| -> String {
             let each: Vec<String> = (0..n).map(|k| format!("{v} {what}{k}")).collect();
             each.join(", ")
