@@ -48,6 +48,8 @@ SHAPES = {
     "expand below zero": (lambda a: a.expand(-3, 2), ones(1, 2)),
     "repeat below zero": (lambda a: a.repeat(-1), ones(2)),
     "pad below zero": (lambda a: F.pad(a, (-3, -3)), ones(4)),
+    "greatest of none": (lambda a: tuple(a.max(0)), ones(0, 0)),
+    "least of none": (lambda a: tuple(a.min(1)), ones(5, 0)),
     "steps below zero": (lambda a: torch.linspace(0, 1, -2) + a, ones(1)),
     "range of step zero": (lambda a: torch.arange(0, 5, 0) + a, ones(1)),
     "topk": (lambda a: a.topk(9), ones(4)),

@@ -211,12 +211,7 @@ fn refuse_empty(call: &Call, t: &Tensor) -> Result<()> {
         .iter()
         .zip(&reduced)
         .any(|(s, r)| *r && call.exprs.is_int(*s, 0));
-    let outer_empty = t
-        .sizes
-        .iter()
-        .zip(&reduced)
-        .any(|(s, r)| !*r && call.exprs.is_int(*s, 0));
-    if empty && !outer_empty {
+    if empty {
         return Err(Error::input("an extreme of no elements"));
     }
     Ok(())
