@@ -587,6 +587,31 @@ def pending() -> Pending | None:
     return getattr(_local, "pending", None)
 
 
+# What `mark_dynamic` notes on a tensor, and guards ask for.
+MARKS = "_dynamo_dynamic_indices"
+
+
+def _marked(make: Callable[..., Any], args: tuple[Any, ...], marks: Any) -> Any:
+    tensor = make(*args)
+    setattr(tensor, MARKS, marks)
+    return tensor
+
+
+def _keep_marks(pickler: Any) -> None:
+    """Has tensors in described guards keep their marks, which PyTorch forgets: its guards then demand that there are none."""
+    reduce = pickler.reducer_override
+
+    @functools.wraps(reduce)
+    def own_reduce(self: Any, obj: Any) -> Any:
+        reduced = reduce(self, obj)
+        marks = getattr(obj, MARKS, None) if isinstance(obj, torch.Tensor) else None
+        if marks is None or not isinstance(reduced, tuple) or id(obj) not in self.guard_tree_values:
+            return reduced
+        return _marked, (*reduced, marks)
+
+    pickler.reducer_override = own_reduce
+
+
 def install() -> None:
     """Ties this module into Dynamo, once; raises for releases of PyTorch that it does not know."""
     global _installed
@@ -654,6 +679,7 @@ def install() -> None:
             return constant(*args, **named)
 
         _lean.install()
+        _keep_marks(guards.GuardsStatePickler)
         # PyTorch writes these with more fields than their constructor takes.
         source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
         eval_frame._optimize = own_optimize

@@ -282,6 +282,20 @@ def closure():
     return f, (GIVEN,), change
 
 
+@case()
+def marked_size():
+    a = GIVEN.clone()
+    torch._dynamo.mark_dynamic(a, 0)
+
+    @contextlib.contextmanager
+    def change(f, args):
+        torch._dynamo.mark_dynamic(a, 1)
+        yield
+        a._dynamo_dynamic_indices = {0}
+
+    return (lambda a: a.reshape(-1, 4) * a.shape[0]), (a,), change
+
+
 @case("before")
 def default_of_argument():
     # Dynamo itself does not notice one that is replaced later. The same holds for constants that are read from classes.
