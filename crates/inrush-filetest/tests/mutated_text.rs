@@ -143,3 +143,20 @@ fn regressions() {
     }
     assert!(tried > 0);
 }
+
+/// Nothing reads the norms, so that no stage looks at them before they are interpreted.
+#[test]
+fn a_norm_that_is_declared_with_other_sizes_than_its_input() {
+    let norms = [
+        "aten.batch_norm.default(%0, %1, %1, %1, %1, false, 0.1, 1e-5, true)",
+        "aten.group_norm.default(%0, 0, %1, %1, 1e-5, false)",
+        "aten.layer_norm.default(%0, [2, 3, 8], %1, %1, 1e-5, false)",
+        "aten.rms_norm.default(%0, [3, 8], %1, 1e-5)",
+    ];
+    for norm in norms {
+        let head = "graph t\n%0 x: f32[8] = input 0\n%1 w: f32[8] = input 1\n";
+        survive(&format!(
+            "{head}%2 y: f32[2, 8, 6, 6] = {norm}\n%3 z: f32[8] = aten.relu.default(%0)\noutput 0: %3\n"
+        ));
+    }
+}

@@ -4,7 +4,8 @@ use super::call::{Call, Floats};
 use super::reduce::{mean, variance};
 use super::{Eval, points, position};
 use crate::tensor::Tensor;
-use inrush_base::{Result, Scalar};
+use inrush_base::{Error, Result, Scalar};
+use std::ops::Range;
 
 pub(super) const TABLE: &[(&str, Eval)] = &[
     ("layer_norm native_layer_norm", layer_norm),
@@ -18,7 +19,8 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             _ => f32::EPSILON as f64,
         };
         let eps = c.float(3, eps)?;
-        let lead = x.sizes.len() - n;
+        let lead = x.sizes.len().saturating_sub(n);
+        fits(c, &x, lead..lead + n, &[weight.as_ref()])?;
         let out = c.build(0, |at| {
             let row = row(&x, lead, at);
             let squares: Vec<f64> = row.iter().map(|v| v * v).collect();
@@ -33,6 +35,13 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let (x, groups) = (c.floats(0)?, c.int(1, 1)?);
         let (weight, bias) = (c.opt_floats(2)?, c.opt_floats(3)?);
         let eps = c.float(4, 1e-5)?;
+        fits(c, &x, 1..2, &[weight.as_ref(), bias.as_ref()])?;
+        if groups < 1 || x.sizes[1] % groups != 0 {
+            return Err(Error::input(format!(
+                "{} channels in {groups} groups",
+                x.sizes[1]
+            )));
+        }
         let per = x.sizes[1] / groups;
         let out = c.build(0, |at| {
             let first = at[1] / per * per;
@@ -64,6 +73,16 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     }),
 ];
 
+/// The result is declared with the input's sizes, and `others` have those of its dimensions `dims`: all below counts on it.
+fn fits(c: &Call, x: &Floats, dims: Range<usize>, others: &[Option<&Floats>]) -> Result<()> {
+    let sizes = x.sizes.get(dims);
+    let fit = |o: &&Floats| sizes.is_some_and(|s| o.sizes == s);
+    if sizes.is_none() || c.out(0)?.1 != x.sizes || !others.iter().flatten().all(fit) {
+        return Err(Error::input("sizes of a normalisation that do not fit"));
+    }
+    Ok(())
+}
+
 /// The elements that share the leading coordinates of `at`.
 fn row(x: &Floats, lead: usize, at: &[i64]) -> Vec<f64> {
     let inner: i64 = x.sizes[lead..].iter().product();
@@ -73,7 +92,9 @@ fn row(x: &Floats, lead: usize, at: &[i64]) -> Vec<f64> {
 
 fn layer_norm(c: &Call) -> Result<Vec<Tensor>> {
     let (x, weight, bias) = (c.floats(0)?, c.opt_floats(2)?, c.opt_floats(3)?);
-    let lead = x.sizes.len() - c.ints(1)?.len();
+    let n = c.ints(1)?.len();
+    let lead = x.sizes.len().saturating_sub(n);
+    fits(c, &x, lead..lead + n, &[weight.as_ref(), bias.as_ref()])?;
     let eps = c.float(4, 1e-5)?;
     let mut out = vec![c.build(0, |at| {
         let row = row(&x, lead, at);
@@ -97,6 +118,8 @@ fn batch_norm(c: &Call, k: usize) -> Result<Vec<Tensor>> {
     let (x, weight, bias) = (c.floats(0)?, c.opt_floats(1)?, c.opt_floats(2)?);
     let (mean, var) = (c.floats(3)?, c.floats(4)?);
     let eps = c.float(k, 1e-5)?;
+    let others = [weight.as_ref(), bias.as_ref(), Some(&mean), Some(&var)];
+    fits(c, &x, 1..2, &others)?;
     let out = c.build(0, |at| {
         let ch = at[1] as usize;
         let unit = (x.at(at) - mean.data[ch]) / (var.data[ch] + eps).sqrt();
