@@ -4,7 +4,7 @@ use crate::call::{Args, Demands};
 use crate::normalize::{prune_marked, reconcile};
 use crate::{Route, bind, lookup, meta};
 use again::Again;
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Result, Scalar, digits};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Graph, LineId, Node, OutputValue, TensorType, Type, Value, ValueId};
 
@@ -166,15 +166,7 @@ fn numbered(prefix: &str, number: usize) -> String {
     let mut name = String::with_capacity(prefix.len() + 4);
     name.push_str(prefix);
     name.push('.');
-    // Formatting takes several times as long as all of the copying.
-    let mut place = 1;
-    while number / place >= 10 {
-        place *= 10;
-    }
-    while place > 0 {
-        name.push((b'0' + (number / place % 10) as u8) as char);
-        place /= 10;
-    }
+    name.push_str(&digits(number as u64));
     name
 }
 

@@ -1,9 +1,10 @@
-//! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, the text scanner.
+//! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, digits, the text scanner, threads.
 //!
 //! Does not know: tensors.
 
 mod caps;
 mod device;
+mod digits;
 mod dtype;
 mod error;
 mod scalar;
@@ -12,6 +13,7 @@ mod threads;
 
 pub use caps::{Caps, DeviceKind, Gpu, Isa};
 pub use device::{CppStrings, Device, Preset, PythonStrings};
+pub use digits::{Digits, digits};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
 pub use scalar::Scalar;

@@ -1,7 +1,7 @@
 //! Index expressions as C text in 64-bit integers.
 
-use crate::function::{Emitter, Text, digits};
-use inrush_base::{Error, Result};
+use crate::function::{Emitter, Text};
+use inrush_base::{Error, Result, digits};
 use inrush_expr::{Expr, Node, Sym};
 use std::fmt::Write;
 

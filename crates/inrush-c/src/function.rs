@@ -4,12 +4,11 @@ use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
 use crate::lazy::{DEPTH, Plan, Uses};
 use crate::types::{self, each_lane};
-use inrush_base::{Caps, DType, Error, Isa, Result};
+use inrush_base::{Caps, DType, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
 use std::fmt::{Arguments, Write};
-use std::ops::Deref;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
@@ -177,31 +176,6 @@ pub(crate) use joined;
 /// What a line is made of.
 pub(crate) trait Text {
     fn put(self, out: &mut String);
-}
-
-/// The digits of a number, without the machinery of formatting.
-pub(crate) struct Digits {
-    bytes: [u8; 20],
-    start: usize,
-}
-
-pub(crate) fn digits(n: impl Into<u64>) -> Digits {
-    let (mut n, mut start, mut bytes) = (n.into(), 20, [b'0'; 20]);
-    loop {
-        start -= 1;
-        bytes[start] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            return Digits { bytes, start };
-        }
-    }
-}
-
-impl Deref for Digits {
-    type Target = str;
-    fn deref(&self) -> &str {
-        std::str::from_utf8(&self.bytes[self.start..]).unwrap_or_default()
-    }
 }
 
 impl Text for &str {

@@ -3,9 +3,9 @@
 //! Here is what keeps them, and the arithmetic; memory is in `access.rs`, conversions in `convert.rs`, divisions in `divide.rs`,
 //! the libraries' functions in `functions.rs`, our own in `approx.rs` and `gamma.rs`.
 
-use crate::function::{Text, digits};
+use crate::function::Text;
 use crate::types::{self, each_lane, int_like, is_float};
-use inrush_base::{Caps, Isa};
+use inrush_base::{Caps, Isa, digits};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::fmt::{Arguments, Write};

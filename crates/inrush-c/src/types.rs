@@ -1,7 +1,7 @@
 //! C types: scalars by dtype, vectors by dtype and lanes.
 
-use crate::function::{digits, joined};
-use inrush_base::{DType, Scalar};
+use crate::function::joined;
+use inrush_base::{DType, Scalar, digits};
 
 /// The typedefs that every unit begins with.
 pub(crate) const PRELUDE: &str = "\
