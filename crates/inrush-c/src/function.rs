@@ -3,12 +3,13 @@
 use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
 use crate::lazy::{DEPTH, Plan, Uses};
+use crate::text::{Text, joined, paren, parens};
 use crate::types::{self, each_lane};
 use inrush_base::{Caps, DType, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
-use std::fmt::{Arguments, Write};
+use std::fmt::Write;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
@@ -164,44 +165,6 @@ fn find_repeated<'k>(
             },
             _ => {}
         }
-    }
-}
-
-/// Texts in a row. Formatting them would cost several times as much, and kernels are mostly such texts.
-macro_rules! joined {
-    ($($part:expr),+ $(,)?) => { [$(&$part as &str),+].concat() };
-}
-pub(crate) use joined;
-
-/// What a line is made of.
-pub(crate) trait Text {
-    fn put(self, out: &mut String);
-}
-
-impl Text for &str {
-    fn put(self, out: &mut String) {
-        out.push_str(self);
-    }
-}
-
-impl<const N: usize> Text for [&str; N] {
-    fn put(self, out: &mut String) {
-        self.iter().for_each(|part| out.push_str(part));
-    }
-}
-
-impl<A: Text, B: Text, C: Text> Text for (A, B, C) {
-    fn put(self, out: &mut String) {
-        self.0.put(out);
-        self.1.put(out);
-        self.2.put(out);
-    }
-}
-
-impl Text for Arguments<'_> {
-    fn put(self, out: &mut String) {
-        // Writing to a string cannot fail.
-        _ = out.write_fmt(self);
     }
 }
 
@@ -1008,17 +971,4 @@ impl Emitter<'_> {
 
 fn no_value(v: ValId) -> Error {
     Error::internal(format!("{v} has no value here"))
-}
-
-/// `text` in parentheses unless it is a name or number.
-pub(crate) fn paren(text: &str) -> String {
-    parens(text.into())
-}
-
-/// The same of a text that is there.
-pub(crate) fn parens(text: String) -> String {
-    match text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        true => text,
-        false => joined!("(", text, ")"),
-    }
 }

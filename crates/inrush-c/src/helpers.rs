@@ -3,7 +3,7 @@
 //! Here is what keeps them, and the arithmetic; memory is in `access.rs`, conversions in `convert.rs`, divisions in `divide.rs`,
 //! the libraries' functions in `functions.rs`, our own in `approx.rs` and `gamma.rs`.
 
-use crate::function::Text;
+use crate::text::Text;
 use crate::types::{self, each_lane, int_like, is_float};
 use inrush_base::{Caps, Isa, digits};
 use rustc_hash::FxHashMap;

@@ -28,6 +28,7 @@ mod philox;
 mod reduce;
 mod repeat;
 mod strips;
+mod text;
 mod types;
 
 use inrush_base::{Caps, Result};

@@ -1,7 +1,8 @@
 //! Loads and stores: contiguous, strided, gathered, masked, partial.
 
-use crate::function::{Emitter, joined};
+use crate::function::Emitter;
 use crate::helpers::Name;
+use crate::text::joined;
 use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};

@@ -1,8 +1,9 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::{Emitter, Text, Var};
+use crate::function::{Emitter, Var};
 use crate::helpers::Name;
+use crate::text::Text;
 use crate::types::{self, is_float};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_kernel::{Def, ValId};

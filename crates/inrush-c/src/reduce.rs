@@ -1,7 +1,8 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
 
-use crate::function::{Emitter, joined};
+use crate::function::Emitter;
 use crate::helpers::{Helpers, Name};
+use crate::text::joined;
 use crate::types::{self, is_float};
 use inrush_base::{Caps, DType, Error, Result, Scalar};
 use inrush_kernel::{AccId, ValId};

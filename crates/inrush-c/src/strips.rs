@@ -2,8 +2,9 @@
 //! cache, a few rows at a time. Each of these rows is then read along its length, as memory likes it, instead of a few lines from
 //! every row.
 
-use crate::function::{Emitter, Lane, paren};
+use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
+use crate::text::paren;
 use crate::types;
 use inrush_base::{DType, Result};
 use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};

@@ -1,6 +1,6 @@
 //! C types: scalars by dtype, vectors by dtype and lanes.
 
-use crate::function::joined;
+use crate::text::joined;
 use inrush_base::{DType, Scalar, digits};
 
 /// The typedefs that every unit begins with.

@@ -1,0 +1,54 @@
+//! Pieces of text, put together without formatting.
+
+use std::fmt::{Arguments, Write};
+
+/// Texts in a row. Formatting them would cost several times as much, and kernels are mostly such texts.
+macro_rules! joined {
+    ($($part:expr),+ $(,)?) => { [$(&$part as &str),+].concat() };
+}
+pub(crate) use joined;
+
+/// What a line is made of.
+pub(crate) trait Text {
+    fn put(self, out: &mut String);
+}
+
+impl Text for &str {
+    fn put(self, out: &mut String) {
+        out.push_str(self);
+    }
+}
+
+impl<const N: usize> Text for [&str; N] {
+    fn put(self, out: &mut String) {
+        self.iter().for_each(|part| out.push_str(part));
+    }
+}
+
+impl<A: Text, B: Text, C: Text> Text for (A, B, C) {
+    fn put(self, out: &mut String) {
+        self.0.put(out);
+        self.1.put(out);
+        self.2.put(out);
+    }
+}
+
+impl Text for Arguments<'_> {
+    fn put(self, out: &mut String) {
+        // Writing to a string cannot fail.
+        _ = out.write_fmt(self);
+    }
+}
+
+/// `text` in parentheses unless it is a name or number.
+pub(crate) fn paren(text: &str) -> String {
+    parens(text.into())
+}
+
+/// The same of a text that is there.
+pub(crate) fn parens(text: String) -> String {
+    match text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        true => text,
+        false => joined!("(", text, ")"),
+    }
+}
