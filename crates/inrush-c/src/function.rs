@@ -3,13 +3,13 @@
 use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
 use crate::lazy::{DEPTH, Plan, Uses};
-use crate::text::{Text, joined, paren, parens};
-use crate::types::{self, each_lane};
-use inrush_base::{Caps, DType, Error, Isa, Result, digits};
+use crate::text::{Text, paren, parens};
+use crate::types;
+use crate::values::Var;
+use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
-use std::fmt::Write;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
@@ -24,15 +24,6 @@ pub(crate) struct Lane {
     /// Vectors that one turn of the loop handles, and which of them is spelled now.
     pub copies: u32,
     pub copy: u32,
-}
-
-/// What a value is called in C.
-#[derive(Clone, Debug)]
-pub(crate) enum Var {
-    /// A constant, or a variable that is the same in all lanes.
-    Uniform(Name),
-    /// A vector for each copy of the lanes loop: this letter and the value's number.
-    Lanes(char),
 }
 
 /// How a lanes loop is cut into full vectors and a rest.
@@ -65,7 +56,7 @@ pub(crate) struct Emitter<'a> {
     /// C names of symbols and whether they vary.
     pub names: FxHashMap<Sym, (Name, bool)>,
     /// Some symbol has varied so far.
-    some_vary: bool,
+    pub some_vary: bool,
     pub lane: Option<Lane>,
     loops: u32,
     /// Loads that the open tile has transposed: the array and the start of the tile.
@@ -169,7 +160,7 @@ fn find_repeated<'k>(
 }
 
 impl Emitter<'_> {
-    fn indent(&mut self) {
+    pub(crate) fn indent(&mut self) {
         const BLANKS: &str = "                                ";
         match BLANKS.get(..self.depth) {
             Some(blanks) => self.out.push_str(blanks),
@@ -698,266 +689,9 @@ impl Emitter<'_> {
         self.some_vary && self.names.get(&s).is_some_and(|n| n.1)
     }
 
-    /// C text of a value, and whether it differs between lanes.
-    pub(crate) fn var(&mut self, v: ValId) -> Result<(Name, bool)> {
-        match &self.vars[v.index()] {
-            Some(Var::Uniform(text)) => Ok((text.clone(), false)),
-            Some(Var::Lanes(letter)) => Ok((self.lanes_name(*letter, v), true)),
-            None => Err(no_value(v)),
-        }
-    }
-
-    /// The name of the current copy of a value that differs between lanes.
-    pub(crate) fn lanes_name(&mut self, letter: char, v: ValId) -> Name {
-        let several = self.lane.as_ref().filter(|l| l.copies > 1);
-        let copy = several.map(|l| l.copy);
-        self.helpers.variable(letter, v.0, copy)
-    }
-
-    /// Whether a value differs between lanes.
-    pub(crate) fn varies(&self, v: ValId) -> Result<bool> {
-        let var = self.vars[v.index()].as_ref();
-        var.map(|x| matches!(x, Var::Lanes(_)))
-            .ok_or_else(|| no_value(v))
-    }
-
-    pub(crate) fn dtype(&self, v: ValId) -> DType {
-        self.kernel.value(v).dtype
-    }
-
-    pub(crate) fn width(&self) -> u32 {
-        self.lane.as_ref().map_or(1, |l| l.width)
-    }
-
-    /// The integer type of masks in the open lanes loop.
-    pub(crate) fn mask_elem(&self) -> &'static str {
-        match self.caps.vector_bytes as u32 / self.width() {
-            0 | 1 => "i8",
-            2 => "i16",
-            8.. => "i64",
-            _ => "i32",
-        }
-    }
-
-    /// C element type of a varying value of dtype `d`.
-    pub(crate) fn elem(&self, d: DType) -> &'static str {
-        if d == DType::Bool {
-            self.mask_elem()
-        } else {
-            types::scalar(d)
-        }
-    }
-
-    /// The value as a vector.
-    pub(crate) fn vector(&mut self, v: ValId) -> Result<Name> {
-        let (text, varies) = self.var(v)?;
-        if varies {
-            return Ok(text);
-        }
-        let d = self.dtype(v);
-        Ok(self.spread_out(&text, d).into())
-    }
-
-    /// A scalar in every lane.
-    pub(crate) fn spread_out(&mut self, text: &str, d: DType) -> String {
-        let w = self.width();
-        let elem = self.elem(d);
-        let f = self.helpers.broadcast(elem, w);
-        if d == DType::Bool {
-            joined!(f, "(-(", text, "))")
-        } else {
-            joined!(f, "(", text, ")")
-        }
-    }
-
     /// The name of a buffer.
     pub(crate) fn buffer_name(&mut self, buf: KBufId) -> Name {
         self.helpers.variable('b', buf.0, None)
-    }
-
-    /// Declares the variable of `v` with an initial value and remembers it.
-    pub(crate) fn declare(&mut self, v: ValId, text: impl Text, varies: bool) {
-        let d = self.dtype(v);
-        self.indent();
-        self.out.push_str("const ");
-        if varies {
-            let (elem, w) = (self.elem(d), self.width());
-            self.out.push_str(self.helpers.vector_name(elem, w));
-        } else {
-            self.out.push_str(types::scalar(d));
-        }
-        let copy = self.lane.as_ref().filter(|l| varies && l.copies > 1);
-        let copy = copy.map(|l| l.copy);
-        let name = self.helpers.variable_name('v', v.0, copy);
-        self.out.push(' ');
-        self.out.push_str(name);
-        self.out.push_str(" = ");
-        text.put(&mut self.out);
-        self.out.push_str(";\n");
-        self.vars[v.index()] = Some(match varies {
-            true => Var::Lanes('v'),
-            false => Var::Uniform(name.clone()),
-        });
-    }
-
-    fn value(&mut self, v: ValId) -> Result<()> {
-        let value = self.kernel.value(v);
-        let d = value.dtype;
-        if matches!(d, DType::C64 | DType::C128) {
-            return Err(Error::unsupported("complex numbers in a C kernel"));
-        }
-        match &value.def {
-            Def::Const(c) => {
-                self.vars[v.index()] = Some(Var::Uniform(types::literal(*c, d).into()));
-                Ok(())
-            }
-            Def::Index(e) => self.index(v, *e),
-            Def::Load {
-                buf,
-                offset,
-                mask,
-                fill,
-            } => self.load(v, *buf, *offset, *mask, *fill),
-            Def::Op { op, args } => match self.fused_sum(v)? {
-                true => Ok(()),
-                false => self.op(v, *op, args),
-            },
-            Def::Cast { arg, to } => self.cast(v, *arg, *to),
-            Def::Bitcast { arg, from, to } => self.bitcast(v, *arg, *from, *to),
-            Def::Indirect { .. } => self.indirect(v),
-            Def::Final(a) => self.finish(v, *a),
-            Def::Running { acc, value } => self.running(v, *acc, *value),
-            Def::Sum => self.sum(v),
-        }
-    }
-
-    fn index(&mut self, v: ValId, e: Expr) -> Result<()> {
-        let d = self.dtype(v);
-        if !self.expr_varies(e) {
-            let text = self.expr(e, false)?;
-            let ty = types::scalar(d);
-            match d {
-                DType::Bool => self.declare(v, ["(", &text, ") != 0"], false),
-                _ => self.declare(v, ["(", ty, ")(", &text, ")"], false),
-            }
-            return Ok(());
-        }
-        let lane = self.lane.clone().expect("it varies");
-        let elem = self.elem(d);
-        let ty = self.helpers.vector(elem, lane.width);
-        let affine = self.exprs.affine(e, &[lane.sym]).filter(|(c, rest)| {
-            d != DType::Bool && !self.expr_varies(*rest) && !self.expr_varies(c[0])
-        });
-        if let Some((c, _)) = affine {
-            let first = self.expr(e, false)?;
-            let step = self.expr(c[0], false)?;
-            let bc = self.helpers.broadcast(elem, lane.width);
-            let iota = self.helpers.iota(elem, lane.width);
-            if self.exprs.is_int(c[0], 1) {
-                self.declare(v, [&*bc, "((", elem, ")(", &first, ")) + ", &iota], true);
-            } else {
-                let text =
-                    format_args!("{bc}(({elem})({first})) + {bc}(({elem})({step})) * {iota}");
-                self.declare(v, text, true);
-            }
-            return Ok(());
-        }
-        let text = self.expr(e, true)?;
-        let text = if d == DType::Bool {
-            format!("-(({text}) != 0)")
-        } else {
-            text
-        };
-        let name = self.lanes_name('v', v);
-        self.line(format_args!(
-            "{ty} {name}; {} {name}[k] = ({elem})({text});",
-            each_lane(&lane.width.to_string())
-        ));
-        self.vars[v.index()] = Some(Var::Lanes('v'));
-        Ok(())
-    }
-
-    fn indirect(&mut self, v: ValId) -> Result<()> {
-        let Def::Indirect {
-            value,
-            sym,
-            size,
-            wrap,
-            check,
-            mask,
-        } = self.kernel.value(v).def.clone()
-        else {
-            return Ok(());
-        };
-        let (index, index_varies) = self.var(value)?;
-        let mask = mask.map(|m| self.var(m)).transpose()?;
-        let varies = index_varies || mask.as_ref().is_some_and(|m| m.1);
-        let name = format!("t{}", v.0);
-        if let (Def::Cast { arg, .. }, false, None, None) =
-            (&self.kernel.value(value).def, wrap, check, &mask)
-            && self.dtype(*arg) == DType::F32
-            && index_varies
-            && self.exprs.range(size).hi <= i32::MAX.into()
-        {
-            // Lowering knows that it is in range, so that half of the bits do.
-            let x = self.vector(*arg)?;
-            let w = self.width();
-            let x = self.helpers.convert(&x, "f32", "i32", w, self.caps);
-            let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
-            self.line(format_args!("const {ty} {short} = {x};"));
-            self.short.insert(sym, v);
-            let x = self.helpers.convert(&short, "i32", "i64", w, self.caps);
-            let ty = self.helpers.vector("i64", w);
-            let own = self.lanes_name('t', v);
-            self.line(format_args!("const {ty} {own} = {x};"));
-            self.some_vary = true;
-            self.names.insert(sym, (name.into(), true));
-            self.vars[v.index()] = Some(Var::Lanes('t'));
-            return Ok(());
-        }
-        let size = self.expr(size, false)?;
-        let at = |text: &str, varies: bool| {
-            if varies {
-                format!("{text}[k]")
-            } else {
-                text.to_string()
-            }
-        };
-        let mut body = format!("i64 t = (i64){};", at(&index, index_varies));
-        if wrap {
-            _ = write!(body, " if (t < 0) t += {};", paren(&size));
-        }
-        if let Some((m, mv)) = &mask {
-            _ = write!(body, " if (!{}) t = 0;", at(m, *mv));
-        }
-        if let Some(c) = check {
-            // One unsigned comparison for both ends; a masked lane passes even where the dimension is empty.
-            let unless = match &mask {
-                Some((m, mv)) => format!("{} && ", at(m, *mv)),
-                None => String::new(),
-            };
-            _ = write!(
-                body,
-                " if (__builtin_expect({unless}(u64)t >= (u64)({size}), 0)) return {};",
-                c + 1
-            );
-        }
-        if varies {
-            let w = self.width();
-            let ty = self.helpers.vector("i64", w);
-            let lanes = each_lane(&self.lane_count());
-            let name = self.lanes_name('t', v);
-            self.line(format_args!(
-                "{ty} {name} = {{0}}; {lanes} {{ {body} {name}[k] = t; }}"
-            ));
-            self.vars[v.index()] = Some(Var::Lanes('t'));
-        } else {
-            self.line(format_args!("i64 {name}; {{ {body} {name} = t; }}"));
-            self.vars[v.index()] = Some(Var::Uniform(name.as_str().into()));
-        }
-        self.some_vary |= varies;
-        self.names.insert(sym, (name.into(), varies));
-        Ok(())
     }
 
     /// Number of live lanes as C text.
@@ -967,8 +701,4 @@ impl Emitter<'_> {
             None => "1".into(),
         }
     }
-}
-
-fn no_value(v: ValId) -> Error {
-    Error::internal(format!("{v} has no value here"))
 }

@@ -3,7 +3,8 @@
 //! Special functions are several formulas of which each element takes one, and closed forms stand beside recurrences. A value
 //! belongs to a branch when nothing but that branch uses it; loads stay where they are.
 
-use crate::function::{Emitter, Var};
+use crate::function::Emitter;
+use crate::values::Var;
 use inrush_base::Result;
 use inrush_kernel::{Def, Item, Kernel, ValId};
 use inrush_loops::ScalarOp;

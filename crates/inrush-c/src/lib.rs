@@ -30,6 +30,7 @@ mod repeat;
 mod strips;
 mod text;
 mod types;
+mod values;
 
 use inrush_base::{Caps, Result};
 use inrush_expr::Exprs;

@@ -1,10 +1,11 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::{Emitter, Var};
+use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::Text;
 use crate::types::{self, is_float};
+use crate::values::Var;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
