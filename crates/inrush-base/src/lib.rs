@@ -1,4 +1,4 @@
-//! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, digits, the text scanner, threads.
+//! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, digits, lookups, the text scanner, threads.
 //!
 //! Does not know: tensors.
 
@@ -7,6 +7,7 @@ mod device;
 mod digits;
 mod dtype;
 mod error;
+mod lookup;
 mod scalar;
 pub mod text;
 mod threads;
@@ -16,6 +17,7 @@ pub use device::{CppStrings, Device, Preset, PythonStrings};
 pub use digits::{Digits, digits};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
+pub use lookup::{Lookup, Vacant};
 pub use scalar::Scalar;
 pub use threads::{shares, side_by_side};
 

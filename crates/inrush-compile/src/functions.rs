@@ -1,15 +1,14 @@
 //! Kernels of a plan: tiled, emitted, each distinct function once.
 
 use crate::same;
-use inrush_base::{Caps, Error, Result, shares, side_by_side};
+use inrush_base::{Caps, Error, Lookup, Result, shares, side_by_side};
 use inrush_c::Function;
 use inrush_expr::{Expr, Exprs, Import};
 use inrush_kernel::Kernel;
 use inrush_loops::{BufId, Tables};
 use inrush_sched::{Form, Plan, Step};
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -128,9 +127,9 @@ pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
 /// The distinct forms of steps.
 #[derive(Default)]
 struct Forms<'a> {
-    /// By the hash of a form's words: that, or the first number behind it under which no other form is.
-    known: FxHashMap<u64, u32>,
     words: Vec<Vec<u64>>,
+    /// Positions in `words`.
+    known: Lookup,
     /// The first step of each, and its buffers by order of appearance.
     steps: Vec<&'a Step>,
     buffers: Vec<Vec<BufId>>,
@@ -144,19 +143,21 @@ impl<'a> Forms<'a> {
         same::form(&plan.loops, step, &mut self.form);
         let Form { words, buffers } = &self.form;
         let buffers = buffers.clone();
-        let mut hash = FxBuildHasher.hash_one(words);
-        while let Some(&kernel) = self.known.get(&hash) {
-            if self.words[kernel as usize] == *words {
-                return Instance { kernel, buffers };
+        let kernel = match self.known.find(words, |k| self.words[k] == *words) {
+            Ok(kernel) => kernel,
+            Err(place) => {
+                let kernel = self.words.len();
+                self.known.insert(place, kernel);
+                self.words.push(words.clone());
+                self.steps.push(step);
+                self.buffers.push(buffers.clone());
+                kernel
             }
-            hash = hash.wrapping_add(1);
+        };
+        Instance {
+            kernel: kernel as u32,
+            buffers,
         }
-        let kernel = self.steps.len() as u32;
-        self.known.insert(hash, kernel);
-        self.words.push(words.clone());
-        self.steps.push(step);
-        self.buffers.push(buffers.clone());
-        Instance { kernel, buffers }
     }
 }
 

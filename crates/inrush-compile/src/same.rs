@@ -8,8 +8,7 @@ use inrush_sched::{Form, Step};
 
 /// Writes a step down in the place of what was written before.
 pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
-    f.words.clear();
-    f.buffers.clear();
+    f.clear();
     match step {
         Step::Kernel(g) => {
             f.add(0u8);

@@ -20,11 +20,10 @@ mod subst;
 mod sum;
 mod text;
 
-use inrush_base::id_type;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use inrush_base::{Lookup, Vacant, id_type};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::hash::BuildHasher;
 
 pub(crate) use eval::floor_div;
 pub use fork::Import;
@@ -119,8 +118,8 @@ struct Inner {
     ranges: Vec<Range>,
     /// Of each expression the symbols in it, as bits by number modulo 64: a clear bit says that a symbol is not there.
     masks: Vec<u64>,
-    /// By the hash of a node, see [`Inner::find`].
-    lookup: FxHashMap<u64, Expr>,
+    /// Positions in `nodes`.
+    lookup: Lookup,
     syms: Vec<SymInfo>,
     /// Each symbol as an expression, once it was asked for.
     sym_exprs: Vec<Option<Expr>>,
@@ -149,18 +148,10 @@ fn place(v: i64) -> usize {
 }
 
 impl Inner {
-    /// The expression of a node, or the hash under which it is to be remembered: that of the node and the first number under
-    /// which no other node is found. So the table holds no nodes, which are large.
-    fn find(&self, node: &Node) -> Result<Expr, u64> {
-        let mut number = 0u32;
-        loop {
-            let hash = FxBuildHasher.hash_one((number, node));
-            match self.lookup.get(&hash) {
-                None => return Err(hash),
-                Some(&e) if self.nodes[e.index()] == *node => return Ok(e),
-                Some(_) => number += 1,
-            }
-        }
+    /// The expression of a node, or the place for it.
+    fn find(&self, node: &Node) -> Result<Expr, Vacant> {
+        let at = self.lookup.find(node, |k| self.nodes[k] == *node)?;
+        Ok(Expr::from_index(at))
     }
 
     fn known_index(&self, position: u32, extent: Expr) -> Option<Sym> {
@@ -200,9 +191,9 @@ impl Exprs {
 
     /// Interns a node that is already canonical.
     fn intern(&self, node: Node) -> Expr {
-        let hash = match self.inner.borrow().find(&node) {
+        let place = match self.inner.borrow().find(&node) {
             Ok(e) => return e,
-            Err(hash) => hash,
+            Err(place) => place,
         };
         let range = self.range_of_node(&node);
         let mut inner = self.inner.borrow_mut();
@@ -222,7 +213,7 @@ impl Exprs {
         inner.masks.push(mask);
         inner.nodes.push(node);
         inner.ranges.push(range);
-        inner.lookup.insert(hash, e);
+        inner.lookup.insert(place, e.index());
         e
     }
 

@@ -5,13 +5,12 @@ use crate::flatten::Flat;
 use crate::fold::{Folded, fold};
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Lookup, Result, Scalar, Vacant};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, Stmt, StmtId, StoreMode, Tables};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::LazyCell;
-use std::hash::BuildHasher;
 
 /// Indirect indices are numbered from here on; no kernel has that many axes.
 const INDIRECT_POSITION: u32 = 1000;
@@ -73,8 +72,8 @@ pub(crate) struct Builder<'a> {
     stored: FxHashSet<BufId>,
     /// How often a storage has been written so far: loads of different versions differ.
     versions: FxHashMap<BufId, u32>,
-    /// By the hash of a value and its version, see [`Builder::find`].
-    lookup: FxHashMap<u64, ValId>,
+    /// Positions in `values`, of values and their versions.
+    lookup: Lookup,
     /// What is read so far.
     loaded: FxHashSet<BufId>,
     written: FxHashMap<(KBufId, Expr), Written>,
@@ -107,7 +106,7 @@ impl<'a> Builder<'a> {
             locals: locals.iter().copied().collect(),
             stored: FxHashSet::default(),
             versions: FxHashMap::default(),
-            lookup: FxHashMap::with_capacity_and_hasher(stmts, FxBuildHasher),
+            lookup: Lookup::with_capacity(stmts),
             loaded: FxHashSet::default(),
             written: FxHashMap::default(),
             by_buf: FxHashMap::default(),
@@ -352,23 +351,11 @@ impl<'a> Builder<'a> {
         bits
     }
 
-    /// The value that equals this one, or the hash under which it is to be found: that of the value and the first number under
-    /// which no other one is.
-    fn find(&self, value: &Value, version: u32) -> Result<ValId, u64> {
-        let mut number = 0u32;
-        loop {
-            let hash = FxBuildHasher.hash_one((number, version, value));
-            match self.lookup.get(&hash) {
-                None => return Err(hash),
-                Some(&v) => {
-                    let k = v.index();
-                    if self.infos[k].version == version && self.values[k] == *value {
-                        return Ok(v);
-                    }
-                    number += 1;
-                }
-            }
-        }
+    /// The value that equals this one, or the place for it.
+    fn find(&self, value: &Value, version: u32) -> Result<ValId, Vacant> {
+        let is = |k: usize| self.infos[k].version == version && self.values[k] == *value;
+        let at = self.lookup.find((version, value), is)?;
+        Ok(ValId::from_index(at))
     }
 
     /// The id of a value: an earlier equal one, what it folds to, or a new one.
@@ -385,9 +372,9 @@ impl<'a> Builder<'a> {
             }
             _ => 0,
         };
-        let hash = match self.find(&value, version) {
+        let place = match self.find(&value, version) {
             Ok(v) => return v,
-            Err(hash) => hash,
+            Err(place) => place,
         };
         let id = ValId::from_index(self.values.len());
         let mut info = Info {
@@ -415,7 +402,7 @@ impl<'a> Builder<'a> {
         self.needs_end.push(self.needs.len() as u32);
         self.values.push(value);
         self.infos.push(info);
-        self.lookup.insert(hash, id);
+        self.lookup.insert(place, id.index());
         id
     }
 
