@@ -240,15 +240,15 @@ fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
     Body { statements, result }
 }
 
-/// `exp(x) = 2^n * exp(r)` with `|r| <= log(2) / 2`. The power goes in by two factors, so that denormals round once and
-/// what is too large becomes infinite.
+/// `exp(x) = 2^n * exp(r)` with `|r| <= log(2) / 2`.
 fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let i = h.vector("i32", w);
-    let (min, max) = (
-        h.clamp("min", "f32", w, caps),
-        h.clamp("max", "f32", w, caps),
-    );
+    // log(2) is taken off in two parts, the first of so few bits that its product with n is exact.
+    let rest = [
+        format!("const {v} n# = t# - {bc}({ROUND});"),
+        format!("{v} r# = x# - n# * {bc}(0.693145752f);"),
+        format!("r# = r# - n# * {bc}(1.42860677e-6f);"),
+    ];
     let c = [
         1.0,
         1.0,
@@ -258,33 +258,14 @@ fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
         0.008_368_725,
         0.001_381_458_1,
     ];
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; 254 more is twice the exponent of 1, so that both
-    // halves of the sum are exponents of the factors. log(2) is taken off in two parts, the first of so few bits that its
-    // product with n is exact.
-    let mut statements = vec![
-        format!("x# = {max}({min}(x#, {bc}(89.0f)), {bc}(-104.0f));"),
-        format!("const {v} t# = x# * {bc}(1.44269504f) + {bc}(12583166.0f);"),
-        format!("const {v} n# = t# - {bc}(12583166.0f);"),
-        format!("{v} r# = x# - n# * {bc}(0.693145752f);"),
-        format!("r# = r# - n# * {bc}(1.42860677e-6f);"),
-        format!("const {i} a# = ({i})t# >> 1;"),
-        format!("const {i} b# = ({i})t# - a#;"),
-    ];
-    statements.extend(horner(&bc, &v, "p#", &c, "r#"));
-    Body {
-        statements,
-        result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
-    }
+    let scaled = format!("x# * {bc}(1.44269504f)");
+    exponential(h, w, caps, [-104.0, 89.0], &scaled, &rest, &c)
 }
 
-/// `2^x = 2^n * 2^r` with `|r| <= 1/2`, which is exact; the power by two factors as in [`exp`].
+/// `2^x = 2^n * 2^r` with `|r| <= 1/2`, which is exact.
 fn exp2(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let i = h.vector("i32", w);
-    let (min, max) = (
-        h.clamp("min", "f32", w, caps),
-        h.clamp("max", "f32", w, caps),
-    );
+    let rest = [format!("const {v} r# = x# - (t# - {bc}({ROUND}));")];
     let c = [
         1.0,
         std::f32::consts::LN_2,
@@ -294,14 +275,42 @@ fn exp2(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
         0.001_339_888_8,
         0.000_153_533_52,
     ];
+    exponential(h, w, caps, [-151.0, 129.0], "x#", &rest, &c)
+}
+
+/// Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; 254 more is twice the exponent of 1, so that both
+/// halves of the sum are exponents.
+const ROUND: &str = "12583166.0f";
+
+/// `2^n * p(r)`, where `n` is `scaled` rounded, `rest` are the statements that make `r` of `x` and of `t = n + ROUND`, and `c` has
+/// the coefficients of `p`. The power goes in by two factors, so that denormals round once and what is too large becomes
+/// infinite. Beyond `ends` nothing changes any more.
+fn exponential(
+    h: &mut Helpers,
+    w: u32,
+    caps: &Caps,
+    ends: [f32; 2],
+    scaled: &str,
+    rest: &[String],
+    c: &[f32],
+) -> Body {
+    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let i = h.vector("i32", w);
+    let (min, max) = (
+        h.clamp("min", "f32", w, caps),
+        h.clamp("max", "f32", w, caps),
+    );
+    let [low, high] = ends;
     let mut statements = vec![
-        format!("x# = {max}({min}(x#, {bc}(129.0f)), {bc}(-151.0f));"),
-        format!("const {v} t# = x# + {bc}(12583166.0f);"),
-        format!("const {v} r# = x# - (t# - {bc}(12583166.0f));"),
+        format!("x# = {max}({min}(x#, {bc}({high:?}f)), {bc}({low:?}f));"),
+        format!("const {v} t# = {scaled} + {bc}({ROUND});"),
+    ];
+    statements.extend_from_slice(rest);
+    statements.extend([
         format!("const {i} a# = ({i})t# >> 1;"),
         format!("const {i} b# = ({i})t# - a#;"),
-    ];
-    statements.extend(horner(&bc, &v, "p#", &c, "r#"));
+    ]);
+    statements.extend(horner(&bc, &v, "p#", c, "r#"));
     Body {
         statements,
         result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
