@@ -15,6 +15,12 @@ pub(super) struct Attention {
     total: ValueId,
 }
 
+/// For how many heads of queries each head of keys or values stands.
+fn copies(b: B, queries: Expr, keys: Expr) -> Result<Expr> {
+    (b.exprs.divide_exact(queries, keys))
+        .ok_or_else(|| Error::input("key heads do not divide query heads"))
+}
+
 /// Keys or values repeated for each query head, as a view.
 fn repeat_heads(b: B, x: ValueId, queries: ValueId) -> Result<ValueId> {
     let (sizes, want) = (b.sizes(x)?, b.sizes(queries)?);
@@ -25,10 +31,7 @@ fn repeat_heads(b: B, x: ValueId, queries: ValueId) -> Result<ValueId> {
     if sizes[h] == want[h] {
         return Ok(x);
     }
-    let times = b
-        .exprs
-        .divide_exact(want[h], sizes[h])
-        .ok_or_else(|| Error::input("key heads do not divide query heads"))?;
+    let times = copies(b, want[h], sizes[h])?;
     let mut apart = sizes.clone();
     apart.insert(h + 1, b.exprs.int(1));
     let mut wide = apart.clone();
@@ -47,10 +50,7 @@ fn sum_heads(b: B, grad: ValueId, of: ValueId) -> Result<ValueId> {
     if sizes[h] == want[h] {
         return Ok(grad);
     }
-    let times = b
-        .exprs
-        .divide_exact(sizes[h], want[h])
-        .ok_or_else(|| Error::input("key heads do not divide query heads"))?;
+    let times = copies(b, sizes[h], want[h])?;
     let mut apart = sizes;
     apart[h] = want[h];
     apart.insert(h + 1, times);
