@@ -83,10 +83,10 @@ fn scores(b: B, args: &Args, q: ValueId, k: ValueId, features: Expr) -> Result<V
             return Err(Error::input("a mask together with is_causal"));
         }
         let keep = causal_mask(b, scores)?;
-        return keep_where(b, keep, scores);
+        return b.select_or(keep, scores, f64::NEG_INFINITY);
     }
     match mask {
-        Some(mask) if b.dtype(mask)? == DType::Bool => keep_where(b, mask, scores),
+        Some(mask) if b.dtype(mask)? == DType::Bool => b.select_or(mask, scores, f64::NEG_INFINITY),
         Some(mask) => {
             let m = b.widen(mask)?;
             b.add(scores, m)
@@ -161,14 +161,6 @@ pub(super) fn attend(
         max: e.max,
         total: e.total,
     })
-}
-
-/// `scores` where `mask` is true, minus infinity elsewhere.
-fn keep_where(b: B, mask: ValueId, scores: ValueId) -> Result<ValueId> {
-    b.call(
-        "aten.where.ScalarOther",
-        &[mask.into(), scores.into(), Arg::Float(f64::NEG_INFINITY)],
-    )
 }
 
 fn sdpa(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {

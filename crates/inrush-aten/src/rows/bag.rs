@@ -403,3 +403,25 @@ pub const ROWS: &[Row] = &[
         "(f32[3,4], f32[7,4], i64[5]{0:6}, i64[3]{0:0}, i64[5]{2:2}, 0, 3)",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use crate::{decompose, example};
+    use inrush_base::DType;
+
+    /// As floats, indices into tables of more than 2^24 rows would be rounded.
+    #[test]
+    fn indices_of_greatest_elements_stay_integers() {
+        let call = "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, false, 2)";
+        let example = example::parse("aten._embedding_bag.default", call).expect("a call");
+        let graph = decompose(example.graph).expect("a bag");
+        let selections = graph
+            .nodes
+            .iter()
+            .filter(|n| n.op == "aten.where.ScalarOther");
+        let dtypes: Vec<DType> = selections
+            .map(|n| graph.tensor(n.outs[0]).expect("a tensor").dtype)
+            .collect();
+        assert_eq!(dtypes, [DType::F32, DType::I64]);
+    }
+}

@@ -1,7 +1,7 @@
 //! Short forms of the calls that decompositions are made of.
 
 use crate::Builder;
-use inrush_base::{DType, Result};
+use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
@@ -53,12 +53,11 @@ impl Builder<'_> {
         self.call("inrush.assured.default", &[x.into(), holds.into()])
     }
 
-    /// `mask ? x : c`.
+    /// `mask ? x : c` in the dtype of `x`.
     pub(super) fn select_or(&mut self, mask: ValueId, x: ValueId, c: f64) -> Result<ValueId> {
-        self.call(
-            "aten.where.ScalarOther",
-            &[mask.into(), x.into(), Arg::Float(c)],
-        )
+        let c = Scalar::Float(c).convert(self.dtype(x)?);
+        let c = self.scalar(c);
+        self.call("aten.where.ScalarOther", &[mask.into(), x.into(), c])
     }
 
     /// Sum over `dims`; `x` itself without any.

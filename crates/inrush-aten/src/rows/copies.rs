@@ -2,7 +2,7 @@
 
 use super::decomposed;
 use crate::{Args, Builder, Row};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, ValueId};
 
 /// `aten.<view>_copy.<overload>`: each result of the view as a tensor of its own.
@@ -132,13 +132,7 @@ fn masked_index_put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         return Ok(vec![x]);
     }
     let indices = clamped(b, args, &sizes)?;
-    let dtype = b.dtype(values)?;
-    let zero = b.scalar(Scalar::Int(0).convert(dtype));
-    let values = b.call(
-        "aten.where.ScalarOther",
-        &[mask.into(), values.into(), zero],
-    )?;
-    let values = b.cast(values, dtype)?;
+    let values = b.select_or(mask, values, 0.0)?;
     Ok(vec![b.call(
         "aten.index_put.default",
         &[x.into(), indices, values.into(), true.into()],

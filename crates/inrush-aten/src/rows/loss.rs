@@ -200,10 +200,7 @@ fn pick(
     }
     let counts = b.call("aten.ne.Scalar", &[target.into(), ignore.into()])?;
     // An ignored target may be no class at all; class 0 stands in for it.
-    let class = b.call(
-        "aten.where.ScalarOther",
-        &[counts.into(), target.into(), b.int(0)],
-    )?;
+    let class = b.select_or(counts, target, 0.0)?;
     let mut column = t.sizes.clone();
     column.insert(dim, b.exprs.int(1));
     let index = b.call("aten.view.default", &[class.into(), column.into()])?;
@@ -223,22 +220,15 @@ fn pick(
                 &[w.into(), Arg::Values(vec![Some(class)])],
             )?;
             loss = mul(b, loss, w)?;
-            zero_unless(b, counts, w)?
+            b.select_or(counts, w, 0.0)?
         }
         None => b.cast(counts, dtype)?,
     };
     Ok(Picked {
-        loss: zero_unless(b, counts, loss)?,
+        loss: b.select_or(counts, loss, 0.0)?,
         weight,
         counts,
     })
-}
-
-fn zero_unless(b: B, mask: ValueId, x: ValueId) -> Result<ValueId> {
-    b.call(
-        "aten.where.ScalarOther",
-        &[mask.into(), x.into(), Arg::Float(0.0)],
-    )
 }
 
 /// Reduces picked losses; their mean is weighted.
@@ -344,7 +334,7 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let sum = class_sum(b, terms)?;
         let even = unary(b, "aten.neg.default", sum)?;
         let even = Picked {
-            loss: zero_unless(b, p.counts, even)?,
+            loss: b.select_or(p.counts, even, 0.0)?,
             ..p
         };
         let even = reduce_picked(b, args, &even)?;

@@ -160,10 +160,7 @@ fn labels(b: B, target: ValueId) -> Result<(ValueId, ValueId)> {
     let negative = b.by("aten.lt.Scalar", target, 0.0)?;
     let seen = b.call("aten.cumsum.default", &[negative.into(), b.int(1)])?;
     let valid = b.call("aten.eq.Scalar", &[seen.into(), b.int(0)])?;
-    let number = b.call(
-        "aten.where.ScalarOther",
-        &[valid.into(), target.into(), b.int(0)],
-    )?;
+    let number = b.select_or(valid, target, 0.0)?;
     Ok((valid, number))
 }
 

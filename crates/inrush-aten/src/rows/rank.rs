@@ -132,10 +132,7 @@ fn mode(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         &[Arg::Values(vec![Some(first), Some(differs)]), last.clone()],
     )?;
     let places = b.call("aten.arange.default", &[n.into()])?;
-    let marked = b.call(
-        "aten.where.ScalarOther",
-        &[starts.into(), places.into(), b.int(0)],
-    )?;
+    let marked = b.select_or(starts, places, 0.0)?;
     let begin = b.call_multi("aten.cummax.default", &[marked.into(), last.clone()])?[0];
     let length = b.sub(places, begin)?;
     let at = b.call(
