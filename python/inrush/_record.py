@@ -76,7 +76,7 @@ def record(gm: Any) -> Any:
     read = values.__getitem__
     results: Any = ()
     # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
-    symbolic = any(_is_size(v) for v in values.values()) or any(map(_is_symbolic, values.values()))
+    symbolic = any(isinstance(n, torch.SymInt) for v in values.values() for n in _integers(v))
     on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
     if symbolic and (on_gpu or "interpret" in _gpu.settings()):
         raise Involved("sizes that are not known on a GPU")
@@ -108,7 +108,7 @@ def _is_plain(tensor: Any) -> bool:
         # The property `device` takes a round through the dispatcher.
         and tensor.fake_device.type in ("cpu", "cuda")
         and tensor.layout == torch.strided
-        and all(type(n) is int or _is_size(n) for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+        and all(type(n) is int or _is_size(n) for n in _integers(tensor))
         and tensor.pytype in (None, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
@@ -119,8 +119,9 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, torch.SymInt) and value.node.has_hint()
 
 
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(type(n) is not int for n in (*value.shape, *value.stride(), value.storage_offset()))
+def _integers(value: Any) -> tuple[Any, ...]:
+    """What may be symbolic in a value: sizes, strides and offset of a tensor, anything else itself."""
+    return (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
 
 
 def _is_known(value: Any) -> bool:
