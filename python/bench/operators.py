@@ -5,7 +5,7 @@ usage: operators.py [--only TEXT] [--seconds S] [--json FILE]
 Elementwise operators and reductions come from PyTorch's own table (`op_db`), with operands inside their domains; operators
 that take more than that are listed here. A compiled function, the code that it ends in (without Dynamo's guards) and eager take
 turns of calls; ratios are those of medians and of the best calls, and the latter, which another program disturbs less, give the
-order, slowest first, each with a remark on why it is slower. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
+order, slowest first, each with a remark on where it loses time. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
 """
 
 from __future__ import annotations
@@ -109,18 +109,15 @@ def others():
     }
 
 
-# Operators that are behind eager by more than noise, and why.
-REASONS: dict[str, str] = {}
-
 # Ratios this far below 1 are noise where both sides do little more than read and write memory.
 NOISE = 0.05
 
 
 def remark(row):
-    """Why an operator is slower than eager's; nothing where it is not."""
+    """Where an operator loses time to eager's; nothing where it is not slower."""
     call, code = row["ratios"]["inrush_best"], row["ratios"]["code_best"]
     if code < 1 - NOISE:
-        return REASONS.get(row["operator"], "not explained")
+        return "its code is slower"
     if call >= 1:
         return ""
     around = row["inrush"]["best"] - row["code"]["best"]
