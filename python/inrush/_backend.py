@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _tune
+from inrush import _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]

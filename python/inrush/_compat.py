@@ -6,6 +6,8 @@ Written against 2.11; 2.15 is tried too. Everything else in the package uses doc
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import pickle
 import threading
@@ -389,3 +391,143 @@ def no_tracing() -> contextlib.AbstractContextManager[Any]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+class TrainingGraph:
+    """A training graph that AOTAutograd made ready for calls, and what of its metadata a call depends on."""
+
+    def __init__(self, call: Callable[[list[Any]], Any], made_of: dict[str, Any]) -> None:
+        self.call = call
+        self.code = below(made_of["compiled_fw_func"])
+        self.made_of = made_of
+        self.disable_amp = bool(made_of["disable_amp"])
+        meta = made_of["fw_metadata"]
+        self.meta = meta
+        # Of what the forward graph gives.
+        self.results = meta.num_forward_returns
+        self.saved = meta.tensors_saved_for_backwards_with_vc_check_slice
+        self.unsafe_views = tuple(meta.unsafe_view_out_indices)
+        self.constants = tuple(k for k, o in enumerate(meta.output_info) if not o.requires_grad)
+        # Inputs that the forward graph itself changes.
+        self.mutated = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
+        self.refuses_deterministic = meta.deterministic is False
+
+    @property
+    def function(self) -> Any:
+        """AOTAutograd's autograd function."""
+        return self.call.__wrapped__.__wrapped__.__self__  # type: ignore[attr-defined]
+
+    @property
+    def donates(self) -> bool:
+        """Whether the backward graph may overwrite what was saved; then the graph cannot be kept."""
+        import torch._functorch.config as config
+
+        return bool(config.donated_buffer and self.meta.bw_donated_idxs)
+
+    @property
+    def tangents(self) -> tuple[tuple[int, Any], ...]:
+        """Which gradients the backward graph takes, with the memory format each must have."""
+        places = [k for k, o in enumerate(self.meta.output_info) if issubclass(o.raw_type, torch.Tensor) and o.requires_grad]
+        formats = [getattr(m.memory_format, "memory_format", None) for m in self.meta.subclass_tangent_meta]
+        return tuple(zip(places, formats, strict=True))
+
+    def needs_wrappers(self) -> str | None:
+        """What AOTAutograd's wrappers have to do in calls of this graph, or None."""
+        from torch._functorch._aot_autograd import runtime_wrappers
+        from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+
+        meta, made_of = self.meta, self.made_of
+        if not issubclass(self.function, torch.autograd.Function):
+            return "the autograd function is not found"
+        if meta.num_mutated_inp_runtime_indices or meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw:
+            return "inputs are mutated outside of the graph"
+        if meta.num_outputs_aliased or meta.num_intermediate_bases:
+            return "outputs alias"
+        if meta.tokens or meta.num_backward_tokens or meta.num_graphsafe_rng_states or meta.is_rng_op_functionalized:
+            return "tokens or random states"
+        if made_of["backward_state_indices"] or made_of["indices_of_inps_to_detach"] or made_of["num_symints_saved_for_bw_"]:
+            return "states, inputs to detach or sizes"
+        if meta.num_tensors_saved_with_no_vc_check or meta.num_opaque_objects_saved_for_bw or meta.grad_enabled_mutation is not None:
+            return "values that are no counted tensors, or the grad mode"
+        if meta.dynamic_outputs or meta.dynamic_saved_tensors_idxs:
+            return "dynamic sizes"
+        plain = [*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta, *meta.subclass_tangent_meta]
+        if made_of["maybe_subclass_meta"] is not None or not all(isinstance(m, (int, PlainTensorMeta)) for m in plain):
+            return "tensor subclasses"
+        if any(f is None for _, f in self.tangents):
+            return "gradients of a fixed layout"
+        if runtime_wrappers._should_disable_saved_tensors_hooks():
+            return "hooks on saved tensors"
+        return None
+
+
+def below(compiled: Any) -> Any:
+    """What lies below all wrappers of a compiled function."""
+    while hasattr(compiled, "__wrapped__"):
+        compiled = compiled.__wrapped__
+    return compiled
+
+
+# Gets training graphs of any backend and gives what is called in their place.
+on_training: Callable[[TrainingGraph], Callable[[list[Any]], Any]] | None = None
+
+
+def _offer_training() -> None:
+    """Has :data:`on_training` see what AOTAutograd makes of training graphs, traced or read from its cache."""
+    from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
+
+    finish = AOTDispatchAutograd.post_compile
+    signature = inspect.signature(finish)
+
+    @functools.wraps(finish)
+    def own_finish(*args: Any, **named: Any) -> Any:
+        call = finish(*args, **named)
+        if on_training is None:
+            return call
+        try:
+            return on_training(TrainingGraph(call, signature.bind(*args, **named).arguments))
+        except Exception as error:
+            # Another release's metadata, say: what AOTAutograd made is right as it is.
+            _log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", error)
+            return call
+
+    AOTDispatchAutograd.post_compile = staticmethod(own_finish)
+
+
+_offer_training()
+
+transforms_are_active = torch._C._are_functorch_transforms_active
+unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+graph_is_kept = torch._C._autograd._get_current_graph_task_keep_graph
+no_autocast = torch._C._DisableAutocast
+
+
+def is_plain_backward() -> bool:
+    """Whether a backward pass is neither recorded itself nor part of a transform."""
+    return torch._C._functorch.peek_interpreter_stack() is None and not torch.is_grad_enabled()
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` outside of transforms, whose inputs are no wrappers that a transform left behind."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+class Replay:
+    """AOTAutograd's surroundings of a training graph's calls: autograd makes views anew by their history; autocast is off
+    where it was on when the graph was captured."""
+
+    __slots__ = ("before", "autocast")
+
+    def __init__(self, disable_amp: bool) -> None:
+        self.autocast = no_autocast() if disable_amp else None
+
+    def __enter__(self) -> None:
+        self.before = torch._C._is_view_replay_enabled()
+        torch._C._set_view_replay_enabled(True)
+        if self.autocast is not None:
+            self.autocast.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        if self.autocast is not None:
+            self.autocast.__exit__(*raised)
+        torch._C._set_view_replay_enabled(self.before)
