@@ -384,3 +384,37 @@ def test_unpooling_of_views():
     x, places = F.max_pool2d(torch.randn(2, 4, 8, 8), 2, return_indices=True)
     compare(lambda x, places: F.max_unpool2d(x, places, 2), x[:, ::2], places[:, ::2])
     compare(lambda x, places: F.max_unpool2d(x, places, 2), x.transpose(2, 3), places.transpose(2, 3))
+
+
+DEPTHWISE = {
+    "plain": ((2, 6, 9, 11), (6, 1, 3, 3), dict(padding=1)),
+    "strides": ((2, 6, 9, 12), (6, 1, 3, 3), dict(padding=1, stride=2)),
+    "strides of different length": ((3, 4, 10, 9), (4, 1, 5, 3), dict(padding=(2, 0), stride=(3, 1))),
+    "strides beyond the kernel": ((2, 4, 11, 10), (4, 1, 2, 1), dict(stride=3)),
+    "dilation": ((2, 4, 13, 12), (4, 1, 3, 3), dict(padding=2, stride=2, dilation=3)),
+    "several outputs of a channel": ((2, 4, 9, 8), (12, 1, 3, 3), dict(padding=1, stride=2)),
+    "one image": ((1, 8, 17, 16), (8, 1, 3, 3), dict(padding=1, stride=2)),
+    "large kernel": ((2, 4, 12, 14), (4, 1, 7, 7), dict(padding=3)),
+    "one dimension": ((2, 4, 33), (4, 1, 4), dict(padding=1, stride=2)),
+    "three dimensions": ((2, 3, 6, 7, 8), (3, 1, 3, 3, 2), dict(padding=1, stride=2)),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_gradients_of_depthwise_convolutions(name, last):
+    size, kernel, options = DEPTHWISE[name]
+    x, w = torch.randn(size), torch.randn(kernel)
+    if last and x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)
+    conv = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x.dim()]
+    f = lambda x, w: conv(x, w, groups=size[1], **options)
+    compare(f, x.requires_grad_(), w.requires_grad_(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("stride, extra", [(1, 0), (2, 1), (3, 2)])
+def test_transposed_depthwise_convolutions(channels, stride, extra):
+    x, w, b = leaf(2, 4, 5, 6), leaf(4, channels, 3, 3), leaf(4 * channels)
+    f = lambda x, w, b: F.conv_transpose2d(x, w, b, stride=stride, padding=1, output_padding=extra, groups=4)
+    compare(f, x, w, b, rtol=1e-4, atol=1e-4)

@@ -327,6 +327,37 @@ def test_sums_of_halves_by_index_lose_nothing(dtype):
         assert got.item() == 4096 and got.dtype == dtype
 
 
+ARRIVALS = {
+    "scatter_add": lambda x, y, i: x.scatter_add(1, i, y),
+    "scatter_add of columns": lambda x, y, i: x.scatter_add(0, i, y),
+    "index_add": lambda x, y, i: x.index_add(0, i[0], y),
+    "index_add of columns": lambda x, y, i: x.index_add(1, i[:, 0], y),
+    "index_put": lambda x, y, i: x.index_put((i[0],), y, accumulate=True),
+    "sum": lambda x, y, i: x.scatter_reduce(1, i, y, "sum"),
+    "prod": lambda x, y, i: x.scatter_reduce(1, i, y * 1e-3, "prod"),
+    "mean": lambda x, y, i: x.scatter_reduce(1, i, y, "mean", include_self=False),
+    "amax": lambda x, y, i: x.scatter_reduce(0, i, y, "amax"),
+    "amin": lambda x, y, i: x.scatter_reduce(1, i, y, "amin", include_self=False),
+    "embedding": lambda x, y, i: torch.ops.aten.embedding_dense_backward(y, i[0], 384, -1, False),
+}
+
+
+@pytest.mark.parametrize("name", ARRIVALS)
+def test_threads_keep_the_order_of_what_arrives_by_index(name):
+    """Threads share out places, never what arrives in one: each place combines in the order of the index, as one thread does."""
+    f, threads = ARRIVALS[name], torch.get_num_threads()
+    args = torch.randn(384, 384), torch.randn(384, 384) * 1e3, torch.randint(0, 40, (384, 384))
+    try:
+        torch.set_num_threads(1)
+        wanted = f(*args)
+        torch.set_num_threads(3)
+        compiled = torch.compile(f, backend="inrush", options={"strict": True})
+        for _ in range(3):
+            assert torch.equal(compiled(*args), wanted)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_deterministic_mode(check):
     """Writes by index are in a fixed order in any mode."""
     index = torch.randint(0, 7, (5000,))

@@ -9,9 +9,9 @@ use inrush_base::{Error, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
-use inrush_kernel::{Item, Kernel};
+use inrush_kernel::{Kernel, units_meet};
 use inrush_loops::{
-    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput, StoreMode,
+    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput,
 };
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
@@ -393,7 +393,7 @@ impl<'a> Wrap<'a> {
             units: self.sizes.of(k.units)?,
             unit_cost: self.sizes.of(k.cost_per_unit)?,
             scratch_bytes: self.optional(k.scratch_bytes)?,
-            serial: collides(&kernels.distinct[kernel as usize].body),
+            serial: units_meet(&self.loops.exprs, &kernels.distinct[kernel as usize]),
         };
         self.launches[kernel as usize] = Some(common.clone());
         Ok(common)
@@ -524,13 +524,4 @@ fn title(function: &str) -> String {
 
 fn no_layout(name: &str) -> Error {
     Error::internal(format!("buffer `{name}` has no layout"))
-}
-
-/// Units may meet in one element: a store that combines with what is there runs on one thread.
-fn collides(items: &[Item]) -> bool {
-    items.iter().any(|i| match i {
-        Item::Loop(l) => collides(&l.body),
-        Item::Store { mode, .. } => *mode != StoreMode::Set,
-        _ => false,
-    })
 }

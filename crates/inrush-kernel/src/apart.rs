@@ -2,7 +2,7 @@
 
 use crate::build::Builder;
 use crate::nest::EffectKind;
-use crate::{Def, KBufId};
+use crate::{Def, Item, KBufId, Kernel, Kind};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, StoreMode};
 
@@ -32,6 +32,41 @@ fn stores<'b>(b: &'b Builder) -> impl Iterator<Item = (KBufId, Expr, StoreMode)>
     })
 }
 
+/// Whether units of a grid may meet in an element that both of them combine with: then one thread has to do all of them.
+/// Stage tile makes no such kernels, but a kernel may be written by hand.
+pub fn units_meet(exprs: &Exprs, kernel: &Kernel) -> bool {
+    let Kind::Grid(axes) = &kernel.kind else {
+        return false;
+    };
+    let mut all = Vec::new();
+    collect(&kernel.body, &mut all);
+    let read = |buf: KBufId| {
+        let mut defs = kernel.values.iter().map(|v| &v.def);
+        defs.any(|d| matches!(d, Def::Load { buf: from, .. } if *from == buf))
+    };
+    all.iter().any(|(buf, offset, mode)| {
+        *mode != StoreMode::Set && !axes.is_empty() && {
+            let told = told_by(exprs, *offset);
+            !axes.iter().all(|a| told.contains(&a.sym))
+                || all.iter().filter(|s| s.0 == *buf).count() > 1
+                || read(*buf)
+        }
+    })
+}
+
+/// All stores in these items.
+fn collect(items: &[Item], out: &mut Vec<(KBufId, Expr, StoreMode)>) {
+    for item in items {
+        match item {
+            Item::Loop(l) => collect(&l.body, out),
+            Item::Store {
+                buf, offset, mode, ..
+            } => out.push((*buf, *offset, *mode)),
+            Item::Let(_) | Item::Acc(_) | Item::Update { .. } => {}
+        }
+    }
+}
+
 /// The indices that an offset tells apart: it is a sum of multiples of all of them, each further than the smaller ones reach
 /// together, as digits of a number are.
 fn told_by(exprs: &Exprs, offset: Expr) -> Vec<Sym> {
@@ -58,4 +93,33 @@ fn told_by(exprs: &Exprs, offset: Expr) -> Vec<Sym> {
         reach = reach.saturating_add(i128::from(*factor).saturating_mul(*steps));
     }
     digits.into_iter().map(|d| d.2).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::units_meet;
+
+    /// Whether units meet where 8 rows are shared out and a store arrives at `offset`.
+    fn meet(store: &str, offset: &str) -> bool {
+        let text = format!(
+            "kernel k {{\n  index [i0: 8, i1: 4, i1000: 16]\n  sizes []\n  units 8 cost 4\n  b0 = i64 b0 in\n  \
+             b1 = f32 b1 in\n  b2 = f32 b2 inout\n  check \"index\"\n  grid i0 < 8 {{\n    for i1 < 4 {{\n      \
+             i64 v0 = load b0[4*i0 + i1]\n      i64 v1 = indirect v0 as i1000 < 16 check 0\n      \
+             f32 v2 = load b1[4*i0 + i1]\n      store.{store} b2[{offset}], v2\n    }}\n  }}\n}}\n"
+        );
+        let (exprs, kernels) = crate::text::parse(&text).expect("a kernel");
+        crate::verify(&exprs, &kernels[0]).expect("a kernel by the rules");
+        units_meet(&exprs, &kernels[0])
+    }
+
+    #[test]
+    fn rows_meet_where_their_places_overlap() {
+        assert!(!meet("add", "16*i0 + i1000"), "a row of its own");
+        assert!(!meet("max", "16*i0 + i1000"), "whatever it combines by");
+        assert!(meet("add", "15*i0 + i1000"), "the last place is the next row's first");
+        assert!(meet("add", "i1000"), "all rows in one");
+        assert!(meet("mul", "8*i1000 + i1"), "rows do not count");
+        assert!(!meet("add", "8*i1000 + i0"), "a column of its own");
+        assert!(!meet("set", "i1000"), "nothing is combined");
+    }
 }

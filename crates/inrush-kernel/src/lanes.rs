@@ -378,11 +378,12 @@ fn own_axis(
     best
 }
 
-/// Chooses between an axis of the group and axes of the nests, which it gives by nest.
+/// Chooses between an axis of the group, of those that may be innermost, and axes of the nests, which it gives by nest.
 pub(crate) fn choose(
     b: &Builder,
     live: &Live,
     shared: &[Axis],
+    innermost: impl Fn(usize) -> bool,
     caps: &Caps,
 ) -> (Lanes, Vec<Option<OwnAxis>>) {
     let exprs = b.tables.exprs;
@@ -397,7 +398,7 @@ pub(crate) fn choose(
     }
     for (i, axis) in shared.iter().enumerate() {
         let w = width(caps, &kinds, b.bits[&axis.sym]);
-        if w < 2 {
+        if w < 2 || !innermost(i) {
             continue;
         }
         let worth: f64 = (0..b.nests.len())

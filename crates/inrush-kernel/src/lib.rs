@@ -28,6 +28,7 @@ use inrush_expr::{Expr, Sym};
 use inrush_loops::{BufId, OriginId, ReduceOp, ScalarOp, StoreMode};
 use smallvec::SmallVec;
 
+pub use apart::units_meet;
 pub use epilogue::tile_epilogue;
 pub use lanes::{Access, access};
 pub use text::print;

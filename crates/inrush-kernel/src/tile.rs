@@ -40,20 +40,6 @@ pub fn tile(
     flat.join_axes();
     let builder = Builder::new(&flat, locals)?;
     let live = liveness(&builder);
-    let (choice, own) = lanes::choose(&builder, &live, &flat.shared, caps);
-    let exprs = tables.exprs;
-
-    // Work of one point of the group, in points of its nests.
-    let point: i64 = builder
-        .nests
-        .iter()
-        .map(|n| (n.axes.iter()).fold(1i64, |a, x| a.saturating_mul(exprs.hint(x.size).max(1))))
-        .fold(0i64, i64::saturating_add)
-        .max(1);
-    let mut grid: Vec<Axis> = flat.shared.clone();
-    let mut inner: Vec<GroupLoop> = Vec::new();
-    let mut work = point;
-    let mut block = 1;
     let combining = builder
         .nests
         .iter()
@@ -65,11 +51,30 @@ pub fn tile(
         false => Vec::new(),
     };
     let stays = |s: Sym| combining && !apart.contains(&s);
-    let mut flat = flat;
+    // Of the axes that stay only the last may become the innermost loop: what is combined keeps its order.
+    let shared = flat.shared.clone();
+    let last = shared.iter().rposition(|a| stays(a.sym));
+    let in_order = |at: usize| last == Some(at) || !stays(shared[at].sym);
+    let (choice, own) = lanes::choose(&builder, &live, &shared, in_order, caps);
+    let exprs = tables.exprs;
+
+    // Work of one point of the group, in points of its nests.
+    let point: i64 = builder
+        .nests
+        .iter()
+        .map(|n| (n.axes.iter()).fold(1i64, |a, x| a.saturating_mul(exprs.hint(x.size).max(1))))
+        .fold(0i64, i64::saturating_add)
+        .max(1);
+    let mut grid: Vec<Axis> = shared.clone();
+    let mut inner: Vec<GroupLoop> = Vec::new();
+    let mut work = point;
+    let mut block = 1;
     let mut tiles_sym: Option<Sym> = None;
     if let Lanes::Shared { axis, width } = choice {
         let lane = grid.remove(axis);
-        if let Some(across) = lanes::transposed(&builder, &live, &flat.shared, &lane) {
+        let across = lanes::transposed(&builder, &live, &shared, &lane);
+        let place = |a: &Axis| shared.iter().position(|s| s.sym == a.sym);
+        if let Some(across) = across.filter(|a| place(a).is_some_and(in_order)) {
             // The grid counts tiles of the other axis; a loop inside the lanes runs over one.
             let tiles = flat.fresh(exprs.ceildiv(across.size, exprs.int(TILE)));
             for a in grid.iter_mut().filter(|a| a.sym == across.sym) {
@@ -195,7 +200,7 @@ pub fn tile(
     // How long a flat kernel runs is an argument: one function serves tensors of all sizes.
     let mut length = None;
     if let ([a], true) = (
-        flat.shared.as_slice(),
+        shared.as_slice(),
         builder.nests.iter().all(|n| n.axes.is_empty()),
     ) && exprs.as_int(a.size).is_some_and(|n| n > 16)
     {

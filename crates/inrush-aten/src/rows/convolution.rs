@@ -1,5 +1,6 @@
 //! Convolutions: any number of spatial dimensions, groups, dilation, transposed.
 
+use super::convolution_depthwise as depthwise;
 use super::convolution_phases::{self as phases, Phases};
 use super::window::{Window, per_dimension};
 use crate::lower::product::{Product, Role, Target};
@@ -289,7 +290,13 @@ fn convolution<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let exprs = lw.exprs;
     let one_channel = exprs.is_int(conv.group_in, 1) && !exprs.is_int(conv.groups, 1);
     let out = if one_channel && !conv.transposed {
-        depthwise(lw, &conv, &x, &w, bias.as_ref())
+        one_channel_each(lw, &conv, &x, &w, bias.as_ref())
+    } else if let Some(out) = conv
+        .transposed
+        .then(|| depthwise::transposed(lw, &conv, &x, &w, bias.as_ref()))
+        .flatten()
+    {
+        out
     } else if let Some(along) = conv
         .transposed
         .then(|| Phases::of(exprs, &conv, x.dtype))
@@ -364,7 +371,7 @@ fn grouped<'g>(
 }
 
 /// One input channel for each group: a reduction over the kernel's taps, bound by memory.
-fn depthwise<'g>(
+fn one_channel_each<'g>(
     lw: &mut Lower<'g>,
     conv: &Conv,
     x: &Tensor,

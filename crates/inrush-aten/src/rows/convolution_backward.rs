@@ -2,6 +2,7 @@
 //! pixels, of the bias a sum.
 
 use super::convolution::padded_by;
+use super::convolution_depthwise::{Filters, filters};
 use super::norm::channel_dims;
 use super::norm_backward::{mask, masked};
 use super::window::per_dimension;
@@ -124,7 +125,21 @@ fn weight_gradient<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor
     let e = lw.exprs;
     let (kernel, groups) = (call.ints("kernel")?, call.int("groups")?);
     let (stride, dilation) = (call.ints("stride")?, call.ints("dilation")?);
-    let large = padded_by(lw, &large, call.ints("padding")?);
+    let padding = call.ints("padding")?;
+    let one_channel = Filters {
+        small: &small,
+        large: &large,
+        each_small: s.small,
+        each_large: s.large,
+        kernel,
+        stride,
+        dilation,
+        padding,
+    };
+    if let Some(out) = filters(lw, &one_channel) {
+        return Ok(vec![out]);
+    }
+    let large = padded_by(lw, &large, padding);
     let mut p = Product::new(e);
     let g = p.axis(Role::Batch, groups);
     let l = p.axis(Role::M, s.large);

@@ -13,6 +13,7 @@ mod compare;
 mod composed;
 mod convolution;
 mod convolution_backward;
+mod convolution_depthwise;
 mod convolution_phases;
 mod copies;
 mod create;

@@ -1,0 +1,267 @@
+//! Transposed depthwise convolutions, which gradients of inputs are, and gradients of depthwise filters.
+//!
+//! A channel meets no other one, so a product of matrices would have a single column: what there is to do is bound by memory.
+//! All taps stand side by side in one body, which reads every element once.
+
+use super::convolution::{Conv, add_bias, in_bounds, padded_by, zeros_around};
+use crate::{BodyBuilder, Lower, Tensor};
+use inrush_base::Scalar;
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::{ReduceOp, ScalarOp, StmtId, StoreMode};
+
+/// Products that a body may hold.
+const MOST_TERMS: i64 = 64;
+/// Places that lie beside each other in the result of a transposed convolution and that a body may compute.
+const MOST_PHASES: i64 = 16;
+/// Sums that a body keeps at once: more do not fit into registers.
+const MOST_SUMS: i64 = 25;
+
+/// One spatial dimension of a transposed convolution. Place `stride * m + first` of the result, the place of a phase, gets
+/// what each of the phase's taps finds `back` elements before element `m` of the input.
+struct Along {
+    stride: i64,
+    /// Multiples of the stride that the result reaches into.
+    multiples: i64,
+    output: i64,
+    phases: Vec<Phase>,
+    /// Zeros around the input that the taps reach.
+    around: (i64, i64),
+}
+
+struct Phase {
+    first: i64,
+    /// Tap and how far back it reads.
+    taps: Vec<(i64, i64)>,
+}
+
+impl Along {
+    fn of(exprs: &Exprs, conv: &Conv, d: usize) -> Option<Along> {
+        let w = &conv.windows[d];
+        let int = |e: Expr| exprs.as_int(e);
+        let (input, output, kernel) = (int(w.input)?, int(conv.output[d])?, int(w.kernel)?);
+        let (stride, dilation, before) = (int(w.stride)?, int(w.dilation)?, int(w.before)?);
+        if input < 1 || output < 1 || kernel < 1 || before < 0 || stride > MOST_PHASES {
+            return None;
+        }
+        let multiples = (output + stride - 1) / stride;
+        let phases: Vec<Phase> = (0..stride.min(output))
+            .map(|first| {
+                let place = first + before;
+                let reaches = |tap: &i64| (place - tap * dilation).rem_euclid(stride) == 0;
+                let back = |tap: i64| (tap, (tap * dilation - place).div_euclid(stride));
+                let taps = (0..kernel).filter(reaches).map(back).collect();
+                Phase { first, taps }
+            })
+            .collect();
+        let backs = || phases.iter().flat_map(|p| &p.taps).map(|t| t.1);
+        let before = backs().max().unwrap_or(0).max(0);
+        let after = multiples - input - backs().min().unwrap_or(0);
+        Some(Along {
+            stride,
+            multiples,
+            output,
+            phases,
+            around: (before, after.max(0)),
+        })
+    }
+}
+
+/// Every choice of one element for each dimension.
+fn choices<T: Copy>(each: &[Vec<T>]) -> Vec<Vec<T>> {
+    let mut out = vec![Vec::new()];
+    for options in each {
+        let longer = |c: &Vec<T>| {
+            let all = options.iter().map(|o| [c.as_slice(), &[*o]].concat());
+            all.collect::<Vec<_>>()
+        };
+        out = out.iter().flat_map(longer).collect();
+    }
+    out
+}
+
+/// The transposed convolution, if each group has one channel on either side and all numbers are known.
+pub fn transposed<'g>(
+    lw: &mut Lower<'g>,
+    conv: &Conv,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+) -> Option<Tensor> {
+    let e = lw.exprs;
+    let inner = e.as_int(conv.group_in)?;
+    let alone = inner == 1 || e.is_int(conv.group_out, 1);
+    if !x.dtype.is_float() || !alone || inner < 1 || e.is_int(conv.groups, 1) {
+        return None;
+    }
+    let along: Vec<Along> = (0..conv.windows.len())
+        .map(|d| Along::of(e, conv, d))
+        .collect::<Option<_>>()?;
+    let taps: i64 = (conv.windows.iter())
+        .map(|v| e.as_int(v.kernel).unwrap_or(MOST_TERMS))
+        .fold(inner, i64::saturating_mul);
+    let phases = along.iter().map(|a| a.phases.len() as i64);
+    if taps > MOST_TERMS || phases.product::<i64>() > MOST_PHASES {
+        return None;
+    }
+    let around: Vec<(Expr, Expr)> = (along.iter())
+        .map(|a| (e.int(a.around.0), e.int(a.around.1)))
+        .collect();
+    let source = zeros_around(lw, x, &around);
+    let sizes = conv.sizes(e);
+    let out = lw.temp(x.dtype, &sizes);
+    let lead = sizes.len() - along.len();
+    let mut points = sizes[..lead].to_vec();
+    points.extend(along.iter().map(|a| e.int(a.multiples)));
+    let mut body = lw.body(&points);
+    let at = body.outer();
+    let group = e.floordiv(at[lead - 1], conv.group_out);
+    let column = e.modulo(at[lead - 1], conv.group_out);
+    let numbers: Vec<Vec<usize>> = (along.iter())
+        .map(|a| (0..a.phases.len()).collect())
+        .collect();
+    for choice in choices(&numbers) {
+        let phases: Vec<&Phase> = (along.iter().zip(&choice))
+            .map(|(a, p)| &a.phases[*p])
+            .collect();
+        let taps: Vec<Vec<(i64, i64)>> = phases.iter().map(|p| p.taps.clone()).collect();
+        let mut sum: Option<StmtId> = None;
+        for ci in 0..inner {
+            let channel = e.add(e.mul(group, conv.group_in), e.int(ci));
+            for taps in choices(&taps) {
+                let mut from = at[..lead - 1].to_vec();
+                from.push(channel);
+                let mut weight = vec![channel, column];
+                for (d, (tap, back)) in taps.iter().enumerate() {
+                    from.push(e.add(at[lead + d], e.int(along[d].around.0 - back)));
+                    weight.push(e.int(*tap));
+                }
+                let (a, b) = (body.load(&source, &from), body.load(w, &weight));
+                sum = Some(add_product(&mut body, sum, a, b));
+            }
+        }
+        let dtype = x.dtype.compute();
+        // Places that no tap reaches hold the bias alone.
+        let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
+        let value = add_bias(&mut body, sum, bias, at[lead - 1]);
+        let value = body.cast_for_store(value, x.dtype);
+        let mut to = at[..lead].to_vec();
+        let mut checks = Vec::new();
+        for (d, (a, p)) in along.iter().zip(&phases).enumerate() {
+            let place = e.add(e.mul(at[lead + d], e.int(a.stride)), e.int(p.first));
+            checks.push((place, e.int(a.output)));
+            to.push(place);
+        }
+        let mask = in_bounds(&mut body, &checks);
+        body.store_with(out.buf, &to, value, StoreMode::Set, mask);
+    }
+    lw.push(body);
+    Some(out)
+}
+
+fn add_product(body: &mut BodyBuilder, sum: Option<StmtId>, a: StmtId, b: StmtId) -> StmtId {
+    let product = body.op(ScalarOp::Mul, &[a, b]);
+    match sum {
+        Some(s) => body.op(ScalarOp::Add, &[s, product]),
+        None => product,
+    }
+}
+
+/// What the gradient of the filters is made of.
+pub struct Filters<'a> {
+    /// The tensor with the sizes of the convolution's result, and the one that its windows move over.
+    pub small: &'a Tensor,
+    pub large: &'a Tensor,
+    /// Channels of a group on either side.
+    pub each_small: Expr,
+    pub each_large: Expr,
+    pub kernel: &'a [Expr],
+    pub stride: &'a [Expr],
+    pub dilation: &'a [Expr],
+    pub padding: &'a [Expr],
+}
+
+/// The gradient of the filters, `[channels of small, 1, taps]`, if a group has one channel of `large` and sizes are known.
+pub fn filters<'g>(lw: &mut Lower<'g>, f: &Filters) -> Option<Tensor> {
+    let e = lw.exprs;
+    let known = |all: &[Expr]| -> Option<Vec<i64>> { all.iter().map(|n| e.as_int(*n)).collect() };
+    let (kernel, stride) = (known(f.kernel)?, known(f.stride)?);
+    let (dilation, padding) = (known(f.dilation)?, known(f.padding)?);
+    let (inside, outside) = (known(&f.small.sizes[2..])?, known(&f.large.sizes[2..])?);
+    let some = |all: &[i64]| all.iter().all(|n| *n > 0);
+    let groups = e.divide_exact(f.small.sizes[1], f.each_small)?;
+    if !e.is_int(f.each_large, 1)
+        || e.is_int(groups, 1)
+        || e.is_int(f.small.sizes[0], 0)
+        || !f.small.dtype.is_float()
+        || !(some(&kernel) && some(&inside) && some(&outside))
+        || padding.iter().any(|p| *p < 0)
+    {
+        return None;
+    }
+    // As many of the last dimensions' taps as there is room for stand side by side; the others are axes.
+    let mut first = kernel.len();
+    let mut sums = 1;
+    while first > 0 && sums * kernel[first - 1] <= MOST_SUMS {
+        first -= 1;
+        sums *= kernel[first];
+    }
+    let rank = kernel.len();
+    let source = padded_by(lw, f.large, f.padding);
+    let (batch, channels) = (f.small.sizes[0], f.small.sizes[1]);
+    let lone = e.is_int(batch, 1);
+
+    let mut points = vec![batch, channels];
+    points.extend(&f.kernel[..first]);
+    let mut body = lw.body(&points);
+    let pixels = body.reduce_axes(&f.small.sizes[2..]);
+    let outer = body.outer();
+    let group = e.floordiv(outer[1], f.each_small);
+    let sizes = [&[channels, e.int(1)], f.kernel].concat();
+    let target = match lone {
+        true => lw.temp(f.small.dtype, &sizes),
+        false => lw.temp(
+            f.small.dtype.compute(),
+            &[&[batch, channels], f.kernel].concat(),
+        ),
+    };
+    let mut own = vec![outer[0], outer[1]];
+    own.extend(&pixels);
+    let g = body.load(f.small, &own);
+    let each: Vec<Vec<i64>> = kernel[first..].iter().map(|k| (0..*k).collect()).collect();
+    for tap in choices(&each) {
+        let index: Vec<Expr> = (0..rank)
+            .map(|d| match d.checked_sub(first) {
+                Some(k) => e.int(tap[k]),
+                None => outer[2 + d],
+            })
+            .collect();
+        let mut from = vec![outer[0], group];
+        for d in 0..rank {
+            let start = e.mul(index[d], e.int(dilation[d]));
+            from.push(e.add(e.mul(pixels[d], e.int(stride[d])), start));
+        }
+        let x = body.load(&source, &from);
+        let product = body.op(ScalarOp::Mul, &[x, g]);
+        let sum = body.reduce(ReduceOp::Sum, product);
+        let sum = body.cast_for_store(sum, target.dtype);
+        let mut to = match lone {
+            true => vec![outer[1], e.int(0)],
+            false => vec![outer[0], outer[1]],
+        };
+        to.extend(index);
+        body.store(target.buf, &to, sum);
+    }
+    lw.push(body);
+    if lone {
+        return Some(target);
+    }
+    // Each image gave a part.
+    let mut body = lw.body(&sizes);
+    let images = body.reduce_axes(&[batch]);
+    let outer = body.outer();
+    let mut from = vec![images[0], outer[0]];
+    from.extend(&outer[2..]);
+    let v = body.load(&target, &from);
+    let sum = body.reduce(ReduceOp::Sum, v);
+    Some(lw.store_new(body, sum, f.small.dtype, &sizes))
+}
