@@ -167,6 +167,53 @@ impl Helpers {
         })
     }
 
+    /// Every second element: two vectors and a permutation. With a number of lanes `c`, nothing behind the last one is read.
+    pub(crate) fn load_second(
+        &mut self,
+        elem: &'static str,
+        w: u32,
+        part: bool,
+        caps: &Caps,
+    ) -> Name {
+        let what = if part {
+            "load_second_part"
+        } else {
+            "load_second"
+        };
+        self.once((what, "", elem, w), |h| {
+            let (v, m) = (h.vector(elem, w), h.vector(types::int_like(elem), w));
+            let name = format!("{}_{v}", if part { "ld2p" } else { "ld2" });
+            // The second vector of a whole load ends with the last lane's element.
+            let place = |k: u32| 2 * k + u32::from(!part && 2 * k >= w);
+            let places: Vec<String> = (0..w).map(|k| place(k).to_string()).collect();
+            let places = places.join(",");
+            let shuffle = gcc_only(
+                &format!("return __builtin_shuffle(a, b, ({m}){{{places}}});"),
+                &format!("return __builtin_shufflevector(a, b, {places});"),
+            );
+            let head = match part {
+                true => {
+                    let f = h.load_part(elem, w, caps);
+                    format!(
+                        "const i64 n = 2 * c - 1; const {v} a = {f}(p, n < {w} ? n : {w}), \
+                         b = n > {w} ? {f}(p + {w}, n - {w}) : ({v}){{0}};"
+                    )
+                }
+                false => format!(
+                    "const {v} a = *(const {v}u *)p, b = *(const {v}u *)(p + {});",
+                    w - 1
+                ),
+            };
+            let count = if part { ", i64 c" } else { "" };
+            h.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p{count})"),
+                |_| format!("{head} {shuffle}"),
+            );
+            name
+        })
+    }
+
     /// Eight or, with AVX-512, sixteen elements by index. Where they lie among as many that end with the last one, these are
     /// loaded and permuted.
     pub(crate) fn load_near(&mut self, w: u32) -> Name {

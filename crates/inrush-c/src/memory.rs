@@ -177,6 +177,17 @@ impl Emitter<'_> {
             })
         } else if let (None, None, Some(text)) = (&mask, &count, self.load_near(buf, offset)?) {
             Some(text)
+        } else if let Access::Strided(step) = kind
+            && self.exprs.is_int(step, 2)
+            && matches!(elem, "f32" | "f64" | "i32" | "i64")
+        {
+            let at = self.expr(offset, false)?;
+            let part = count.is_some();
+            let f = self.helpers.load_second(elem, w, part, self.caps);
+            Some(match &count {
+                Some(c) => format!("{f}({buf} + {at}, {c})"),
+                None => format!("{f}({buf} + {at})"),
+            })
         } else if let (Access::Strided(step), None) = (kind, &count) {
             let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
             let f = self.helpers.load_strided(elem, w);

@@ -116,7 +116,10 @@ mod tests {
     fn rows_meet_where_their_places_overlap() {
         assert!(!meet("add", "16*i0 + i1000"), "a row of its own");
         assert!(!meet("max", "16*i0 + i1000"), "whatever it combines by");
-        assert!(meet("add", "15*i0 + i1000"), "the last place is the next row's first");
+        assert!(
+            meet("add", "15*i0 + i1000"),
+            "the last place is the next row's first"
+        );
         assert!(meet("add", "i1000"), "all rows in one");
         assert!(meet("mul", "8*i1000 + i1"), "rows do not count");
         assert!(!meet("add", "8*i1000 + i0"), "a column of its own");

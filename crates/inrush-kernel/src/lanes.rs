@@ -263,6 +263,13 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
             Access::Strided(_) | Access::Gather => -1.5 * weight,
         }
     };
+    // Two vectors and a permutation.
+    let every_second = |buf: KBufId, offset: Expr| {
+        let access = access(exprs, offset, axis.sym, varies);
+        matches!(access, Access::Strided(c) if exprs.is_int(c, 2))
+            && b.buffers[buf.index()].dtype.size() >= 4
+            && !own_vectors(buf)
+    };
     // Transposing a tile costs a few shuffles.
     let tiled = |offset: Expr| {
         b.nests.iter().all(|n| n.axes.is_empty())
@@ -305,6 +312,7 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
             } if tiled(*offset) => -0.2,
             // Masks that differ between lanes are tried lane by lane.
             Def::Load { mask: Some(m), .. } if varying(*m) => -1.0,
+            Def::Load { buf, offset, .. } if every_second(*buf, *offset) => 0.3,
             Def::Load { buf, offset, .. } => weigh(*buf, *offset, 1.0),
             Def::Op { op, .. } if op.class() == OpClass::Math => 2.0,
             Def::Op { .. } => 0.2,
