@@ -1,5 +1,6 @@
 //! One kernel as one C function: loops, tails, scopes.
 
+use crate::cascade::Cascade;
 use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
 use crate::lazy::{DEPTH, Plan, Uses};
@@ -76,6 +77,7 @@ pub(crate) struct Emitter<'a> {
     /// Of each accumulator: lanes of the loop it was started in.
     pub started: Vec<Option<u32>>,
     pub fused: Fused,
+    pub cascade: Cascade,
     uses: Uses,
     /// Branches of [`crate::lazy`] that are being written.
     pub(crate) open_branches: u32,
@@ -119,6 +121,7 @@ pub(crate) fn emit(
         spread: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
         fused: Fused::find(kernel, &uses),
+        cascade: Cascade::find(exprs, kernel),
         uses,
         open_branches: 0,
         raw: None,
@@ -585,6 +588,7 @@ impl Emitter<'_> {
             ]);
             self.tile_index = name.clone();
             self.items(&l.body)?;
+            self.fold(&l.body);
             self.close();
             if let Range::Tile { .. } = l.range {
                 self.tiles.clear();
@@ -609,6 +613,7 @@ impl Emitter<'_> {
                 ]);
             }
             self.lanes_body(l, &name, w, None, cut.unroll)?;
+            self.fold(&l.body);
             self.close();
         }
         match cut.rest {
@@ -632,6 +637,9 @@ impl Emitter<'_> {
                 self.lanes_body(l, &name, w, Some("c".into()), 1)?;
                 self.close();
             }
+        }
+        if !cut.main {
+            self.fold(&l.body);
         }
         self.close();
         Ok(())

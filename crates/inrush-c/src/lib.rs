@@ -13,6 +13,7 @@
 
 mod access;
 mod approx;
+mod cascade;
 mod convert;
 mod divide;
 mod expr;

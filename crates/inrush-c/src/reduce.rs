@@ -118,6 +118,9 @@ impl Emitter<'_> {
                 }
             }
         }
+        if self.cascade.is_long(a) {
+            self.start_wide(a);
+        }
         Ok(())
     }
 
@@ -251,11 +254,33 @@ impl Emitter<'_> {
                 op.text()
             )));
         }
+        let long = self.cascade.is_long(a);
         let Some((w, copies)) = self.spread[a.index()] else {
-            let name = self.acc_name(a, lanes);
-            self.declare(v, &*name, lanes);
+            let copy = lanes.then(|| self.copy());
+            if !long {
+                let name = self.helpers.variable('a', a.0, copy);
+                self.declare(v, &*name, lanes);
+                return Ok(());
+            }
+            let sum = self.emptied(a, copy);
+            let text = match self.acc_lanes(a) {
+                None => joined!("(f32)", sum),
+                Some((w, _)) => self.helpers.convert(&sum, "f64", "f32", w, self.caps),
+            };
+            self.declare(v, &*text, lanes);
             return Ok(());
         };
+        if long {
+            let mut total = self.emptied(a, Some(0));
+            for copy in 1..copies {
+                let next = self.emptied(a, Some(copy));
+                total = joined!("(", total, " + ", next, ")");
+            }
+            let sum = |_: &mut Helpers| "(x + y)".to_string();
+            let f = self.helpers.across("sum", false, "f64", w, sum);
+            self.declare(v, ["(f32)", &f, "(", &total, ")"], false);
+            return Ok(());
+        }
         let (h, caps) = (&mut *self.helpers, self.caps);
         let mut total = h.variable('a', a.0, Some(0));
         for copy in 1..copies {

@@ -100,8 +100,8 @@ impl Emitter<'_> {
         let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
             return Ok(());
         };
-        let sizes = s.accs.iter().map(|a| self.kernel.accs[a.index()].dtype);
-        let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
+        let sizes = s.accs.iter().map(|a| types::bytes(self.strip_elem(*a)));
+        let bytes: i64 = sizes.map(i64::from).sum();
         let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;
         let count = paren(&self.expr(extent, false)?);
         self.open(format_args!(
@@ -112,7 +112,7 @@ impl Emitter<'_> {
         ));
         for a in &s.accs {
             let acc = &self.kernel.accs[a.index()];
-            let elem = types::scalar(acc.dtype);
+            let elem = self.strip_elem(*a);
             let neutral = self.neutral(acc.op, acc.dtype);
             self.line(format_args!(
                 "{elem} strip{a}[{strip}] __attribute__((aligned(64))); \
@@ -134,6 +134,14 @@ impl Emitter<'_> {
         self.sweep(s, width, None)?;
         self.close();
         Ok(())
+    }
+
+    /// What a strip holds of an accumulator: of a long sum its `f64`.
+    fn strip_elem(&self, a: AccId) -> &'static str {
+        match self.cascade.is_long(a) {
+            true => "f64",
+            false => types::scalar(self.kernel.accs[a.index()].dtype),
+        }
     }
 
     /// Goes over the strip once: takes so many rows into the accumulators, or finishes them.
@@ -187,11 +195,24 @@ impl Emitter<'_> {
     fn column_items(&mut self, s: &Strips, width: u32, rows: Option<&str>) -> Result<()> {
         let mut places = Vec::new();
         for a in &s.accs {
-            let elem = types::scalar(self.kernel.accs[a.index()].dtype);
+            let elem = self.strip_elem(*a);
             let ty = self.helpers.vector(elem, width);
             let place = format!("*({ty} *)(strip{a} + ({} - from))", s.name);
-            self.line(format_args!("{ty} {a}_0 = {place};"));
-            places.push(format!("{place} = {a}_0;"));
+            if !self.cascade.is_long(*a) {
+                self.line(format_args!("{ty} {a}_0 = {place};"));
+                places.push(format!("{place} = {a}_0;"));
+                continue;
+            }
+            let (own, bc) = (
+                self.helpers.vector("f32", width),
+                self.helpers.broadcast("f32", width),
+            );
+            let wide = self.wide(*a, Some(0));
+            self.line(format_args!(
+                "{own} {a}_0 = {bc}(0.0f); {ty} {wide} = {place};"
+            ));
+            let sum = self.emptied(*a, Some(0));
+            places.push(format!("{place} = {sum};"));
         }
         for item in s.before {
             if let Item::Let(_) = item {

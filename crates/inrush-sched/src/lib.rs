@@ -31,7 +31,6 @@ mod schedule;
 mod split;
 pub mod text;
 mod verify;
-mod widen;
 
 pub use form::Form;
 pub use inrush_loops::OriginId;

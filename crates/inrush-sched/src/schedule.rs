@@ -35,10 +35,6 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
         inline::inline(&mut loops, options, caps.gpu.is_some(), &mut refusals);
         crate::pads::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
-        // Tiles of a GPU add as a tree.
-        if caps.gpu.is_none() {
-            crate::widen::widen_sums(&mut loops);
-        }
         for k in 0..loops.nodes.len() {
             digits::split_digits(&loops.exprs, &mut loops.nodes[k])?;
         }

@@ -12,7 +12,6 @@ use smallvec::{SmallVec, smallvec};
 use crate::Options;
 use crate::access::{Split, split_axis};
 use crate::emit::sweep;
-use crate::widen::{LONG, is_narrow_sum};
 
 mod chunked;
 mod ragged;
@@ -67,11 +66,15 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
             .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
     };
     let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
-    // Chunks of one long sum are added as they are, which takes half the instructions: worth it for one thread too.
-    let sums = body.stmts.iter().any(is_narrow_sum);
-    let alone = outer == 1 && sums && inner > LONG;
-    let few = outer < caps.threads as i64 || alone;
-    if !few || inner < options.split_elements || !splittable(ex, body) {
+    // Neighbouring columns are lanes of one unit, in four vectors.
+    let together = match ragged::reduces_columns(loops, body) {
+        true => 4 * caps.lanes(4) as i64,
+        false => 1,
+    };
+    let units = outer.saturating_add(together - 1) / together;
+    let few = units < caps.threads as i64;
+    let each = outer.saturating_mul(inner) / units.max(1);
+    if !few || each < options.split_elements || !splittable(ex, body) {
         return Ok(None);
     }
     let target = 4 * caps.threads as i64;
@@ -100,10 +103,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
         return Ok(None);
     };
     let counts = || (target..=(16 * target).min(n / 2)).filter(|c| n % c == 0);
-    // Chunks of a sum that are short enough to be added as they are.
-    let rest = inner / n.max(1);
-    let short = counts().find(|c| sums && n / c * rest < LONG);
-    let Some(high) = short.or_else(|| counts().next()) else {
+    let Some(high) = counts().next() else {
         return Ok(None);
     };
     let split = Split {

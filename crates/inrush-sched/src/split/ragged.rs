@@ -134,7 +134,7 @@ pub(super) fn chunks(
 }
 
 /// Whether neighbouring results read neighbouring elements.
-fn reduces_columns(loops: &Loops, body: &Body) -> bool {
+pub(super) fn reduces_columns(loops: &Loops, body: &Body) -> bool {
     let ex = &loops.exprs;
     let (mut rows, mut columns) = (0i64, 0i64);
     for s in &body.stmts {

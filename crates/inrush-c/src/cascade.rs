@@ -1,0 +1,228 @@
+//! Long sums of `f32`: a few turns are added as they are, then the sum of these goes into an `f64` and starts anew.
+//!
+//! A running sum of n terms loses up to log2(n) bits, and eager PyTorch, which sums in a cascade, almost none. Two conversions and
+//! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed.
+
+use crate::function::Emitter;
+use crate::helpers::Name;
+use crate::text::joined;
+use inrush_base::DType;
+use inrush_expr::Exprs;
+use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role};
+use inrush_loops::ReduceOp;
+
+/// Terms of a chain that are added in `f32`.
+pub(crate) const TURNS: i64 = 32;
+
+/// What is known of each accumulator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cascade {
+    /// It has an `f64` beside it.
+    long: Vec<bool>,
+    /// It counts the turns of some loop.
+    counts: Vec<bool>,
+}
+
+impl Cascade {
+    pub fn find(exprs: &Exprs, kernel: &Kernel) -> Self {
+        let mut long: Vec<bool> = (kernel.accs.iter())
+            .map(|a| a.op == ReduceOp::Sum && a.dtype == DType::F32)
+            .collect();
+        if !long.contains(&true) {
+            return Self::default();
+        }
+        // A scan shows every sum on the way.
+        for v in &kernel.values {
+            if let Def::Running { acc, .. } = v.def {
+                long[acc.index()] = false;
+            }
+        }
+        let mut turns = vec![0; long.len()];
+        let mut walk = Walk {
+            exprs,
+            started: vec![None; long.len()],
+            open: Vec::new(),
+            turns: &mut turns,
+        };
+        walk.items(&kernel.head);
+        walk.items(&kernel.body);
+        for (long, turns) in long.iter_mut().zip(turns) {
+            *long &= turns > TURNS;
+        }
+        let mut found = Self {
+            counts: vec![false; long.len()],
+            long,
+        };
+        found.find_counters(&kernel.head);
+        found.find_counters(&kernel.body);
+        found
+    }
+
+    pub fn is_long(&self, a: AccId) -> bool {
+        self.long.get(a.index()) == Some(&true)
+    }
+
+    pub fn counts(&self, a: AccId) -> bool {
+        self.counts.get(a.index()) == Some(&true)
+    }
+
+    /// The long sums that these items themselves add to, each once.
+    fn fed_by(&self, items: &[Item]) -> Vec<AccId> {
+        let mut fed = Vec::new();
+        for item in items {
+            if let Item::Update { acc, .. } = item
+                && self.is_long(*acc)
+                && !fed.contains(acc)
+            {
+                fed.push(*acc);
+            }
+        }
+        fed
+    }
+
+    fn find_counters(&mut self, items: &[Item]) {
+        for item in items {
+            if let Item::Loop(l) = item {
+                if let Some(first) = self.fed_by(&l.body).first() {
+                    self.counts[first.index()] = true;
+                }
+                self.find_counters(&l.body);
+            }
+        }
+    }
+}
+
+/// Counts the terms of each chain: the turns of the loops between an accumulator's start and what it is fed by.
+struct Walk<'a> {
+    exprs: &'a Exprs,
+    /// How many loops were open at the start.
+    started: Vec<Option<usize>>,
+    open: Vec<i64>,
+    turns: &'a mut [i64],
+}
+
+impl Walk<'_> {
+    fn items(&mut self, items: &[Item]) {
+        for item in items {
+            match item {
+                Item::Loop(l) => {
+                    self.open.push(self.turns_of(l));
+                    self.items(&l.body);
+                    self.open.pop();
+                }
+                Item::Acc(a) => self.started[a.index()] = Some(self.open.len()),
+                Item::Update { acc, .. } => {
+                    if let Some(outside) = self.started[acc.index()] {
+                        let turns = self.open[outside..].iter();
+                        let turns = turns.fold(1i64, |n, t| n.saturating_mul(*t));
+                        let all = &mut self.turns[acc.index()];
+                        *all = all.saturating_add(turns);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// At most so many turns; very many where nothing is known.
+    fn turns_of(&self, l: &Loop) -> i64 {
+        let most = match l.range {
+            Range::Full(e) => i64::try_from(self.exprs.range(e).hi).unwrap_or(i64::MAX),
+            Range::Block { block, .. } => block,
+            Range::Tile { step, .. } => step,
+            // Of an epilogue: pieces of a row.
+            Range::Rows | Range::Columns => 1,
+        };
+        match l.role {
+            Role::Serial => most,
+            Role::Lanes { width, unroll } => most / (width as i64 * unroll as i64).max(1) + 1,
+        }
+    }
+}
+
+impl Emitter<'_> {
+    /// Behind the body of a loop: counts a turn, and empties what it has fed when it is time.
+    pub(crate) fn fold(&mut self, body: &[Item]) {
+        let fed = self.cascade.fed_by(body);
+        let Some(first) = fed.first() else { return };
+        self.open(format_args!(
+            "if (__builtin_expect(++turns{} == {TURNS}, 0))",
+            first.0
+        ));
+        self.line(format_args!("turns{} = 0;", first.0));
+        for a in fed {
+            self.empty(a);
+        }
+        self.close();
+    }
+
+    /// What `a` holds goes into its `f64`.
+    fn empty(&mut self, a: AccId) {
+        let lanes = self.acc_lanes(a);
+        let zero = match lanes {
+            None => "0.0f".into(),
+            Some((w, _)) => joined!(self.helpers.broadcast("f32", w), "(0.0f)"),
+        };
+        for copy in copies(lanes) {
+            let (acc, wide) = self.acc_and_wide(a, copy);
+            let sum = self.emptied(a, copy);
+            self.line([&*wide, " = ", &sum, "; ", &acc, " = ", &zero, ";"]);
+        }
+    }
+
+    /// Width and copies of an accumulator that is kept in vectors.
+    pub(crate) fn acc_lanes(&self, a: AccId) -> Option<(u32, u32)> {
+        let copies = self.lane.as_ref().map_or(1, |l| l.copies);
+        let own = self.started[a.index()].map(|w| (w, copies));
+        self.spread[a.index()].or(own)
+    }
+
+    /// Declares what a long sum has beside its `f32`.
+    pub(crate) fn start_wide(&mut self, a: AccId) {
+        let lanes = self.acc_lanes(a);
+        for copy in copies(lanes) {
+            let (_, wide) = self.acc_and_wide(a, copy);
+            match lanes {
+                None => self.line(["f64 ", &wide, " = 0.0;"]),
+                Some((w, _)) => {
+                    let ty = self.helpers.vector("f64", w);
+                    let bc = self.helpers.broadcast("f64", w);
+                    self.line([&*ty, " ", &wide, " = ", &bc, "(0.0);"]);
+                }
+            }
+        }
+        if self.cascade.counts(a) {
+            self.line(format_args!("i64 turns{} = 0;", a.0));
+        }
+    }
+
+    /// All of a long sum in `f64`.
+    pub(crate) fn emptied(&mut self, a: AccId, copy: Option<u32>) -> String {
+        let lanes = self.acc_lanes(a);
+        let (acc, wide) = self.acc_and_wide(a, copy);
+        let acc = match lanes {
+            None => joined!("(f64)", acc),
+            Some((w, _)) => self.helpers.convert(&acc, "f32", "f64", w, self.caps),
+        };
+        joined!("(", wide, " + ", acc, ")")
+    }
+
+    fn acc_and_wide(&mut self, a: AccId, copy: Option<u32>) -> (Name, Name) {
+        let acc = self.helpers.variable('a', a.0, copy);
+        (acc, self.wide(a, copy))
+    }
+
+    /// The `f64` of a long sum.
+    pub(crate) fn wide(&mut self, a: AccId, copy: Option<u32>) -> Name {
+        self.helpers.variable('w', a.0, copy)
+    }
+}
+
+/// The numbers of an accumulator's vectors.
+fn copies(lanes: Option<(u32, u32)>) -> impl Iterator<Item = Option<u32>> {
+    let (scalar, several) = match lanes {
+        None => (Some(None), 0),
+        Some((_, n)) => (None, n),
+    };
+    scalar.into_iter().chain((0..several).map(Some))
+}
