@@ -1,5 +1,9 @@
 //! Work that is shared out among threads.
 
+mod helpers;
+
+pub use helpers::with_helpers;
+
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +25,7 @@ pub fn shares(weights: &[usize], threads: usize, least: usize) -> Vec<Range<usiz
 }
 
 /// Does `first` on this thread and `work` for each of `rest` on others (on this one where the system gives no more threads);
-/// results in that order.
+/// results in that order. The others are those of [`with_helpers`] where this is called within it, else new ones.
 pub fn side_by_side<P: Send, R: Send>(
     first: impl FnOnce() -> R,
     rest: Vec<P>,
@@ -39,15 +43,21 @@ pub fn side_by_side<P: Send, R: Send>(
         }
     };
     let mut out = Vec::with_capacity(count + 1);
-    std::thread::scope(|s| {
-        for _ in 0..count {
-            if std::thread::Builder::new().spawn_scoped(s, drain).is_err() {
-                break;
-            }
-        }
+    let here = || {
         out.push(first());
         drain();
-    });
+    };
+    match helpers::crew().filter(|_| count > 0) {
+        Some(crew) => crew.run(&drain, here),
+        None => std::thread::scope(|s| {
+            for _ in 0..count {
+                if std::thread::Builder::new().spawn_scoped(s, drain).is_err() {
+                    break;
+                }
+            }
+            here();
+        }),
+    }
     let rest = done.into_iter().map(|d| {
         let result = d.into_inner().unwrap_or_else(PoisonError::into_inner);
         result.expect("the queue is empty, and no thread panicked")
@@ -95,5 +105,41 @@ mod tests {
         let got = side_by_side(|| 0, (1..20).collect(), |k: i32| k * k);
         assert_eq!(got, (0..20).map(|k| k * k).collect::<Vec<_>>());
         assert_eq!(side_by_side(|| 7, Vec::<i32>::new(), |k| k), [7]);
+    }
+
+    #[test]
+    fn helpers_do_the_same_again_and_again() {
+        let got = with_helpers(3, || {
+            let once = |n: i32| side_by_side(|| n, (1..20).collect(), |k: i32| n + k * k);
+            (0..200).map(once).collect::<Vec<_>>()
+        });
+        for (n, got) in (0..).zip(got) {
+            assert_eq!(got, (0..20).map(|k| n + k * k).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn work_within_work_has_threads_too() {
+        let inner = |n: i32| side_by_side(|| n, vec![n + 1], |k| k).iter().sum::<i32>();
+        let got = with_helpers(1, || {
+            with_helpers(2, || side_by_side(|| inner(0), vec![10, 20], inner))
+        });
+        assert_eq!(got, [1, 21, 41]);
+    }
+
+    #[test]
+    fn a_panic_arrives_and_the_helpers_stay() {
+        let broken = |k: i32| match k {
+            3 => panic!("three"),
+            k => k,
+        };
+        with_helpers(2, || {
+            for first in [1, 3] {
+                let run = || side_by_side(|| broken(first), vec![2, 3, 4], broken);
+                let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+                assert_eq!(said.unwrap_err().downcast_ref(), Some(&"three"));
+            }
+            assert_eq!(side_by_side(|| 1, vec![2], |k| k), [1, 2]);
+        });
     }
 }

@@ -73,14 +73,14 @@ pub fn growth(a: &Args) -> Result<Value> {
             row.extend(each.iter().map(|e| format!("{:.1}", e.1)));
             row.extend([total, wall].map(|us| format!("{us:.1}")));
             table.row(row);
-            let stages: serde_json::Map<String, Value> = each
-                .iter()
-                .map(|(n, us)| (n.to_string(), (*us).into()))
-                .collect();
+            let by_stage = |time: fn(&Stage) -> Duration| -> serde_json::Map<String, Value> {
+                let one = |s: &Stage| (s.0.to_string(), micros(time(s)).into());
+                stages.iter().map(one).collect()
+            };
             report.push(json!({
                 "graph": kind, "operators": text.operators, "steps": kernels,
-                "us_per_operator": stages, "compile_us_per_operator": total,
-                "wall_us_per_operator": wall,
+                "us_per_operator": by_stage(|s| s.1), "compile_us_per_operator": total,
+                "wall_us_per_operator_by_stage": by_stage(|s| s.2), "wall_us_per_operator": wall,
             }));
         }
         if let Some(t) = table {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
 
 /// Measures compile time, latency, memory and errors of exported models, beside PyTorch where --peer gives one.
 #[derive(Parser, Debug)]

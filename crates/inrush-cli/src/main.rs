@@ -6,7 +6,7 @@ use inrush_cli::args::{Cli, Command};
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
 
 fn main() -> ExitCode {
     // clap prints its own message and leaves with 2 on wrong usage.

@@ -19,7 +19,7 @@ mod together;
 mod tune;
 mod wrap;
 
-use inrush_base::{Caps, Result};
+use inrush_base::{Caps, Result, with_helpers};
 use inrush_c::Function;
 use inrush_expr::Exprs;
 use inrush_graph::{Graph, Guard};
@@ -37,6 +37,9 @@ pub use sequence::{
     What, compile_sequence,
 };
 pub use tune::{Candidate, TunedBuffer, Tuner};
+
+/// Nodes of a graph that is too small for several threads.
+const SMALL: usize = 48;
 
 /// The stages in order, as `inrush inspect --stage` names them.
 pub const STAGES: &[&str] = &[
@@ -159,6 +162,15 @@ struct Run<'a> {
 impl Run<'_> {
     /// All stages, up to the distinct functions of the kernels.
     fn unit(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
+        // Helpers are made while stages run that have no work for them.
+        let helpers = match graph.nodes.len() {
+            0..SMALL => 0,
+            _ => options.threads.saturating_sub(1),
+        };
+        with_helpers(helpers, || self.stages(graph, caps, options))
+    }
+
+    fn stages(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
         let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let mut graph = graph;

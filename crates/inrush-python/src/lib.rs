@@ -34,7 +34,7 @@ use pyo3::prelude::*;
 
 // Of this library alone: PyTorch and the interpreter keep theirs.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
 
 /// inrush's native half; use the package `inrush`.
 #[pymodule]

@@ -5,7 +5,7 @@ use inrush_expr::{Exprs, Import};
 use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
 
 /// Statements for which a thread of their own pays.
-const LEAST: usize = 1024;
+const LEAST: usize = 384;
 
 /// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
 pub(crate) fn beside<T: Send, R: Refers + Send>(
