@@ -19,7 +19,7 @@ pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
 pub use lookup::{Lookup, Vacant};
 pub use scalar::Scalar;
-pub use threads::{shares, side_by_side, with_helpers};
+pub use threads::{both, shares, side_by_side, with_helpers};
 
 /// Declares a typed index into an arena: `Copy`, four bytes, printed as `prefix` + number.
 #[macro_export]

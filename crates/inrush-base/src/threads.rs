@@ -66,6 +66,30 @@ pub fn side_by_side<P: Send, R: Send>(
     out
 }
 
+/// Does `here` on this thread and `there` on a helper of [`with_helpers`], if one has time, else on this one.
+pub fn both<A, B: Send>(here: impl FnOnce() -> A, there: impl FnOnce() -> B + Send) -> (A, B) {
+    let Some(crew) = helpers::crew() else {
+        return (here(), there());
+    };
+    let (task, result) = (Mutex::new(Some(there)), Mutex::new(None));
+    let work = || {
+        let task = lock(&task).take();
+        if let Some(task) = task {
+            *lock(&result) = Some(task());
+        }
+    };
+    let mut own = None;
+    crew.run(&work, || {
+        own = Some(here());
+        work();
+    });
+    let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match (own, result) {
+        (Some(a), Some(b)) => (a, b),
+        _ => unreachable!("both are done, and no thread panicked"),
+    }
+}
+
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -125,6 +149,13 @@ mod tests {
             with_helpers(2, || side_by_side(|| inner(0), vec![10, 20], inner))
         });
         assert_eq!(got, [1, 21, 41]);
+    }
+
+    #[test]
+    fn both_are_done() {
+        let run = || both(|| 1, || "two");
+        assert_eq!(run(), (1, "two"));
+        with_helpers(1, || (0..100).for_each(|_| assert_eq!(run(), (1, "two"))));
     }
 
     #[test]

@@ -10,17 +10,33 @@ const LEAST: usize = 384;
 /// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
 pub(crate) fn beside<T: Send, R: Refers + Send>(
     ex: &Exprs,
-    mut items: Vec<T>,
+    items: Vec<T>,
     threads: usize,
     statements: impl Fn(&T) -> usize,
     make: impl Fn(&Exprs, T) -> R + Sync,
 ) -> Vec<R> {
-    let weights: Vec<usize> = items.iter().map(statements).collect();
+    beside_other(ex, items, threads, statements, make, 0, || ()).0
+}
+
+/// [`beside`], while this thread does `other`, which takes about as long as `weight` statements.
+pub(crate) fn beside_other<T: Send, R: Refers + Send, A>(
+    ex: &Exprs,
+    mut items: Vec<T>,
+    threads: usize,
+    statements: impl Fn(&T) -> usize,
+    make: impl Fn(&Exprs, T) -> R + Sync,
+    weight: usize,
+    other: impl FnOnce() -> A,
+) -> (Vec<R>, A) {
+    let mut weights: Vec<usize> = items.iter().map(statements).collect();
+    if let Some(first) = weights.first_mut() {
+        *first += weight;
+    }
     let runs = shares(&weights, threads, LEAST);
     let run =
         |ex: &Exprs, items: Vec<T>| -> Vec<R> { items.into_iter().map(|i| make(ex, i)).collect() };
     if runs.len() == 1 {
-        return run(ex, items);
+        return (run(ex, items), other());
     }
     let mut out = Vec::with_capacity(items.len());
     let rest = runs[1..].iter().rev();
@@ -28,8 +44,12 @@ pub(crate) fn beside<T: Send, R: Refers + Send>(
         .map(|r| (ex.fork(), items.split_off(r.start)))
         .collect();
     rest.reverse();
+    let mut aside = None;
     let made = side_by_side(
-        || (run(ex, items), None),
+        || {
+            aside = Some(other());
+            (run(ex, items), None)
+        },
         rest,
         |(fork, items)| (run(&fork, items), Some(fork)),
     );
@@ -42,7 +62,7 @@ pub(crate) fn beside<T: Send, R: Refers + Send>(
         }
         out.append(&mut made);
     }
-    out
+    (out, aside.expect("this thread does it first"))
 }
 
 /// What refers to expressions and symbols by number.
@@ -98,6 +118,12 @@ impl Refers for crate::Group {
     fn import(&mut self, import: &mut Import) {
         self.axes.import(import);
         self.bodies.iter_mut().for_each(|b| b.import(import));
+    }
+}
+
+impl<R: Refers> Refers for (usize, R) {
+    fn import(&mut self, import: &mut Import) {
+        self.1.import(import);
     }
 }
 

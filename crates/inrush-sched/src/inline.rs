@@ -3,6 +3,7 @@
 //! First every producer is judged, in order, by numbers alone; then each body that stays is built once, pulling in what was
 //! chosen. So the work is linear in the program, whatever the lengths of chains.
 
+use inrush_base::both;
 use inrush_expr::Expr;
 use inrush_loops::{
     Axis, BufId, BufferKind, Loops, MATH_OPS, Node, Stmt, StoreMode, scalar::OpClass,
@@ -81,9 +82,14 @@ pub(crate) fn inline(
     refusals: &mut Vec<Refusal>,
 ) {
     let nodes = std::mem::take(&mut loops.nodes);
-    let deps = Deps::new(loops, &nodes);
-    let weights_only = at_load(loops, &nodes, &deps);
-    let classes = Classes::new(&nodes);
+    let ((deps, weights_only), classes) = both(
+        || {
+            let deps = Deps::new(loops, &nodes);
+            let weights_only = at_load(loops, &nodes, &deps);
+            (deps, weights_only)
+        },
+        || Classes::new(&nodes),
+    );
     let kinds: Vec<Kind> = (classes.firsts())
         .map(|k| kind(loops, &nodes[k], classes.buffers(k)))
         .collect();

@@ -3,7 +3,7 @@
 use inrush_base::{Caps, Result};
 use inrush_loops::{Body, BufId, Loops, Node};
 
-use crate::beside::beside;
+use crate::beside::beside_other;
 use crate::fuse::Fused;
 use crate::{Options, Plan, Step, deps, digits, fold, fuse as fusion, group, inline, prepare};
 
@@ -63,18 +63,12 @@ fn drop_dead(loops: &mut Loops) {
 /// Kernels from units.
 fn steps(
     loops: &mut Loops,
-    fused: Fused,
+    mut fused: Fused,
     at_load: &[bool],
     options: &Options,
 ) -> (Vec<Step>, Vec<Step>) {
-    let order = crate::order::order(loops, &fused);
-    let Fused {
-        mut nodes,
-        units,
-        shared,
-        dag,
-        deps,
-    } = fused;
+    let mut nodes = std::mem::take(&mut fused.nodes);
+    let (dag, deps) = (&fused.dag, &fused.deps);
     let members = |u: usize| dag.members[u].as_slice();
     // Whether others than the members of a unit see a buffer. Members behind the first are in order.
     let outside = |members: &[u32], b: BufId| {
@@ -85,36 +79,43 @@ fn steps(
             || deps.readers[b.index()].iter().any(other)
             || deps.writers[b.index()].iter().any(other)
     };
-    let mut kernels: Vec<(usize, Vec<group::Member>)> = Vec::with_capacity(order.len());
-    for u in &order {
+    let units = dag.order();
+    let mut kernels: Vec<(usize, Vec<group::Member>)> = Vec::with_capacity(units.len());
+    for u in &units {
         let first = members(*u)[0] as usize;
         if matches!(nodes[first], Node::Contraction(_)) {
             continue;
         }
         let parts = members(*u).iter().map(|m| group::Member {
             body: std::mem::take(nodes[*m as usize].body_mut()),
-            shared: &shared[*m as usize],
+            shared: &fused.shared[*m as usize],
         });
         kernels.push((*u, parts.collect()));
     }
     let buffers = &loops.buffers;
-    let formed = beside(
+    // Forming kernels does not ask for their order.
+    let (formed, order) = beside_other(
         &loops.exprs,
         kernels,
         options.threads,
         |(_, parts)| parts.iter().map(|m| m.body.stmts.len()).sum(),
         |ex, (u, parts)| {
             let outside = |b| outside(members(u), b);
-            let group = group::group(ex, buffers, parts, &units[u].sizes, &outside);
-            group::locals(ex, buffers, group, &outside, options)
+            let group = group::group(ex, buffers, parts, &fused.units[u].sizes, &outside);
+            (u, group::locals(ex, buffers, group, &outside, options))
         },
+        units.len() / 2,
+        || crate::order::order(loops, &fused),
     );
-    let mut formed = formed.into_iter();
+    let mut by_unit: Vec<Option<group::Formed>> = Vec::new();
+    by_unit.resize_with(fused.units.len(), || None);
+    for (u, kernel) in formed {
+        by_unit[u] = Some(kernel);
+    }
     let (mut steps, mut load_steps) = (Vec::new(), Vec::new());
     for u in order {
-        let members = &dag.members[u];
-        let outside = |b| outside(members, b);
-        let first = members[0] as usize;
+        let outside = |b| outside(members(u), b);
+        let first = members(u)[0] as usize;
         let step = match std::mem::replace(&mut nodes[first], Node::Body(Body::default())) {
             Node::Contraction(mut c) => {
                 group::dead_stores(
@@ -125,7 +126,7 @@ fn steps(
                 Step::Contraction(c)
             }
             Node::Body(_) => {
-                let formed = formed.next().expect("one for each kernel");
+                let formed = by_unit[u].take().expect("one for each kernel");
                 for local in formed.locals {
                     let b = &mut loops.buffers[local.buf.index()];
                     (b.sizes, b.layout) = (local.sizes, Some(local.layout));
