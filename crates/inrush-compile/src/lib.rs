@@ -38,9 +38,6 @@ pub use sequence::{
 };
 pub use tune::{Candidate, TunedBuffer, Tuner};
 
-/// Nodes of a graph that is too small for several threads.
-const SMALL: usize = 48;
-
 /// The stages in order, as `inrush inspect --stage` names them.
 pub const STAGES: &[&str] = &[
     "import",
@@ -162,11 +159,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// All stages, up to the distinct functions of the kernels.
     fn unit(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
-        // Helpers are made while stages run that have no work for them.
-        let helpers = match graph.nodes.len() {
-            0..SMALL => 0,
-            _ => options.threads.saturating_sub(1),
-        };
+        let helpers = options.threads.saturating_sub(1);
         with_helpers(helpers, || self.stages(graph, caps, options))
     }
 

@@ -20,6 +20,9 @@ mod build;
 
 use build::Inlining;
 
+/// Nodes from which on two threads look at them.
+const MANY: usize = 1024;
+
 /// What holds for all nodes of a class.
 struct Kind {
     /// Iterations, at the hints, and exactly.
@@ -82,14 +85,16 @@ pub(crate) fn inline(
     refusals: &mut Vec<Refusal>,
 ) {
     let nodes = std::mem::take(&mut loops.nodes);
-    let ((deps, weights_only), classes) = both(
-        || {
-            let deps = Deps::new(loops, &nodes);
-            let weights_only = at_load(loops, &nodes, &deps);
-            (deps, weights_only)
-        },
-        || Classes::new(&nodes),
-    );
+    let dependencies = || {
+        let deps = Deps::new(loops, &nodes);
+        let weights_only = at_load(loops, &nodes, &deps);
+        (deps, weights_only)
+    };
+    let classes = || Classes::new(&nodes);
+    let ((deps, weights_only), classes) = match nodes.len() {
+        0..MANY => (dependencies(), classes()),
+        _ => both(dependencies, classes),
+    };
     let kinds: Vec<Kind> = (classes.firsts())
         .map(|k| kind(loops, &nodes[k], classes.buffers(k)))
         .collect();

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 thread_local! {
     /// The helpers of the work that this thread is in.
@@ -15,8 +16,11 @@ thread_local! {
 /// What is to be done by as many helpers as have time.
 type Work = &'static (dyn Fn() + Sync);
 
-#[derive(Default)]
 pub(super) struct Crew {
+    /// How many there may be.
+    count: usize,
+    /// Who is there: nobody before the first work.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     state: Mutex<State>,
     /// Something is to be done, or all is over.
     bell: Condvar,
@@ -35,40 +39,37 @@ struct State {
     over: bool,
 }
 
-/// Does `f` with up to this many threads that wait for the parts it shares out by [`super::side_by_side`]. Within such work
-/// it adds none.
+/// Does `f` with up to this many threads for the parts it shares out by [`super::side_by_side`]; they are made for the first of
+/// these. Within such work it adds none.
 pub fn with_helpers<R>(count: usize, f: impl FnOnce() -> R) -> R {
     if count == 0 || crew().is_some() {
         return f();
     }
-    let crew = Arc::new(Crew::default());
-    let mut threads = Vec::with_capacity(count);
-    for _ in 0..count {
-        let own = crew.clone();
-        match std::thread::Builder::new().spawn(move || own.help()) {
-            Ok(thread) => threads.push(thread),
-            Err(_) => break,
-        }
-    }
-    if threads.is_empty() {
-        return f();
-    }
-    /// Sends the helpers home whether `f` returns or panics.
-    struct Home(Arc<Crew>, Vec<std::thread::JoinHandle<()>>);
-    impl Drop for Home {
-        fn drop(&mut self) {
-            CREW.set(None);
-            lock(&self.0.state).over = true;
-            self.0.bell.notify_all();
-            for thread in self.1.drain(..) {
-                // What work panics with goes to who shared it out.
-                let _ = thread.join();
-            }
-        }
-    }
+    let crew = Arc::new(Crew {
+        count,
+        threads: Mutex::default(),
+        state: Mutex::default(),
+        bell: Condvar::new(),
+        empty: Condvar::new(),
+    });
     CREW.set(Some(crew.clone()));
-    let _home = Home(crew, threads);
+    let _home = Home(crew);
     f()
+}
+
+/// Sends the helpers home, whether the work returns or panics.
+struct Home(Arc<Crew>);
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        CREW.set(None);
+        lock(&self.0.state).over = true;
+        self.0.bell.notify_all();
+        for thread in lock(&self.0.threads).drain(..) {
+            // What work panics with goes to who shared it out.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// The helpers of this thread, if it has some.
@@ -78,7 +79,7 @@ pub(super) fn crew() -> Option<Arc<Crew>> {
 
 impl Crew {
     /// Does `here` on this thread while helpers do `work`; returns, or panics, when nobody is at it any more.
-    pub fn run(&self, work: &(dyn Fn() + Sync), here: impl FnOnce()) {
+    pub fn run(self: &Arc<Self>, work: &(dyn Fn() + Sync), here: impl FnOnce()) {
         // SAFETY: the work ends with `Closed`, which waits until no helper is at it, also where `here` panics.
         let work = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), Work>(work) };
         {
@@ -86,13 +87,29 @@ impl Crew {
             state.work = Some(work);
             state.number += 1;
         }
-        self.bell.notify_all();
         let closed = Closed(self);
+        self.wake();
         here();
         drop(closed);
         let panic = lock(&self.state).panic.take();
         if let Some(panic) = panic {
             resume_unwind(panic);
+        }
+    }
+
+    /// Tells the helpers that there is work; makes them, as many as the system gives, where nobody is there.
+    fn wake(self: &Arc<Self>) {
+        let mut threads = lock(&self.threads);
+        if !threads.is_empty() {
+            self.bell.notify_all();
+            return;
+        }
+        for _ in 0..self.count {
+            let own = self.clone();
+            match std::thread::Builder::new().spawn(move || own.help()) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => break,
+            }
         }
     }
 
@@ -116,7 +133,12 @@ impl Crew {
                     }
                 }
                 None if state.over => return,
-                None => state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state = self
+                        .bell
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
             }
         }
     }
