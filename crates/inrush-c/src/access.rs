@@ -167,6 +167,51 @@ impl Helpers {
         })
     }
 
+    /// Every second element of the lanes whose mask is set, zeros elsewhere; nothing is read there.
+    pub(crate) fn load_second_where(
+        &mut self,
+        elem: &'static str,
+        w: u32,
+        caps: &Caps,
+    ) -> Option<Name> {
+        let load = self.load_where(elem, w, caps)?;
+        let int = int_like(elem);
+        let (whole, all) = (
+            self.load_second(elem, w, false, caps),
+            self.lanes_test("all", int, w, caps),
+        );
+        Some(self.once(("load_second_where", "", elem, w), |h| {
+            let (v, m) = (h.vector(elem, w), h.vector(int, w));
+            let name = format!("ld2m_{v}");
+            // The mask of each half, spread over what lies in memory, and the elements back.
+            let spread = |from: u32| -> String {
+                let place = |k: u32| if k % 2 == 0 { from + k / 2 } else { w };
+                let places: Vec<String> = (0..w).map(|k| place(k).to_string()).collect();
+                places.join(",")
+            };
+            let every: Vec<String> = (0..w).map(|k| (2 * k).to_string()).collect();
+            let (lo, hi, every) = (spread(0), spread(w / 2), every.join(","));
+            let body = gcc_only(
+                &format!(
+                    "const {v} a = {load}(p, __builtin_shuffle(m, ({m}){{0}}, ({m}){{{lo}}})), \
+                     b = {load}(p + {w}, __builtin_shuffle(m, ({m}){{0}}, ({m}){{{hi}}})); \
+                     return __builtin_shuffle(a, b, ({m}){{{every}}});"
+                ),
+                &format!(
+                    "const {v} a = {load}(p, __builtin_shufflevector(m, ({m}){{0}}, {lo})), \
+                     b = {load}(p + {w}, __builtin_shufflevector(m, ({m}){{0}}, {hi})); \
+                     return __builtin_shufflevector(a, b, {every});"
+                ),
+            );
+            h.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p, {m} m)"),
+                |_| format!("if ({all}(m)) return {whole}(p); {body}"),
+            );
+            name
+        }))
+    }
+
     /// Every second element: two vectors and a permutation. With a number of lanes `c`, nothing behind the last one is read.
     pub(crate) fn load_second(
         &mut self,

@@ -131,6 +131,8 @@ impl Emitter<'_> {
             self.declare(v, text, true);
             return Ok(());
         }
+        let second = matches!(kind, Access::Strided(step) if self.exprs.is_int(step, 2))
+            && matches!(elem, "f32" | "f64" | "i32" | "i64");
         // The bits as they lie in memory, as one expression or filled in lane by lane.
         let whole = if let Some((array, lo)) = self.tiles.get(&v) {
             let (copies, copy) = self.lane.as_ref().map_or((1, 0), |l| (l.copies, l.copy));
@@ -177,10 +179,7 @@ impl Emitter<'_> {
             })
         } else if let (None, None, Some(text)) = (&mask, &count, self.load_near(buf, offset)?) {
             Some(text)
-        } else if let Access::Strided(step) = kind
-            && self.exprs.is_int(step, 2)
-            && matches!(elem, "f32" | "f64" | "i32" | "i64")
-        {
+        } else if second {
             let at = self.expr(offset, false)?;
             let part = count.is_some();
             let f = self.helpers.load_second(elem, w, part, self.caps);
@@ -197,8 +196,9 @@ impl Emitter<'_> {
         };
         let own_mask = match &mask {
             Some((m, true)) if !own && kind == Access::Contiguous => {
-                self.load_where(buf, offset, m, &count)?
+                self.load_where(buf, offset, m, &count, false)?
             }
+            Some((m, true)) if !own && second => self.load_where(buf, offset, m, &count, true)?,
             _ => None,
         };
         let masked = if mask_varies && own_mask.is_none() {
@@ -293,17 +293,23 @@ impl Emitter<'_> {
         Ok(Some(format!("{f}({buf}, {at}, {index})")))
     }
 
-    /// Contiguous elements under a mask of lanes by the machine's instruction for that, zeros elsewhere; `None` where there is none.
+    /// Contiguous elements, or every second one, under a mask of lanes by the machine's instruction for that, zeros elsewhere;
+    /// `None` where there is none.
     fn load_where(
         &mut self,
         buf: KBufId,
         offset: Expr,
         mask: &str,
         count: &Option<String>,
+        second: bool,
     ) -> Result<Option<String>> {
         let elem = types::memory(self.kernel.buffer(buf).dtype);
         let w = self.width();
-        let Some(f) = self.helpers.load_where(elem, w, self.caps) else {
+        let f = match second {
+            true => (self.helpers.load_second_where(elem, w, self.caps)).map(|f| f.to_string()),
+            false => self.helpers.load_where(elem, w, self.caps),
+        };
+        let Some(f) = f else {
             return Ok(None);
         };
         let mut mask = self.mask_of(mask, elem);

@@ -3,7 +3,7 @@
 use crate::build::Builder;
 use crate::nest::{EffectKind, Nest};
 use crate::{BufRole, Def, KBufId, ValId};
-use inrush_base::{Caps, DType};
+use inrush_base::{Caps, DType, Isa};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
 use inrush_loops::scalar::OpClass;
@@ -244,7 +244,7 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
 
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations. `shared` are the group's axes if
 /// `axis` is one of them.
-fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f64 {
+fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps: &Caps) -> f64 {
     let exprs = b.tables.exprs;
     let bit = b.bits[&axis.sym];
     let some = !b.indirect.is_empty();
@@ -268,6 +268,11 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
         let access = access(exprs, offset, axis.sym, varies);
         matches!(access, Access::Strided(c) if exprs.is_int(c, 2))
             && b.buffers[buf.index()].dtype.size() >= 4
+            && !own_vectors(buf)
+    };
+    let masks = |buf: KBufId| {
+        matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
+            && matches!(b.buffers[buf.index()].dtype.size(), 4 | 8)
             && !own_vectors(buf)
     };
     // Transposing a tile costs a few shuffles.
@@ -310,8 +315,17 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis]) -> f
             Def::Load {
                 offset, mask: None, ..
             } if tiled(*offset) => -0.2,
-            // Masks that differ between lanes are tried lane by lane.
-            Def::Load { mask: Some(m), .. } if varying(*m) => -1.0,
+            // Masks that differ between lanes are tried lane by lane where the machine has no loads under a mask.
+            Def::Load {
+                buf,
+                offset,
+                mask: Some(m),
+                ..
+            } if varying(*m) => match access(exprs, *offset, axis.sym, varies) {
+                Access::Contiguous if masks(*buf) => 0.4,
+                Access::Strided(_) if masks(*buf) && every_second(*buf, *offset) => 0.1,
+                _ => -1.0,
+            },
             Def::Load { buf, offset, .. } if every_second(*buf, *offset) => 0.3,
             Def::Load { buf, offset, .. } => weigh(*buf, *offset, 1.0),
             Def::Op { op, .. } if op.class() == OpClass::Math => 2.0,
@@ -377,7 +391,7 @@ fn own_axis(
         let worth = if w < 2 {
             0.0
         } else {
-            score(b, live, at, axis, &[]) * efficiency(exprs, axis.size, w)
+            score(b, live, at, axis, &[], caps) * efficiency(exprs, axis.size, w)
         };
         if worth > best.map_or(0.0, |x| x.2) {
             best = Some((i, w, worth));
@@ -410,7 +424,7 @@ pub(crate) fn choose(
             continue;
         }
         let worth: f64 = (0..b.nests.len())
-            .map(|n| score(b, live, n, axis, shared))
+            .map(|n| score(b, live, n, axis, shared, caps))
             .sum::<f64>()
             * efficiency(exprs, axis.size, w);
         // Between equals the group's last axis wins: it lies closest in most layouts.
