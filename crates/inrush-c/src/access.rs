@@ -185,7 +185,7 @@ impl Helpers {
             let name = format!("ld2m_{v}");
             // The mask of each half, spread over what lies in memory, and the elements back.
             let spread = |from: u32| -> String {
-                let place = |k: u32| if k % 2 == 0 { from + k / 2 } else { w };
+                let place = |k: u32| if k.is_multiple_of(2) { from + k / 2 } else { w };
                 let places: Vec<String> = (0..w).map(|k| place(k).to_string()).collect();
                 places.join(",")
             };
