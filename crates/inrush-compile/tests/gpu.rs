@@ -306,3 +306,65 @@ fn quotients_of_rows_are_rounded_as_eager_rounds_them() {
     let text = &c.expect("compiles").kernels[0].text;
     assert!(!text.contains("quotient("), "{text}");
 }
+
+#[test]
+fn a_softmax_of_few_long_rows_reads_them_twice() {
+    for dtype in ["f32", "bf16"] {
+        let c = compiled(
+            &format!(
+                "graph t\n%0 x: {dtype}[8, 50257] = input 0\n\
+                 %1 y: {dtype}[8, 50257] = aten.softmax.int(%0, -1, none)\noutput 0: %1\n"
+            ),
+            &mut (),
+        );
+        let c = c.expect("compiles");
+        // Maxima and sums of chunks, both of rows, results.
+        assert_eq!(launches(&c).len(), 3, "{dtype}: {:?}", launches(&c));
+        let chunks =
+            (c.kernels.iter()).find(|k| k.text.contains("50257 * ") && k.text.contains("nan_max"));
+        let text = &chunks.expect("a kernel of chunks").text;
+        assert_eq!(text.matches("tl.load(").count(), 1, "{text}");
+        assert_eq!(text.matches("tl.sum(").count(), 1, "{text}");
+    }
+    // Where rows are many, nothing is computed twice.
+    let c = compiled(
+        "graph t\n%0 x: f32[400, 50257] = input 0\n%1 y: f32[400, 50257] = aten.softmax.int(%0, -1, none)\noutput 0: %1\n",
+        &mut (),
+    );
+    assert_eq!(launches(&c.expect("compiles")).len(), 1);
+}
+
+#[test]
+fn tiles_of_few_rows() {
+    // Sizes of the tile, warps.
+    let tile = |text: &str| {
+        let c = compiled(text, &mut ()).expect("compiles");
+        let k = &c.kernels[0];
+        let sizes: Vec<i64> = k.constants.iter().map(|c| c.1).collect();
+        (sizes, k.warps)
+    };
+    // A thread for each column.
+    let sum = |rows: i64, columns: i64| {
+        tile(&format!(
+            "graph t\n%0 x: f32[{rows}, {columns}] = input 0\n\
+             %1 s: f32[{columns}] = aten.sum.dim_IntList(%0, [0], false, none)\noutput 0: %1\n"
+        ))
+    };
+    assert_eq!(sum(8, 50257), (vec![256, 8], 8));
+    assert_eq!(sum(3, 600), (vec![16, 4], 1));
+    assert_eq!(sum(40, 50257), (vec![64, 64], 8));
+    // Accesses that jump, and ones that do not, if some values are of rows.
+    let of = |operators: &str| {
+        let text = format!("graph t\n%0 x: f32[8, 50257] = input 0\n{operators}");
+        tile(&text)
+    };
+    let turned = of(
+        "%1 t: f32[50257, 8] strides [1, 50257] = aten.transpose.int(%0, 0, 1)\n\
+         %2 y: f32[50257, 8] = aten.contiguous.default(%1)\noutput 0: %2\n",
+    );
+    assert_eq!(turned, (vec![2048], 4));
+    let plain = of(
+        "%1 w: f32[8, 1] = input 1\n%2 y: f32[8, 50257] = aten.mul.Tensor(%0, %1)\noutput 0: %2\n",
+    );
+    assert_eq!(plain, (vec![1024], 8));
+}

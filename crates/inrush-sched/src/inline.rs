@@ -14,6 +14,7 @@ use crate::access::{Radices, covers, invertible};
 use crate::classes::Classes;
 use crate::deps::Deps;
 use crate::fold::at_load;
+use crate::split::has_few_rows;
 use crate::{Options, Reason, Refusal};
 
 mod build;
@@ -77,11 +78,11 @@ struct Use {
 }
 
 /// Inlines, and drops what nobody reads any more. In `tiles` of a GPU a short buffer is read once for each tile, whatever the
-/// order of axes.
+/// order of axes; their number is how many programs run at a time.
 pub(crate) fn inline(
     loops: &mut Loops,
     options: &Options,
-    tiles: bool,
+    tiles: Option<i64>,
     refusals: &mut Vec<Refusal>,
 ) {
     let nodes = std::mem::take(&mut loops.nodes);
@@ -329,7 +330,7 @@ struct Judge<'a> {
     uses: &'a [SmallVec<[Use; 2]>],
     operand_of: &'a [bool],
     options: &'a Options,
-    tiles: bool,
+    tiles: Option<i64>,
 }
 
 /// The result to compute where it is read, or why not and for whom.
@@ -426,14 +427,22 @@ impl Judge<'_> {
             .points
             .saturating_mul(work + 4)
             .saturating_add(evals.saturating_mul(2));
-        if evals.saturating_mul(work) > apart.saturating_mul(self.options.inline_repeat) {
+        // A reduction that is split has launches of its own: what it reads is rather computed twice than written for it.
+        let split = self.tiles.is_some_and(|units| {
+            (uses.iter()).any(|u| match &self.nodes[u.node] {
+                Node::Body(b) => has_few_rows(self.loops, b, units),
+                Node::Contraction(_) => false,
+            })
+        });
+        let repeat = self.options.inline_repeat.saturating_mul(1 + split as i64);
+        if evals.saturating_mul(work) > apart.saturating_mul(repeat) {
             return refuse(if uses.len() > 1 {
                 Reason::SeveralReaders
             } else {
                 Reason::RepeatsWork
             });
         }
-        if uses.len() > 1 && !self.duplicable(k, infos) {
+        if uses.len() > 1 && !self.cheap(k, infos, split) {
             return refuse(Reason::SeveralReaders);
         }
         Ok(buf)
@@ -442,8 +451,20 @@ impl Judge<'_> {
     /// Whether a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
     /// in memory anyway.
     fn duplicable(&self, k: usize, infos: &[Info]) -> bool {
+        self.cheap(k, infos, false)
+    }
+
+    /// As [`Judge::duplicable`]; where launches are `split`, a math function may be computed twice, and what is loaded for each
+    /// row once.
+    fn cheap(&self, k: usize, infos: &[Info], split: bool) -> bool {
         let p = &infos[k];
-        if p.ops > self.options.inline_ops || p.loads > self.options.inline_loads as i64 {
+        let elements = |b: BufId| {
+            let sizes = self.loops.buffer(b).sizes.iter();
+            sizes.fold(1i64, |n, s| n.saturating_mul(self.loops.exprs.hint(*s)))
+        };
+        let short = |b: BufId| elements(b).saturating_mul(4) <= p.points;
+        let most = self.options.inline_ops + if split { MATH_OPS } else { 0 };
+        if p.ops > most || p.loads > self.options.inline_loads as i64 {
             return false;
         }
         self.deps.reads[k].iter().all(|b| {
@@ -457,24 +478,22 @@ impl Judge<'_> {
                 .take_while(|u| u.node == k)
                 .all(|u| u.evals.saturating_mul(4) <= p.points);
             let others = uses.iter().any(|u| u.node != k);
-            let elements = || {
-                let sizes = self.loops.buffer(*b).sizes.iter();
-                sizes.fold(1i64, |n, s| n.saturating_mul(self.loops.exprs.hint(*s)))
-            };
-            let small = small || self.tiles && elements().saturating_mul(4) <= p.points;
+            let small = small || self.tiles.is_some() && short(*b);
             // What was inlined into this node left no loads of its own here; its producer was judged the same way.
-            stays || small || others || self.inlined_cheaply(*b, infos)
+            let known = |b| split && (short(b) || self.inlined_cheaply(b, infos, &short));
+            stays || small || others || self.inlined_cheaply(*b, infos, &known)
         })
     }
 
-    fn inlined_cheaply(&self, b: BufId, infos: &[Info]) -> bool {
+    /// Whether a result was computed where it is read, of what stays in memory, or is `short`, anyway.
+    fn inlined_cheaply(&self, b: BufId, infos: &[Info], short: &dyn Fn(BufId) -> bool) -> bool {
         match self.deps.writers[b.index()].as_slice() {
             [w] => {
                 let w = *w as usize;
                 infos[w].inlined
-                    && self.deps.reads[w]
-                        .iter()
-                        .all(|b| !matches!(self.loops.buffer(*b).kind, BufferKind::Temp))
+                    && self.deps.reads[w].iter().all(|b| {
+                        !matches!(self.loops.buffer(*b).kind, BufferKind::Temp) || short(*b)
+                    })
             }
             _ => false,
         }

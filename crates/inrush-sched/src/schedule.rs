@@ -32,7 +32,8 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     }
     drop_dead(&mut loops);
     if options.fuse {
-        inline::inline(&mut loops, options, caps.gpu.is_some(), &mut refusals);
+        let tiles = caps.gpu.is_some().then_some(caps.threads as i64);
+        inline::inline(&mut loops, options, tiles, &mut refusals);
         crate::pads::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         for k in 0..loops.nodes.len() {

@@ -17,6 +17,7 @@ mod chunked;
 mod ragged;
 
 use chunked::{Known, Spread};
+pub(crate) use ragged::has_few_rows;
 
 /// Splits what is worth it. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
@@ -162,7 +163,7 @@ fn temp(loops: &mut Loops, dtype: DType, sizes: Vec<Expr>) -> BufId {
 }
 
 /// Partial results over the first `count` reduction axes, and their reduction; also where each reduction's partial results
-/// are. With a `spread` one of the reductions is a sum of squared distances: chunks sum distances to their own means.
+/// are. With a `spread` one of the reductions is a sum of distances to a center: chunks have centers of their own.
 fn split(
     loops: &mut Loops,
     body: &Body,

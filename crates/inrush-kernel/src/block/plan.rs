@@ -1,7 +1,8 @@
 //! From a group to a block program: axes, sizes of the tile, warps.
 //!
 //! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
-//! several short ones to a warp; column sums in tiles of 16 x 64; norms of odd rows with a warp for 128 elements.
+//! several short ones to a warp; column sums in tiles of 16 x 64, of few rows with a thread for each column; norms of odd rows with
+//! a warp for 128 elements.
 
 use super::axes::{self, Strides};
 use super::exponentials;
@@ -27,6 +28,8 @@ const SHORT: i64 = 512;
 const FLAT: i64 = 1024;
 /// Columns of a tile of column reductions.
 const COLUMNS: i64 = 64;
+/// Rows of which one thread takes a whole column.
+const FEW_ROWS: i64 = 16;
 
 /// Deepest pipeline of a loop over rows.
 pub(crate) const STAGES: u32 = 4;
@@ -43,6 +46,8 @@ struct Work {
     mixed: bool,
     /// Rows are reduced, and written as long as they are.
     again: bool,
+    /// What is read lies along another axis than what is written.
+    turned: bool,
 }
 
 pub(crate) fn group(
@@ -308,7 +313,9 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
         aligned: true,
         mixed: false,
         again: false,
+        turned: false,
     };
+    let mut first: Option<Sym> = None;
     let (mut reduced, mut written, mut some) = (false, false, false);
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
@@ -320,6 +327,10 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                         own.is_empty() || own.iter().any(|s| ex.contains_sym(coords[0], *s));
                     if locals.contains(buf) || !along {
                         continue;
+                    }
+                    if let Some(axis) = fastest(ex, body, coords[0]) {
+                        out.turned |= first.is_some_and(|f| f != axis);
+                        first = Some(axis);
                     }
                     let size = flat.tables.buffers[buf.index()].dtype.size() as i64;
                     out.bytes = out.bytes.max(size);
@@ -340,6 +351,17 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
     out.mixed = some && !out.aligned;
     out.loads = seen.len();
     out
+}
+
+/// The axis along which an access of all elements goes from one to the next.
+fn fastest(ex: &Exprs, body: &Body, offset: Expr) -> Option<Sym> {
+    let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+    let coefs = ex.coefficients(offset, &syms)?;
+    if coefs.iter().any(|c| ex.is_int(*c, 0)) {
+        return None;
+    }
+    let at = coefs.iter().position(|c| ex.is_int(*c, 1))?;
+    Some(syms[at])
 }
 
 /// Whether rows that `offset` walks element by element start at multiples of `lanes`.
@@ -413,10 +435,12 @@ fn sizes(
                 warps: warps(bx * by, each).min(most),
             };
         }
-        // Wide elements of few programs: a thread has as many as one access takes.
-        let few = work.bytes >= 4 && nx / FLAT < 4 * units;
-        let (waves, each) = if few { (4, 4) } else { (2, 8) };
-        let mut b = FLAT;
+        // Of few programs each has more threads. Where accesses jump, fewer programs have more of them under way.
+        let (waves, each, most, mut b) = match nx / FLAT {
+            n if work.turned && n < 4 * units => (1, 16, 4, 2 * FLAT),
+            n if n < 16 * units => (2, 4, 8, FLAT),
+            _ => (2, 8, 4, FLAT),
+        };
         while b > 128 && nx / b < waves * units {
             b /= 2;
         }
@@ -429,7 +453,7 @@ fn sizes(
             stages: 1,
             early: false,
             pointers: Pointers::Plain,
-            warps: warps(b.max(512), each).min(4).min((b / 32).max(1) as u32),
+            warps: (warps(b.max(512), each).min(most)).min((b / 32).max(1) as u32),
         };
     };
     let known = ex.range(own.size).hi;
@@ -441,7 +465,8 @@ fn sizes(
         None => i64::MAX,
     };
     if columns {
-        let mut bx = COLUMNS.min(power(nx));
+        let short = whole <= FEW_ROWS;
+        let mut bx = if short { 4 * COLUMNS } else { COLUMNS }.min(power(nx));
         while bx > 16 && ny * (nx / bx) < units {
             bx /= 2;
         }
@@ -454,7 +479,10 @@ fn sizes(
                 stages: 1,
                 early: false,
                 pointers: Pointers::Plain,
-                warps: warps(bx * whole, 16),
+                warps: match short {
+                    true => (bx / 32).max(1) as u32,
+                    false => warps(bx * whole, 16),
+                },
             };
         }
         // Programs that are few take longer steps, each of which waits for the memory.
@@ -464,10 +492,15 @@ fn sizes(
             1024
         };
         let mut br = (step / bx).clamp(16, 512).min(power(length));
-        let mut each = 8;
+        let (mut each, mut most) = (8, 8);
         // Where rows start anywhere and programs abound: small tiles of many threads. Long columns have up to 16 bytes for each.
         if !work.aligned && ny * (nx / bx) >= 2 * units {
             (bx, br, each) = match (y.is_some(), work.bytes <= 2) {
+                // A warp for each tile, where few of its columns lie beyond the end.
+                (true, false) if nx >= 8 * COLUMNS => {
+                    most = 1;
+                    (bx, br.min(8), 16)
+                }
                 (true, _) => (bx.min(COLUMNS / 2), br.min(16), 2),
                 (false, true) if length >= 1024 => (bx, 32, 8),
                 (false, true) => (bx, 8, 2),
@@ -482,7 +515,7 @@ fn sizes(
             stages: 1,
             early: false,
             pointers: Pointers::Plain,
-            warps: warps(bx * br, each).min(8),
+            warps: warps(bx * br, each).min(most),
         };
     }
     let limit = match work.loads {

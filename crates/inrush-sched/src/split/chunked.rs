@@ -3,11 +3,14 @@
 //! A sum of squared distances `(e - c)^2` needs its center `c`, which is known only after a first reduction over all of `e`.
 //! Where sums of `e` over the same chunks exist, each chunk sums the distances to its own mean at once, and what the chunks'
 //! means are away from the center is added at the end: `sum (e - c)^2 = sum over chunks of (q + n * (mean - c)^2)`.
+//!
+//! A sum of exponentials `exp(e - c)`, as a softmax has it, waits for its greatest element in the same way. Each chunk takes its
+//! own: `sum exp(e - c) = sum over chunks of exp(greatest - c) * (sum exp(e - greatest))`.
 
-use inrush_base::DType;
+use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, SymMap};
 use inrush_loops::{Body, BufId, Coords, Level, Loops, ReduceOp, ScalarOp, Stmt, StmtId};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 /// Reductions that were split: their bodies, cut into chunks, and where the partial results are.
 #[derive(Default)]
@@ -15,16 +18,24 @@ pub(super) struct Known {
     bodies: Vec<(Body, Vec<(StmtId, BufId)>)>,
 }
 
-/// A reduction that is a sum of squared distances.
+/// What is summed of the distances to the center.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Squares,
+    Exponentials,
+}
+
+/// A reduction that is a sum of squared distances, or of exponentials of distances.
 pub(super) struct Spread {
+    of: Of,
     pub reduce: StmtId,
     /// The center: a value of the outer points.
     pub center: StmtId,
     value: StmtId,
     /// True for elements inside of a ragged chunk, and what others count.
     guard: Option<(StmtId, StmtId)>,
-    /// Sums of the values over chunks.
-    sums: BufId,
+    /// Sums of the values over chunks, or the greatest ones.
+    parts: BufId,
     /// Elements of a chunk.
     length: Expr,
     dtype: DType,
@@ -48,7 +59,7 @@ impl Known {
         });
     }
 
-    /// Whether a reduction of `body` is a sum of squared distances of values whose chunks have been summed.
+    /// Whether a reduction of `body` is such a sum of values whose chunks have been reduced.
     pub fn spread(&self, loops: &Loops, body: &Body, length: Expr) -> Option<Spread> {
         let levels = body.levels(&loops.exprs);
         body.stmts.iter().enumerate().find_map(|(k, s)| {
@@ -61,20 +72,37 @@ impl Known {
                 return None;
             };
             let (inner, guard) = unguarded(body, *value);
-            let [d, same] = args(body, inner, ScalarOp::Mul)?;
+            let (of, d) = match body.stmt(inner) {
+                Stmt::Op {
+                    op: ScalarOp::Mul,
+                    args,
+                    ..
+                } if args[0] == args[1] => (Of::Squares, args[0]),
+                Stmt::Op {
+                    op: ScalarOp::Exp,
+                    args,
+                    ..
+                } => (Of::Exponentials, args[0]),
+                _ => return None,
+            };
             let [e, c] = args(body, d, ScalarOp::Sub)?;
             let float = matches!(dtype, DType::F32 | DType::F64);
-            if d != same || levels[c.index()] == Level::Point || !float {
+            if levels[c.index()] == Level::Point || !float {
                 return None;
             }
-            let sums =
-                (self.bodies.iter()).find_map(|(a, sums)| summed(loops, a, sums, body, e))?;
+            let by = match of {
+                Of::Squares => ReduceOp::Sum,
+                Of::Exponentials => ReduceOp::Max,
+            };
+            let mut bodies = self.bodies.iter();
+            let parts = bodies.find_map(|(a, parts)| reduced(loops, by, a, parts, body, e))?;
             Some(Spread {
+                of,
                 reduce: StmtId::from_index(k),
                 center: c,
                 value: e,
                 guard,
-                sums,
+                parts,
                 length,
                 dtype: *dtype,
             })
@@ -82,11 +110,12 @@ impl Known {
     }
 }
 
-/// Where the chunks of `e`, a value of `body`, have been summed by `a`.
-fn summed(
+/// Where the chunks of `e`, a value of `body`, have been reduced by `a`.
+fn reduced(
     loops: &Loops,
+    by: ReduceOp,
     a: &Body,
-    sums: &[(StmtId, BufId)],
+    parts: &[(StmtId, BufId)],
     body: &Body,
     e: StmtId,
 ) -> Option<BufId> {
@@ -99,16 +128,14 @@ fn summed(
         .map(|(x, y)| (x.sym, ex.sym_expr(y.sym)))
         .collect();
     (a.stmts.iter().enumerate()).find_map(|(k, s)| {
-        let Stmt::Reduce {
-            op: ReduceOp::Sum,
-            value,
-            ..
-        } = s
-        else {
+        let Stmt::Reduce { op, value, .. } = s else {
             return None;
         };
+        if *op != by {
+            return None;
+        }
         let (value, _) = unguarded(a, *value);
-        let (_, buf) = sums.iter().find(|(r, _)| r.index() == k)?;
+        let (_, buf) = parts.iter().find(|(r, _)| r.index() == k)?;
         same(loops, &rename, (a, value), (body, e), 0).then_some(*buf)
     })
 }
@@ -193,17 +220,39 @@ impl Spread {
         self.push(stmts, Stmt::Op { op, args, dtype })
     }
 
-    /// Elements of the chunk, and their mean.
-    fn mean(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> (StmtId, StmtId) {
-        let sum = self.push(
+    fn constant(&self, stmts: &mut Vec<Stmt>, value: f64) -> StmtId {
+        let (value, dtype) = (Scalar::Float(value).convert(self.dtype), self.dtype);
+        self.push(stmts, Stmt::Const { value, dtype })
+    }
+
+    fn choice(&self, stmts: &mut Vec<Stmt>, of: [StmtId; 3]) -> StmtId {
+        let (op, dtype) = (ScalarOp::Where, self.dtype);
+        self.push(
+            stmts,
+            Stmt::Op {
+                op,
+                args: SmallVec::from_slice(&of),
+                dtype,
+            },
+        )
+    }
+
+    /// What the chunk was reduced to.
+    fn part(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> StmtId {
+        self.push(
             stmts,
             Stmt::Load {
-                buf: self.sums,
+                buf: self.parts,
                 coords: chunk.clone(),
                 mask: None,
-                fill: inrush_base::Scalar::Int(0).convert(self.dtype),
+                fill: Scalar::Int(0).convert(self.dtype),
             },
-        );
+        )
+    }
+
+    /// Elements of the chunk, and their mean.
+    fn mean(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> (StmtId, StmtId) {
+        let sum = self.part(stmts, chunk);
         let count = self.push(
             stmts,
             Stmt::Index {
@@ -222,29 +271,37 @@ impl Spread {
         (count, mean)
     }
 
-    /// The sum of squared distances to the chunk's own mean.
+    /// The sum over a chunk by itself.
     pub fn within(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> StmtId {
-        let (_, mean) = self.mean(stmts, chunk);
-        let d = self.op(stmts, ScalarOp::Sub, self.value, mean);
-        let mut value = self.op(stmts, ScalarOp::Mul, d, d);
+        let dtype = self.dtype;
+        let mut value = match self.of {
+            Of::Squares => {
+                let (_, mean) = self.mean(stmts, chunk);
+                let d = self.op(stmts, ScalarOp::Sub, self.value, mean);
+                self.op(stmts, ScalarOp::Mul, d, d)
+            }
+            Of::Exponentials => {
+                // Infinite elements have no distance to an infinite one.
+                let greatest = self.part(stmts, chunk);
+                let args = smallvec![greatest];
+                let op = ScalarOp::IsInf;
+                let infinite = self.push(stmts, Stmt::Op { op, args, dtype });
+                let zero = self.constant(stmts, 0.0);
+                let from = self.choice(stmts, [infinite, zero, greatest]);
+                let d = self.op(stmts, ScalarOp::Sub, self.value, from);
+                let (op, args) = (ScalarOp::Exp, smallvec![d]);
+                self.push(stmts, Stmt::Op { op, args, dtype })
+            }
+        };
         if let Some((inside, nothing)) = self.guard {
-            let args = smallvec![inside, value, nothing];
-            let dtype = self.dtype;
-            value = self.push(
-                stmts,
-                Stmt::Op {
-                    op: ScalarOp::Where,
-                    args,
-                    dtype,
-                },
-            );
+            value = self.choice(stmts, [inside, value, nothing]);
         }
         self.push(
             stmts,
             Stmt::Reduce {
                 op: ReduceOp::Sum,
                 value,
-                dtype: self.dtype,
+                dtype,
             },
         )
     }
@@ -257,10 +314,28 @@ impl Spread {
         center: StmtId,
         chunk: &Coords,
     ) -> StmtId {
-        let (count, mean) = self.mean(stmts, chunk);
-        let d = self.op(stmts, ScalarOp::Sub, mean, center);
-        let square = self.op(stmts, ScalarOp::Mul, d, d);
-        let away = self.op(stmts, ScalarOp::Mul, square, count);
-        self.op(stmts, ScalarOp::Add, within, away)
+        let dtype = self.dtype;
+        match self.of {
+            Of::Squares => {
+                let (count, mean) = self.mean(stmts, chunk);
+                let d = self.op(stmts, ScalarOp::Sub, mean, center);
+                let square = self.op(stmts, ScalarOp::Mul, d, d);
+                let away = self.op(stmts, ScalarOp::Mul, square, count);
+                self.op(stmts, ScalarOp::Add, within, away)
+            }
+            Of::Exponentials => {
+                // Of a chunk with infinity the exponentials are of the elements themselves; of one with nothing else than
+                // minus infinity they are zero, whatever these are scaled by.
+                let greatest = self.part(stmts, chunk);
+                let infinity = self.constant(stmts, f64::INFINITY);
+                let infinite = self.op(stmts, ScalarOp::Eq, greatest, infinity);
+                let zero = self.constant(stmts, 0.0);
+                let from = self.choice(stmts, [infinite, zero, greatest]);
+                let d = self.op(stmts, ScalarOp::Sub, from, center);
+                let (op, args) = (ScalarOp::Exp, smallvec![d]);
+                let scale = self.push(stmts, Stmt::Op { op, args, dtype });
+                self.op(stmts, ScalarOp::Mul, within, scale)
+            }
+        }
     }
 }

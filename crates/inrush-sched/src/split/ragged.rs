@@ -54,6 +54,17 @@ pub(super) fn read_again(loops: &Loops) -> Bufs {
     found
 }
 
+/// Whether a reduction of long rows has so few that it will be split, although what goes over these rows again is then a
+/// launch of its own.
+pub(crate) fn has_few_rows(loops: &Loops, body: &Body, units: i64) -> bool {
+    let ex = &loops.exprs;
+    !body.reduction_axes().is_empty()
+        && points(ex, body.outer_axes()) < units / 2
+        && points(ex, body.reduction_axes()) >= 4 * ROW
+        && super::splittable(ex, body)
+        && !reduces_columns(loops, body)
+}
+
 /// Makes the node's first reduction axis one of chunks, when that pays; how many elements a chunk has. `again` are results of
 /// [`read_again`].
 pub(super) fn chunks(
