@@ -2,13 +2,15 @@
 //!
 //! A running sum of n terms loses up to log2(n) bits, and eager PyTorch, which sums in a cascade, almost none. Two conversions and
 //! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed.
+//!
+//! Running sums have to show every step, so that they stay in an `f64`, as eager's do: one addition waits for the other either way.
 
 use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::joined;
 use inrush_base::DType;
 use inrush_expr::Exprs;
-use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role};
+use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId};
 use inrush_loops::ReduceOp;
 
 /// Terms of a chain that are added in `f32`.
@@ -19,6 +21,8 @@ pub(crate) const TURNS: i64 = 32;
 pub(crate) struct Cascade {
     /// It has an `f64` beside it.
     long: Vec<bool>,
+    /// It has nothing but an `f64`, which a scan shows.
+    scans: Vec<bool>,
     /// It counts the turns of some loop.
     counts: Vec<bool>,
 }
@@ -31,10 +35,16 @@ impl Cascade {
         if !long.contains(&true) {
             return Self::default();
         }
-        // A scan shows every sum on the way.
+        let mut scans = vec![false; long.len()];
         for v in &kernel.values {
-            if let Def::Running { acc, .. } = v.def {
-                long[acc.index()] = false;
+            if let Def::Running { acc, value } = v.def {
+                let sums = std::mem::take(&mut long[acc.index()]);
+                // What halves show of it are their own few digits.
+                let halves = match kernel.value(value).def {
+                    Def::Load { buf, .. } => kernel.buffer(buf).dtype.size() == 2,
+                    _ => false,
+                };
+                scans[acc.index()] = sums && !halves;
             }
         }
         let mut turns = vec![0; long.len()];
@@ -52,6 +62,7 @@ impl Cascade {
         let mut found = Self {
             counts: vec![false; long.len()],
             long,
+            scans,
         };
         found.find_counters(&kernel.head);
         found.find_counters(&kernel.body);
@@ -60,6 +71,10 @@ impl Cascade {
 
     pub fn is_long(&self, a: AccId) -> bool {
         self.long.get(a.index()) == Some(&true)
+    }
+
+    pub fn is_scan(&self, a: AccId) -> bool {
+        self.scans.get(a.index()) == Some(&true)
     }
 
     pub fn counts(&self, a: AccId) -> bool {
@@ -205,6 +220,16 @@ impl Emitter<'_> {
             Some((w, _)) => self.helpers.convert(&acc, "f32", "f64", w, self.caps),
         };
         joined!("(", wide, " + ", acc, ")")
+    }
+
+    /// `v` is this sum in `f64`, of the accumulator `a`, as `f32`.
+    pub(crate) fn declare_narrow(&mut self, v: ValId, a: AccId, sum: &str) {
+        let lanes = self.acc_lanes(a);
+        let text = match lanes {
+            None => joined!("(f32)", sum),
+            Some((w, _)) => self.helpers.convert(sum, "f64", "f32", w, self.caps),
+        };
+        self.declare(v, &*text, lanes.is_some());
     }
 
     fn acc_and_wide(&mut self, a: AccId, copy: Option<u32>) -> (Name, Name) {

@@ -1,7 +1,7 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
 
 use crate::function::Emitter;
-use crate::helpers::{Helpers, Name};
+use crate::helpers::Helpers;
 use crate::text::joined;
 use crate::types::{self, is_float};
 use inrush_base::{Caps, DType, Error, Result, Scalar};
@@ -77,6 +77,10 @@ impl Emitter<'_> {
         let (op, d) = (acc.op, acc.dtype);
         if matches!(op, ReduceOp::Any | ReduceOp::All) && d != DType::Bool {
             return Err(Error::unsupported(format!("`{}` of {d}", op.text())));
+        }
+        if self.cascade.is_scan(a) {
+            self.start_wide(a);
+            return Ok(());
         }
         let neutral = self.neutral(op, d);
         let arg = op.is_arg();
@@ -257,17 +261,16 @@ impl Emitter<'_> {
         let long = self.cascade.is_long(a);
         let Some((w, copies)) = self.spread[a.index()] else {
             let copy = lanes.then(|| self.copy());
-            if !long {
+            if long || self.cascade.is_scan(a) {
+                let sum = match long {
+                    true => self.emptied(a, copy),
+                    false => self.wide(a, copy).to_string(),
+                };
+                self.declare_narrow(v, a, &sum);
+            } else {
                 let name = self.helpers.variable('a', a.0, copy);
                 self.declare(v, &*name, lanes);
-                return Ok(());
             }
-            let sum = self.emptied(a, copy);
-            let text = match self.acc_lanes(a) {
-                None => joined!("(f32)", sum),
-                Some((w, _)) => self.helpers.convert(&sum, "f64", "f32", w, self.caps),
-            };
-            self.declare(v, &*text, lanes);
             return Ok(());
         };
         if long {
@@ -301,17 +304,25 @@ impl Emitter<'_> {
         if self.lane.is_some() && self.started[a.index()].is_none() {
             return self.running_lanes(v, a, value);
         }
-        self.update(a, value)?;
         let lanes = self.started[a.index()].is_some();
-        let name = self.acc_name(a, lanes);
+        let copy = lanes.then(|| self.copy());
+        if self.cascade.is_scan(a) {
+            let wide = self.wide(a, copy);
+            let x = match self.acc_lanes(a) {
+                None => joined!("(f64)", self.var(value)?.0),
+                Some((w, _)) => {
+                    let x = self.vector(value)?;
+                    self.helpers.convert(&x, "f32", "f64", w, self.caps)
+                }
+            };
+            self.line([&*wide, " = ", &wide, " + ", &x, ";"]);
+            self.declare_narrow(v, a, &wide);
+            return Ok(());
+        }
+        self.update(a, value)?;
+        let name = self.helpers.variable('a', a.0, copy);
         self.declare(v, &*name, lanes);
         Ok(())
-    }
-
-    /// An accumulator, of the current copy where it has lanes.
-    fn acc_name(&mut self, a: AccId, lanes: bool) -> Name {
-        let copy = lanes.then(|| self.copy());
-        self.helpers.variable('a', a.0, copy)
     }
 
     /// A running extreme along the lanes, a vector register at a time. What comes before is a scalar.
