@@ -108,11 +108,13 @@ def settle(name: str, arguments: Any, results: list[Any]) -> list[Any]:
         # Of values that are as frequent, any: how often they are there is compared.
         dim = kwargs.get("dim", args[0] if args and type(args[0]) is int else -1)
         return [count(value, r, dim) for r in results[:1]]
-    # On GPUs PyTorch says that the place of a median among equals may be any of theirs, and two runs may differ.
-    free = ANY_OF_EQUALS | {"median": (1, True), "nanmedian": (1, True)} if value.is_cuda else ANY_OF_EQUALS
-    if name not in free or len(results) <= free[name][0]:
+    if name in ("median", "nanmedian") and value.is_cuda and len(results) == 2:
+        # PyTorch says that on GPUs the place of a median among equals may be any of theirs, and two runs may differ.
+        at, lacks = 1, True
+    elif name in ANY_OF_EQUALS:
+        at, lacks = ANY_OF_EQUALS[name]
+    else:
         return results
-    at, lacks = free[name]
     args = args[1:] if name in ("topk", "kthvalue") else args
     dim = kwargs.get("dim", args[0] if args and type(args[0]) is int else -1)
     if not isinstance(results[at], torch.Tensor) or not value.dim():
