@@ -31,6 +31,12 @@ impl Floats {
     pub fn at(&self, at: &[i64]) -> f64 {
         self.data[super::position(&self.sizes, at)]
     }
+    /// The elements at these places, which what a graph declares may put outside.
+    pub fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
+        let element = |p: &usize| self.data.get(*p).copied();
+        (places.iter().map(element).collect::<Option<_>>())
+            .ok_or_else(|| Error::input("the declared sizes do not fit the operand's"))
+    }
     pub fn of(t: &Tensor) -> Result<Floats> {
         let data = (0..t.numel()).map(|k| Ok(t.get(k)?.as_f64()));
         Ok(Floats {

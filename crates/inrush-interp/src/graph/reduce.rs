@@ -215,10 +215,7 @@ fn row_values(
 ) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
     let out = c.build(k, |at| {
-        let v: Vec<f64> = reduced(&x.sizes, dims, at)
-            .iter()
-            .map(|p| x.data[*p])
-            .collect();
+        let v = x.all(&reduced(&x.sizes, dims, at))?;
         Ok(Scalar::Float(f(&v)))
     });
     Ok(vec![out?])
