@@ -2,6 +2,7 @@
 //! cache, a few rows at a time. Each of these rows is then read along its length, as memory likes it, instead of a few lines from
 //! every row.
 
+use crate::cascade::TURNS;
 use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
 use crate::text::paren;
@@ -100,8 +101,8 @@ impl Emitter<'_> {
         let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
             return Ok(());
         };
-        let sizes = s.accs.iter().map(|a| types::bytes(self.strip_elem(*a)));
-        let bytes: i64 = sizes.map(i64::from).sum();
+        let sizes = s.accs.iter().map(|a| self.kernel.accs[a.index()].dtype);
+        let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
         let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;
         let count = paren(&self.expr(extent, false)?);
         self.open(format_args!(
@@ -112,18 +113,25 @@ impl Emitter<'_> {
         ));
         for a in &s.accs {
             let acc = &self.kernel.accs[a.index()];
-            let elem = self.strip_elem(*a);
+            let elem = types::scalar(acc.dtype);
             let neutral = self.neutral(acc.op, acc.dtype);
             self.line(format_args!(
                 "{elem} strip{a}[{strip}] __attribute__((aligned(64))); \
                  for (i64 k = 0; k < {strip}; k++) strip{a}[k] = {neutral};"
             ));
+            if self.cascade.is_long(*a) {
+                self.line(format_args!(
+                    "f64 wide{a}[{strip}] __attribute__((aligned(64))); \
+                     for (i64 k = 0; k < {strip}; k++) wide{a}[k] = 0.0;"
+                ));
+            }
         }
         self.line("i64 row = 0;");
         self.open(format_args!(
             "for (; row + {ROWS} <= {count}; row += {ROWS})"
         ));
         self.sweep(s, width, Some(ROWS.to_string()))?;
+        self.fold_strips(s, width);
         self.close();
         let rest = self.exprs.modulo(extent, self.exprs.int(ROWS));
         if !self.exprs.is_int(rest, 0) {
@@ -136,12 +144,30 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// What a strip holds of an accumulator: of a long sum its `f64`.
-    fn strip_elem(&self, a: AccId) -> &'static str {
-        match self.cascade.is_long(a) {
-            true => "f64",
-            false => types::scalar(self.kernel.accs[a.index()].dtype),
+    /// Every so many rows, what the strips of long sums hold goes into their `f64`.
+    fn fold_strips(&mut self, s: &Strips, width: u32) {
+        let long = |a: &&AccId| self.cascade.is_long(**a);
+        let long: Vec<AccId> = s.accs.iter().filter(long).copied().collect();
+        if long.is_empty() {
+            return;
         }
+        let (own, wide) = (
+            self.helpers.vector("f32", width),
+            self.helpers.vector("f64", width),
+        );
+        let last = TURNS - ROWS;
+        self.open(format_args!("if ((row & {last}) == {last})"));
+        self.open(format_args!("for (i64 k = 0; k < to - from; k += {width})"));
+        for a in long {
+            let part = format!("*({own} *)(strip{a} + k)");
+            let sum = self.helpers.convert(&part, "f32", "f64", width, self.caps);
+            let zero = self.helpers.broadcast("f32", width);
+            self.line(format_args!(
+                "*({wide} *)(wide{a} + k) += {sum}; {part} = {zero}(0.0f);"
+            ));
+        }
+        self.close();
+        self.close();
     }
 
     /// Goes over the strip once: takes so many rows into the accumulators, or finishes them.
@@ -195,24 +221,16 @@ impl Emitter<'_> {
     fn column_items(&mut self, s: &Strips, width: u32, rows: Option<&str>) -> Result<()> {
         let mut places = Vec::new();
         for a in &s.accs {
-            let elem = self.strip_elem(*a);
+            let elem = types::scalar(self.kernel.accs[a.index()].dtype);
             let ty = self.helpers.vector(elem, width);
-            let place = format!("*({ty} *)(strip{a} + ({} - from))", s.name);
-            if !self.cascade.is_long(*a) {
-                self.line(format_args!("{ty} {a}_0 = {place};"));
-                places.push(format!("{place} = {a}_0;"));
-                continue;
+            let at = format!("({} - from)", s.name);
+            let place = format!("*({ty} *)(strip{a} + {at})");
+            self.line(format_args!("{ty} {a}_0 = {place};"));
+            if rows.is_none() && self.cascade.is_long(*a) {
+                let (ty, wide) = (self.helpers.vector("f64", width), self.wide(*a, Some(0)));
+                self.line(format_args!("{ty} {wide} = *({ty} *)(wide{a} + {at});"));
             }
-            let (own, bc) = (
-                self.helpers.vector("f32", width),
-                self.helpers.broadcast("f32", width),
-            );
-            let wide = self.wide(*a, Some(0));
-            self.line(format_args!(
-                "{own} {a}_0 = {bc}(0.0f); {ty} {wide} = {place};"
-            ));
-            let sum = self.emptied(*a, Some(0));
-            places.push(format!("{place} = {sum};"));
+            places.push(format!("{place} = {a}_0;"));
         }
         for item in s.before {
             if let Item::Let(_) = item {
