@@ -318,6 +318,12 @@ def test_ranges_of_integers_count_in_whole_steps(exact, dtype):
     exact(f)
 
 
+def test_running_products_pass_through_what_float32_cannot_hold(exact):
+    """Eager multiplies in double on CPUs."""
+    x = torch.tensor([[1e30, 1e30, 1e-30, 1e-30, 2.0], [1e-30, 1e-30, 1e30, 1e30, 3.0]])
+    exact(lambda x: [x.cumprod(1), x.t().cumprod(0)], x)
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "shape, dims",

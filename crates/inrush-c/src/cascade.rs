@@ -3,7 +3,8 @@
 //! A running sum of n terms loses up to log2(n) bits, and eager PyTorch, which sums in a cascade, almost none. Two conversions and
 //! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed.
 //!
-//! Running sums have to show every step, so that they stay in an `f64`, as eager's do: one addition waits for the other either way.
+//! Running sums and products have to show every step, so that they stay in an `f64`, as eager's do: one step waits for the other
+//! either way, and products do not pass the smallest numbers of `f32`, which the machine multiplies slowly.
 
 use crate::function::Emitter;
 use crate::helpers::Name;
@@ -32,20 +33,22 @@ impl Cascade {
         let mut long: Vec<bool> = (kernel.accs.iter())
             .map(|a| a.op == ReduceOp::Sum && a.dtype == DType::F32)
             .collect();
-        if !long.contains(&true) {
-            return Self::default();
-        }
         let mut scans = vec![false; long.len()];
         for v in &kernel.values {
             if let Def::Running { acc, value } = v.def {
-                let sums = std::mem::take(&mut long[acc.index()]);
+                let a = &kernel.accs[acc.index()];
+                let product = a.op == ReduceOp::Prod && a.dtype == DType::F32;
+                let either = std::mem::take(&mut long[acc.index()]) || product;
                 // What halves show of it are their own few digits.
                 let halves = match kernel.value(value).def {
                     Def::Load { buf, .. } => kernel.buffer(buf).dtype.size() == 2,
                     _ => false,
                 };
-                scans[acc.index()] = sums && !halves;
+                scans[acc.index()] = either && !halves;
             }
+        }
+        if !long.contains(&true) && !scans.contains(&true) {
+            return Self::default();
         }
         let mut turns = vec![0; long.len()];
         let mut walk = Walk {
@@ -195,14 +198,15 @@ impl Emitter<'_> {
     /// Declares what a long sum has beside its `f32`.
     pub(crate) fn start_wide(&mut self, a: AccId) {
         let lanes = self.acc_lanes(a);
+        let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F64);
         for copy in copies(lanes) {
             let (_, wide) = self.acc_and_wide(a, copy);
             match lanes {
-                None => self.line(["f64 ", &wide, " = 0.0;"]),
+                None => self.line(["f64 ", &wide, " = ", &neutral, ";"]),
                 Some((w, _)) => {
                     let ty = self.helpers.vector("f64", w);
                     let bc = self.helpers.broadcast("f64", w);
-                    self.line([&*ty, " ", &wide, " = ", &bc, "(0.0);"]);
+                    self.line([&*ty, " ", &wide, " = ", &bc, "(", &neutral, ");"]);
                 }
             }
         }

@@ -315,7 +315,11 @@ impl Emitter<'_> {
                     self.helpers.convert(&x, "f32", "f64", w, self.caps)
                 }
             };
-            self.line([&*wide, " = ", &wide, " + ", &x, ";"]);
+            let sign = match self.kernel.accs[a.index()].op {
+                ReduceOp::Prod => " * ",
+                _ => " + ",
+            };
+            self.line([&*wide, " = ", &wide, sign, &x, ";"]);
             self.declare_narrow(v, a, &wide);
             return Ok(());
         }
