@@ -9,7 +9,7 @@
 use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::joined;
-use inrush_base::DType;
+use inrush_base::{DType, Result};
 use inrush_expr::Exprs;
 use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId};
 use inrush_loops::ReduceOp;
@@ -50,16 +50,15 @@ impl Cascade {
         if !long.contains(&true) && !scans.contains(&true) {
             return Self::default();
         }
-        let mut turns = vec![0; long.len()];
         let mut walk = Walk {
             exprs,
             started: vec![None; long.len()],
             open: Vec::new(),
-            turns: &mut turns,
+            turns: vec![0; long.len()],
         };
         walk.items(&kernel.head);
         walk.items(&kernel.body);
-        for (long, turns) in long.iter_mut().zip(turns) {
+        for (long, turns) in long.iter_mut().zip(walk.turns) {
             *long &= turns > TURNS;
         }
         let mut found = Self {
@@ -116,7 +115,7 @@ struct Walk<'a> {
     /// How many loops were open at the start.
     started: Vec<Option<usize>>,
     open: Vec<i64>,
-    turns: &'a mut [i64],
+    turns: Vec<i64>,
 }
 
 impl Walk<'_> {
@@ -145,7 +144,7 @@ impl Walk<'_> {
     /// At most so many turns; very many where nothing is known.
     fn turns_of(&self, l: &Loop) -> i64 {
         let most = match l.range {
-            Range::Full(e) => i64::try_from(self.exprs.range(e).hi).unwrap_or(i64::MAX),
+            Range::Full(e) => self.exprs.range(e).hi,
             Range::Block { block, .. } => block,
             Range::Tile { step, .. } => step,
             // Of an epilogue: pieces of a row.
@@ -215,15 +214,41 @@ impl Emitter<'_> {
         }
     }
 
-    /// All of a long sum in `f64`.
+    /// All that `a` holds in `f64`: of a scan that alone, of a long sum with what its `f32` holds.
     pub(crate) fn emptied(&mut self, a: AccId, copy: Option<u32>) -> String {
-        let lanes = self.acc_lanes(a);
         let (acc, wide) = self.acc_and_wide(a, copy);
-        let acc = match lanes {
-            None => joined!("(f64)", acc),
-            Some((w, _)) => self.helpers.convert(&acc, "f32", "f64", w, self.caps),
-        };
+        if self.cascade.is_scan(a) {
+            return wide.to_string();
+        }
+        let acc = self.widened(a, &acc);
         joined!("(", wide, " + ", acc, ")")
+    }
+
+    /// An `f32` of as many lanes as `a` has, as `f64`.
+    fn widened(&mut self, a: AccId, x: &str) -> String {
+        match self.acc_lanes(a) {
+            None => joined!("(f64)", x),
+            Some((w, _)) => self.helpers.convert(x, "f32", "f64", w, self.caps),
+        }
+    }
+
+    /// One step of a scan, and `v` as what it shows then.
+    pub(crate) fn step(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
+        let lanes = self.acc_lanes(a).is_some();
+        let copy = lanes.then(|| self.copy());
+        let wide = self.wide(a, copy);
+        let x = match lanes {
+            false => self.var(value)?.0,
+            true => self.vector(value)?,
+        };
+        let x = self.widened(a, &x);
+        let sign = match self.kernel.accs[a.index()].op {
+            ReduceOp::Prod => " * ",
+            _ => " + ",
+        };
+        self.line([&*wide, " = ", &wide, sign, &x, ";"]);
+        self.declare_narrow(v, a, &wide);
+        Ok(())
     }
 
     /// `v` is this sum in `f64`, of the accumulator `a`, as `f32`.

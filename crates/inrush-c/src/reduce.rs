@@ -262,10 +262,7 @@ impl Emitter<'_> {
         let Some((w, copies)) = self.spread[a.index()] else {
             let copy = lanes.then(|| self.copy());
             if long || self.cascade.is_scan(a) {
-                let sum = match long {
-                    true => self.emptied(a, copy),
-                    false => self.wide(a, copy).to_string(),
-                };
+                let sum = self.emptied(a, copy);
                 self.declare_narrow(v, a, &sum);
             } else {
                 let name = self.helpers.variable('a', a.0, copy);
@@ -304,25 +301,11 @@ impl Emitter<'_> {
         if self.lane.is_some() && self.started[a.index()].is_none() {
             return self.running_lanes(v, a, value);
         }
+        if self.cascade.is_scan(a) {
+            return self.step(v, a, value);
+        }
         let lanes = self.started[a.index()].is_some();
         let copy = lanes.then(|| self.copy());
-        if self.cascade.is_scan(a) {
-            let wide = self.wide(a, copy);
-            let x = match self.acc_lanes(a) {
-                None => joined!("(f64)", self.var(value)?.0),
-                Some((w, _)) => {
-                    let x = self.vector(value)?;
-                    self.helpers.convert(&x, "f32", "f64", w, self.caps)
-                }
-            };
-            let sign = match self.kernel.accs[a.index()].op {
-                ReduceOp::Prod => " * ",
-                _ => " + ",
-            };
-            self.line([&*wide, " = ", &wide, sign, &x, ";"]);
-            self.declare_narrow(v, a, &wide);
-            return Ok(());
-        }
         self.update(a, value)?;
         let name = self.helpers.variable('a', a.0, copy);
         self.declare(v, &*name, lanes);
@@ -348,7 +331,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn copy(&self) -> u32 {
+    pub(crate) fn copy(&self) -> u32 {
         self.lane.as_ref().map_or(0, |l| l.copy)
     }
 }

@@ -12,6 +12,8 @@ use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access
 
 /// Rows that one sweep over a strip reads.
 const ROWS: i64 = 8;
+/// Sweeps end where long sums are emptied.
+const _: () = assert!(TURNS.count_ones() == 1 && TURNS % ROWS == 0);
 /// Rows from which on strips pay.
 const MANY: i64 = 8 * ROWS;
 /// Bytes between rows from which on a row is a place of its own for the hardware that fetches ahead.
