@@ -62,11 +62,11 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     let Node::Body(body) = &*node else {
         return Ok(None);
     };
-    let product = |axes: &[Axis]| {
-        axes.iter()
-            .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
-    };
-    let (outer, inner) = (product(body.outer_axes()), product(body.reduction_axes()));
+    let outer = ragged::points(ex, body.outer_axes());
+    let all = outer.saturating_mul(ragged::points(ex, body.reduction_axes()));
+    if body.reduction_axes().is_empty() || all < options.split_elements {
+        return Ok(None);
+    }
     // Neighbouring columns are lanes of one unit, in four vectors.
     let together = match ragged::reduces_columns(loops, body) {
         true => 4 * caps.lanes(4) as i64,
@@ -74,7 +74,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     };
     let units = outer.saturating_add(together - 1) / together;
     let few = units < caps.threads as i64;
-    let each = outer.saturating_mul(inner) / units.max(1);
+    let each = all / units.max(1);
     if !few || each < options.split_elements || !splittable(ex, body) {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
 
 /// Points of a body.
-fn points(ex: &Exprs, axes: &[Axis]) -> i64 {
+pub(super) fn points(ex: &Exprs, axes: &[Axis]) -> i64 {
     (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
 }
 
