@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-use crate::lex::shorten;
+use crate::lex::{shorten, shortened};
 
 /// A string that is borrowed from the JSON text unless it holds escapes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -136,34 +136,48 @@ impl<'de> Deserialize<'de> for Frame {
 /// `File "path", line 12, in forward` with the source text on the next line.
 pub fn last_frame(trace: &str) -> Option<String> {
     const START: &str = "File \"";
-    let show = |at: usize| -> Option<String> {
-        let frame = &trace[at + START.len()..];
-        let (path, rest) = frame.split_once("\", line ")?;
-        let (head, body) = rest.split_once('\n').unwrap_or((rest, ""));
-        let (line, function) = head.split_once(", in ")?;
-        let mut out = format!("{path}:{line} in {}", function.trim());
-        let source = body.lines().next().unwrap_or_default().trim();
-        if !source.is_empty() && !source.starts_with(START) {
-            out.push_str(": ");
-            out.push_str(source);
-        }
-        Some(shorten(&out))
-    };
-    let own = |at: &usize| {
-        let path = trace[at + START.len()..]
-            .split('"')
-            .next()
-            .unwrap_or_default();
+    let own = |frame: &str| {
+        let path = frame.split('"').next().unwrap_or_default();
         !path.starts_with("torch/") && !path.contains("/site-packages/torch/")
     };
-    let mut starts = trace.rmatch_indices(START).map(|(at, _)| at);
-    let last = starts.clone().next()?;
-    show(starts.find(own).unwrap_or(last))
+    let (mut last, mut below) = (None, "");
+    for line in trace.rsplit('\n') {
+        let line = line.trim();
+        if let Some(frame) = line.strip_prefix(START) {
+            if own(frame) {
+                return show_frame(frame, below);
+            }
+            last = last.or(Some((frame, below)));
+            // What stands above a frame is no source of its.
+            below = "";
+        } else {
+            below = line;
+        }
+    }
+    last.and_then(|(frame, source)| show_frame(frame, source))
+}
+
+/// `path", line 12, in forward` and the source text for people.
+fn show_frame(frame: &str, source: &str) -> Option<String> {
+    let (path, rest) = frame.split_once("\", line ")?;
+    let (line, function) = rest.split_once(", in ")?;
+    let mut out =
+        String::with_capacity(path.len() + line.len() + function.len() + source.len() + 8);
+    let between = if source.is_empty() { "" } else { ": " };
+    for part in [path, ":", line, " in ", function, between, source] {
+        out.push_str(part);
+    }
+    Some(shortened(out))
 }
 
 /// Reads `text`; an error shows what stands around the place.
 pub fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T> {
-    serde_json::from_slice(text).map_err(|e| {
+    // Strings of a text that is known to be UTF-8 are not looked at one by one.
+    let read = match std::str::from_utf8(text) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(text),
+    };
+    read.map_err(|e| {
         let at = offset(text, e.line(), e.column());
         let from = at.saturating_sub(60);
         let to = (at + 20).min(text.len());
@@ -242,3 +256,50 @@ macro_rules! union {
     };
 }
 pub(crate) use union;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "  File \"/home/me/model.py\", line 12, in forward\n    x = x + 1\n";
+    const TORCH: &str =
+        "  File \"/lib/site-packages/torch/nn/linear.py\", line 3, in forward\n    return f(x)\n";
+
+    #[test]
+    fn the_last_frame_outside_torch_is_the_users() {
+        let own = Some("/home/me/model.py:12 in forward: x = x + 1");
+        let torch = Some("/lib/site-packages/torch/nn/linear.py:3 in forward: return f(x)");
+        let of = |parts: &[&str]| last_frame(&parts.concat());
+        assert_eq!(of(&[OWN]).as_deref(), own);
+        assert_eq!(of(&[TORCH, OWN, TORCH, TORCH]).as_deref(), own);
+        assert_eq!(of(&[TORCH]).as_deref(), torch);
+        assert_eq!(of(&["called from\n", OWN.trim_end()]).as_deref(), own);
+        assert_eq!(of(&["no frame", "File \"cut"]), None);
+    }
+
+    #[test]
+    fn a_frame_without_its_source_text_is_shown_without() {
+        let bare = "File \"a.py\", line 1, in f\n";
+        let shown = Some("a.py:1 in f");
+        assert_eq!(last_frame(bare).as_deref(), shown);
+        assert_eq!(last_frame(&[bare, TORCH].concat()).as_deref(), shown);
+    }
+
+    #[test]
+    fn long_texts_are_cut_by_characters() {
+        let long = |c: &str| c.repeat(200);
+        for c in ["x", "é"] {
+            let shown = shorten(&long(c));
+            assert_eq!(shown, c.repeat(160) + "…");
+        }
+        assert_eq!(shorten("a\nb\u{7f}"), "a b ");
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_refused_where_it_is_read() {
+        let bad = b"{\"major\": 8, \"minor\": 1, \"other\": \"\xff\"}";
+        let read: Result<crate::schema::SchemaVersion> = parse(bad);
+        assert_eq!(read.unwrap().major, 8);
+        assert!(parse::<Vec<String>>(b"[\"\xff\"]").is_err());
+    }
+}

@@ -92,7 +92,20 @@ impl<'a> Lexer<'a> {
 
 /// Text from an archive as an error message shows it.
 pub fn shorten(text: &str) -> String {
+    shortened(text.to_string())
+}
+
+/// [`shorten`] of a text that is there.
+pub fn shortened(mut text: String) -> String {
     const MOST: usize = 160;
+    // Most texts are plain.
+    if text.bytes().all(|b| matches!(b, b' '..=b'~')) {
+        if text.len() > MOST {
+            text.truncate(MOST);
+            text.push('…');
+        }
+        return text;
+    }
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     let mut out: String = text.chars().take(MOST).map(clean).collect();
     if text.chars().nth(MOST).is_some() {

@@ -8,7 +8,7 @@ use crate::schema::{self, ExportedProgram, MAJOR, MINOR, Versions};
 use crate::tree::Tree;
 use crate::weights::Weights;
 use inrush_aten::NamedArg;
-use inrush_base::{Error, Result};
+use inrush_base::{Error, Result, both, with_helpers};
 use inrush_expr::Exprs;
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, Type};
 use std::collections::BTreeMap;
@@ -36,6 +36,9 @@ pub struct Model {
     /// Values that symbols had at export, by name.
     hints: Vec<(String, i64)>,
 }
+
+/// Bytes of a program from which on a second thread pays that reads the list of weights.
+const LONG: usize = 64 << 10;
 
 /// Names and nesting of the user's inputs and outputs.
 #[derive(Clone, Default, Debug)]
@@ -84,8 +87,14 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let name = model_name(&archive, &root, options.model)?;
     let entry = format!("{root}/models/{name}.json");
     let text = archive.read(&entry)?;
-    let program = program(text).map_err(|e| e.context(&entry))?;
-    let weights = Weights::read(&archive, &root, &name)?;
+    // What is long is read by two threads.
+    let (program, weights) = with_helpers((text.len() >= LONG) as usize, || {
+        both(
+            || program(text).map_err(|e| e.context(&entry)),
+            || Weights::read(&archive, &root, &name),
+        )
+    });
+    let (program, weights) = (program?, weights?);
 
     let call = (program.graph_module.module_call_graph.iter())
         .find(|m| m.fqn.is_empty())
