@@ -11,6 +11,8 @@ static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
 fn main() -> ExitCode {
     // clap prints its own message and leaves with 2 on wrong usage.
     let cli = Cli::parse();
+    // Where no thread is to be had, memory comes when it is touched.
+    let _ = std::thread::Builder::new().spawn(inrush_alloc::warm);
     match dispatch(cli) {
         Ok(code) => code,
         Err(e) => {

@@ -37,10 +37,16 @@ impl Bytes {
         // mapped changes what is read here; that is the caller's agreement, as for every mapped model format.
         let map = unsafe { memmap2::Mmap::map(&file) }
             .map_err(|e| Error::input(format!("cannot map {shown}: {e}")))?;
-        // All of it is read before long: where the file is not in memory yet, reading begins now, beside the compiler's work.
-        #[cfg(unix)]
-        let _ = map.advise(memmap2::Advice::WillNeed);
         Ok(Bytes(Arc::new(Source::Map(map))))
+    }
+
+    /// All of it is read before long: where the file is not in memory yet, reading begins now, beside the compiler's work.
+    pub fn will_be_read(&self) {
+        #[cfg(unix)]
+        if let Source::Map(map) = &*self.0 {
+            // A hint, which the system may ignore.
+            let _ = map.advise(memmap2::Advice::WillNeed);
+        }
     }
 }
 

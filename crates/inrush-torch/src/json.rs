@@ -2,7 +2,8 @@
 
 use inrush_base::{Error, Result};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, Visitor};
+use serde::de::{Deserializer, Visitor};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
@@ -112,23 +113,16 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Pairs<'a, T> {
     }
 }
 
-/// The last Python frame outside PyTorch itself of a stack trace: `model.py:12 in forward: x = x + 1`.
-#[derive(Clone, Debug, Default)]
-pub struct Frame(pub Option<String>);
+/// A stack trace as it is written: many nodes have the same, so few are read.
+#[derive(Copy, Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Trace<'a>(#[serde(borrow)] pub Option<&'a RawValue>);
 
-impl<'de> Deserialize<'de> for Frame {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = Frame;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a stack trace")
-            }
-            fn visit_str<E: serde::de::Error>(self, v: &str) -> std::result::Result<Frame, E> {
-                Ok(Frame(last_frame(v)))
-            }
-        }
-        d.deserialize_str(V).map_err(D::Error::custom)
+impl Trace<'_> {
+    /// Its last Python frame outside PyTorch itself: `model.py:12 in forward: x = x + 1`.
+    pub fn last_frame(self) -> Option<String> {
+        let text: Text = serde_json::from_str(self.0?.get()).ok()?;
+        last_frame(&text)
     }
 }
 

@@ -87,11 +87,14 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let name = model_name(&archive, &root, options.model)?;
     let entry = format!("{root}/models/{name}.json");
     let text = archive.read(&entry)?;
-    // What is long is read by two threads.
+    // What is long is read by two threads; the system takes a while to find out what it has of a file.
     let (program, weights) = with_helpers((text.len() >= LONG) as usize, || {
         both(
             || program(text).map_err(|e| e.context(&entry)),
-            || Weights::read(&archive, &root, &name),
+            || {
+                archive.bytes().will_be_read();
+                Weights::read(&archive, &root, &name)
+            },
         )
     });
     let (program, weights) = (program?, weights?);

@@ -1,6 +1,6 @@
 //! The JSON of an exported program, as far as it is read. Names are those of the archive; keys that are not listed are skipped.
 
-use crate::json::{Frame, Number, Pairs, Text, union};
+use crate::json::{Number, Pairs, Text, Trace, union};
 use serde::Deserialize;
 
 /// The major version of the schema that this reader knows; minor versions add to it.
@@ -103,16 +103,16 @@ pub struct Node<'a> {
     pub inputs: Vec<NamedArgument<'a>>,
     #[serde(borrow)]
     pub outputs: Vec<Argument<'a>>,
-    #[serde(default)]
-    pub metadata: Metadata,
+    #[serde(borrow, default)]
+    pub metadata: Metadata<'a>,
     #[serde(borrow)]
     pub name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
-pub struct Metadata {
-    #[serde(default)]
-    pub stack_trace: Frame,
+pub struct Metadata<'a> {
+    #[serde(borrow, default)]
+    pub stack_trace: Trace<'a>,
 }
 
 /// `NamedArgument::kind` of an argument that stands behind its keyword.

@@ -42,6 +42,7 @@ pub fn convert<'a>(
         },
         symbols: Symbols::new(&program.range_constraints)?,
         bind,
+        traces: FxHashMap::default(),
         lines: FxHashMap::default(),
         unknown: UnknownOps::default(),
         notes: Vec::new(),
@@ -127,7 +128,9 @@ struct Importer<'a, 'b> {
     graph: Graph,
     symbols: Symbols<'a>,
     bind: Bind<'b>,
-    lines: FxHashMap<&'a str, LineId>,
+    /// Lines by the stack traces that end there, as those are written.
+    traces: FxHashMap<&'a str, Option<LineId>>,
+    lines: FxHashMap<String, LineId>,
     unknown: UnknownOps,
     notes: Vec<String>,
 }

@@ -41,8 +41,8 @@ impl<'a> Importer<'a, '_> {
                     (None, None) => format!("node {k}"),
                 };
                 let e = e.in_op(op_name(&n.target)).at_node(name);
-                match &n.metadata.stack_trace.0 {
-                    Some(l) => e.at_line(l.as_str()),
+                match n.metadata.stack_trace.last_frame() {
+                    Some(line) => e.at_line(line),
                     None => e,
                 }
             })?;
@@ -51,14 +51,19 @@ impl<'a> Importer<'a, '_> {
     }
 
     fn line(&mut self, n: &'a schema::Node<'a>) -> Option<LineId> {
-        let text = n.metadata.stack_trace.0.as_deref()?;
-        if let Some(id) = self.lines.get(text) {
-            return Some(*id);
+        let trace = n.metadata.stack_trace;
+        let written = trace.0?.get();
+        if let Some(id) = self.traces.get(written) {
+            return *id;
         }
-        let id = LineId::from_index(self.graph.lines.len());
-        self.graph.lines.push(text.to_string());
-        self.lines.insert(text, id);
-        Some(id)
+        let id = trace.last_frame().map(|text| {
+            *self.lines.entry(text).or_insert_with_key(|text| {
+                self.graph.lines.push(text.clone());
+                LineId::from_index(self.graph.lines.len() - 1)
+            })
+        });
+        self.traces.insert(written, id);
+        id
     }
 
     fn node(&mut self, scope: &mut Scope<'a>, n: &'a schema::Node<'a>) -> Result<()> {
@@ -67,7 +72,8 @@ impl<'a> Importer<'a, '_> {
             if inlined(higher) {
                 return self.inline(scope, n);
             }
-            self.unknown.add(&op, n.metadata.stack_trace.0.as_deref());
+            self.unknown
+                .add(&op, n.metadata.stack_trace.last_frame().as_deref());
             self.results(scope, n)?;
             return Ok(());
         }
@@ -99,7 +105,8 @@ impl<'a> Importer<'a, '_> {
                 Some(bound) => bound?,
                 None if CHECKS.contains(&op.as_str()) => positional(given),
                 None => {
-                    self.unknown.add(&op, n.metadata.stack_trace.0.as_deref());
+                    self.unknown
+                        .add(&op, n.metadata.stack_trace.last_frame().as_deref());
                     Vec::new()
                 }
             }
