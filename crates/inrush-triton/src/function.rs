@@ -2,6 +2,7 @@
 
 use crate::Argument;
 use crate::fused::Fused;
+use crate::settled::{self, Settled};
 use crate::{helpers, narrow, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -47,6 +48,8 @@ pub(crate) struct Emitter<'a> {
     pub in_loop: bool,
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
+    /// What holds for all elements of the programs that this stretch of code is for.
+    pub settled: Option<Settled>,
     /// Neighbours of a row that a thread has, where Triton would give it more than move at once.
     pub narrow: Option<i64>,
     pub role: Role,
@@ -63,7 +66,7 @@ pub(crate) struct Emitter<'a> {
 }
 
 /// Longest list of items that is written twice.
-const TWICE: usize = 64;
+pub(crate) const TWICE: usize = 64;
 
 /// Letters of grid axes from the last to the first.
 const LETTERS: [&str; 3] = ["x", "y", "z"];
@@ -96,6 +99,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         first_rows: FxHashSet::default(),
         in_loop: false,
         unmasked: false,
+        settled: None,
         narrow: None,
         role,
         descriptors: Vec::new(),
@@ -138,9 +142,13 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     if let Some(p) = &block.product {
         e.product(p)?;
     }
-    match e.inside()? {
-        Some(inside) => e.twice(&inside)?,
-        None => e.items(&block.items)?,
+    match (e.inside()?, settled::find(&e)) {
+        (Some(inside), _) => e.twice(&inside, |e| e.unmasked = true)?,
+        (None, Some(s)) => {
+            let inside = format!("{} < {}", e.offset(s.last)?, s.end);
+            e.twice(&inside, |e| e.settled = Some(s))?;
+        }
+        (None, None) => e.items(&block.items)?,
     }
     let constants = e.constants();
     let body = e.lines.join("\n");
@@ -477,18 +485,18 @@ impl Emitter<'_> {
         Ok(Some(format!("(xpid + 1) * XBLOCK <= {extent}")))
     }
 
-    fn checks(&self, item: &BlockItem) -> bool {
+    pub(crate) fn checks(&self, item: &BlockItem) -> bool {
         matches!(item, BlockItem::Let(v) if matches!(self.block.value(*v).def, Def::Indirect { check: Some(_), .. }))
     }
 
-    /// The items for programs inside, and again for the last one.
-    fn twice(&mut self, inside: &str) -> Result<()> {
+    /// The items for programs inside, of which `known` says what needs no mask, and again for the last one.
+    fn twice(&mut self, inside: &str, known: impl FnOnce(&mut Self)) -> Result<()> {
         let items = &self.block.items;
         let loads = self.loads_left.clone();
         self.line(format!("if {inside}:"));
-        self.unmasked = true;
+        known(self);
         self.indented(|e| e.items(items))?;
-        self.unmasked = false;
+        (self.unmasked, self.settled) = (false, None);
         self.values.clear();
         self.loads_left = loads;
         self.line("else:");
@@ -674,6 +682,9 @@ impl Emitter<'_> {
             let ty = types::name(d)?;
             return Ok(format!("tl.full([], {}, tl.{ty})", types::literal(c, d)));
         }
+        if self.settled.is_some_and(|s| s.holds == v) {
+            return Ok("tl.full([], 1, tl.int1)".into());
+        }
         let name = self.values.get(&v).cloned();
         name.ok_or_else(|| Error::internal(format!("{v} is used before it is defined")))
     }
@@ -688,6 +699,20 @@ impl Emitter<'_> {
 
     fn define(&mut self, v: ValId) -> Result<()> {
         let value = self.block.value(v).clone();
+        if self.settled.is_some_and(|s| s.needs_no_line(v)) {
+            return Ok(());
+        }
+        if let Def::Op { op, args } = &value.def
+            && let Some(left) = self.settles(*op, args)
+        {
+            let (have, want) = (
+                self.block.shapes[left.index()],
+                self.block.shapes[v.index()],
+            );
+            let text = self.spread(self.text(left)?, have, want);
+            self.values.insert(v, text);
+            return Ok(());
+        }
         let text = match &value.def {
             Def::Const(_) => return Ok(()),
             Def::Sum => "acc".to_string(),

@@ -47,7 +47,7 @@ impl Fused {
     }
 }
 
-fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
+pub(crate) fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
     for item in items {
         match item {
             BlockItem::Loop(w) => visit(&w.body, f),
@@ -56,7 +56,8 @@ fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
     }
 }
 
-fn effects(item: &BlockItem) -> Vec<ValId> {
+/// The values that an item other than a definition uses.
+pub(crate) fn effects(item: &BlockItem) -> Vec<ValId> {
     match item {
         BlockItem::Update { value, .. }
         | BlockItem::Moments { value, .. }

@@ -14,6 +14,7 @@ mod narrow;
 mod ops;
 mod product;
 mod reduce;
+mod settled;
 mod strided;
 mod together;
 mod types;

@@ -43,6 +43,7 @@ impl Emitter<'_> {
         fill: Scalar,
     ) -> Result<String> {
         let shape = self.block.shapes[v.index()];
+        let mask = mask.filter(|m| self.settled.is_none_or(|s| s.holds != *m));
         let stored = self.block.buffers[buf.index()].dtype;
         let widened = |text: String| match stored.compute() == stored {
             true => text,

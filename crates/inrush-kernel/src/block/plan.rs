@@ -31,6 +31,9 @@ const COLUMNS: i64 = 64;
 /// Rows of which one thread takes a whole column.
 const FEW_ROWS: i64 = 16;
 
+/// Programs for each multiprocessor up to which sums are taken for parts of one.
+const WAVES: i64 = 32;
+
 /// Deepest pipeline of a loop over rows.
 pub(crate) const STAGES: u32 = 4;
 
@@ -48,6 +51,8 @@ struct Work {
     again: bool,
     /// What is read lies along another axis than what is written.
     turned: bool,
+    /// Nothing but one reduction of what one load brings.
+    lone: bool,
 }
 
 pub(crate) fn group(
@@ -314,9 +319,10 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
         mixed: false,
         again: false,
         turned: false,
+        lone: false,
     };
     let mut first: Option<Sym> = None;
-    let (mut reduced, mut written, mut some) = (false, false, false);
+    let (mut reductions, mut written, mut some) = (0, false, false);
     let mut seen: Vec<(BufId, Expr)> = Vec::new();
     for body in &flat.bodies {
         let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
@@ -342,14 +348,15 @@ fn work(flat: &Flat, locals: &[BufId]) -> Work {
                         seen.push((*buf, coords[0]));
                     }
                 }
-                Stmt::Reduce { .. } => reduced = true,
+                Stmt::Reduce { .. } => reductions += 1,
                 _ => {}
             }
         }
     }
-    out.again = reduced && written;
+    out.again = reductions > 0 && written;
     out.mixed = some && !out.aligned;
     out.loads = seen.len();
+    out.lone = reductions == 1 && seen.len() == 1 && !written;
     out
 }
 
@@ -542,10 +549,16 @@ fn sizes(
         };
         // Where programs are few, each has a multiprocessor of its own.
         let few = nx / rows < units;
-        let each = if few { each / 4 } else { each };
+        // Programs that only sum are short: as many as are to run at once.
+        let sums = work.lone && work.aligned && whole > SHORT && nx < WAVES * units;
+        let each = match few {
+            _ if sums => 16,
+            true => each / 4,
+            false => each,
+        };
         let warps = match whole <= SHORT {
             true => power(tile / (32 * each)).clamp(1, 4) as u32,
-            false if few => power(tile / (32 * each)).clamp(4, 32) as u32,
+            false if few && !sums => power(tile / (32 * each)).clamp(4, 32) as u32,
             false => warps(tile, each),
         };
         return Tile {

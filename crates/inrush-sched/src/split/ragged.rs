@@ -2,7 +2,7 @@
 //! lies beyond the end is neutral.
 
 use inrush_base::{Caps, DType, Result, Scalar};
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::eval::neutral;
 use inrush_loops::{Axis, Body, BufId, Bufs, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
 use rustc_hash::FxHashMap;
@@ -100,7 +100,8 @@ pub(super) fn chunks(
     if programs >= enough || inner < 4 * least {
         return Ok(None);
     }
-    let wanted = (WAVES * units / programs).min(inner / least).max(1) as u64;
+    let most = (WAVES * units / programs).max(1);
+    let wanted = most.min(inner / least) as u64;
     let wanted = if wanted.is_power_of_two() {
         wanted
     } else {
@@ -109,8 +110,9 @@ pub(super) fn chunks(
     if wanted < 2 {
         return Ok(None);
     }
-    // The longest reduction axis is cut where order does not count, else the first one.
     let ordered = (body.stmts.iter()).any(|s| matches!(s, Stmt::Reduce { op, .. } if op.is_arg()));
+    join(loops, body, ordered);
+    // The longest reduction axis is cut where order does not count, else the first one.
     let at = if ordered {
         0
     } else {
@@ -126,11 +128,15 @@ pub(super) fn chunks(
     if wanted < 2 {
         return Ok(None);
     }
-    // The number of chunks divides the length where it can.
-    let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
-    let count = exact.unwrap_or(wanted);
-    let length = (n + count - 1) / count;
-    let count = (n + length - 1) / length;
+    let length = match body.reduction_axes().len() == 1 && in_lines(loops, body, axis.sym) {
+        true => whole_tiles(n, most),
+        // The number of chunks divides the length where it can.
+        false => {
+            let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
+            steps(n, exact.unwrap_or(wanted))
+        }
+    };
+    let count = steps(n, length);
     cut(loops, body, at, count, length, n);
     let chunk = &body.axes[body.outer];
     let left = ex.sub(ex.int(n), ex.mul(ex.sym_expr(chunk.sym), ex.int(length)));
@@ -170,22 +176,119 @@ pub(super) fn reduces_columns(loops: &Loops, body: &Body) -> bool {
     columns > rows
 }
 
+/// Length of the chunks of a row of `n` elements that starts at a multiple of 16 bytes: so does every chunk, and its tile has no
+/// lanes to spare. More programs than `most` take several tiles each.
+fn whole_tiles(n: i64, most: i64) -> i64 {
+    match n <= most * ROW {
+        true => ROW,
+        false => 2 * ROW * steps(steps(n, most), 2 * ROW),
+    }
+}
+
+fn steps(n: i64, each: i64) -> i64 {
+    (n + each - 1) / each
+}
+
+/// Where an element lies: in rows without gaps where no layout is given.
+fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Expr {
+    let (ex, b) = (&loops.exprs, loops.buffer(buf));
+    match &b.layout {
+        Some(l) => ex.add(l.offset, ex.dot(&l.strides, coords)),
+        None => ex.dot(&ex.contiguous_strides(&b.sizes), coords),
+    }
+}
+
+/// Whether what is read along `axis` are neighbours, in rows that start at multiples of 16 bytes.
+fn in_lines(loops: &Loops, body: &Body, axis: Sym) -> bool {
+    let ex = &loops.exprs;
+    let (mut some, mut all) = (false, true);
+    for s in &body.stmts {
+        let Stmt::Load { buf, coords, .. } = s else {
+            continue;
+        };
+        let offset = offset(loops, *buf, coords);
+        if !ex.contains_sym(offset, axis) {
+            continue;
+        }
+        let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+        let lanes = ex.int(16 / (loops.buffer(*buf).dtype.size() as i64).clamp(1, 16));
+        let lines = ex.affine(offset, &syms).is_some_and(|(coefs, rest)| {
+            let starts = |e: Expr| ex.is_int(ex.modulo(e, lanes), 0);
+            (syms.iter().zip(&coefs)).all(|(s, c)| match *s == axis {
+                true => ex.is_int(*c, 1),
+                false => starts(*c),
+            }) && starts(rest)
+        });
+        (some, all) = (true, all && lines);
+    }
+    some && all
+}
+
+/// Makes one axis of neighbouring reduction axes that walk all that is read without a gap.
+fn join(loops: &Loops, body: &mut Body, ordered: bool) {
+    let ex = &loops.exprs;
+    let mut k = body.axes.len();
+    while k > body.outer + 1 {
+        k -= 1;
+        let (a, b) = (body.axes[k - 1], body.axes[k]);
+        let turned = (b, a);
+        let (slow, fast) = match (gapless(loops, body, a, b), ordered) {
+            (true, _) => (a, b),
+            (false, false) if gapless(loops, body, b, a) => turned,
+            _ => continue,
+        };
+        let size = ex.mul(slow.size, fast.size);
+        let axis = fresh(ex, body, size, None);
+        let at = ex.sym_expr(axis.sym);
+        let map = [
+            (slow.sym, ex.floordiv(at, fast.size)),
+            (fast.sym, ex.modulo(at, fast.size)),
+        ];
+        let map = map.into_iter().collect();
+        for s in &mut body.stmts {
+            for e in s.exprs_mut() {
+                *e = ex.subst(*e, &map);
+            }
+        }
+        body.axes[k - 1] = axis;
+        body.axes.remove(k);
+    }
+}
+
+/// Whether a step of `slow` goes as far as all of `fast` wherever either counts, which is in loads alone.
+fn gapless(loops: &Loops, body: &Body, slow: Axis, fast: Axis) -> bool {
+    let ex = &loops.exprs;
+    if ex.as_int(slow.size).is_none() || ex.as_int(fast.size).is_none() {
+        return false;
+    }
+    let counts = |e: Expr| ex.contains_sym(e, slow.sym) || ex.contains_sym(e, fast.sym);
+    body.stmts.iter().all(|s| match s {
+        Stmt::Load { buf, coords, .. } => {
+            let offset = offset(loops, *buf, coords);
+            let coefs = ex.coefficients(offset, &[slow.sym, fast.sym]);
+            !coords.iter().any(|c| counts(*c))
+                || coefs.is_some_and(|c| c[0] == ex.mul(c[1], fast.size))
+        }
+        s => !s.exprs().iter().any(|e| counts(*e)),
+    })
+}
+
+/// An axis that no other has the name of.
+fn fresh(ex: &Exprs, body: &Body, size: Expr, not: Option<Sym>) -> Axis {
+    let taken = |s: Sym| body.axes.iter().any(|a| a.sym == s) || super::defines(&body.stmts, s);
+    let sym = (0..)
+        .map(|p| ex.index_sym(p, size))
+        .find(|s| !taken(*s) && Some(*s) != not)
+        .expect("positions are endless");
+    Axis { sym, size }
+}
+
 /// Cuts reduction axis `at` of length `n` into `count` chunks of `length`; the axis of chunks becomes the first one.
 fn cut(loops: &Loops, body: &mut Body, at: usize, count: i64, length: i64, n: i64) {
     let ex = &loops.exprs;
     let old = body.axes[body.outer + at];
-    let taken = |s: inrush_expr::Sym, body: &Body| {
-        body.axes.iter().any(|a| a.sym == s) || super::defines(&body.stmts, s)
-    };
-    let fresh = |size: Expr, body: &Body, not: Option<inrush_expr::Sym>| {
-        let sym = (0..)
-            .map(|p| ex.index_sym(p, size))
-            .find(|s| !taken(*s, body) && Some(*s) != not)
-            .expect("positions are endless");
-        Axis { sym, size }
-    };
-    let chunk = fresh(ex.int(count), body, None);
-    let place = fresh(ex.int(length), body, Some(chunk.sym));
+    let chunk = fresh(ex, body, ex.int(count), None);
+    let place = fresh(ex, body, ex.int(length), Some(chunk.sym));
     let index = ex.add(
         ex.mul(ex.sym_expr(chunk.sym), ex.int(length)),
         ex.sym_expr(place.sym),
