@@ -62,7 +62,12 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
         frame.report.direct = True
         return frame.direct
     _compat.has_wrappers_of_aot()
-    return _compat.disable(wrapped, "compiled by inrush")
+    return _compat.disable(_training.direct(wrapped) if owns_nothing(gm) else wrapped, "compiled by inrush")
+
+
+def owns_nothing(gm: Any) -> bool:
+    """Whether all that a graph reads comes with each call: AOTAutograd puts what else there is before the arguments."""
+    return not any(True for _ in (*gm.parameters(), *gm.buffers()))
 
 
 class Frame:

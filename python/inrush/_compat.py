@@ -512,22 +512,6 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
-class Replay:
-    """AOTAutograd's surroundings of a training graph's calls: autograd makes views anew by their history; autocast is off
-    where it was on when the graph was captured."""
-
-    __slots__ = ("before", "autocast")
-
-    def __init__(self, disable_amp: bool) -> None:
-        self.autocast = no_autocast() if disable_amp else None
-
-    def __enter__(self) -> None:
-        self.before = torch._C._is_view_replay_enabled()
-        torch._C._set_view_replay_enabled(True)
-        if self.autocast is not None:
-            self.autocast.__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        if self.autocast is not None:
-            self.autocast.__exit__(*raised)
-        torch._C._set_view_replay_enabled(self.before)
+# AOTAutograd has autograd make views anew by their history while it calls a training graph.
+replays_views = torch._C._is_view_replay_enabled
+replay_views = torch._C._set_view_replay_enabled

@@ -10,7 +10,8 @@ import logging
 import threading
 from typing import Any, Iterator
 
-from torch._dynamo import guards, output_graph, symbolic_convert
+import torch
+from torch._dynamo import config, guards, output_graph, symbolic_convert
 from torch._dynamo.variables import higher_order_ops
 
 # A capture makes hundreds of thousands of objects that stay: to look for garbage among them takes a tenth of the time.
@@ -41,6 +42,13 @@ def patient_collector() -> Iterator[None]:
             _captures -= 1
             if _captures == 0 and gc.get_threshold() == PATIENT:
                 gc.set_threshold(*_thresholds)
+
+
+def no_marks() -> contextlib.AbstractContextManager[Any]:
+    """Captured code does not mark its way to the graph for the profiler, unless that is on: two calls through Python in each call."""
+    if not hasattr(config, "record_runtime_overhead") or torch.autograd.profiler._is_profiler_enabled:
+        return contextlib.nullcontext()
+    return config.patch(record_runtime_overhead=False)
 
 
 def install() -> None:

@@ -4,7 +4,8 @@ One set of wrappers serves every training graph: on each call they look for inpu
 random states, dynamic sizes, and in the backward pass go through what they know of the graph once more to sort gradients. For most
 graphs there is nothing to find, which is known once the graph is compiled, and for a small one the search takes the host longer
 than the kernels. Such a graph gets an autograd function of its own, derived from AOTAutograd's, that saves the same on the same
-context. Whatever comes otherwise than the graph was compiled for, such as a gradient of a subclass, a
+context. Dynamo calls it through one function instead of AOTAutograd's three. Gradients of results that nothing used are zeros; small
+ones are made once, not in every step. Whatever comes otherwise than the graph was compiled for, such as a gradient of a subclass, a
 backward pass that is recorded itself, or one that keeps its graph, is left to AOTAutograd's function, and so are the first call and
 the first backward pass, which may be when the backward graph is compiled.
 """
@@ -28,6 +29,23 @@ def shorten(graph: _compat.TrainingGraph) -> Callable[[list[Any]], Any]:
     apply: Callable[..., Any] | None = None
     full = graph.call
     counted = graph.mutated
+    no_autocast = _compat.no_autocast if graph.disable_amp else None
+
+    def short(args: Any) -> Any:
+        """The graph's results, or None where AOTAutograd's call is to give them."""
+        if apply is None or not torch.is_grad_enabled() or _compat.transforms_are_active():
+            return None
+        if counted:
+            torch.autograd.graph.increment_version([args[i] for i in counted])
+        before = _compat.replays_views()
+        _compat.replay_views(True)
+        try:
+            if no_autocast is None:
+                return list(apply(*map(_compat.unwrap_if_dead, args)))
+            with no_autocast():
+                return list(apply(*map(_compat.unwrap_if_dead, args)))
+        finally:
+            _compat.replay_views(before)
 
     @functools.wraps(full, assigned=())
     def call(args: list[Any]) -> Any:
@@ -38,14 +56,28 @@ def shorten(graph: _compat.TrainingGraph) -> Callable[[list[Any]], Any]:
             if tensors:
                 apply = _compat.apply_of(short_function(graph))
             return out
-        if not torch.is_grad_enabled() or _compat.transforms_are_active():
-            return full(args)
-        if counted:
-            torch.autograd.graph.increment_version([args[i] for i in counted])
-        with _compat.Replay(graph.disable_amp):
-            return list(apply(*map(_compat.unwrap_if_dead, args)))
+        out = short(args)
+        return full(args) if out is None else out
 
     call._boxed_call = True  # type: ignore[attr-defined]
+    call._short = short  # type: ignore[attr-defined]
+    return call
+
+
+def direct(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """What Dynamo calls in place of ``compiled``, AOTAutograd's function of flat arguments: without what lies between where the
+    graph is one of :func:`shorten`'s."""
+    below = compiled
+    while not hasattr(below, "_short"):
+        below = getattr(below, "__wrapped__", None)
+        if below is None:
+            return compiled
+    short = below._short
+
+    def call(*args: Any) -> Any:
+        out = short(args)
+        return compiled(*args) if out is None else out
+
     return call
 
 
@@ -58,6 +90,48 @@ def native(compiled: Callable[..., Any], traced: bool) -> Callable[..., Any]:
     return code.function if plain and not (traced and code.function.enters_python) else compiled
 
 
+class Zeros:
+    """Gradients of results that nothing used. To make one takes an allocation and a launch in every step, so that small ones are
+    kept, where no gradient that the graph gives can be the same memory, which others may change."""
+
+    LARGEST = 1 << 20
+
+    def __init__(self, places: list[int]) -> None:
+        self.places = places
+        # Size, dtype and device of each; known after the first call.
+        self.likes: dict[int, tuple[Any, Any, Any]] | None = None
+        self.kept: dict[int, torch.Tensor] = {}
+        self.get = self.kept.get
+
+    def learn(self, results: Any) -> None:
+        self.likes = {k: (results[k].shape, results[k].dtype, results[k].device) for k in self.places}
+
+    def make(self, place: int) -> torch.Tensor:
+        assert self.likes is not None
+        size, dtype, device = self.likes[place]
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    def fill(self, grads: tuple[Any, ...]) -> list[Any]:
+        """``grads`` as autograd would have made them."""
+        missing = [k for k in self.places if grads[k] is None]
+        out = list(grads)
+        for k in missing:
+            out[k] = self.make(k)
+        return out
+
+    def keep(self, made: list[tuple[int, torch.Tensor]], given: tuple[Any, ...]) -> None:
+        shared = {g.untyped_storage().data_ptr() for g in given if isinstance(g, torch.Tensor)}
+        for k, zero in made:
+            if zero.nbytes > self.LARGEST or zero.untyped_storage().data_ptr() in shared:
+                continue
+            if zero.is_cuda:
+                if torch.cuda.is_current_stream_capturing():
+                    continue
+                # Later steps may run on other streams.
+                torch.cuda.current_stream(zero.device).synchronize()
+            self.kept[k] = zero
+
+
 def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function]:
     """An autograd function in place of AOTAutograd's."""
     full = graph.function
@@ -68,11 +142,15 @@ def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function
     views, constants = graph.unsafe_views, graph.constants
     tangents, fixed, disable_amp = graph.tangents, graph.refuses_deterministic, graph.disable_amp
     tensor, unsafe_view = torch.Tensor, torch.ops.aten._unsafe_view
+    zeros = Zeros([k for k, _ in tangents])
 
     class CompiledFunction(full):  # type: ignore[misc, valid-type]
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             out = forward_graph(list(args))
+            if zeros.likes is None:
+                zeros.learn(out)
+            ctx.set_materialize_grads(False)
             ctx.save_for_backward(*[x.detach() if x._is_view() else x for x in out[saved]])
             ctx._tensors_no_vc_check, ctx.symints, ctx.opaque_objects = [], [], []
             out = out[:results]
@@ -89,26 +167,36 @@ def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function
         def backward(ctx: Any, *grads: Any) -> Any:
             nonlocal backward_graph, donated
             if backward_graph is None:
-                out = full.backward(ctx, *grads)
+                out = full.backward(ctx, *zeros.fill(grads))
                 donated, backward_graph = graph.donates, native(full.compiled_bw, traced=True)
                 return out
             if not _compat.is_plain_backward() or (fixed and torch.are_deterministic_algorithms_enabled()):
-                return full.backward(ctx, *grads)
+                return full.backward(ctx, *zeros.fill(grads))
             if donated and _compat.graph_is_kept():
-                return full.backward(ctx, *grads)
-            args = []
+                return full.backward(ctx, *zeros.fill(grads))
+            args, made = [], None
             for k, layout in tangents:
                 grad = grads[k]
-                if type(grad) is not tensor:
-                    return full.backward(ctx, *grads)
+                if grad is None:
+                    grad = zeros.get(k)
+                    if grad is None:
+                        grad = zeros.make(k)
+                        made = [] if made is None else made
+                        made.append((k, grad))
+                elif type(grad) is not tensor:
+                    return full.backward(ctx, *zeros.fill(grads))
                 args.append(grad if grad.is_contiguous(memory_format=layout) else grad.contiguous(memory_format=layout))
             # Nothing else may hold what was saved: the graph frees it on its way.
             args[:0] = ctx.saved_tensors
             ctx.maybe_clear_saved_tensors()
             if disable_amp:
                 with _compat.no_autocast():
-                    return tuple(backward_graph(args))
-            return tuple(backward_graph(args))
+                    out = tuple(backward_graph(args))
+            else:
+                out = tuple(backward_graph(args))
+            if made is not None:
+                zeros.keep(made, out)
+            return out
 
     return CompiledFunction
 

@@ -46,7 +46,7 @@ from torch._dynamo.variables import builtin as builtin_variables
 from torch._dynamo.variables import functions as function_variables
 from torch._dynamo.variables import nn_module as module_variables
 
-from inrush import _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report
+from inrush import _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
 from inrush._naming import Unnamed, name_of, named
 
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
@@ -494,7 +494,12 @@ def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
     entry.guards_expr = None
     with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         function = entry.wrap_post_compile([], entry.sanitized_aot_config, {"cudagraphs": None, "boxed_forward_device_index": None})
-    return lambda *arguments: function(list(arguments))
+
+    def flat(*arguments: Any) -> Any:
+        return function(list(arguments))
+
+    flat.__wrapped__ = function  # type: ignore[attr-defined]
+    return _training.direct(flat)
 
 
 def put_off(task: Callable[[], None]) -> bool:
@@ -562,7 +567,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
         frame = _local.pending = Pending(folder, code, scope)
-        with _lean.patient_collector(), finishing(frame):
+        with _lean.patient_collector(), _lean.no_marks(), finishing(frame):
             result = compile(*args, **named_args)
         if frame.stored is not None and frame.refused is None:
             with _lock:

@@ -87,6 +87,53 @@ def test_results_that_nothing_uses_get_zeros():
     torch.testing.assert_close(b.grad, torch.zeros(3))
 
 
+def kept_zeros(out):
+    """The gradients that the function of ``out`` keeps for results that nothing used."""
+    function = out.grad_fn._forward_cls.backward
+    return dict(zip(function.__code__.co_freevars, function.__closure__))["zeros"].cell_contents.kept
+
+
+def test_zeros_are_made_once():
+    g = compiled(lambda a, b: (a.sin() * b, a.exp()))
+    a, b = ones(3), ones(3)
+    for k in range(4):
+        out = g(a, b)
+        grads = torch.autograd.grad(out[1].sum(), (a, b))
+        torch.testing.assert_close(grads, (a.detach().exp(), torch.zeros(3)))
+        kept = kept_zeros(out[0]) if is_short(out[0]) else {}
+        assert set(kept) == ({0} if k > 1 else set())
+        # Whoever gets a gradient may change it.
+        for grad in grads:
+            grad.add_(1)
+        assert not any(z.any() for z in kept.values())
+    # Wanted again, they count.
+    (grad,) = torch.autograd.grad(g(a, b)[0].sum(), a)
+    torch.testing.assert_close(grad, a.detach().cos())
+
+
+def test_zeros_that_become_a_gradient_are_made_anew():
+    g = compiled(lambda a, b: (a + 1, b.sin()))
+    a, b = ones(3), ones(3)
+    for _ in range(5):
+        out = g(a, b)
+        grads = torch.autograd.grad(out[1].sum(), (a, b))
+        torch.testing.assert_close(grads, (torch.zeros(3), b.detach().cos()))
+        for grad in grads:
+            grad.add_(1)
+    assert is_short(out[0])
+
+
+def test_large_zeros_are_not_kept():
+    n = inrush._training.Zeros.LARGEST // 4 + 1
+    g = compiled(lambda a: (a.sin(), a.expand(n) * a))
+    a = ones(1)
+    for _ in range(4):
+        out = g(a)
+        (grad,) = torch.autograd.grad(out[0].sum(), a)
+        torch.testing.assert_close(grad, a.detach().cos())
+    assert is_short(out[0]) and not kept_zeros(out[0])
+
+
 def test_results_that_are_views_of_what_nobody_sees():
     layer = nn.Linear(4, 3)
     g = compiled(layer)
