@@ -7,14 +7,14 @@
 //! for AVX-512.
 //!
 //! Coefficients are least-maximum fits made for this file. Largest errors over every seventh `f32` (with fused multiply-add, against
-//! the C library's `f64` functions): `log` 0.9 and `log1p` 1 ulp, denormals too (every 97th `f32`); `exp` 0.9 and `exp2` 0.95 ulp (every third) with exact overflow and underflow; `erf` 6 ulp and `tanh` 5.7
+//! the C library's `f64` functions): `log` 0.9 (0.8 for AVX-512, of all `f32`) and `log1p` 1 ulp, denormals too (every 97th `f32`); `exp` 0.9 and `exp2` 0.95 ulp (every third) with exact overflow and underflow; `erf` 6 ulp and `tanh` 5.7
 //! ulp, neither ever beyond 1. NaN gives NaN.
 //!
 //! Two sums have functions of their own (see [`crate::fused`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
 //! -13 and 10.3 down to -40, by way of the exponential; `1 + erf(x / sqrt(2))` within 8e-7 of itself
 //! down to -2 and 3e-8 of 1 below, closer than the sum of 1 and a rounded function, and exactly 0 below -8.2.
 
-use crate::helpers::{Helpers, Name};
+use crate::helpers::{Helpers, Name, gcc_only};
 use inrush_base::{Caps, Isa};
 
 /// The quotients grow beyond 1 a little before `end`; what is larger is taken for 1.
@@ -356,32 +356,180 @@ fn log_of_parts(h: &mut Helpers, w: u32, left: &str) -> Vec<String> {
     statements
 }
 
+/// About `1 / u` for the 32nd parts of 1 to 2, in nine bits; 1 and a half at the ends, where the logarithm is next to nothing.
+const RECIPROCALS: [f32; 32] = [
+    1.0,
+    0.955_078_1,
+    0.927_734_4,
+    0.902_343_75,
+    0.876_953_1,
+    0.853_515_6,
+    0.832_031_25,
+    0.810_546_9,
+    0.791_015_6,
+    0.771_484_4,
+    0.753_906_25,
+    0.736_328_1,
+    0.718_75,
+    0.703_125,
+    0.687_5,
+    0.673_828_1,
+    0.660_156_25,
+    0.646_484_4,
+    0.632_812_5,
+    0.621_093_75,
+    0.609_375,
+    0.597_656_25,
+    0.587_890_6,
+    0.576_171_9,
+    0.566_406_25,
+    0.556_640_6,
+    0.546_875,
+    0.537_109_4,
+    0.529_296_9,
+    0.519_531_25,
+    0.511_718_75,
+    0.5,
+];
+
+/// Minus their logarithms, in so few bits that sums with `n * 0.693145752` are exact.
+const HIGH: [f32; 32] = [
+    0.0,
+    0.045_959_473,
+    0.075_012_21,
+    0.102_752_686,
+    0.131_301_88,
+    0.158_386_23,
+    0.183_883_67,
+    0.210_052_49,
+    0.234_436_04,
+    0.259_445_2,
+    0.282_485_96,
+    0.306_076_05,
+    0.330_245_97,
+    0.352_218_63,
+    0.374_694_82,
+    0.394_775_4,
+    0.415_283_2,
+    0.436_203,
+    0.457_580_57,
+    0.476_272_58,
+    0.495_315_55,
+    0.514_74,
+    0.531_219_5,
+    0.551_345_8,
+    0.568_450_9,
+    0.585_830_7,
+    0.603_530_9,
+    0.621_551_5,
+    0.636_199_95,
+    0.654_830_93,
+    0.669_982_9,
+    0.693_145_75,
+];
+
+/// What these leave out.
+const LOW: [f32; 32] = [
+    0.0,
+    2.662_908_4e-6,
+    -2.386_026_4e-6,
+    7.048_410_7e-6,
+    -1.425_855_6e-7,
+    5.199_475_3e-6,
+    1.611_778e-6,
+    -6.385_425_4e-6,
+    1.522_776_8e-6,
+    -6.330_291_4e-6,
+    1.293_660_6e-6,
+    3.387_786_8e-6,
+    -4.284_809e-6,
+    1.965_659_7e-6,
+    -1.374_777_3e-6,
+    4.817_383_3e-6,
+    -4.473_568_4e-6,
+    3.246_732_8e-6,
+    5.428_409_5e-7,
+    6.592_515e-7,
+    5.885_472e-6,
+    -4.671_472_6e-7,
+    -5.122_131_4e-6,
+    3.443_504_3e-6,
+    -7.225_675_3e-6,
+    4.756_294_4e-6,
+    4.138_081_3e-6,
+    2.013_701e-6,
+    5.852_988e-6,
+    -2.616_359_3e-6,
+    -2.788_877_7e-6,
+    1.428_606_8e-6,
+];
+
+/// `(log(1 + r) - r) / r^2` for `r` from -1/56 to 1/32, fit so that the logarithm has the least error relative to itself.
+const NEAR_ONE: [f32; 3] = [-0.500_001_2, 0.333_390_62, -0.244_888_25];
+
 /// Where the machine takes numbers apart itself: denormals need no step of their own, and what has no logarithm is one
 /// instruction, by a table of what it is: NaN for NaN, minus infinities and negative numbers, the infinities of zero and infinity.
-fn log_by_fields(h: &mut Helpers, caps: &Caps) -> Body {
+/// Registers hold tables, so that what is left for the polynomial is within a 32nd of 1.
+fn log_by_fields(h: &mut Helpers) -> Body {
     let w = 16;
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
-    let select = h.select("f32", w, caps);
+    let find = look_up(h);
     let mut statements = vec![
-        format!("{v} u# = __builtin_ia32_getmantps512_mask(x#, 0, x#, -1, 4);"),
-        format!("{v} n# = __builtin_ia32_getexpps512_mask(x#, x#, -1, 4);"),
-        format!("const {i} d# = ({i})(u# > {bc}(1.33333337f));"),
-        format!("u# = {select}(d#, u# * {bc}(0.5f), u#);"),
-        format!("n# = {select}(d#, n# + {bc}(1.0f), n#);"),
-        format!("const {v} r# = u# - {bc}(1.0f);"),
+        format!("const {v} u# = __builtin_ia32_getmantps512_mask(x#, 0, x#, -1, 4);"),
+        format!("const {v} n# = __builtin_ia32_getexpps512_mask(x#, x#, -1, 4);"),
+        format!("const {i} k# = (({i})u#) >> 18;"),
     ];
-    statements.extend(log_of_parts(h, w, ""));
+    for (name, table) in [("t", RECIPROCALS), ("h", HIGH), ("l", LOW)] {
+        let half = |c: &[f32]| -> String {
+            let each: Vec<String> = c.iter().map(|c| format!("{c:?}f")).collect();
+            format!("({v}){{{}}}", each.join(","))
+        };
+        let (first, second) = (half(&table[..16]), half(&table[16..]));
+        statements.push(format!("{v} {name}# = {find}({first}, {second}, k#);"));
+    }
+    statements.extend([
+        format!("const {v} r# = u# * t# - {bc}(1.0f);"),
+        format!("h# = n# * {bc}(0.693145752f) + h#;"),
+        format!("l# = n# * {bc}(1.42860677e-6f) + l#;"),
+    ]);
+    statements.extend(horner(&bc, &v, "p#", &NEAR_ONE, "r#"));
+    // What rounding takes off the greater parts' sum is added to the lesser ones.
+    statements.extend([
+        format!("const {v} s# = h# + r#;"),
+        "l# = p# * (r# * r#) + l# + (r# - (s# - h#));".into(),
+        format!("const {v} y# = s# + l#;"),
+    ]);
     Body {
         statements,
         result: format!("__builtin_ia32_fixupimmps512_mask(y#, x#, {bi}(0x03530422), 0, -1, 4)"),
     }
 }
 
+/// An element of two vectors together for the lowest five bits of each lane's number.
+fn look_up(h: &mut Helpers) -> Name {
+    let make = |h: &mut Helpers| {
+        let (v, i) = (h.vector("f32", 16), h.vector("i32", 16));
+        let name = format!("look_up_{v}");
+        h.function(
+            &name,
+            format_args!("{v} {name}({v} a, {v} b, {i} k)"),
+            |_| {
+                gcc_only(
+                    "return __builtin_shuffle(a, b, k);",
+                    "return __builtin_ia32_vpermi2varps512(a, k, b);",
+                )
+            },
+        );
+        name
+    };
+    h.once(("approx", "look_up", "f32", 16), make)
+}
+
 /// Denormals are made normal first.
 fn log(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
     if caps.isa == Isa::Avx512 && w == 16 {
-        return log_by_fields(h, caps);
+        return log_by_fields(h);
     }
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let (i, select) = (h.vector("i32", w), h.select("f32", w, caps));

@@ -121,23 +121,21 @@ impl Helpers {
             ScalarOp::Kummer => format!(
                 "{ty} term = {number}(1), sum = {number}(0); \
                  for (i32 i = 0; i < {MOST_STEPS}; i++) {{ const {ty} n = {number}(({elem})i); \
-                 term = term * (((b + n) / (c + n)) * (x / (n + {number}(1)))); \
+                 term = term * ((b + n) * x / ((c + n) * (n + {number}(1)))); \
                  sum = sum + term; const {mask} go = ({} > close * {}); \
                  if (!{go}) break; }} return sum;",
                 absolute("term"),
                 absolute("sum"),
             ),
             _ => format!(
-                "{ty} q = x + {number}(1) - a, b = q; {} {ty} c = {number}(1 / {least}), d = {number}(1) / q, r = d; {mask} go = d == d; \
-                 for (i32 i = 1; i <= {MOST_STEPS} && {go}; i++) {{ const {ty} n = {number}(({elem})i), top = n * (a - n); \
-                 b = b + {number}(2); d = top * d + b; {} d = {number}(1) / d; c = b + top / c; {} \
-                 const {ty} change = c * d, off = change - {number}(1); r = {}; \
-                 go = go & (r == r) & ({} > close); }} return r;",
-                kept("q"),
-                kept("d"),
-                kept("c"),
-                choose("go", "r * change", "r"),
-                absolute("off"),
+                "{ty} b = x + {number}(1) - a, d = b; {kept} d = {number}(1) / d; {ty} term = d, sum = d; \
+                 for (i32 i = 1; i <= {MOST_STEPS}; i++) {{ const {ty} n = {number}(({elem})i); \
+                 b = b + {number}(2); const {ty} t = n * (a - n) * d; d = t + b; {kept} d = {number}(1) / d; \
+                 term = -(t * d) * term; sum = sum + term; const {mask} go = ({} > close * {}); \
+                 if (!{go}) break; }} return sum;",
+                absolute("term"),
+                absolute("sum"),
+                kept = kept("d"),
             ),
         });
         name

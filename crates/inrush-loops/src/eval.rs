@@ -237,7 +237,7 @@ fn kummer(b: f64, c: f64, x: f64, close: f64, single: bool) -> f64 {
     let (mut term, mut sum) = (1.0, 0.0);
     for n in 0..MOST_STEPS {
         let n = f64::from(n);
-        term = r(term * r(r(r(b + n) / r(c + n)) * r(x / (n + 1.0))));
+        term = r(term * r(r(r(b + n) * x) / r(r(c + n) * (n + 1.0))));
         sum = r(sum + term);
         if term.abs() <= r(close * sum.abs()) || sum.is_nan() {
             break;
@@ -246,27 +246,26 @@ fn kummer(b: f64, c: f64, x: f64, close: f64, single: bool) -> f64 {
     sum
 }
 
-/// [`ScalarOp::GammaFraction`], every step rounded to the dtype.
+/// [`ScalarOp::GammaFraction`], every step rounded to the dtype: Steed's recursion, whose terms need one division each.
 fn gamma_fraction(a: f64, x: f64, close: f64, single: bool) -> f64 {
     let r = |v: f64| if single { v as f32 as f64 } else { v };
     let least = if single { 1e-30 } else { 1e-300 };
     let kept = |v: f64| if v.abs() < least { least } else { v };
     let mut b = r(r(x + 1.0) - a);
-    let (mut c, mut d) = (r(1.0 / least), r(1.0 / kept(b)));
-    let mut value = d;
+    let mut d = r(1.0 / kept(b));
+    let (mut term, mut sum) = (d, d);
     for n in 1..=MOST_STEPS {
         let n = f64::from(n);
-        let top = r(n * r(a - n));
         b = r(b + 2.0);
-        d = r(1.0 / kept(r(r(top * d) + b)));
-        c = kept(r(b + r(top / c)));
-        let change = r(c * d);
-        value = r(value * change);
-        if r(change - 1.0).abs() <= close || value.is_nan() {
+        let t = r(r(n * r(a - n)) * d);
+        d = r(1.0 / kept(r(t + b)));
+        term = r(-r(t * d) * term);
+        sum = r(sum + term);
+        if term.abs() <= r(close * sum.abs()) || sum.is_nan() {
             break;
         }
     }
-    value
+    sum
 }
 
 /// Philox 4x32-10: four random words for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy

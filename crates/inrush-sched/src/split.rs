@@ -68,17 +68,20 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
         return Ok(None);
     }
     // Neighbouring columns are lanes of one unit, in four vectors.
-    let together = match ragged::reduces_columns(loops, body) {
+    let columns = ragged::reduces_columns(loops, body);
+    let together = match columns {
         true => 4 * caps.lanes(4) as i64,
         false => 1,
     };
+    let threads = caps.threads as i64;
     let units = outer.saturating_add(together - 1) / together;
-    let few = units < caps.threads as i64;
-    let each = all / units.max(1);
-    if !few || each < options.split_elements || !splittable(ex, body) {
+    let target = 4 * threads;
+    let few = units < threads && all / units.max(1) >= options.split_elements;
+    let broken =
+        columns && breaks_rows(ex, body, threads) && all / threads >= options.split_elements;
+    if !(few || broken) || !splittable(ex, body) {
         return Ok(None);
     }
-    let target = 4 * caps.threads as i64;
     let at = body.outer;
     let first = body.axes[at];
     let size = ex.hint(first.size);
@@ -113,6 +116,19 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     };
     split_axis(ex, node, &split)?;
     Ok(Some(1))
+}
+
+/// Whether threads that share the columns of a reduction down columns would each read a piece of every row. Such pieces lie one
+/// row apart, for rows of a power of two in a fraction of a cache's sets; whole rows use all of it and are prefetched, and for
+/// this many rows a thread's partial results cost next to nothing.
+fn breaks_rows(ex: &Exprs, body: &Body, threads: i64) -> bool {
+    const ROWS: i64 = 16;
+    let above = body
+        .outer_axes()
+        .split_last()
+        .map_or(1, |(_, above)| ragged::points(ex, above));
+    let rows = ex.hint(body.axes[body.outer].size);
+    threads > 1 && above < threads && rows >= ROWS * 4 * threads
 }
 
 /// Whether the body is point-wise statements, reductions, and what follows them.

@@ -94,7 +94,7 @@ def kummer(b, c, x, close):
     i = 0
     going = 1
     while (going > 0) & (i < 2000):
-        term = term * (((b + n) / (c + n)) * (x / (n + 1)))
+        term = term * ((b + n) * x / ((c + n) * (n + 1)))
         total += term
         going = tl.max((tl.abs(term) > close * tl.abs(total)).to(tl.int32) + tl.zeros([1], tl.int32))
         n += 1
@@ -113,26 +113,22 @@ def gamma_fraction(a, x, close):
     least: tl.constexpr = 1e-300 if wide else 1e-30
     b = x + 1 - a
     d = 1 / tl.where(tl.abs(b) < least, least, b).to(x.dtype)
-    c = (x == x).to(x.dtype) / least
-    value = d
-    n = c * 0
+    term = d
+    total = d
+    n = d * 0
     i = 0
-    go = value == value
     going = 1
     while (going > 0) & (i < 2000):
         n += 1
         b += 2
-        top = n * (a - n)
-        d = top * d + b
+        t = n * (a - n) * d
+        d = t + b
         d = 1 / tl.where(tl.abs(d) < least, least, d).to(x.dtype)
-        c = b + top / c
-        c = tl.where(tl.abs(c) < least, least, c).to(x.dtype)
-        change = c * d
-        value = tl.where(go, value * change, value)
-        go = go & (value == value) & (tl.abs(change - 1) > close)
-        going = tl.max(go.to(tl.int32) + tl.zeros([1], tl.int32))
+        term = -(t * d) * term
+        total += term
+        going = tl.max((tl.abs(term) > close * tl.abs(total)).to(tl.int32) + tl.zeros([1], tl.int32))
         i += 1
-    return value
+    return total
 ",
     },
     Helper {
