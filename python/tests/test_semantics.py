@@ -343,6 +343,16 @@ def test_long_sums_are_as_exact_as_eager(shape, dims, dynamic):
         assert error(g) <= 2 * error(e) + 1e-7
 
 
+@pytest.mark.parametrize("dim", [0, 1, None], ids=str)
+def test_long_products_do_not_vanish_on_their_way(dim):
+    """The first half alone is far below the smallest float32, the second one far above the greatest."""
+    x = torch.cat([torch.full((200, 64), 0.1), torch.full((200, 64), 10.0)])
+    x = x.T.contiguous() if dim == 1 else x[:, :1].contiguous() if dim is None else x
+    f = (lambda x: x.prod()) if dim is None else (lambda x: x.prod(dim))
+    got = torch.compile(f, backend="inrush", options={"strict": True})(x)
+    torch.testing.assert_close(got, f(x.double()).float(), rtol=2e-5, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sums_of_halves_by_index_lose_nothing(dtype):
     """They are rounded once, when all have arrived: 1000 steps of 1/1000 of the sum would vanish one by one."""

@@ -1,10 +1,11 @@
-//! Long sums of `f32`: a few turns are added as they are, then the sum of these goes into an `f64` and starts anew.
+//! Long sums and products of `f32`: a few turns are taken as they are, then what these gave goes into an `f64` and starts anew.
 //!
 //! A running sum of n terms loses up to log2(n) bits, and eager PyTorch, which sums in a cascade, almost none. Two conversions and
-//! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed.
+//! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed. Products
+//! do not pass the smallest numbers of `f32` on their way to zero, which the machine multiplies slowly.
 //!
 //! Running sums and products have to show every step, so that they stay in an `f64`, as eager's do: one step waits for the other
-//! either way, and products do not pass the smallest numbers of `f32`, which the machine multiplies slowly.
+//! either way.
 
 use crate::function::Emitter;
 use crate::helpers::Name;
@@ -31,20 +32,18 @@ pub(crate) struct Cascade {
 impl Cascade {
     pub fn find(exprs: &Exprs, kernel: &Kernel) -> Self {
         let mut long: Vec<bool> = (kernel.accs.iter())
-            .map(|a| a.op == ReduceOp::Sum && a.dtype == DType::F32)
+            .map(|a| matches!(a.op, ReduceOp::Sum | ReduceOp::Prod) && a.dtype == DType::F32)
             .collect();
         let mut scans = vec![false; long.len()];
         for v in &kernel.values {
             if let Def::Running { acc, value } = v.def {
-                let a = &kernel.accs[acc.index()];
-                let product = a.op == ReduceOp::Prod && a.dtype == DType::F32;
-                let either = std::mem::take(&mut long[acc.index()]) || product;
+                let wide = std::mem::take(&mut long[acc.index()]);
                 // What halves show of it are their own few digits.
                 let halves = match kernel.value(value).def {
                     Def::Load { buf, .. } => kernel.buffer(buf).dtype.size() == 2,
                     _ => false,
                 };
-                scans[acc.index()] = either && !halves;
+                scans[acc.index()] = wide && !halves;
             }
         }
         if !long.contains(&true) && !scans.contains(&true) {
@@ -83,7 +82,7 @@ impl Cascade {
         self.counts.get(a.index()) == Some(&true)
     }
 
-    /// The long sums that these items themselves add to, each once.
+    /// The long sums and products that these items themselves feed, each once.
     fn fed_by(&self, items: &[Item]) -> Vec<AccId> {
         let mut fed = Vec::new();
         for item in items {
@@ -176,14 +175,15 @@ impl Emitter<'_> {
     /// What `a` holds goes into its `f64`.
     fn empty(&mut self, a: AccId) {
         let lanes = self.acc_lanes(a);
-        let zero = match lanes {
-            None => "0.0f".into(),
-            Some((w, _)) => joined!(self.helpers.broadcast("f32", w), "(0.0f)"),
+        let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F32);
+        let neutral = match lanes {
+            None => neutral,
+            Some((w, _)) => joined!(self.helpers.broadcast("f32", w), "(", neutral, ")"),
         };
         for copy in copies(lanes) {
             let (acc, wide) = self.acc_and_wide(a, copy);
-            let sum = self.emptied(a, copy);
-            self.line([&*wide, " = ", &sum, "; ", &acc, " = ", &zero, ";"]);
+            let all = self.emptied(a, copy);
+            self.line([&*wide, " = ", &all, "; ", &acc, " = ", &neutral, ";"]);
         }
     }
 
@@ -194,7 +194,15 @@ impl Emitter<'_> {
         self.spread[a.index()].or(own)
     }
 
-    /// Declares what a long sum has beside its `f32`.
+    /// What stands between two terms of a long sum or product.
+    pub(crate) fn sign(&self, a: AccId) -> &'static str {
+        match self.kernel.accs[a.index()].op {
+            ReduceOp::Prod => " * ",
+            _ => " + ",
+        }
+    }
+
+    /// Declares what a long sum or product has beside its `f32`.
     pub(crate) fn start_wide(&mut self, a: AccId) {
         let lanes = self.acc_lanes(a);
         let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F64);
@@ -214,14 +222,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// All that `a` holds in `f64`: of a scan that alone, of a long sum with what its `f32` holds.
+    /// All that `a` holds in `f64`: of a scan that alone, else with what its `f32` holds.
     pub(crate) fn emptied(&mut self, a: AccId, copy: Option<u32>) -> String {
         let (acc, wide) = self.acc_and_wide(a, copy);
         if self.cascade.is_scan(a) {
             return wide.to_string();
         }
         let acc = self.widened(a, &acc);
-        joined!("(", wide, " + ", acc, ")")
+        joined!("(", wide, self.sign(a), acc, ")")
     }
 
     /// An `f32` of as many lanes as `a` has, as `f64`.
@@ -242,21 +250,17 @@ impl Emitter<'_> {
             true => self.vector(value)?,
         };
         let x = self.widened(a, &x);
-        let sign = match self.kernel.accs[a.index()].op {
-            ReduceOp::Prod => " * ",
-            _ => " + ",
-        };
-        self.line([&*wide, " = ", &wide, sign, &x, ";"]);
+        self.line([&*wide, " = ", &wide, self.sign(a), &x, ";"]);
         self.declare_narrow(v, a, &wide);
         Ok(())
     }
 
-    /// `v` is this sum in `f64`, of the accumulator `a`, as `f32`.
-    pub(crate) fn declare_narrow(&mut self, v: ValId, a: AccId, sum: &str) {
+    /// `v` is this `f64` of the accumulator `a`, as `f32`.
+    pub(crate) fn declare_narrow(&mut self, v: ValId, a: AccId, all: &str) {
         let lanes = self.acc_lanes(a);
         let text = match lanes {
-            None => joined!("(f32)", sum),
-            Some((w, _)) => self.helpers.convert(sum, "f64", "f32", w, self.caps),
+            None => joined!("(f32)", all),
+            Some((w, _)) => self.helpers.convert(all, "f64", "f32", w, self.caps),
         };
         self.declare(v, &*text, lanes.is_some());
     }
@@ -266,7 +270,7 @@ impl Emitter<'_> {
         (acc, self.wide(a, copy))
     }
 
-    /// The `f64` of a long sum.
+    /// The `f64` of a long sum or product.
     pub(crate) fn wide(&mut self, a: AccId, copy: Option<u32>) -> Name {
         self.helpers.variable('w', a.0, copy)
     }

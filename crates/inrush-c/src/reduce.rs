@@ -262,8 +262,8 @@ impl Emitter<'_> {
         let Some((w, copies)) = self.spread[a.index()] else {
             let copy = lanes.then(|| self.copy());
             if long || self.cascade.is_scan(a) {
-                let sum = self.emptied(a, copy);
-                self.declare_narrow(v, a, &sum);
+                let all = self.emptied(a, copy);
+                self.declare_narrow(v, a, &all);
             } else {
                 let name = self.helpers.variable('a', a.0, copy);
                 self.declare(v, &*name, lanes);
@@ -274,10 +274,11 @@ impl Emitter<'_> {
             let mut total = self.emptied(a, Some(0));
             for copy in 1..copies {
                 let next = self.emptied(a, Some(copy));
-                total = joined!("(", total, " + ", next, ")");
+                total = joined!("(", total, self.sign(a), next, ")");
             }
-            let sum = |_: &mut Helpers| "(x + y)".to_string();
-            let f = self.helpers.across("sum", false, "f64", w, sum);
+            let caps = self.caps;
+            let both = |h: &mut Helpers| h.combined(op, DType::F64, w, ("x", "y"), caps);
+            let f = self.helpers.across(op.text(), false, "f64", w, both);
             self.declare(v, ["(f32)", &f, "(", &total, ")"], false);
             return Ok(());
         }

@@ -12,7 +12,7 @@ use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access
 
 /// Rows that one sweep over a strip reads.
 const ROWS: i64 = 8;
-/// Sweeps end where long sums are emptied.
+/// Sweeps end where long sums and products are emptied.
 const _: () = assert!(TURNS.count_ones() == 1 && TURNS % ROWS == 0);
 /// Rows from which on strips pay.
 const MANY: i64 = 8 * ROWS;
@@ -122,9 +122,10 @@ impl Emitter<'_> {
                  for (i64 k = 0; k < {strip}; k++) strip{a}[k] = {neutral};"
             ));
             if self.cascade.is_long(*a) {
+                let neutral = self.neutral(acc.op, DType::F64);
                 self.line(format_args!(
                     "f64 wide{a}[{strip}] __attribute__((aligned(64))); \
-                     for (i64 k = 0; k < {strip}; k++) wide{a}[k] = 0.0;"
+                     for (i64 k = 0; k < {strip}; k++) wide{a}[k] = {neutral};"
                 ));
             }
         }
@@ -146,7 +147,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Every so many rows, what the strips of long sums hold goes into their `f64`.
+    /// Every so many rows, what the strips of long sums and products hold goes into their `f64`.
     fn fold_strips(&mut self, s: &Strips, width: u32) {
         let long = |a: &&AccId| self.cascade.is_long(**a);
         let long: Vec<AccId> = s.accs.iter().filter(long).copied().collect();
@@ -162,10 +163,11 @@ impl Emitter<'_> {
         self.open(format_args!("for (i64 k = 0; k < to - from; k += {width})"));
         for a in long {
             let part = format!("*({own} *)(strip{a} + k)");
-            let sum = self.helpers.convert(&part, "f32", "f64", width, self.caps);
-            let zero = self.helpers.broadcast("f32", width);
+            let taken = self.helpers.convert(&part, "f32", "f64", width, self.caps);
+            let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F32);
+            let (all, sign) = (self.helpers.broadcast("f32", width), self.sign(a).trim());
             self.line(format_args!(
-                "*({wide} *)(wide{a} + k) += {sum}; {part} = {zero}(0.0f);"
+                "*({wide} *)(wide{a} + k) {sign}= {taken}; {part} = {all}({neutral});"
             ));
         }
         self.close();

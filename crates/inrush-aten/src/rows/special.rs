@@ -140,6 +140,10 @@ fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         let next = p.sub(size, step);
         y = p.op2(S::Copysign, next, x);
     }
+    if steps == 0 {
+        // The logarithm is infinite at the ends and NaN beyond, and so is what follows from it.
+        return Ok(y);
+    }
     let size = p.op1(S::Abs, x);
     let inf = p.c(f64::INFINITY);
     let inf = p.op2(S::Copysign, inf, x);
