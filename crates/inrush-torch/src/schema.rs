@@ -1,183 +1,138 @@
 //! The JSON of an exported program, as far as it is read. Names are those of the archive; keys that are not listed are skipped.
 
-use crate::json::{Number, Pairs, Text, Trace, union};
-use serde::Deserialize;
+use crate::json::{Number, Pairs, Skipped, Text, Trace, record, union};
 
 /// The major version of the schema that this reader knows; minor versions add to it.
 pub const MAJOR: i64 = 8;
 /// The newest minor version that it was written against.
 pub const MINOR: i64 = 20;
 
-#[derive(Deserialize, Debug)]
-pub struct ExportedProgram<'a> {
-    #[serde(borrow)]
-    pub graph_module: GraphModule<'a>,
-    pub schema_version: SchemaVersion,
-    #[serde(borrow, default)]
-    pub range_constraints: Pairs<'a, RangeConstraint>,
-    #[serde(borrow)]
-    pub torch_version: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    pub guards_code: Vec<Text<'a>>,
+record!(ExportedProgram<'a> {
+    graph_module: GraphModule<'a>,
+    schema_version: SchemaVersion,
+    range_constraints: Pairs<'a, RangeConstraint> = Pairs::default(),
+    torch_version: Option<Text<'a>>,
+    guards_code: Vec<Text<'a>> = Vec::new(),
+});
+
+record!(
+    /// What can be read of an archive whose other parts cannot.
+    Versions<'a> {
+        schema_version: SchemaVersion,
+        torch_version: Option<Text<'a>>,
+    }
+);
+
+record!(
+    #[derive(Copy)]
+    SchemaVersion {
+        major: i64,
+        minor: i64,
+    }
+);
+
+record!(RangeConstraint {
+    min_val: Option<Number>,
+    max_val: Option<Number>,
+});
+
+record!(GraphModule<'a> {
+    graph: Graph<'a>,
+    signature: Signature<'a>,
+    module_call_graph: Vec<ModuleCall<'a>> = Vec::new(),
+    treespec_namedtuple_fields: Pairs<'a, NamedTuple<'a>> = Pairs::default(),
+});
+
+record!(NamedTuple<'a> {
+    field_names: Vec<Text<'a>>,
+});
+
+record!(ModuleCall<'a> {
+    fqn: Text<'a>,
+    signature: Option<CallSignature<'a>>,
+});
+
+record!(CallSignature<'a> {
+    in_spec: Text<'a>,
+    out_spec: Text<'a>,
+    forward_arg_names: Option<Vec<Text<'a>>>,
+});
+
+record!(Graph<'a> {
+    inputs: Vec<Argument<'a>>,
+    outputs: Vec<Argument<'a>>,
+    nodes: Vec<Node<'a>>,
+    tensor_values: Pairs<'a, TensorMeta<'a>>,
+    sym_int_values: Pairs<'a, SymInt<'a>> = Pairs::default(),
+    sym_bool_values: Pairs<'a, SymBool<'a>> = Pairs::default(),
+    sym_float_values: Pairs<'a, SymFloat<'a>> = Pairs::default(),
+});
+
+record!(Node<'a> {
+    target: Text<'a>,
+    inputs: Vec<NamedArgument<'a>>,
+    outputs: Vec<Argument<'a>>,
+    metadata: Metadata<'a> = Metadata::default(),
+    name: Option<Text<'a>>,
+});
+
+impl Node<'_> {
+    /// The Python line that it comes from.
+    pub fn line(&self) -> Option<String> {
+        self.metadata.stack_trace?.last_frame()
+    }
 }
 
-/// What can be read of an archive whose other parts cannot.
-#[derive(Deserialize, Debug)]
-pub struct Versions<'a> {
-    pub schema_version: SchemaVersion,
-    #[serde(borrow)]
-    pub torch_version: Option<Text<'a>>,
-}
-
-#[derive(Deserialize, Copy, Clone, Debug)]
-pub struct SchemaVersion {
-    pub major: i64,
-    pub minor: i64,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct RangeConstraint {
-    pub min_val: Option<Number>,
-    pub max_val: Option<Number>,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct GraphModule<'a> {
-    #[serde(borrow)]
-    pub graph: Graph<'a>,
-    #[serde(borrow)]
-    pub signature: Signature<'a>,
-    #[serde(borrow, default)]
-    pub module_call_graph: Vec<ModuleCall<'a>>,
-    #[serde(borrow, default)]
-    pub treespec_namedtuple_fields: Pairs<'a, NamedTuple<'a>>,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct NamedTuple<'a> {
-    #[serde(borrow)]
-    pub field_names: Vec<Text<'a>>,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct ModuleCall<'a> {
-    #[serde(borrow)]
-    pub fqn: Text<'a>,
-    #[serde(borrow)]
-    pub signature: Option<CallSignature<'a>>,
-}
-
-#[derive(Deserialize, Debug)]
-pub struct CallSignature<'a> {
-    #[serde(borrow)]
-    pub in_spec: Text<'a>,
-    #[serde(borrow)]
-    pub out_spec: Text<'a>,
-    #[serde(borrow)]
-    pub forward_arg_names: Option<Vec<Text<'a>>>,
-}
-
-#[derive(Deserialize, Clone, Debug)]
-pub struct Graph<'a> {
-    #[serde(borrow)]
-    pub inputs: Vec<Argument<'a>>,
-    #[serde(borrow)]
-    pub outputs: Vec<Argument<'a>>,
-    #[serde(borrow)]
-    pub nodes: Vec<Node<'a>>,
-    #[serde(borrow)]
-    pub tensor_values: Pairs<'a, TensorMeta<'a>>,
-    #[serde(borrow, default)]
-    pub sym_int_values: Pairs<'a, SymInt<'a>>,
-    #[serde(borrow, default)]
-    pub sym_bool_values: Pairs<'a, SymBool<'a>>,
-    #[serde(borrow, default)]
-    pub sym_float_values: Pairs<'a, SymFloat<'a>>,
-}
-
-#[derive(Deserialize, Clone, Debug)]
-pub struct Node<'a> {
-    #[serde(borrow)]
-    pub target: Text<'a>,
-    #[serde(borrow)]
-    pub inputs: Vec<NamedArgument<'a>>,
-    #[serde(borrow)]
-    pub outputs: Vec<Argument<'a>>,
-    #[serde(borrow, default)]
-    pub metadata: Metadata<'a>,
-    #[serde(borrow)]
-    pub name: Option<Text<'a>>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-pub struct Metadata<'a> {
-    #[serde(borrow, default)]
-    pub stack_trace: Trace<'a>,
-}
+record!(
+    #[derive(Default)]
+    Metadata<'a> {
+        stack_trace: Option<Trace<'a>>,
+    }
+);
 
 /// `NamedArgument::kind` of an argument that stands behind its keyword.
 pub const KEYWORD: i64 = 2;
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct NamedArgument<'a> {
-    #[serde(borrow)]
-    pub name: Text<'a>,
-    #[serde(borrow)]
-    pub arg: Argument<'a>,
-    pub kind: Option<i64>,
-}
+record!(NamedArgument<'a> {
+    name: Text<'a>,
+    arg: Argument<'a>,
+    kind: Option<i64>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct Named<'a> {
-    #[serde(borrow)]
-    pub name: Text<'a>,
-}
+record!(Named<'a> {
+    name: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct GraphArgument<'a> {
-    #[serde(borrow)]
-    pub name: Text<'a>,
-    #[serde(borrow)]
-    pub graph: Graph<'a>,
-}
+record!(GraphArgument<'a> {
+    name: Text<'a>,
+    graph: Graph<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct CustomObject<'a> {
-    #[serde(borrow)]
-    pub name: Text<'a>,
-    #[serde(borrow)]
-    pub class_fqn: Text<'a>,
-}
+record!(CustomObject<'a> {
+    name: Text<'a>,
+    class_fqn: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct Device<'a> {
-    #[serde(borrow, rename = "type")]
-    pub kind: Text<'a>,
-    pub index: Option<i64>,
-}
+record!(Device<'a> {
+    kind: Text<'a> as "type",
+    index: Option<i64>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct TensorMeta<'a> {
-    pub dtype: i64,
-    #[serde(borrow)]
-    pub sizes: Vec<SymInt<'a>>,
-    #[serde(borrow)]
-    pub strides: Vec<SymInt<'a>>,
-    #[serde(borrow)]
-    pub storage_offset: SymInt<'a>,
-    pub layout: i64,
-}
+record!(TensorMeta<'a> {
+    dtype: i64,
+    sizes: Vec<SymInt<'a>>,
+    strides: Vec<SymInt<'a>>,
+    storage_offset: SymInt<'a>,
+    layout: i64,
+});
 
 /// `TensorMeta::layout` of dense tensors.
 pub const STRIDED: i64 = 7;
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct SymExpr<'a> {
-    #[serde(borrow)]
-    pub expr_str: Text<'a>,
-    #[serde(borrow)]
-    pub hint: Option<Hint<'a>>,
-}
+record!(SymExpr<'a> {
+    expr_str: Text<'a>,
+    hint: Option<Hint<'a>>,
+});
 
 union!(Hint { "as_int" => Int(i64), "as_bool" => Bool(bool), "as_float" => Float(Number) });
 union!(SymInt { "as_expr" => Expr(SymExpr<'a>), "as_int" => Int(i64) });
@@ -219,13 +174,10 @@ union!(
     }
 );
 
-#[derive(Deserialize, Debug)]
-pub struct Signature<'a> {
-    #[serde(borrow)]
-    pub input_specs: Vec<InputSpec<'a>>,
-    #[serde(borrow)]
-    pub output_specs: Vec<OutputSpec<'a>>,
-}
+record!(Signature<'a> {
+    input_specs: Vec<InputSpec<'a>>,
+    output_specs: Vec<OutputSpec<'a>>,
+});
 
 union!(InputSpec {
     "user_input" => User(UserSpec<'a>),
@@ -233,54 +185,38 @@ union!(InputSpec {
     "buffer" => Buffer(BufferSpec<'a>),
     "tensor_constant" => Constant(ConstantSpec<'a>),
     "custom_obj" => CustomObject(CustomObjectSpec<'a>),
-    "token" => Token(serde::de::IgnoredAny),
+    "token" => Token(Skipped),
     "constant_input" => ConstantInput(ConstantInputSpec<'a>),
 });
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct UserSpec<'a> {
-    #[serde(borrow)]
-    pub arg: Argument<'a>,
-}
+record!(UserSpec<'a> {
+    arg: Argument<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct ParameterSpec<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub parameter_name: Text<'a>,
-}
+record!(ParameterSpec<'a> {
+    arg: Named<'a>,
+    parameter_name: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct BufferSpec<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub buffer_name: Text<'a>,
-    pub persistent: Option<bool>,
-}
+record!(BufferSpec<'a> {
+    arg: Named<'a>,
+    buffer_name: Text<'a>,
+    persistent: Option<bool>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct ConstantSpec<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub tensor_constant_name: Text<'a>,
-}
+record!(ConstantSpec<'a> {
+    arg: Named<'a>,
+    tensor_constant_name: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct CustomObjectSpec<'a> {
-    #[serde(borrow)]
-    pub arg: CustomObject<'a>,
-}
+record!(CustomObjectSpec<'a> {
+    arg: CustomObject<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct ConstantInputSpec<'a> {
-    #[serde(borrow)]
-    pub name: Text<'a>,
-    #[serde(borrow)]
-    pub value: ConstantValue<'a>,
-}
+record!(ConstantInputSpec<'a> {
+    name: Text<'a>,
+    value: ConstantValue<'a>,
+});
 
 union!(ConstantValue {
     "as_none" => None(bool),
@@ -296,54 +232,39 @@ union!(OutputSpec {
     "buffer_mutation" => BufferMutation(BufferMutation<'a>),
     "parameter_mutation" => ParameterMutation(ParameterMutation<'a>),
     "user_input_mutation" => UserInputMutation(UserInputMutation<'a>),
-    "gradient_to_parameter" => GradientToParameter(serde::de::IgnoredAny),
-    "gradient_to_user_input" => GradientToUserInput(serde::de::IgnoredAny),
-    "token" => Token(serde::de::IgnoredAny),
+    "gradient_to_parameter" => GradientToParameter(Skipped),
+    "gradient_to_user_input" => GradientToUserInput(Skipped),
+    "token" => Token(Skipped),
 });
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct LossSpec<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-}
+record!(LossSpec<'a> {
+    arg: Named<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct BufferMutation<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub buffer_name: Text<'a>,
-}
+record!(BufferMutation<'a> {
+    arg: Named<'a>,
+    buffer_name: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct ParameterMutation<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub parameter_name: Text<'a>,
-}
+record!(ParameterMutation<'a> {
+    arg: Named<'a>,
+    parameter_name: Text<'a>,
+});
 
-#[derive(Deserialize, Clone, Debug)]
-pub struct UserInputMutation<'a> {
-    #[serde(borrow)]
-    pub arg: Named<'a>,
-    #[serde(borrow)]
-    pub user_input_name: Text<'a>,
-}
+record!(UserInputMutation<'a> {
+    arg: Named<'a>,
+    user_input_name: Text<'a>,
+});
 
-/// `data/weights/NAME_weights_config.json` and its twin for constants.
-#[derive(Deserialize, Debug)]
-pub struct PayloadConfig<'a> {
-    #[serde(borrow)]
-    pub config: Pairs<'a, Payload<'a>>,
-}
+record!(
+    /// `data/weights/NAME_weights_config.json` and its twin for constants.
+    PayloadConfig<'a> {
+        config: Pairs<'a, Payload<'a>>,
+    }
+);
 
-#[derive(Deserialize, Debug)]
-pub struct Payload<'a> {
-    #[serde(borrow)]
-    pub path_name: Text<'a>,
-    #[serde(default)]
-    pub use_pickle: bool,
-    #[serde(borrow)]
-    pub tensor_meta: Option<TensorMeta<'a>>,
-}
+record!(Payload<'a> {
+    path_name: Text<'a>,
+    use_pickle: bool = false,
+    tensor_meta: Option<TensorMeta<'a>>,
+});

@@ -1,9 +1,7 @@
 //! Python's nesting of inputs and outputs, from the tree specifications that archives hold as JSON in a string.
 
-use crate::json;
+use crate::json::{self, FromJson, Read, Reader, Text, Value, record};
 use inrush_base::{Error, Result};
-use serde::Deserialize;
-use serde_json::Value;
 
 /// A nest of containers; leaves are the flattened inputs or outputs in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,20 +19,38 @@ pub enum Tree {
     },
 }
 
-#[derive(Deserialize)]
-struct Spec {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    context: Option<Value>,
-    #[serde(default)]
-    children_spec: Vec<Spec>,
+record!(Spec<'a> {
+    kind: Option<Text<'a>> as "type",
+    context: Option<Value<'a>>,
+    children_spec: Vec<Spec<'a>> = Vec::new(),
+});
+
+/// A list of the version of the specification and the specification.
+struct Versioned<'a>(i64, Spec<'a>);
+
+impl<'a> FromJson<'a> for Versioned<'a> {
+    fn read(r: &mut Reader<'a>) -> Read<Self> {
+        let (mut version, mut spec) = (None, None);
+        r.list(|r| {
+            match (version, &spec) {
+                (None, _) => version = Some(i64::read(r)?),
+                (_, None) => spec = Some(Spec::read(r)?),
+                _ => return Err(r.mistake("more than a version and a specification")),
+            }
+            Ok(())
+        })?;
+        match (version, spec) {
+            (Some(version), Some(spec)) => Ok(Versioned(version, spec)),
+            _ => Err(r.mistake("a version and a specification are needed")),
+        }
+    }
 }
 
 impl Tree {
     /// Reads `[1, {"type": …, "context": …, "children_spec": […]}]`. `fields` gives the field names of a named tuple.
     pub fn parse(text: &str, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree> {
         // The depth is bounded by the JSON parser's own limit.
-        let (version, spec): (i64, Spec) =
+        let Versioned(version, spec) =
             json::parse(text.as_bytes()).map_err(|e| e.context("tree specification"))?;
         if version != 1 {
             return Err(Error::unsupported(format!(
@@ -113,7 +129,7 @@ fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree
     let children = (spec.children_spec.into_iter())
         .map(|c| tree(c, fields))
         .collect::<Result<Vec<_>>>()?;
-    Ok(match kind.as_str() {
+    Ok(match &*kind {
         "builtins.tuple" => Tree::Tuple(children),
         "builtins.list" => Tree::List(children),
         "builtins.dict" | "collections.OrderedDict" | "collections.defaultdict" => {
@@ -128,12 +144,12 @@ fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree
             Tree::Dict(keys.into_iter().zip(children).collect())
         }
         _ => {
-            let class = match (&spec.context, kind.as_str()) {
+            let class = match (&spec.context, &*kind) {
                 // The context of a named tuple is its class, itself written as JSON.
-                (Some(Value::String(s)), "collections.namedtuple") => {
-                    serde_json::from_str(s).unwrap_or_else(|_| s.clone())
+                (Some(Value::Text(s)), "collections.namedtuple") => {
+                    json::parse(s.as_bytes()).unwrap_or_else(|_| s.to_string())
                 }
-                _ => kind,
+                _ => kind.to_string(),
             };
             let fields = fields(&class).unwrap_or_else(|| keys(&spec.context));
             Tree::Object {
@@ -148,19 +164,21 @@ fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree
 /// Dictionary keys of a context: a JSON list, which most classes write as a string. That of a `defaultdict` lies deeper.
 fn keys(context: &Option<Value>) -> Vec<String> {
     let show = |v: &Value| match v {
-        Value::String(s) => s.clone(),
+        Value::Text(s) => s.to_string(),
         other => other.to_string(),
     };
     let list = |v: &Value| match v {
-        Value::Array(v) => v.iter().map(show).collect(),
-        Value::Object(m) => match m.get("dict_context") {
-            Some(Value::Array(v)) => v.iter().map(show).collect(),
+        Value::List(v) => v.iter().map(show).collect(),
+        Value::Object(m) => match m.0.iter().find(|(k, _)| &**k == "dict_context") {
+            Some((_, Value::List(v))) => v.iter().map(show).collect(),
             _ => Vec::new(),
         },
         _ => Vec::new(),
     };
     match context {
-        Some(Value::String(text)) => serde_json::from_str(text).map_or(Vec::new(), |v| list(&v)),
+        Some(Value::Text(text)) => {
+            json::parse(text.as_bytes()).map_or(Vec::new(), |v: Value| list(&v))
+        }
         Some(v) => list(v),
         None => Vec::new(),
     }

@@ -41,7 +41,7 @@ impl<'a> Importer<'a, '_> {
                     (None, None) => format!("node {k}"),
                 };
                 let e = e.in_op(op_name(&n.target)).at_node(name);
-                match n.metadata.stack_trace.last_frame() {
+                match n.line() {
                     Some(line) => e.at_line(line),
                     None => e,
                 }
@@ -51,9 +51,8 @@ impl<'a> Importer<'a, '_> {
     }
 
     fn line(&mut self, n: &'a schema::Node<'a>) -> Option<LineId> {
-        let trace = n.metadata.stack_trace;
-        let written = trace.0?.get();
-        if let Some(id) = self.traces.get(written) {
+        let trace = n.metadata.stack_trace?;
+        if let Some(id) = self.traces.get(trace.0) {
             return *id;
         }
         let id = trace.last_frame().map(|text| {
@@ -62,7 +61,7 @@ impl<'a> Importer<'a, '_> {
                 LineId::from_index(self.graph.lines.len() - 1)
             })
         });
-        self.traces.insert(written, id);
+        self.traces.insert(trace.0, id);
         id
     }
 
@@ -72,8 +71,7 @@ impl<'a> Importer<'a, '_> {
             if inlined(higher) {
                 return self.inline(scope, n);
             }
-            self.unknown
-                .add(&op, n.metadata.stack_trace.last_frame().as_deref());
+            self.unknown.add(&op, n.line().as_deref());
             self.results(scope, n)?;
             return Ok(());
         }
@@ -105,8 +103,7 @@ impl<'a> Importer<'a, '_> {
                 Some(bound) => bound?,
                 None if CHECKS.contains(&op.as_str()) => positional(given),
                 None => {
-                    self.unknown
-                        .add(&op, n.metadata.stack_trace.last_frame().as_deref());
+                    self.unknown.add(&op, n.line().as_deref());
                     Vec::new()
                 }
             }
