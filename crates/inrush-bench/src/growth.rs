@@ -1,5 +1,5 @@
 //! How compile time grows: generated graphs of growing size, and processor time (of all threads) of each stage per operator.
-//! The last column is time on the wall.
+//! The last columns are time on the wall, per operator of the graph and per node of what it decomposes into.
 
 use crate::Args;
 use crate::clock::{Mark, mark};
@@ -53,34 +53,37 @@ pub fn growth(a: &Args) -> Result<Value> {
             eprintln!("compiling {kind}, {size} operators");
             let text = make(*size);
             let (stages, kernels) = compile(&text.text, &caps, a.threads())?;
-            let operators = text.operators as f64;
+            let (operators, nodes) = (text.operators as f64, decomposed(&text.text)?);
             let micros = |d: Duration| d.as_secs_f64() * 1e6 / operators;
             let each: Vec<(&str, f64)> = stages.iter().map(|s| (s.0, micros(s.1))).collect();
             let total: f64 = each.iter().filter(|e| e.0 != "parse").map(|e| e.1).sum();
             let behind = stages.iter().filter(|s| s.0 != "parse");
             let wall = micros(behind.map(|s| s.2).sum());
+            let wall_of_node = wall * operators / nodes as f64;
             let table = table.get_or_insert_with(|| {
-                let mut head = vec!["microseconds an operator", "operators", "steps"];
+                let mut head = vec!["microseconds an operator", "operators", "nodes", "steps"];
                 head.extend(each.iter().map(|e| e.0));
-                head.extend(["compile", "wall"]);
+                head.extend(["compile", "wall", "a node"]);
                 Table::new(&head)
             });
             let mut row = vec![
                 kind.to_string(),
                 text.operators.to_string(),
+                nodes.to_string(),
                 kernels.to_string(),
             ];
             row.extend(each.iter().map(|e| format!("{:.1}", e.1)));
-            row.extend([total, wall].map(|us| format!("{us:.1}")));
+            row.extend([total, wall, wall_of_node].map(|us| format!("{us:.1}")));
             table.row(row);
             let by_stage = |time: fn(&Stage) -> Duration| -> serde_json::Map<String, Value> {
                 let one = |s: &Stage| (s.0.to_string(), micros(time(s)).into());
                 stages.iter().map(one).collect()
             };
             report.push(json!({
-                "graph": kind, "operators": text.operators, "steps": kernels,
+                "graph": kind, "operators": text.operators, "nodes": nodes, "steps": kernels,
                 "us_per_operator": by_stage(|s| s.1), "compile_us_per_operator": total,
                 "wall_us_per_operator_by_stage": by_stage(|s| s.2), "wall_us_per_operator": wall,
+                "wall_us_per_node": wall_of_node,
             }));
         }
         if let Some(t) = table {
@@ -89,6 +92,12 @@ pub fn growth(a: &Args) -> Result<Value> {
         }
     }
     Ok(report.into())
+}
+
+/// Nodes of the graph behind stage decompose.
+fn decomposed(text: &str) -> Result<usize> {
+    let graph = inrush_aten::normalize(inrush_graph::text::parse(text)?)?;
+    Ok(inrush_aten::decompose(graph)?.nodes.len())
 }
 
 /// Stages (with the parser of the text form in front) and the number of steps of the program.
@@ -325,6 +334,7 @@ mod tests {
         ] {
             let text = make(60);
             assert_eq!(text.operators, 60);
+            assert!(decomposed(&text.text).unwrap() >= 60);
             let (stages, steps) = compile(&text.text, &caps, 2).unwrap();
             assert_eq!(stages.len(), 8);
             assert!(steps >= products, "{steps} steps");
