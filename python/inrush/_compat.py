@@ -131,13 +131,15 @@ def _keep_in_own_folder() -> None:
         if getattr(_caches, "folder", None) is None:
             return get_key(gm, example_inputs, aot_config, *rest, **named)
         gm = getattr(gm, "gm", gm)
-        autograd_cache.check_cacheable(gm)
-        pickler = autograd_cache.AOTAutogradCachePickler(gm)
-        key = GraphKey(gm, example_inputs, aot_config)
-        if key.kernels:
-            # Their numbers are left out of the graph's text.
-            pickler.dispatch_table[type(gm)] = pickler._reduce_graph_module
-        return "a" + pickler.get_hash(key), []
+        # Newer releases leave it to the key to look past what Dynamo numbers anew for each capture.
+        with autograd_cache.sanitize_gm_for_cache(gm):
+            autograd_cache.check_cacheable(gm)
+            pickler = autograd_cache.AOTAutogradCachePickler(gm)
+            key = GraphKey(gm, example_inputs, aot_config)
+            if key.kernels:
+                # Their numbers are left out of the graph's text.
+                pickler.dispatch_table[type(gm)] = pickler._reduce_graph_module
+            return "a" + pickler.get_hash(key), []
 
     find = AOTAutogradCache.find_guarded_entry
 
@@ -472,12 +474,20 @@ def below(compiled: Any) -> Any:
 on_training: Callable[[TrainingGraph], Callable[[list[Any]], Any]] | None = None
 
 
+# Whether this release's training graphs are known: since 2.15 AOTAutograd writes wrappers for each graph, which take lists of gradients.
+knows_training = False
+
+
 def _offer_training() -> None:
     """Has :data:`on_training` see what AOTAutograd makes of training graphs, traced or read from its cache."""
     from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
 
+    global knows_training
     finish = AOTDispatchAutograd.post_compile
     signature = inspect.signature(finish)
+    knows_training = {"compiled_fw_func", "fw_metadata", "disable_amp"} <= set(signature.parameters)
+    if not knows_training:
+        return
 
     @functools.wraps(finish)
     def own_finish(*args: Any, **named: Any) -> Any:

@@ -442,13 +442,13 @@ fn sizes(
                 warps: warps(bx * by, each).min(most),
             };
         }
-        // Of few programs each has more threads. Where accesses jump, fewer programs have more of them under way.
-        let (waves, each, most, mut b) = match nx / FLAT {
-            n if work.turned && n < 4 * units => (1, 16, 4, 2 * FLAT),
-            n if n < 16 * units => (2, 4, 8, FLAT),
-            _ => (2, 8, 4, FLAT),
+        // Of few programs each has more threads; of very few there are more, unless accesses jump.
+        let (each, most, mut b) = match nx / FLAT {
+            n if n < 4 * units && !work.turned => (2, 8, FLAT / 2),
+            n if n < 16 * units => (4, 8, FLAT),
+            _ => (8, 4, FLAT),
         };
-        while b > 128 && nx / b < waves * units {
+        while b > 128 && nx / b < 2 * units {
             b /= 2;
         }
         let b = b.min(power(nx));
