@@ -61,6 +61,11 @@ def others():
     image = torch.randn(4, 16, 128, 128)
     places = torch.randint(0, SIDE, (SIDE, SIDE))
     vector = torch.randn(N)
+    nhwc = image.to(memory_format=torch.channels_last)
+    filters, taps, line = torch.randn(16, 16, 3, 3), torch.randn(16, 1, 3, 3), torch.randn(4, 64, 4096)
+    queries = torch.randn(4, 8, 512, 64)
+    matrices = torch.randn(16, 256, 256)
+    grid = torch.rand(4, 128, 128, 2) * 2 - 1
     return {
         "softmax": (lambda x: torch.softmax(x, 1), x),
         "softmax.columns": (lambda x: torch.softmax(x, 0), x),
@@ -105,6 +110,46 @@ def others():
         "randint": (lambda x: torch.randint(0, 100, (N,)), x),
         "bernoulli": (lambda x: torch.empty_like(x).bernoulli_(0.3), x),
         "exponential": (lambda x: torch.empty_like(x).exponential_(), x),
+        "mm": (torch.mm, x, y),
+        "addmm": (lambda x, y: torch.addmm(x[0], x, y), x, y),
+        "bmm": (torch.bmm, matrices, matrices),
+        "mv": (lambda x, y: torch.mv(x, y[0]), x, y),
+        "linear": (lambda x, y: F.linear(x, y, y[0]), x, y),
+        "conv1d": (lambda x, w: F.conv1d(x, w, padding=1), line, torch.randn(64, 64, 3)),
+        "conv2d": (lambda x, w: F.conv2d(x, w, padding=1), image, filters),
+        "conv2d.channels_last": (lambda x, w: F.conv2d(x, w, padding=1), nhwc, filters),
+        "conv2d.1x1": (F.conv2d, image, filters[:, :, :1, :1].contiguous()),
+        "conv2d.stride": (lambda x, w: F.conv2d(x, w, padding=1, stride=2), image, filters),
+        "conv2d.dilation": (lambda x, w: F.conv2d(x, w, padding=2, dilation=2), image, filters),
+        "conv2d.groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=4), image, filters[:, :4].contiguous()),
+        "conv2d.depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), image, taps),
+        "conv2d.depthwise.channels_last": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), nhwc, taps),
+        "conv2d.depthwise.stride": (lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=16), image, taps),
+        "conv3d": (lambda x, w: F.conv3d(x.view(4, 16, 8, 32, 64), w, padding=1), image, torch.randn(16, 16, 3, 3, 3)),
+        "conv_transpose2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), image, filters),
+        "attention": (F.scaled_dot_product_attention, queries, queries, queries),
+        "attention.causal": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), queries),
+        "instance_norm": (F.instance_norm, image),
+        "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 7), image),
+        "max_pool2d.channels_last": (lambda x: F.max_pool2d(x, 3, 2, 1), nhwc),
+        "upsample_bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), image[:1]),
+        "grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), image, grid),
+        "embedding_bag": (lambda x, i: F.embedding_bag(i, x), x, places[:64]),
+        "unfold": (lambda x: F.unfold(x, 3, padding=1), image[:1]),
+        "fold": (lambda x: F.fold(x, (128, 128), 2, stride=2), torch.randn(4, 64, 4096)),
+        "permute": (lambda x: x.permute(0, 2, 3, 1).contiguous(), image),
+        "repeat": (lambda x: x.repeat(2, 2), x),
+        "stack": (lambda x, y: torch.stack([x, y], 1), x, y),
+        "one_hot": (lambda i: F.one_hot(i, SIDE), places[0]),
+        "bucketize": (lambda x, s: torch.bucketize(x, s), x, vector[:SIDE].sort()[0]),
+        "logcumsumexp": (lambda x: x.logcumsumexp(1), x),
+        "l1_loss": (F.l1_loss, x, y),
+        "smooth_l1_loss": (F.smooth_l1_loss, x, y),
+        "kl_div": (lambda x, y: F.kl_div(x, y, reduction="batchmean"), x.log_softmax(1), y.softmax(1)),
+        "cosine_similarity": (F.cosine_similarity, x, y),
+        "glu": (lambda x: F.glu(x, 1), x),
+        "lerp": (lambda x, y: torch.lerp(x, y, 0.3), x, y),
+        "addcdiv": (torch.addcdiv, x, y, y.abs() + 1),
         "cdist": (lambda x, y: torch.cdist(x[:256, :64], y[:256, :64]), x, y),
     }
 
