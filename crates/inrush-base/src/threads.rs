@@ -143,6 +143,30 @@ mod tests {
     }
 
     #[test]
+    fn helpers_that_have_left_are_made_again() {
+        let square = || side_by_side(|| 0, (1..20).collect(), |k: i32| k * k);
+        let expected: Vec<i32> = (0..20).map(|k| k * k).collect();
+        for wait in [0, 0, 1500] {
+            std::thread::sleep(std::time::Duration::from_millis(wait));
+            // More than before, and fewer.
+            for count in [1, 3, 2] {
+                assert_eq!(with_helpers(count, square), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn several_have_helpers_at_once() {
+        let run = || with_helpers(2, || side_by_side(|| 1, vec![2, 3, 4], |k| k));
+        std::thread::scope(|s| {
+            let all: Vec<_> = (0..8)
+                .map(|_| s.spawn(|| (0..50).all(|_| run() == [1, 2, 3, 4])))
+                .collect();
+            assert!(all.into_iter().all(|t| t.join().unwrap()));
+        });
+    }
+
+    #[test]
     fn work_within_work_has_threads_too() {
         let inner = |n: i32| side_by_side(|| n, vec![n + 1], |k| k).iter().sum::<i32>();
         let got = with_helpers(1, || {

@@ -1,28 +1,32 @@
-//! Threads that stay while one piece of work has several parts to share out, one after the other: a thread that waits is there
-//! in a fraction of the time in which one is made, and keeps its memory and what its processor has in the caches.
+//! Threads that stay while one piece of work has several parts to share out, one after the other, and a while longer: a thread
+//! that waits is there in a fraction of the time in which one is made, and keeps its memory and what its processor has in the
+//! caches.
 
 use super::lock;
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 thread_local! {
     /// The helpers of the work that this thread is in.
     static CREW: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
 }
 
+/// Helpers that are in no work, with the process that they are of: a process that forks does not take them along.
+static IDLE: Mutex<Vec<(u32, Arc<Crew>)>> = Mutex::new(Vec::new());
+
+/// How long a helper waits for more work: reading a model, compiling it and compiling the next follow each other.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What is to be done by as many helpers as have time.
 type Work = &'static (dyn Fn() + Sync);
 
+#[derive(Default)]
 pub(super) struct Crew {
-    /// How many there may be.
-    count: usize,
-    /// Who is there: nobody before the first work.
-    threads: Mutex<Vec<JoinHandle<()>>>,
     state: Mutex<State>,
-    /// Something is to be done, or all is over.
+    /// Something is to be done.
     bell: Condvar,
     /// The last helper has left.
     empty: Condvar,
@@ -30,44 +34,46 @@ pub(super) struct Crew {
 
 #[derive(Default)]
 struct State {
+    /// How many helpers there may be: nobody is there before the first work.
+    count: usize,
+    /// How many there are.
+    present: usize,
     work: Option<Work>,
     /// Which work it is, so that nobody takes the same twice.
     number: u64,
     /// Helpers that are at it.
     inside: usize,
     panic: Option<Box<dyn Any + Send>>,
-    over: bool,
 }
 
 /// Does `f` with up to this many threads for the parts it shares out by [`super::side_by_side`]; they are made for the first of
-/// these. Within such work it adds none.
+/// these, and wait a while for the next work that is done so. Within such work it adds none.
 pub fn with_helpers<R>(count: usize, f: impl FnOnce() -> R) -> R {
     if count == 0 || crew().is_some() {
         return f();
     }
-    let crew = Arc::new(Crew {
-        count,
-        threads: Mutex::default(),
-        state: Mutex::default(),
-        bell: Condvar::new(),
-        empty: Condvar::new(),
-    });
+    let process = std::process::id();
+    let idle = |all: &mut Vec<(u32, Arc<Crew>)>| {
+        all.retain(|(of, _)| *of == process);
+        all.pop()
+    };
+    // Who looks at the list just now may be a process's that has forked since.
+    let known = IDLE.try_lock().ok().and_then(|mut all| idle(&mut all));
+    let crew = known.map_or_else(Arc::default, |(_, crew)| crew);
+    lock(&crew.state).count = count;
     CREW.set(Some(crew.clone()));
-    let _home = Home(crew);
+    let _free = Free(process, crew);
     f()
 }
 
-/// Sends the helpers home, whether the work returns or panics.
-struct Home(Arc<Crew>);
+/// Lets others have the helpers, whether the work returns or panics.
+struct Free(u32, Arc<Crew>);
 
-impl Drop for Home {
+impl Drop for Free {
     fn drop(&mut self) {
         CREW.set(None);
-        lock(&self.0.state).over = true;
-        self.0.bell.notify_all();
-        for thread in lock(&self.0.threads).drain(..) {
-            // What work panics with goes to who shared it out.
-            let _ = thread.join();
+        if let Ok(mut idle) = IDLE.try_lock() {
+            idle.push((self.0, self.1.clone()));
         }
     }
 }
@@ -97,19 +103,19 @@ impl Crew {
         }
     }
 
-    /// Tells the helpers that there is work; makes them, as many as the system gives, where nobody is there.
+    /// Tells the helpers that there is work; makes those that are missing, as many as the system gives.
     fn wake(self: &Arc<Self>) {
-        let mut threads = lock(&self.threads);
-        if !threads.is_empty() {
-            self.bell.notify_all();
-            return;
-        }
-        for _ in 0..self.count {
+        self.bell.notify_all();
+        let mut state = lock(&self.state);
+        while state.present < state.count {
             let own = self.clone();
-            match std::thread::Builder::new().spawn(move || own.help()) {
-                Ok(thread) => threads.push(thread),
-                Err(_) => break,
+            if std::thread::Builder::new()
+                .spawn(move || own.help())
+                .is_err()
+            {
+                break;
             }
+            state.present += 1;
         }
     }
 
@@ -118,27 +124,27 @@ impl Crew {
         let mut seen = 0;
         let mut state = lock(&self.state);
         loop {
-            match state.work.filter(|_| state.number != seen) {
-                Some(work) => {
-                    (seen, state.inside) = (state.number, state.inside + 1);
-                    drop(state);
-                    let said = catch_unwind(AssertUnwindSafe(work));
-                    state = lock(&self.state);
-                    state.inside -= 1;
-                    if let Err(panic) = said {
-                        state.panic.get_or_insert(panic);
-                    }
-                    if state.inside == 0 {
-                        self.empty.notify_all();
-                    }
+            if let Some(work) = state.work.filter(|_| state.number != seen) {
+                (seen, state.inside) = (state.number, state.inside + 1);
+                drop(state);
+                let said = catch_unwind(AssertUnwindSafe(work));
+                state = lock(&self.state);
+                state.inside -= 1;
+                if let Err(panic) = said {
+                    state.panic.get_or_insert(panic);
                 }
-                None if state.over => return,
-                None => {
-                    state = self
-                        .bell
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner)
+                if state.inside == 0 {
+                    self.empty.notify_all();
                 }
+                continue;
+            }
+            let waited = self.bell.wait_timeout(state, PATIENCE);
+            let (now, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            let nothing = state.work.is_none() || state.number == seen;
+            if ended.timed_out() && nothing {
+                state.present -= 1;
+                return;
             }
         }
     }
