@@ -147,7 +147,7 @@ impl Walk<'_> {
             Range::Block { block, .. } => block,
             Range::Tile { step, .. } => step,
             // Of an epilogue: pieces of a row.
-            Range::Rows | Range::Columns => 1,
+            Range::Rows | Range::Columns | Range::Pieces(_) | Range::Piece(_) => 1,
         };
         match l.role {
             Role::Serial => most,

@@ -564,6 +564,26 @@ impl Emitter<'_> {
             }
             Range::Rows => ("m0".into(), "m1".into()),
             Range::Columns => ("n0".into(), "n1".into()),
+            Range::Pieces(length) => {
+                let length = parens(self.expr(length, false)?);
+                (
+                    format!("m0 / {length}"),
+                    format!("(m1 + {length} - 1) / {length}"),
+                )
+            }
+            Range::Piece(length) => {
+                let Kind::Epilogue { m, .. } = self.kernel.kind else {
+                    return Err(Error::internal("pieces of rows outside of an epilogue"));
+                };
+                let length = parens(self.expr(length, false)?);
+                let piece = self.sym(m, false)?;
+                let (first, last) = (format!("{name}l"), format!("{name}h"));
+                self.line(format_args!(
+                    "const i64 {first} = m0 > {piece} * {length} ? m0 - {piece} * {length} : 0, \
+                     {last} = m1 < ({piece} + 1) * {length} ? m1 - {piece} * {length} : {length};"
+                ));
+                (first, last)
+            }
         };
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));

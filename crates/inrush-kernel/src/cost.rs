@@ -23,7 +23,10 @@ fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
         match item {
             Item::Loop(l) => {
                 match l.range {
-                    Range::Full(e) | Range::Block { extent: e, .. } => f(e),
+                    Range::Full(e)
+                    | Range::Block { extent: e, .. }
+                    | Range::Pieces(e)
+                    | Range::Piece(e) => f(e),
                     Range::Tile { start, extent, .. } => {
                         f(start);
                         f(extent);
@@ -212,7 +215,9 @@ fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
                     Range::Full(e) => e,
                     Range::Block { extent, block } => exprs.min(extent, exprs.int(block)),
                     Range::Tile { step, extent, .. } => exprs.min(extent, exprs.int(step)),
-                    Range::Rows | Range::Columns => exprs.int(1),
+                    Range::Rows | Range::Columns | Range::Pieces(_) | Range::Piece(_) => {
+                        exprs.int(1)
+                    }
                 };
                 // Most sizes are known.
                 let known = exprs.as_int(times).zip(exprs.as_int(each));

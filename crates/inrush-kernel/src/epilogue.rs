@@ -4,26 +4,33 @@ use crate::build::Builder;
 use crate::flatten::Flat;
 use crate::lanes::{self, Lanes};
 use crate::tile::{GroupLoop, Placer, finish, liveness, origins};
-use crate::{Kernel, Kind, Range, Role};
+use crate::{Access, Kernel, Kind, Pieces, Range, Role, access};
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::SymMap;
-use inrush_loops::{Axis, Contraction, Tables};
+use inrush_loops::{Axis, Contraction, Stmt, Tables};
+
+/// Rows in one run of memory from which on lanes go over them.
+const SHORTEST: i64 = 8;
 
 /// Makes the kernel that turns tiles of sums into what the epilogue stores. Axes of each kind become one linear index.
 pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> Result<Kernel> {
     let c = contraction;
     let axes: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.n)).copied().collect();
     let mut flat = Flat::new(tables, &axes, std::slice::from_ref(&c.epilogue))?;
-    let linear = [
-        linearize(&mut flat, &c.batch),
-        linearize(&mut flat, &c.m),
-        linearize(&mut flat, &c.n),
-    ];
-    let [batch, m, n] = linear;
-    flat.shared = linear.to_vec();
+    let batch = join(&mut flat, &c.batch);
+    let batch = linearize(&mut flat, &batch);
+    let mut rows = join(&mut flat, &c.m);
+    let columns = join(&mut flat, &c.n);
+    let row = stores_along(&flat, &rows, &columns)
+        .then(|| rows.pop())
+        .flatten();
+    let m = linearize(&mut flat, &rows);
+    let n = linearize(&mut flat, &columns);
+    let shared: Vec<Axis> = [batch, m, n].into_iter().chain(row).collect();
+    flat.shared = shared.clone();
     for body in &mut flat.bodies {
-        body.axes = linear.to_vec();
-        body.outer = 3;
+        body.axes = shared.clone();
+        body.outer = shared.len();
     }
     let builder = Builder::new(&flat, &[])?;
     if !builder.checks.is_empty() {
@@ -32,42 +39,65 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
         ));
     }
     let live = liveness(&builder);
-    let bit = builder.bits[&n.sym];
+    let lane = row.unwrap_or(n);
+    let bit = builder.bits[&lane.sym];
     let width = lanes::width(caps, &lanes::kinds(&builder, &live), bit);
     let (choice, role) = if width < 2 {
         (Lanes::None, Role::Serial)
     } else {
         (
-            Lanes::Shared { axis: 2, width },
+            Lanes::Shared {
+                axis: shared.len() - 1,
+                width,
+            },
             Role::Lanes { width, unroll: 1 },
         )
     };
-    let inner = [
-        GroupLoop {
-            axis: m,
-            range: Range::Rows,
-            role: Role::Serial,
-        },
-        GroupLoop {
-            axis: n,
-            range: Range::Columns,
-            role,
-        },
-    ];
+    let a = |axis: Axis, range: Range, role: Role| GroupLoop { axis, range, role };
+    let inner = match row {
+        None => vec![a(m, Range::Rows, Role::Serial), a(n, Range::Columns, role)],
+        Some(r) => vec![
+            a(m, Range::Pieces(r.size), Role::Serial),
+            a(n, Range::Columns, Role::Serial),
+            a(r, Range::Piece(r.size), role),
+        ],
+    };
     let tree = Placer::new(&builder, &live, &[batch], &inner, None).run()?;
     let origins = origins(std::slice::from_ref(&c.epilogue));
     let kind = Kind::Epilogue {
         batch: batch.sym,
         m: m.sym,
         n: n.sym,
+        pieces: row.map(|r| Pieces {
+            row: r.sym,
+            length: r.size,
+        }),
     };
     let one = tables.exprs.int(1);
     finish(builder, tree, kind, origins, one, choice)
 }
 
-/// One index for all of `axes`, row-major. Where accesses walk several axes in one stride nothing is left of them;
-/// otherwise they are quotients and remainders of the linear index.
-fn linearize(flat: &mut Flat, axes: &[Axis]) -> Axis {
+/// Whether what is stored lies along the last one of the axes of `rows` and not along `columns`, as images do whose channels are
+/// columns: lanes over columns would write a cache line each.
+fn stores_along(flat: &Flat, rows: &[Axis], columns: &[Axis]) -> bool {
+    let (Some(r), Some(n)) = (rows.last(), columns.last()) else {
+        return false;
+    };
+    let exprs = flat.exprs();
+    let mut stores = flat
+        .bodies
+        .iter()
+        .flat_map(|b| &b.stmts)
+        .filter_map(|s| match s {
+            Stmt::Store { coords, .. } => Some(coords[0]),
+            _ => None,
+        });
+    let along = |at, a: &Axis| access(exprs, at, a.sym, |_| false) == Access::Contiguous;
+    exprs.hint(r.size) >= SHORTEST && stores.all(|at| along(at, r) && !along(at, n))
+}
+
+/// Axes without those of one point; neighbours that accesses walk in one stride are one axis.
+fn join(flat: &mut Flat, axes: &[Axis]) -> Vec<Axis> {
     let exprs = flat.exprs();
     let mut rest: Vec<Axis> = Vec::new();
     let mut unit = SymMap::default();
@@ -87,6 +117,12 @@ fn linearize(flat: &mut Flat, axes: &[Axis]) -> Axis {
         rest[at - 1] = joined;
         rest.remove(at);
     }
+    rest
+}
+
+/// One index for all of `axes`, row-major: they are quotients and remainders of it.
+fn linearize(flat: &mut Flat, rest: &[Axis]) -> Axis {
+    let exprs = flat.exprs();
     let extent = exprs.product(rest.iter().map(|a| a.size));
     let linear = flat.fresh(extent);
     let index = exprs.sym_expr(linear.sym);

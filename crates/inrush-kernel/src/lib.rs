@@ -88,8 +88,21 @@ pub struct Param {
 pub enum Kind {
     /// Units are the row-major points of the grid.
     Grid(Vec<GridAxis>),
-    /// A tile of a contraction's result: linear indices of the batch, the rows `m0..m1` and the columns `n0..n1`.
-    Epilogue { batch: Sym, m: Sym, n: Sym },
+    /// A tile of a contraction's result: linear indices of the batch, the rows `m0..m1` and the columns `n0..n1`. Where rows come
+    /// in `pieces`, `m` is the number of a piece.
+    Epilogue {
+        batch: Sym,
+        m: Sym,
+        n: Sym,
+        pieces: Option<Pieces>,
+    },
+}
+
+/// Rows of an epilogue in pieces of `length`, each of them one run of memory; `row` counts within a piece.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Pieces {
+    pub row: Sym,
+    pub length: Expr,
 }
 
 /// One axis of the grid: `extent` points in blocks of `block`.
@@ -232,6 +245,10 @@ pub enum Range {
     },
     /// The rows of an epilogue's tile.
     Rows,
+    /// The pieces, of this length, that rows of the tile belong to.
+    Pieces(Expr),
+    /// The rows of the tile in the current piece of this length.
+    Piece(Expr),
     /// The columns of an epilogue's tile.
     Columns,
 }

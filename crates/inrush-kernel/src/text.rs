@@ -93,7 +93,15 @@ impl Names {
         let mut syms: Vec<Sym> = kernel.sizes.iter().map(|p| p.sym).collect();
         match &kernel.kind {
             Kind::Grid(axes) => syms.extend(axes.iter().map(|a| a.sym)),
-            Kind::Epilogue { batch, m, n } => syms.extend([*batch, *m, *n]),
+            Kind::Epilogue {
+                batch,
+                m,
+                n,
+                pieces,
+            } => {
+                syms.extend([*batch, *m, *n]);
+                syms.extend(pieces.map(|p| p.row));
+            }
         }
         let mut visit = Visit { kernel, syms };
         visit.items(&kernel.head);

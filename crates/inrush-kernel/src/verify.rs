@@ -74,7 +74,10 @@ impl Verifier<'_> {
                         self.expr(start)?;
                         self.expr(extent)?;
                     }
-                    Range::Rows | Range::Columns => {
+                    Range::Rows | Range::Columns | Range::Pieces(_) | Range::Piece(_) => {
+                        if let Range::Pieces(length) | Range::Piece(length) = l.range {
+                            self.expr(length)?;
+                        }
                         if !matches!(self.kernel.kind, Kind::Epilogue { .. }) {
                             return Err(Error::internal("a tile's range outside of an epilogue"));
                         }

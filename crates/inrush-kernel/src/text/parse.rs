@@ -84,7 +84,21 @@ impl Parser<'_> {
             let m = self.sym()?;
             self.s.expect(",")?;
             let n = self.sym()?;
-            self.k.kind = Kind::Epilogue { batch, m, n };
+            let pieces = match self.s.eat_word("with")? {
+                true => {
+                    let row = self.sym()?;
+                    self.s.expect("<")?;
+                    let length = self.expr()?;
+                    Some(Pieces { row, length })
+                }
+                false => None,
+            };
+            self.k.kind = Kind::Epilogue {
+                batch,
+                m,
+                n,
+                pieces,
+            };
         } else {
             self.s.expect_word("grid")?;
             self.k.kind = Kind::Grid(self.grid()?);
@@ -365,6 +379,14 @@ impl Parser<'_> {
             return match self.s.ident()?.as_str() {
                 "rows" => Ok(Range::Rows),
                 "columns" => Ok(Range::Columns),
+                pieces @ ("pieces" | "piece") => {
+                    self.s.expect_word("of")?;
+                    let length = self.expr()?;
+                    Ok(match pieces {
+                        "pieces" => Range::Pieces(length),
+                        _ => Range::Piece(length),
+                    })
+                }
                 other => Err(self.s.error(format!("`{other}` is no range"))),
             };
         }

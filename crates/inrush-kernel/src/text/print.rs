@@ -121,9 +121,20 @@ impl Printer<'_> {
                     false => format!("grid {} {{", axes.join(", ")),
                 }
             }
-            Kind::Epilogue { batch, m, n } => {
+            Kind::Epilogue {
+                batch,
+                m,
+                n,
+                pieces,
+            } => {
                 let (b, m, n) = (self.sym(*batch), self.sym(*m), self.sym(*n));
-                format!("tile {b}, {m}, {n} {{")
+                match pieces {
+                    None => format!("tile {b}, {m}, {n} {{"),
+                    Some(p) => {
+                        let (row, length) = (self.sym(p.row), self.show(p.length));
+                        format!("tile {b}, {m}, {n} with {row} < {length} {{")
+                    }
+                }
             }
         };
         self.line(1, Some(Place::Grid), open);
@@ -154,6 +165,8 @@ impl Printer<'_> {
                         ),
                         Range::Rows => "in rows".into(),
                         Range::Columns => "in columns".into(),
+                        Range::Pieces(length) => format!("in pieces of {}", self.show(length)),
+                        Range::Piece(length) => format!("in piece of {}", self.show(length)),
                     };
                     let role = match l.role {
                         Role::Serial => String::new(),
