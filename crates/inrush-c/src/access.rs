@@ -309,12 +309,14 @@ impl Helpers {
                 let block = h.transpose8();
                 _ = write!(
                     body,
-                    "if (nl % 8 == 0 && na % 8 == 0) {{ for (i64 l = 0; l < nl; l += 8) \
-                     for (i64 a = 0; a < na; a += 8) \
-                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); }} else "
+                    "const i64 ml = nl & ~7, ma = na & ~7; for (i64 l = 0; l < ml; l += 8) \
+                     for (i64 a = 0; a < ma; a += 8) \
+                     {block}((f32 *)t + a * w + l, w, (const f32 *)p + l * s + a, s); \
+                     for (i64 l = 0; l < nl; l++) for (i64 a = l < ml ? ma : 0; a < na; a++) t[a * w + l] = p[l * s + a]; "
                 );
+            } else {
+                body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a]; ";
             }
-            body += "for (i64 l = 0; l < nl; l++) for (i64 a = 0; a < na; a++) t[a * w + l] = p[l * s + a]; ";
             // Lanes beyond the edge are zero, as partial loads make them: what the stack holds may be a degree that a recurrence
             // goes up to, or a divisor.
             body += "if (nl < w) for (i64 a = 0; a < na; a++) for (i64 l = nl; l < w; l++) t[a * w + l] = 0;";

@@ -563,6 +563,7 @@ impl Emitter<'_> {
                 (lo, hi)
             }
             Range::Rows => ("m0".into(), "m1".into()),
+            Range::Columns if self.pieces().is_some() => self.transposed_columns(&name)?,
             Range::Columns => ("n0".into(), "n1".into()),
             Range::Pieces(length) => {
                 let length = parens(self.expr(length, false)?);
@@ -571,19 +572,7 @@ impl Emitter<'_> {
                     format!("(m1 + {length} - 1) / {length}"),
                 )
             }
-            Range::Piece(length) => {
-                let Kind::Epilogue { m, .. } = self.kernel.kind else {
-                    return Err(Error::internal("pieces of rows outside of an epilogue"));
-                };
-                let length = parens(self.expr(length, false)?);
-                let piece = self.sym(m, false)?;
-                let (first, last) = (format!("{name}l"), format!("{name}h"));
-                self.line(format_args!(
-                    "const i64 {first} = m0 > {piece} * {length} ? m0 - {piece} * {length} : 0, \
-                     {last} = m1 < ({piece} + 1) * {length} ? m1 - {piece} * {length} : {length};"
-                ));
-                (first, last)
-            }
+            Range::Piece(_) => ("p0".into(), "p1".into()),
         };
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));
@@ -607,10 +596,22 @@ impl Emitter<'_> {
                 "++)",
             ]);
             self.tile_index = name.clone();
+            let panels = matches!(l.range, Range::Pieces(_));
+            if panels {
+                self.open_panels(&name)?;
+            }
             self.items(&l.body)?;
             self.fold(&l.body);
             self.close();
-            if let Range::Tile { .. } = l.range {
+            if panels {
+                self.close();
+            }
+            let transposed = match l.range {
+                Range::Tile { .. } => true,
+                Range::Columns => self.pieces().is_some(),
+                _ => false,
+            };
+            if transposed {
                 self.tiles.clear();
                 self.close();
             }

@@ -30,6 +30,7 @@ mod reduce;
 mod repeat;
 mod strips;
 mod text;
+mod tile;
 mod types;
 mod values;
 

@@ -2,11 +2,11 @@
 
 use crate::function::Emitter;
 use crate::helpers::Name;
-use crate::text::{joined, parens};
+use crate::text::joined;
 use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};
-use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kind, Loop, ValId, access};
+use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Loop, ValId, access};
 use inrush_loops::StoreMode;
 
 /// Bytes of a row from which on the hardware does not fetch the next one by itself.
@@ -628,61 +628,6 @@ impl Emitter<'_> {
         self.line(format_args!(
             "{guard}{{ {ty}u *p = ({ty}u *)({buf} + ({at})); *p = {both}; }}"
         ));
-        Ok(())
-    }
-
-    /// The contraction's sum at the current point of the tile.
-    pub(crate) fn sum(&mut self, v: ValId) -> Result<()> {
-        let Kind::Epilogue { m, n, pieces, .. } = self.kernel.kind else {
-            return Err(Error::internal("a sum outside of an epilogue"));
-        };
-        let d = self.dtype(v);
-        let elem = types::scalar(d);
-        let (m, col) = (self.sym(m, false)?, self.sym(n, false)?);
-        let row = match pieces {
-            None => m.to_string(),
-            Some(p) => {
-                let length = parens(self.expr(p.length, false)?);
-                format!("{m} * {length} + {}", self.sym(p.row, false)?)
-            }
-        };
-        let at = format!("(const {elem} *)acc + ({row} - m0) * ld + ({col} - n0)");
-        let lane = self.lane.as_ref().map(|l| (l.sym, l.count.clone()));
-        let w = self.width();
-        match lane {
-            Some((l, _)) if l == n => {}
-            Some((l, count)) if pieces.is_some_and(|p| p.row == l) => {
-                // `m0` is the tile's first row.
-                let name = self.lanes_name('z', v);
-                let ty = self.helpers.vector(elem, w);
-                match count {
-                    None => {
-                        let f = self.helpers.load_strided(elem, w);
-                        self.declare(v, format!("{f}({at}, ld)").as_str(), true);
-                    }
-                    Some(c) => {
-                        self.line(format_args!(
-                            "{ty} {name} = {{0}}; for (i32 k = 0; k < {c}; k++) {name}[k] = ({at})[k * ld];"
-                        ));
-                        self.declare(v, &*name, true);
-                    }
-                }
-                return Ok(());
-            }
-            _ => {
-                self.declare(v, ["*(", &at, ")"], false);
-                return Ok(());
-            }
-        }
-        let ty = self.helpers.vector(elem, w);
-        let text = match self.lane.as_ref().and_then(|l| l.count.clone()) {
-            None => format!("({ty})*(const {ty}u *)({at})"),
-            Some(c) => {
-                let f = self.helpers.load_part(elem, w, self.caps);
-                format!("{f}({at}, {c})")
-            }
-        };
-        self.declare(v, &*text, true);
         Ok(())
     }
 }
