@@ -123,27 +123,14 @@ fn same_refusal(want: &Error, got: &Error) -> Result<()> {
 
 /// Interprets a small program on made-up inputs; what comes out is an error or a value, never a panic.
 pub fn survive(program: &Program) -> Result<()> {
-    let loops = match program {
-        Program::Graph(_) | Program::Loops(_) => program.loops(),
-        Program::Plan(p) => Ok(p.to_loops()),
+    // What windows and products go over shows in the loops.
+    let l = match program {
+        Program::Graph(_) | Program::Loops(_) => program.loops()?,
+        Program::Plan(p) => p.to_loops(),
         _ => return Ok(()),
     };
     let s = settings(&Block::default())?;
     let mut random = Random::new(s.seed);
-    if let Program::Graph(g) = program
-        && loops.is_ok()
-    {
-        let values = g.values.iter().filter_map(|v| match &v.ty {
-            Type::Tensor(t) => Some(&t.sizes),
-            _ => None,
-        });
-        for list in values {
-            small(&g.exprs, list, &s)?;
-        }
-        let i = of_graph(g, &s, &mut random, true)?;
-        _ = inrush_interp::graph(g, &i.user, &i.weights, &s.symbols);
-    }
-    let l = loops?;
     if l.num_inputs > 1000 {
         return Err(Error::input("too many inputs for a test"));
     }
@@ -158,6 +145,17 @@ pub fn survive(program: &Program) -> Result<()> {
             let extents: Vec<_> = c.k.iter().map(|a| a.size).collect();
             small(&l.exprs, &extents, &s)?;
         }
+    }
+    if let Program::Graph(g) = program {
+        let values = g.values.iter().filter_map(|v| match &v.ty {
+            Type::Tensor(t) => Some(&t.sizes),
+            _ => None,
+        });
+        for list in values {
+            small(&g.exprs, list, &s)?;
+        }
+        let i = of_graph(g, &s, &mut random, true)?;
+        _ = inrush_interp::graph(g, &i.user, &i.weights, &s.symbols);
     }
     let i = of_loops(&l, &s, &mut random, true)?;
     let options = LoopsOptions::default();

@@ -166,12 +166,7 @@ impl Run<'_> {
             let t = results
                 .next()
                 .ok_or_else(|| Error::internal("a result is missing"))?;
-            if t.dtype != *dtype || t.sizes != *dims {
-                return Err(Error::input(format!(
-                    "gives {}{:?}, declared as {dtype}{dims:?}",
-                    t.dtype, t.sizes
-                )));
-            }
+            call::same(t.dtype, &t.sizes, *dtype, dims)?;
             self.values[v.index()] = Value::Tensor(t);
         }
         Ok(())
@@ -179,7 +174,7 @@ impl Run<'_> {
 }
 
 /// Calls `f` for every point of `extents` in row-major order.
-pub(crate) fn points(extents: &[i64]) -> Points {
+fn points(extents: &[i64]) -> Points {
     Points {
         at: vec![0; extents.len()],
         extents: extents.to_vec(),
@@ -190,7 +185,7 @@ pub(crate) fn points(extents: &[i64]) -> Points {
     }
 }
 
-pub(crate) struct Points {
+struct Points {
     at: Vec<i64>,
     extents: Vec<i64>,
     state: State,
@@ -229,27 +224,50 @@ impl Iterator for Points {
     }
 }
 
-/// Row-major position of `at` in a tensor of `sizes`. Where the two do not fit it is no position of the tensor.
-pub(crate) fn position(sizes: &[i64], at: &[i64]) -> usize {
-    let inside = sizes.len() == at.len() && sizes.iter().zip(at).all(|(n, i)| (0..*n).contains(i));
-    match inside {
-        true => (sizes.iter().zip(at)).fold(0i64, |p, (n, i)| p * n + i) as usize,
-        false => NOWHERE,
-    }
+/// Row-major position of `at` in a tensor of `sizes`; an error where it has no element.
+fn position(sizes: &[i64], at: &[i64]) -> Result<usize> {
+    let next = |p: i64, (n, i): (&i64, &i64)| match (0..*n).contains(i) {
+        true => p.checked_mul(*n)?.checked_add(*i),
+        false => None,
+    };
+    (sizes.len() == at.len())
+        .then(|| sizes.iter().zip(at).try_fold(0, next))
+        .flatten()
+        .map(|p| p as usize)
+        .ok_or_else(|| Error::input(format!("reads {at:?} of {sizes:?}")))
 }
 
-/// Reading there is an error.
-const NOWHERE: usize = u32::MAX as usize;
-
-/// Position of the element that a broadcast of `sizes` has at `at`, whose rank is no smaller.
-fn broadcast_position(sizes: &[i64], at: &[i64]) -> usize {
-    let Some(at) = (at.len().checked_sub(sizes.len())).map(|front| &at[front..]) else {
-        return NOWHERE;
-    };
-    let inner: smallvec::SmallVec<[i64; 8]> = (sizes.iter().zip(at))
+/// Position of the element that a broadcast of `sizes` has at `at`.
+fn broadcast_position(sizes: &[i64], at: &[i64]) -> Result<usize> {
+    let front = at.len().saturating_sub(sizes.len());
+    let inner: smallvec::SmallVec<[i64; 8]> = (sizes.iter().zip(&at[front..]))
         .map(|(n, i)| if *n == 1 { 0 } else { *i })
         .collect();
     position(sizes, &inner)
+}
+
+/// Sizes that both broadcast to.
+fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
+    let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
+    let mut out = long.to_vec();
+    for (n, m) in out[long.len() - short.len()..].iter_mut().zip(short) {
+        match (*n, *m) {
+            (n, m) if n == m || m == 1 => {}
+            (1, m) => *n = m,
+            _ => return Err(Error::input(format!("{a:?} and {b:?} do not broadcast"))),
+        }
+    }
+    Ok(out)
+}
+
+/// An error unless `from` broadcasts to `to`.
+fn broadcasts(from: &[i64], to: &[i64]) -> Result<()> {
+    match broadcast(from, to)? == to {
+        true => Ok(()),
+        false => Err(Error::input(format!(
+            "{from:?} does not broadcast to {to:?}"
+        ))),
+    }
 }
 
 /// The dtype in which the interpreter computes values of `d`.

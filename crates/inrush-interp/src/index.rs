@@ -49,7 +49,7 @@ fn solve(exprs: &Exprs, e: Expr, v: i64, symbols: &Symbols) -> Option<(Sym, i64)
     let (coefs, rest) = exprs.affine(e, &[s])?;
     let k = size(exprs, coefs[0], symbols).ok()?;
     let left = v.checked_sub(size(exprs, rest, symbols).ok()?)?;
-    (k != 0 && left % k == 0).then(|| (s, left / k))
+    (left.checked_rem(k) == Some(0)).then(|| (s, left / k))
 }
 
 /// Checks that the declared sizes are the actual ones, once all symbols are bound.
@@ -144,7 +144,7 @@ impl Index {
             }
             Index::Mod(p) => {
                 let (a, b) = both(p)?;
-                Ok(a - floor_div(a, b)? * b)
+                Ok(a.wrapping_sub(floor_div(a, b)?.wrapping_mul(b)))
             }
             Index::Min(p) => both(p).map(|(a, b)| a.min(b)),
             Index::Max(p) => both(p).map(|(a, b)| a.max(b)),

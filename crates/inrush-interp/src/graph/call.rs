@@ -1,5 +1,6 @@
 //! What an operator's definition sees of its call: arguments by position in schema order.
 
+use super::{broadcast_position, points, position};
 use crate::index::{Symbols, size};
 use crate::tensor::{Tensor, Value, numel};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -28,14 +29,28 @@ impl Floats {
             data: vec![0.0; numel(sizes)?],
         })
     }
-    pub fn at(&self, at: &[i64]) -> f64 {
-        self.data[super::position(&self.sizes, at)]
+    /// Of these sizes; the elements are `f` of their coordinates.
+    pub fn build(sizes: &[i64], mut f: impl FnMut(&[i64]) -> Result<f64>) -> Result<Floats> {
+        numel(sizes)?;
+        Ok(Floats {
+            sizes: sizes.to_vec(),
+            data: points(sizes).map(|at| f(&at)).collect::<Result<_>>()?,
+        })
     }
-    /// The elements at these places, which what a graph declares may put outside.
+    pub fn at(&self, at: &[i64]) -> Result<f64> {
+        self.get(position(&self.sizes, at)?)
+    }
+    /// The element that a broadcast has at `at`.
+    pub fn broadcast_at(&self, at: &[i64]) -> Result<f64> {
+        self.get(broadcast_position(&self.sizes, at)?)
+    }
+    fn get(&self, place: usize) -> Result<f64> {
+        let element = self.data.get(place).copied();
+        element.ok_or_else(|| Error::input(format!("element {place} of {:?}", self.sizes)))
+    }
+    /// The elements at these places.
     pub fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
-        let element = |p: &usize| self.data.get(*p).copied();
-        (places.iter().map(element).collect::<Option<_>>())
-            .ok_or_else(|| Error::input("the declared sizes do not fit the operand's"))
+        places.iter().map(|p| self.get(*p)).collect()
     }
     pub fn of(t: &Tensor) -> Result<Floats> {
         let data = (0..t.numel()).map(|k| Ok(t.get(k)?.as_f64()));
@@ -158,9 +173,16 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A dimension of a tensor of `rank`, from zero.
+    /// A dimension of a tensor of `rank`, from zero; the one that a scalar may be asked about is none.
     pub fn dim(&self, k: usize, rank: usize) -> Result<usize> {
         wrap(self.int(k, 0)?, rank)
+    }
+
+    /// A dimension of `x`, which is no scalar, and its size.
+    pub fn axis(&self, k: usize, x: &Tensor) -> Result<(usize, i64)> {
+        let d = self.dim(k, x.rank())?;
+        let n = x.sizes.get(d).copied();
+        Ok((d, n.ok_or_else(|| Error::input("a dimension of a scalar"))?))
     }
 
     /// Dimensions to reduce: none or an empty list means all.
@@ -185,14 +207,46 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A result of the declared dtype and sizes whose elements are `f` of their coordinates.
-    pub fn build(&self, k: usize, mut f: impl FnMut(&[i64]) -> Result<Scalar>) -> Result<Tensor> {
-        let (dtype, sizes) = self.out(k)?;
+    /// The dtype of result `k`, which must be declared with `sizes`: those that the operator gives. A definition derives them
+    /// from the operands, and has them compared here before anything is computed or allocated.
+    pub fn given(&self, k: usize, sizes: &[i64]) -> Result<DType> {
+        let (dtype, declared) = self.out(k)?;
+        same(dtype, sizes, dtype, declared)?;
+        Ok(dtype)
+    }
+
+    /// Result `k`, which has these sizes and the declared dtype; the elements are `f` of their coordinates.
+    pub fn build(
+        &self,
+        k: usize,
+        sizes: &[i64],
+        mut f: impl FnMut(&[i64]) -> Result<Scalar>,
+    ) -> Result<Tensor> {
+        let dtype = self.given(k, sizes)?;
         let mut t = Tensor::zeros(dtype, sizes)?;
-        for (i, at) in super::points(sizes).enumerate() {
+        for (i, at) in points(sizes).enumerate() {
             t.set(i, f(&at)?.convert(dtype))?;
         }
         Ok(t)
+    }
+
+    /// [`Call::build`] of the one result, from floats.
+    pub fn floats_of(
+        &self,
+        sizes: &[i64],
+        mut f: impl FnMut(&[i64]) -> Result<f64>,
+    ) -> Result<Vec<Tensor>> {
+        Ok(vec![self.build(0, sizes, |at| f(at).map(Scalar::Float))?])
+    }
+}
+
+/// An error unless a result is what it is declared as.
+pub(super) fn same(dtype: DType, sizes: &[i64], declared: DType, dims: &[i64]) -> Result<()> {
+    match dtype == declared && sizes == dims {
+        true => Ok(()),
+        false => Err(Error::input(format!(
+            "gives {dtype}{sizes:?}, declared as {declared}{dims:?}"
+        ))),
     }
 }
 

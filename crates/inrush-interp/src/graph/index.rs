@@ -1,7 +1,7 @@
 //! Gathers and scatters.
 
 use super::call::Call;
-use super::{Eval, broadcast_position, domain, points, position};
+use super::{Eval, broadcast, broadcast_position, broadcasts, domain, points, position};
 use crate::tensor::Tensor;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{ScalarOp, eval};
@@ -10,7 +10,8 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("index.Tensor _unsafe_index.Tensor", |c| {
         let x = c.tensor(0)?;
         let pick = Picker::new(x, c.tensors(1)?)?;
-        Ok(vec![c.build(0, |at| x.get(pick.position(at)?))?])
+        let out = c.build(0, &pick.sizes(), |at| x.get(pick.position(at)?));
+        Ok(vec![out?])
     }),
     ("index_put", |c| {
         let x = c.tensor(0)?;
@@ -18,10 +19,11 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let values = c.tensor(2)?;
         let accumulate = c.bool(3, false)?;
         let d = domain(x.dtype);
+        broadcasts(&values.sizes, &pick.sizes())?;
         let mut wide = x.scalars()?;
         for at in points(&pick.sizes()) {
             let p = pick.position(&at)?;
-            let v = values.get(broadcast_position(&values.sizes, &at))?;
+            let v = values.get(broadcast_position(&values.sizes, &at)?)?;
             wide[p] = match (accumulate, d) {
                 (false, _) => v,
                 (true, DType::Bool) => eval::op(ScalarOp::Or, d, &[wide[p], v])?,
@@ -33,35 +35,39 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("index_select", |c| {
         let (x, index) = (c.tensor(0)?, c.tensor(2)?);
         let d = c.dim(1, x.rank())?;
-        let out = c.build(0, |at| {
-            let mut at = at.to_vec();
-            if let Some(i) = at.get_mut(d) {
-                *i = checked(index.get(*i as usize)?.as_i64(), x.sizes[d], false)?;
-            }
-            x.get(position(&x.sizes, &at))
+        let mut sizes = x.sizes.clone();
+        if let Some(n) = sizes.get_mut(d) {
+            *n = index.numel() as i64;
+        }
+        if index.rank() > 1 {
+            return Err(Error::input("an index that is no vector"));
+        }
+        let out = c.build(0, &sizes, |at| {
+            let i = index.get(at.get(d).map_or(0, |i| *i as usize))?;
+            x.get(replaced(x, at, d, i)?)
         });
         Ok(vec![out?])
     }),
     ("embedding", |c| {
         let (weight, index) = (c.tensor(0)?, c.tensor(1)?);
-        let out = c.build(0, |at| {
+        let &[rows, columns] = weight.sizes.as_slice() else {
+            return Err(Error::input("a weight that is no matrix"));
+        };
+        let sizes = [index.sizes.as_slice(), &[columns]].concat();
+        let out = c.build(0, &sizes, |at| {
             let (row, col) = at.split_at(index.rank());
-            let i = index.get(position(&index.sizes, row))?.as_i64();
-            let i = checked(i, weight.sizes[0], false)?;
-            weight.get(position(&weight.sizes, &[i, col[0]]))
+            let i = index.get(position(&index.sizes, row)?)?.as_i64();
+            let i = checked(i, rows, false)?;
+            weight.get(position(&weight.sizes, &[i, col[0]])?)
         });
         Ok(vec![out?])
     }),
     ("gather", |c| {
         let (x, index) = (c.tensor(0)?, c.tensor(2)?);
         let d = c.dim(1, x.rank())?;
-        let out = c.build(0, |at| {
-            let mut from = at.to_vec();
-            let i = index.get(position(&index.sizes, at))?.as_i64();
-            if let Some(f) = from.get_mut(d) {
-                *f = checked(i, x.sizes[d], false)?;
-            }
-            x.get(position(&x.sizes, &from))
+        let out = c.build(0, &index.sizes, |at| {
+            let i = index.get(position(&index.sizes, at)?)?;
+            x.get(replaced(x, at, d, i)?)
         });
         Ok(vec![out?])
     }),
@@ -80,23 +86,28 @@ fn checked(i: i64, n: i64, wrap: bool) -> Result<i64> {
     Ok(w)
 }
 
+/// Position in `x` of `at` with coordinate `d`, where there is one, replaced by an index.
+fn replaced(x: &Tensor, at: &[i64], d: usize, i: Scalar) -> Result<usize> {
+    let mut at = at.to_vec();
+    if let (Some(a), Some(n)) = (at.get_mut(d), x.sizes.get(d)) {
+        *a = checked(i.as_i64(), *n, false)?;
+    }
+    position(&x.sizes, &at)
+}
+
 fn scattered(c: &Call, combine: Option<ScalarOp>) -> Result<Vec<Tensor>> {
     let (x, index) = (c.tensor(0)?, c.tensor(2)?);
     let d = c.dim(1, x.rank())?;
     let source = c.tensor(3).ok().filter(|t| t.rank() == index.rank());
     let mut wide = x.scalars()?;
     for at in points(&index.sizes) {
-        let mut to = at.clone();
-        let i = index.get(position(&index.sizes, &at))?.as_i64();
-        if let Some(t) = to.get_mut(d) {
-            *t = checked(i, x.sizes[d], false)?;
-        }
+        let i = index.get(position(&index.sizes, &at)?)?;
+        let p = replaced(x, &at, d, i)?;
         let v = match source {
-            Some(s) => s.get(position(&s.sizes, &at))?,
+            Some(s) => s.get(position(&s.sizes, &at)?)?,
             None => c.opt_scalar(3)?.unwrap_or(Scalar::Int(0)),
         };
         let v = v.convert(domain(x.dtype));
-        let p = position(&x.sizes, &to);
         wide[p] = match combine {
             None => v,
             Some(o) => eval::op(o, domain(x.dtype), &[wide[p], v])?,
@@ -121,21 +132,12 @@ impl<'a> Picker<'a> {
         if index.iter().flatten().any(|t| !t.dtype.is_int()) {
             return Err(Error::unsupported("masks as indices"));
         }
-        index.resize(x.rank(), None);
-        let mut common: Vec<i64> = Vec::new();
-        for t in index.iter().flatten() {
-            while common.len() < t.rank() {
-                common.insert(0, 1);
-            }
-            let skip = common.len() - t.rank();
-            for (n, m) in common[skip..].iter_mut().zip(&t.sizes) {
-                if *n == 1 {
-                    *n = *m;
-                } else if *m != 1 && *m != *n {
-                    return Err(Error::input("index tensors do not broadcast"));
-                }
-            }
+        if index.len() > x.rank() {
+            return Err(Error::input("more indices than dimensions"));
         }
+        index.resize(x.rank(), None);
+        let common = (index.iter().flatten())
+            .try_fold(Vec::new(), |sizes, t| broadcast(&sizes, &t.sizes))?;
         let at: Vec<usize> = (0..x.rank()).filter(|d| index[*d].is_some()).collect();
         let neighbours = at.windows(2).all(|w| w[1] == w[0] + 1);
         let place = match (neighbours, at.first()) {
@@ -167,12 +169,12 @@ impl<'a> Picker<'a> {
         for (d, t) in self.index.iter().enumerate() {
             from.push(match t {
                 Some(t) => {
-                    let i = t.get(broadcast_position(&t.sizes, picked))?.as_i64();
+                    let i = t.get(broadcast_position(&t.sizes, picked)?)?.as_i64();
                     checked(i, self.x.sizes[d], true)?
                 }
                 None => *rest.next().unwrap_or(&0),
             });
         }
-        Ok(position(&self.x.sizes, &from))
+        position(&self.x.sizes, &from)
     }
 }

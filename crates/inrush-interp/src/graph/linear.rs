@@ -2,70 +2,58 @@
 
 use super::call::{Call, Floats};
 use super::reduce::exponentials;
-use super::{Eval, points};
-use crate::tensor::Tensor;
+use super::{Eval, broadcast, broadcast_position, broadcasts, points, position};
+use crate::tensor::{Tensor, numel};
 use inrush_base::{Error, Result, Scalar};
 
 pub(super) const TABLE: &[(&str, Eval)] = &[
     ("mm bmm matmul mv dot", |c| {
-        done(c, matmul(&c.floats(0)?, &c.floats(1)?)?)
+        let product = Product::new(c.floats(0)?, c.floats(1)?)?;
+        c.floats_of(&product.sizes, |at| product.at(at))
     }),
     ("addmm baddbmm addmv", |c| {
-        let product = matmul(&c.floats(1)?, &c.floats(2)?)?;
+        let product = Product::new(c.floats(1)?, c.floats(2)?)?;
         let (beta, alpha) = (c.float(3, 1.0)?, c.float(4, 1.0)?);
         let bias = c.floats(0)?;
-        let scaled = zip(&product, &bias, |p, b| {
+        broadcasts(&bias.sizes, &product.sizes)?;
+        c.floats_of(&product.sizes, |at| {
             // A zero beta ignores even NaN.
-            alpha * p + if beta == 0.0 { 0.0 } else { beta * b }
-        })?;
-        done(c, scaled)
+            let b = bias.broadcast_at(at)?;
+            Ok(alpha * product.at(at)? + if beta == 0.0 { 0.0 } else { beta * b })
+        })
     }),
     ("linear", |c| {
-        let weight = c.floats(1)?;
-        let product = matmul(&c.floats(0)?, &transposed(&weight)?)?;
-        match c.opt_floats(2)? {
-            Some(b) => done(c, zip(&product, &b, |p, b| p + b)?),
-            None => done(c, product),
+        let product = Product::new(c.floats(0)?, transposed(&c.floats(1)?)?)?;
+        let bias = c.opt_floats(2)?;
+        if let Some(b) = &bias {
+            broadcasts(&b.sizes, &product.sizes)?;
         }
+        c.floats_of(&product.sizes, |at| match &bias {
+            Some(b) => Ok(product.at(at)? + b.broadcast_at(at)?),
+            None => product.at(at),
+        })
     }),
     ("convolution", |c| {
-        let n = c.tensor(1)?.rank().saturating_sub(2);
-        let window = Window::new(c, n, [3, 4, 5])?;
-        let groups = c.int(8, 1)?;
-        match c.bool(6, false)? {
-            false => convolution(c, &window, groups),
-            true => transposed_convolution(c, &window, groups),
-        }
+        convolution(c, c.bool(6, false)?, c.int(8, 1)?)
     }),
     ("conv1d conv2d conv3d", |c| {
-        let n = c.tensor(1)?.rank().saturating_sub(2);
-        let window = Window::new(c, n, [3, 4, 5])?;
-        convolution(c, &window, c.int(6, 1)?)
+        convolution(c, false, c.int(6, 1)?)
     }),
-    ("max_pool2d max_pool1d max_pool3d", |c| max_pool(c, false)),
-    ("max_pool2d_with_indices max_pool3d_with_indices", |c| {
-        max_pool(c, true)
+    ("max_pool1d", |c| max_pool(c, 1, false)),
+    ("max_pool2d", |c| max_pool(c, 2, false)),
+    ("max_pool3d", |c| max_pool(c, 3, false)),
+    ("max_pool2d_with_indices", |c| max_pool(c, 2, true)),
+    ("max_pool3d_with_indices", |c| max_pool(c, 3, true)),
+    ("avg_pool1d", |c| avg_pool(c, 1)),
+    ("avg_pool2d", |c| avg_pool(c, 2)),
+    ("avg_pool3d", |c| avg_pool(c, 3)),
+    ("adaptive_avg_pool1d", |c| adaptive_avg_pool(c, 1)),
+    ("adaptive_avg_pool2d _adaptive_avg_pool2d", |c| {
+        adaptive_avg_pool(c, 2)
     }),
-    ("avg_pool1d avg_pool2d avg_pool3d", avg_pool),
-    (
-        "adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d",
-        adaptive_avg_pool,
-    ),
+    ("adaptive_avg_pool3d", |c| adaptive_avg_pool(c, 3)),
     ("scaled_dot_product_attention", attention),
 ];
-
-fn done(c: &Call, x: Floats) -> Result<Vec<Tensor>> {
-    Ok(vec![x.tensor(c.out(0)?.0)?])
-}
-
-/// Element by element; `b` broadcasts to `a`.
-fn zip(a: &Floats, b: &Floats, f: impl Fn(f64, f64) -> f64) -> Result<Floats> {
-    let mut out = a.clone();
-    for (k, at) in points(&a.sizes).enumerate() {
-        out.data[k] = f(a.data[k], b.data[super::broadcast_position(&b.sizes, &at)]);
-    }
-    Ok(out)
-}
 
 /// The last two dimensions exchanged.
 fn transposed(x: &Floats) -> Result<Floats> {
@@ -75,291 +63,362 @@ fn transposed(x: &Floats) -> Result<Floats> {
     }
     let mut sizes = x.sizes.clone();
     sizes.swap(n - 2, n - 1);
-    let mut out = Floats::zeros(&sizes)?;
-    for (k, mut at) in points(&sizes).enumerate() {
+    Floats::build(&sizes, |at| {
+        let mut at = at.to_vec();
         at.swap(n - 2, n - 1);
-        out.data[k] = x.at(&at);
-    }
-    Ok(out)
+        x.at(&at)
+    })
 }
 
 /// Matrix product with ATen's rules for vectors and broadcast batches.
-fn matmul(a: &Floats, b: &Floats) -> Result<Floats> {
-    let (va, vb) = (a.sizes.len() == 1, b.sizes.len() == 1);
-    let (mut a, mut b) = (a.clone(), b.clone());
-    if va {
-        a.sizes.insert(0, 1);
-    }
-    if vb {
-        b.sizes.push(1);
-    }
-    let (na, nb) = (a.sizes.len(), b.sizes.len());
-    if na < 2 || nb < 2 || a.sizes[na - 1] != b.sizes[nb - 2] {
-        return Err(Error::input(format!(
-            "product of {:?} and {:?}",
-            a.sizes, b.sizes
-        )));
-    }
-    let (m, k, n) = (a.sizes[na - 2], a.sizes[na - 1], b.sizes[nb - 1]);
-    let rank = na.max(nb) - 2;
-    let batch: Vec<i64> = (0..rank)
-        .map(|d| {
-            let of = |s: &[i64]| (s.len() + d).checked_sub(rank + 2).map_or(1, |i| s[i]);
-            let (x, y) = (of(&a.sizes), of(&b.sizes));
-            if x == 1 { y } else { x }
-        })
-        .collect();
-    let mut sizes = batch.clone();
-    sizes.extend([m, n]);
-    let mut out = Floats::zeros(&sizes)?;
-    let mut at_out = 0;
-    for at in points(&batch) {
-        let base = |x: &Floats| {
-            let nx = x.sizes.len();
-            super::broadcast_position(&x.sizes[..nx - 2], &at)
-                * (x.sizes[nx - 2] * x.sizes[nx - 1]) as usize
-        };
-        let (pa, pb) = (base(&a), base(&b));
-        for i in 0..m as usize {
-            for j in 0..n as usize {
-                let row = &a.data[pa + i * k as usize..];
-                let sum = (0..k as usize).map(|l| row[l] * b.data[pb + l * n as usize + j]);
-                out.data[at_out] = sum.sum();
-                at_out += 1;
-            }
-        }
-    }
-    if vb {
-        out.sizes.pop();
-    }
-    if va {
-        out.sizes.remove(out.sizes.len() - if vb { 1 } else { 2 });
-    }
-    Ok(out)
+struct Product {
+    /// Batches of matrices.
+    a: Floats,
+    b: Floats,
+    /// Whether `a` was given as a vector, which is a row then, and `b`, a column.
+    row: bool,
+    column: bool,
+    /// Sizes of the result.
+    sizes: Vec<i64>,
 }
 
-/// A sliding window: stride, padding, dilation for each spatial dimension.
+impl Product {
+    fn new(mut a: Floats, mut b: Floats) -> Result<Product> {
+        let (row, column) = (a.sizes.len() == 1, b.sizes.len() == 1);
+        if row {
+            a.sizes.insert(0, 1);
+        }
+        if column {
+            b.sizes.push(1);
+        }
+        let sizes = match (a.sizes.as_slice(), b.sizes.as_slice()) {
+            ([batches @ .., m, k], [more @ .., l, n]) if k == l => {
+                let mut sizes = broadcast(batches, more)?;
+                sizes.extend((!row).then_some(*m));
+                sizes.extend((!column).then_some(*n));
+                sizes
+            }
+            (a, b) => return Err(Error::input(format!("product of {a:?} and {b:?}"))),
+        };
+        Ok(Product {
+            a,
+            b,
+            row,
+            column,
+            sizes,
+        })
+    }
+
+    /// The element at `at` of the result.
+    fn at(&self, at: &[i64]) -> Result<f64> {
+        let mut at = at.to_vec();
+        if self.row {
+            at.insert(at.len() - !self.column as usize, 0);
+        }
+        if self.column {
+            at.push(0);
+        }
+        let (batch, at) = at.split_at(at.len() - 2);
+        let (i, j) = (at[0] as usize, at[1] as usize);
+        // Where the matrix begins, and its number of columns.
+        let matrix = |x: &Floats| {
+            let (batches, last) = x.sizes.split_at(x.sizes.len() - 2);
+            let start = broadcast_position(batches, batch)? * numel(last)?;
+            Ok::<_, Error>((start, last[1] as usize))
+        };
+        let ((a, k), (b, n)) = (matrix(&self.a)?, matrix(&self.b)?);
+        let row = &self.a.data[a + i * k..][..k];
+        let column = self.b.data[b..].iter().skip(j).step_by(n);
+        Ok(row.iter().zip(column).map(|(x, y)| x * y).sum())
+    }
+}
+
+/// A sliding window: kernel, stride, padding, dilation for each spatial dimension.
 struct Window {
+    kernel: Vec<i64>,
     stride: Vec<i64>,
     padding: Vec<i64>,
     dilation: Vec<i64>,
 }
 
 impl Window {
-    fn new(c: &Call, n: usize, [s, p, d]: [usize; 3]) -> Result<Window> {
-        Ok(Window {
+    /// Arguments `s`, `p` and `d` are stride, padding and dilation.
+    fn new(c: &Call, kernel: Vec<i64>, [s, p, d]: [usize; 3]) -> Result<Window> {
+        let n = kernel.len();
+        let w = Window {
+            kernel,
             stride: c.per_dim(s, n, 1)?,
             padding: c.per_dim(p, n, 0)?,
             dilation: c.per_dim(d, n, 1)?,
-        })
-    }
-    /// Input coordinate that kernel position `k` sees for output `o`.
-    fn at(&self, d: usize, o: i64, k: i64) -> i64 {
-        o * self.stride[d] - self.padding[d] + k * self.dilation[d]
-    }
-}
-
-fn convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tensor>> {
-    let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
-    let single = one_image(&mut x, &weight);
-    let per_group = (weight.sizes[0] / groups, weight.sizes[1]);
-    let out = c.build(0, |at| {
-        let at = [&vec![0; single as usize], at].concat();
-        let (image, channel) = (at[0], at[1]);
-        let mut sum = bias.as_ref().map_or(0.0, |b| b.data[channel as usize]);
-        for k in points(&weight.sizes[1..]) {
-            let mut from = vec![image, channel / per_group.0 * per_group.1 + k[0]];
-            from.extend((1..k.len()).map(|d| w.at(d - 1, at[d + 1], k[d])));
-            let inside = (2..from.len()).all(|d| (0..x.sizes[d]).contains(&from[d]));
-            if inside {
-                let mut wk = vec![channel];
-                wk.extend(&k);
-                sum += x.at(&from) * weight.at(&wk);
-            }
+        };
+        if w.stride.iter().chain(&w.dilation).any(|s| *s < 1) {
+            return Err(Error::input("stride and dilation must be positive"));
         }
-        Ok(Scalar::Float(sum))
-    });
-    Ok(vec![out?])
+        Ok(w)
+    }
+
+    /// Input coordinate that kernel position `k` sees for output `o`. No input has one that does not fit 64 bits.
+    fn at(&self, d: usize, o: i64, k: i64) -> i64 {
+        let moved = o as i128 * self.stride[d] as i128 - self.padding[d] as i128;
+        let at = moved + k as i128 * self.dilation[d] as i128;
+        at.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
+    /// Input coordinates that kernel position `k` sees for output `o`, unless it sees the padding.
+    fn seen(&self, o: &[i64], k: &[i64], sizes: &[i64]) -> Option<Vec<i64>> {
+        let at = |d: usize| Some(self.at(d, o[d], k[d])).filter(|i| (0..sizes[d]).contains(i));
+        (0..sizes.len()).map(at).collect()
+    }
+
+    /// Extent of the dilated kernel.
+    fn span(&self, d: usize) -> i128 {
+        (self.kernel[d] as i128 - 1) * self.dilation[d] as i128 + 1
+    }
+
+    /// How often the window fits into a padded input of these sizes, counting a last partial one if `ceil`.
+    fn places(&self, sizes: &[i64], ceil: bool) -> Result<Vec<i64>> {
+        let places = |(d, n): (usize, &i64)| {
+            let [n, stride, padding] = [*n, self.stride[d], self.padding[d]].map(i128::from);
+            let room = n + 2 * padding - self.span(d);
+            let last = match ceil {
+                // It starts inside the input or the padding before it.
+                true => (room + stride - 1).min(n + padding - 1),
+                false => room,
+            };
+            match room < 0 {
+                true => Err(Error::input("a window larger than its padded input")),
+                false => narrowed(last.div_euclid(stride) + 1),
+            }
+        };
+        sizes.iter().enumerate().map(places).collect()
+    }
+
+    /// Sizes of what has so many places for the window, plus `extra`: strides leave several.
+    fn spread(&self, sizes: &[i64], extra: &[i64]) -> Result<Vec<i64>> {
+        let spread = |(d, n): (usize, &i64)| {
+            let steps = (*n as i128 - 1) * self.stride[d] as i128;
+            narrowed(steps - 2 * self.padding[d] as i128 + self.span(d) + extra[d] as i128)
+        };
+        sizes.iter().enumerate().map(spread).collect()
+    }
 }
 
-/// Gives a single image a dimension of images; says whether it did.
-fn one_image(x: &mut Floats, weight: &Floats) -> bool {
-    let single = x.sizes.len() + 1 == weight.sizes.len();
-    if single {
+fn narrowed(size: i128) -> Result<i64> {
+    i64::try_from(size).map_err(|_| Error::input(format!("a size of {size}")))
+}
+
+fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
+    let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
+    // A single image is given a dimension of images.
+    let single = (x.sizes.len() + 1 == weight.sizes.len()) as usize;
+    if single == 1 {
         x.sizes.insert(0, 1);
     }
-    single
-}
-
-/// Each input element adds its window to the output.
-fn transposed_convolution(c: &Call, w: &Window, groups: i64) -> Result<Vec<Tensor>> {
-    let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
-    let (dtype, declared) = c.out(0)?;
-    let single = one_image(&mut x, &weight);
-    let sizes = &[&vec![1; single as usize], declared].concat();
-    let mut out = Floats::zeros(sizes)?;
-    let (inputs, outputs) = (weight.sizes[0] / groups, weight.sizes[1]);
-    for at in points(&x.sizes) {
-        let group = at[1] / inputs;
-        for k in points(&weight.sizes[1..]) {
-            let mut to = vec![at[0], group * outputs + k[0]];
-            to.extend((1..k.len()).map(|d| w.at(d - 1, at[d + 1], k[d])));
-            if (2..to.len()).all(|d| (0..sizes[d]).contains(&to[d])) {
-                let mut wk = vec![at[1]];
-                wk.extend(&k);
-                out.data[super::position(sizes, &to)] += x.at(&at) * weight.at(&wk);
+    let misfit = || {
+        let (x, w) = (&x.sizes, &weight.sizes);
+        Error::input(format!("{groups} groups of channels of {x:?} and {w:?}"))
+    };
+    let (&[images, channels, ref image @ ..], &[rows, columns, ref kernel @ ..]) =
+        (x.sizes.as_slice(), weight.sizes.as_slice())
+    else {
+        return Err(misfit());
+    };
+    // Channels in a group of the input, channels of the result.
+    let (inputs, outputs) = match transposed {
+        false => (Some(columns), Some(rows)),
+        true => (rows.checked_div(groups), columns.checked_mul(groups)),
+    };
+    let fits = groups > 0 && rows % groups == 0 && image.len() == kernel.len();
+    let (Some(inputs), Some(outputs), true) = (inputs, outputs, fits) else {
+        return Err(misfit());
+    };
+    if inputs.checked_mul(groups) != Some(channels)
+        || bias.as_ref().is_some_and(|b| b.sizes != [outputs])
+    {
+        return Err(misfit());
+    }
+    let w = Window::new(c, kernel.to_vec(), [3, 4, 5])?;
+    let places = match transposed {
+        false => w.places(image, false)?,
+        true => w.spread(image, &c.per_dim(7, image.len(), 0)?)?,
+    };
+    let sizes = [&[images, outputs], places.as_slice()].concat();
+    let start = |channel: i64| bias.as_ref().map_or(Ok(0.0), |b| b.at(&[channel]));
+    if transposed {
+        // Each input element adds its window to the output.
+        let dtype = c.given(0, &sizes[single..])?;
+        let mut out = Floats::build(&sizes, |at| start(at[1]))?;
+        for at in points(&x.sizes) {
+            for k in points(&weight.sizes[1..]) {
+                if let Some(to) = w.seen(&at[2..], &k[1..], &places) {
+                    let channel = at[1] / inputs * columns + k[0];
+                    let to = position(&sizes, &[&[at[0], channel], to.as_slice()].concat())?;
+                    out.data[to] += x.at(&at)? * weight.at(&[&at[1..2], &k].concat())?;
+                }
             }
         }
+        out.sizes.drain(..single);
+        return Ok(vec![out.tensor(dtype)?]);
     }
-    if let Some(b) = bias {
-        for (k, at) in points(sizes).enumerate() {
-            out.data[k] += b.data[at[1] as usize];
+    c.floats_of(&sizes[single..], |at| {
+        let at = [&[0][..single], at].concat();
+        let (from, channel) = (at[0], at[1]);
+        let mut sum = start(channel)?;
+        for k in points(&weight.sizes[1..]) {
+            if let Some(seen) = w.seen(&at[2..], &k[1..], image) {
+                let input = channel / (rows / groups) * columns + k[0];
+                let v = x.at(&[&[from, input], seen.as_slice()].concat())?;
+                sum += v * weight.at(&[&[channel], k.as_slice()].concat())?;
+            }
         }
-    }
-    out.sizes = declared.to_vec();
-    Ok(vec![out.tensor(dtype)?])
-}
-
-/// Number of pooled dimensions: as the operator's name says.
-fn pooled(c: &Call) -> Result<usize> {
-    let n = c.ints(1)?.len();
-    let rank = c.tensor(0)?.rank();
-    // A window of one number is for one dimension or stands for all but image and channel.
-    Ok(if n == 1 {
-        rank.saturating_sub(2).max(1)
-    } else {
-        n
+        Ok(sum)
     })
 }
 
-fn stride_or_kernel(c: &Call, n: usize, w: &mut Window, kernel: &[i64]) -> Result<()> {
-    if c.ints(2)?.is_empty() {
-        w.stride = kernel.to_vec();
-    } else {
-        w.stride = c.per_dim(2, n, 1)?;
-    }
-    Ok(())
+/// Dimensions in front of the `n` pooled ones, none of which is empty.
+fn lead(x: &Floats, n: usize) -> Result<usize> {
+    let lead = x.sizes.len().checked_sub(n);
+    lead.filter(|l| !x.sizes[*l..].contains(&0))
+        .ok_or_else(|| Error::input(format!("pooling of {n} dimensions of {:?}", x.sizes)))
 }
 
-fn max_pool(c: &Call, with_index: bool) -> Result<Vec<Tensor>> {
-    let (x, t) = (c.floats(0)?, c.tensor(0)?);
-    let n = pooled(c)?;
+/// The window of a pool, and the sizes of its result. Arguments 1 and 2 are kernel and stride, which is the kernel unless given;
+/// `args` are padding and dilation, `ceil` says whether a last partial window counts.
+fn pool(
+    c: &Call,
+    x: &Floats,
+    n: usize,
+    args: [usize; 2],
+    ceil: usize,
+) -> Result<(Window, Vec<i64>)> {
     let kernel = c.per_dim(1, n, 1)?;
-    let mut w = Window::new(c, n, [2, 3, 4])?;
-    stride_or_kernel(c, n, &mut w, &kernel)?;
-    let lead = x.sizes.len() - n;
-    let best = |at: &[i64]| {
+    let mut w = Window::new(c, kernel, [2, args[0], args[1]])?;
+    if c.ints(2)?.is_empty() {
+        w.stride = w.kernel.clone();
+    }
+    if w.kernel.iter().any(|k| *k < 1) {
+        return Err(Error::input("a window must have a size"));
+    }
+    let (front, pooled) = x.sizes.split_at(lead(x, n)?);
+    let sizes = [front, &w.places(pooled, c.bool(ceil, false)?)?].concat();
+    // Every place of every window is looked at.
+    numel(&[sizes.as_slice(), &w.kernel].concat())?;
+    Ok((w, sizes))
+}
+
+fn max_pool(c: &Call, n: usize, with_index: bool) -> Result<Vec<Tensor>> {
+    let (x, t) = (c.floats(0)?, c.tensor(0)?);
+    let (w, sizes) = pool(c, &x, n, [3, 4], 5)?;
+    let lead = lead(&x, n)?;
+    let pooled = &x.sizes[lead..];
+    let best = |at: &[i64]| -> Result<(f64, i64)> {
         let mut best: Option<(f64, i64)> = None;
-        for k in points(&kernel) {
-            let mut from = at[..lead].to_vec();
-            from.extend((0..n).map(|d| w.at(d, at[lead + d], k[d])));
-            if !(0..n).all(|d| (0..x.sizes[lead + d]).contains(&from[lead + d])) {
+        for k in points(&w.kernel) {
+            let Some(seen) = w.seen(&at[lead..], &k, pooled) else {
                 continue;
-            }
-            let v = x.at(&from);
+            };
+            let v = x.at(&[&at[..lead], &seen].concat())?;
             // NaN wins, and the last NaN's place is kept.
             if best.is_none_or(|(b, _)| v > b || v.is_nan()) {
-                best = Some((v, super::position(&x.sizes[lead..], &from[lead..]) as i64));
+                best = Some((v, position(pooled, &seen)? as i64));
             }
         }
-        best.unwrap_or((f64::NEG_INFINITY, 0))
+        Ok(best.unwrap_or((f64::NEG_INFINITY, 0)))
     };
     let value = |at: &[i64]| {
-        let v = best(at).0;
+        let v = best(at)?.0;
         Ok(if t.dtype.is_float() {
             Scalar::Float(v)
         } else {
             Scalar::Int(v as i64)
         })
     };
-    let mut out = vec![c.build(0, value)?];
+    let mut out = vec![c.build(0, &sizes, value)?];
     if with_index {
-        out.push(c.build(1, |at| Ok(Scalar::Int(best(at).1)))?);
+        out.push(c.build(1, &sizes, |at| Ok(Scalar::Int(best(at)?.1)))?);
     }
     Ok(out)
 }
 
-fn avg_pool(c: &Call) -> Result<Vec<Tensor>> {
+fn avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
-    let n = pooled(c)?;
-    let kernel = c.per_dim(1, n, 1)?;
-    let mut w = Window::new(c, n, [2, 3, usize::MAX])?;
-    stride_or_kernel(c, n, &mut w, &kernel)?;
+    let (w, sizes) = pool(c, &x, n, [3, usize::MAX], 4)?;
     let include_pad = c.bool(5, true)?;
     let divisor = c.opt_scalar(6)?.map(|s| s.as_f64());
-    let lead = x.sizes.len() - n;
-    let out = c.build(0, |at| {
+    let lead = lead(&x, n)?;
+    let pooled = &x.sizes[lead..];
+    c.floats_of(&sizes, |at| {
         let (mut sum, mut inside, mut window) = (0.0, 0.0, 1.0);
         for d in 0..n {
             // The window may reach into the padding, but a ceiled one does not count what lies beyond it.
             let start = w.at(d, at[lead + d], 0);
-            let end = (start + kernel[d]).min(x.sizes[lead + d] + w.padding[d]);
-            window *= (end - start) as f64;
+            let end = pooled[d].saturating_add(w.padding[d]);
+            window *= end.saturating_sub(start).min(w.kernel[d]) as f64;
         }
-        for k in points(&kernel) {
-            let mut from = at[..lead].to_vec();
-            from.extend((0..n).map(|d| w.at(d, at[lead + d], k[d])));
-            if (0..n).all(|d| (0..x.sizes[lead + d]).contains(&from[lead + d])) {
-                sum += x.at(&from);
+        for k in points(&w.kernel) {
+            if let Some(seen) = w.seen(&at[lead..], &k, pooled) {
+                sum += x.at(&[&at[..lead], &seen].concat())?;
                 inside += 1.0;
             }
         }
-        let count = divisor.unwrap_or(if include_pad { window } else { inside });
-        Ok(Scalar::Float(sum / count))
-    });
-    Ok(vec![out?])
+        Ok(sum / divisor.unwrap_or(if include_pad { window } else { inside }))
+    })
 }
 
-fn adaptive_avg_pool(c: &Call) -> Result<Vec<Tensor>> {
+fn adaptive_avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
-    let (_, sizes) = c.out(0)?;
-    let n = c.ints(1)?.len();
-    let lead = x.sizes.len() - n;
-    let out = c.build(0, |at| {
-        let ends = |d: usize| {
-            let (i, o, s) = (at[lead + d], sizes[lead + d], x.sizes[lead + d]);
-            (i * s / o, ((i + 1) * s + o - 1) / o)
-        };
-        let extents: Vec<i64> = (0..n).map(|d| ends(d).1 - ends(d).0).collect();
+    let lead = lead(&x, n)?;
+    let (front, pooled) = x.sizes.split_at(lead);
+    let outputs = c.per_dim(1, n, 1)?;
+    c.floats_of(&[front, &outputs].concat(), |at| {
+        // Inputs from `i * s / o` to `(i + 1) * s / o` rounded up; no product is beyond that of two tensors' sizes.
+        let start = |d: usize| at[lead + d] * pooled[d] / outputs[d];
+        let end = |d: usize| ((at[lead + d] + 1) * pooled[d] + outputs[d] - 1) / outputs[d];
+        let extents: Vec<i64> = (0..n).map(|d| end(d) - start(d)).collect();
         let (mut sum, mut count) = (0.0, 0.0);
         for k in points(&extents) {
             let mut from = at[..lead].to_vec();
-            from.extend((0..n).map(|d| ends(d).0 + k[d]));
-            sum += x.at(&from);
+            from.extend((0..n).map(|d| start(d) + k[d]));
+            sum += x.at(&from)?;
             count += 1.0;
         }
-        Ok(Scalar::Float(sum / count))
-    });
-    Ok(vec![out?])
+        Ok(sum / count)
+    })
 }
 
 /// `softmax(q k^T * scale + mask) v`; a row that is masked everywhere gives zero.
 fn attention(c: &Call) -> Result<Vec<Tensor>> {
     let (q, k, v) = (c.floats(0)?, c.floats(1)?, c.floats(2)?);
+    if [&q, &k, &v].iter().any(|x| x.sizes.len() < 2) {
+        return Err(Error::input("attention of vectors"));
+    }
     let mask = c.opt_tensor(3)?;
     let causal = c.bool(5, false)?;
-    let rank = q.sizes.len();
-    let scale = c.float(6, 1.0 / (q.sizes[rank - 1] as f64).sqrt())?;
+    let width = q.sizes.last().map_or(1.0, |n| *n as f64);
+    let scale = c.float(6, 1.0 / width.sqrt())?;
     let (k, v) = match c.bool(7, false)? {
         true => (repeated(&k, &q)?, repeated(&v, &q)?),
         false => (k, v),
     };
-    let mut scores = matmul(&q, &transposed(&k)?)?;
-    for (i, at) in points(&scores.sizes.clone()).enumerate() {
-        let s = &mut scores.data[i];
-        *s *= scale;
+    let product = Product::new(q, transposed(&k)?)?;
+    if let Some(m) = mask {
+        broadcasts(&m.sizes, &product.sizes)?;
+    }
+    let rank = product.sizes.len();
+    let scores = Floats::build(&product.sizes, |at| {
+        let mut s = product.at(at)? * scale;
         if let Some(m) = mask {
-            let entry = m.get(super::broadcast_position(&m.sizes, &at))?;
-            match entry {
+            match m.get(broadcast_position(&m.sizes, at)?)? {
                 Scalar::Bool(true) => {}
-                Scalar::Bool(false) => *s = f64::NEG_INFINITY,
-                x => *s += x.as_f64(),
+                Scalar::Bool(false) => s = f64::NEG_INFINITY,
+                x => s += x.as_f64(),
             }
         }
-        if causal && at[rank - 1] > at[rank - 2] {
-            *s = f64::NEG_INFINITY;
-        }
-    }
+        Ok(match causal && at[rank - 1] > at[rank - 2] {
+            true => f64::NEG_INFINITY,
+            false => s,
+        })
+    })?;
     let weights = super::reduce::each_row(&scores, rank - 1, |row| {
         if row.iter().all(|x| *x == f64::NEG_INFINITY) {
             return vec![0.0; row.len()];
@@ -367,19 +426,23 @@ fn attention(c: &Call) -> Result<Vec<Tensor>> {
         let (exps, sum) = exponentials(row);
         exps.into_iter().map(|e| e / sum).collect()
     })?;
-    done(c, matmul(&weights, &v)?)
+    let product = Product::new(weights, v)?;
+    c.floats_of(&product.sizes, |at| product.at(at))
 }
 
 /// Heads repeated for grouped queries.
 fn repeated(x: &Floats, q: &Floats) -> Result<Floats> {
+    let heads = |x: &Floats| x.sizes.iter().rev().nth(2).copied();
+    let times = match (heads(x), heads(q)) {
+        (Some(n), Some(m)) if n > 0 && m % n == 0 => m / n,
+        (n, m) => return Err(Error::input(format!("{m:?} heads of queries for {n:?}"))),
+    };
     let d = x.sizes.len() - 3;
-    let times = q.sizes[d] / x.sizes[d].max(1);
     let mut sizes = x.sizes.clone();
-    sizes[d] = q.sizes[d];
-    let mut out = Floats::zeros(&sizes)?;
-    for (k, mut at) in points(&sizes).enumerate() {
+    sizes[d] *= times;
+    Floats::build(&sizes, |at| {
+        let mut at = at.to_vec();
         at[d] /= times;
-        out.data[k] = x.at(&at);
-    }
-    Ok(out)
+        x.at(&at)
+    })
 }

@@ -1,7 +1,7 @@
 //! Pointwise operators: a scalar function of broadcast operands, computed in `f64` or the common integer dtype.
 
 use super::call::Call;
-use super::{broadcast_position, domain, points};
+use super::{broadcast, broadcast_position, domain};
 use crate::tensor::Tensor;
 use inrush_base::{DType, DTypeClass, Error, Result, Scalar, promote};
 use inrush_graph::Arg;
@@ -349,7 +349,7 @@ pub(super) fn knows(name: &str) -> bool {
 }
 
 pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
-    let (dtype, sizes) = call.out(0)?;
+    let (dtype, _) = call.out(0)?;
     let arity = row(name).map_or(1, |r| r.0);
     let operands: Vec<Operand> = (0..arity)
         .map(|k| Operand::new(call, k))
@@ -366,11 +366,13 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
         .filter(|(k, _)| numbers.contains(k));
     let common = common(part.map(|p| p.1));
     let d = domain(common);
-    let mut out = Tensor::zeros(dtype, sizes)?;
-    for (i, at) in points(sizes).enumerate() {
+    let sizes = operands
+        .iter()
+        .try_fold(Vec::new(), |sizes, o| broadcast(&sizes, o.sizes()))?;
+    let out = call.build(0, &sizes, |at| {
         let mut x = Vec::with_capacity(arity);
         for (k, o) in operands.iter().enumerate() {
-            let v = o.get(&at)?;
+            let v = o.get(at)?;
             x.push(match numbers.contains(&k) {
                 // A Python number takes part in the dtype of the computation.
                 true if o.is_number() => v.convert(common.compute()),
@@ -378,14 +380,13 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
                 false => v,
             });
         }
-        let value = match (of_float(name), row(name)) {
-            (Some(f), _) if d.is_float() || dtype.is_float() => Scalar::Float(f(x[0].as_f64())),
-            (_, Some((_, f))) => f(call, d, &x)?,
-            _ => return Err(Error::input(format!("`{name}` of {common}"))),
-        };
-        out.set(i, value.convert(dtype))?;
-    }
-    Ok(vec![out])
+        match (of_float(name), row(name)) {
+            (Some(f), _) if d.is_float() || dtype.is_float() => Ok(Scalar::Float(f(x[0].as_f64()))),
+            (_, Some((_, f))) => f(call, d, &x),
+            _ => Err(Error::input(format!("`{name}` of {common}"))),
+        }
+    });
+    Ok(vec![out?])
 }
 
 enum Operand<'a> {
@@ -407,9 +408,15 @@ impl<'a> Operand<'a> {
     fn is_number(&self) -> bool {
         matches!(self, Operand::Number(_))
     }
+    fn sizes(&self) -> &[i64] {
+        match self {
+            Operand::Tensor(t) => &t.sizes,
+            Operand::Number(_) => &[],
+        }
+    }
     fn get(&self, at: &[i64]) -> Result<Scalar> {
         match self {
-            Operand::Tensor(t) => t.get(broadcast_position(&t.sizes, at)),
+            Operand::Tensor(t) => t.get(broadcast_position(&t.sizes, at)?),
             Operand::Number(s) => Ok(*s),
         }
     }

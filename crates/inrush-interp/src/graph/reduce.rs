@@ -63,8 +63,8 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     }),
     ("var_mean.correction", |c| {
         let (n, dims) = (c.float(2, 1.0)?, c.dims(1, c.tensor(0)?.rank())?);
-        let mut out = row_values(c, 0, &dims, |v| variance(v, n))?;
-        out.extend(row_values(c, 1, &dims, mean)?);
+        let mut out = row_values(c, 0, &dims, 3, |v| variance(v, n))?;
+        out.extend(row_values(c, 1, &dims, 3, mean)?);
         Ok(out)
     }),
     ("logsumexp", |c| {
@@ -111,27 +111,37 @@ pub(super) fn exponentials(v: &[f64]) -> (Vec<f64>, f64) {
     (exps, sum)
 }
 
-/// Positions in the argument that element `at` of the result reduces, in row-major order. Works with and without the
-/// reduced dimensions kept.
-fn reduced(sizes: &[i64], dims: &[usize], at: &[i64]) -> Vec<usize> {
-    let kept = at.len() == sizes.len();
-    let extents: Vec<i64> = dims_sorted(dims).iter().map(|d| sizes[*d]).collect();
+/// Result `k`: elements are `f` of the positions in the argument that they reduce, in row-major order. Argument `keep` says
+/// whether the reduced dimensions are kept as ones.
+fn reduced(
+    c: &Call,
+    k: usize,
+    dims: &[usize],
+    keep: usize,
+    mut f: impl FnMut(&[usize]) -> Result<Scalar>,
+) -> Result<Tensor> {
+    let x = &c.tensor(0)?.sizes;
+    let kept = c.bool(keep, false)?;
     let dims = dims_sorted(dims);
-    let mut full = vec![0; sizes.len()];
-    let mut next = at.iter();
-    for (d, i) in full.iter_mut().enumerate() {
-        if kept || !dims.contains(&d) {
-            *i = *next.next().unwrap_or(&0);
+    let extents: Vec<i64> = dims.iter().map(|d| x[*d]).collect();
+    let left = |(d, n): (usize, &i64)| match dims.contains(&d) {
+        true => kept.then_some(1),
+        false => Some(*n),
+    };
+    let sizes: Vec<i64> = x.iter().enumerate().filter_map(left).collect();
+    c.build(k, &sizes, |at| {
+        let mut full = at.to_vec();
+        if !kept {
+            dims.iter().for_each(|d| full.insert(*d, 0));
         }
-    }
-    points(&extents)
-        .map(|inner| {
+        let place = |inner: Vec<i64>| {
             for (d, i) in dims.iter().zip(&inner) {
                 full[*d] = *i;
             }
-            position(sizes, &full)
-        })
-        .collect()
+            position(x, &full)
+        };
+        f(&points(&extents).map(place).collect::<Result<Vec<_>>>()?)
+    })
 }
 
 fn dims_sorted(dims: &[usize]) -> Vec<usize> {
@@ -165,10 +175,10 @@ fn fold(c: &Call, k: usize, dims: &[usize], r: ReduceOp) -> Result<Vec<Tensor>> 
         (ScalarOp::Minimum, DType::Bool) => ScalarOp::And,
         (o, _) => o,
     };
-    let out = c.build(k, |at| {
+    let out = reduced(c, k, dims, 2, |from| {
         let mut acc = eval::neutral(r, d);
-        for p in reduced(&x.sizes, dims, at) {
-            acc = eval::op(combine, d, &[acc, x.get(p)?.convert(d)])?;
+        for p in from {
+            acc = eval::op(combine, d, &[acc, x.get(*p)?.convert(d)])?;
         }
         Ok(acc)
     });
@@ -193,9 +203,8 @@ fn extreme_at(c: &Call, r: ReduceOp, outs: &[usize]) -> Result<Vec<Tensor>> {
     let dims = c.dims(1, x.rank())?;
     (outs.iter())
         .map(|k| {
-            c.build(*k, |at| {
-                let from = reduced(&x.sizes, &dims, at);
-                Ok(Scalar::Int(first_extreme(x, r, &from)? as i64))
+            reduced(c, *k, &dims, 2, |from| {
+                Ok(Scalar::Int(first_extreme(x, r, from)? as i64))
             })
         })
         .collect()
@@ -211,28 +220,27 @@ fn row_values(
     c: &Call,
     k: usize,
     dims: &[usize],
+    keep: usize,
     f: impl Fn(&[f64]) -> f64,
 ) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
-    let out = c.build(k, |at| {
-        let v = x.all(&reduced(&x.sizes, dims, at))?;
-        Ok(Scalar::Float(f(&v)))
-    });
+    let out = reduced(c, k, dims, keep, |from| Ok(Scalar::Float(f(&x.all(from)?))));
     Ok(vec![out?])
 }
 
 fn rows(c: &Call, dims: &[usize], f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tensor>> {
-    row_values(c, 0, dims, f)
+    row_values(c, 0, dims, 2, f)
 }
 
 fn spread(c: &Call, f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tensor>> {
     let dims = c.dims(1, c.tensor(0)?.rank())?;
-    rows(c, &dims, f)
+    row_values(c, 0, &dims, 3, f)
 }
 
 fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
-    let (dtype, sizes) = c.out(0)?;
+    let sizes = &x.sizes;
+    let dtype = c.given(0, sizes)?;
     let d = domain(dtype);
     let mut out = Tensor::zeros(dtype, sizes)?;
     if x.rank() == 0 {
@@ -246,7 +254,7 @@ fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
         let mut acc: Option<Scalar> = None;
         for i in 0..sizes[dim] {
             at[dim] = i;
-            let p = position(sizes, &at);
+            let p = position(sizes, &at)?;
             let v = x.get(p)?.convert(d);
             let next = match acc {
                 None => v,
@@ -262,9 +270,8 @@ fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
 /// A function of each row along dimension argument 1.
 fn along(c: &Call, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
-    let (dtype, _) = c.out(0)?;
     let dim = c.dim(1, x.sizes.len())?;
-    Ok(vec![each_row(&x, dim, f)?.tensor(dtype)?])
+    Ok(vec![each_row(&x, dim, f)?.tensor(c.given(0, &x.sizes)?)?])
 }
 
 pub(super) fn each_row(x: &Floats, dim: usize, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Floats> {
@@ -282,8 +289,8 @@ pub(super) fn each_row(x: &Floats, dim: usize, f: impl Fn(&[f64]) -> Vec<f64>) -
                 }
                 position(&x.sizes, &at)
             })
-            .collect();
-        let row: Vec<f64> = places.iter().map(|p| x.data[*p]).collect();
+            .collect::<Result<_>>()?;
+        let row = x.all(&places)?;
         for (p, v) in places.iter().zip(f(&row)) {
             out.data[*p] = v;
         }

@@ -1,9 +1,10 @@
 //! Views, copies in another arrangement, and tensors from nothing.
 
 use super::call::{Call, wrap};
-use super::{Eval, points, position};
+use super::{Eval, broadcast_position, broadcasts, points, position};
 use crate::tensor::Tensor;
-use inrush_base::{Error, Result, Scalar};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_graph::Arg;
 
 pub(super) const TABLE: &[(&str, Eval)] = &[
     (
@@ -20,47 +21,52 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let rank = c.tensor(0)?.rank();
         swapped(c, c.dim(1, rank)?, c.dim(2, rank)?)
     }),
-    ("t numpy_T mT adjoint", |c| match c.tensor(0)?.rank() {
+    ("numpy_T", |c| {
+        permuted(c, (0..c.tensor(0)?.rank()).rev().collect())
+    }),
+    ("t mT adjoint", |c| match c.tensor(0)?.rank() {
         0 | 1 => same_elements(c),
         n => swapped(c, n - 2, n - 1),
     }),
     ("expand broadcast_to expand_as", |c| {
         let x = c.tensor(0)?;
-        gathered(c, |at| Ok(at_broadcast(&x.sizes, at)))
+        let mut sizes = match c.arg(1) {
+            Arg::Value(_) => c.tensor(1)?.sizes.clone(),
+            _ => c.ints(1)?,
+        };
+        // A size of -1 stays as it is.
+        for (n, m) in sizes.iter_mut().rev().zip(x.sizes.iter().rev()) {
+            *n = if *n == -1 { *m } else { *n };
+        }
+        broadcasts(&x.sizes, &sizes)?;
+        let out = c.build(0, &sizes, |at| x.get(broadcast_position(&x.sizes, at)?));
+        Ok(vec![out?])
     }),
     ("slice.Tensor", |c| {
         let x = c.tensor(0)?;
-        let d = c.dim(1, x.rank())?;
-        let n = x.sizes[d];
-        let start = clipped(c.int(2, 0)?, n);
+        let (d, n) = c.axis(1, x)?;
+        let (start, end) = (clipped(c.int(2, 0)?, n), clipped(c.int(3, n)?, n));
         let step = c.int(4, 1)?;
-        gathered(c, move |at| {
-            let mut at = at.to_vec();
-            at[d] = start + at[d] * step;
-            Ok(at)
-        })
+        if step < 1 {
+            return Err(Error::input(format!("a step of {step}")));
+        }
+        let len = (end - start).max(0);
+        let sizes = resized(x, d, len / step + (len % step != 0) as i64);
+        gathered(c, &sizes, |at| at[d] = start + at[d] * step)
     }),
     ("narrow", |c| {
         let x = c.tensor(0)?;
-        let d = c.dim(1, x.rank())?;
-        let start = c.int(2, 0)?;
-        let start = if start < 0 { start + x.sizes[d] } else { start };
-        gathered(c, move |at| {
-            let mut at = at.to_vec();
-            at[d] += start;
-            Ok(at)
+        let (d, n) = c.axis(1, x)?;
+        let (start, len) = (from_end(c.int(2, 0)?, n), c.int(3, 0)?);
+        gathered(c, &resized(x, d, len), |at| {
+            at[d] = at[d].saturating_add(start)
         })
     }),
     ("select.int", |c| {
         let x = c.tensor(0)?;
-        let d = c.dim(1, x.rank())?;
-        let i = c.int(2, 0)?;
-        let i = if i < 0 { i + x.sizes[d] } else { i };
-        gathered(c, move |at| {
-            let mut at = at.to_vec();
-            at.insert(d, i);
-            Ok(at)
-        })
+        let (d, n) = c.axis(1, x)?;
+        let i = from_end(c.int(2, 0)?, n);
+        gathered(c, &without(x, &[d]), |at| at.insert(d, i))
     }),
     (
         "split.Tensor split_with_sizes split.sizes chunk tensor_split.sections",
@@ -68,137 +74,166 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ),
     ("unbind.int", |c| {
         let x = c.tensor(0)?;
-        let d = c.dim(1, x.rank())?;
-        (0..c.outs.len())
-            .map(|k| {
-                c.build(k, |at| {
-                    let mut at = at.to_vec();
-                    at.insert(d, k as i64);
-                    x.get(position(&x.sizes, &at))
-                })
-            })
+        let (d, n) = c.axis(1, x)?;
+        if c.outs.len() as i64 != n {
+            return Err(Error::input(format!("{} of {n} slices", c.outs.len())));
+        }
+        (0..n)
+            .map(|k| picked(c, k as usize, &without(x, &[d]), |at| at.insert(d, k)))
             .collect()
     }),
     ("diagonal", |c| {
         let x = c.tensor(0)?;
         let offset = c.int(1, 0)?;
         let (a, b) = (c.dim(2, x.rank())?, wrap(c.int(3, 1)?, x.rank())?);
-        gathered(c, move |at| {
+        if a == b {
+            return Err(Error::input("the diagonal of one dimension"));
+        }
+        let (down, right) = (offset.saturating_neg().max(0), offset.max(0));
+        let len = (x.sizes[a] - down).min(x.sizes[b] - right).max(0);
+        let sizes = [without(x, &[a, b]), vec![len]].concat();
+        gathered(c, &sizes, |at| {
             // The last coordinate walks along the diagonal.
-            let (lead, i) = at.split_at(at.len() - 1);
-            let mut rest = lead.iter();
-            let place = |d: usize, rest: &mut std::slice::Iter<i64>| match d {
-                _ if d == a => i[0] + (-offset).max(0),
-                _ if d == b => i[0] + offset.max(0),
-                _ => *rest.next().unwrap_or(&0),
-            };
-            Ok((0..at.len() + 1).map(|d| place(d, &mut rest)).collect())
+            let i = at.pop().unwrap_or_default();
+            at.insert(a.min(b), 0);
+            at.insert(a.max(b), 0);
+            (at[a], at[b]) = (i + down, i + right);
         })
     }),
     ("flip", |c| {
         let x = c.tensor(0)?;
         let dims = c.dims(1, x.rank())?;
-        gathered(c, move |at| {
-            let mut at = at.to_vec();
+        gathered(c, &x.sizes, |at| {
             dims.iter().for_each(|d| at[*d] = x.sizes[*d] - 1 - at[*d]);
-            Ok(at)
         })
     }),
     ("roll", |c| {
         let x = c.tensor(0)?;
         let (shifts, dims) = (c.ints(1)?, c.ints(2)?);
-        if dims.is_empty() {
+        let rolled =
+            |i: i64, by: i64, n: i64| (i as i128 - by as i128).rem_euclid(n as i128) as i64;
+        if let (&[by], []) = (shifts.as_slice(), dims.as_slice()) {
             let n = x.numel() as i64;
-            let out = c.build(0, |at| {
-                let p = position(&x.sizes, at) as i64;
-                x.get((p - shifts[0]).rem_euclid(n) as usize)
+            let out = c.build(0, &x.sizes, |at| {
+                let p = position(&x.sizes, at)? as i64;
+                x.get(rolled(p, by, n) as usize)
             });
             return Ok(vec![out?]);
         }
-        gathered(c, move |at| {
-            let mut at = at.to_vec();
-            for (s, d) in shifts.iter().zip(&dims) {
-                let d = wrap(*d, at.len())?;
-                at[d] = (at[d] - s).rem_euclid(x.sizes[d]);
+        if shifts.len() != dims.len() {
+            return Err(Error::input("as many shifts as dimensions are needed"));
+        }
+        let dims = dims.into_iter().map(|d| wrap(d, x.rank()));
+        let dims: Vec<usize> = dims.collect::<Result<_>>()?;
+        gathered(c, &x.sizes, |at| {
+            for (by, d) in shifts.iter().zip(&dims) {
+                if let Some(i) = at.get_mut(*d) {
+                    *i = rolled(*i, *by, x.sizes[*d]);
+                }
             }
-            Ok(at)
         })
     }),
     ("repeat tile", |c| {
         let x = c.tensor(0)?;
-        gathered(c, move |at| {
-            let tail = &at[at.len() - x.rank()..];
-            Ok(tail.iter().zip(&x.sizes).map(|(i, n)| i % n).collect())
+        // What is missing in front is one.
+        let ones = |n: usize, rank: usize| vec![1; rank.saturating_sub(n)];
+        let times = c.ints(1)?;
+        let times = [ones(times.len(), x.rank()), times].concat();
+        let front = times.len() - x.rank();
+        let mut sizes = [ones(x.rank(), times.len()), x.sizes.clone()].concat();
+        for (n, t) in sizes.iter_mut().zip(&times) {
+            *n = n.saturating_mul(*t);
+        }
+        gathered(c, &sizes, |at| {
+            at.drain(..front);
+            at.iter_mut().zip(&x.sizes).for_each(|(i, n)| *i %= n);
         })
     }),
     ("cat", cat),
     ("stack", |c| {
-        let xs = given(c)?;
-        let (_, sizes) = c.out(0)?;
-        let d = c.dim(1, sizes.len())?;
-        let out = c.build(0, |at| {
+        let xs = joined(c)?;
+        let first = xs
+            .first()
+            .ok_or_else(|| Error::input("a stack of nothing"))?;
+        let mut sizes = first.sizes.clone();
+        let d = c.dim(1, sizes.len() + 1)?;
+        sizes.insert(d, xs.len() as i64);
+        if xs.iter().any(|x| x.sizes != first.sizes) {
+            return Err(Error::input("a stack of tensors of several sizes"));
+        }
+        let out = c.build(0, &sizes, |at| {
             let mut at = at.to_vec();
             let x = xs[at.remove(d) as usize];
-            x.get(position(&x.sizes, &at))
+            x.get(position(&x.sizes, &at)?)
         });
         Ok(vec![out?])
     }),
     ("constant_pad_nd", |c| {
         let x = c.tensor(0)?;
         let (pad, value) = (c.ints(1)?, c.opt_scalar(2)?.unwrap_or(Scalar::Int(0)));
-        let out = c.build(0, |at| {
+        let (pairs, rest) = pad.as_chunks::<2>();
+        if !rest.is_empty() || pairs.len() > x.rank() {
+            return Err(Error::input(format!("{pad:?} around {:?}", x.sizes)));
+        }
+        let mut sizes = x.sizes.clone();
+        for (n, [low, high]) in sizes.iter_mut().rev().zip(pairs) {
+            *n = n.saturating_add(*low).saturating_add(*high);
+        }
+        let out = c.build(0, &sizes, |at| {
             let mut at = at.to_vec();
-            for (k, low) in pad.iter().step_by(2).enumerate() {
-                let d = at.len() - 1 - k;
-                at[d] -= low;
-                if !(0..x.sizes[d]).contains(&at[d]) {
-                    return Ok(value);
-                }
+            for (i, [low, _]) in at.iter_mut().rev().zip(pairs) {
+                *i = i.saturating_sub(*low);
             }
-            x.get(position(&x.sizes, &at))
+            match at.iter().zip(&x.sizes).all(|(i, n)| (0..*n).contains(i)) {
+                true => x.get(position(&x.sizes, &at)?),
+                false => Ok(value),
+            }
         });
         Ok(vec![out?])
     }),
-    ("tril", |c| triangle(c, |row, col, k| col <= row + k)),
-    ("triu", |c| triangle(c, |row, col, k| col >= row + k)),
-    ("arange arange.start arange.start_step", |c| {
-        // `arange(end)`, `arange(start, end)`, `arange(start, end, step)`: told apart by what is a number.
-        let number = |k: usize| {
-            matches!(
-                c.arg(k),
-                inrush_graph::Arg::Int(_) | inrush_graph::Arg::Float(_)
-            )
-        };
-        let (start, step) = match (number(1), number(2)) {
-            (false, _) => (0.0, 1.0),
-            (true, false) => (c.float(0, 0.0)?, 1.0),
-            (true, true) => (c.float(0, 0.0)?, c.float(2, 1.0)?),
-        };
-        Ok(vec![c.build(0, |at| {
-            Ok(Scalar::Float(start + step * at[0] as f64))
-        })?])
+    ("tril", |c| {
+        triangle(c, |row, col, k| col <= row.saturating_add(k))
     }),
-    ("full new_full", |c| {
-        let at = if c.opt_tensor(0).is_ok_and(|t| t.is_some()) {
-            2
-        } else {
-            1
-        };
-        let value = c.opt_scalar(at)?.unwrap_or(Scalar::Int(0));
-        Ok(vec![c.build(0, |_| Ok(value))?])
+    ("triu", |c| {
+        triangle(c, |row, col, k| col >= row.saturating_add(k))
     }),
+    ("arange arange.start arange.start_step", arange),
+    ("full", |c| filled(c, 0, c.opt_scalar(1)?)),
+    ("new_full", |c| filled(c, 1, c.opt_scalar(2)?)),
     ("scalar_tensor", |c| {
         let value = c.opt_scalar(0)?.unwrap_or(Scalar::Int(0));
-        Ok(vec![c.build(0, |_| Ok(value))?])
+        Ok(vec![c.build(0, &[], |_| Ok(value))?])
     }),
-    ("zeros new_zeros empty.memory_format new_empty", |c| {
-        Ok(vec![c.build(0, |_| Ok(Scalar::Int(0)))?])
-    }),
-    ("ones new_ones", |c| {
-        Ok(vec![c.build(0, |_| Ok(Scalar::Int(1)))?])
-    }),
+    ("zeros empty.memory_format", |c| filled(c, 0, None)),
+    ("new_zeros new_empty", |c| filled(c, 1, None)),
+    ("ones", |c| filled(c, 0, Some(Scalar::Int(1)))),
+    ("new_ones", |c| filled(c, 1, Some(Scalar::Int(1)))),
 ];
 
+/// `value`, zero when there is none, in the sizes that argument `k` lists.
+fn filled(c: &Call, k: usize, value: Option<Scalar>) -> Result<Vec<Tensor>> {
+    let value = value.unwrap_or(Scalar::Int(0));
+    Ok(vec![c.build(0, &c.ints(k)?, |_| Ok(value))?])
+}
+
+/// `arange(end)`, `arange(start, end)`, `arange(start, end, step)`: told apart by what is a number.
+fn arange(c: &Call) -> Result<Vec<Tensor>> {
+    let number = |k: usize| matches!(c.arg(k), Arg::Int(_) | Arg::Float(_));
+    let (start, end, step) = match (number(1), number(2)) {
+        (false, _) => (0.0, c.float(0, 0.0)?, 1.0),
+        (true, false) => (c.float(0, 0.0)?, c.float(1, 0.0)?, 1.0),
+        (true, true) => (c.float(0, 0.0)?, c.float(1, 0.0)?, c.float(2, 1.0)?),
+    };
+    // The length of a range of whole numbers is that between whole ends.
+    let whole = |v: f64| match c.out(0) {
+        Ok((DType::I64, _)) => v.trunc(),
+        _ => v,
+    };
+    let len = ((whole(end) - whole(start)) / whole(step)).ceil();
+    c.floats_of(&[len.max(0.0) as i64], |at| Ok(start + step * at[0] as f64))
+}
+
+/// The same elements in row-major order, in the sizes that the result is declared with.
 fn same_elements(c: &Call) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let (_, sizes) = c.out(0)?;
@@ -211,85 +246,113 @@ fn same_elements(c: &Call) -> Result<Vec<Tensor>> {
     }])
 }
 
-/// The result whose element at `at` is the argument's at `from(at)`.
-fn gathered(c: &Call, from: impl Fn(&[i64]) -> Result<Vec<i64>>) -> Result<Vec<Tensor>> {
+/// Sizes of `x` with `n` in dimension `d`.
+fn resized(x: &Tensor, d: usize, n: i64) -> Vec<i64> {
+    let mut sizes = x.sizes.clone();
+    sizes[d] = n;
+    sizes
+}
+
+/// Sizes of the dimensions of `x` but `dims`.
+fn without(x: &Tensor, dims: &[usize]) -> Vec<i64> {
+    let left = (0..x.rank()).filter(|d| !dims.contains(d));
+    left.map(|d| x.sizes[d]).collect()
+}
+
+/// Result `k`, of these sizes, whose elements are the argument's at the coordinates that `from` makes of theirs.
+fn picked(c: &Call, k: usize, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Result<Tensor> {
     let x = c.tensor(0)?;
-    let out = c.build(0, |at| {
-        let at = from(at)?;
-        let inside =
-            at.len() == x.rank() && at.iter().zip(&x.sizes).all(|(i, n)| (0..*n).contains(i));
-        if !inside {
-            return Err(Error::input(format!("reads {at:?} of {:?}", x.sizes)));
-        }
-        x.get(position(&x.sizes, &at))
-    });
-    Ok(vec![out?])
+    c.build(k, sizes, |at| {
+        let mut at = at.to_vec();
+        from(&mut at);
+        x.get(position(&x.sizes, &at)?)
+    })
+}
+
+/// [`picked`] for the one result.
+fn gathered(c: &Call, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Result<Vec<Tensor>> {
+    Ok(vec![picked(c, 0, sizes, from)?])
 }
 
 fn permuted(c: &Call, dims: Vec<usize>) -> Result<Vec<Tensor>> {
-    gathered(c, |at| {
-        let mut from = vec![0; at.len()];
-        for (k, d) in dims.iter().enumerate() {
-            from[*d] = at[k];
-        }
-        Ok(from)
+    let x = c.tensor(0)?;
+    if dims.len() != x.rank() || !(0..x.rank()).all(|d| dims.contains(&d)) {
+        return Err(Error::input(format!("{dims:?} is no order of dimensions")));
+    }
+    let sizes: Vec<i64> = dims.iter().map(|d| x.sizes[*d]).collect();
+    gathered(c, &sizes, |at| {
+        let given = at.clone();
+        dims.iter().zip(given).for_each(|(d, i)| at[*d] = i);
     })
 }
 
 fn swapped(c: &Call, a: usize, b: usize) -> Result<Vec<Tensor>> {
     let mut dims: Vec<usize> = (0..c.tensor(0)?.rank()).collect();
-    dims.swap(a, b);
+    // A scalar has no dimensions to exchange.
+    if !dims.is_empty() {
+        dims.swap(a, b);
+    }
     permuted(c, dims)
 }
 
-fn at_broadcast(sizes: &[i64], at: &[i64]) -> Vec<i64> {
-    let at = &at[at.len() - sizes.len()..];
-    (sizes.iter().zip(at))
-        .map(|(n, i)| if *n == 1 { 0 } else { *i })
-        .collect()
+/// An index that counts from the end when it is negative.
+fn from_end(i: i64, n: i64) -> i64 {
+    if i < 0 { i.saturating_add(n) } else { i }
 }
 
 fn clipped(i: i64, n: i64) -> i64 {
-    (if i < 0 { i.saturating_add(n) } else { i }).clamp(0, n)
+    from_end(i, n).clamp(0, n)
 }
 
 /// Consecutive pieces along a dimension, as long as the results say.
 fn parts(c: &Call) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
-    let d = c.dim(2, x.rank())?;
-    let mut start = 0;
+    let (d, n) = c.axis(2, x)?;
+    let mut start = 0i64;
     let mut out = Vec::new();
     for k in 0..c.outs.len() {
-        out.push(c.build(k, |at| {
-            let mut at = at.to_vec();
-            at[d] += start;
-            x.get(position(&x.sizes, &at))
+        let len = c.out(k)?.1.get(d).copied().unwrap_or_default();
+        out.push(picked(c, k, &resized(x, d, len), |at| {
+            at[d] = at[d].saturating_add(start)
         })?);
-        start += c.out(k)?.1[d];
+        start = start.saturating_add(len);
     }
-    Ok(out)
+    match start == n {
+        true => Ok(out),
+        false => Err(Error::input(format!("pieces of {start} of {n}"))),
+    }
 }
 
-fn given<'a>(c: &Call<'a>) -> Result<Vec<&'a Tensor>> {
+fn joined<'a>(c: &Call<'a>) -> Result<Vec<&'a Tensor>> {
     Ok(c.tensors(0)?.into_iter().flatten().collect())
 }
 
 fn cat(c: &Call) -> Result<Vec<Tensor>> {
-    let xs = given(c)?;
-    let (dtype, sizes) = c.out(0)?;
+    let mut xs = joined(c)?;
+    // An empty vector joins anything.
+    xs.retain(|x| x.sizes != [0]);
+    let mut sizes = xs.first().map_or(vec![0], |x| x.sizes.clone());
     let d = c.dim(1, sizes.len())?;
-    let mut out = Tensor::zeros(dtype, sizes)?;
-    let mut start = 0;
+    let along = |x: &Tensor| x.sizes.get(d).copied();
+    if xs
+        .iter()
+        .any(|x| along(x).is_none() || without(x, &[d]) != without(xs[0], &[d]))
+    {
+        return Err(Error::input("tensors that do not join"));
+    }
+    sizes[d] = xs
+        .iter()
+        .filter_map(|x| along(x))
+        .fold(0, i64::saturating_add);
+    let dtype = c.given(0, &sizes)?;
+    let mut out = Tensor::zeros(dtype, &sizes)?;
+    let mut start = 0i64;
     for x in xs {
-        // An empty vector joins anything.
-        if x.sizes == [0] && sizes.len() != 1 {
-            continue;
-        }
         for (i, mut at) in points(&x.sizes).enumerate() {
             at[d] += start;
-            out.set(position(sizes, &at), x.get(i)?.convert(dtype))?;
+            out.set(position(&sizes, &at)?, x.get(i)?.convert(dtype))?;
         }
-        start += x.sizes[d];
+        start = start.saturating_add(x.sizes[d]);
     }
     Ok(vec![out])
 }
@@ -297,10 +360,12 @@ fn cat(c: &Call) -> Result<Vec<Tensor>> {
 fn triangle(c: &Call, keep: impl Fn(i64, i64, i64) -> bool) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let k = c.int(1, 0)?;
-    let out = c.build(0, |at| {
-        let n = at.len();
-        match keep(at[n - 2], at[n - 1], k) {
-            true => x.get(position(&x.sizes, at)),
+    let out = c.build(0, &x.sizes, |at| {
+        let &[.., row, col] = at else {
+            return Err(Error::input("a triangle of no matrix"));
+        };
+        match keep(row, col, k) {
+            true => x.get(position(&x.sizes, at)?),
             false => Ok(Scalar::Int(0)),
         }
     });
