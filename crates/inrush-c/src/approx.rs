@@ -296,13 +296,11 @@ fn exponential(
 ) -> Body {
     let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
     let i = h.vector("i32", w);
-    let (min, max) = (
-        h.clamp("min", "f32", w, caps),
-        h.clamp("max", "f32", w, caps),
-    );
+    let min = h.clamp("min", "f32", w, caps);
     let [low, high] = ends;
     let mut statements = vec![
-        format!("x# = {max}({min}(x#, {bc}({high:?}f)), {bc}({low:?}f));"),
+        format!("const {i} d# = ({i})(x# < {bc}({low:?}f));"),
+        format!("x# = ({v})(({i}){min}(x#, {bc}({high:?}f)) & ~d#);"),
         format!("const {v} t# = {scaled} + {bc}({ROUND});"),
     ];
     statements.extend_from_slice(rest);
@@ -313,7 +311,7 @@ fn exponential(
     statements.extend(horner(&bc, &v, "p#", c, "r#"));
     Body {
         statements,
-        result: format!("p# * ({v})(a# << 23) * ({v})(b# << 23)"),
+        result: format!("({v})(({i})(p# * ({v})(a# << 23) * ({v})(b# << 23)) & ~d#)"),
     }
 }
 
