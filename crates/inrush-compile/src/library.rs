@@ -1,5 +1,8 @@
-//! Operators that vendors' libraries do best on GPUs: matrix products, convolutions, attention, sorting. They are called
-//! between segments.
+//! Operators that libraries do best: on GPUs matrix products, convolutions, attention, sorting; on CPUs attention whose scores
+//! leave the caches. They are called between segments.
+
+use inrush_expr::Expr;
+use inrush_graph::{Arg, Graph, Node};
 
 /// Why they are called, for reports.
 pub const REASON: &str = "a library's";
@@ -41,6 +44,50 @@ pub fn serves(op: &str) -> bool {
         && parts
             .next()
             .is_some_and(|n| OPERATORS.binary_search(&n).is_ok())
+}
+
+/// Why large attention is called on CPUs.
+pub const KEEPS_NO_SCORES: &str = "a library's, which keeps no scores";
+
+/// Scores of all heads from which on they are written to memory and read again: 16 MiB of `f32`.
+const SCORES: i64 = 1 << 22;
+
+/// Whether a node is attention on a CPU of which the scores would leave the caches; PyTorch's kernel takes them in blocks.
+pub fn attends_beyond_caches(graph: &Graph, node: &Node) -> bool {
+    let name = node
+        .op
+        .strip_prefix("aten.")
+        .and_then(|n| n.split('.').next());
+    if !matches!(
+        name,
+        Some(
+            "_scaled_dot_product_flash_attention_for_cpu"
+                | "_scaled_dot_product_flash_attention_for_cpu_backward"
+        )
+    ) {
+        return false;
+    }
+    let Some(op) = inrush_aten::lookup(&node.op) else {
+        return false;
+    };
+    let sizes = |name: &str| {
+        let at = op.schema().position(name)?;
+        match node.args.get(at)? {
+            Arg::Value(v) => Some(&graph.tensor(*v).ok()?.sizes),
+            _ => None,
+        }
+    };
+    let (Some(q), Some(k)) = (sizes("query"), sizes("key")) else {
+        return false;
+    };
+    let ([.., _], [.., keys, _]) = (q.as_slice(), k.as_slice()) else {
+        return false;
+    };
+    let points = |sizes: &[Expr]| {
+        let hints = sizes.iter().map(|s| graph.exprs.hint(*s).max(0));
+        hints.fold(1i64, i64::saturating_mul)
+    };
+    points(&q[..q.len() - 1]).saturating_mul(graph.exprs.hint(*keys).max(0)) > SCORES
 }
 
 #[cfg(test)]

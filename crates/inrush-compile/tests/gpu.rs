@@ -323,8 +323,10 @@ fn a_softmax_of_few_long_rows_reads_them_twice() {
         let chunks =
             (c.kernels.iter()).find(|k| k.text.contains("50257 * ") && k.text.contains("nan_max"));
         let text = &chunks.expect("a kernel of chunks").text;
-        assert_eq!(text.matches("tl.load(").count(), 1, "{text}");
-        assert_eq!(text.matches("tl.sum(").count(), 1, "{text}");
+        // The last chunk, which is not whole, may have a branch of its own.
+        let whole = text.split("    else:").next().unwrap_or_default();
+        assert_eq!(whole.matches("tl.load(").count(), 1, "{text}");
+        assert_eq!(whole.matches("tl.sum(").count(), 1, "{text}");
     }
     // Where rows are many, nothing is computed twice.
     let c = compiled(
@@ -362,9 +364,9 @@ fn tiles_of_few_rows() {
         "%1 t: f32[50257, 8] strides [1, 50257] = aten.transpose.int(%0, 0, 1)\n\
          %2 y: f32[50257, 8] = aten.contiguous.default(%1)\noutput 0: %2\n",
     );
-    assert_eq!(turned, (vec![2048], 4));
+    assert_eq!(turned, (vec![1024], 8));
     let plain = of(
         "%1 w: f32[8, 1] = input 1\n%2 y: f32[8, 50257] = aten.mul.Tensor(%0, %1)\noutput 0: %2\n",
     );
-    assert_eq!(plain, (vec![1024], 8));
+    assert_eq!(plain, (vec![512], 8));
 }

@@ -214,3 +214,20 @@ fn a_long_chain_of_selections_nests_a_few_branches() {
     });
     assert!(depth.max().unwrap_or(0) < 16);
 }
+
+#[test]
+fn attention_is_called_where_its_scores_leave_the_caches() {
+    let attention = |tokens: i64| {
+        let (g, s) = compile(&format!(
+            "graph t
+%0 q: f32[1, 8, {tokens}, 64] = input 0
+%1 o: f32[1, 8, {tokens}, 64], %2 l: f32[1, 8, {tokens}] = aten._scaled_dot_product_flash_attention_for_cpu.default(%0, %0, %0)
+output 0: %1
+"
+        ));
+        show(&g, &s)
+    };
+    assert_eq!(attention(512), ["segment q -> o"]);
+    let call = "call aten._scaled_dot_product_flash_attention_for_cpu.default -> o l";
+    assert_eq!(attention(1024), [call]);
+}
