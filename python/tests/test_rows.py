@@ -418,3 +418,21 @@ def test_transposed_depthwise_convolutions(channels, stride, extra):
     x, w, b = leaf(2, 4, 5, 6), leaf(4, channels, 3, 3), leaf(4 * channels)
     f = lambda x, w, b: F.conv_transpose2d(x, w, b, stride=stride, padding=1, output_padding=extra, groups=4)
     compare(f, x, w, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "size, kernel, dilation, padding, stride",
+    [
+        ((8, 6), 2, 1, 0, 2),
+        ((9, 7), 2, 1, 0, 2),
+        ((9, 10), (3, 4), 1, (1, 2), (2, 3)),
+        ((7, 8), (2, 1), 1, (1, 0), (3, 2)),
+        ((8, 9), 3, (2, 1), (2, 0), (2, 3)),
+        ((6, 6), 3, 1, 1, 1),
+    ],
+)
+def test_fold(size, kernel, dilation, padding, stride):
+    """Patches beside each other, overlapping, with gaps, and cut off at the image's end."""
+    fold = {"kernel_size": kernel, "dilation": dilation, "padding": padding, "stride": stride}
+    columns = F.unfold(torch.ones(2, 3, *size), **fold)
+    compare(lambda x: F.fold(x, size, **fold), torch.randn_like(columns).requires_grad_())

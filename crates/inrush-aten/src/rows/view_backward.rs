@@ -3,9 +3,10 @@
 
 use super::convolution::in_bounds;
 use super::decomposed as row;
+use super::window::Window;
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ReduceOp, ScalarOp, StmtId};
 
@@ -122,8 +123,8 @@ fn two(call: &Call, name: &str) -> Result<[Expr; 2]> {
     }
 }
 
-/// Rows and columns of windows over an image of `size`.
-fn places(call: &Call, size: [Expr; 2]) -> Result<[Expr; 2]> {
+/// The windows of patches over an image of `size`.
+fn windows(call: &Call, size: [Expr; 2]) -> Result<[Window; 2]> {
     let e = call.exprs;
     let (kernel, dilation) = (two(call, "kernel_size")?, two(call, "dilation")?);
     let (padding, stride) = (two(call, "padding")?, two(call, "stride")?);
@@ -131,16 +132,13 @@ fn places(call: &Call, size: [Expr; 2]) -> Result<[Expr; 2]> {
     if !positive(&kernel) || !positive(&dilation) || !positive(&stride) {
         return Err(Error::input("windows need positive numbers"));
     }
-    let of = |d: usize| {
-        let window = super::window::Window {
-            input: size[d],
-            kernel: kernel[d],
-            stride: stride[d],
-            dilation: dilation[d],
-            before: padding[d],
-            after: padding[d],
-        };
-        window.output(e, false)
+    let of = |d: usize| Window {
+        input: size[d],
+        kernel: kernel[d],
+        stride: stride[d],
+        dilation: dilation[d],
+        before: padding[d],
+        after: padding[d],
     };
     Ok([of(0), of(1)])
 }
@@ -157,38 +155,85 @@ fn image_sizes(call: &Call, columns: &[Expr]) -> Result<Vec<Expr>> {
     let channels = e
         .divide_exact(*rows, taps)
         .ok_or_else(|| Error::input("the kernel does not divide the columns' rows"))?;
-    let place = places(call, size)?;
-    call.same(*count, e.mul(place[0], place[1]), "the number of patches")?;
+    let [rows, columns] = windows(call, size)?.map(|w| w.output(e, false));
+    call.same(*count, e.mul(rows, columns), "the number of patches")?;
     Ok([lead, &[channels, size[0], size[1]]].concat())
 }
 
-/// Patches as columns, added up where they overlap: each pixel is a sum over the taps that may reach it.
+/// What one dimension of an image reads of columns of patches: the tap of the kernel and the place of the patch.
+struct Reach {
+    tap: Expr,
+    place: Expr,
+    /// Coordinates that have to lie below their sizes, and not below zero.
+    checks: Vec<(Expr, Expr)>,
+    /// Has to be zero: the pixel lies between the taps of every patch otherwise.
+    rest: Expr,
+}
+
+/// How many taps of a dimension reach a pixel. Of a gapless kernel those a stride apart do, and each of them by one patch:
+/// the others need not be asked.
+fn reaching(e: &Exprs, kernel: Expr, dilation: Expr, stride: Expr) -> Expr {
+    match e.is_int(dilation, 1) {
+        true => e.ceildiv(kernel, stride),
+        false => kernel,
+    }
+}
+
+/// Tap number `k` of those that reach pixel `at`, in ascending order.
+fn reach(e: &Exprs, w: &Window, count: Expr, at: Expr, k: Expr) -> Reach {
+    let at = e.add(at, w.before);
+    if !e.is_int(w.dilation, 1) {
+        let from = e.sub(at, e.mul(k, w.dilation));
+        let place = e.floordiv(from, w.stride);
+        return Reach {
+            tap: k,
+            place,
+            checks: vec![(place, count)],
+            rest: e.modulo(from, w.stride),
+        };
+    }
+    let tap = e.add(e.modulo(at, w.stride), e.mul(k, w.stride));
+    let place = e.sub(e.floordiv(at, w.stride), k);
+    let mut checks = vec![(place, count)];
+    if e.divide_exact(w.kernel, w.stride).is_none() {
+        checks.push((tap, w.kernel));
+    }
+    Reach {
+        tap,
+        place,
+        checks,
+        rest: e.int(0),
+    }
+}
+
+/// Patches as columns, added up where they overlap: each pixel is a sum over the taps that reach it.
 fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let columns = lw.arg(call, "self")?;
     let sizes = image_sizes(call, &columns.sizes)?;
     let e = lw.exprs;
     let rank = sizes.len();
-    let size = [sizes[rank - 2], sizes[rank - 1]];
-    let (kernel, dilation) = (two(call, "kernel_size")?, two(call, "dilation")?);
-    let (padding, stride) = (two(call, "padding")?, two(call, "stride")?);
-    let count = places(call, size)?;
+    let windows = windows(call, [sizes[rank - 2], sizes[rank - 1]])?;
     let mut body = lw.body(&sizes);
-    let taps = body.reduce_axes(&kernel);
+    let reached = windows
+        .each_ref()
+        .map(|w| reaching(e, w.kernel, w.dilation, w.stride));
+    // Where patches do not overlap there is nothing to add.
+    let single = reached.iter().all(|n| e.is_int(*n, 1));
+    let taps = match single {
+        true => vec![e.int(0); 2],
+        false => body.reduce_axes(&reached).to_vec(),
+    };
     let outer = body.outer();
     let mut checks = Vec::new();
     let mut aligned: Option<StmtId> = None;
     let (mut row, mut column) = (outer[rank - 3], e.int(0));
-    for d in 0..2 {
-        let from = e.sub(
-            e.add(outer[rank - 2 + d], padding[d]),
-            e.mul(taps[d], dilation[d]),
-        );
-        let place = e.floordiv(from, stride[d]);
-        checks.push((place, count[d]));
-        let rest = e.modulo(from, stride[d]);
-        if !e.is_int(rest, 0) {
+    for (d, w) in windows.iter().enumerate() {
+        let count = w.output(e, false);
+        let r = reach(e, w, count, outer[rank - 2 + d], taps[d]);
+        checks.extend(r.checks);
+        if !e.is_int(r.rest, 0) {
             let (r, zero) = (
-                body.index_value(rest),
+                body.index_value(r.rest),
                 body.constant(Scalar::Int(0), DType::I64),
             );
             let c = body.op(ScalarOp::Eq, &[r, zero]);
@@ -197,8 +242,8 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
                 None => c,
             });
         }
-        row = e.add(e.mul(row, kernel[d]), taps[d]);
-        column = e.add(e.mul(column, count[d]), place);
+        row = e.add(e.mul(row, w.kernel), r.tap);
+        column = e.add(e.mul(column, count), r.place);
     }
     let inside = in_bounds(&mut body, &checks);
     let mask = match (aligned, inside) {
@@ -207,9 +252,11 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     };
     let mut at = outer[..rank - 3].to_vec();
     at.extend([row, column]);
-    let v = load_or_zero(&mut body, &columns, &at, mask);
-    let sum = body.reduce(ReduceOp::Sum, v);
-    Ok(vec![lw.store_new(body, sum, columns.dtype, &sizes)])
+    let mut v = load_or_zero(&mut body, &columns, &at, mask);
+    if !single {
+        v = body.reduce(ReduceOp::Sum, v);
+    }
+    Ok(vec![lw.store_new(body, v, columns.dtype, &sizes)])
 }
 
 /// A dimension with the amounts before and after it.
