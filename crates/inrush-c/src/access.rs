@@ -94,6 +94,53 @@ impl Helpers {
         Some(name)
     }
 
+    /// Loads by 32-bit indices by the machine's instruction, of the lanes whose mask is set where there is one, zeros
+    /// elsewhere.
+    pub(crate) fn load_gathered(
+        &mut self,
+        elem: &'static str,
+        w: u32,
+        masked: bool,
+        caps: &Caps,
+    ) -> Option<Name> {
+        if caps.isa != Isa::Avx512 {
+            return None;
+        }
+        let (builtin, bits, to_bits) = match (elem, w) {
+            ("f32", 16) => ("gathersiv16sf", "u16", "cvtd2mask512"),
+            ("f32", 8) => ("gather3siv8sf", "u8", "cvtd2mask256"),
+            ("f64", 8) => ("gathersiv8df", "u8", "cvtq2mask512"),
+            _ => return None,
+        };
+        let what = if masked { "gather_where" } else { "gather" };
+        Some(self.once((what, "", elem, w), |h| {
+            let (v, i) = (h.vector(elem, w), h.vector("i32", w));
+            let name = format!("{}_{v}", if masked { "ldgm" } else { "ldg" });
+            let each = each_lane(&w.to_string());
+            let (parameter, mask, guard) = match masked {
+                true => (
+                    format!(", {} m", h.vector(int_like(elem), w)),
+                    format!("__builtin_ia32_{to_bits}(m)"),
+                    "if (m[k]) ",
+                ),
+                false => (String::new(), format!("({bits})-1"), ""),
+            };
+            h.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p, {i} n{parameter})"),
+                |_| {
+                    let native = format!(
+                        "return __builtin_ia32_{builtin}(({v}){{0}}, p, n, {mask}, {});",
+                        types::bytes(elem)
+                    );
+                    let simple = format!("{v} r = {{0}}; {each} {guard}r[k] = p[n[k]]; return r;");
+                    gcc_only(&native, &simple)
+                },
+            );
+            name
+        }))
+    }
+
     /// Store of the first `c` lanes.
     pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("store_part", "", elem, w), |h| {

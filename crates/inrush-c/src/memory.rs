@@ -201,6 +201,17 @@ impl Emitter<'_> {
             Some((m, true)) if !own && second => self.load_where(buf, offset, m, &count, true)?,
             _ => None,
         };
+        let gathered = match kind {
+            Access::Gather if !own && whole.is_none() && own_mask.is_none() => {
+                let varying = mask.as_ref().filter(|m| m.1).map(|m| m.0.to_string());
+                self.load_gathered(buf, offset, varying.as_deref(), &count)?
+            }
+            _ => None,
+        };
+        let (whole, own_mask) = match mask_varies {
+            true => (whole, own_mask.or(gathered)),
+            false => (whole.or(gathered), own_mask),
+        };
         let masked = if mask_varies && own_mask.is_none() {
             None
         } else {
@@ -291,6 +302,65 @@ impl Emitter<'_> {
         );
         let index = self.lanes_name('n', v);
         Ok(Some(format!("{f}({buf}, {at}, {index})")))
+    }
+
+    /// Elements by indices that lanes have as halves of their bits, by the machine's instruction for that, zeros where `mask`
+    /// is not set; `None` where there is none, or an offset within the buffer may need more bits.
+    fn load_gathered(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        mask: Option<&str>,
+        count: &Option<String>,
+    ) -> Result<Option<String>> {
+        let elem = types::memory(self.kernel.buffer(buf).dtype);
+        let w = self.width();
+        let Some(lane) = self.lane.as_ref().map(|l| l.sym) else {
+            return Ok(None);
+        };
+        let syms: Vec<Sym> = (self.exprs.free_syms(offset).into_iter())
+            .filter(|s| *s == lane || self.sym_varies(*s))
+            .collect();
+        let Some((steps, rest)) = self.exprs.affine(offset, &syms) else {
+            return Ok(None);
+        };
+        let mut index = String::new();
+        let mut most = 0i64;
+        let broadcast = self.helpers.broadcast("i32", w);
+        for (sym, step) in syms.iter().zip(&steps) {
+            // The lanes' own number counts from where the loop stands, which may be far into the buffer.
+            let (Some(v), Some(step)) = (self.short.get(sym), self.exprs.as_int(*step)) else {
+                return Ok(None);
+            };
+            let range = self.exprs.range(self.exprs.sym_expr(*sym));
+            if range.lo < 0 || step < 0 {
+                return Ok(None);
+            }
+            most = most.saturating_add(step.saturating_mul(range.hi));
+            let name = self.lanes_name('n', *v);
+            let plus = if index.is_empty() { "" } else { " + " };
+            index += &match step {
+                1 => format!("{plus}{name}"),
+                _ => format!("{plus}{name} * {broadcast}({step})"),
+            };
+        }
+        if index.is_empty() || most > i32::MAX.into() {
+            return Ok(None);
+        }
+        let mut masks: Vec<String> = mask.iter().map(|m| self.mask_of(m, elem)).collect();
+        if let Some(c) = count {
+            let lanes = self.helpers.lane_mask(types::int_like(elem), w);
+            masks.push(format!("{lanes}({c})"));
+        }
+        let Some(f) = self.helpers.load_gathered(elem, w, !masks.is_empty(), self.caps) else {
+            return Ok(None);
+        };
+        let at = self.expr(rest, false)?;
+        let mask = match masks.is_empty() {
+            true => String::new(),
+            false => format!(", {}", masks.join(" & ")),
+        };
+        Ok(Some(format!("{f}({buf} + {at}, {index}{mask})")))
     }
 
     /// Contiguous elements, or every second one, under a mask of lanes by the machine's instruction for that, zeros elsewhere;

@@ -4,7 +4,7 @@ use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::{Text, joined, paren};
 use crate::types::{self, each_lane};
-use inrush_base::{DType, Error, Result};
+use inrush_base::{DType, Error, Isa, Result};
 use inrush_expr::Expr;
 use inrush_kernel::{Def, ValId};
 use std::fmt::Write;
@@ -210,16 +210,25 @@ impl Emitter<'_> {
         let mask = mask.map(|m| self.var(m)).transpose()?;
         let varies = index_varies || mask.as_ref().is_some_and(|m| m.1);
         let name = format!("t{}", v.0);
-        if let (Def::Cast { arg, .. }, false, None, None) =
-            (&self.kernel.value(value).def, wrap, check, &mask)
-            && self.dtype(*arg) == DType::F32
+        let from = match &self.kernel.value(value).def {
+            Def::Cast { arg, .. } => Some((*arg, self.dtype(*arg))),
+            _ => None,
+        };
+        // Masks of all lanes alike choose between loops, not between lanes.
+        let by_lane = mask.as_ref().is_none_or(|m| m.1);
+        if let (Some((arg, d @ (DType::F32 | DType::F64))), false, None, true) =
+            (from, wrap, check, by_lane)
+            && (d == DType::F32 || self.caps.isa == Isa::Avx512)
             && index_varies
             && self.exprs.range(size).hi <= i32::MAX.into()
         {
-            // Lowering knows that it is in range, so that half of the bits do.
-            let x = self.vector(*arg)?;
+            // Lowering knows that it is in range where the mask is set, so that half of the bits do.
+            let x = self.vector(arg)?;
             let w = self.width();
-            let x = self.helpers.convert(&x, "f32", "i32", w, self.caps);
+            let mut x = self.helpers.convert(&x, types::memory(d), "i32", w, self.caps);
+            if let Some((m, _)) = &mask {
+                x = format!("{x} & {}", self.mask_of(m, "i32"));
+            }
             let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
             self.line(format_args!("const {ty} {short} = {x};"));
             self.short.insert(sym, v);

@@ -9,6 +9,7 @@
 
 mod apart;
 mod bends;
+mod beneath;
 pub mod block;
 mod build;
 mod cost;

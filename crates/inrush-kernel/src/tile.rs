@@ -1,6 +1,7 @@
 //! A group becomes a kernel: lanes and grid are chosen, every statement is placed as far out as it may stand.
 
 use crate::apart;
+use crate::beneath;
 use crate::build::Builder;
 use crate::flatten::Flat;
 use crate::lanes::{self, Lanes, Live, OwnAxis};
@@ -91,10 +92,42 @@ pub fn tile(
             });
             tiles_sym = Some(tiles.sym);
         }
-        let point = if tiles_sym.is_some() {
-            TILE * point
-        } else {
-            point
+        let mut beneath: Option<i64> = None;
+        if tiles_sym.is_none()
+            && !combining
+            && let Some(at) = beneath::beneath(&builder, &live, &shared, &lane, in_order)
+        {
+            let axis = shared[at];
+            let all = exprs.as_int(axis.size).filter(|n| *n <= 2 * beneath::STEP);
+            let range = match all {
+                Some(_) => {
+                    grid.retain(|a| a.sym != axis.sym);
+                    Range::Full(axis.size)
+                }
+                None => {
+                    let step = beneath::STEP;
+                    let tiles = flat.fresh(exprs.ceildiv(axis.size, exprs.int(step)));
+                    for a in grid.iter_mut().filter(|a| a.sym == axis.sym) {
+                        *a = tiles;
+                    }
+                    Range::Tile {
+                        start: exprs.mul(exprs.sym_expr(tiles.sym), exprs.int(step)),
+                        step,
+                        extent: axis.size,
+                    }
+                }
+            };
+            beneath = Some(all.unwrap_or(beneath::STEP));
+            inner.push(GroupLoop {
+                axis,
+                range,
+                role: Role::Serial,
+            });
+        }
+        let point = match (tiles_sym, beneath) {
+            (Some(_), _) => TILE * point,
+            (None, Some(n)) => n * point,
+            _ => point,
         };
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
         let within: i64 = (grid.iter().filter(|a| stays(a.sym)))
