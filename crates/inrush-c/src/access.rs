@@ -76,6 +76,26 @@ impl Helpers {
             if size == 4 { "ps" } else { "pd" },
             if chunk * size == 32 { "256" } else { "" }
         );
+        let bits = match (caps.isa, elem, w) {
+            (Isa::Avx512, "f32", 16) => Some(("ps", "cvtd2mask512")),
+            (Isa::Avx512, "f64", 8) => Some(("pd", "cvtq2mask512")),
+            _ => None,
+        };
+        if let Some((suffix, to_bits)) = bits {
+            let each = each_lane(&w.to_string());
+            self.function(
+                &name,
+                format_args!("{v} {name}(const {elem} *p, {m} m)"),
+                |_| {
+                    let native = format!(
+                        "return __builtin_ia32_loadu{suffix}512_mask(p, ({v}){{0}}, __builtin_ia32_{to_bits}(m));"
+                    );
+                    let simple = format!("{v} r = {{0}}; {each} if (m[k]) r[k] = p[k]; return r;");
+                    gcc_only(&native, &simple)
+                },
+            );
+            return Some(name);
+        }
         self.function(
             &name,
             format_args!("{v} {name}(const {elem} *p, {m} m)"),

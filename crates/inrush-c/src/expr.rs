@@ -67,6 +67,112 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// The terms of `e` that are the same for all lanes, and the others.
+    pub(crate) fn parted(&self, e: Expr) -> (Expr, Expr) {
+        let exprs = self.exprs;
+        let Node::Sum { base, terms } = exprs.node(e) else {
+            return match self.expr_varies(e) {
+                true => (exprs.int(0), e),
+                false => (e, exprs.int(0)),
+            };
+        };
+        let (varying, same): (Vec<_>, Vec<_>) =
+            (terms.into_iter()).partition(|(_, t)| self.expr_varies(*t));
+        let sum = |terms: Vec<(i64, Expr)>, base: i64| {
+            let terms = terms.iter().map(|(c, t)| exprs.mul(exprs.int(*c), *t));
+            exprs.add(exprs.sum(terms), exprs.int(base))
+        };
+        (sum(same, base), sum(varying, 0))
+    }
+
+    /// `e` as a vector of `i32`; `None` where it may need more bits, or holds a symbol that lanes have as 64 bits only.
+    pub(crate) fn short_expr(&mut self, e: Expr) -> Result<Option<String>> {
+        let exprs = self.exprs;
+        let fits = |e: Expr| {
+            let r = exprs.range(e);
+            r.lo >= i32::MIN.into() && r.hi <= i32::MAX.into()
+        };
+        match fits(e) {
+            true => self.low_bits(e),
+            false => Ok(None),
+        }
+    }
+
+    /// The low 32 bits of `e` by lanes: sums and products of such bits are those of the sum and the product.
+    fn low_bits(&mut self, e: Expr) -> Result<Option<String>> {
+        let exprs = self.exprs;
+        let w = self.width();
+        let broadcast = self.helpers.broadcast("i32", w);
+        if !self.expr_varies(e) {
+            let text = self.expr(e, false)?;
+            return Ok(Some(format!("{broadcast}((i32)({text}))")));
+        }
+        let mut out = String::from("(");
+        match exprs.node(e) {
+            Node::Sym(s) => {
+                if self.lane.as_ref().is_some_and(|l| l.sym == s) {
+                    let iota = self.helpers.iota("i32", w);
+                    let first = self.sym(s, false)?;
+                    return Ok(Some(format!("({broadcast}((i32){first}) + {iota})")));
+                }
+                let short = self.short.get(&s).copied();
+                let name = short.map(|v| self.lanes_name('n', v));
+                return Ok(name.map(|n| n.to_string()));
+            }
+            Node::Sum { base, terms } => {
+                let mut plus = "";
+                for (c, t) in terms {
+                    let Some(t) = self.low_bits(t)? else {
+                        return Ok(None);
+                    };
+                    out += plus;
+                    out += &t;
+                    if c != 1 {
+                        _ = write!(out, " * {broadcast}({})", c as i32);
+                    }
+                    plus = " + ";
+                }
+                if base != 0 {
+                    _ = write!(out, " + {broadcast}({})", base as i32);
+                }
+            }
+            Node::Product(factors) => {
+                let mut times = "";
+                for t in factors {
+                    let Some(t) = self.low_bits(t)? else {
+                        return Ok(None);
+                    };
+                    out += times;
+                    out += &t;
+                    times = " * ";
+                }
+            }
+            // Numbers known to the compiler, which has no instruction for other quotients.
+            Node::FloorDiv(a, b) => match (self.dividend(a)?, exprs.as_int(b)) {
+                (Some(a), Some(b)) if (1..=i32::MAX.into()).contains(&b) => {
+                    _ = write!(out, "{a} / {b}");
+                }
+                _ => return Ok(None),
+            },
+            Node::Mod(a, b) => match (self.dividend(a)?, exprs.as_int(b)) {
+                (Some(a), Some(b)) if (1..=i32::MAX.into()).contains(&b) => {
+                    _ = write!(out, "{a} % {b}");
+                }
+                _ => return Ok(None),
+            },
+            Node::Const(_) | Node::Min(..) | Node::Max(..) => return Ok(None),
+        }
+        Ok(Some(out + ")"))
+    }
+
+    /// A dividend that is not negative, as all bits of it.
+    fn dividend(&mut self, a: Expr) -> Result<Option<String>> {
+        match self.exprs.prove_nonneg(a) {
+            true => self.short_expr(a),
+            false => Ok(None),
+        }
+    }
+
     /// The text of a factor.
     fn factor(&mut self, e: Expr, each: bool) -> Result<String> {
         let mut out = String::new();

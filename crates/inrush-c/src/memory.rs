@@ -201,7 +201,10 @@ impl Emitter<'_> {
             Some((m, true)) if !own && second => self.load_where(buf, offset, m, &count, true)?,
             _ => None,
         };
+        let unmasked = mask.is_none() && count.is_none();
         let gathered = match kind {
+            // Lanes that mostly stand beside each other are better loaded together.
+            Access::Gather if unmasked && self.mostly_contiguous(offset) => None,
             Access::Gather if !own && whole.is_none() && own_mask.is_none() => {
                 let varying = mask.as_ref().filter(|m| m.1).map(|m| m.0.to_string());
                 self.load_gathered(buf, offset, varying.as_deref(), &count)?
@@ -304,8 +307,8 @@ impl Emitter<'_> {
         Ok(Some(format!("{f}({buf}, {at}, {index})")))
     }
 
-    /// Elements by indices that lanes have as halves of their bits, by the machine's instruction for that, zeros where `mask`
-    /// is not set; `None` where there is none, or an offset within the buffer may need more bits.
+    /// Elements by indices of 32 bits, by the machine's instruction for that, zeros where `mask` is not set; `None` where there
+    /// is none, or what of an offset differs between lanes may need more bits.
     fn load_gathered(
         &mut self,
         buf: KBufId,
@@ -315,44 +318,20 @@ impl Emitter<'_> {
     ) -> Result<Option<String>> {
         let elem = types::memory(self.kernel.buffer(buf).dtype);
         let w = self.width();
-        let Some(lane) = self.lane.as_ref().map(|l| l.sym) else {
+        // What is the same for all lanes is added in 64 bits.
+        let (rest, varying) = self.parted(offset);
+        let Some(index) = self.short_expr(varying)? else {
             return Ok(None);
         };
-        let syms: Vec<Sym> = (self.exprs.free_syms(offset).into_iter())
-            .filter(|s| *s == lane || self.sym_varies(*s))
-            .collect();
-        let Some((steps, rest)) = self.exprs.affine(offset, &syms) else {
-            return Ok(None);
-        };
-        let mut index = String::new();
-        let mut most = 0i64;
-        let broadcast = self.helpers.broadcast("i32", w);
-        for (sym, step) in syms.iter().zip(&steps) {
-            // The lanes' own number counts from where the loop stands, which may be far into the buffer.
-            let (Some(v), Some(step)) = (self.short.get(sym), self.exprs.as_int(*step)) else {
-                return Ok(None);
-            };
-            let range = self.exprs.range(self.exprs.sym_expr(*sym));
-            if range.lo < 0 || step < 0 {
-                return Ok(None);
-            }
-            most = most.saturating_add(step.saturating_mul(range.hi));
-            let name = self.lanes_name('n', *v);
-            let plus = if index.is_empty() { "" } else { " + " };
-            index += &match step {
-                1 => format!("{plus}{name}"),
-                _ => format!("{plus}{name} * {broadcast}({step})"),
-            };
-        }
-        if index.is_empty() || most > i32::MAX.into() {
-            return Ok(None);
-        }
         let mut masks: Vec<String> = mask.iter().map(|m| self.mask_of(m, elem)).collect();
         if let Some(c) = count {
             let lanes = self.helpers.lane_mask(types::int_like(elem), w);
             masks.push(format!("{lanes}({c})"));
         }
-        let Some(f) = self.helpers.load_gathered(elem, w, !masks.is_empty(), self.caps) else {
+        let Some(f) = self
+            .helpers
+            .load_gathered(elem, w, !masks.is_empty(), self.caps)
+        else {
             return Ok(None);
         };
         let at = self.expr(rest, false)?;

@@ -225,7 +225,9 @@ impl Emitter<'_> {
             // Lowering knows that it is in range where the mask is set, so that half of the bits do.
             let x = self.vector(arg)?;
             let w = self.width();
-            let mut x = self.helpers.convert(&x, types::memory(d), "i32", w, self.caps);
+            let mut x = self
+                .helpers
+                .convert(&x, types::memory(d), "i32", w, self.caps);
             if let Some((m, _)) = &mask {
                 x = format!("{x} & {}", self.mask_of(m, "i32"));
             }

@@ -242,6 +242,10 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
             })
 }
 
+/// What contiguous accesses gain.
+const LOAD: f64 = 1.0;
+const STORE: f64 = 2.0;
+
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations. `shared` are the group's axes if
 /// `axis` is one of them.
 fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps: &Caps) -> f64 {
@@ -253,6 +257,18 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
     let own_vectors = |buf: KBufId| {
         !shared.is_empty() && matches!(b.buffers[buf.index()].role, BufRole::Local { .. })
     };
+    // One instruction for all lanes, where indices that a kernel makes of floats need half of their bits.
+    let gathers = |buf: KBufId, offset: Expr| {
+        caps.isa == Isa::Avx512
+            && matches!(b.buffers[buf.index()].dtype, DType::F32 | DType::F64)
+            && (b.expr_values(offset).iter()).all(|v| match &b.values[v.index()].def {
+                Def::Indirect {
+                    value, check: None, ..
+                } => matches!(&b.values[value.index()].def, Def::Cast { arg, .. }
+                    if b.values[arg.index()].dtype.is_float()),
+                _ => true,
+            })
+    };
     let weigh = |buf: KBufId, offset: Expr, weight: f64| {
         if own_vectors(buf) {
             return weight;
@@ -260,6 +276,7 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         match access(exprs, offset, axis.sym, varies) {
             Access::Uniform => 0.0,
             Access::Contiguous => weight,
+            Access::Gather if gathers(buf, offset) && weight == LOAD => -0.5,
             Access::Strided(_) | Access::Gather => -1.5 * weight,
         }
     };
@@ -302,7 +319,7 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         total += match &e.kind {
             EffectKind::Update { .. } => 0.3 * points(exprs, &nest.axes),
             EffectKind::Store { buf, offset, .. } => {
-                weigh(*buf, *offset, 2.0) * points(exprs, &nest.axes[..e.depth])
+                weigh(*buf, *offset, STORE) * points(exprs, &nest.axes[..e.depth])
             }
             EffectKind::Check { .. } => 0.0,
         };
@@ -324,10 +341,11 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
             } if varying(*m) => match access(exprs, *offset, axis.sym, varies) {
                 Access::Contiguous if masks(*buf) => 0.4,
                 Access::Strided(_) if masks(*buf) && every_second(*buf, *offset) => 0.1,
+                Access::Gather if gathers(*buf, *offset) => -0.5,
                 _ => -1.0,
             },
             Def::Load { buf, offset, .. } if every_second(*buf, *offset) => 0.3,
-            Def::Load { buf, offset, .. } => weigh(*buf, *offset, 1.0),
+            Def::Load { buf, offset, .. } => weigh(*buf, *offset, LOAD),
             Def::Op { op, .. } if op.class() == OpClass::Math => 2.0,
             Def::Op { .. } => 0.2,
             _ => 0.0,

@@ -24,6 +24,9 @@ use build::Inlining;
 /// Nodes from which on two threads look at them.
 const MANY: usize = 1024;
 
+/// Elements along one dimension that interpolation reads.
+const MOST_TAPS: i64 = 4;
+
 /// What holds for all nodes of a class.
 struct Kind {
     /// Iterations, at the hints, and exactly.
@@ -32,6 +35,8 @@ struct Kind {
     ops: i64,
     stmts: usize,
     pointwise: bool,
+    /// It reads elements by computed indices.
+    indirect: bool,
     /// Loads: the place of the buffer among those of the node, and evaluations.
     loads: SmallVec<[(u32, i64); 4]>,
     result: Result<Single, Option<Reason>>,
@@ -56,6 +61,7 @@ struct Info {
     loads: i64,
     stmts: usize,
     pointwise: bool,
+    indirect: bool,
     /// The buffer of its result, when that can be computed elsewhere.
     /// Of a reduction there is none to speak of: `Err(None)`.
     result: Result<BufId, Option<Reason>>,
@@ -229,6 +235,7 @@ fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
         ops,
         stmts: body.stmts.len(),
         pointwise: matches!(node, Node::Body(b) if !b.is_reduction()),
+        indirect: (body.stmts.iter()).any(|s| matches!(s, Stmt::Indirect { .. })),
         loads,
         result: single(loops, node).map(|(buf, dims)| {
             let sizes = &loops.buffer(buf).sizes;
@@ -287,6 +294,7 @@ fn info(
         loads: kind.loads.len() as i64,
         stmts: kind.stmts,
         pointwise: kind.pointwise,
+        indirect: kind.indirect,
         result: match &kind.result {
             Ok(single) => readable(loops, k, single, buffers[single.buf as usize], deps),
             Err(reason) => Err(*reason),
@@ -435,14 +443,22 @@ impl Judge<'_> {
             })
         });
         let repeat = self.options.inline_repeat.saturating_mul(1 + split as i64);
-        if evals.saturating_mul(work) > apart.saturating_mul(repeat) {
+        // A few elements around a place that is computed, interpolated twice: a GPU finds them in its caches, and the launch
+        // and the memory of a result in between would take longer.
+        let taps = self.tiles.is_some()
+            && p.indirect
+            && (uses.iter()).all(|u| {
+                let c = &infos[u.node];
+                c.indirect && u.evals <= c.points.saturating_mul(MOST_TAPS)
+            });
+        if !taps && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
             return refuse(if uses.len() > 1 {
                 Reason::SeveralReaders
             } else {
                 Reason::RepeatsWork
             });
         }
-        if uses.len() > 1 && !self.cheap(k, infos, split) {
+        if uses.len() > 1 && !taps && !self.cheap(k, infos, split) {
             return refuse(Reason::SeveralReaders);
         }
         Ok(buf)

@@ -282,16 +282,27 @@ fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 
 /// `sum / count`, rounded as the dtype of `sum` does.
 fn divide(body: &mut BodyBuilder, sum: StmtId, count: Expr) -> StmtId {
+    divide_by_all(body, sum, &[count])
+}
+
+/// `sum` over the product of `sizes`. Those that are not known are multiplied as values: a product of sums would be written out
+/// term by term.
+fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: &[Expr]) -> StmtId {
     let dtype = body.dtype(sum);
     let op = if dtype.is_float() {
         ScalarOp::Div
     } else {
         ScalarOp::TruncDiv
     };
-    let count = match body.exprs.as_int(count) {
+    let exprs = body.exprs;
+    let known = (sizes.iter()).try_fold(1i64, |n, s| n.checked_mul(exprs.as_int(*s)?));
+    let count = match known {
         Some(n) => body.constant(Scalar::Int(n), dtype),
         None => {
-            let n = body.index_value(count);
+            let values: Vec<StmtId> = sizes.iter().map(|s| body.index_value(*s)).collect();
+            let n = values[1..]
+                .iter()
+                .fold(values[0], |n, s| int_op(body, ScalarOp::Mul, n, *s));
             body.cast(n, dtype)
         }
     };
@@ -384,8 +395,8 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     if !max {
         let v = load_or(&mut body, &x, &at, mask, Scalar::Int(0));
         let sum = body.reduce(ReduceOp::Sum, v);
-        let count = exprs.product(extents.iter().map(|(_, n)| *n));
-        let value = divide(&mut body, sum, count);
+        let counts: Vec<Expr> = extents.iter().map(|(_, n)| *n).collect();
+        let value = divide_by_all(&mut body, sum, &counts);
         return Ok(vec![lw.store_new(body, value, x.dtype, &sizes)]);
     }
     let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
