@@ -284,7 +284,8 @@ const ROUND: &str = "12583166.0f";
 
 /// `2^n * p(r)`, where `n` is `scaled` rounded, `rest` are the statements that make `r` of `x` and of `t = n + ROUND`, and `c` has
 /// the coefficients of `p`. The power goes in by two factors, so that denormals round once and what is too large becomes
-/// infinite. Beyond `ends` nothing changes any more.
+/// infinite. Beyond `ends` nothing changes any more: lanes below them compute `2^0` and are cleared, as a product
+/// that underflows takes Intel's processors a hundred times as long, and masked attention scores all do.
 fn exponential(
     h: &mut Helpers,
     w: u32,

@@ -161,16 +161,18 @@ pub fn compile_sequence(
         .collect();
     let mut called = partition::must_call(graph, caps.gpu.as_ref());
     for (n, node) in graph.nodes.iter().enumerate() {
-        let calls = match caps.gpu {
-            Some(_) => library::serves(&node.op) && !partition::has_short_rows(graph, node),
-            None => library::attends_beyond_caches(graph, node),
+        let (calls, why) = match caps.gpu {
+            Some(_) => (
+                library::serves(&node.op) && !partition::has_short_rows(graph, node),
+                library::REASON,
+            ),
+            None => (
+                library::attends_beyond_caches(graph, node),
+                library::KEEPS_NO_SCORES,
+            ),
         };
         if calls {
-            let reason = match caps.gpu {
-                Some(_) => library::REASON,
-                None => library::KEEPS_NO_SCORES,
-            };
-            called.insert(NodeId::from_index(n), reason.to_string());
+            called.insert(NodeId::from_index(n), why.to_string());
         }
     }
     called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
