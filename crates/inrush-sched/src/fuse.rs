@@ -230,10 +230,11 @@ impl Fuser<'_> {
         if self.caps.gpu.is_some() {
             return Ok(());
         }
-        // What a contraction has absorbed is left behind as a body without stores.
+        // What reads nothing no contraction has absorbed.
         let fills = |f: &Fused, n: usize| {
-            let node = &f.nodes[n];
-            matches!(node, Node::Body(_)) && node.reads().is_empty() && !node.writes().is_empty()
+            f.deps.reads[n].is_empty()
+                && !f.deps.writes[n].is_empty()
+                && matches!(f.nodes[n], Node::Body(_))
         };
         if k == 0 || !fills(&self.f, k) || !fills(&self.f, k - 1) {
             return Ok(());
