@@ -218,11 +218,7 @@ impl Run<'_> {
         let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
         let guards = graph.guards.clone();
         let loops = self.stage("lower", || inrush_aten::lower(graph), |l| l.print())?;
-        let plan = self.stage(
-            "fuse",
-            || fuse(loops, caps, sched),
-            print_plan,
-        )?;
+        let plan = self.stage("fuse", || fuse(loops, caps, sched), print_plan)?;
         Ok((plan, guards))
     }
 

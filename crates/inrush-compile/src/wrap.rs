@@ -181,7 +181,9 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
 /// Lets the kernels of a program for a CPU have their functions.
 pub fn name(program: &mut Program, functions: &Functions) {
     for (kernel, f) in program.kernels.iter_mut().zip(&functions.of_kernel) {
-        kernel.symbol.clone_from(&functions.functions[*f as usize].name);
+        kernel
+            .symbol
+            .clone_from(&functions.functions[*f as usize].name);
     }
 }
 
