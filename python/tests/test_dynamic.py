@@ -94,3 +94,10 @@ def test_a_runtime_assert_fails_cleanly(capture):
     with pytest.raises(RuntimeError):
         g(a, torch.tensor(1))
     torch.testing.assert_close(g(a, torch.tensor(4)), a[:2] * 4)
+
+
+@pytest.mark.parametrize("cut", [[2, 6], [0, 10], [4, 4], [0, 0]])
+def test_slices_between_numbers_from_data(check, capture, cut):
+    x, n = torch.randn(10, 3), torch.tensor(cut)
+    check(lambda x, n: x[n[0].item() : n[1].item()].sum(0) * 2, x, n)
+    check(lambda x, n: [t * 2 for t in torch.tensor_split(x, n)], x, n)

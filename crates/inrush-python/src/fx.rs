@@ -13,7 +13,7 @@ use crate::errors::raise;
 pub use device::device;
 use inrush_aten::{NamedArg, bind, random};
 use inrush_base::{Error, Scalar};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, SymKind};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, LineId, Node, Output, OutputKind, OutputValue, Type, ValueId,
 };
@@ -227,6 +227,13 @@ impl<'py> Importer<'py> {
         Ok(Source::Value(value))
     }
 
+    /// Whether a node tells where a tensor begins that was cut by numbers which are read from data: no size says that.
+    fn reads_data(&self, target: &Target, source: &Source) -> bool {
+        let x = &self.out.graph.exprs;
+        &*target.name == target::STORAGE_OFFSET
+            && matches!(source, Source::Int(e) if x.as_sym(*e).is_some_and(|s| x.sym_info(s).kind == SymKind::Unbacked))
+    }
+
     fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let py = node.py();
         let target = Target::of(self.names, &node.getattr(intern!(py, "target"))?)?;
@@ -239,7 +246,9 @@ impl<'py> Importer<'py> {
             }
             Role::Size => {
                 let val = meta(node, intern!(py, "val"))?;
-                if let Some(source) = val.map(|v| self.known_integer(&v)).transpose()?.flatten() {
+                if let Some(source) = val.map(|v| self.known_integer(&v)).transpose()?.flatten()
+                    && !self.reads_data(&target, &source)
+                {
                     return Ok(source);
                 }
             }

@@ -32,8 +32,11 @@ const SIZE_OPS: &[&str] = &[
     "aten.sym_size.int",
     "aten.sym_stride.int",
     "aten.sym_numel.default",
-    "aten.sym_storage_offset.default",
+    STORAGE_OFFSET,
 ];
+
+/// Where a tensor's elements begin.
+pub const STORAGE_OFFSET: &str = "aten.sym_storage_offset.default";
 
 /// Targets by identity; the object is kept, so that its address is not taken by another.
 static KNOWN: Mutex<Option<FxHashMap<usize, (Target, Py<PyAny>)>>> = Mutex::new(None);
