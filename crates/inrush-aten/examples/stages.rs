@@ -2,7 +2,7 @@
 //!
 //! usage: stages MODEL.pt2 [graph | loops]
 
-use inrush_aten::{decompose, lower, normalize};
+use inrush_aten::{Processor, decompose, lower, normalize};
 use std::time::Instant;
 
 fn main() -> inrush_base::Result<()> {
@@ -25,7 +25,7 @@ fn main() -> inrush_base::Result<()> {
     }
     let (guards, after) = (graph.guards.len(), graph.nodes.len());
     let t = Instant::now();
-    let loops = lower(graph)?;
+    let loops = lower(graph, Processor::Cpu)?;
     let lowered = t.elapsed();
     inrush_loops::verify::verify(&loops)?;
     if show == "loops" {

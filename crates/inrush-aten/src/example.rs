@@ -262,7 +262,7 @@ mod tests {
         for row in crate::rows().filter(|r| !matches!(r.route, crate::Route::Assert)) {
             let result = super::example(row.name)
                 .and_then(|e| crate::decompose(e.graph))
-                .and_then(crate::lower)
+                .and_then(|g| crate::lower(g, crate::Processor::Cpu))
                 .and_then(|loops| inrush_loops::verify::verify(&loops));
             if let Err(e) = result {
                 failures.push(format!("{}: {e}", row.name));

@@ -67,7 +67,7 @@ fn time(n: usize) -> Duration {
     let t = Instant::now();
     let loops = normalize(g)
         .and_then(decompose)
-        .and_then(lower)
+        .and_then(|g| lower(g, crate::Processor::Cpu))
         .expect("the chain lowers");
     assert!(loops.nodes.len() > n / 2);
     t.elapsed()

@@ -24,7 +24,9 @@ pub use bind::{NamedArg, bind};
 pub use call::{Args, Call, Demands, Operand};
 pub use decompose::{Builder, decompose, decompose_marked};
 pub use lower::body::BodyBuilder;
-pub use lower::{Lower, Mark, Marks, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs};
+pub use lower::{
+    Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
+};
 pub use normalize::{normalize, prune};
 pub use rows::{lookup, rows, selects};
 pub use schema::Schema;

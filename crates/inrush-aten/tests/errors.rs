@@ -8,7 +8,7 @@ fn refusal(graph: &str) -> Error {
     let graph = text::parse(graph).expect("a graph");
     normalize(graph)
         .and_then(decompose)
-        .and_then(lower)
+        .and_then(|g| lower(g, inrush_aten::Processor::Cpu))
         .expect_err("a refusal")
 }
 

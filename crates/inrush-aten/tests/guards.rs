@@ -25,7 +25,7 @@ fn guards(types: &[&str], call: &str, result: &str) -> Result<Vec<String>, Strin
         .map(|g| format!("{} {:?} {}", show(g.left), g.relation, show(g.right)))
         .collect();
     out.sort();
-    lower(graph).map_err(|e| e.to_string())?;
+    lower(graph, inrush_aten::Processor::Cpu).map_err(|e| e.to_string())?;
     Ok(out)
 }
 

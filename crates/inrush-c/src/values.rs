@@ -179,6 +179,12 @@ impl Emitter<'_> {
             }
             return Ok(());
         }
+        if d == DType::I32
+            && let Some(text) = self.short_expr(e)?
+        {
+            self.declare(v, &*text, true);
+            return Ok(());
+        }
         let text = self.expr(e, true)?;
         let text = if d == DType::Bool {
             format!("-(({text}) != 0)")

@@ -1,6 +1,7 @@
 //! The table of stages: what a block of this language must hold, given the test's first block.
 
 use crate::{Block, run};
+use inrush_aten::Processor;
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_expr::Exprs;
 use inrush_graph::Graph;
@@ -43,7 +44,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "lower",
-        show: |p, _| Ok(p.loops()?.print()),
+        show: |p, setup| Ok(p.loops_for(Processor::of(&setup.caps))?.print()),
     },
     Stage {
         name: "unproven",
@@ -240,11 +241,14 @@ impl Program {
     }
 
     pub fn loops(&self) -> Result<Loops> {
+        self.loops_for(Processor::Cpu)
+    }
+
+    pub fn loops_for(&self, processor: Processor) -> Result<Loops> {
         let l = match self {
             Program::Loops(l) => l.clone(),
-            Program::Graph(_) => {
-                inrush_aten::lower(self.decomposed()?).map_err(|e| e.in_stage("lower"))?
-            }
+            Program::Graph(_) => inrush_aten::lower(self.decomposed()?, processor)
+                .map_err(|e| e.in_stage("lower"))?,
             _ => return Err(below("loops")),
         };
         inrush_loops::verify::verify(&l)?;
@@ -261,7 +265,8 @@ impl Program {
     fn plan_within(&self, setup: &Setup) -> Result<Plan> {
         let plan = match self {
             Program::Graph(_) | Program::Loops(_) => {
-                inrush_sched::schedule(self.loops()?, &setup.caps, &setup.options)
+                let loops = self.loops_for(Processor::of(&setup.caps))?;
+                inrush_sched::schedule(loops, &setup.caps, &setup.options)
                     .map_err(|e| e.in_stage("fuse"))?
             }
             Program::Plan(p) => p.clone(),

@@ -57,7 +57,7 @@ pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
 fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
     let graph = inrush_aten::normalize(graph)?;
     let graph = inrush_aten::decompose(graph)?;
-    inrush_aten::lower(graph)
+    inrush_aten::lower(graph, inrush_aten::Processor::Gpu)
 }
 
 /// The operator cases that `python/gen_op_cases.py` wrote, each with the inputs of its first run.

@@ -3,6 +3,7 @@
 //! The cases are written by `python/gen_op_cases.py`; `INRUSH_OP_CASES` names their folder. `INRUSH_OP_CASE` picks those
 //! whose name contains it.
 
+use inrush_aten::Processor;
 use inrush_base::{Error, Result, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_loops::Output;
@@ -82,9 +83,17 @@ fn run_case(folder: &Path, case: &Json) -> Result<()> {
     let graph = inrush_aten::normalize(model.graph)?;
     let normalized = graph.clone();
     let graph = inrush_aten::decompose(graph)?;
-    let loops = inrush_aten::lower(graph)?;
-    inrush_loops::verify::verify(&loops)?;
-    let by_loops = of_loops(&loops, &normalized)?;
+    // Where the loops for GPUs are others, these are run as well.
+    let mut ways = vec![inrush_aten::lower(graph.clone(), Processor::Cpu)?];
+    let other = inrush_aten::lower(graph, Processor::Gpu)?;
+    if other.print() != ways[0].print() {
+        ways.push(other);
+    }
+    let mut by_loops = Vec::new();
+    for loops in &ways {
+        inrush_loops::verify::verify(loops)?;
+        by_loops.push(of_loops(loops, &normalized)?);
+    }
     let mut by_graph = Some(of_graph(&normalized)?);
     if let Some(n) = (normalized.nodes.iter()).find(|n| !inrush_interp::knows(&n.op)) {
         eprintln!("{}: no definition of {}", case["name"], n.op);
@@ -95,7 +104,11 @@ fn run_case(folder: &Path, case: &Json) -> Result<()> {
         if let Some(by_graph) = &by_graph {
             run_once(folder, case, run, by_graph, &mut copy).map_err(|e| e.context("graph"))?;
         }
-        run_once(folder, case, run, &by_loops, &mut weights).map_err(|e| e.context("loops"))?;
+        let before = weights.clone();
+        for way in &by_loops {
+            weights.clone_from(&before);
+            run_once(folder, case, run, way, &mut weights).map_err(|e| e.context("loops"))?;
+        }
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 //!
 //! Needs a Python with PyTorch, named by `INRUSH_PYTHON`. `INRUSH_ROW` picks the rows whose name contains it.
 
+use inrush_aten::Processor;
 use inrush_aten::example::example;
 use inrush_base::{Error, Result};
 use inrush_graph::InputKind;
 use inrush_interp::{LoopsOptions, Value};
+use inrush_loops::Loops;
 use inrush_opcases::{check, rows, tensor};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -63,7 +65,15 @@ fn compare(name: &str, path: &Path) -> Result<()> {
         }
     }
     let graph = inrush_aten::decompose(e.graph)?;
-    let loops = inrush_aten::lower(graph)?;
+    by_loops(
+        &inrush_aten::lower(graph.clone(), Processor::Cpu)?,
+        &inputs,
+        &file,
+    )?;
+    by_loops(&inrush_aten::lower(graph, Processor::Gpu)?, &inputs, &file)
+}
+
+fn by_loops(loops: &Loops, inputs: &[Value], file: &SafeTensors) -> Result<()> {
     // A size that no input's shape tells.
     let symbols: BTreeMap<String, i64> = loops
         .exprs
@@ -72,8 +82,8 @@ fn compare(name: &str, path: &Path) -> Result<()> {
         .map(|s| (loops.exprs.sym_info(s).name, 3))
         .collect();
     let got = inrush_interp::loops(
-        &loops,
-        &inputs,
+        loops,
+        inputs,
         &BTreeMap::new(),
         &symbols,
         LoopsOptions::default(),

@@ -7,7 +7,7 @@ use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Lookup, Result, Scalar, Vacant};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_loops::{self as loops, Axis, Body, BufId, Stmt, StmtId, StoreMode, Tables};
+use inrush_loops::{self as loops, Axis, Body, BufId, ScalarOp, Stmt, StmtId, StoreMode, Tables};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::LazyCell;
@@ -360,11 +360,12 @@ impl<'a> Builder<'a> {
 
     /// The id of a value: an earlier equal one, what it folds to, or a new one.
     pub fn value(&mut self, value: Value) -> ValId {
-        let value = match fold(self.exprs(), &self.values, &value) {
+        let mut value = match fold(self.exprs(), &self.values, &value) {
             Folded::Is(v) => return v,
             Folded::To(v) => v,
             Folded::No => value,
         };
+        self.shorten(&mut value);
         let version = match &value.def {
             Def::Load { buf, .. } => {
                 let storage = self.storage_of(*buf);
@@ -404,6 +405,42 @@ impl<'a> Builder<'a> {
         self.infos.push(info);
         self.lookup.insert(place, id.index());
         id
+    }
+
+    /// Indices that are compared with each other have half of their bits where these are enough: tests then have as many lanes
+    /// as what they are for.
+    fn shorten(&mut self, value: &mut Value) {
+        let Def::Op {
+            op:
+                ScalarOp::Lt | ScalarOp::Le | ScalarOp::Gt | ScalarOp::Ge | ScalarOp::Eq | ScalarOp::Ne,
+            args,
+        } = &mut value.def
+        else {
+            return;
+        };
+        if self.reuse != Reuse::Nest {
+            return;
+        }
+        let short = |v: &ValId| {
+            let of = &self.values[v.index()];
+            let (lo, hi) = match &of.def {
+                Def::Index(e) => {
+                    let r = self.exprs().range(*e);
+                    (r.lo, r.hi)
+                }
+                Def::Const(Scalar::Int(n)) => (*n, *n),
+                _ => return None,
+            };
+            let fits = lo >= i32::MIN.into() && hi <= i32::MAX.into();
+            (of.dtype == DType::I64 && fits).then(|| Value {
+                def: of.def.clone(),
+                dtype: DType::I32,
+            })
+        };
+        let all: Option<SmallVec<[Value; 3]>> = args.iter().map(short).collect();
+        let Some(all) = all else { return };
+        let new = all.into_iter().map(|v| self.value(v)).collect();
+        *args = new;
     }
 
     pub fn constant(&mut self, value: Scalar, dtype: DType) -> ValId {

@@ -418,6 +418,47 @@ fn own_axis(
     best
 }
 
+/// Of the axes that keep what is combined `apart` the one along which all that is read lies beside each other, and what is
+/// combined as well: its lanes read whole vectors, where another order would take one element of each.
+pub(crate) fn beside(
+    b: &Builder,
+    live: &Live,
+    shared: &[Axis],
+    apart: &[Sym],
+    caps: &Caps,
+) -> Option<Lanes> {
+    let exprs = b.tables.exprs;
+    if b.nests.iter().any(|n| !n.axes.is_empty()) {
+        return None;
+    }
+    let kinds = kinds(b, live);
+    shared.iter().enumerate().find_map(|(at, axis)| {
+        let bit = b.bits[&axis.sym];
+        let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
+        let mut contiguous = false;
+        let all = (0..b.values.len()).filter(|v| live.values[*v]).all(|v| {
+            let Def::Load { offset, .. } = b.values[v].def else {
+                return true;
+            };
+            let access = access(exprs, offset, axis.sym, varies);
+            contiguous |= access == Access::Contiguous;
+            matches!(access, Access::Contiguous | Access::Uniform)
+        });
+        let effects = b.nests.iter().flat_map(|n| &n.effects);
+        let all = all
+            && effects.into_iter().all(|e| match &e.kind {
+                EffectKind::Store { offset, .. } => exprs
+                    .coefficient(*offset, axis.sym)
+                    .is_some_and(|c| exprs.is_int(c, 1)),
+                EffectKind::Update { .. } | EffectKind::Check { .. } => true,
+            });
+        let width = width(caps, &kinds, bit);
+        let filled = width > 1 && efficiency(exprs, axis.size, width) > 0.5;
+        (apart.contains(&axis.sym) && all && contiguous && filled)
+            .then_some(Lanes::Shared { axis: at, width })
+    })
+}
+
 /// Chooses between an axis of the group, of those that may be innermost, and axes of the nests, which it gives by nest.
 pub(crate) fn choose(
     b: &Builder,

@@ -13,6 +13,7 @@ mod beneath;
 pub mod block;
 mod build;
 mod cost;
+mod edges;
 mod epilogue;
 mod flatten;
 mod fold;

@@ -15,6 +15,11 @@ use smallvec::{SmallVec, smallvec};
 
 /// Elements that one unit of the grid should cover at least, so that the decomposition of its number costs nothing.
 const UNIT_POINTS: i64 = 4096;
+/// Elements up to which one unit covers more, where it would cover fewer than these.
+const MOST_POINTS: i64 = 16 * UNIT_POINTS;
+const LEAST_POINTS: i64 = UNIT_POINTS / 4;
+/// Units that are enough for the threads.
+const MANY_UNITS: i64 = 64;
 /// Points of a tile that is transposed: a cache line of `f32`.
 const TILE: i64 = 16;
 /// Position of the index symbol that stands for the length of a flat kernel.
@@ -56,7 +61,12 @@ pub fn tile(
     let shared = flat.shared.clone();
     let last = shared.iter().rposition(|a| stays(a.sym));
     let in_order = |at: usize| last == Some(at) || !stays(shared[at].sym);
-    let (choice, own) = lanes::choose(&builder, &live, &shared, in_order, caps);
+    let (mut choice, own) = lanes::choose(&builder, &live, &shared, in_order, caps);
+    if matches!(choice, Lanes::None)
+        && let Some(beside) = lanes::beside(&builder, &live, &shared, &apart, caps)
+    {
+        choice = beside;
+    }
     let exprs = tables.exprs;
 
     // Work of one point of the group, in points of its nests.
@@ -183,7 +193,14 @@ pub fn tile(
     while let Some(at) = (grid.iter().rposition(|a| stays(a.sym))).or(grid.len().checked_sub(1)) {
         let last = grid[at];
         let more = work.saturating_mul(exprs.hint(last.size).max(1));
-        if more > UNIT_POINTS && !stays(last.sym) {
+        // A unit that does next to nothing takes a whole row, if there are many rows.
+        let rows = grid[..at].iter().map(|a| exprs.hint(a.size).max(1));
+        let rows = rows.fold(1, i64::saturating_mul);
+        let room = match work < LEAST_POINTS && rows >= MANY_UNITS {
+            true => MOST_POINTS,
+            false => UNIT_POINTS,
+        };
+        if more > room && !stays(last.sym) {
             break;
         }
         grid.remove(at);
@@ -702,6 +719,7 @@ pub(crate) fn finish(
     crate::moments::in_one_walk(exprs, &mut kernel);
     if matches!(kernel.kind, Kind::Grid(_)) {
         crate::bends::straighten(exprs, &mut kernel);
+        crate::edges::cut(exprs, &mut kernel);
     }
     crate::cost::renumber(&mut kernel);
     // Sizes, in order of appearance.

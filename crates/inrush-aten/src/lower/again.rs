@@ -199,7 +199,13 @@ output 9: %19
     fn copied_loops_are_those_that_would_be_made() {
         let loops = |remembered: usize| {
             let graph = inrush_graph::text::parse(GRAPH).unwrap();
-            let lowered = super::super::lower_remembering(graph, &[3, 12], remembered).unwrap();
+            let lowered = super::super::lower_remembering(
+                graph,
+                super::super::Processor::Cpu,
+                &[3, 12],
+                remembered,
+            )
+            .unwrap();
             (lowered.0.print(), lowered.1)
         };
         assert_eq!(loops(REMEMBERED), loops(0));

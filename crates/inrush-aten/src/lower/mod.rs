@@ -19,7 +19,7 @@ use again::Again;
 use body::BodyBuilder;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
-use inrush_graph::{Arg, Graph, Input, InputKind, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Graph, Input, InputKind, OutputValue, TensorType, Type, ValueId};
 use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
@@ -93,11 +93,31 @@ impl Tensor {
     }
 }
 
+/// What kind of machine the loops are for. Few operators have different ones.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Processor {
+    /// A few threads over caches: what arrives by index is added where it belongs, and copies with zeros around them spare
+    /// tests in loops.
+    Cpu,
+    /// Very many threads: each result is computed by one of them, from what it finds.
+    Gpu,
+}
+
+impl Processor {
+    pub fn of(caps: &inrush_base::Caps) -> Processor {
+        match caps.gpu {
+            None => Processor::Cpu,
+            Some(_) => Processor::Gpu,
+        }
+    }
+}
+
 /// State of the stage: the loops so far and what each value of the graph became.
 pub struct Lower<'g> {
     pub graph: &'g Graph,
     pub exprs: &'g Exprs,
     pub loops: Loops,
+    pub processor: Processor,
     tensors: Vec<Option<Tensor>>,
     /// Of what is being made; it has the name of the value.
     origin: OriginId,
@@ -105,8 +125,8 @@ pub struct Lower<'g> {
 }
 
 /// Lowers a graph in which every operator has a route other than decomposition.
-pub fn lower(graph: Graph) -> Result<Loops> {
-    Ok(lower_marked(graph, &[])?.0)
+pub fn lower(graph: Graph, processor: Processor) -> Result<Loops> {
+    Ok(lower_marked(graph, processor, &[])?.0)
 }
 
 /// How much of the loops was there at a place of the graph.
@@ -126,12 +146,17 @@ pub struct Marks {
 }
 
 /// [`lower`] for a caller who wants to know what came of which nodes: `marks` are positions between nodes, in ascending order.
-pub fn lower_marked(graph: Graph, marks: &[usize]) -> Result<(Loops, Marks)> {
-    lower_remembering(graph, marks, again::REMEMBERED)
+pub fn lower_marked(graph: Graph, processor: Processor, marks: &[usize]) -> Result<(Loops, Marks)> {
+    lower_remembering(graph, processor, marks, again::REMEMBERED)
 }
 
 /// [`lower_marked`] with this many calls of each look remembered.
-fn lower_remembering(graph: Graph, marks: &[usize], remembered: usize) -> Result<(Loops, Marks)> {
+fn lower_remembering(
+    graph: Graph,
+    processor: Processor,
+    marks: &[usize],
+    remembered: usize,
+) -> Result<(Loops, Marks)> {
     let mut reached: Vec<Mark> = Vec::with_capacity(marks.len());
     // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
     let demands = Demands::default();
@@ -147,6 +172,7 @@ fn lower_remembering(graph: Graph, marks: &[usize], remembered: usize) -> Result
             origins: Vec::with_capacity(count),
             ..Loops::default()
         },
+        processor,
         tensors: vec![None; graph.values.len()],
         origin: OriginId(0),
         made: 0,
@@ -220,6 +246,14 @@ impl<'g> Lower<'g> {
             self.add_buffer(buffer);
         }
         Ok(())
+    }
+
+    /// Whether anything reads a value: one that nothing reads costs nothing, if it can be left out.
+    pub fn is_read(&self, value: ValueId) -> bool {
+        let given =
+            |o: &inrush_graph::Output| matches!(o.value, OutputValue::Value(v) if v == value);
+        self.graph.outputs.iter().any(given)
+            || (self.graph.nodes.iter()).any(|n| n.reads().any(|v| v == value))
     }
 
     pub(super) fn mark(&self) -> Mark {

@@ -1,11 +1,13 @@
-//! Transposed depthwise convolutions, which gradients of inputs are, and gradients of depthwise filters.
+//! Transposed depthwise convolutions, which gradients of inputs are, and gradients of depthwise filters. What else adds windows
+//! up where they overlap goes by phases as well: gradients of average pools, columns that become images.
 //!
 //! A channel meets no other one, so a product of matrices would have a single column: what there is to do is bound by memory.
 //! All taps stand side by side in one body, which reads every element once.
 
 use super::convolution::{Conv, add_bias, in_bounds, padded_by, zeros_around};
+use super::window::Window;
 use crate::{BodyBuilder, Lower, Tensor};
-use inrush_base::Scalar;
+use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{ReduceOp, ScalarOp, StmtId, StoreMode};
 
@@ -18,14 +20,14 @@ const MOST_SUMS: i64 = 25;
 
 /// One spatial dimension of a transposed convolution. Place `stride * m + first` of the result, the place of a phase, gets
 /// what each of the phase's taps finds `back` elements before element `m` of the input.
-struct Along {
+pub(super) struct Along {
     stride: i64,
     /// Multiples of the stride that the result reaches into.
     multiples: i64,
     output: i64,
     phases: Vec<Phase>,
     /// Zeros around the input that the taps reach.
-    around: (i64, i64),
+    pub around: (i64, i64),
 }
 
 struct Phase {
@@ -35,10 +37,10 @@ struct Phase {
 }
 
 impl Along {
-    fn of(exprs: &Exprs, conv: &Conv, d: usize) -> Option<Along> {
-        let w = &conv.windows[d];
+    /// A dimension of a result of `output` places, where the windows of `w` lie; their numbers are the input's indices.
+    pub fn new(exprs: &Exprs, w: &Window, output: Expr) -> Option<Along> {
         let int = |e: Expr| exprs.as_int(e);
-        let (input, output, kernel) = (int(w.input)?, int(conv.output[d])?, int(w.kernel)?);
+        let (input, output, kernel) = (int(w.input)?, int(output)?, int(w.kernel)?);
         let (stride, dilation, before) = (int(w.stride)?, int(w.dilation)?, int(w.before)?);
         if input < 1 || output < 1 || kernel < 1 || before < 0 || stride > MOST_PHASES {
             return None;
@@ -66,8 +68,67 @@ impl Along {
     }
 }
 
+/// Whether a body has room for all products and all places beside each other.
+pub(super) fn fits(along: &[Along], terms: i64) -> bool {
+    let phases = along.iter().map(|a| a.phases.len() as i64);
+    terms <= MOST_TERMS && phases.product::<i64>() <= MOST_PHASES
+}
+
+/// A tap that reaches a place: its number and the element that it finds, for each dimension.
+pub(super) type Tap = (Vec<i64>, Vec<Expr>);
+
+/// A result of `lead` and spatial dimensions, by one body that computes the places between two multiples of the strides side by
+/// side: `value` makes one of the coordinates of `lead` and all taps that reach it. Elements may lie outside of the input by as
+/// much as [`Along::around`].
+pub(super) fn by_phases<'g>(
+    lw: &mut Lower<'g>,
+    lead: &[Expr],
+    along: &[Along],
+    dtype: DType,
+    mut value: impl FnMut(&mut BodyBuilder<'g>, &[Expr], &[Tap]) -> StmtId,
+) -> Tensor {
+    let e = lw.exprs;
+    let mut sizes = lead.to_vec();
+    sizes.extend(along.iter().map(|a| e.int(a.output)));
+    let out = lw.temp(dtype, &sizes);
+    let mut points = lead.to_vec();
+    points.extend(along.iter().map(|a| e.int(a.multiples)));
+    let mut body = lw.body(&points);
+    let at = body.outer();
+    let (lead, multiples) = at.split_at(lead.len());
+    let numbers: Vec<Vec<usize>> = (along.iter())
+        .map(|a| (0..a.phases.len()).collect())
+        .collect();
+    for choice in choices(&numbers) {
+        let phases: Vec<&Phase> = (along.iter().zip(&choice))
+            .map(|(a, p)| &a.phases[*p])
+            .collect();
+        let each: Vec<Vec<(i64, i64)>> = phases.iter().map(|p| p.taps.clone()).collect();
+        let taps: Vec<Tap> = (choices(&each).iter())
+            .map(|taps| {
+                let found = taps.iter().zip(multiples);
+                let found = found.map(|((_, back), m)| e.sub(*m, e.int(*back)));
+                (taps.iter().map(|t| t.0).collect(), found.collect())
+            })
+            .collect();
+        let v = value(&mut body, lead, &taps);
+        let v = body.cast_for_store(v, dtype);
+        let mut to = lead.to_vec();
+        let mut checks = Vec::new();
+        for ((a, p), m) in along.iter().zip(&phases).zip(multiples) {
+            let place = e.add(e.mul(*m, e.int(a.stride)), e.int(p.first));
+            checks.push((place, e.int(a.output)));
+            to.push(place);
+        }
+        let mask = in_bounds(&mut body, &checks);
+        body.store_with(out.buf, &to, v, StoreMode::Set, mask);
+    }
+    lw.push(body);
+    out
+}
+
 /// Every choice of one element for each dimension.
-fn choices<T: Copy>(each: &[Vec<T>]) -> Vec<Vec<T>> {
+pub(super) fn choices<T: Copy>(each: &[Vec<T>]) -> Vec<Vec<T>> {
     let mut out = vec![Vec::new()];
     for options in each {
         let longer = |c: &Vec<T>| {
@@ -93,14 +154,13 @@ pub fn transposed<'g>(
     if !x.dtype.is_float() || !alone || inner < 1 || e.is_int(conv.groups, 1) {
         return None;
     }
-    let along: Vec<Along> = (0..conv.windows.len())
-        .map(|d| Along::of(e, conv, d))
+    let along: Vec<Along> = (conv.windows.iter().zip(&conv.output))
+        .map(|(w, output)| Along::new(e, w, *output))
         .collect::<Option<_>>()?;
-    let taps: i64 = (conv.windows.iter())
+    let terms: i64 = (conv.windows.iter())
         .map(|v| e.as_int(v.kernel).unwrap_or(MOST_TERMS))
         .fold(inner, i64::saturating_mul);
-    let phases = along.iter().map(|a| a.phases.len() as i64);
-    if taps > MOST_TERMS || phases.product::<i64>() > MOST_PHASES {
+    if !fits(&along, terms) {
         return None;
     }
     let around: Vec<(Expr, Expr)> = (along.iter())
@@ -108,54 +168,29 @@ pub fn transposed<'g>(
         .collect();
     let source = zeros_around(lw, x, &around);
     let sizes = conv.sizes(e);
-    let out = lw.temp(x.dtype, &sizes);
-    let lead = sizes.len() - along.len();
-    let mut points = sizes[..lead].to_vec();
-    points.extend(along.iter().map(|a| e.int(a.multiples)));
-    let mut body = lw.body(&points);
-    let at = body.outer();
-    let group = e.floordiv(at[lead - 1], conv.group_out);
-    let column = e.modulo(at[lead - 1], conv.group_out);
-    let numbers: Vec<Vec<usize>> = (along.iter())
-        .map(|a| (0..a.phases.len()).collect())
-        .collect();
-    for choice in choices(&numbers) {
-        let phases: Vec<&Phase> = (along.iter().zip(&choice))
-            .map(|(a, p)| &a.phases[*p])
-            .collect();
-        let taps: Vec<Vec<(i64, i64)>> = phases.iter().map(|p| p.taps.clone()).collect();
+    let lead = &sizes[..sizes.len() - along.len()];
+    Some(by_phases(lw, lead, &along, x.dtype, |body, at, taps| {
+        let last = at.len() - 1;
+        let group = e.floordiv(at[last], conv.group_out);
+        let column = e.modulo(at[last], conv.group_out);
         let mut sum: Option<StmtId> = None;
         for ci in 0..inner {
             let channel = e.add(e.mul(group, conv.group_in), e.int(ci));
-            for taps in choices(&taps) {
-                let mut from = at[..lead - 1].to_vec();
+            for (taps, found) in taps {
+                let mut from = at[..last].to_vec();
                 from.push(channel);
+                let within = found.iter().zip(&around);
+                from.extend(within.map(|(i, (before, _))| e.add(*i, *before)));
                 let mut weight = vec![channel, column];
-                for (d, (tap, back)) in taps.iter().enumerate() {
-                    from.push(e.add(at[lead + d], e.int(along[d].around.0 - back)));
-                    weight.push(e.int(*tap));
-                }
+                weight.extend(taps.iter().map(|tap| e.int(*tap)));
                 let (a, b) = (body.load(&source, &from), body.load(w, &weight));
-                sum = Some(add_product(&mut body, sum, a, b));
+                sum = Some(add_product(body, sum, a, b));
             }
         }
-        let dtype = x.dtype.compute();
         // Places that no tap reaches hold the bias alone.
-        let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
-        let value = add_bias(&mut body, sum, bias, at[lead - 1]);
-        let value = body.cast_for_store(value, x.dtype);
-        let mut to = at[..lead].to_vec();
-        let mut checks = Vec::new();
-        for (d, (a, p)) in along.iter().zip(&phases).enumerate() {
-            let place = e.add(e.mul(at[lead + d], e.int(a.stride)), e.int(p.first));
-            checks.push((place, e.int(a.output)));
-            to.push(place);
-        }
-        let mask = in_bounds(&mut body, &checks);
-        body.store_with(out.buf, &to, value, StoreMode::Set, mask);
-    }
-    lw.push(body);
-    Some(out)
+        let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), x.dtype.compute()));
+        add_bias(body, sum, bias, at[last])
+    }))
 }
 
 fn add_product(body: &mut BodyBuilder, sum: Option<StmtId>, a: StmtId, b: StmtId) -> StmtId {

@@ -1,9 +1,10 @@
 //! Pooling: reductions over windows.
 
 use super::convolution::in_bounds;
+use super::convolution_depthwise::choices;
 use super::lowered;
 use super::window::{Window, adaptive_bounds, adaptive_kernel, per_dimension};
-use crate::{Args, BodyBuilder, Call, Lower, Row, Tensor, meta};
+use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::Type;
@@ -191,13 +192,79 @@ fn flat_position(
     flat.unwrap_or(tap)
 }
 
+/// Taps of a window that a body looks for the greatest in one after the other.
+const MOST_TAPS: i64 = 32;
+
+/// The taps of a window of few, if lanes are to hold a position as narrow as a value: then the greatest element and its place
+/// are found together, tap by tap.
+fn few_taps(lw: &Lower, x: &Tensor, kernel: &[Expr], input: &[Expr]) -> Option<Vec<Vec<i64>>> {
+    let known =
+        |all: &[Expr]| -> Option<Vec<i64>> { all.iter().map(|n| lw.exprs.as_int(*n)).collect() };
+    let product = |all: &[i64]| all.iter().copied().fold(1, i64::saturating_mul);
+    let (kernel, input) = (known(kernel)?, known(input)?);
+    let few = (1..=MOST_TAPS).contains(&product(&kernel)) && product(&input) <= i32::MAX.into();
+    if lw.processor != Processor::Cpu || !x.dtype.is_float() || !few {
+        return None;
+    }
+    let each: Vec<Vec<i64>> = kernel.iter().map(|k| (0..*k).collect()).collect();
+    Some(choices(&each))
+}
+
+/// The greatest of some elements, each with its position, and where it is: of equal ones the first, but of several NaNs the
+/// last. `first` is the position where all are minus infinity.
+fn greatest(body: &mut BodyBuilder, taps: &[(StmtId, Expr)], first: Expr) -> (StmtId, StmtId) {
+    let short = |body: &mut BodyBuilder, e: Expr| {
+        let v = body.index_value(e);
+        body.cast(v, DType::I32)
+    };
+    let (mut most, mut place) = (taps[0].0, short(body, first));
+    for (k, (v, at)) in taps.iter().enumerate() {
+        let at = short(body, *at);
+        let nan = body.op(ScalarOp::IsNan, &[*v]);
+        let wins = match k {
+            0 => nan,
+            _ => {
+                let more = body.op(ScalarOp::Gt, &[*v, most]);
+                body.op(ScalarOp::Or, &[more, nan])
+            }
+        };
+        place = body.select(wins, at, place);
+        most = body.select(wins, *v, most);
+    }
+    (most, body.cast(place, DType::I64))
+}
+
 /// The greatest element of each window and, for operators with two results, its position.
 fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, "self")?;
     let pool = Pool::new(call, &x.sizes)?;
     let sizes = pool.sizes(&x.sizes);
     let exprs = lw.exprs;
+    let input = &x.sizes[pool.lead..];
     let mut body = lw.body(&sizes);
+    if call.outs.get(1).is_some_and(|v| lw.is_read(*v))
+        && let Some(taps) = few_taps(lw, &x, &pool.kernel(), input)
+    {
+        let outer = body.outer();
+        let mut found = Vec::new();
+        for tap in taps {
+            let tap: Vec<Expr> = tap.iter().map(|t| exprs.int(*t)).collect();
+            let (at, mask) = pool.source(&mut body, &outer, &tap);
+            let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
+            found.push((v, crate::View::ravel(exprs, &at[pool.lead..], input)));
+        }
+        // The first tap inside of the image.
+        let first: Vec<Expr> = (pool.windows.iter().zip(&outer[pool.lead..]))
+            .map(|(w, o)| {
+                let start = w.position(exprs, *o, exprs.int(0));
+                let before = exprs.min(exprs.floordiv(start, w.dilation), exprs.int(0));
+                exprs.sub(start, exprs.mul(before, w.dilation))
+            })
+            .collect();
+        let first = crate::View::ravel(exprs, &first, input);
+        let found = greatest(&mut body, &found, first);
+        return Ok(both(lw, body, found, x.dtype, &sizes));
+    }
     let taps = body.reduce_axes(&pool.kernel());
     let outer = body.outer();
     let (at, mask) = pool.source(&mut body, &outer, &taps);
@@ -230,6 +297,23 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     body.store(indices.buf, &outer, flat);
     lw.push(body);
     Ok(vec![values, indices])
+}
+
+/// Stores values and their positions.
+fn both<'g>(
+    lw: &mut Lower<'g>,
+    mut body: BodyBuilder<'g>,
+    (value, place): (StmtId, StmtId),
+    dtype: DType,
+    sizes: &[Expr],
+) -> Vec<Tensor> {
+    let (values, indices) = (lw.temp(dtype, sizes), lw.temp(DType::I64, sizes));
+    let outer = body.outer();
+    let stored = body.cast_for_store(value, dtype);
+    body.store(values.buf, &outer, stored);
+    body.store(indices.buf, &outer, place);
+    lw.push(body);
+    vec![values, indices]
 }
 
 fn pool_meta(call: &Call) -> Result<Vec<Type>> {
@@ -287,7 +371,7 @@ fn divide(body: &mut BodyBuilder, sum: StmtId, count: Expr) -> StmtId {
 
 /// `sum` over the product of `sizes`. Those that are not known are multiplied as values: a product of sums would be written out
 /// term by term.
-fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: &[Expr]) -> StmtId {
+pub(super) fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: &[Expr]) -> StmtId {
     let dtype = body.dtype(sum);
     let op = if dtype.is_float() {
         ScalarOp::Div
@@ -358,7 +442,7 @@ impl Adaptive {
     }
 
     /// First element and number of elements of the window of output point `outer`, for each dimension.
-    fn extents(&self, exprs: &Exprs, outer: &[Expr]) -> Vec<(Expr, Expr)> {
+    pub fn extents(&self, exprs: &Exprs, outer: &[Expr]) -> Vec<(Expr, Expr)> {
         self.input
             .iter()
             .zip(&self.output)
@@ -374,14 +458,75 @@ impl Adaptive {
     }
 }
 
+/// An adaptive average pool over volumes: sums of slices first, of which rows lie beside each other, then of what is left.
+fn volumes<'g>(lw: &mut Lower<'g>, pool: &Adaptive, x: &Tensor) -> Tensor {
+    let e = lw.exprs;
+    let lead = pool.lead;
+    let kernel = pool.kernel(e);
+    let dtype = x.dtype.compute();
+    // One sum over the dimensions `along`, of the input that earlier ones have left.
+    let sums = |lw: &mut Lower<'g>, from: &Tensor, along: &[usize], divides: bool| -> Tensor {
+        let mut sizes = from.sizes.clone();
+        for d in along {
+            sizes[lead + d] = pool.output[*d];
+        }
+        let mut body = lw.body(&sizes);
+        let each: Vec<Expr> = along.iter().map(|d| kernel[*d]).collect();
+        let taps = body.reduce_axes(&each);
+        let outer = body.outer();
+        let extents = pool.extents(e, &outer);
+        let mut at = outer.clone();
+        let mut checks = Vec::new();
+        for (d, tap) in along.iter().zip(&taps) {
+            let (start, count) = extents[*d];
+            at[lead + d] = e.add(start, *tap);
+            checks.push((*tap, count));
+        }
+        let mask = in_bounds(&mut body, &checks);
+        let v = load_or(&mut body, from, &at, mask, Scalar::Int(0));
+        let sum = body.reduce(ReduceOp::Sum, v);
+        if !divides {
+            return lw.store_new(body, sum, dtype, &sizes);
+        }
+        let counts: Vec<Expr> = extents.iter().map(|(_, n)| *n).collect();
+        let value = divide_by_all(&mut body, sum, &counts);
+        lw.store_new(body, value, x.dtype, &sizes)
+    };
+    let slices = sums(lw, x, &[0], false);
+    let rows = sums(lw, &slices, &[1], false);
+    sums(lw, &rows, &[2], true)
+}
+
 /// One adaptive pool: `reduce` makes the stored values from the window's elements, the window's extents and its taps.
 fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, "self")?;
     let pool = Adaptive::new(call, &x.sizes)?;
     let sizes = pool.sizes(&x.sizes);
     let exprs = lw.exprs;
+    if !max && pool.output.len() == 3 && lw.processor == Processor::Cpu {
+        return Ok(vec![volumes(lw, &pool, &x)]);
+    }
     let kernel = pool.kernel(exprs);
     let mut body = lw.body(&sizes);
+    if max && let Some(taps) = few_taps(lw, &x, &kernel, &pool.input) {
+        let outer = body.outer();
+        let extents = pool.extents(exprs, &outer);
+        let mut found = Vec::new();
+        for tap in taps {
+            let mut at = outer[..pool.lead].to_vec();
+            let mut checks = Vec::new();
+            for ((start, count), tap) in extents.iter().zip(tap) {
+                at.push(exprs.add(*start, exprs.int(tap)));
+                checks.push((exprs.int(tap), *count));
+            }
+            let mask = in_bounds(&mut body, &checks);
+            let v = load_or(&mut body, &x, &at, mask, lowest(x.dtype.compute()));
+            found.push((v, crate::View::ravel(exprs, &at[pool.lead..], &pool.input)));
+        }
+        let first = found[0].1;
+        let found = greatest(&mut body, &found, first);
+        return Ok(both(lw, body, found, x.dtype, &sizes));
+    }
     let taps = body.reduce_axes(&kernel);
     let outer = body.outer();
     let extents = pool.extents(exprs, &outer);

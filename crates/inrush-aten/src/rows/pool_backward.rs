@@ -1,15 +1,18 @@
-//! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place.
+//! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place; on CPUs
+//! the gradients of greatest elements go to the places that the indices name instead, each of them once.
 
 use super::convolution::in_bounds;
+use super::convolution_depthwise::{Along, by_phases, choices, fits};
 use super::lowered;
-use super::pool::{Adaptive, Pool};
+use super::pool::{Adaptive, Pool, divide_by_all};
+use super::scatter::{arrived, filled};
 use super::view_backward::load_or_zero;
-use super::window::{adaptive_bounds, adaptive_kernel};
-use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};
+use super::window::{Window, adaptive_bounds, adaptive_kernel};
+use crate::{BodyBuilder, Call, Lower, Processor, Row, Tensor, View, meta};
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
-use inrush_loops::{ReduceOp, ScalarOp, StmtId};
+use inrush_loops::{ReduceOp, ScalarOp, StmtId, StoreMode};
 
 /// The gradient of the input has its type.
 fn like_self(call: &Call) -> Result<Vec<Type>> {
@@ -82,10 +85,37 @@ fn chosen(
     body.select(hit, g, zero)
 }
 
+/// The gradient of each window, added where its index says; `lead` dimensions of `sizes` are not spatial.
+fn scattered<'g>(
+    lw: &mut Lower<'g>,
+    grad: &Tensor,
+    indices: &Tensor,
+    sizes: &[Expr],
+    lead: usize,
+) -> Tensor {
+    let e = lw.exprs;
+    let out = filled(lw, sizes, grad.dtype.compute(), Scalar::Int(0));
+    let mut body = lw.body(&grad.sizes);
+    let from = body.outer();
+    let index = body.load(indices, &from);
+    let index = body.cast(index, DType::I64);
+    let plane = e.product(sizes[lead..].iter().copied());
+    let place = body.indirect(index, plane, false, true, None);
+    let mut to = from[..lead].to_vec();
+    to.extend(View::unravel(e, place, &sizes[lead..]));
+    let v = body.load(grad, &from);
+    body.store_with(out.buf, &to, v, StoreMode::Add, None);
+    lw.push(body);
+    arrived(lw, out, grad.dtype)
+}
+
 fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (grad, indices) = (lw.arg(call, "grad_output")?, lw.arg(call, "indices")?);
     let sizes = call.tensor("self")?.sizes.clone();
     let pool = Pool::new(call, &sizes)?;
+    if lw.processor == Processor::Cpu {
+        return Ok(vec![scattered(lw, &grad, &indices, &sizes, pool.lead)]);
+    }
     let mut body = lw.body(&sizes);
     let taps = body.reduce_axes(&overlaps(lw, &pool));
     let outer = body.outer();
@@ -97,11 +127,96 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
 }
 
+/// Number of elements of an average pool's window, which the sum is divided by, in one dimension: `at` is the window's number.
+fn counted(e: &inrush_expr::Exprs, w: &Window, at: Expr, padding_counts: bool) -> Expr {
+    let start = w.position(e, at, e.int(0));
+    let end = e.add(start, w.kernel);
+    let (first, last) = match padding_counts {
+        true => (start, e.add(w.input, w.after)),
+        false => (e.max(start, e.int(0)), w.input),
+    };
+    e.sub(e.min(end, last), first)
+}
+
+/// Where windows overlap: each window's share of the gradient first, with zeros around, then their sums by phases.
+fn overlapping<'g>(
+    lw: &mut Lower<'g>,
+    grad: &Tensor,
+    pool: &Pool,
+    divisor: Option<Expr>,
+    padding_counts: bool,
+) -> Option<Tensor> {
+    let e = lw.exprs;
+    let along: Vec<Along> = (pool.windows.iter().zip(&pool.output))
+        .map(|(w, output)| {
+            let numbers = Window {
+                input: *output,
+                ..*w
+            };
+            Along::new(e, &numbers, w.input)
+        })
+        .collect::<Option<_>>()?;
+    let terms: Vec<i64> = (pool.windows.iter())
+        .map(|w| e.as_int(w.kernel))
+        .collect::<Option<_>>()?;
+    if !fits(&along, terms.into_iter().fold(1, i64::saturating_mul)) {
+        return None;
+    }
+    let lead = pool.lead;
+    let mut padded = grad.sizes[..lead].to_vec();
+    let outputs = along.iter().zip(&pool.output);
+    padded.extend(outputs.map(|(a, n)| e.add(*n, e.int(a.around.0 + a.around.1))));
+    let mut body = lw.body(&padded);
+    let mut at = body.outer();
+    let mut checks = Vec::new();
+    let mut count = e.int(1);
+    for (k, a) in along.iter().enumerate() {
+        at[lead + k] = e.sub(at[lead + k], e.int(a.around.0));
+        checks.push((at[lead + k], pool.output[k]));
+        count = e.mul(
+            count,
+            counted(e, &pool.windows[k], at[lead + k], padding_counts),
+        );
+    }
+    let mask = in_bounds(&mut body, &checks);
+    let g = load_or_zero(&mut body, grad, &at, mask);
+    let v = share(&mut body, g, divisor.unwrap_or(count), mask);
+    let shares = lw.store_new(body, v, grad.dtype.compute(), &padded);
+    Some(by_phases(
+        lw,
+        &grad.sizes[..lead],
+        &along,
+        grad.dtype,
+        |body, at, taps| {
+            let mut sum: Option<StmtId> = None;
+            for (_, windows) in taps {
+                let mut from = at.to_vec();
+                let within = windows.iter().zip(&along);
+                from.extend(within.map(|(i, a)| e.add(*i, e.int(a.around.0))));
+                let v = body.load(&shares, &from);
+                sum = Some(match sum {
+                    Some(s) => body.op(ScalarOp::Add, &[s, v]),
+                    None => v,
+                });
+            }
+            sum.unwrap_or_else(|| body.constant(Scalar::Int(0), grad.dtype.compute()))
+        },
+    ))
+}
+
 fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_output")?;
     let sizes = call.tensor("self")?.sizes.clone();
     let pool = Pool::new(call, &sizes)?;
     let e = lw.exprs;
+    let apart = overlaps(lw, &pool).iter().all(|n| e.is_int(*n, 1));
+    if lw.processor == Processor::Cpu && grad.dtype.is_float() && !apart {
+        let divisor = call.opt_int("divisor_override")?;
+        let padding_counts = call.bool("count_include_pad")?;
+        if let Some(out) = overlapping(lw, &grad, &pool, divisor, padding_counts) {
+            return Ok(vec![out]);
+        }
+    }
     let mut body = lw.body(&sizes);
     let taps = body.reduce_axes(&overlaps(lw, &pool));
     let outer = body.outer();
@@ -115,12 +230,7 @@ fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         // The point must lie before the window's end.
         c.checks
             .push((e.sub(outer[pool.lead + k], start), w.kernel));
-        let end = e.add(start, w.kernel);
-        let (first, last) = match padding_counts {
-            true => (start, e.add(w.input, w.after)),
-            false => (e.max(start, e.int(0)), w.input),
-        };
-        count = e.mul(count, e.sub(e.min(end, last), first));
+        count = e.mul(count, counted(e, w, window, padding_counts));
     }
     let mask = in_bounds(&mut body, &c.checks);
     let g = load_or_zero(&mut body, &grad, &c.at, mask);
@@ -148,6 +258,57 @@ fn share(body: &mut BodyBuilder, g: StmtId, count: Expr, mask: Option<StmtId>) -
     }
 }
 
+/// Windows of an adaptive pool that may hold an element, where all of them stand side by side in a body.
+const MOST_WINDOWS: i64 = 8;
+
+/// The gradient of an adaptive average pool: each window's share first, then for each element those of the few windows that hold
+/// it.
+fn adaptive_shares<'g>(
+    lw: &mut Lower<'g>,
+    grad: &Tensor,
+    pool: &Adaptive,
+    kernel: &[i64],
+    sizes: &[Expr],
+) -> Tensor {
+    let e = lw.exprs;
+    let (lead, dtype) = (pool.lead, grad.dtype.compute());
+    let mut body = lw.body(&grad.sizes);
+    let at = body.outer();
+    let mut v = body.load(grad, &at);
+    let counts: Vec<Expr> = pool.extents(e, &at).into_iter().map(|(_, n)| n).collect();
+    v = divide_by_all(&mut body, v, &counts);
+    let shares = lw.store_new(body, v, dtype, &grad.sizes);
+    let mut body = lw.body(sizes);
+    let outer = body.outer();
+    let each: Vec<Vec<i64>> = kernel.iter().map(|k| (0..*k).collect()).collect();
+    let mut sum: Option<StmtId> = None;
+    for taps in choices(&each) {
+        let mut at = outer[..lead].to_vec();
+        let mut checks = Vec::new();
+        for (k, tap) in taps.iter().enumerate() {
+            let (i, o) = (pool.input[k], pool.output[k]);
+            let (first, end) = match e.divide_exact(i, o) {
+                // Windows side by side.
+                Some(size) => {
+                    let first = e.floordiv(outer[lead + k], size);
+                    (first, e.add(first, e.int(1)))
+                }
+                None => adaptive_bounds(e, outer[lead + k], o, i),
+            };
+            at.push(e.add(first, e.int(*tap)));
+            checks.push((e.int(*tap), e.sub(end, first)));
+        }
+        let mask = in_bounds(&mut body, &checks);
+        let v = load_or_zero(&mut body, &shares, &at, mask);
+        sum = Some(match sum {
+            Some(s) => body.op(ScalarOp::Add, &[s, v]),
+            None => v,
+        });
+    }
+    let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
+    lw.store_new(body, sum, grad.dtype, sizes)
+}
+
 /// Adaptive pools: which windows hold an element is the same question with input and output exchanged.
 fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_output")?;
@@ -155,10 +316,22 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     let e = lw.exprs;
     let pool = Adaptive::of_sizes(call, &sizes, &grad.sizes)?;
     let lead = pool.lead;
+    if max && lw.processor == Processor::Cpu {
+        let indices = lw.arg(call, "indices")?;
+        return Ok(vec![scattered(lw, &grad, &indices, &sizes, lead)]);
+    }
     let kernel: Vec<Expr> = (pool.input.iter())
         .zip(&pool.output)
         .map(|(i, o)| adaptive_kernel(e, *o, *i))
         .collect();
+    let known: Option<Vec<i64>> = kernel.iter().map(|k| e.as_int(*k)).collect();
+    if let Some(known) = known
+        && lw.processor == Processor::Cpu
+        && grad.dtype.is_float()
+        && known.iter().product::<i64>() <= MOST_WINDOWS
+    {
+        return Ok(vec![adaptive_shares(lw, &grad, &pool, &known, &sizes)]);
+    }
     let mut body = lw.body(&sizes);
     let taps = body.reduce_axes(&kernel);
     let outer = body.outer();

@@ -89,7 +89,7 @@ fn target<'g>(lw: &mut Lower<'g>, t: &Tensor, mode: StoreMode) -> Tensor {
 }
 
 /// The target in the dtype of the result.
-fn arrived<'g>(lw: &mut Lower<'g>, target: Tensor, dtype: DType) -> Tensor {
+pub(super) fn arrived<'g>(lw: &mut Lower<'g>, target: Tensor, dtype: DType) -> Tensor {
     if target.dtype == dtype {
         return target;
     }

@@ -2,9 +2,10 @@
 //! an element was read more than once.
 
 use super::convolution::in_bounds;
+use super::convolution_depthwise::{Along, by_phases, fits};
 use super::decomposed as row;
 use super::window::Window;
-use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{Args, Builder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
@@ -206,6 +207,60 @@ fn reach(e: &Exprs, w: &Window, count: Expr, at: Expr, k: Expr) -> Reach {
     }
 }
 
+/// Patches that overlap, by phases of their strides: what a tap finds lies beside what it finds for the next patch.
+fn overlapping<'g>(
+    lw: &mut Lower<'g>,
+    columns: &Tensor,
+    sizes: &[Expr],
+    windows: &[Window; 2],
+) -> Option<Tensor> {
+    let e = lw.exprs;
+    let rank = sizes.len();
+    if windows.iter().all(|w| e.is_int(w.stride, 1)) {
+        return None;
+    }
+    let counts = windows.each_ref().map(|w| w.output(e, false));
+    let mut along = Vec::new();
+    let mut terms = 1i64;
+    for (k, w) in windows.iter().enumerate() {
+        let numbers = Window {
+            input: counts[k],
+            ..*w
+        };
+        along.push(Along::new(e, &numbers, sizes[rank - 2 + k])?);
+        terms = terms.saturating_mul(e.as_int(w.kernel)?);
+    }
+    if !fits(&along, terms) {
+        return None;
+    }
+    let lead = &sizes[..rank - 2];
+    Some(by_phases(
+        lw,
+        lead,
+        &along,
+        columns.dtype,
+        |body, at, taps| {
+            let dtype = columns.dtype.compute();
+            let mut sum: Option<StmtId> = None;
+            for (taps, places) in taps {
+                let checks: Vec<(Expr, Expr)> = places.iter().copied().zip(counts).collect();
+                let mask = in_bounds(body, &checks);
+                let last = at.len() - 1;
+                let mut from = at[..last].to_vec();
+                let row = e.add(e.mul(at[last], windows[0].kernel), e.int(taps[0]));
+                from.push(e.add(e.mul(row, windows[1].kernel), e.int(taps[1])));
+                from.push(e.add(e.mul(places[0], counts[1]), places[1]));
+                let v = load_or_zero(body, columns, &from, mask);
+                sum = Some(match sum {
+                    Some(s) => body.op(ScalarOp::Add, &[s, v]),
+                    None => v,
+                });
+            }
+            sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype))
+        },
+    ))
+}
+
 /// Patches as columns, added up where they overlap: each pixel is a sum over the taps that reach it.
 fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let columns = lw.arg(call, "self")?;
@@ -219,6 +274,12 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         .map(|w| reaching(e, w.kernel, w.dilation, w.stride));
     // Where patches do not overlap there is nothing to add.
     let single = reached.iter().all(|n| e.is_int(*n, 1));
+    if lw.processor == Processor::Cpu
+        && !single
+        && let Some(out) = overlapping(lw, &columns, &sizes, &windows)
+    {
+        return Ok(vec![out]);
+    }
     let taps = match single {
         true => vec![e.int(0); 2],
         false => body.reduce_axes(&reached).to_vec(),

@@ -30,7 +30,8 @@ fn rolled(text: &str, caps: &Caps) -> Outcome {
     };
     let mut marks = cut.marks();
     let short = inrush_aten::decompose_marked(short, &mut marks).expect("decomposes");
-    let (loops, marks) = inrush_aten::lower_marked(short, &marks).expect("lowers");
+    let (loops, marks) =
+        inrush_aten::lower_marked(short, inrush_aten::Processor::of(caps), &marks).expect("lowers");
     let mut plan = inrush_sched::fuse(loops, caps, &options).expect("fuses");
     inrush_sched::layout(&mut plan, caps, &options).expect("arranges");
     match unroll(&whole, &cut, &marks, plan) {
@@ -67,10 +68,9 @@ fn both(text: &str, caps: &Caps) -> Option<(Box<Plan>, Plan)> {
     let Outcome::Rolled(plan) = rolled(text, caps) else {
         return None;
     };
-    let (mut straight, _) = Run { observer: &mut () }
+    let (straight, _) = Run { observer: &mut () }
         .straight(graph(text), caps, &Default::default())
         .expect("compiles");
-    inrush_sched::plan_memory(&mut straight).expect("plans memory");
     Some((plan, straight))
 }
 

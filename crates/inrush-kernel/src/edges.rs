@@ -1,0 +1,313 @@
+//! Loops over places whose windows leave the image at its edges are cut there: between the edges nothing is asked, and loads are
+//! loads. The parts at the edges keep the tests.
+
+use crate::fold::{Folded, fold};
+use crate::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
+use inrush_base::Scalar;
+use inrush_expr::{Expr, Exprs, Sym, SymMap};
+use inrush_loops::ScalarOp;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Points of a loop that is worth being cut.
+const LEAST_POINTS: i64 = 16;
+
+/// Cuts the innermost loops for which it pays.
+pub(crate) fn cut(exprs: &Exprs, kernel: &mut Kernel) {
+    let mut body = std::mem::take(&mut kernel.body);
+    items(exprs, kernel, &mut body);
+    kernel.body = body;
+}
+
+/// Whether anything was cut.
+fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
+    let mut any = false;
+    let mut at = 0;
+    while at < list.len() {
+        let Item::Loop(l) = &mut list[at] else {
+            at += 1;
+            continue;
+        };
+        if items(exprs, kernel, &mut l.body) {
+            any = true;
+            at += 1;
+            continue;
+        }
+        let Some((position, extent, lo, hi)) = inside(exprs, kernel, l) else {
+            at += 1;
+            continue;
+        };
+        let bounds = [(0, lo), (lo, hi), (hi, extent)];
+        let parts: Vec<Item> = (bounds.into_iter())
+            .filter(|(from, to)| from < to)
+            .map(|(from, to)| {
+                let index = exprs.index_sym(position, exprs.int(to - from));
+                let place = exprs.add(exprs.sym_expr(index), exprs.int(from));
+                let mut copy = Copy {
+                    exprs,
+                    map: SymMap::from_iter([(l.sym, place)]),
+                    values: FxHashMap::default(),
+                    accs: FxHashMap::default(),
+                };
+                let mut body = copy.items(kernel, &l.body);
+                prune(kernel, &mut body);
+                Item::Loop(Box::new(Loop {
+                    sym: index,
+                    range: Range::Full(exprs.int(to - from)),
+                    role: l.role,
+                    body,
+                }))
+            })
+            .collect();
+        let count = parts.len();
+        list.splice(at..at + 1, parts);
+        at += count;
+        any = true;
+    }
+    any
+}
+
+/// What a loop tests of places: position of its index, extent, and the points between which all tests hold that do for most.
+fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i64)> {
+    let Range::Full(extent) = l.range else {
+        return None;
+    };
+    let extent = exprs.as_int(extent).filter(|n| *n >= LEAST_POINTS)?;
+    let mut found = Found::default();
+    if !found.items(exprs, kernel, l.sym, &l.body) || !found.masked {
+        return None;
+    }
+    let (mut lo, mut hi) = (0, extent);
+    for (first, end) in found.tests {
+        let (first, end) = (first.max(0), end.min(extent));
+        if 2 * (end - first) >= extent {
+            (lo, hi) = (lo.max(first), hi.min(end));
+        }
+    }
+    if let Role::Lanes { width, .. } = l.role {
+        // Whole vectors on either side of a cut.
+        let w = i64::from(width);
+        lo = (lo + w - 1) / w * w;
+        if hi < extent {
+            hi = hi / w * w;
+        }
+    }
+    if 2 * (hi - lo) < extent || (lo, hi) == (0, extent) {
+        return None;
+    }
+    let name = exprs.sym_info(l.sym).name;
+    let position = name.strip_prefix('i')?.parse().ok()?;
+    Some((position, extent, lo, hi))
+}
+
+/// What stands in a loop.
+#[derive(Default)]
+struct Found {
+    masked: bool,
+    accs: FxHashSet<AccId>,
+    /// For each test the first point where it holds, and the first where it does not any more.
+    tests: Vec<(i64, i64)>,
+}
+
+impl Found {
+    /// Whether all of it may be copied: nothing is added up beyond the loop, and no symbol is defined.
+    fn items(&mut self, exprs: &Exprs, kernel: &Kernel, sym: Sym, list: &[Item]) -> bool {
+        list.iter().all(|item| match item {
+            Item::Loop(l) => {
+                matches!(l.range, Range::Full(_)) && self.items(exprs, kernel, sym, &l.body)
+            }
+            Item::Acc(a) => {
+                self.accs.insert(*a);
+                true
+            }
+            Item::Update { acc, .. } => self.accs.contains(acc),
+            Item::Store { .. } => true,
+            Item::Let(v) => match &kernel.value(*v).def {
+                Def::Load { mask, .. } => {
+                    self.masked |= mask.is_some();
+                    true
+                }
+                Def::Op { op, args } => {
+                    let of = |k: usize| integer(exprs, kernel.value(args[k]));
+                    if let ScalarOp::Ge | ScalarOp::Lt = op
+                        && let (Some(e), Some(bound)) = (of(0), of(1))
+                    {
+                        let places = exprs.sub(e, bound);
+                        self.tests.extend(holds(exprs, places, sym, *op));
+                    }
+                    true
+                }
+                Def::Final(a) => self.accs.contains(a),
+                Def::Running { .. } | Def::Indirect { .. } | Def::Sum => false,
+                Def::Const(_) | Def::Index(_) | Def::Cast { .. } | Def::Bitcast { .. } => true,
+            },
+        })
+    }
+}
+
+/// The integer expression that a value is.
+fn integer(exprs: &Exprs, v: &Value) -> Option<Expr> {
+    match &v.def {
+        Def::Index(e) => Some(*e),
+        Def::Const(Scalar::Int(n)) => Some(exprs.int(*n)),
+        _ => None,
+    }
+}
+
+/// Where `e >= 0`, or `e < 0`, whatever the indices other than `sym` are.
+fn holds(exprs: &Exprs, e: Expr, sym: Sym, op: ScalarOp) -> Option<(i64, i64)> {
+    let (step, rest) = exprs.affine(e, &[sym])?;
+    let step = exprs.as_int(step[0]).filter(|c| *c != 0)?;
+    let range = exprs.range(rest);
+    // `step * i + rest` has to be at least 0, with the least rest; turned round for the other test.
+    let (step, rest) = match op {
+        ScalarOp::Ge => (step, range.lo),
+        _ => (step.checked_neg()?, range.hi.checked_neg()?.checked_sub(1)?),
+    };
+    if !(-i64::from(i32::MAX)..=i64::from(i32::MAX)).contains(&rest) {
+        return None;
+    }
+    let size = step.checked_abs()?;
+    Some(match step > 0 {
+        true => (
+            rest.checked_neg()?.checked_add(size - 1)?.div_euclid(size),
+            i64::MAX,
+        ),
+        false => (i64::MIN, rest.div_euclid(size) + 1),
+    })
+}
+
+/// A copy of a loop's items for some of its points.
+struct Copy<'a> {
+    exprs: &'a Exprs,
+    map: SymMap,
+    values: FxHashMap<ValId, ValId>,
+    accs: FxHashMap<AccId, AccId>,
+}
+
+impl Copy<'_> {
+    fn value(&self, v: ValId) -> ValId {
+        self.values.get(&v).copied().unwrap_or(v)
+    }
+
+    fn acc(&self, a: AccId) -> AccId {
+        self.accs.get(&a).copied().unwrap_or(a)
+    }
+
+    fn expr(&self, e: Expr) -> Expr {
+        self.exprs.subst(e, &self.map)
+    }
+
+    /// A mask that always holds is none; `Err(())` for one that never does.
+    fn mask(&self, kernel: &Kernel, mask: Option<ValId>) -> Result<Option<ValId>, ()> {
+        let mask = mask.map(|m| self.value(m));
+        match mask.map(|m| &kernel.value(m).def) {
+            Some(Def::Const(c)) if c.as_bool() => Ok(None),
+            Some(Def::Const(_)) => Err(()),
+            _ => Ok(mask),
+        }
+    }
+
+    fn items(&mut self, kernel: &mut Kernel, list: &[Item]) -> Vec<Item> {
+        let mut out = Vec::with_capacity(list.len());
+        for item in list {
+            match item {
+                Item::Let(v) => {
+                    if let Some(new) = self.define(kernel, *v) {
+                        out.push(Item::Let(new));
+                    }
+                }
+                Item::Acc(a) => {
+                    let mut acc = kernel.accs[a.index()].clone();
+                    acc.index = acc.index.map(|e| self.expr(e));
+                    kernel.accs.push(acc);
+                    let new = AccId::from_index(kernel.accs.len() - 1);
+                    self.accs.insert(*a, new);
+                    out.push(Item::Acc(new));
+                }
+                Item::Update { acc, value } => out.push(Item::Update {
+                    acc: self.acc(*acc),
+                    value: self.value(*value),
+                }),
+                Item::Store {
+                    buf,
+                    offset,
+                    value,
+                    mode,
+                    mask,
+                } => {
+                    if let Ok(mask) = self.mask(kernel, *mask) {
+                        out.push(Item::Store {
+                            buf: *buf,
+                            offset: self.expr(*offset),
+                            value: self.value(*value),
+                            mode: *mode,
+                            mask,
+                        });
+                    }
+                }
+                Item::Loop(l) => {
+                    let body = self.items(kernel, &l.body);
+                    out.push(Item::Loop(Box::new(Loop { body, ..**l })));
+                }
+            }
+        }
+        out
+    }
+
+    /// The value of these points; nothing where there is one already.
+    fn define(&mut self, kernel: &mut Kernel, v: ValId) -> Option<ValId> {
+        let mut value = kernel.value(v).clone();
+        match &mut value.def {
+            Def::Index(e) => *e = self.expr(*e),
+            Def::Load {
+                offset, mask, fill, ..
+            } => match self.mask(kernel, *mask) {
+                Ok(m) => {
+                    *offset = self.expr(*offset);
+                    *mask = m;
+                }
+                Err(()) => value.def = Def::Const(fill.convert(value.dtype)),
+            },
+            Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = self.value(*a)),
+            Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = self.value(*arg),
+            Def::Final(a) => *a = self.acc(*a),
+            Def::Const(_) | Def::Sum | Def::Running { .. } | Def::Indirect { .. } => {}
+        }
+        let value = match fold(self.exprs, &kernel.values, &value) {
+            Folded::Is(new) => {
+                self.values.insert(v, new);
+                return None;
+            }
+            Folded::To(value) => value,
+            Folded::No => value,
+        };
+        kernel.values.push(value);
+        let new = ValId::from_index(kernel.values.len() - 1);
+        self.values.insert(v, new);
+        Some(new)
+    }
+}
+
+/// Drops what nobody uses any more.
+fn prune(kernel: &Kernel, list: &mut Vec<Item>) {
+    fn walk(kernel: &Kernel, list: &mut Vec<Item>, used: &mut FxHashSet<ValId>) {
+        let mut kept = Vec::with_capacity(list.len());
+        for mut item in std::mem::take(list).into_iter().rev() {
+            match &mut item {
+                Item::Let(v) if !used.contains(v) => continue,
+                Item::Let(v) => kernel.value(*v).def.each_operand(|u| _ = used.insert(u)),
+                Item::Update { value, .. } => _ = used.insert(*value),
+                Item::Store { value, mask, .. } => {
+                    used.insert(*value);
+                    used.extend(*mask);
+                }
+                Item::Loop(l) => walk(kernel, &mut l.body, used),
+                Item::Acc(_) => {}
+            }
+            kept.push(item);
+        }
+        kept.reverse();
+        *list = kept;
+    }
+    walk(kernel, list, &mut FxHashSet::default());
+}

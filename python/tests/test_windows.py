@@ -1,0 +1,117 @@
+"""Operators over windows and their gradients beside eager in float64: sizes that leave windows and vectors incomplete."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 2),
+    "max.overlapping": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max.every": lambda x: F.max_pool2d(x, 5, 1, 2),
+    "max.dilated": lambda x: F.max_pool2d(x, 3, (2, 1), 1, 2, ceil_mode=True),
+    "avg": lambda x: F.avg_pool2d(x, 2),
+    "avg.overlapping": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg.inside": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "avg.divisor": lambda x: F.avg_pool2d(x, (5, 3), (3, 1), (2, 0), divisor_override=4),
+    "avg.every": lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    "avg.gaps": lambda x: F.avg_pool2d(x, 2, 3, ceil_mode=True),
+    "adaptive.avg": lambda x: F.adaptive_avg_pool2d(x, (7, 5)),
+    "adaptive.avg.more": lambda x: F.adaptive_avg_pool2d(x, (40, 60)),
+    "adaptive.max": lambda x: F.adaptive_max_pool2d(x, (7, 5)),
+    "adaptive.max.few": lambda x: F.adaptive_max_pool2d(x, (19, 23)),
+}
+VOLUMES = {
+    "max": lambda x: F.max_pool3d(x, 3, 2, 1),
+    "avg": lambda x: F.avg_pool3d(x, 3, 2, 1),
+    "avg.every": lambda x: F.avg_pool3d(x, 3, 1, 1, count_include_pad=False),
+    "adaptive.avg": lambda x: F.adaptive_avg_pool3d(x, (3, 4, 7)),
+    "adaptive.max": lambda x: F.adaptive_max_pool3d(x, (3, 4, 7)),
+}
+
+
+def check(f, *args, tolerance=2e-6):
+    """Results and gradients of ``f`` in float32, compiled, beside those of eager in float64."""
+    inputs = [a.detach().clone(memory_format=torch.preserve_format).requires_grad_() for a in args]
+    exact = [a.detach().double().requires_grad_() for a in args]
+    y = torch.compile(f, backend="inrush", options={"strict": True})(*inputs)
+    want = f(*exact)
+    torch.manual_seed(1)
+    weight = torch.randn(want.shape)
+    grads = torch.autograd.grad(y, inputs, weight)
+    wanted = torch.autograd.grad(want, exact, weight.double())
+    for a, b in zip((y, *grads), (want, *wanted), strict=True):
+        assert a.shape == b.shape
+        scale = max(1.0, float(b.detach().abs().max()))
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        # As eager's in float32 lie.
+        assert a.stride() == b.stride() or 1 in a.shape
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", POOLS)
+def test_pools(name, channels_last):
+    x = torch.randn(2, 19, 37, 53, generator=torch.Generator().manual_seed(0))
+    if channels_last:
+        x = x.to(memory_format=LAYOUTS[4])
+    check(POOLS[name], x)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_pools_of_volumes(name, channels_last):
+    x = torch.randn(2, 5, 9, 18, 37, generator=torch.Generator().manual_seed(0))
+    if channels_last:
+        x = x.to(memory_format=LAYOUTS[5])
+    check(VOLUMES[name], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("window", [(3, 2, 1, 1), (2, 2, 1, 1), (3, 1, 1, 2), (5, 3, 2, 1)])
+def test_positions_of_the_greatest(window, dtype):
+    """Of equal ones the first, of several NaNs the last, of minus infinities the first inside."""
+    torch.manual_seed(0)
+    x = torch.randint(0, 4, (2, 3, 23, 35)).to(dtype)
+    x[torch.rand(x.shape) < 0.05] = float("nan")
+    x[0, 0] = -float("inf")
+    x[0, 1, 3:] = float("nan")
+    pools = [
+        lambda x: F.max_pool2d(x, *window, return_indices=True),
+        lambda x: F.max_pool2d(x, *window, ceil_mode=True, return_indices=True),
+        lambda x: F.adaptive_max_pool2d(x, (11, 13), return_indices=True),
+    ]
+    for f in pools:
+        got = torch.compile(f, backend="inrush", options={"strict": True})(x)
+        torch.testing.assert_close(got, f(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel, stride", [(3, 1), (3, 2), (4, 2), (2, 3), (7, 4)])
+def test_columns_become_images(kernel, stride):
+    generator = torch.Generator().manual_seed(0)
+    for size, padding, dilation in (((41, 70), 1, 1), ((30, 44), 2, 2)):
+        spans = [(n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1 for n in size]
+        x = torch.randn(2, 3 * kernel**2, spans[0] * spans[1], generator=generator)
+        check(lambda x, s=size, p=padding, d=dilation: F.fold(x, s, kernel, d, p, stride), x)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [(3, 1, 1, 1), (3, 2, 1, 1), (5, 2, 2, 1), (3, 1, 2, 2), (4, 3, 0, 1)])
+def test_depthwise(kernel, stride, padding, dilation, channels_last):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 24, 37, 70, generator=generator)
+    w = torch.randn(24, 1, kernel, kernel, generator=generator)
+    if channels_last:
+        x = x.to(memory_format=LAYOUTS[4])
+    check(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, 24), x, w, tolerance=4e-6)
+
+
+def test_an_index_beyond_the_plane_is_refused():
+    x, g = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
+    places = torch.tensor([[[[0, 3], [9, 16]]]])
+
+    def f(g, x, places):
+        return torch.ops.aten.max_pool2d_with_indices_backward(g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
+
+    with pytest.raises(IndexError, match="size 16"):
+        torch.compile(f, backend="inrush", options={"strict": True})(g, x, places)
