@@ -50,6 +50,10 @@ pub(crate) struct Helpers {
     vectors: Vec<Option<(Name, u32)>>,
     /// By letter, copy of the lanes loop and number: names of variables, which are the same in all kernels.
     variables: Vec<Vec<Vec<Name>>>,
+    /// What the kernel at hand asked for last, all of which it uses: [`Helpers::arithmetic`].
+    plain: Option<(&'static str, u32)>,
+    /// [`Helpers::broadcast`].
+    spread: Option<(&'static str, u32, Name)>,
 }
 
 /// The element at a place, after so many others as it takes.
@@ -74,6 +78,7 @@ fn vector_place(elem: &str, w: u32) -> usize {
 impl Helpers {
     /// The helpers of a kernel that is done; another one may begin.
     pub fn take(&mut self) -> Vec<Arc<Helper>> {
+        (self.plain, self.spread) = (None, None);
         let used = std::mem::take(&mut self.used);
         (used.into_iter())
             .map(|at| {
@@ -89,8 +94,15 @@ impl Helpers {
     }
 
     pub(crate) fn variable_name(&mut self, letter: char, number: u32, copy: Option<u32>) -> &Name {
-        let letters = at_least(&mut self.variables, letter as usize - 'a' as usize);
-        let names = at_least(letters, copy.map_or(0, |c| c as usize + 1));
+        let (letters, copies) = (
+            letter as usize - 'a' as usize,
+            copy.map_or(0, |c| c as usize + 1),
+        );
+        let known = self.variables.get(letters).and_then(|l| l.get(copies));
+        if known.is_some_and(|names| (number as usize) < names.len()) {
+            return &self.variables[letters][copies][number as usize];
+        }
+        let names = at_least(at_least(&mut self.variables, letters), copies);
         while names.len() <= number as usize {
             let number = names.len();
             let mut name = String::from(letter);
@@ -191,6 +203,16 @@ impl Helpers {
         &known.expect("it was put there").0
     }
 
+    /// Has the types that any operation on such vectors may ask for.
+    pub(crate) fn arithmetic(&mut self, elem: &'static str, w: u32) {
+        if self.plain == Some((elem, w)) && self.open.is_empty() {
+            return;
+        }
+        self.vector_name(elem, w);
+        self.vector_name(int_like(elem), w);
+        self.plain = Some((elem, w));
+    }
+
     fn new_vector(&mut self, elem: &'static str, w: u32) -> (Name, u32) {
         let name = format!("{elem}x{w}");
         let (align, size) = (types::bytes(elem), types::bytes(elem) * w);
@@ -219,6 +241,18 @@ impl Helpers {
 
     /// A vector with `x` in each lane.
     pub(crate) fn broadcast(&mut self, elem: &'static str, w: u32) -> Name {
+        if let Some((e, lanes, name)) = &self.spread
+            && (*e, *lanes) == (elem, w)
+            && self.open.is_empty()
+        {
+            return name.clone();
+        }
+        let name = self.new_broadcast(elem, w);
+        self.spread = Some((elem, w, name.clone()));
+        name
+    }
+
+    fn new_broadcast(&mut self, elem: &'static str, w: u32) -> Name {
         self.once(("broadcast", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("bc_{v}");

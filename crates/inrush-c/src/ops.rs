@@ -69,9 +69,7 @@ impl Emitter<'_> {
         }
         let (a, b) = (self.operand(a)?, self.operand(b)?);
         let (elem, w) = (self.elem(d), self.width());
-        // The unit has the types that any operation may ask for.
-        self.helpers.vector_name(elem, w);
-        self.helpers.vector_name(types::int_like(elem), w);
+        self.helpers.arithmetic(elem, w);
         self.declare(v, (a, sign, b), true);
         Ok(true)
     }

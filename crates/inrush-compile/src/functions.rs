@@ -55,15 +55,29 @@ pub struct Functions {
     pub of_kernel: Vec<u32>,
 }
 
-/// Stage tile over all steps. Steps that differ in nothing but their buffers are tiled once.
-pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
+/// What the thread that does the first run does beside either stage, in statements that take as long: steps and buffers of the
+/// whole plan are looked at, however few of its kernels are distinct.
+fn aside(plan: &Plan) -> usize {
+    2 * plan.steps.len() + plan.loops.buffers.len() / 8
+}
+
+/// Stage tile over all steps, beside `other`. Steps that differ in nothing but their buffers are tiled once.
+pub fn tile<A>(
+    plan: &Plan,
+    caps: &Caps,
+    threads: usize,
+    other: impl FnOnce() -> A,
+) -> Result<(Kernels, A)> {
     let mut forms = Forms::default();
     let mut of = |s| forms.instance(plan, s);
     let load_steps: Vec<Instance> = plan.load_steps.iter().map(&mut of).collect();
     let steps: Vec<Instance> = plan.steps.iter().map(&mut of).collect();
 
     let weight = |s: &&Step| s.bodies().iter().map(|b| b.stmts.len()).sum();
-    let weights: Vec<usize> = forms.steps.iter().map(weight).collect();
+    let mut weights: Vec<usize> = forms.steps.iter().map(weight).collect();
+    if let Some(first) = weights.first_mut() {
+        *first += aside(plan);
+    }
     let runs = shares(&weights, threads, LEAST);
     let own = &plan.loops.exprs;
     let rest = runs[1..]
@@ -82,8 +96,12 @@ pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
         };
         steps.iter().map(one).collect()
     };
+    let mut done = None;
     let made = side_by_side(
-        || (tile(own, &forms.steps[runs[0].clone()]), None),
+        || {
+            done = Some(other());
+            (tile(own, &forms.steps[runs[0].clone()]), None)
+        },
         rest.collect(),
         |(fork, steps)| (tile(&fork, steps), Some(fork)),
     );
@@ -121,7 +139,7 @@ pub fn tile(plan: &Plan, caps: &Caps, threads: usize) -> Result<Kernels> {
         let places = &places[i.kernel as usize];
         i.buffers = places.iter().map(|p| i.buffers[*p]).collect();
     }
-    Ok(out)
+    Ok((out, done.expect("this thread does it first")))
 }
 
 /// The distinct forms of steps.
@@ -168,14 +186,19 @@ pub fn show(plan: &Plan, kernels: &Kernels, caps: &Caps) -> String {
         return inrush_kernel::text::print_all(exprs, &kernels.distinct);
     }
     // Kernels of one arena are printed with one list of symbols.
-    match tile(plan, caps, 1) {
-        Ok(all) => inrush_kernel::text::print_all(exprs, &all.distinct),
+    match tile(plan, caps, 1, || ()) {
+        Ok((all, ())) => inrush_kernel::text::print_all(exprs, &all.distinct),
         Err(e) => e.to_string(),
     }
 }
 
-/// Stage emit: C source, equal functions once.
-pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
+/// Stage emit: C source, equal functions once; beside `other`.
+pub fn emit<A>(
+    plan: &Plan,
+    kernels: &Kernels,
+    caps: &Caps,
+    other: impl FnOnce() -> A,
+) -> Result<(Functions, A)> {
     let emit = |exprs: &Exprs, part: &Part| -> Result<Vec<Function>> {
         let mut writer = inrush_c::Writer::new(caps);
         let all = kernels.distinct[part.kernels.clone()].iter();
@@ -185,8 +208,12 @@ pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
     let rest = parts[1..]
         .iter()
         .filter_map(|p| Some((p.fork.as_ref()?, p)));
+    let mut done = None;
     let emitted = side_by_side(
-        || emit(&plan.loops.exprs, &parts[0]),
+        || {
+            done = Some(other());
+            emit(&plan.loops.exprs, &parts[0])
+        },
         rest.collect(),
         |(fork, part)| emit(&fork.lock().unwrap_or_else(PoisonError::into_inner), part),
     );
@@ -203,10 +230,11 @@ pub fn emit(plan: &Plan, kernels: &Kernels, caps: &Caps) -> Result<Functions> {
             of_kernel.push(at);
         }
     }
-    Ok(Functions {
+    let functions = Functions {
         functions,
         of_kernel,
-    })
+    };
+    Ok((functions, done.expect("this thread does it first")))
 }
 
 /// Translation units of similar length: longest first into the shortest piece; within a piece functions keep their order.

@@ -24,7 +24,7 @@ use inrush_base::{Caps, Result, with_helpers};
 use inrush_c::Function;
 use inrush_expr::Exprs;
 use inrush_graph::{Graph, Guard};
-use inrush_loops::Origin;
+use inrush_loops::{Loops, Origin};
 use inrush_program::{GpuKernel, Program};
 use inrush_sched::{Plan, Refusal};
 use signature::Signature;
@@ -153,6 +153,22 @@ pub(crate) enum Code {
     Gpu(Vec<GpuKernel>),
 }
 
+/// Stage fuse, but for the memory, which kernels do not ask for.
+fn fuse(loops: Loops, caps: &Caps, options: &inrush_sched::Options) -> Result<Plan> {
+    let mut plan = inrush_sched::fuse(loops, caps, options)?;
+    inrush_sched::layout(&mut plan, caps, options)?;
+    Ok(plan)
+}
+
+/// A plan as text, with the memory that it will have.
+fn print_plan(plan: &Plan) -> String {
+    let mut plan = plan.clone();
+    match inrush_sched::plan_memory(&mut plan) {
+        Ok(()) => plan.print(),
+        Err(e) => e.to_string(),
+    }
+}
+
 struct Run<'a> {
     observer: &'a mut dyn Observer,
 }
@@ -172,16 +188,17 @@ impl Run<'_> {
             threads: options.threads,
             ..options.sched.clone()
         };
-        let (plan, guards) = match roll::cut(&mut graph) {
+        let (mut plan, guards) = match roll::cut(&mut graph) {
             Some((short, cut)) => self.rolled(graph, short, &cut, caps, &sched)?,
             None => self.straight(graph, caps, &sched)?,
         };
         let (program, code, retile) = match caps.gpu {
             None => {
-                let (program, code) = self.c(&guards, &signature, &plan, caps, options.threads)?;
+                let (program, code) =
+                    self.c(&guards, &signature, &mut plan, caps, options.threads)?;
                 (program, code, None)
             }
-            Some(_) => self.gpu(&guards, &signature, &plan, caps, options)?,
+            Some(_) => self.gpu(&guards, &signature, &mut plan, caps, options)?,
         };
         let refusals = Refusals(vec![(plan.refusals, plan.loops.origins)]);
         Ok(Unit {
@@ -192,7 +209,7 @@ impl Run<'_> {
         })
     }
 
-    /// From the normalized graph to the plan and the guards.
+    /// From the normalized graph to the plan, still without memory, and the guards.
     fn straight(
         &mut self,
         graph: Graph,
@@ -206,11 +223,7 @@ impl Run<'_> {
             || inrush_aten::lower(graph, Processor::of(caps)),
             |l| l.print(),
         )?;
-        let plan = self.stage(
-            "fuse",
-            || inrush_sched::schedule(loops, caps, sched),
-            |p| p.print(),
-        )?;
+        let plan = self.stage("fuse", || fuse(loops, caps, sched), print_plan)?;
         Ok((plan, guards))
     }
 
@@ -247,50 +260,53 @@ impl Run<'_> {
         let plan = self.stage(
             "fuse",
             || {
-                let mut plan = inrush_sched::fuse(loops, caps, sched)?;
-                inrush_sched::layout(&mut plan, caps, sched)?;
+                let plan = fuse(loops, caps, sched)?;
                 match roll::unroll(&whole, cut, &marks, plan) {
-                    Ok(mut plan) => {
-                        inrush_sched::plan_memory(&mut plan)?;
-                        Ok(plan)
-                    }
+                    Ok(plan) => Ok(plan),
                     // Blocks that do not repeat in the plan are compiled one by one.
                     Err(plan) => {
                         let exprs = plan.loops.exprs;
                         let whole = inrush_aten::decompose(Graph { exprs, ..whole })?;
-                        let loops = inrush_aten::lower(whole, processor)?;
-                        inrush_sched::schedule(loops, caps, sched)
+                        fuse(inrush_aten::lower(whole, processor)?, caps, sched)
                     }
                 }
             },
-            |p| p.print(),
+            print_plan,
         )?;
         Ok((plan, guards))
     }
 
-    /// The stages behind the plan, for a CPU.
+    /// The stages behind the plan, for a CPU. What does not wait for kernels or their text, memory and most of the program, is
+    /// made beside them.
     fn c(
         &mut self,
         guards: &[Guard],
         signature: &Signature,
-        plan: &Plan,
+        plan: &mut Plan,
         caps: &Caps,
         threads: usize,
     ) -> Result<(Program, Code)> {
-        let kernels = self.stage(
+        let (kernels, memory) = self.stage(
             "tile",
-            || functions::tile(plan, caps, threads),
-            |k| functions::show(plan, k, caps),
+            || functions::tile(plan, caps, threads, || inrush_sched::memory(plan)),
+            |(k, _)| functions::show(plan, k, caps),
         )?;
-        let emitted = self.stage(
+        plan.memory = memory.map_err(|e| e.in_stage("fuse"))?;
+        let plan = &*plan;
+        let wrap = || wrap::wrap(guards, signature, plan, &wrap::Code::C(&kernels));
+        let (emitted, program) = self.stage(
             "emit",
-            || functions::emit(plan, &kernels, caps),
-            |e| functions::spread(&e.functions, 1).join("\n"),
+            || functions::emit(plan, &kernels, caps, wrap),
+            |(e, _)| functions::spread(&e.functions, 1).join("\n"),
         )?;
         let program = self.stage(
             "wrap",
-            || wrap::wrap(guards, signature, plan, &wrap::Code::C(&kernels, &emitted)),
-            |p| p.to_string(),
+            || {
+                let mut program = program?;
+                wrap::name(&mut program, &emitted);
+                Ok(program)
+            },
+            |p: &Program| p.to_string(),
         )?;
         Ok((program, Code::C(emitted.functions)))
     }
@@ -300,10 +316,12 @@ impl Run<'_> {
         &mut self,
         guards: &[Guard],
         signature: &Signature,
-        plan: &Plan,
+        plan: &mut Plan,
         caps: &Caps,
         options: &Options,
     ) -> Result<(Program, Code, Option<Retile>)> {
+        inrush_sched::plan_memory(plan).map_err(|e| e.in_stage("fuse"))?;
+        let plan = &*plan;
         self.observer.begin("tile");
         let blocks = gpu::tile(plan, caps, options.pointers, self.observer.tuner());
         let blocks = blocks.map_err(|e| e.in_stage("tile"))?;

@@ -6,7 +6,6 @@ use crate::signature::Signature;
 use crate::sizes::Sizes;
 use crate::together::together;
 use inrush_base::{Error, Result};
-use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
 use inrush_kernel::{Kernel, units_meet};
@@ -45,15 +44,15 @@ const REMEMBERED: usize = 8;
 
 /// What the steps run.
 pub enum Code<'a> {
-    C(&'a Kernels, &'a Functions),
+    C(&'a Kernels),
     Gpu(&'a GpuKernels),
 }
 
-/// Makes the program of a plan and its kernels.
+/// Makes the program of a plan and its kernels. Those of a CPU get their functions by [`name`].
 pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -> Result<Program> {
     let loops = &plan.loops;
     let kernels = match code {
-        Code::C(k, _) => k.distinct.len(),
+        Code::C(k) => k.distinct.len(),
         Code::Gpu(k) => k.emitted.len(),
     };
     let mut w = Wrap {
@@ -132,7 +131,7 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
     out.load_bytes = w.optional(plan.memory.load_bytes)?;
     match code {
-        Code::C(k, _) => {
+        Code::C(k) => {
             for (s, e) in plan.load_steps.iter().zip(&k.load_steps) {
                 out.load_steps.push(w.step(s, e, k)?);
             }
@@ -159,11 +158,8 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
         out.outputs.push(w.output(o)?);
     }
     match code {
-        Code::C(kernels, functions) => {
-            for (k, f) in kernels.distinct.iter().zip(&functions.of_kernel) {
-                out.kernels
-                    .push(w.kernel(k, &functions.functions[*f as usize]));
-            }
+        Code::C(kernels) => {
+            out.kernels = kernels.distinct.iter().map(|k| w.kernel(k)).collect();
         }
         Code::Gpu(kernels) => {
             for k in &kernels.kernels {
@@ -180,6 +176,15 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     out.verify()
         .map_err(|e| Error::internal(e.message().to_string()))?;
     Ok(out)
+}
+
+/// Lets the kernels of a program for a CPU have their functions.
+pub fn name(program: &mut Program, functions: &Functions) {
+    for (kernel, f) in program.kernels.iter_mut().zip(&functions.of_kernel) {
+        kernel
+            .symbol
+            .clone_from(&functions.functions[*f as usize].name);
+    }
 }
 
 impl<'a> Wrap<'a> {
@@ -313,7 +318,7 @@ impl<'a> Wrap<'a> {
         out
     }
 
-    fn kernel(&self, k: &Kernel, f: &Function) -> program::Kernel {
+    fn kernel(&self, k: &Kernel) -> program::Kernel {
         let checks = k
             .checks
             .iter()
@@ -330,7 +335,7 @@ impl<'a> Wrap<'a> {
             })
             .collect();
         program::Kernel {
-            symbol: f.name.clone(),
+            symbol: String::new(),
             title: k.name.clone(),
             checks,
         }

@@ -89,9 +89,23 @@ pub(crate) fn part(n: usize, parts: usize, i: usize) -> (usize, usize) {
 }
 
 /// Longest stretch of the sum, in bytes of one column: a panel's stretch and a block of rows share the second cache.
-pub(crate) const STRETCH_BYTES: usize = 3072;
-/// The same where the right operand is packed on the way: a panel shares the first cache with some rows.
-pub(crate) const VIEW_STRETCH_BYTES: usize = 1280;
+const STRETCH_BYTES: usize = 3072;
+/// The same where the right operand is packed on the way and used by many rows: sums are fetched again for each stretch.
+const VIEW_STRETCH_BYTES: usize = 4096;
+/// The same for few rows, which pay more for a panel that leaves the first cache, and the panel's bytes there.
+const FEW_STRETCH_BYTES: usize = 1280;
+const FIRST_CACHE_BYTES: usize = 40 << 10;
+/// What few rows are.
+const FEW_ROWS: usize = 256;
+
+/// Most bytes of one column in a stretch, for panels of `width` columns; `packs`: on the way.
+pub(crate) fn longest(packs: bool, m: usize, width: usize) -> usize {
+    match packs {
+        false => STRETCH_BYTES,
+        true if m <= FEW_ROWS => (FIRST_CACHE_BYTES / width.max(1)).min(FEW_STRETCH_BYTES),
+        true => VIEW_STRETCH_BYTES,
+    }
+}
 /// The packed panels of a unit then: in the third cache, one at a time in the first.
 const PANEL_BYTES: usize = 1 << 20;
 /// The sums of a unit then; touched once a stretch, so that the third cache will do.
@@ -115,11 +129,7 @@ const MOST_PARTS: usize = 8;
 /// Picks the cheapest cut by a rough count of cycles.
 pub(crate) fn choose(p: &Problem) -> Cut {
     let panels = p.columns.panels();
-    let longest = if p.packs {
-        VIEW_STRETCH_BYTES
-    } else {
-        STRETCH_BYTES
-    };
+    let longest = longest(p.packs, p.m, p.columns.width);
     let stretch = p.k.min(longest / p.bytes).max(1);
     let advances = p.packs && p.k > longest / p.bytes;
     let block_rows = (LHS_BYTES / (stretch * p.bytes)).max(p.tile_rows);

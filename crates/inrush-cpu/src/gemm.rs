@@ -1,13 +1,13 @@
 //! Batched matrix products with taps.
 
-use crate::blocking::{self, Cut, Problem, STRETCH_BYTES, Stretch, VIEW_STRETCH_BYTES, part};
+use crate::blocking::{self, Cut, Problem, Stretch, part};
 use crate::in_place::InPlace;
-use crate::micro::{Kernel, Kernels, Tile, TileFn, with_element};
+use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
 use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
 use crate::thin;
-use crate::transpose::TransposeFn;
+use crate::transpose::{COLUMNS, TransposeFn};
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -138,7 +138,7 @@ impl Gemm {
                 copies,
                 whole_rows,
             });
-            let limit = if packed { STRETCH_BYTES } else { VIEW_STRETCH_BYTES } / size_of::<T>();
+            let limit = blocking::longest(!packed, shape.m, columns.width) / size_of::<T>();
             let stretches = blocking::stretches(shape.taps, shape.k, limit);
             Gemm { shape, isa, acc, columns, stretches, cut, whole_rows }
         })
@@ -225,8 +225,13 @@ impl Gemm {
         }
         let direct =
             lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && (s.k >= 4 || s.taps == 1);
+        let rows_step = match rhs {
+            Rhs::View(v) if v.dtype == T::DTYPE && v.cols.stride() == Some(1) => v.k.stride(),
+            _ => None,
+        };
         let job = Job {
             plan: self,
+            rows_step: rows_step.and_then(|step| usize::try_from(step).ok()),
             kernels: T::kernels(self.isa),
             lhs,
             copy_lhs: (!direct).then_some(copy_lhs),
@@ -258,6 +263,8 @@ struct Job<'a, T: 'static> {
     rhs: Rhs<'a>,
     /// Set where the right operand is packed on the way.
     packing: Option<Packing<'a, T>>,
+    /// Distance of its rows where tiles can pack it.
+    rows_step: Option<usize>,
     out: &'a Output,
 }
 
@@ -314,8 +321,7 @@ impl<T: Kernel> Job<'_, T> {
         let holds = count.div_ceil(limit);
         let held_rows = count.div_ceil(holds);
         let block_rows = held_rows.div_ceil(held_rows.div_ceil(cut.block_rows));
-        let by_rows = self.packing.as_ref().is_some_and(Packing::by_rows);
-        let fleeting = held_rows == block_rows && (advance || holds == 1) && !by_rows;
+        let fleeting = self.packs() && held_rows == block_rows && (advance || holds == 1);
 
         let longest = self.plan.stretches.iter().map(|s| s.taps * s.k).max();
         let longest = longest.unwrap_or(0);
@@ -437,10 +443,12 @@ impl<T: Kernel> Job<'_, T> {
                 ntaps: stretch.taps,
                 k: stretch.k,
                 b: std::ptr::null(),
+                ldb: 0,
+                copy: std::ptr::null_mut(),
                 c: to.sums,
                 ldc: to.ld,
                 accumulate: i > 0,
-                ahead: std::ptr::null(),
+                ahead: Ahead::NONE,
                 ahead_lines: 0,
             };
             if let Some(copy) = self.copy_lhs {
@@ -459,30 +467,39 @@ impl<T: Kernel> Job<'_, T> {
             if let Some(packing) = packing.filter(|_| !unit.fleeting) {
                 packing.panels(unit.matrix, columns, panels, k, unit.rhs);
             }
+            // The panel after `p`, and the first row of it that is read then.
+            let next = |p: usize| {
+                if p + 1 < panels.1 {
+                    return Some((p + 1, stretch.row));
+                }
+                let after = self.plan.stretches.get(i + 1)?;
+                Some((panels.0, after.row))
+            };
             for p in panels.0..panels.1 {
                 let width = columns.width_of(p);
+                let nv = width / self.kernels.lanes;
+                // Where the first tile finds the panel that it packs.
+                let mut first = None;
                 match self.rhs {
                     Rhs::Packed(b) => {
                         let matrix = self.packed_index(b, unit.matrix);
                         let panel = |p: usize| b.panel::<T>(matrix, p);
                         tile.b = panel(p).add(stretch.row * width);
-                        if p + 1 < panels.1 {
-                            tile.ahead = panel(p + 1)
-                                .add(stretch.row * columns.width_of(p + 1))
-                                .cast();
-                        } else if let Some(next) = self.plan.stretches.get(i + 1) {
-                            tile.ahead = panel(panels.0)
-                                .add(next.row * columns.width_of(panels.0))
-                                .cast();
-                        } else {
-                            tile.ahead = std::ptr::null();
-                        }
+                        tile.ahead = next(p).map_or(Ahead::NONE, |(p, row)| {
+                            Ahead::one(panel(p).add(row * columns.width_of(p)).cast())
+                        });
                     }
-                    Rhs::View(_) if unit.fleeting => {
-                        if let Some(packing) = packing {
-                            packing.panels(unit.matrix, columns, (p, p + 1), k, unit.rhs);
-                        }
+                    Rhs::View(view) if unit.fleeting => {
                         tile.b = unit.rhs;
+                        if let Some(packing) = packing {
+                            first = self.unpacked(view, unit.matrix, p, stretch.row);
+                            if first.is_none() {
+                                packing.panels(unit.matrix, columns, (p, p + 1), k, unit.rhs);
+                            }
+                            tile.ahead = next(p).map_or(Ahead::NONE, |(p, row)| {
+                                packing.ahead(unit.matrix, columns, p, (row, row + depth))
+                            });
+                        }
                     }
                     Rhs::View(_) => {
                         tile.b = unit.rhs.add((p - panels.0) * columns.width * depth);
@@ -499,7 +516,7 @@ impl<T: Kernel> Job<'_, T> {
                     }
                 };
                 let pointers = unit.pointers;
-                self.panel(&mut tile, rows, width / self.kernels.lanes, pointers, at);
+                self.panel(&mut tile, rows, nv, first, pointers, at);
             }
         }
     }
@@ -521,6 +538,26 @@ impl<T: Kernel> Job<'_, T> {
         Some((view.ptr.cast::<T>().wrapping_offset(at), step as usize))
     }
 
+    /// Address of row `row` of panel `p` where it lies and the distance of its rows, where a tile can pack it.
+    fn unpacked(
+        &self,
+        view: &RhsView,
+        matrix: usize,
+        p: usize,
+        row: usize,
+    ) -> Option<(*const T, usize)> {
+        let columns = &self.plan.columns;
+        let nv = columns.width_of(p) / self.kernels.lanes;
+        let step = self.rows_step?;
+        if (p + 1) * columns.width > self.plan.shape.n || self.kernels.packing[nv - 1][0].is_none()
+        {
+            return None;
+        }
+        let at =
+            view.matrices.offset(matrix) + view.k.offset(row) + view.cols.offset(p * columns.width);
+        Some((view.ptr.cast::<T>().wrapping_offset(at), step))
+    }
+
     fn packed_index(&self, b: &PackedB, matrix: usize) -> usize {
         if b.matrices() == self.plan.shape.groups {
             matrix % self.plan.shape.groups
@@ -540,6 +577,7 @@ impl<T: Kernel> Job<'_, T> {
         tile: &mut Tile<T>,
         rows: usize,
         nv: usize,
+        packs: Option<(*const T, usize)>,
         pointers: *const *const T,
         sums: *mut T,
     ) {
@@ -550,7 +588,8 @@ impl<T: Kernel> Job<'_, T> {
         // The next panel comes while this one is used: each tile asks for a part of it.
         let begin = tile.ahead;
         let steps = tile.ntaps * (tile.k / 4);
-        let lines = (tile.ntaps * tile.k * nv * self.kernels.lanes * size_of::<T>()).div_ceil(64);
+        let bytes = tile.ntaps * tile.k * nv * self.kernels.lanes * size_of::<T>();
+        let lines = bytes.div_ceil(Ahead::LINE);
         let each = lines.div_ceil(parts * steps.max(1));
         let mut row = 0;
         for i in 0..parts {
@@ -561,12 +600,19 @@ impl<T: Kernel> Job<'_, T> {
             };
             let asked = i * each * steps;
             tile.ahead_lines = if asked < lines { each } else { 0 };
-            tile.ahead = begin.wrapping_add(asked * 64);
+            tile.ahead = begin.advanced(asked);
             // SAFETY: the caller's contract.
             unsafe {
                 tile.rows = pointers.add(row);
                 tile.c = sums.add(row * tile.ldc);
-                if let Some(f) = f {
+                if let Some((b, step)) = packs.filter(|_| i == 0) {
+                    let packed = std::mem::replace(&mut tile.b, b);
+                    (tile.ldb, tile.copy) = (step, packed.cast_mut());
+                    if let Some(f) = self.kernels.packing[nv - 1][height - 1] {
+                        f(tile);
+                    }
+                    tile.b = packed;
+                } else if let Some(f) = f {
                     f(tile);
                 }
             }
@@ -592,9 +638,9 @@ impl<T: Kernel> Job<'_, T> {
         let (rows, step) = (m.1 - m.0, self.lhs.k_step);
         // Eight products at a time of as many rows as are contiguous; the rest row by row.
         let (run, along) = self.lhs.rows.inner();
-        let transpose = self.transpose_lhs.filter(|_| along == 1 && run >= 8);
+        let transpose = self.transpose_lhs.filter(|_| along == 1 && run >= COLUMNS);
         let eights = if transpose.is_some() {
-            stretch.k - stretch.k % 8
+            stretch.k - stretch.k % COLUMNS
         } else {
             0
         };
@@ -605,17 +651,15 @@ impl<T: Kernel> Job<'_, T> {
                 base.wrapping_offset(offset * size)
             };
             if let Some(transpose) = transpose {
-                // A cache line of the source at a time.
-                const LINE: usize = 16;
+                // Some cache lines of the source at a time, which share its pages.
+                const ROWS: usize = 64;
                 let mut i = 0;
                 while i < rows {
-                    let some = LINE.min(rows - i).min(run - (m.0 + i) % run);
+                    let some = ROWS.min(rows - i).min(run - (m.0 + i) % run);
                     let row = self.lhs.rows.offset(m.0 + i);
                     for t in 0..stretch.taps {
-                        for k in (0..eights).step_by(8) {
-                            let dst = to.add(i * ld + t * stretch.k + k);
-                            transpose(at(row, stretch.tap + t, k), step, dst, ld, some);
-                        }
+                        let dst = to.add(i * ld + t * stretch.k);
+                        transpose(at(row, stretch.tap + t, 0), step, dst, ld, eights, some);
                     }
                     i += some;
                 }

@@ -16,13 +16,81 @@ pub(crate) struct Tile<T> {
     pub ntaps: usize,
     pub k: usize,
     pub b: *const T,
+    /// For the tiles of [`Kernels::packing`]: the distance of the rows of `b`, which follow each other for other tiles, and
+    /// where to copy them one after the other.
+    pub ldb: usize,
+    pub copy: *mut T,
     pub c: *mut T,
     pub ldc: usize,
     /// Add to `c` instead of overwriting it.
     pub accumulate: bool,
     /// Memory that will be read next, and how many of its cache lines to ask for in every four steps.
-    pub ahead: *const u8,
+    pub ahead: Ahead,
     pub ahead_lines: usize,
+}
+
+/// A place in memory that will be read soon: runs of `run` cache lines, each `step` bytes after the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    pub at: *const u8,
+    pub run: usize,
+    pub step: isize,
+    /// Lines of the present run that are left.
+    pub left: usize,
+}
+
+impl Ahead {
+    /// Bytes of a cache line.
+    pub const LINE: usize = 64;
+    /// Nothing to read.
+    pub const NONE: Ahead = Ahead::one(std::ptr::null());
+
+    /// Memory without gaps.
+    pub const fn one(at: *const u8) -> Ahead {
+        Ahead {
+            at,
+            run: usize::MAX,
+            step: 0,
+            left: usize::MAX,
+        }
+    }
+
+    /// Runs of `bytes` bytes that begin `step` bytes apart.
+    pub fn runs(at: *const u8, bytes: usize, step: isize) -> Ahead {
+        // One more, for runs that begin inside a line.
+        let run = bytes.div_ceil(Self::LINE) + usize::from(step % Self::LINE as isize != 0);
+        Ahead {
+            at,
+            run,
+            step,
+            left: run,
+        }
+    }
+
+    /// The place `lines` lines further on from the first.
+    pub fn advanced(&self, lines: usize) -> Ahead {
+        let (runs, rest) = (lines / self.run, lines % self.run);
+        let at = self.at.wrapping_offset(runs as isize * self.step);
+        Ahead {
+            at: at.wrapping_add(rest * Self::LINE),
+            left: self.run - rest,
+            ..*self
+        }
+    }
+
+    /// The line that is next, as an address to ask for.
+    #[inline(always)]
+    fn next(&mut self) -> *const u8 {
+        let at = self.at;
+        self.at = at.wrapping_add(Self::LINE);
+        self.left -= 1;
+        if self.left == 0 {
+            let back = (self.run * Self::LINE) as isize;
+            self.at = self.at.wrapping_offset(self.step - back);
+            self.left = self.run;
+        }
+        at
+    }
 }
 
 /// # Safety
@@ -42,8 +110,13 @@ pub(crate) struct Kernels<T: 'static> {
     /// Cycles that a tile of `i + 1` vectors needs, relative to its multiplications.
     pub cost: [f64; MAX_NV],
     /// The tile of `i + 1` vectors and `j + 1` rows is `tiles[i][j]`, where it exists.
-    pub tiles: [[Option<TileFn<T>>; MAX_MR]; MAX_NV],
+    pub tiles: Tiles<T>,
+    /// The same for a right operand that is read where it lies, and packed on the way for the tiles below: the stores are
+    /// for nothing beside the multiplications. Of the widths that are preferred.
+    pub packing: Tiles<T>,
 }
+
+type Tiles<T> = [[Option<TileFn<T>>; MAX_MR]; MAX_NV];
 
 impl<T> Kernels<T> {
     pub(crate) fn tile(&self, nv: usize, rows: usize) -> TileFn<T> {
@@ -66,10 +139,14 @@ const fn sets(mr: usize, nv: usize) -> usize {
     clippy::needless_range_loop,
     reason = "loops of constant length over register arrays"
 )]
-unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize, const PACKED: bool>(
+    t: &Tile<S::T>,
+) {
     const UNROLL: usize = 4;
+    let ldb = if PACKED { NV * S::LANES } else { t.ldb };
     let mut acc = [[[S::zero(); NV]; MR]; SETS];
     let mut b = t.b;
+    let mut copy = t.copy;
     let mut ahead = t.ahead;
     // Sums may have left the caches since they were written.
     for i in 0..MR {
@@ -87,6 +164,12 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: 
                 let mut bv = [S::zero(); NV];
                 for j in 0..NV {
                     bv[j] = S::load($b.add(j * S::LANES));
+                    if !PACKED {
+                        S::store(copy.wrapping_add(j * S::LANES), bv[j]);
+                    }
+                }
+                if !PACKED {
+                    copy = copy.wrapping_add(NV * S::LANES);
                 }
                 for i in 0..MR {
                     let x = S::splat(*a[i].add($k));
@@ -99,19 +182,18 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: 
         let mut k = 0;
         while k + UNROLL <= t.k {
             for _ in 0..t.ahead_lines {
-                S::prefetch(ahead);
-                ahead = ahead.wrapping_add(64);
+                S::prefetch(ahead.next());
             }
             step!(k, b, acc[0]);
-            step!(k + 1, b.add(NV * S::LANES), acc[1 % SETS]);
-            step!(k + 2, b.add(2 * NV * S::LANES), acc[2 % SETS]);
-            step!(k + 3, b.add(3 * NV * S::LANES), acc[3 % SETS]);
-            b = b.add(UNROLL * NV * S::LANES);
+            step!(k + 1, b.wrapping_add(ldb), acc[1 % SETS]);
+            step!(k + 2, b.wrapping_add(2 * ldb), acc[2 % SETS]);
+            step!(k + 3, b.wrapping_add(3 * ldb), acc[3 % SETS]);
+            b = b.wrapping_add(UNROLL * ldb);
             k += UNROLL;
         }
         while k < t.k {
             step!(k, b, acc[0]);
-            b = b.add(NV * S::LANES);
+            b = b.wrapping_add(ldb);
             k += 1;
         }
     }
@@ -137,75 +219,95 @@ const fn one(_: usize) -> usize {
 
 macro_rules! table {
     // Rows of the table from a list of heights: `None` after the last.
-    (@row $f:ident, $s:ty, $nv:literal, [$($mr:literal)*]) => {{
+    (@row $f:ident, $s:ty, $packed:literal, $nv:literal, [$($mr:literal)*]) => {{
         #[allow(unused_mut, reason = "a row may be empty")]
         let mut row: [Option<TileFn<<$s as Simd>::T>>; MAX_MR] = [None; MAX_MR];
-        $( row[$mr - 1] = Some($f::<$s, $nv, $mr, { sets($mr, $nv) }>); )*
+        $( row[$mr - 1] = Some($f::<$s, $nv, $mr, { sets($mr, $nv) }, $packed>); )*
         row
     }};
-    ($f:ident, $s:ty, $cost:expr, $([$($mr:literal)*])*) => {
+    ($f:ident, $s:ty, $cost:expr, $([$($mr:literal)*])*; $([$($packing:literal)*])*) => {
         Kernels {
             lanes: <$s as Simd>::LANES,
             rows: [$( 0 $(+ one($mr))* ),*],
             cost: $cost,
-            tiles: table!(@rows $f, $s, $([$($mr)*])*),
+            tiles: table!(@rows $f, $s, true, $([$($mr)*])*),
+            packing: table!(@rows $f, $s, false, $([$($packing)*])*),
         }
     };
-    (@rows $f:ident, $s:ty, [$($a:literal)*] [$($b:literal)*] [$($c:literal)*] [$($d:literal)*]) => {
+    (@rows $f:ident, $s:ty, $packed:literal, [$($a:literal)*] [$($b:literal)*] [$($c:literal)*] [$($d:literal)*]) => {
         [
-            table!(@row $f, $s, 1, [$($a)*]),
-            table!(@row $f, $s, 2, [$($b)*]),
-            table!(@row $f, $s, 3, [$($c)*]),
-            table!(@row $f, $s, 4, [$($d)*]),
+            table!(@row $f, $s, $packed, 1, [$($a)*]),
+            table!(@row $f, $s, $packed, 2, [$($b)*]),
+            table!(@row $f, $s, $packed, 3, [$($c)*]),
+            table!(@row $f, $s, $packed, 4, [$($d)*]),
         ]
     };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+unsafe fn avx2<S: Simd, const NV: usize, const MR: usize, const SETS: usize, const PACKED: bool>(
+    t: &Tile<S::T>,
+) {
     // SAFETY: the caller's contract.
-    unsafe { tile::<S, NV, MR, SETS>(t) }
+    unsafe { tile::<S, NV, MR, SETS, PACKED>(t) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-unsafe fn avx512<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+unsafe fn avx512<
+    S: Simd,
+    const NV: usize,
+    const MR: usize,
+    const SETS: usize,
+    const PACKED: bool,
+>(
+    t: &Tile<S::T>,
+) {
     // SAFETY: the caller's contract.
-    unsafe { tile::<S, NV, MR, SETS>(t) }
+    unsafe { tile::<S, NV, MR, SETS, PACKED>(t) }
 }
 
-unsafe fn plain<S: Simd, const NV: usize, const MR: usize, const SETS: usize>(t: &Tile<S::T>) {
+unsafe fn plain<
+    S: Simd,
+    const NV: usize,
+    const MR: usize,
+    const SETS: usize,
+    const PACKED: bool,
+>(
+    t: &Tile<S::T>,
+) {
     // SAFETY: the caller's contract.
-    unsafe { tile::<S, NV, MR, SETS>(t) }
+    unsafe { tile::<S, NV, MR, SETS, PACKED>(t) }
 }
 
 /// Sixteen registers: twelve sums, the panel's vectors, one broadcast.
 #[cfg(target_arch = "x86_64")]
 macro_rules! avx2_table {
     ($s:ty) => {
-        table!(avx2, $s, [1.15, 1.0, 1.05, 9.0], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6] [1 2 3 4] [])
+        table!(avx2, $s, [1.15, 1.0, 1.05, 9.0], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6] [1 2 3 4] [];
+               [] [1 2 3 4 5 6] [1 2 3 4] [])
     };
 }
 /// Thirty-two registers; more than twelve row pointers would not stay in the general ones.
 #[cfg(target_arch = "x86_64")]
 macro_rules! avx512_table {
     ($s:ty) => {
-        table!(avx512, $s, [1.2, 1.05, 1.0, 1.02], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8 9 10 11 12]
-               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
+        table!(avx512, $s, [1.2, 1.05, 1.0, 0.99], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8 9 10 11 12]
+               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]; [] [] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
     };
 }
 /// Few registers are assumed, and few variants built, where speed is not expected.
 macro_rules! plain_table {
     ($s:ty) => {
-        table!(plain, $s, [1.3, 1.0, 9.0, 9.0], [1 2 3 4] [1 2 3 4] [] [])
+        table!(plain, $s, [1.3, 1.0, 9.0, 9.0], [1 2 3 4] [1 2 3 4] [] []; [] [] [] [])
     };
 }
 #[cfg(target_arch = "aarch64")]
 macro_rules! neon_table {
     ($s:ty) => {
         table!(plain, $s, [1.3, 1.05, 1.0, 1.0], [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8 9 10]
-               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
+               [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]; [] [] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6])
     };
 }
 
@@ -350,11 +452,28 @@ pub(crate) fn no_kernel(dtype: DType) -> inrush_base::Error {
 mod tests {
     use super::*;
 
-    /// Every height and width of the widest table, also those that this machine's levels do not use.
+    #[test]
+    fn runs_of_lines_follow_each_other() {
+        let base = std::ptr::without_provenance::<u8>(1 << 20);
+        let at = |x: *const u8| x.addr() - base.addr();
+        for (bytes, step, run) in [(192, 4096, 3), (100, 144, 3), (64, 64, 1)] {
+            let first = Ahead::runs(base, bytes, step as isize);
+            assert_eq!(first.run, run);
+            let mut walk = first;
+            for i in 0..20 {
+                let line = i / run * step + i % run * Ahead::LINE;
+                assert_eq!(at(first.advanced(i).at), line);
+                assert_eq!(at(walk.next()), line);
+            }
+        }
+    }
+
+    /// Every height and width of the widest table, also those that this machine's levels do not use; tiles that pack leave
+    /// what they read in order.
     #[test]
     fn tiles_of_every_size() {
         static TABLE: Kernels<f64> = table!(plain, Portable<f64>, [1.0; 4], [1 2 3 4 5 6 7 8 9 10 11 12]
-            [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]);
+            [1 2 3 4 5 6 7 8 9 10 11 12] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]; [] [] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6]);
         let taps = [3isize, 40];
         let a: Vec<f64> = (0..1000).map(|i| ((i * 37) % 19) as f64 - 9.0).collect();
         for nv in 1..=MAX_NV {
@@ -373,10 +492,12 @@ mod tests {
                         ntaps: 2,
                         k,
                         b: b.as_ptr(),
+                        ldb: n,
+                        copy: std::ptr::null_mut(),
                         c: c.as_mut_ptr(),
                         ldc: n + 1,
                         accumulate: false,
-                        ahead: std::ptr::null(),
+                        ahead: Ahead::runs(a.as_ptr().cast(), 100, 144),
                         ahead_lines: 1,
                     };
                     for times in [1.0, 2.0] {
@@ -396,6 +517,25 @@ mod tests {
                             assert_eq!(unsafe { *t.c.add(i * t.ldc + n) }, 0.5);
                         }
                         t.accumulate = true;
+                    }
+                    if let Some(packing) = TABLE.packing[nv - 1][rows - 1] {
+                        let spread: Vec<f64> = b
+                            .chunks(n)
+                            .flat_map(|row| row.iter().copied().chain([7.0, 7.0]))
+                            .collect();
+                        let mut copy = vec![0.0; b.len()];
+                        t.b = spread.as_ptr();
+                        (t.ldb, t.copy) = (n + 2, copy.as_mut_ptr());
+                        let before = c.clone();
+                        t.c = c.as_mut_ptr();
+                        // SAFETY: sizes as above.
+                        unsafe { packing(&t) };
+                        assert_eq!(copy, b);
+                        let thrice: Vec<f64> = before
+                            .iter()
+                            .map(|x| if *x == 0.5 { 0.5 } else { x * 1.5 })
+                            .collect();
+                        assert_eq!(c, thrice);
                     }
                 }
             }

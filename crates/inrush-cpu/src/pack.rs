@@ -1,10 +1,10 @@
 //! The right operand in the order in which tiles read it: panels of a few vectors across, each `[k][width]`.
 
 use crate::convert::CopyFn;
-use crate::micro::{Kernel, Kernels, MAX_NV, with_element};
+use crate::micro::{Ahead, Kernel, Kernels, MAX_NV, with_element};
 use crate::scratch::Bytes;
 use crate::thin::{Loops, Spread};
-use crate::transpose::TransposeFn;
+use crate::transpose::{COLUMNS, TransposeFn};
 use crate::{Affine, Pool};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -269,8 +269,33 @@ impl<'a, T: Kernel> Packing<'a, T> {
         })
     }
 
+    /// Where rows `k.0..k.1` of panel `p` lie; nothing where they are no runs of memory.
+    pub(crate) fn ahead(
+        &self,
+        matrix: usize,
+        columns: &Columns,
+        p: usize,
+        k: (usize, usize),
+    ) -> Ahead {
+        let (Some(down), Some(across)) = (self.view.k.stride(), self.view.cols.stride()) else {
+            return Ahead::NONE;
+        };
+        let size = self.view.dtype.size();
+        let n = columns.of(p);
+        let first = self.view.matrices.offset(matrix)
+            + self.view.k.offset(k.0)
+            + self.view.cols.offset(n.0);
+        let at = self.view.ptr.wrapping_offset(first * size as isize);
+        let runs = |n: usize, step: isize| Ahead::runs(at, n * size, step * size as isize);
+        match (down, across) {
+            (_, 1) => runs(n.1 - n.0, down),
+            (1, _) => runs(k.1 - k.0, across),
+            _ => Ahead::NONE,
+        }
+    }
+
     /// Whether rows are copied through all panels at once, rather than panel by panel.
-    pub(crate) fn by_rows(&self) -> bool {
+    fn by_rows(&self) -> bool {
         let (n_run, n_step) = self.view.cols.inner();
         n_step.unsigned_abs() <= self.view.k.inner().1.unsigned_abs()
             && n_run >= self.view.cols.len().min(4)
@@ -405,11 +430,9 @@ impl<T: Kernel> Source<'_, T> {
             // SAFETY: the caller's contract.
             unsafe {
                 if let (Some(transpose), Some(step)) = (transpose, view.cols.stride()) {
-                    first = valid - valid % 8;
-                    for j in (0..first).step_by(8) {
-                        let from = self.at(row + view.cols.offset(n.0 + j));
-                        transpose(from, step, to.add(j), width, run);
-                    }
+                    first = valid - valid % COLUMNS;
+                    let from = self.at(row + view.cols.offset(n.0));
+                    transpose(from, step, to, width, first, run);
                 }
                 let mut cols = view.cols.walk(n.0 + first);
                 for j in first..valid {

@@ -179,6 +179,8 @@ fn large_products() {
             (1, 1500, 600, 1),
             (64, 400, 97, 3),
             (1500, 350, 300, 1),
+            (64, 1100, 192, 1),
+            (200, 333, 161, 2),
         ] {
             for packed in [false, true] {
                 let shape = GemmShape {

@@ -24,12 +24,24 @@ pub(crate) struct Deps {
     storage_readers: Vec<SmallVec<[u32; 2]>>,
 }
 
+/// By node: buffers that it reads, and that it writes, each once.
+pub(crate) type Uses = Vec<(Bufs, Bufs)>;
+
+pub(crate) fn uses(nodes: &[Node]) -> Uses {
+    nodes.iter().map(Node::uses).collect()
+}
+
 impl Deps {
     pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
+        Deps::of(loops, uses(nodes))
+    }
+
+    /// Of nodes with these uses.
+    pub fn of(loops: &Loops, uses: Uses) -> Deps {
         let n = loops.buffers.len();
         let mut d = Deps {
-            reads: Vec::with_capacity(nodes.len()),
-            writes: Vec::with_capacity(nodes.len()),
+            reads: Vec::with_capacity(uses.len()),
+            writes: Vec::with_capacity(uses.len()),
             writers: lists(n),
             readers: lists(n),
             aliased: vec![false; n],
@@ -54,8 +66,7 @@ impl Deps {
                 d.output[loops.storage(*buffer).index()] = true;
             }
         }
-        for (k, node) in nodes.iter().enumerate() {
-            let (reads, writes) = node.uses();
+        for (k, (reads, writes)) in uses.into_iter().enumerate() {
             for b in &reads {
                 d.readers[b.index()].push(k as u32);
                 push_last(&mut d.storage_readers[loops.storage(*b).index()], k as u32);
@@ -132,23 +143,35 @@ fn push_last<A: smallvec::Array<Item = u32>>(list: &mut SmallVec<A>, k: u32) {
     }
 }
 
-/// Which nodes reach an output or a mutated input.
-pub(crate) fn live_nodes(loops: &Loops, nodes: &[Node]) -> Vec<bool> {
+/// Which nodes, of these uses, reach an output or a mutated input.
+fn live(loops: &Loops, uses: &Uses) -> Vec<bool> {
     let mut wanted = vec![false; loops.buffers.len()];
     for o in &loops.outputs {
         if let Output::Tensor { buffer } | Output::Mutation { buffer, .. } = o {
             wanted[loops.storage(*buffer).index()] = true;
         }
     }
-    let mut live = vec![false; nodes.len()];
-    for (k, node) in nodes.iter().enumerate().rev() {
-        let (reads, writes) = node.uses();
+    let mut live = vec![false; uses.len()];
+    for (k, (reads, writes)) in uses.iter().enumerate().rev() {
         live[k] = writes.iter().any(|b| wanted[loops.storage(*b).index()]);
         if live[k] {
             for b in reads {
-                wanted[loops.storage(b).index()] = true;
+                wanted[loops.storage(*b).index()] = true;
             }
         }
     }
     live
+}
+
+/// Drops nodes that reach no output and no mutated input; gives the uses of the others.
+pub(crate) fn drop_dead(loops: &Loops, nodes: &mut Vec<Node>) -> Uses {
+    let mut uses = uses(nodes);
+    let live = live(loops, &uses);
+    if live.contains(&false) {
+        let mut flags = live.iter();
+        nodes.retain(|_| *flags.next().expect("one per node"));
+        let mut flags = live.iter();
+        uses.retain(|_| *flags.next().expect("one per node"));
+    }
+    uses
 }

@@ -157,10 +157,9 @@ fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
         stmts: body.stmts.len(),
         appended: false,
         buffers: {
-            let mut all = Bufs::from_slice(&deps.reads[k]);
-            all.extend_from_slice(&deps.writes[k]);
-            all.sort_unstable();
-            all.dedup();
+            let mut all = Bufs::new();
+            add(&mut all, &deps.reads[k]);
+            add(&mut all, &deps.writes[k]);
             all
         },
         work: product(&loops.exprs, body.axes.iter()),
@@ -230,10 +229,11 @@ impl Fuser<'_> {
         if self.caps.gpu.is_some() {
             return Ok(());
         }
-        // What a contraction has absorbed is left behind as a body without stores.
+        // What reads nothing no contraction has absorbed.
         let fills = |f: &Fused, n: usize| {
-            let node = &f.nodes[n];
-            matches!(node, Node::Body(_)) && node.reads().is_empty() && !node.writes().is_empty()
+            f.deps.reads[n].is_empty()
+                && !f.deps.writes[n].is_empty()
+                && matches!(f.nodes[n], Node::Body(_))
         };
         if k == 0 || !fills(&self.f, k) || !fills(&self.f, k - 1) {
             return Ok(());
@@ -305,6 +305,15 @@ impl Fuser<'_> {
                 if self.f.deps.aliased[b_buf.index()] && self.shares_storage(a, b_buf) {
                     return None;
                 }
+                let (writers, readers) = (
+                    &self.f.deps.writers[b_buf.index()],
+                    &self.f.deps.readers[b_buf.index()],
+                );
+                // Most buffers that one of the units reads are none of the other's.
+                let inside = |m: &u32| self.f.dag.unit_of(*m as usize) == a;
+                if !(b_writes || siblings) && writers.len() < 4 && !writers.iter().any(inside) {
+                    continue;
+                }
                 let mut near: SmallVec<[u32; 4]> = SmallVec::new();
                 let mut put = |m: u32| {
                     let m = owner(m, a);
@@ -312,10 +321,6 @@ impl Fuser<'_> {
                         near.push(m);
                     }
                 };
-                let (writers, readers) = (
-                    &self.f.deps.writers[b_buf.index()],
-                    &self.f.deps.readers[b_buf.index()],
-                );
                 self.members_among(a, writers, &self.f.deps.writes, b_buf, &mut put);
                 if b_writes || siblings {
                     self.members_among(a, readers, &self.f.deps.reads, b_buf, &mut put);
@@ -536,7 +541,10 @@ impl Fuser<'_> {
         if ua.stmts + ub.stmts > self.options.max_stmts {
             return Err(Reason::TooManyStatements);
         }
-        if both(&ua.buffers, &ub.buffers) > self.options.max_buffers {
+        // Seldom are they so many that it matters how many both name.
+        let (some, more) = (&ua.buffers, &ub.buffers);
+        let most = self.options.max_buffers;
+        if some.len() + more.len() > most && both(some, more) > most {
             return Err(Reason::TooManyBuffers);
         }
         Ok(())

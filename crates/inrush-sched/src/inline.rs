@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::access::{Radices, covers, invertible};
 use crate::classes::Classes;
-use crate::deps::Deps;
+use crate::deps::{Deps, Uses, drop_dead};
 use crate::fold::at_load;
 use crate::split::has_few_rows;
 use crate::{Options, Reason, Refusal};
@@ -84,16 +84,17 @@ struct Use {
 }
 
 /// Inlines, and drops what nobody reads any more. In `tiles` of a GPU a short buffer is read once for each tile, whatever the
-/// order of axes; their number is how many programs run at a time.
+/// order of axes; their number is how many programs run at a time. `node_uses` are those of the nodes as they are.
 pub(crate) fn inline(
     loops: &mut Loops,
+    node_uses: Uses,
     options: &Options,
     tiles: Option<i64>,
     refusals: &mut Vec<Refusal>,
 ) {
     let nodes = std::mem::take(&mut loops.nodes);
     let dependencies = || {
-        let deps = Deps::new(loops, &nodes);
+        let deps = Deps::of(loops, node_uses);
         let weights_only = at_load(loops, &nodes, &deps);
         (deps, weights_only)
     };
@@ -182,9 +183,7 @@ pub(crate) fn inline(
     };
     let weight = |k: usize| infos[k].stmts;
     let mut out = inlining.build_all(&loops.exprs, nodes, weight, options.threads);
-    let live = crate::deps::live_nodes(loops, &out);
-    let mut flags = live.iter();
-    out.retain(|_| *flags.next().expect("one per node"));
+    drop_dead(loops, &mut out);
     loops.nodes = out;
 }
 

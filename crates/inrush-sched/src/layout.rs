@@ -148,9 +148,12 @@ pub(crate) fn set(
     let sizes = &loops.buffers[buf.index()].sizes;
     let mut strides = vec![ex.int(1); sizes.len()];
     let mut step = ex.int(1);
+    let mut inner = None;
     for d in order.into_iter().rev() {
+        if let Some(inner) = inner.replace(d) {
+            step = ex.mul(step, sizes[inner]);
+        }
         strides[d] = step;
-        step = ex.mul(step, sizes[d]);
     }
     let offset = ex.int(0);
     loops.buffers[buf.index()].layout = Some(Layout { strides, offset });
@@ -194,6 +197,15 @@ pub(crate) fn step(
     Some(out)
 }
 
+/// Whether no dimension is stepped along in longer strides than the one before, and none in no stride at all.
+fn falls(ex: &Exprs, strides: &[Expr]) -> bool {
+    let mut last = i64::MAX;
+    strides.iter().all(|k| {
+        let step = ex.hint(*k).saturating_abs();
+        step != 0 && step <= std::mem::replace(&mut last, step)
+    })
+}
+
 /// The order of a result's dimensions that follows the largest operand of the body.
 fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     let ex = &loops.exprs;
@@ -227,13 +239,21 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
     };
     let mut best: Option<(i64, Order)> = None;
     for (buf, coords, stores) in accesses(body) {
+        if stores {
+            continue;
+        }
         let size = elements(buf);
-        if stores || best.as_ref().is_some_and(|(b, _)| *b >= size) {
+        if best.as_ref().is_some_and(|(b, _)| *b >= size) {
             continue;
         }
         let moves =
             |d: usize, k: Expr| (!ex.is_int(k, 0)).then(|| (d, ex.hint(k).saturating_abs()));
         let strides: Option<SmallVec<[(usize, i64); 6]>> = match &loops.buffer(buf).layout {
+            // Most lie row by row.
+            Some(layout) if plain && coords.as_slice() == store && falls(ex, &layout.strides) => {
+                best = Some((size, (0..store.len()).collect()));
+                continue;
+            }
             Some(layout) if plain && coords.as_slice() == store => {
                 let own = layout.strides.iter().enumerate();
                 own.map(|(d, k)| moves(d, *k)).collect()

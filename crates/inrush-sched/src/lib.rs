@@ -35,7 +35,7 @@ mod verify;
 pub use form::Form;
 pub use inrush_loops::OriginId;
 pub use layout::layout;
-pub use memory::plan_memory;
+pub use memory::{memory, plan_memory};
 pub use options::Options;
 pub use plan::{Group, Memory, Place, Plan, Regions, Step};
 pub use refusal::{Reason, Refusal};

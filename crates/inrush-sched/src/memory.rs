@@ -8,7 +8,7 @@ use inrush_expr::{Expr, Exprs, Node as E};
 use inrush_loops::{BufId, BufferKind, Bufs, Loops, Output, Stmt};
 
 use crate::layout::position;
-use crate::{Group, Place, Plan, Step};
+use crate::{Group, Memory, Place, Plan, Step};
 
 /// Alignment of every buffer in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGN: i64 = 64;
@@ -22,8 +22,14 @@ struct Block {
     to: usize,
 }
 
-/// Places every buffer.
+/// Places every buffer of a plan.
 pub fn plan_memory(plan: &mut Plan) -> Result<()> {
+    plan.memory = memory(plan)?;
+    Ok(())
+}
+
+/// Where the buffers of a plan are to lie, whatever it says so far.
+pub fn memory(plan: &Plan) -> Result<Memory> {
     let n = plan.loops.buffers.len();
     let mut places = vec![Place::Unused; n];
     let mut outputs: Vec<Option<usize>> = vec![None; n];
@@ -79,10 +85,11 @@ pub fn plan_memory(plan: &mut Plan) -> Result<()> {
         }
         end = ex.max(end, ex.add(offset, block.bytes));
     }
-    plan.memory.places = places;
-    plan.memory.arena_bytes = Some(end);
-    plan.memory.load_bytes = Some(load);
-    Ok(())
+    Ok(Memory {
+        places,
+        arena_bytes: Some(end),
+        load_bytes: Some(load),
+    })
 }
 
 /// Bytes of a buffer, a multiple of [`ALIGN`] for every value of the symbols.

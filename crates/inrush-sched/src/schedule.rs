@@ -30,10 +30,12 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
             prepare::unit_axes(&loops.exprs, b);
         }
     }
-    drop_dead(&mut loops);
+    let mut nodes = std::mem::take(&mut loops.nodes);
+    let uses = deps::drop_dead(&loops, &mut nodes);
+    loops.nodes = nodes;
     if options.fuse {
         let tiles = caps.gpu.is_some().then_some(caps.threads as i64);
-        inline::inline(&mut loops, options, tiles, &mut refusals);
+        inline::inline(&mut loops, uses, options, tiles, &mut refusals);
         crate::pads::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         for k in 0..loops.nodes.len() {
@@ -53,12 +55,6 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
         memory: Default::default(),
         refusals,
     })
-}
-
-fn drop_dead(loops: &mut Loops) {
-    let live = deps::live_nodes(loops, &loops.nodes);
-    let mut flags = live.iter();
-    loops.nodes.retain(|_| *flags.next().expect("one per node"));
 }
 
 /// Kernels from units.

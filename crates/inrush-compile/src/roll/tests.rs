@@ -68,9 +68,10 @@ fn both(text: &str, caps: &Caps) -> Option<(Box<Plan>, Plan)> {
     let Outcome::Rolled(plan) = rolled(text, caps) else {
         return None;
     };
-    let (straight, _) = Run { observer: &mut () }
+    let (mut straight, _) = Run { observer: &mut () }
         .straight(graph(text), caps, &Default::default())
         .expect("compiles");
+    inrush_sched::plan_memory(&mut straight).expect("plans memory");
     Some((plan, straight))
 }
 
