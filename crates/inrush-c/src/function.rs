@@ -9,7 +9,7 @@ use crate::types;
 use crate::values::Var;
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
+use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
 use rustc_hash::FxHashMap;
 
 /// Stands for the function's name until its text is known.
@@ -86,6 +86,8 @@ pub(crate) struct Emitter<'a> {
     /// By the name of a mask the comparison that it was widened or narrowed from.
     pub raws: FxHashMap<Name, (String, &'static str)>,
     pub raw_count: usize,
+    /// The access that was asked for last, for the lanes of which axis, and what it was found to be.
+    pub accessed: Option<(Expr, Sym, Access)>,
 }
 
 /// The text of the function behind what `out` holds; `helpers` knows what it uses.
@@ -127,6 +129,7 @@ pub(crate) fn emit(
         raw: None,
         raws: FxHashMap::default(),
         raw_count: 0,
+        accessed: None,
     };
     let mut first = vec![None; kernel.values.len()];
     find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);

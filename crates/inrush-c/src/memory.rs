@@ -13,11 +13,21 @@ use inrush_loops::StoreMode;
 const PREFETCHED_ROW: i64 = 2048;
 
 impl Emitter<'_> {
-    fn access(&self, offset: Expr) -> Access {
-        match &self.lane {
-            None => Access::Uniform,
-            Some(lane) => access(self.exprs, offset, lane.sym, |s| self.sym_varies(s)),
+    fn access(&mut self, offset: Expr) -> Access {
+        let Some(lane) = &self.lane else {
+            return Access::Uniform;
+        };
+        let lane = lane.sym;
+        // Copies of a lanes loop follow each other. Of symbols that vary, one may come to do so.
+        if let Some((of, along, known)) = self.accessed
+            && (of, along) == (offset, lane)
+            && !self.some_vary
+        {
+            return known;
         }
+        let kind = access(self.exprs, offset, lane, |s| self.sym_varies(s));
+        self.accessed = Some((offset, lane, kind));
+        kind
     }
 
     fn per_lane(&self, buf: KBufId) -> bool {

@@ -130,6 +130,8 @@ struct Inner {
     near: Vec<SmallVec<[Option<Sym>; 4]>>,
     far: FxHashMap<(u32, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
+    /// Weighted sums, each at its [`subst::Dot::place`] until another one takes it. Empty at first.
+    dots: Vec<Option<subst::Dot>>,
     /// Number of values beyond `i64` so far.
     saturated: i64,
     /// Numbers of expressions and symbols that a fork has in common with what it was forked from.
@@ -432,6 +434,7 @@ impl Clone for Exprs {
                 near: i.near.clone(),
                 far: i.far.clone(),
                 memo: i.memo.clone(),
+                dots: Vec::new(),
                 saturated: i.saturated,
                 common: i.common,
             }),

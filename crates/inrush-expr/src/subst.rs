@@ -241,11 +241,65 @@ impl Exprs {
 
     /// `sum(factor * expression)`.
     pub fn dot(&self, factors: &[Expr], of: &[Expr]) -> Expr {
+        if factors.len() != of.len() || !(2..=Dot::MOST).contains(&of.len()) {
+            return self.new_dot(factors, of);
+        }
+        // The same position is asked for again and again: accesses of a kernel have few coordinates and strides.
+        let place = Dot::place(factors, of);
+        let saturated = {
+            let inner = self.inner.borrow();
+            if let Some(Some(d)) = inner.dots.get(place)
+                && d.factors.as_slice() == factors
+                && d.of.as_slice() == of
+            {
+                return d.sum;
+            }
+            inner.saturated
+        };
+        let sum = self.new_dot(factors, of);
+        let mut inner = self.inner.borrow_mut();
+        // A value beyond the integers equals no other one.
+        if inner.saturated == saturated {
+            if inner.dots.is_empty() {
+                inner.dots.resize_with(Dot::PLACES, || None);
+            }
+            inner.dots[place] = Some(Dot {
+                factors: SmallVec::from_slice(factors),
+                of: SmallVec::from_slice(of),
+                sum,
+            });
+        }
+        sum
+    }
+
+    fn new_dot(&self, factors: &[Expr], of: &[Expr]) -> Expr {
         let pairs = || factors.iter().zip(of);
         if pairs().any(|(f, _)| self.as_int(*f).is_none()) {
             return self.sum(pairs().map(|(f, e)| self.mul(*e, *f)));
         }
         self.weighted(0, pairs().map(|(f, e)| (self.as_int(*f).unwrap_or(0), *e)))
+    }
+}
+
+/// A sum that [`Exprs::dot`] has made.
+pub(crate) struct Dot {
+    factors: SmallVec<[Expr; Dot::MOST]>,
+    of: SmallVec<[Expr; Dot::MOST]>,
+    sum: Expr,
+}
+
+impl Dot {
+    /// Terms of what is remembered.
+    const MOST: usize = 4;
+    /// How many are remembered.
+    const PLACES: usize = 64;
+
+    fn place(factors: &[Expr], of: &[Expr]) -> usize {
+        let pairs = factors.iter().zip(of);
+        let mixed = pairs.fold(0u32, |h, (f, e)| {
+            (h.rotate_left(5) ^ f.0 ^ e.0 << 3).wrapping_mul(0x9e37_79b9)
+        });
+        mixed as usize >> 26
     }
 }
 
@@ -294,5 +348,35 @@ impl Inner {
                 self.contains_sym(*a, s) || self.contains_sym(*b, s)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod dots {
+    use super::*;
+
+    #[test]
+    fn weighted_sums_that_are_remembered_are_those_that_are_made() {
+        let ex = Exprs::new();
+        let axes: Vec<Expr> = (0..8).map(|k| ex.index(k, ex.int(64))).collect();
+        let n = ex.sym_expr(ex.size_sym("s0", 2, 100));
+        let strides = [ex.int(64), ex.int(1), n, ex.int(0)];
+        // More than have a place, each twice.
+        for _ in 0..2 {
+            for (x, y) in axes.iter().flat_map(|x| axes.iter().map(move |y| (*x, *y))) {
+                for (a, b) in strides.iter().zip(strides.iter().rev()) {
+                    let made = ex.add(ex.mul(x, *a), ex.mul(y, *b));
+                    assert_eq!(ex.dot(&[*a, *b], &[x, y]), made);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_beyond_the_integers_are_not_remembered() {
+        let ex = Exprs::new();
+        let (big, two) = (ex.int(i64::MAX), ex.int(2));
+        let beyond = || ex.dot(&[two, two], &[big, big]);
+        assert_ne!(beyond(), beyond());
     }
 }

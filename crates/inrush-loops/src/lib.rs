@@ -173,7 +173,7 @@ impl Check {
 /// A statement that depends on a reduction axis is evaluated for every point of the nest; a statement that depends on a
 /// [`Stmt::Reduce`] only is evaluated once for each point of the outer axes ([`Body::levels`]). A statement that needs both
 /// would need a second pass over the reduction: that is a second body. Each body stores into one buffer or more.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(PartialEq, Debug, Default)]
 pub struct Body {
     pub axes: Vec<Axis>,
     pub outer: usize,

@@ -124,6 +124,18 @@ impl Clone for Stmt {
     }
 }
 
+impl Clone for Body {
+    /// As with statements.
+    fn clone(&self) -> Body {
+        Body {
+            axes: self.axes.clone(),
+            outer: self.outer,
+            stmts: self.stmts.clone(),
+            origins: Origins::from_slice(&self.origins),
+        }
+    }
+}
+
 impl Stmt {
     /// Statements whose values this one uses, masks included.
     pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
@@ -326,12 +338,16 @@ impl Body {
 
     /// When each statement is evaluated. In a body without reduction axes everything is [`Phase::Before`].
     pub fn phases(&self, exprs: &Exprs) -> Vec<Phase> {
-        if !self.is_reduction() {
+        self.phases_from(exprs, self.outer)
+    }
+
+    /// [`Body::phases`] if the axes from `outer` on were those of the reduction.
+    pub fn phases_from(&self, exprs: &Exprs, outer: usize) -> Vec<Phase> {
+        if outer == self.axes.len() {
             return vec![Phase::Before; self.stmts.len()];
         }
         // Few symbols: a list is searched faster than a table.
-        let mut of_sym: SmallVec<[(Sym, Phase); 8]> = self
-            .reduction_axes()
+        let mut of_sym: SmallVec<[(Sym, Phase); 8]> = self.axes[outer..]
             .iter()
             .map(|a| (a.sym, Phase::Inside))
             .collect();

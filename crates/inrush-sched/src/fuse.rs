@@ -22,6 +22,8 @@ const SMALL_WORK: i64 = 32 << 10;
 const TINY_WORK: i64 = 2048;
 /// Position of index symbols that stand for places of a GPU's tile.
 const PLACE: u32 = 1 << 22;
+/// How many users of a buffer are looked at one by one.
+const SEARCHED: usize = 4;
 /// How many earlier readers of a buffer are considered for horizontal fusion.
 const SIBLINGS: usize = 3;
 
@@ -311,7 +313,8 @@ impl Fuser<'_> {
                 );
                 // Most buffers that one of the units reads are none of the other's.
                 let inside = |m: &u32| self.f.dag.unit_of(*m as usize) == a;
-                if !(b_writes || siblings) && writers.len() < 4 && !writers.iter().any(inside) {
+                let outside = |list: &[u32]| list.len() <= SEARCHED && !list.iter().any(inside);
+                if outside(writers) && (!(b_writes || siblings) || outside(readers)) {
                     continue;
                 }
                 let mut near: SmallVec<[u32; 4]> = SmallVec::new();

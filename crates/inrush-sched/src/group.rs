@@ -373,15 +373,7 @@ fn waits(ex: &Exprs, first: &Merged, second: &Body, outer: usize) -> bool {
     if stored.is_empty() || !second.stmts.iter().any(reads) {
         return false;
     }
-    let phases = if outer == second.outer {
-        second.phases(ex)
-    } else {
-        let mixed = Body {
-            outer,
-            ..second.clone()
-        };
-        mixed.phases(ex)
-    };
+    let phases = second.phases_from(ex, outer);
     // What `second` reduces itself does not count here.
     let mut needs = vec![false; second.stmts.len()];
     for (k, stmt) in second.stmts.iter().enumerate() {
