@@ -148,29 +148,38 @@ impl Emitter<'_> {
                 }
             }
             // Numbers known to the compiler, which has no instruction for other quotients.
-            Node::FloorDiv(a, b) => match (self.dividend(a)?, exprs.as_int(b)) {
-                (Some(a), Some(b)) if (1..=i32::MAX.into()).contains(&b) => {
-                    _ = write!(out, "{a} / {b}");
-                }
-                _ => return Ok(None),
-            },
-            Node::Mod(a, b) => match (self.dividend(a)?, exprs.as_int(b)) {
-                (Some(a), Some(b)) if (1..=i32::MAX.into()).contains(&b) => {
-                    _ = write!(out, "{a} % {b}");
-                }
-                _ => return Ok(None),
-            },
+            Node::FloorDiv(a, n) | Node::Mod(a, n) => {
+                let n = exprs
+                    .as_int(n)
+                    .filter(|n| (1..=i32::MAX.into()).contains(n));
+                let Some(n) = n else { return Ok(None) };
+                let Some((a, more)) = self.dividend(a, n)? else {
+                    return Ok(None);
+                };
+                _ = match exprs.node(e) {
+                    Node::Mod(..) => write!(out, "{a} % {n}"),
+                    _ if more == 0 => write!(out, "{a} / {n}"),
+                    _ => write!(out, "{a} / {n} - {broadcast}({more})"),
+                };
+            }
             Node::Const(_) | Node::Min(..) | Node::Max(..) => return Ok(None),
         }
         Ok(Some(out + ")"))
     }
 
-    /// A dividend that is not negative, as all bits of it.
-    fn dividend(&mut self, a: Expr) -> Result<Option<String>> {
-        match self.exprs.prove_nonneg(a) {
-            true => self.short_expr(a),
-            false => Ok(None),
+    /// A dividend, as all bits of it, made one that is not negative by so many times the divisor.
+    fn dividend(&mut self, a: Expr, n: i64) -> Result<Option<(String, i64)>> {
+        let exprs = self.exprs;
+        let range = exprs.range(a);
+        if exprs.prove_nonneg(a) {
+            return Ok(self.short_expr(a)?.map(|a| (a, 0)));
         }
+        if range.lo < i32::MIN.into() || range.hi > i32::MAX.into() {
+            return Ok(None);
+        }
+        let more = (n - 1 - range.lo) / n;
+        let moved = exprs.add(a, exprs.int(more * n));
+        Ok(self.short_expr(moved)?.map(|a| (a, more)))
     }
 
     /// The text of a factor.
