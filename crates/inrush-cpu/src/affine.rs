@@ -111,6 +111,20 @@ impl Affine {
         }
     }
 
+    /// Size and stride of the level around the fastest one.
+    pub(crate) fn outer(&self) -> Option<(usize, isize)> {
+        let l = self.levels.checked_sub(2)?;
+        Some((self.size[l], self.stride[l]))
+    }
+
+    /// Elements between the lowest and the highest offset.
+    pub(crate) fn span(&self) -> usize {
+        (0..self.levels).fold(0usize, |sum, l| {
+            let steps = self.size[l].saturating_sub(1);
+            sum.saturating_add(steps.saturating_mul(self.stride[l].unsigned_abs()))
+        })
+    }
+
     /// Offsets of `start`, `start + 1`, ... without a division for each.
     pub(crate) fn walk(&self, start: usize) -> Walk<'_> {
         let mut digit = [0; MAX_LEVELS];

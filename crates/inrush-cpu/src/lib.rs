@@ -8,6 +8,7 @@
 //! - [`PackedB`]: weights laid out once, at load.
 //! - [`Gemm`]: batched products, also with several taps, which is what a convolution is. Right operands that are not
 //!   packed are read where they lie by few rows, and packed block by block for many.
+//! - [`Planes`]: products that read their right operand where it lies, as convolutions of images of contiguous layout do.
 //! - [`Conv`]: channels-last convolutions in one to three dimensions, grouped or depthwise.
 
 mod affine;
@@ -20,6 +21,7 @@ mod in_place;
 mod isa;
 mod micro;
 mod pack;
+mod planes;
 mod pool;
 mod scratch;
 mod simd;
@@ -33,6 +35,7 @@ pub use conv::{Algorithm, Conv, ConvShape, PackedFilters};
 pub use gemm::{Gemm, GemmShape, Lhs, Rhs};
 pub use isa::{available, detect};
 pub use pack::{PackedB, RhsView};
+pub use planes::{Left, PackedA, Planes, PlanesShape};
 pub use pool::{OpenMp, Pool};
 pub use scratch::{advise, layout};
 pub use store::{Epilogue, EpilogueFn, Output, StoreView};

@@ -4,6 +4,7 @@
 //! products are summed over several taps, each a run of `k` contiguous elements at its own offset from the row pointer,
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
+use crate::planes;
 use crate::simd::{Element, Portable, Simd};
 use crate::thin;
 use crate::transpose::{self, TransposeFn};
@@ -318,6 +319,9 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<Self>;
     /// The loops of [`crate::thin`] over a right operand of dtype `stored`, where there are any.
     fn thin(isa: Isa, stored: DType) -> Option<&'static thin::Loops<Self>>;
+    /// The tiles of [`crate::planes`] over a right operand of dtype `stored` whose columns lie `step` elements apart, where
+    /// there are any.
+    fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<Self>>;
     /// See [`crate::transpose`].
     fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
 }
@@ -375,6 +379,40 @@ macro_rules! float {
                     _ => None,
                 }
             }
+            fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<$t>> {
+                use crate::planes::levels;
+                macro_rules! tiles {
+                    ($stored_as:ty, $step:literal) => {{
+                        static PLAIN: planes::Tiles<$t> = levels::plain::tiles::<Portable<$t>, $stored_as, $step>();
+                        Some(match isa {
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx2 => {
+                                static L: planes::Tiles<$t> =
+                                    levels::avx2::tiles::<crate::simd::$avx2, $stored_as, $step>();
+                                &L
+                            }
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx512 => {
+                                static L: planes::Tiles<$t> =
+                                    levels::avx512::tiles::<crate::simd::$avx512, $stored_as, $step>();
+                                &L
+                            }
+                            #[cfg(target_arch = "aarch64")]
+                            Isa::Neon => {
+                                static L: planes::Tiles<$t> =
+                                    levels::neon::tiles::<crate::simd::$neon, $stored_as, $step>();
+                                &L
+                            }
+                            _ => &PLAIN,
+                        })
+                    }};
+                }
+                match (stored, step) {
+                    (_, 2) if stored == <$t as Element>::DTYPE => tiles!($t, 2),
+                    $( (DType::$stored, 1) => tiles!($e, 1), )*
+                    _ => None,
+                }
+            }
             fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<$t> {
                 use crate::depthwise::*;
                 match isa {
@@ -406,6 +444,9 @@ macro_rules! int {
             fn thin(_: Isa, stored: DType) -> Option<&'static thin::Loops<$t>> {
                 static PLAIN: thin::Loops<$t> = thin::plain::loops::<Portable<$t>, $t>();
                 (stored == <$t as Element>::DTYPE).then_some(&PLAIN)
+            }
+            fn planes(_: Isa, _: DType, _: isize) -> Option<&'static planes::Tiles<$t>> {
+                None
             }
             fn depthwise(_: Isa) -> crate::depthwise::PixelFn<$t> {
                 crate::depthwise::pixels_plain::<Portable<$t>>

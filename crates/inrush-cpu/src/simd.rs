@@ -92,6 +92,15 @@ pub(crate) trait Simd: 'static {
     }
     /// The first `n < LANES` elements, zeros after them.
     unsafe fn load_n(p: *const Self::T, n: usize) -> Self::V;
+    /// Every second one of `2 * LANES - 1` elements.
+    #[inline(always)]
+    unsafe fn even(p: *const Self::T) -> Self::V {
+        let mut some = [Self::T::default(); 16];
+        for (i, x) in some.iter_mut().enumerate().take(Self::LANES) {
+            *x = *p.add(2 * i);
+        }
+        Self::load(some.as_ptr())
+    }
 }
 
 /// Loads of stored elements of type `E` as elements of the vector.

@@ -3,14 +3,16 @@
 use crate::model::Symbol;
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{
-    Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Lhs, Output,
-    PackedB, PackedFilters, Pool, Rhs, RhsView,
+    Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Left, Lhs, Output,
+    PackedA, PackedB, PackedFilters, Planes, PlanesShape, Pool, Rhs, RhsView,
 };
 use inrush_program::{BufferId, Contract, Place, Program, SizeId};
 
-/// A right-hand side that was laid out at load.
+/// An operand that was laid out at load: the right-hand side, unless said otherwise.
 pub(crate) enum Packed {
     Product(PackedB),
+    /// The left-hand side, for right-hand sides that are read where they lie.
+    Left(PackedA),
     /// Filters of a convolution that is computed with fewer products.
     Filters(PackedFilters),
 }
@@ -26,7 +28,7 @@ pub(crate) struct Contraction {
     taps: Vec<isize>,
     k_step: isize,
     /// `None` where the operand was packed at load.
-    b: Option<RightView>,
+    b: Option<OperandView>,
     epilogue: EpilogueFn,
     buffers: Vec<BufferId>,
     sizes: Vec<i64>,
@@ -36,16 +38,31 @@ pub(crate) struct Contraction {
 enum Way {
     Product(Gemm),
     Filters(Conv),
+    /// The right-hand side is read where it lies; the left one too, where it was not laid out at load.
+    Planes(Planes, OperandView),
 }
 
-/// A right-hand side that is read where it lies.
-struct RightView {
+/// An operand where it lies; the columns of the left one are its rows.
+struct OperandView {
     buffer: BufferId,
     offset: isize,
     dtype: DType,
     matrices: Affine,
     k: Affine,
     cols: Affine,
+}
+
+impl OperandView {
+    fn at(&self, pointers: &[*mut u8]) -> RhsView {
+        RhsView {
+            ptr: pointers[self.buffer as usize]
+                .wrapping_offset(self.offset * self.dtype.size() as isize),
+            dtype: self.dtype,
+            matrices: self.matrices,
+            k: self.k,
+            cols: self.cols,
+        }
+    }
 }
 
 /// Sizes and strides of a contraction as numbers, or `None` where they depend on symbols without values.
@@ -144,10 +161,45 @@ impl Numbers {
         let k = Affine::new(&self.k.iter().map(|l| (l.0, l.2)).collect::<Vec<_>>())?;
         Ok((matrices, k, Affine::new(&self.n)?))
     }
+
+    /// Maps of the left operand: matrices, k, rows. One matrix for all batches that do not move in it.
+    fn left(&self) -> Result<(Affine, Affine, Affine)> {
+        let moving: Vec<(usize, isize)> = (self.batch.iter())
+            .filter(|l| l.1 != 0)
+            .map(|l| (l.0, l.1))
+            .collect();
+        let k = Affine::new(&self.k.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>())?;
+        Ok((Affine::new(&moving)?, k, Affine::new(&self.m)?))
+    }
+
+    /// The product as one that reads its right operand where it lies.
+    fn planes(&self) -> Result<PlanesShape> {
+        // Batches count the matrices of the left operand through the levels that move in it.
+        let mut index = 1;
+        let mut lefts: Vec<(usize, isize)> = Vec::with_capacity(self.batch.len());
+        for l in self.batch.iter().rev() {
+            lefts.push((l.0, if l.1 == 0 { 0 } else { index }));
+            if l.1 != 0 {
+                index *= l.0 as isize;
+            }
+        }
+        lefts.reverse();
+        let over = |f: fn(&(usize, isize, isize)) -> (usize, isize), of: &[_]| {
+            Affine::new(&of.iter().map(f).collect::<Vec<_>>())
+        };
+        Ok(PlanesShape {
+            m: self.m.iter().map(|l| l.0).product(),
+            lefts: Affine::new(&lefts)?,
+            matrices: over(|l| (l.0, l.2), &self.batch)?,
+            k: over(|l| (l.0, l.2), &self.k)?,
+            cols: Affine::new(&self.n)?,
+        })
+    }
 }
 
 impl Packed {
-    /// Packs the right operand of `c` if it is a weight (or computed from weights) of constant shape.
+    /// Packs the right operand of `c` if it is a weight (or computed from weights) of constant shape; else the left one,
+    /// where the right one is read where it lies.
     pub fn of_weight(
         program: &Program,
         c: &Contract,
@@ -156,12 +208,11 @@ impl Packed {
         pool: &Pool,
     ) -> Result<Option<Packed>> {
         let buffer = &program.buffers[c.b as usize];
-        let (_, place) = crate::model::root(program, c.b);
-        if buffer.written && matches!(place, Place::Weight(_)) || base[c.b as usize].is_null() {
-            return Ok(None);
-        }
-        if !matches!(place, Place::Weight(_) | Place::Persistent { .. }) {
-            return Ok(None);
+        if !is_weight(program, c.b, base) {
+            return match is_weight(program, c.a, base) {
+                true => Self::of_left(program, c, sizes, base, pool),
+                false => Ok(None),
+            };
         }
         let known = |id: SizeId| sizes[id.0 as usize];
         // Only what the operand itself needs: rows and shared batches may be symbolic.
@@ -216,6 +267,62 @@ impl Packed {
         let packed = unsafe { PackedB::pack(pool, inrush_cpu::detect(), c.acc.0, &view) }?;
         Ok(Some(Packed::Product(packed)))
     }
+
+    /// Packs the left operand, if the sizes of all but the batch are known and the product is one that reads the right one
+    /// where it lies.
+    fn of_left(
+        program: &Program,
+        c: &Contract,
+        sizes: &[Option<i64>],
+        base: &[*mut u8],
+        pool: &Pool,
+    ) -> Result<Option<Packed>> {
+        let known = |id: SizeId| sizes[id.0 as usize];
+        let level = |l: &inrush_program::Level| known(l.size).and(known(l.stride)).is_some();
+        let constant = known(c.a_offset).is_some()
+            && c.m.iter().chain(&c.n).all(level)
+            && c.k.iter().all(|l| {
+                let strides = known(l.a_stride).and(known(l.b_stride));
+                known(l.size).and(strides).is_some()
+            })
+            && c.batch.iter().all(|l| {
+                known(l.a_stride) == Some(0) || known(l.size).and(known(l.a_stride)).is_some()
+            });
+        if !constant {
+            return Ok(None);
+        }
+        // What is not known does not move in the left operand.
+        let numbers = Numbers::new(c, &|id| known(id).unwrap_or(2))?;
+        let (isa, stored) = (inrush_cpu::detect(), program.buffers[c.b as usize].dtype.0);
+        if Planes::plan(numbers.planes()?, c.acc.0, stored, isa)?.is_none() {
+            return Ok(None);
+        }
+        let (matrices, k, cols) = numbers.left()?;
+        let dtype = program.buffers[c.a as usize].dtype.0;
+        let offset = known(c.a_offset).unwrap_or(0) as isize * dtype.size() as isize;
+        let view = RhsView {
+            ptr: base[c.a as usize].wrapping_offset(offset),
+            dtype,
+            matrices,
+            k,
+            cols,
+        };
+        // SAFETY: as above.
+        let packed = unsafe { PackedA::pack(pool, isa, c.acc.0, &view) }?;
+        Ok(packed.map(Packed::Left))
+    }
+}
+
+/// Whether a buffer is there at load and never changes.
+fn is_weight(program: &Program, buffer: BufferId, base: &[*mut u8]) -> bool {
+    let written = program.buffers[buffer as usize].written;
+    let (_, place) = crate::model::root(program, buffer);
+    !base[buffer as usize].is_null()
+        && match place {
+            Place::Weight(_) => !written,
+            Place::Persistent { .. } => true,
+            _ => false,
+        }
 }
 
 impl Contraction {
@@ -256,6 +363,11 @@ impl Contraction {
             Gemm::plan_copying
         };
         let isa = inrush_cpu::detect();
+        let b_dtype = program.buffers[c.b as usize].dtype.0;
+        let planes = match packed {
+            None | Some(Packed::Left(_)) => Planes::plan(numbers.planes()?, c.acc.0, b_dtype, isa)?,
+            _ => None,
+        };
         let way = match packed {
             Some(Packed::Filters(f)) => {
                 let (shape, _) = numbers.convolution().ok_or_else(|| {
@@ -264,14 +376,31 @@ impl Contraction {
                 let conv = Conv::plan_with(shape, c.acc.0, isa, threads, f.algorithm())?;
                 Way::Filters(conv)
             }
-            _ => Way::Product(plan(shape, c.acc.0, isa, threads, packed.is_some())?),
+            _ => match planes {
+                Some(planes) => {
+                    let (matrices, k, cols) = numbers.left()?;
+                    let left = OperandView {
+                        buffer: c.a,
+                        offset: get(c.a_offset) as isize,
+                        dtype: a_dtype,
+                        matrices,
+                        k,
+                        cols,
+                    };
+                    Way::Planes(planes, left)
+                }
+                None => {
+                    let packs = matches!(packed, Some(Packed::Product(_)));
+                    Way::Product(plan(shape, c.acc.0, isa, threads, packs)?)
+                }
+            },
         };
         let b = match packed {
-            Some(_) => None,
-            None => Some(RightView {
+            Some(Packed::Product(_) | Packed::Filters(_)) => None,
+            Some(Packed::Left(_)) | None => Some(OperandView {
                 buffer: c.b,
                 offset: get(c.b_offset) as isize,
-                dtype: program.buffers[c.b as usize].dtype.0,
+                dtype: b_dtype,
                 // An unpacked operand names a matrix for every batch.
                 matrices: if matrices.len() == batch.len() {
                     matrices
@@ -319,6 +448,17 @@ impl Contraction {
                 return unsafe { conv.run(pool, a, self.a_dtype, f, &out) };
             }
             (Way::Filters(_), _) => return Err(Error::internal("packed filters are missing")),
+            (Way::Planes(planes, left), packed) => {
+                let b = self.b.as_ref();
+                let b = b.ok_or_else(|| Error::internal("an operand of a product is missing"))?;
+                let view = left.at(pointers);
+                let left = match packed {
+                    Some(Packed::Left(p)) => Left::Packed(p),
+                    _ => Left::View(&view),
+                };
+                // SAFETY: as below.
+                return unsafe { planes.run(pool, left, b.at(pointers).ptr, &out) };
+            }
         };
         let lhs = Lhs {
             ptr: a,
@@ -332,13 +472,7 @@ impl Contraction {
         let rhs = match (&self.b, packed) {
             (None, Some(Packed::Product(p))) => Rhs::Packed(p),
             (Some(b), _) => {
-                view = RhsView {
-                    ptr: at(b.buffer, b.offset, b.dtype),
-                    dtype: b.dtype,
-                    matrices: b.matrices,
-                    k: b.k,
-                    cols: b.cols,
-                };
+                view = b.at(pointers);
                 Rhs::View(&view)
             }
             (None, _) => return Err(Error::internal("a packed operand is missing")),

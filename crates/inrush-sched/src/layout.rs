@@ -70,7 +70,7 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
 /// Dimensions, outermost first.
 type Order = SmallVec<[usize; 6]>;
 
-fn row_major(loops: &mut Loops, buf: BufId) {
+pub(crate) fn row_major(loops: &mut Loops, buf: BufId) {
     let rank = loops.buffer(buf).sizes.len();
     set(loops, buf, 0..rank);
 }

@@ -24,6 +24,7 @@ mod options;
 mod order;
 mod pads;
 mod plan;
+mod planes;
 mod prepare;
 mod refusal;
 mod relayout;

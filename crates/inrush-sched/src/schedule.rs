@@ -42,7 +42,10 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
             digits::split_digits(&loops.exprs, &mut loops.nodes[k])?;
         }
     }
-    let nodes = std::mem::take(&mut loops.nodes);
+    let mut nodes = std::mem::take(&mut loops.nodes);
+    if options.fuse {
+        crate::planes::turn(&mut loops, &mut nodes, caps);
+    }
     crate::layout::choose(&mut loops, &nodes);
     let deps = deps::Deps::new(&loops, &nodes);
     let at_load = fold::at_load(&loops, &nodes, &deps);

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 macro_rules! simd {
     ($name:ident, $t:ty, $v:ty, $lanes:literal, $registers:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident,
-     $add:ident, $sub:ident, |$p:ident, $n:ident| $load_n:expr, |$x:ident| $sum:expr) => {
+     $add:ident, $sub:ident, |$p:ident, $n:ident| $load_n:expr, |$x:ident| $sum:expr, |$q:ident| $even:expr) => {
         pub(crate) struct $name;
         impl Simd for $name {
             type T = $t;
@@ -49,6 +49,11 @@ macro_rules! simd {
             unsafe fn sum($x: $v) -> $t {
                 $sum
             }
+            // The second load begins at the last element of the first, so that none behind the last one is read.
+            #[inline(always)]
+            unsafe fn even($q: *const $t) -> $v {
+                $even
+            }
         }
     };
 }
@@ -74,6 +79,11 @@ simd!(
         let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
         _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps::<1>(pair, pair)))
+    },
+    |p| {
+        let (low, high) = (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(7)));
+        let mixed = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_10_00>(low, high));
+        _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(mixed))
     }
 );
 simd!(
@@ -96,6 +106,10 @@ simd!(
     |x| {
         let half = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd::<1>(x));
         _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)))
+    },
+    |p| {
+        let (low, high) = (_mm256_loadu_pd(p), _mm256_loadu_pd(p.add(3)));
+        _mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_shuffle_pd::<0b1010>(low, high))
     }
 );
 simd!(
@@ -112,7 +126,11 @@ simd!(
     _mm512_add_ps,
     _mm512_sub_ps,
     |p, n| _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p),
-    |x| _mm512_reduce_add_ps(x)
+    |x| _mm512_reduce_add_ps(x),
+    |p| {
+        let at = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31);
+        _mm512_permutex2var_ps(_mm512_loadu_ps(p), at, _mm512_loadu_ps(p.add(15)))
+    }
 );
 simd!(
     Avx512F64,
@@ -128,7 +146,11 @@ simd!(
     _mm512_add_pd,
     _mm512_sub_pd,
     |p, n| _mm512_maskz_loadu_pd(((1u32 << n) - 1) as __mmask8, p),
-    |x| _mm512_reduce_add_pd(x)
+    |x| _mm512_reduce_add_pd(x),
+    |p| {
+        let at = _mm512_setr_epi64(0, 2, 4, 6, 9, 11, 13, 15);
+        _mm512_permutex2var_pd(_mm512_loadu_pd(p), at, _mm512_loadu_pd(p.add(7)))
+    }
 );
 
 /// Halves of either format: `$wide` makes a vector of `$n` of them.

@@ -1,0 +1,620 @@
+//! Products whose right operand is read where it lies: images of contiguous layout, plane by plane, above all.
+//!
+//! Results are rows (output channels) and columns (pixels). A vector runs along a line of pixels; for each of the `k`
+//! products (a channel and a tap of the filter) it is loaded from the place of the first pixel plus that product's offset,
+//! and multiplied by one filter value of each of several rows. Whatever a convolution's kernel, dilation or number of
+//! dimensions, it is a table of offsets, and nothing is laid out but the filters.
+//!
+//! Where lines are short and lie close to each other, several of them are computed as one with what lies between them: a line
+//! of 7 pixels would leave half of a vector idle.
+
+mod tile;
+
+use crate::micro::{Kernel, with_element};
+use crate::pack::{RhsView, Shared, reader};
+use crate::scratch::{self, ALIGN, Bytes, Owner};
+use crate::store::{Block, Output};
+use crate::transpose;
+use crate::{Affine, Pool, blocking::part};
+use inrush_base::{DType, Error, Isa, Result};
+use tile::{Place, Tile};
+
+pub(crate) use tile::Tiles;
+pub(crate) mod levels {
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) use super::tile::neon;
+    pub(crate) use super::tile::plain;
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) use super::tile::{avx2, avx512};
+}
+
+/// Sums of a unit: they and what they are made of share the first two caches.
+const SUM_BYTES: usize = 128 << 10;
+/// Most rows of a unit, and most columns.
+const ROWS: usize = 64;
+const COLUMNS: usize = 1024;
+/// Products that are summed in registers before they are added up: what several rows read for them stays in the first cache,
+/// and long sums lose less.
+const STRETCH: usize = 256;
+/// Products beyond which the table of offsets is not worth keeping in a cache.
+const MOST_PRODUCTS: usize = 1 << 14;
+/// Without windows every element is a factor of each row just once: up to so many rows laying it out costs more than it saves,
+/// from so many products on their places, a cache line each in as many pages, do not stay in the caches.
+const PLAIN_ROWS: usize = 64;
+const PLAIN_PRODUCTS: usize = 256;
+/// Cycles; below this a dispatch costs more than it gives.
+const SERIAL: usize = 8000;
+
+/// Sizes of `C[batch, m, j] = sum over k of A[lefts(batch), m, k] * B[matrices(batch) + k(k) + cols(j)]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanesShape {
+    pub m: usize,
+    /// By batch: which left operand. Filters are one for all images.
+    pub lefts: Affine,
+    /// Elements of the right operand: by batch, by product, by column.
+    pub matrices: Affine,
+    pub k: Affine,
+    pub cols: Affine,
+}
+
+/// How the columns are cut into strips: whole lines, or parts of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Strips {
+    /// Columns of a line, and elements between neighbours.
+    width: usize,
+    step: usize,
+    lines: usize,
+    /// Lines at even distances, and that distance in elements.
+    group: usize,
+    between: isize,
+    /// Strips of a group.
+    strips: usize,
+    /// Sums from line to line.
+    pitch: usize,
+    /// Lines are computed as one with what lies between them.
+    joined: bool,
+}
+
+/// Lines of a group, or part of a line.
+struct Strip {
+    line: usize,
+    lines: usize,
+    x: usize,
+    /// Columns of each line.
+    width: usize,
+}
+
+impl Strips {
+    /// Strips of about `most` columns. `None` where vectors would mostly be idle, or elements are too far apart.
+    fn new(cols: &Affine, lanes: usize, most: usize) -> Option<Strips> {
+        let (width, step) = cols.inner();
+        let step = usize::try_from(step).ok().filter(|s| *s == 1 || *s == 2)?;
+        let lines = cols.len().checked_div(width)?;
+        let (group, between) = cols.outer().unwrap_or((1, 0));
+        let alone = width.next_multiple_of(lanes);
+        let near = usize::try_from(between).unwrap_or(0);
+        let joined =
+            group > 1 && near.is_multiple_of(step) && near / step >= width && near / step < alone;
+        let pitch = if joined { near / step } else { alone };
+        if 2 * width < pitch {
+            return None;
+        }
+        let (of, strips) = if width > most {
+            (1, width.div_ceil(most))
+        } else {
+            (group, group.div_ceil(most / pitch.min(most)))
+        };
+        Some(Strips {
+            width,
+            step,
+            lines,
+            group: of,
+            between,
+            strips,
+            pitch,
+            joined,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.lines / self.group * self.strips
+    }
+
+    fn strip(&self, i: usize, lanes: usize) -> Strip {
+        let (group, at) = (i / self.strips, i % self.strips);
+        if self.group > 1 {
+            let (l0, l1) = part(self.group, self.strips, at);
+            return Strip {
+                line: group * self.group + l0,
+                lines: l1 - l0,
+                x: 0,
+                width: self.width,
+            };
+        }
+        let (v0, v1) = part(self.width.div_ceil(lanes), self.strips, at);
+        let (x0, x1) = (v0 * lanes, (v1 * lanes).min(self.width));
+        Strip {
+            line: group,
+            lines: 1,
+            x: x0,
+            width: x1 - x0,
+        }
+    }
+
+    /// Sums of the longest strip, in whole vectors.
+    fn longest(&self, lanes: usize) -> usize {
+        match self.group {
+            1 => self.width.div_ceil(lanes).div_ceil(self.strips) * lanes,
+            n => (n.div_ceil(self.strips) * self.pitch).next_multiple_of(lanes),
+        }
+    }
+
+    /// Where the vectors of a strip lie; the last one of a line ends with it. Lines shorter than a vector have one each.
+    fn places(&self, s: &Strip, lanes: usize) -> impl Iterator<Item = Place> {
+        let Strips {
+            step,
+            between,
+            pitch,
+            ..
+        } = *self;
+        let width = self.fills(s);
+        let lines = if self.joined { 1 } else { s.lines };
+        (0..lines).flat_map(move |line| {
+            (0..width).step_by(lanes).map(move |x| {
+                let x = x.min(width.saturating_sub(lanes));
+                Place {
+                    b: line as isize * between + (x * step) as isize,
+                    c: line * pitch + x,
+                }
+            })
+        })
+    }
+
+    /// Columns that are computed side by side.
+    fn fills(&self, s: &Strip) -> usize {
+        match self.joined {
+            true => (s.lines - 1) * self.pitch + s.width,
+            false => s.width,
+        }
+    }
+}
+
+/// The rows of a left operand in panels of nearly equal heights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Panels {
+    m: usize,
+    count: usize,
+}
+
+impl Panels {
+    fn new(m: usize, tallest: usize) -> Panels {
+        Panels {
+            m,
+            count: m.div_ceil(tallest),
+        }
+    }
+
+    /// Rows of panel `p`: taller ones first.
+    fn rows(&self, p: usize) -> (usize, usize) {
+        let (low, more) = (self.m / self.count, self.m % self.count);
+        let at = |p: usize| p * low + p.min(more);
+        (at(p), at(p + 1))
+    }
+}
+
+/// A left operand laid out for [`Planes::run`], for example a layer's filters at load.
+pub struct PackedA {
+    isa: Isa,
+    dtype: DType,
+    matrices: usize,
+    m: usize,
+    k: usize,
+    data: Bytes,
+}
+
+impl PackedA {
+    /// Lays out every matrix of `view`, whose columns are the rows of the left operand, converted to `dtype` (the type in
+    /// which products are summed). `None` where that type has no such products.
+    ///
+    /// # Safety
+    /// Every element that `view` describes is readable for the length of the call.
+    pub unsafe fn pack(
+        pool: &Pool,
+        isa: Isa,
+        dtype: DType,
+        view: &RhsView,
+    ) -> Result<Option<PackedA>> {
+        with_element!(dtype, T => {
+            let Some(tiles) = T::planes(isa, dtype, 1) else {
+                return Ok(None);
+            };
+            let (matrices, m, k) = (view.matrices.len(), view.cols.len(), view.k.len());
+            let elements = matrices.checked_mul(m).and_then(|x| x.checked_mul(k));
+            let data = elements
+                .and_then(|x| x.checked_mul(size_of::<T>()))
+                .and_then(Bytes::new)
+                .ok_or_else(|| Error::machine(format!("no memory for {matrices} x {m} x {k} filter values")))?;
+            // SAFETY: room for every element; the caller's contract.
+            unsafe { lay_out::<T>(pool, isa, tiles.rows, view, data.ptr().cast())? };
+            Ok(Some(PackedA { isa, dtype, matrices, m, k, data }))
+        })?
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// A left operand: laid out before, or where it lies (its rows are the view's columns).
+#[derive(Clone, Copy)]
+pub enum Left<'a> {
+    Packed(&'a PackedA),
+    View(&'a RhsView),
+}
+
+/// Panels of every matrix, one after the other: `k` times the panel's rows.
+///
+/// # Safety
+/// The view is readable; `to` has room for all of its elements.
+unsafe fn lay_out<T: Kernel>(
+    pool: &Pool,
+    isa: Isa,
+    tallest: usize,
+    view: &RhsView,
+    to: *mut T,
+) -> Result<()> {
+    let copy = reader::<T>(view.dtype)?;
+    let transpose = T::transpose(isa, view.dtype).filter(|_| view.k.inner().1 == 1);
+    let transpose = transpose.zip(view.cols.stride());
+    let (m, k) = (view.cols.len(), view.k.len());
+    if m == 0 || k == 0 {
+        return Ok(());
+    }
+    let panels = Panels::new(m, tallest);
+    let size = view.dtype.size() as isize;
+    let (run, step) = view.k.inner();
+    let shared = (view, to);
+    let shared = Shared(&shared);
+    let units = view.matrices.len() * panels.count;
+    let grain = if units * k * tallest < SERIAL {
+        units
+    } else {
+        1
+    };
+    pool.parallel_for(units, grain, &|range| {
+        let (view, to) = *shared.get();
+        for unit in range {
+            let (matrix, p) = (unit / panels.count, unit % panels.count);
+            let (r0, r1) = panels.rows(p);
+            let panel = to.wrapping_add((matrix * m + r0) * k);
+            let rows = r1 - r0;
+            let offset = view.matrices.offset(matrix);
+            let mut at = 0;
+            while at < k {
+                let some = run.min(k - at);
+                let offset = offset + view.k.offset(at);
+                let from = |row: usize| {
+                    let offset = offset + view.cols.offset(r0 + row);
+                    view.ptr.wrapping_offset(offset * size)
+                };
+                // SAFETY: elements of the view; a place in the unit's own panel for each.
+                unsafe {
+                    let dst = panel.add(at * rows);
+                    match transpose {
+                        Some((transpose, apart)) if rows == transpose::COLUMNS => {
+                            transpose(from(0), apart, dst, rows, rows, some);
+                        }
+                        _ => {
+                            for row in 0..rows {
+                                copy(from(row), step, dst.add(row), rows as isize, some);
+                            }
+                        }
+                    }
+                }
+                at += some;
+            }
+        }
+    })
+}
+
+/// The plan of a product: cheap to make, so that sizes may change between calls.
+#[derive(Clone, Debug)]
+pub struct Planes {
+    shape: PlanesShape,
+    dtype: DType,
+    isa: Isa,
+    acc: DType,
+    strips: Strips,
+    panels: Panels,
+    /// Panels of a unit.
+    tall: usize,
+    offsets: Vec<isize>,
+    serial: bool,
+}
+
+impl Planes {
+    /// Plans a product that is summed in `acc` with a right operand of `dtype`; `None` where it is better computed as a
+    /// [`crate::Gemm`]: few columns lie beside each other, or many rows are worth a copy of what they share.
+    pub fn plan(shape: PlanesShape, acc: DType, dtype: DType, isa: Isa) -> Result<Option<Planes>> {
+        if !crate::available().contains(&isa) {
+            return Err(Error::machine(format!(
+                "this processor has no {}",
+                isa.name()
+            )));
+        }
+        let s = &shape;
+        let (m, k, n) = (s.m, s.k.len(), s.cols.len());
+        if m == 0 || n == 0 || k == 0 || k > MOST_PRODUCTS || s.matrices.is_empty() {
+            return Ok(None);
+        }
+        let step = s.cols.inner().1;
+        let found =
+            with_element!(acc, T => T::planes(isa, dtype, step).map(|t| (t.lanes, t.rows)))?;
+        let Some((lanes, tallest)) = found else {
+            return Ok(None);
+        };
+        if !s.windows() && (m <= 4 || m > PLAIN_ROWS || k > PLAIN_PRODUCTS) {
+            return Ok(None);
+        }
+        let panels = Panels::new(m, tallest);
+        let tall = panels.count.div_ceil(panels.count.div_ceil(ROWS / tallest));
+        let rows = (tall * tallest).min(m);
+        let most = (SUM_BYTES / (rows * acc.size())).clamp(4 * lanes, COLUMNS);
+        let Some(strips) = Strips::new(&s.cols, lanes, most) else {
+            return Ok(None);
+        };
+        let mut walk = s.k.walk(0);
+        let offsets = (0..k).map(|_| walk.next()).collect();
+        let cycles = (m * n).saturating_mul(k).saturating_mul(s.matrices.len()) / (2 * lanes);
+        Ok(Some(Planes {
+            shape,
+            dtype,
+            isa,
+            acc,
+            strips,
+            panels,
+            tall,
+            offsets,
+            serial: cycles < SERIAL,
+        }))
+    }
+
+    /// Computes the product with the right operand at `ptr`.
+    ///
+    /// # Safety
+    /// Every element that the shape and `left` describe, and what lies between the columns of the right operand, is
+    /// readable, and every place that `out` describes is valid for the length of the call; results overlap neither operand
+    /// nor each other.
+    pub unsafe fn run(&self, pool: &Pool, left: Left, ptr: *const u8, out: &Output) -> Result<()> {
+        // SAFETY: the caller's contract.
+        with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, left, ptr, out) })?
+    }
+
+    unsafe fn run_as<T: Kernel>(
+        &self,
+        pool: &Pool,
+        left: Left,
+        ptr: *const u8,
+        out: &Output,
+    ) -> Result<()> {
+        let s = &self.shape;
+        let k = self.offsets.len();
+        let tiles = T::planes(self.isa, self.dtype, self.strips.step as isize);
+        let tiles = tiles.ok_or_else(|| Error::internal("a plan without tiles"))?;
+        out.check::<T>(s.matrices.len(), s.m, s.cols.len())?;
+        let lefts = 1
+            + (0..s.matrices.len())
+                .map(|b| s.lefts.offset(b))
+                .max()
+                .unwrap_or(0) as usize;
+        let have = match left {
+            Left::Packed(p) if (p.isa, p.dtype) == (self.isa, self.acc) => (p.matrices, p.m, p.k),
+            Left::Packed(_) => (0, 0, 0),
+            Left::View(v) => (v.matrices.len(), v.cols.len(), v.k.len()),
+        };
+        if have.0 < lefts || (have.1, have.2) != (s.m, k) {
+            return Err(Error::internal(format!(
+                "a left operand of {have:?} in a product of {s:?}"
+            )));
+        }
+        let run = |left: *const T| {
+            let job = Job {
+                plan: self,
+                tiles,
+                left,
+                ptr,
+                out,
+            };
+            let job = Shared(&job);
+            let units = s.matrices.len() * self.strips.len() * self.parts();
+            let grain = if self.serial { units } else { 1 };
+            pool.parallel_for(units, grain, &|range| {
+                // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
+                range.for_each(|unit| unsafe { job.get().unit(unit) })
+            })
+        };
+        match left {
+            Left::Packed(p) => run(p.data.ptr().cast()),
+            Left::View(v) => {
+                let bytes = have.0 * s.m * k * size_of::<T>();
+                scratch::with(Owner::Call, bytes.next_multiple_of(ALIGN), |memory| {
+                    // SAFETY: room for every element; the caller's contract.
+                    unsafe { lay_out::<T>(pool, self.isa, tiles.rows, v, memory.cast())? };
+                    run(memory.cast())
+                })
+            }
+        }
+    }
+
+    /// Units that share a strip.
+    fn parts(&self) -> usize {
+        self.panels.count.div_ceil(self.tall)
+    }
+}
+
+impl PlanesShape {
+    /// Whether columns share elements, as windows of an image do: there are more pairs of a product and a column than
+    /// elements between the first and the last.
+    fn windows(&self) -> bool {
+        let span = |a: &Affine| a.span();
+        let elements = span(&self.k)
+            .saturating_add(span(&self.cols))
+            .saturating_add(1);
+        self.k.len().saturating_mul(self.cols.len()) > elements.saturating_add(elements / 2)
+    }
+}
+
+/// One call of a plan.
+struct Job<'a, T: 'static> {
+    plan: &'a Planes,
+    tiles: &'static Tiles<T>,
+    left: *const T,
+    ptr: *const u8,
+    out: &'a Output,
+}
+
+impl<T: Kernel> Job<'_, T> {
+    /// Some panels of one strip of one batch.
+    ///
+    /// # Safety
+    /// As [`Planes::run`]; `unit` is below the number of units, and each is run by one thread.
+    unsafe fn unit(&self, unit: usize) {
+        let plan = self.plan;
+        let (s, strips, panels) = (&plan.shape, &plan.strips, &plan.panels);
+        let lanes = self.tiles.lanes;
+        let (rest, panel_part) = (unit / plan.parts(), unit % plan.parts());
+        let (batch, at) = (rest / strips.len(), rest % strips.len());
+        let (p0, p1) = part(panels.count, plan.parts(), panel_part);
+        let strip = strips.strip(at, lanes);
+        if p0 == p1 || strip.width == 0 {
+            return;
+        }
+        let m = (panels.rows(p0).0, panels.rows(p1 - 1).1);
+        let k = plan.offsets.len();
+        let left = self
+            .left
+            .wrapping_add(s.lefts.offset(batch) as usize * s.m * k);
+        let first = strip.line * strips.width + strip.x;
+        let size = plan.dtype.size() as isize;
+        let offset = s.matrices.offset(batch) + s.cols.offset(first);
+        let base = self.ptr.wrapping_offset(offset * size);
+        let ld = strips.longest(lanes);
+        let sums = ((m.1 - m.0) * ld * size_of::<T>()).next_multiple_of(ALIGN);
+        let parts = k.div_ceil(STRETCH);
+        let fills = strips.fills(&strip);
+        let whole = fills >= lanes;
+        let bytes = sums + ld / lanes * size_of::<Place>();
+        scratch::with(Owner::Unit, bytes, |memory| {
+            let places = memory.wrapping_add(sums).cast::<Place>();
+            let sums = memory.cast::<T>();
+            let mut count = 0;
+            for place in strips.places(&strip, lanes) {
+                // SAFETY: as many places as the longest strip has vectors.
+                unsafe { places.add(count).write(place) };
+                count += 1;
+            }
+            // SAFETY: written above.
+            let mut rest = unsafe { std::slice::from_raw_parts(places, count) };
+            while !rest.is_empty() {
+                let vectors = match whole {
+                    true => self.tiles.vectors(panels.rows(p0).1 - m.0, rest.len()),
+                    false => 1,
+                };
+                for i in 0..parts {
+                    let (k0, k1) = part(k, parts, i);
+                    for p in p0..p1 {
+                        let (r0, r1) = panels.rows(p);
+                        let f = match whole {
+                            true => self.tiles.whole(r1 - r0, vectors),
+                            false => self.tiles.part(r1 - r0),
+                        };
+                        // SAFETY: the strip's columns, at most what lies between its lines; the unit's own sums.
+                        unsafe {
+                            f(&Tile {
+                                a: left.wrapping_add(r0 * k + k0 * (r1 - r0)),
+                                b: base,
+                                offsets: plan.offsets.as_ptr().add(k0),
+                                k: k1 - k0,
+                                at: rest.as_ptr(),
+                                c: sums.add((r0 - m.0) * ld),
+                                ldc: ld,
+                                accumulate: i > 0,
+                                n: fills,
+                            });
+                        }
+                    }
+                }
+                rest = &rest[vectors..];
+            }
+            for line in 0..strip.lines {
+                let n = first + line * strips.width;
+                // SAFETY: checked above; the block is this unit's own.
+                unsafe {
+                    self.out.put(&Block {
+                        acc: sums.add(line * strips.pitch),
+                        ld,
+                        batch,
+                        m,
+                        n: (n, n + strip.width),
+                    });
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strips_cover_the_columns_once() {
+        for levels in [
+            vec![(16384, 1)],
+            vec![(56, 58), (56, 1)],
+            vec![(64, 260), (64, 2)],
+            vec![(3, 900), (7, 9), (7, 1)],
+            vec![(3, 900), (7, 18), (7, 2)],
+            vec![(5, 2000), (1030, 1)],
+        ] {
+            let cols = Affine::new(&levels).unwrap();
+            for most in [64, 200, 1024] {
+                let strips = Strips::new(&cols, 16, most).unwrap();
+                let mut seen = vec![0; cols.len()];
+                for i in 0..strips.len() {
+                    let s = strips.strip(i, 16);
+                    let first = s.line * strips.width + s.x;
+                    let places: Vec<Place> = strips.places(&s, 16).collect();
+                    let lanes = strips.fills(&s).min(16);
+                    for line in 0..s.lines {
+                        for x in 0..s.width {
+                            let sum = line * strips.pitch + x;
+                            assert!(sum < strips.longest(16), "{levels:?}");
+                            let (n, from) = (first + line * strips.width + x, cols.offset(first));
+                            let computes = |p: &&Place| (p.c..p.c + lanes).contains(&sum);
+                            let mut by = places.iter().filter(computes).peekable();
+                            assert!(by.peek().is_some(), "{levels:?} {most}");
+                            for p in by {
+                                let at = p.b + ((sum - p.c) * strips.step) as isize;
+                                assert_eq!(from + at, cols.offset(n), "{levels:?} {most}");
+                            }
+                            seen[n] += 1;
+                        }
+                    }
+                    let end = places.iter().map(|p| p.c + 16).max();
+                    assert!(end <= Some(strips.longest(16)), "{levels:?} {most}");
+                }
+                assert!(seen.iter().all(|s| *s == 1), "{levels:?} {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn columns_far_apart_or_few_are_left_to_others() {
+        for levels in [vec![(100, 3)], vec![(100, -1)], vec![(64, 100), (5, 1)]] {
+            let cols = Affine::new(&levels).unwrap();
+            assert_eq!(Strips::new(&cols, 16, 1024), None, "{levels:?}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Convolutions of images that lie plane by plane (contiguous layout), from one such image to another: channels become the
+//! rows of the product and pixels its columns, so that the engine reads the image where it lies and results are stored along
+//! their lines. Elsewhere pixels are rows and channels columns, which suits channels last.
+//!
+//! A rule by layouts and sizes, on CPUs only:
+//!
+//! - the image is contiguous along its pixels, as given or as a copy of what is given (its padding), in steps of one or, where
+//!   sums are of the stored type, of two; all that is made of the results is stored along the pixels too;
+//! - lines have at least [`SHORTEST`] pixels, or [`SHORTEST_OF_TWO`] in steps of two, where vectors are put together; there are at least [`FEWEST`] in all, and at most [`MOST`] products are summed;
+//! - not where the filters are weights that minimal filtering takes: 3 x 3, and multiples of 16 channels from [`FILTERED`] on.
+
+use inrush_base::{Caps, DType};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Access, Axis, BufId, BufferKind, Contraction, Loops, Node};
+
+use crate::deps::Deps;
+use crate::layout::{accesses, row_major, step};
+
+const SHORTEST: i64 = 7;
+const SHORTEST_OF_TWO: i64 = 60;
+const FEWEST: i64 = 256;
+const MOST: i64 = 1 << 13;
+const FILTERED: i64 = 32;
+/// How many bodies a result is followed through.
+const DEEPEST: usize = 8;
+
+/// What is to be done with a contraction.
+struct Turn {
+    /// The first of the axes of rows that become columns; those before it become batches.
+    first: usize,
+    /// The image, where it is a copy without a layout so far.
+    copy: Option<BufId>,
+}
+
+/// Turns every contraction for which it pays.
+pub(crate) fn turn(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
+    let found = |n: &Node| matches!(n, Node::Contraction(_));
+    if caps.gpu.is_some() || !nodes.iter().any(found) {
+        return;
+    }
+    let deps = Deps::new(loops, nodes);
+    for at in 0..nodes.len() {
+        let Node::Contraction(c) = &nodes[at] else {
+            continue;
+        };
+        let Some(turn) = pays(loops, nodes, &deps, c) else {
+            continue;
+        };
+        if let Some(copy) = turn.copy {
+            row_major(loops, copy);
+        }
+        if let Node::Contraction(c) = &mut nodes[at] {
+            let columns = c.m.split_off(turn.first);
+            c.batch.append(&mut c.m);
+            c.m = std::mem::replace(&mut c.n, columns);
+            std::mem::swap(&mut c.a, &mut c.b);
+            let order = c.batch.iter().chain(&c.m).chain(&c.n);
+            c.epilogue.axes = order.copied().collect();
+        }
+    }
+}
+
+fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<Turn> {
+    let ex = &loops.exprs;
+    let pixel = c.m.last()?;
+    let extent =
+        |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    if c.n.is_empty()
+        || !matches!(c.dtype, DType::F32 | DType::F64)
+        || ex.hint(pixel.size) < SHORTEST
+        || extent(&c.m) < FEWEST
+        || extent(&c.k) > MOST
+        || filtered(loops, c)
+    {
+        return None;
+    }
+    let (moves, copy) = image(loops, nodes, deps, &c.a, pixel.sym)?;
+    let far = loops.buffer(c.a.buf).dtype != c.dtype || ex.hint(pixel.size) < SHORTEST_OF_TWO;
+    if moves == 2 && far {
+        return None;
+    }
+    let mut stores = accesses(&c.epilogue).filter(|a| a.2).peekable();
+    stores.peek()?;
+    let along = |(buf, coords, _): (BufId, &inrush_loops::Coords, bool)| {
+        stored_along(loops, nodes, deps, buf, coords, pixel.sym, DEEPEST)
+    };
+    stores.all(along).then_some(())?;
+    let joined = |i: usize| {
+        (accesses(&c.epilogue).filter(|a| a.2))
+            .all(|(buf, coords, _)| follows(loops, buf, coords, &c.m[i - 1], &c.m[i]))
+    };
+    let first = (1..c.m.len()).rev().take_while(|i| joined(*i)).last();
+    let first = first.map_or(c.m.len() - 1, |i| i - 1);
+    Some(Turn { first, copy })
+}
+
+/// Whether these are filters for which the runtime transforms weights once: see the rule above.
+fn filtered(loops: &Loops, c: &Contraction) -> bool {
+    let ex = &loops.exprs;
+    let weight = matches!(loops.buffer(c.b.buf).kind, BufferKind::Weight { .. });
+    let channels = |e: Expr| ex.as_int(e).is_some_and(|n| n >= FILTERED && n % 16 == 0);
+    let threes = c.k.iter().filter(|a| ex.is_int(a.size, 3)).count();
+    let wide = |axes: &[Axis]| axes.iter().any(|a| channels(a.size));
+    weight && c.dtype == DType::F32 && threes == 2 && c.k.len() == 3 && wide(&c.k) && wide(&c.n)
+}
+
+/// Elements between the image's neighbours along `pixel`: one or two; and the image, if it is a copy that has no layout.
+fn image(
+    loops: &Loops,
+    nodes: &[Node],
+    deps: &Deps,
+    a: &Access,
+    pixel: Sym,
+) -> Option<(i64, Option<BufId>)> {
+    let ex = &loops.exprs;
+    let b = loops.buffer(a.buf);
+    let near = |e: Expr| ex.as_int(e).filter(|s| *s == 1 || *s == 2);
+    if b.layout.is_some() {
+        let moves = step(ex, &loops.buffers, a.buf, &a.coords, pixel)?;
+        return Some((near(moves)?, None));
+    }
+    // Row by row then, for this reader alone.
+    let (last, before) = a.coords.split_last()?;
+    if b.kind != BufferKind::Temp
+        || deps.aliased[a.buf.index()]
+        || deps.readers[a.buf.index()].len() != 1
+        || before.iter().any(|c| ex.contains_sym(*c, pixel))
+    {
+        return None;
+    }
+    let moves = near(ex.coefficients(*last, &[pixel])?[0])?;
+    let [writer] = deps.writers[a.buf.index()].as_slice() else {
+        return None;
+    };
+    let Node::Body(body) = &nodes[*writer as usize] else {
+        return None;
+    };
+    let mut written = accesses(body).filter(|(buf, _, stores)| *stores && *buf == a.buf);
+    let line = ex.as_sym(*written.next()?.1.last()?)?;
+    let mut lines = 0;
+    for (buf, coords, stores) in accesses(body) {
+        if stores || !coords.iter().any(|c| ex.contains_sym(*c, line)) {
+            continue;
+        }
+        let moves = step(ex, &loops.buffers, buf, coords, line)?;
+        if !ex.is_int(moves, 1) {
+            return None;
+        }
+        lines += 1;
+    }
+    (lines > 0 && !body.is_reduction()).then_some((moves, Some(a.buf)))
+}
+
+/// Whether what is stored at `coords` lies along `axis`: as given, or as what is made of it by bodies that do nothing else.
+fn stored_along(
+    loops: &Loops,
+    nodes: &[Node],
+    deps: &Deps,
+    buf: BufId,
+    coords: &[Expr],
+    axis: Sym,
+    deepest: usize,
+) -> bool {
+    let ex = &loops.exprs;
+    if loops.buffer(buf).layout.is_some() {
+        let moves = step(ex, &loops.buffers, buf, coords, axis);
+        return moves.is_some_and(|s| ex.is_int(s, 1));
+    }
+    let readers = &deps.readers[buf.index()];
+    let place = coords.iter().position(|c| ex.as_sym(*c) == Some(axis));
+    let (Some(place), Some(deepest)) = (place, deepest.checked_sub(1)) else {
+        return false;
+    };
+    !readers.is_empty()
+        && readers.iter().all(|r| {
+            let Node::Body(body) = &nodes[*r as usize] else {
+                return false;
+            };
+            let mut read = accesses(body).filter(|(b, _, stores)| !stores && *b == buf);
+            let Some(axis) = read.next().and_then(|(_, at, _)| ex.as_sym(at[place])) else {
+                return false;
+            };
+            !body.is_reduction()
+                && (accesses(body).filter(|a| a.2)).all(|(buf, coords, _)| {
+                    stored_along(loops, nodes, deps, buf, coords, axis, deepest)
+                })
+        })
+}
+
+/// Whether the points of `inner` come before the next one of `outer` in what is stored.
+fn follows(loops: &Loops, buf: BufId, coords: &[Expr], outer: &Axis, inner: &Axis) -> bool {
+    let ex: &Exprs = &loops.exprs;
+    let b = loops.buffer(buf);
+    if b.layout.is_some() {
+        let along = |a: &Axis| step(ex, &loops.buffers, buf, coords, a.sym);
+        return match (along(outer), along(inner)) {
+            (Some(o), Some(i)) => ex.prove_eq(o, ex.mul(i, inner.size)),
+            _ => false,
+        };
+    }
+    let place = |a: &Axis| coords.iter().position(|c| ex.as_sym(*c) == Some(a.sym));
+    match (place(outer), place(inner)) {
+        (Some(o), Some(i)) => i == o + 1 && ex.prove_eq(b.sizes[i], inner.size),
+        _ => false,
+    }
+}
