@@ -101,3 +101,15 @@ def test_slices_between_numbers_from_data(check, capture, cut):
     x, n = torch.randn(10, 3), torch.tensor(cut)
     check(lambda x, n: x[n[0].item() : n[1].item()].sum(0) * 2, x, n)
     check(lambda x, n: [t * 2 for t in torch.tensor_split(x, n)], x, n)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("stride", [2, [1, 2]])
+def test_symbolic_numbers_of_an_operator_that_is_called(transposed, stride):
+    conv = torch.nn.functional.conv_transpose2d if transposed else torch.nn.functional.conv2d
+    groups = 2
+    f = lambda x, w: conv(x, w, stride=stride, groups=groups) * 2
+    g = torch.compile(f, backend="inrush", dynamic=True, options={"strict": True})
+    for n in (12, 17):
+        x, w = torch.randn(2, 4, n, 13), torch.randn(4, 2, 3, 3)
+        torch.testing.assert_close(g(x, w), f(x, w), rtol=1e-4, atol=1e-5)

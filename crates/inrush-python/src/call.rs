@@ -24,6 +24,7 @@ pub trait Frame {
 /// Reads FX nodes as calls.
 pub struct Reader<'a, 'py> {
     fx_node: Bound<'py, PyAny>,
+    sym_int: Bound<'py, PyAny>,
     pub imported: &'a Imported,
     pub ints: &'a FxHashMap<Expr, SizeId>,
     pub slots: &'a mut FxHashMap<ValueId, usize>,
@@ -40,6 +41,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> PyResult<Self> {
         Ok(Reader {
             fx_node: py.import("torch.fx")?.getattr("Node")?,
+            sym_int: py.import("torch")?.getattr("SymInt")?,
             imported,
             ints,
             slots,
@@ -165,7 +167,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 "arguments of an operator are nested too deeply",
             ));
         }
-        if a.is_instance(&self.fx_node)? {
+        if a.is_instance(&self.fx_node)? || a.is_instance(&self.sym_int)? {
             let imported = self.imported;
             return match imported.sources.get(&key(a)) {
                 Some(source) => self.source(a.py(), source),

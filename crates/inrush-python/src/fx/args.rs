@@ -49,7 +49,12 @@ impl<'py> Importer<'py> {
             return Ok(Some(Arg::MemoryFormat(*f)));
         }
         if is_exactly(a, &names.sym_int) {
-            return Ok(self.symbols.int(&self.out.graph.exprs, a)?.map(Arg::Int));
+            let e = self.symbols.int(&self.out.graph.exprs, a)?;
+            if let Some(e) = e {
+                // A call needs its value.
+                self.out.sources.insert(key(a), Source::Int(e));
+            }
+            return Ok(e.map(Arg::Int));
         }
         if is_exactly(a, &names.device) || is_exactly(a, &names.layout) {
             return Ok(Some(Arg::Other(
