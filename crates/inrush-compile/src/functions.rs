@@ -4,7 +4,7 @@ use crate::same;
 use inrush_base::{Caps, Error, Lookup, Result, shares, side_by_side};
 use inrush_c::Function;
 use inrush_expr::{Expr, Exprs, Import};
-use inrush_kernel::Kernel;
+use inrush_kernel::{Kernel, units_meet};
 use inrush_loops::{BufId, Tables};
 use inrush_sched::{Form, Plan, Step};
 use rustc_hash::FxHashMap;
@@ -38,6 +38,8 @@ pub struct Numbers {
     pub units: Expr,
     pub cost_per_unit: Expr,
     pub scratch_bytes: Option<Expr>,
+    /// Units of the grid may write to one place.
+    pub serial: bool,
 }
 
 /// A kernel as one step runs it.
@@ -121,6 +123,8 @@ pub fn tile<A>(
             units: here(k.units),
             cost_per_unit: here(k.cost_per_unit),
             scratch_bytes: k.scratch_bytes.map(&mut here),
+            // Its stores are in the words of the arena that it was made in.
+            serial: units_meet(fork.as_ref().unwrap_or(own), k),
         }));
         out.distinct.extend(made);
         let fork = fork.map(Mutex::new);

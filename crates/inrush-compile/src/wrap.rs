@@ -8,7 +8,7 @@ use crate::together::together;
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
-use inrush_kernel::{Kernel, units_meet};
+use inrush_kernel::Kernel;
 use inrush_loops::{
     Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput,
 };
@@ -398,7 +398,7 @@ impl<'a> Wrap<'a> {
             units: self.sizes.of(k.units)?,
             unit_cost: self.sizes.of(k.cost_per_unit)?,
             scratch_bytes: self.optional(k.scratch_bytes)?,
-            serial: units_meet(&self.loops.exprs, &kernels.distinct[kernel as usize]),
+            serial: k.serial,
         };
         self.launches[kernel as usize] = Some(common.clone());
         Ok(common)
