@@ -10,19 +10,31 @@ fn graph() -> String {
     let mut next = 0;
     let mut outputs = String::new();
     for k in 0..48 {
-        let ty = format!("f32[s0, {}]", 3 + 5 * k);
-        let mut value = |what: String| {
-            let _ = writeln!(text, "%{next} v{next}: {ty} = {what}");
+        let columns = 3 + 5 * k;
+        let ty = format!("f32[s0, {columns}]");
+        let mut value = |ty: &str, name: &str, call: String| {
+            let _ = writeln!(text, "%{next} {name}{k}: {ty} = {call}");
             next += 1;
             next - 1
         };
-        let x = value(format!("input {k}"));
-        let a = value(format!("aten.gelu.default(%{x}, \"none\")"));
-        let b = value(format!("aten.softmax.int(%{a}, -1, none)"));
-        let c = value(format!("aten.flip.default(%{b}, [1])"));
-        let d = value(format!("aten.add.Tensor(%{c}, %{x}, {})", k + 1));
-        let e = value(format!("aten.cumsum.default(%{d}, 1)"));
-        let _ = writeln!(outputs, "output {k}: %{e}");
+        let x = value(&ty, "x", format!("input {}", 2 * k));
+        let at = value(
+            &format!("i64[{columns}]"),
+            "at",
+            format!("input {}", 2 * k + 1),
+        );
+        let a = value(&ty, "a", format!("aten.gelu.default(%{x}, \"none\")"));
+        let b = value(&ty, "b", format!("aten.softmax.int(%{a}, -1, none)"));
+        let c = value(&ty, "c", format!("aten.flip.default(%{b}, [1])"));
+        let d = value(&ty, "d", format!("aten.add.Tensor(%{c}, %{x}, {})", k + 1));
+        let e = value(&ty, "e", format!("aten.cumsum.default(%{d}, 1)"));
+        // Additions that may meet within a row, and rows that do not: whether units may run side by side is asked of offsets.
+        let f = value(
+            &ty,
+            "f",
+            format!("aten.index_add.default(%{e}, 1, %{at}, %{a}, 1)"),
+        );
+        let _ = writeln!(outputs, "output {k}: %{f}");
     }
     text + &outputs
 }

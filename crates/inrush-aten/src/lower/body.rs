@@ -144,6 +144,11 @@ impl<'g> BodyBuilder<'g> {
         self.push(Stmt::Op { op, args, dtype }, op.result(dtype))
     }
 
+    /// `v` added to the sum of what came before it, if anything did.
+    pub fn add_to(&mut self, sum: Option<StmtId>, v: StmtId) -> StmtId {
+        sum.map_or(v, |s| self.op(ScalarOp::Add, &[s, v]))
+    }
+
     /// `v` converted to `to` (rounded when `to` is a narrow float); `v` itself when nothing changes.
     pub fn cast(&mut self, v: StmtId, to: DType) -> StmtId {
         if self.dtype(v) == to {

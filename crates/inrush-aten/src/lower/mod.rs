@@ -24,6 +24,7 @@ use inrush_loops::{
     Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
 };
 use smallvec::{SmallVec, smallvec};
+use std::cell::OnceCell;
 
 /// A tensor during lowering: `buf` read at `coords`, which are expressions over the tensor's own indices
 /// ([`index`] of each dimension).
@@ -119,6 +120,8 @@ pub struct Lower<'g> {
     pub loops: Loops,
     pub processor: Processor,
     tensors: Vec<Option<Tensor>>,
+    /// By value of the graph; asked for by few operators.
+    read: OnceCell<Vec<bool>>,
     /// Of what is being made; it has the name of the value.
     origin: OriginId,
     made: usize,
@@ -174,6 +177,7 @@ fn lower_remembering(
         },
         processor,
         tensors: vec![None; graph.values.len()],
+        read: OnceCell::new(),
         origin: OriginId(0),
         made: 0,
     };
@@ -250,10 +254,18 @@ impl<'g> Lower<'g> {
 
     /// Whether anything reads a value: one that nothing reads costs nothing, if it can be left out.
     pub fn is_read(&self, value: ValueId) -> bool {
-        let given =
-            |o: &inrush_graph::Output| matches!(o.value, OutputValue::Value(v) if v == value);
-        self.graph.outputs.iter().any(given)
-            || (self.graph.nodes.iter()).any(|n| n.reads().any(|v| v == value))
+        let all = || {
+            let mut read = vec![false; self.graph.values.len()];
+            for o in &self.graph.outputs {
+                if let OutputValue::Value(v) = o.value {
+                    read[v.index()] = true;
+                }
+            }
+            let nodes = self.graph.nodes.iter();
+            nodes.for_each(|n| n.reads().for_each(|v| read[v.index()] = true));
+            read
+        };
+        self.read.get_or_init(all)[value.index()]
     }
 
     pub(super) fn mark(&self) -> Mark {

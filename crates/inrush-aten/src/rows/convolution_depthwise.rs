@@ -195,10 +195,7 @@ pub fn transposed<'g>(
 
 fn add_product(body: &mut BodyBuilder, sum: Option<StmtId>, a: StmtId, b: StmtId) -> StmtId {
     let product = body.op(ScalarOp::Mul, &[a, b]);
-    match sum {
-        Some(s) => body.op(ScalarOp::Add, &[s, product]),
-        None => product,
-    }
+    body.add_to(sum, product)
 }
 
 /// What the gradient of the filters is made of.

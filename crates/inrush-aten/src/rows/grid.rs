@@ -288,13 +288,6 @@ fn times(body: &mut BodyBuilder, v: StmtId, factors: &[Option<StmtId>]) -> StmtI
     product.map_or(v, |w| body.op(S::Mul, &[v, w]))
 }
 
-fn add(body: &mut BodyBuilder, sum: Option<StmtId>, v: StmtId) -> Option<StmtId> {
-    Some(match sum {
-        Some(s) => body.op(S::Add, &[s, v]),
-        None => v,
-    })
-}
-
 /// Batch and spatial dimensions of the grid with the channels of the input.
 fn grid_sizes(x: &[Expr], grid: &[Expr]) -> Result<Vec<Expr>> {
     match (x, grid) {
@@ -326,7 +319,7 @@ fn sample<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         let v = body.load_masked(&x, &at, mask, Scalar::Int(0));
         let weights: Vec<_> = corner.iter().map(|t| t.weight).collect();
         let v = times(&mut body, v, &weights);
-        sum = add(&mut body, sum, v);
+        sum = Some(body.add_to(sum, v));
     }
     let v = sum.ok_or_else(|| Error::internal("no corners"))?;
     Ok(vec![lw.store_new(body, v, x.dtype, &sizes)])
@@ -419,7 +412,7 @@ fn gradient_of_grid<'g>(
         let v = body.load_masked(x, &at, mask, Scalar::Int(0));
         let factors: Vec<_> = corner.iter().map(|t| t.weight).collect();
         let v = times(&mut body, v, &factors);
-        sum = add(&mut body, sum, v);
+        sum = Some(body.add_to(sum, v));
     }
     let v = sum.ok_or_else(|| Error::internal("no corners"))?;
     let v = body.op(S::Mul, &[v, g]);

@@ -10,7 +10,7 @@ use super::view_backward::load_or_zero;
 use super::window::{Window, adaptive_bounds, adaptive_kernel};
 use crate::{BodyBuilder, Call, Lower, Processor, Row, Tensor, View, meta};
 use inrush_base::{DType, Result, Scalar};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, Exprs};
 use inrush_graph::Type;
 use inrush_loops::{ReduceOp, ScalarOp, StmtId, StoreMode};
 
@@ -128,7 +128,7 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 /// Number of elements of an average pool's window, which the sum is divided by, in one dimension: `at` is the window's number.
-fn counted(e: &inrush_expr::Exprs, w: &Window, at: Expr, padding_counts: bool) -> Expr {
+fn counted(e: &Exprs, w: &Window, at: Expr, padding_counts: bool) -> Expr {
     let start = w.position(e, at, e.int(0));
     let end = e.add(start, w.kernel);
     let (first, last) = match padding_counts {
@@ -194,10 +194,7 @@ fn overlapping<'g>(
                 let within = windows.iter().zip(&along);
                 from.extend(within.map(|(i, a)| e.add(*i, e.int(a.around.0))));
                 let v = body.load(&shares, &from);
-                sum = Some(match sum {
-                    Some(s) => body.op(ScalarOp::Add, &[s, v]),
-                    None => v,
-                });
+                sum = Some(body.add_to(sum, v));
             }
             sum.unwrap_or_else(|| body.constant(Scalar::Int(0), grad.dtype.compute()))
         },
@@ -258,6 +255,18 @@ fn share(body: &mut BodyBuilder, g: StmtId, count: Expr, mask: Option<StmtId>) -
     }
 }
 
+/// The first window of an adaptive pool from `input` to `output` elements that holds element `at`, and the first behind them.
+fn holders(e: &Exprs, input: Expr, output: Expr, at: Expr) -> (Expr, Expr) {
+    match e.divide_exact(input, output) {
+        // Windows side by side.
+        Some(size) => {
+            let first = e.floordiv(at, size);
+            (first, e.add(first, e.int(1)))
+        }
+        None => adaptive_bounds(e, at, output, input),
+    }
+}
+
 /// Windows of an adaptive pool that may hold an element, where all of them stand side by side in a body.
 const MOST_WINDOWS: i64 = 8;
 
@@ -286,24 +295,13 @@ fn adaptive_shares<'g>(
         let mut at = outer[..lead].to_vec();
         let mut checks = Vec::new();
         for (k, tap) in taps.iter().enumerate() {
-            let (i, o) = (pool.input[k], pool.output[k]);
-            let (first, end) = match e.divide_exact(i, o) {
-                // Windows side by side.
-                Some(size) => {
-                    let first = e.floordiv(outer[lead + k], size);
-                    (first, e.add(first, e.int(1)))
-                }
-                None => adaptive_bounds(e, outer[lead + k], o, i),
-            };
+            let (first, end) = holders(e, pool.input[k], pool.output[k], outer[lead + k]);
             at.push(e.add(first, e.int(*tap)));
             checks.push((e.int(*tap), e.sub(end, first)));
         }
         let mask = in_bounds(&mut body, &checks);
         let v = load_or_zero(&mut body, &shares, &at, mask);
-        sum = Some(match sum {
-            Some(s) => body.op(ScalarOp::Add, &[s, v]),
-            None => v,
-        });
+        sum = Some(body.add_to(sum, v));
     }
     let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
     lw.store_new(body, sum, grad.dtype, sizes)
@@ -340,14 +338,7 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     let mut count = e.int(1);
     for (k, tap) in taps.iter().enumerate() {
         let (i, o) = (pool.input[k], pool.output[k]);
-        let (first, end) = match e.divide_exact(i, o) {
-            // Windows side by side.
-            Some(size) => {
-                let first = e.floordiv(outer[lead + k], size);
-                (first, e.add(first, e.int(1)))
-            }
-            None => adaptive_bounds(e, outer[lead + k], o, i),
-        };
+        let (first, end) = holders(e, i, o, outer[lead + k]);
         let window = e.add(first, *tap);
         checks.push((*tap, e.sub(end, first)));
         let (start, stop) = match e.divide_exact(i, o) {

@@ -256,10 +256,7 @@ fn blend(
         if let Some(w) = weight {
             v = body.op(S::Mul, &[v, *w]);
         }
-        sum = Some(match sum {
-            Some(s) => body.op(S::Add, &[s, v]),
-            None => v,
-        });
+        sum = Some(body.add_to(sum, v));
     }
     sum.unwrap_or_else(|| body.float(0.0, dtype))
 }

@@ -251,10 +251,7 @@ fn overlapping<'g>(
                 from.push(e.add(e.mul(row, windows[1].kernel), e.int(taps[1])));
                 from.push(e.add(e.mul(places[0], counts[1]), places[1]));
                 let v = load_or_zero(body, columns, &from, mask);
-                sum = Some(match sum {
-                    Some(s) => body.op(ScalarOp::Add, &[s, v]),
-                    None => v,
-                });
+                sum = Some(body.add_to(sum, v));
             }
             sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype))
         },
