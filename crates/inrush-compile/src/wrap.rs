@@ -10,7 +10,8 @@ use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Relation as GraphRelation, Type};
 use inrush_kernel::Kernel;
 use inrush_loops::{
-    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput,
+    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput, Stmt,
+    StoreMode,
 };
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
@@ -486,6 +487,7 @@ impl<'a> Wrap<'a> {
                 b_stride: self.sizes.of(b_coefs[nb + nn + i])?,
             });
         }
+        let store = self.plain_store(c)?;
         Ok(program::Contract {
             a: c.a.buf.0,
             b: c.b.buf.0,
@@ -499,8 +501,46 @@ impl<'a> Wrap<'a> {
             epilogue,
             buffers,
             sizes,
+            store,
             origins,
         })
+    }
+
+    /// Where sums are stored, if that is all the epilogue does.
+    fn plain_store(&mut self, c: &Contraction) -> Result<Option<program::Store>> {
+        let [
+            Stmt::Acc { .. },
+            Stmt::Store {
+                buf,
+                coords,
+                mode: StoreMode::Set,
+                mask: None,
+                ..
+            },
+        ] = c.epilogue.stmts.as_slice()
+        else {
+            return Ok(None);
+        };
+        let b = self.loops.buffer(*buf);
+        let ex = &self.loops.exprs;
+        let Some(layout) = b.layout.as_ref().filter(|_| b.dtype == c.dtype) else {
+            return Ok(None);
+        };
+        let flat = ex.add(layout.offset, ex.dot(&layout.strides, coords));
+        let syms: Vec<Sym> = c.epilogue.axes.iter().map(|a| a.sym).collect();
+        let Some((strides, offset)) = ex.affine(flat, &syms) else {
+            return Ok(None);
+        };
+        let offset = self.sizes.of(offset)?;
+        let strides = self.sizes.all(&strides)?;
+        let (batch, rest) = strides.split_at(c.batch.len());
+        let (m, n) = rest.split_at(c.m.len());
+        Ok(Some(program::Store {
+            offset,
+            batch: batch.to_vec(),
+            m: m.to_vec(),
+            n: n.to_vec(),
+        }))
     }
 
     /// Strides of an access over the given axes, and its offset, in elements.

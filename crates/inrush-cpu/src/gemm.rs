@@ -5,7 +5,7 @@ use crate::in_place::InPlace;
 use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
 use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
-use crate::store::{Block, Output};
+use crate::store::{Block, Output, StoreView};
 use crate::thin;
 use crate::transpose::{COLUMNS, TransposeFn};
 use crate::{Affine, Pool};
@@ -142,6 +142,12 @@ impl Gemm {
             let stretches = blocking::stretches(shape.taps, shape.k, limit);
             Gemm { shape, isa, acc, columns, stretches, cut, whole_rows }
         })
+    }
+
+    /// Whether most sums are written to where they are stored as they leave the registers, for stores like this.
+    pub fn stores(&self, view: &StoreView) -> bool {
+        let (columns, n) = (&self.columns, self.shape.n);
+        view.dtype == self.acc && view.in_rows().is_some() && 2 * columns.full * columns.width > n
     }
 
     /// The sizes planned for.
@@ -526,16 +532,11 @@ impl<T: Kernel> Job<'_, T> {
         let Output::Store(view) = self.out else {
             return None;
         };
-        let (Some(step), Some(1)) = (view.rows.stride(), view.cols.stride()) else {
-            return None;
-        };
+        let step = view.in_rows().filter(|_| view.dtype == T::DTYPE)?;
         let s = &self.plan.shape;
-        if view.dtype != T::DTYPE || step < 0 {
-            return None;
-        }
         let column = (matrix % s.groups * s.n) as isize;
         let at = view.batch.offset(matrix / s.groups) + view.rows.offset(m) + column;
-        Some((view.ptr.cast::<T>().wrapping_offset(at), step as usize))
+        Some((view.ptr.cast::<T>().wrapping_offset(at), step))
     }
 
     /// Address of row `row` of panel `p` where it lies and the distance of its rows, where a tile can pack it.

@@ -13,7 +13,7 @@ mod tile;
 use crate::micro::{Kernel, with_element};
 use crate::pack::{RhsView, Shared, reader};
 use crate::scratch::{self, ALIGN, Bytes, Owner};
-use crate::store::{Block, Output};
+use crate::store::{Block, Output, StoreView};
 use crate::transpose;
 use crate::{Affine, Pool, blocking::part};
 use inrush_base::{DType, Error, Isa, Result};
@@ -149,14 +149,10 @@ impl Strips {
         }
     }
 
-    /// Where the vectors of a strip lie; the last one of a line ends with it. Lines shorter than a vector have one each.
-    fn places(&self, s: &Strip, lanes: usize) -> impl Iterator<Item = Place> {
-        let Strips {
-            step,
-            between,
-            pitch,
-            ..
-        } = *self;
+    /// Where the vectors of a strip lie, with `pitch` sums from line to line; the last one of a line ends with it. Lines
+    /// shorter than a vector have one each.
+    fn places(&self, s: &Strip, lanes: usize, pitch: usize) -> impl Iterator<Item = Place> {
+        let Strips { step, between, .. } = *self;
         let width = self.fills(s);
         let lines = if self.joined { 1 } else { s.lines };
         (0..lines).flat_map(move |line| {
@@ -325,6 +321,7 @@ pub struct Planes {
     dtype: DType,
     isa: Isa,
     acc: DType,
+    lanes: usize,
     strips: Strips,
     panels: Panels,
     /// Panels of a unit.
@@ -372,12 +369,20 @@ impl Planes {
             dtype,
             isa,
             acc,
+            lanes,
             strips,
             panels,
             tall,
             offsets,
             serial: cycles < SERIAL,
         }))
+    }
+
+    /// Whether sums are written to where they are stored as they leave the registers, for stores like this: vectors end with
+    /// the lines that are stored.
+    pub fn stores(&self, view: &StoreView) -> bool {
+        let whole = self.strips.width >= self.lanes && !self.strips.joined;
+        view.dtype == self.acc && view.in_rows().is_some() && whole
     }
 
     /// Computes the product with the right operand at `ptr`.
@@ -475,6 +480,16 @@ struct Job<'a, T: 'static> {
 }
 
 impl<T: Kernel> Job<'_, T> {
+    /// Address of column `n` of row `m` of a batch's results and the distance of rows, where tiles may be written there.
+    fn straight(&self, batch: usize, m: usize, n: usize) -> Option<(*mut T, usize)> {
+        let Output::Store(view) = self.out else {
+            return None;
+        };
+        let step = view.in_rows().filter(|_| self.plan.stores(view))?;
+        let at = view.batch.offset(batch) + view.rows.offset(m) + n as isize;
+        Some((view.ptr.cast::<T>().wrapping_offset(at), step))
+    }
+
     /// Some panels of one strip of one batch.
     ///
     /// # Safety
@@ -499,17 +514,23 @@ impl<T: Kernel> Job<'_, T> {
         let size = plan.dtype.size() as isize;
         let offset = s.matrices.offset(batch) + s.cols.offset(first);
         let base = self.ptr.wrapping_offset(offset * size);
+        let straight = self.straight(batch, m.0, first);
         let ld = strips.longest(lanes);
-        let sums = ((m.1 - m.0) * ld * size_of::<T>()).next_multiple_of(ALIGN);
+        let held = if straight.is_some() { 0 } else { m.1 - m.0 };
+        let sums = (held * ld * size_of::<T>()).next_multiple_of(ALIGN);
         let parts = k.div_ceil(STRETCH);
         let fills = strips.fills(&strip);
         let whole = fills >= lanes;
         let bytes = sums + ld / lanes * size_of::<Place>();
         scratch::with(Owner::Unit, bytes, |memory| {
             let places = memory.wrapping_add(sums).cast::<Place>();
-            let sums = memory.cast::<T>();
+            let (c, ldc) = straight.unwrap_or((memory.cast::<T>(), ld));
+            let pitch = match straight {
+                Some(_) => strips.width,
+                None => strips.pitch,
+            };
             let mut count = 0;
-            for place in strips.places(&strip, lanes) {
+            for place in strips.places(&strip, lanes, pitch) {
                 // SAFETY: as many places as the longest strip has vectors.
                 unsafe { places.add(count).write(place) };
                 count += 1;
@@ -529,7 +550,7 @@ impl<T: Kernel> Job<'_, T> {
                             true => self.tiles.whole(r1 - r0, vectors),
                             false => self.tiles.part(r1 - r0),
                         };
-                        // SAFETY: the strip's columns, at most what lies between its lines; the unit's own sums.
+                        // SAFETY: the strip's columns, at most what lies between its lines; the unit's own sums or results.
                         unsafe {
                             f(&Tile {
                                 a: left.wrapping_add(r0 * k + k0 * (r1 - r0)),
@@ -537,8 +558,8 @@ impl<T: Kernel> Job<'_, T> {
                                 offsets: plan.offsets.as_ptr().add(k0),
                                 k: k1 - k0,
                                 at: rest.as_ptr(),
-                                c: sums.add((r0 - m.0) * ld),
-                                ldc: ld,
+                                c: c.wrapping_add((r0 - m.0) * ldc),
+                                ldc,
                                 accumulate: i > 0,
                                 n: fills,
                             });
@@ -547,12 +568,15 @@ impl<T: Kernel> Job<'_, T> {
                 }
                 rest = &rest[vectors..];
             }
+            if straight.is_some() {
+                return;
+            }
             for line in 0..strip.lines {
                 let n = first + line * strips.width;
                 // SAFETY: checked above; the block is this unit's own.
                 unsafe {
                     self.out.put(&Block {
-                        acc: sums.add(line * strips.pitch),
+                        acc: c.add(line * strips.pitch),
                         ld,
                         batch,
                         m,
@@ -585,7 +609,7 @@ mod tests {
                 for i in 0..strips.len() {
                     let s = strips.strip(i, 16);
                     let first = s.line * strips.width + s.x;
-                    let places: Vec<Place> = strips.places(&s, 16).collect();
+                    let places: Vec<Place> = strips.places(&s, 16, strips.pitch).collect();
                     let lanes = strips.fills(&s).min(16);
                     for line in 0..s.lines {
                         for x in 0..s.width {

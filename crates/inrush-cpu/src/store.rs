@@ -60,6 +60,16 @@ pub(crate) struct Block<T> {
     pub n: (usize, usize),
 }
 
+impl StoreView {
+    /// Elements between rows, where each row is one run of memory and rows follow each other evenly.
+    pub(crate) fn in_rows(&self) -> Option<usize> {
+        let (step, 1) = (self.rows.stride()?, self.cols.stride()?) else {
+            return None;
+        };
+        usize::try_from(step).ok()
+    }
+}
+
 impl Output {
     /// Refuses a view that does not have one place for each result, or whose dtype cannot be written from `T`.
     pub(crate) fn check<T: Kernel>(&self, batch: usize, m: usize, n: usize) -> Result<()> {

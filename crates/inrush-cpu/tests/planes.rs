@@ -54,8 +54,9 @@ impl Case {
     }
 }
 
-/// Every level, with the left operand laid out before and during the call; gives how many levels have a plan.
-fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> usize {
+/// Every level, with the left operand laid out before and during the call; gives how many levels have a plan, and how often
+/// sums were stored at once.
+fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> (usize, usize) {
     let shape = case.shape();
     let s = &shape;
     let (m, k, n, batch) = (s.m, s.k.len(), s.cols.len(), s.matrices.len());
@@ -109,7 +110,7 @@ fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> usize {
         k: Affine::linear(k, 1),
         cols: Affine::linear(m, k as isize),
     };
-    let mut plans = 0;
+    let (mut plans, mut stores) = (0, 0);
     for isa in available() {
         let Some(plan) = Planes::plan(shape, DType::F32, dtype, isa).unwrap() else {
             continue;
@@ -136,15 +137,34 @@ fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> usize {
                 count.iter().all(|&c| c == 1),
                 "{what}: a result was not given exactly once"
             );
+            // The same, stored with gaps between rows.
+            let row = n + 3;
+            let mut out = vec![0.5f32; batch * m * row];
+            let view = StoreView {
+                ptr: out.as_mut_ptr().cast(),
+                dtype: DType::F32,
+                batch: Affine::linear(batch, (m * row) as isize),
+                rows: Affine::linear(m, row as isize),
+                cols: Affine::linear(n, 1),
+            };
+            stores += usize::from(plan.stores(&view));
+            unsafe {
+                plan.run(&pool, left, bytes.as_ptr(), &Output::Store(view))
+                    .unwrap();
+            };
+            let gaps = out.chunks(row).flat_map(|r| &r[n..]);
+            assert!(gaps.clone().all(|x| *x == 0.5), "{what}: a gap was written");
+            let stored: Vec<f32> = out.chunks(row).flat_map(|r| &r[..n]).copied().collect();
+            close(&stored, &want, k, &what);
         }
     }
-    plans
+    (plans, stores)
 }
 
 #[test]
 fn random_convolutions() {
     let mut rng = Rng(77);
-    let mut plans = 0;
+    let (mut plans, mut stores) = (0, 0);
     for round in 0..200 {
         let mut pick = |of: &[usize]| of[rng.below(of.len())];
         let kernel = [pick(&[1, 1, 1, 2]), pick(&[1, 2, 3]), pick(&[1, 2, 3, 5])];
@@ -169,8 +189,10 @@ fn random_convolutions() {
             dilation,
         };
         let dtype = [DType::F32, DType::F32, DType::BF16, DType::F16][round % 4];
-        plans += check(case, dtype, 1 + round % 3, &mut rng);
+        let (planned, stored) = check(case, dtype, 1 + round % 3, &mut rng);
+        (plans, stores) = (plans + planned, stores + stored);
     }
+    assert!(stores > 50, "only {stores} times sums were stored at once");
     assert!(
         plans > 150,
         "only {plans} of the cases are computed in place"
@@ -196,7 +218,7 @@ fn one_by_one_and_long_lines() {
             step: [1; 3],
             dilation: [1; 3],
         };
-        assert_eq!(check(case, DType::F32, 2, &mut rng), available().len());
+        assert_eq!(check(case, DType::F32, 2, &mut rng).0, available().len());
     }
 }
 

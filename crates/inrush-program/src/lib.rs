@@ -207,7 +207,18 @@ pub struct Contract {
     pub epilogue: u32,
     pub buffers: Vec<BufferId>,
     pub sizes: Vec<SizeId>,
+    /// Where sums lie in the epilogue's only buffer, if all it does is to store them as they are.
+    pub store: Option<Store>,
     pub origins: Vec<String>,
+}
+
+/// Strides of what is stored, in elements: for each level of `batch`, `m` and `n`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Store {
+    pub offset: SizeId,
+    pub batch: Vec<SizeId>,
+    pub m: Vec<SizeId>,
+    pub n: Vec<SizeId>,
 }
 
 /// An axis that only `a` (for `m`) or only `b` (for `n`) follows; outermost first.

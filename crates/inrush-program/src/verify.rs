@@ -219,6 +219,15 @@ impl Program {
         for l in c.m.iter().chain(&c.n) {
             self.each_size(line, [&l.size, &l.stride])?;
         }
+        if let Some(s) = &c.store {
+            self.each_size(line, [&s.offset])?;
+            self.each_size(line, s.batch.iter().chain(&s.m).chain(&s.n))?;
+            let strides = (s.batch.len(), s.m.len(), s.n.len());
+            let levels = (c.batch.len(), c.m.len(), c.n.len());
+            rule(strides == levels && c.buffers.len() == 1, line, || {
+                "a store has a stride for each level, and one buffer".to_string()
+            })?;
+        }
         Ok(())
     }
 }

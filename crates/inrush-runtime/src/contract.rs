@@ -4,9 +4,9 @@ use crate::model::Symbol;
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{
     Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Left, Lhs, Output,
-    PackedA, PackedB, PackedFilters, Planes, PlanesShape, Pool, Rhs, RhsView,
+    PackedA, PackedB, PackedFilters, Planes, PlanesShape, Pool, Rhs, RhsView, StoreView,
 };
-use inrush_program::{BufferId, Contract, Place, Program, SizeId};
+use inrush_program::{BufferId, Contract, Place, Program, SizeId, Store};
 
 /// An operand that was laid out at load: the right-hand side, unless said otherwise.
 pub(crate) enum Packed {
@@ -30,6 +30,8 @@ pub(crate) struct Contraction {
     /// `None` where the operand was packed at load.
     b: Option<OperandView>,
     epilogue: EpilogueFn,
+    /// Where sums are stored without the epilogue, for ways that write most of them there at once.
+    store: Option<Stored>,
     buffers: Vec<BufferId>,
     sizes: Vec<i64>,
 }
@@ -60,6 +62,27 @@ impl OperandView {
             dtype: self.dtype,
             matrices: self.matrices,
             k: self.k,
+            cols: self.cols,
+        }
+    }
+}
+
+/// Where sums are stored as they are.
+struct Stored {
+    offset: isize,
+    dtype: DType,
+    batch: Affine,
+    rows: Affine,
+    cols: Affine,
+}
+
+impl Stored {
+    fn at(&self, buffer: *mut u8) -> StoreView {
+        StoreView {
+            ptr: buffer.wrapping_offset(self.offset * self.dtype.size() as isize),
+            dtype: self.dtype,
+            batch: self.batch,
+            rows: self.rows,
             cols: self.cols,
         }
     }
@@ -325,6 +348,22 @@ fn is_weight(program: &Program, buffer: BufferId, base: &[*mut u8]) -> bool {
         }
 }
 
+/// A result in its buffer.
+fn stored(c: &Contract, s: &Store, get: &dyn Fn(SizeId) -> i64) -> Result<Stored> {
+    let map = |sizes: &mut dyn Iterator<Item = SizeId>, strides: &[SizeId]| {
+        let levels = sizes.zip(strides);
+        let levels = levels.map(|(n, s)| Ok((size(get(n))?, get(*s) as isize)));
+        Affine::new(&levels.collect::<Result<Vec<_>>>()?)
+    };
+    Ok(Stored {
+        offset: get(s.offset) as isize,
+        dtype: c.acc.0,
+        batch: map(&mut c.batch.iter().map(|l| l.size), &s.batch)?,
+        rows: map(&mut c.m.iter().map(|l| l.size), &s.m)?,
+        cols: map(&mut c.n.iter().map(|l| l.size), &s.n)?,
+    })
+}
+
 impl Contraction {
     /// Plans the contraction for known sizes; `None` when there is nothing to compute.
     pub fn new(
@@ -411,6 +450,15 @@ impl Contraction {
                 cols,
             }),
         };
+        let store = c.store.as_ref().map(|s| stored(c, s, &get)).transpose()?;
+        let store = store.filter(|s| {
+            let view = s.at(std::ptr::null_mut());
+            match &way {
+                Way::Product(gemm) => gemm.stores(&view),
+                Way::Planes(planes, _) => planes.stores(&view),
+                Way::Filters(_) => false,
+            }
+        });
         // SAFETY: the symbol was emitted with the epilogue's signature.
         let epilogue =
             unsafe { std::mem::transmute::<Symbol, EpilogueFn>(symbols[c.epilogue as usize]) };
@@ -425,6 +473,7 @@ impl Contraction {
             k_step,
             b,
             epilogue,
+            store,
             buffers: c.buffers.clone(),
             sizes: c.sizes.iter().map(|s| get(*s)).collect(),
         }))
@@ -436,11 +485,14 @@ impl Contraction {
             pointers[buffer as usize].wrapping_offset(offset * dtype.size() as isize)
         };
         let a = at(self.a, self.a_offset, self.a_dtype);
-        let out = Output::Epilogue(Epilogue {
-            f: self.epilogue,
-            args: args.as_ptr(),
-            syms: self.sizes.as_ptr(),
-        });
+        let out = match (&self.store, args.first()) {
+            (Some(store), Some(to)) => Output::Store(store.at(*to)),
+            _ => Output::Epilogue(Epilogue {
+                f: self.epilogue,
+                args: args.as_ptr(),
+                syms: self.sizes.as_ptr(),
+            }),
+        };
         let gemm = match (&self.way, packed) {
             (Way::Product(gemm), _) => gemm,
             (Way::Filters(conv), Some(Packed::Filters(f))) => {

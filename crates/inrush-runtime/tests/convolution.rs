@@ -112,6 +112,7 @@ fn program() -> Program {
             epilogue: 0,
             buffers: vec![2],
             sizes: vec![],
+            store: None,
             origins: vec![],
         })],
         outputs: vec![Output::Tensor {

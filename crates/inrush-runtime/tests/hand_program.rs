@@ -8,19 +8,19 @@ use inrush_runtime::{Bound, MemoryWeights, Model, Parts, Pool, Tensor, Value};
 use std::sync::Arc;
 
 const K: i64 = 5;
-const N: i64 = 7;
+const N: i64 = 32;
 
 const SOURCE: &str = "
 typedef long long i64;
 void epilogue(char *const *bufs, const i64 *syms, const void *acc, i64 ld, i64 batch, i64 m0, i64 m1, i64 n0, i64 n1) {
   const float *a = acc; float *out = (float *)bufs[0];
   for (i64 m = m0; m < m1; m++) for (i64 n = n0; n < n1; n++) {
-    float v = a[(m - m0) * ld + (n - n0)]; out[m * 7 + n] = v > 0 ? v : 0; }
+    float v = a[(m - m0) * ld + (n - n0)]; out[m * 32 + n] = v > 0 ? v : 0; }
 }
 int add_one(char *const *bufs, const i64 *syms, i64 begin, i64 end) {
   const float *x = (const float *)bufs[0]; float *y = (float *)bufs[1];
   if (syms[0] == 13) return 1;
-  for (i64 i = begin; i < end; i++) for (i64 j = 0; j < 7; j++) y[i * 7 + j] = x[i * 7 + j] + 1;
+  for (i64 i = begin; i < end; i++) for (i64 j = 0; j < 32; j++) y[i * 32 + j] = x[i * 32 + j] + 1;
   return 0;
 }
 ";
@@ -121,6 +121,7 @@ fn program() -> Program {
                 epilogue: 0,
                 buffers: vec![2],
                 sizes: vec![],
+                store: None,
                 origins: vec![],
             }),
             Step::Launch(Launch {
@@ -150,6 +151,10 @@ fn floats(v: &[f32]) -> Vec<u8> {
 }
 
 fn load() -> (tempfile::TempDir, Model, Vec<f32>) {
+    load_of(program())
+}
+
+fn load_of(program: Program) -> (tempfile::TempDir, Model, Vec<f32>) {
     let dir = tempfile::tempdir().unwrap();
     let target = Target {
         isa: Isa::Scalar,
@@ -170,7 +175,7 @@ fn load() -> (tempfile::TempDir, Model, Vec<f32>) {
     weights.insert("w", DType::F32, vec![N, K], floats(&w));
     let pool = Arc::new(Pool::new(Some(2)).unwrap());
     let model = Model::from_parts(Parts {
-        program: program(),
+        program,
         object: &built.path,
         weights: Box::new(weights),
         pool,
@@ -216,6 +221,41 @@ fn every_batch_size_runs_with_one_program() {
         let (x, t) = input(b);
         let got = result(&model.run(&[Value::Tensor(t)]).unwrap());
         assert_eq!(got, expected(&x, &w, b), "batch {b}");
+    }
+}
+
+#[test]
+fn sums_that_are_stored_as_they_are_bypass_the_epilogue() {
+    let mut program = program();
+    if let Step::Contract(c) = &mut program.steps[0] {
+        c.store = Some(Store {
+            offset: SizeId(9),
+            batch: vec![],
+            m: vec![SizeId(2)],
+            n: vec![SizeId(3)],
+        });
+    }
+    program.verify().unwrap();
+    assert_eq!(text::parse(&program.print()).unwrap(), program);
+    let (_dir, model, w) = load_of(program);
+    for b in [1, 17, 640] {
+        let (x, t) = input(b);
+        let got = result(&model.run(&[Value::Tensor(t)]).unwrap());
+        let want = |i: usize| {
+            let (m, n) = (i / N as usize, i % N as usize);
+            let k = 0..K as usize;
+            let dot: f32 = k
+                .map(|k| x[m * K as usize + k] * w[n * K as usize + k])
+                .sum();
+            // The epilogue would have left nothing below 0.
+            dot + 1.0
+        };
+        assert_eq!(got.len(), (b * N) as usize);
+        assert!(
+            got.iter().enumerate().all(|(i, y)| *y == want(i)),
+            "batch {b}"
+        );
+        assert!(got.iter().any(|y| *y < 0.0));
     }
 }
 

@@ -479,6 +479,15 @@ impl Parser<'_> {
             epilogue: self.id("k")?,
             buffers: self.buffers()?,
             sizes: self.sizes_of("sizes")?,
+            store: match self.s.eat_word("stores")? {
+                true => Some(Store {
+                    offset: self.size_of("at")?,
+                    batch: self.sizes_of("batch")?,
+                    m: self.sizes_of("m")?,
+                    n: self.sizes_of("n")?,
+                }),
+                false => None,
+            },
             origins: self.origins()?,
         })
     }

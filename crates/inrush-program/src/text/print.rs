@@ -175,8 +175,13 @@ fn step(sizes: &Sizes, s: &Step) -> String {
             };
             let k = c.k.iter().map(|l| (l.size, vec![l.a_stride, l.b_stride]));
             let batch = (c.batch.iter()).map(|l| (l.size, vec![l.a_stride, l.b_stride]));
+            let store = c.store.as_ref().map(|s| {
+                let [batch, m, n] = [&s.batch, &s.m, &s.n].map(|l| sizes.list(l));
+                let at = sizes.get(s.offset);
+                format!(" stores at {at} batch {batch} m {m} n {n}")
+            });
             format!(
-                "contract {} b{} at {}, b{} at {} batch {} m {} n {} k {} -> k{} {} sizes {} from {}",
+                "contract {} b{} at {}, b{} at {} batch {} m {} n {} k {} -> k{} {} sizes {}{} from {}",
                 c.acc.0.name(),
                 c.a,
                 sizes.get(c.a_offset),
@@ -189,6 +194,7 @@ fn step(sizes: &Sizes, s: &Step) -> String {
                 c.epilogue,
                 buffers(&c.buffers),
                 sizes.list(&c.sizes),
+                store.unwrap_or_default(),
                 names(&c.origins)
             )
         }
