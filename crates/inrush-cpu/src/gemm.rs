@@ -1,6 +1,7 @@
 //! Batched matrix products with taps.
 
 use crate::blocking::{self, Cut, Problem, Stretch, part};
+use crate::even::{self, EvenTile};
 use crate::in_place::InPlace;
 use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
 use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
@@ -239,6 +240,7 @@ impl Gemm {
             plan: self,
             rows_step: rows_step.and_then(|step| usize::try_from(step).ok()),
             kernels: T::kernels(self.isa),
+            even: T::even(self.isa),
             lhs,
             copy_lhs: (!direct).then_some(copy_lhs),
             transpose_lhs: T::transpose(self.isa, lhs.dtype).filter(|_| lhs.k_step != 1),
@@ -261,6 +263,8 @@ impl Gemm {
 struct Job<'a, T: 'static> {
     plan: &'a Gemm,
     kernels: &'static Kernels<T>,
+    /// Tiles for panels of one vector.
+    even: Option<&'static even::Tiles<T>>,
     lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
     copy_lhs: Option<RowCopy<T>>,
@@ -282,6 +286,21 @@ struct Target<T> {
     /// Column 0 of the first panel.
     sums: *mut T,
     ld: usize,
+}
+
+/// Rows of a block where they lie, or their copies.
+struct Rows<T> {
+    pointers: *const *const T,
+    count: usize,
+    run: Run,
+}
+
+/// Runs of rows that lie evenly, `step` elements apart; the first row is number `at` of its run.
+#[derive(Clone, Copy)]
+struct Run {
+    at: usize,
+    length: usize,
+    step: isize,
 }
 
 /// One unit of work: some panels of one matrix for some rows, and its scratch memory.
@@ -468,6 +487,22 @@ impl<T: Kernel> Job<'_, T> {
                     *unit.pointers.add(i) = base.wrapping_offset(walk.next() * size).cast();
                 }
             }
+            // Copies lie evenly; other rows do in runs.
+            let run = match self.copy_lhs {
+                Some(_) => Run {
+                    at: 0,
+                    length: rows,
+                    step: depth as isize,
+                },
+                None => {
+                    let (length, step) = self.lhs.rows.inner();
+                    Run {
+                        at: to.m.0 % length,
+                        length,
+                        step,
+                    }
+                }
+            };
             let packing = self.packing.as_ref().filter(|_| pack);
             let k = (stretch.row, stretch.row + depth);
             if let Some(packing) = packing.filter(|_| !unit.fleeting) {
@@ -521,8 +556,12 @@ impl<T: Kernel> Job<'_, T> {
                         to.sums.add((p - panels.0) * columns.width)
                     }
                 };
-                let pointers = unit.pointers;
-                self.panel(&mut tile, rows, nv, first, pointers, at);
+                let rows = Rows {
+                    pointers: unit.pointers,
+                    count: rows,
+                    run,
+                };
+                self.panel(&mut tile, &rows, nv, first, at);
             }
         }
     }
@@ -567,21 +606,67 @@ impl<T: Kernel> Job<'_, T> {
         }
     }
 
-    /// All rows of a block against one stretch of one panel, in tiles of nearly equal height: six and one would leave
-    /// most of the multipliers idle in the second.
+    /// All rows of a block against one stretch of one panel.
     ///
     /// # Safety
-    /// As [`TileFn`], for `rows` rows.
+    /// As [`TileFn`], for the rows.
     #[inline]
     unsafe fn panel(
         &self,
         tile: &mut Tile<T>,
-        rows: usize,
+        rows: &Rows<T>,
+        nv: usize,
+        packs: Option<(*const T, usize)>,
+        sums: *mut T,
+    ) {
+        let Some(even) = self.even.filter(|_| nv == 1 && packs.is_none()) else {
+            // SAFETY: the caller's contract.
+            unsafe { self.tiles(tile, (0, rows.count), nv, packs, rows.pointers, sums) };
+            return;
+        };
+        let mut row = 0;
+        while row < rows.count {
+            let run = &rows.run;
+            let near = (run.length - (run.at + row) % run.length).min(rows.count - row);
+            // SAFETY: the caller's contract; rows of a run lie evenly.
+            unsafe {
+                if let Some((height, f)) = even.next(near) {
+                    f(&EvenTile {
+                        row: *rows.pointers.add(row),
+                        step: run.step,
+                        taps: tile.taps,
+                        ntaps: tile.ntaps,
+                        k: tile.k,
+                        b: tile.b,
+                        c: sums.add(row * tile.ldc),
+                        ldc: tile.ldc,
+                        accumulate: tile.accumulate,
+                    });
+                    row += height;
+                } else {
+                    self.tiles(tile, (row, row + near), nv, None, rows.pointers, sums);
+                    row += near;
+                }
+            }
+        }
+    }
+
+    /// Some rows by tiles of nearly equal height: six and one would leave most of the multipliers idle in the second.
+    ///
+    /// # Safety
+    /// As [`TileFn`], for these rows.
+    #[inline]
+    unsafe fn tiles(
+        &self,
+        tile: &mut Tile<T>,
+        rows: (usize, usize),
         nv: usize,
         packs: Option<(*const T, usize)>,
         pointers: *const *const T,
         sums: *mut T,
     ) {
+        let mut row = rows.0;
+        let rows = rows.1 - rows.0;
         let parts = rows.div_ceil(self.kernels.rows[nv - 1]);
         let (low, more) = (rows / parts, rows % parts);
         let short: Option<TileFn<T>> = (low > 0).then(|| self.kernels.tile(nv, low));
@@ -592,7 +677,6 @@ impl<T: Kernel> Job<'_, T> {
         let bytes = tile.ntaps * tile.k * nv * self.kernels.lanes * size_of::<T>();
         let lines = bytes.div_ceil(Ahead::LINE);
         let each = lines.div_ceil(parts * steps.max(1));
-        let mut row = 0;
         for i in 0..parts {
             let (height, f) = if i < more {
                 (low + 1, tall)

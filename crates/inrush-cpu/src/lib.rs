@@ -16,6 +16,7 @@ mod blocking;
 mod conv;
 mod convert;
 mod depthwise;
+mod even;
 mod gemm;
 mod in_place;
 mod isa;

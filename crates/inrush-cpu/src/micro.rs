@@ -4,6 +4,7 @@
 //! products are summed over several taps, each a run of `k` contiguous elements at its own offset from the row pointer,
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
+use crate::even;
 use crate::planes;
 use crate::simd::{Element, Portable, Simd};
 use crate::thin;
@@ -322,6 +323,8 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     /// The tiles of [`crate::planes`] over a right operand of dtype `stored` whose columns lie `step` elements apart, where
     /// there are any.
     fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<Self>>;
+    /// The tiles of [`crate::even`], where there are any.
+    fn even(isa: Isa) -> Option<&'static even::Tiles<Self>>;
     /// See [`crate::transpose`].
     fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
 }
@@ -348,6 +351,16 @@ macro_rules! float {
                         &K
                     }
                     _ => &PLAIN,
+                }
+            }
+            fn even(isa: Isa) -> Option<&'static even::Tiles<$t>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static L: even::Tiles<$t> = even::avx512::tiles::<crate::simd::$avx512>();
+                        Some(&L)
+                    }
+                    _ => None,
                 }
             }
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
@@ -437,6 +450,9 @@ macro_rules! int {
             fn kernels(_: Isa) -> &'static Kernels<$t> {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
                 &PLAIN
+            }
+            fn even(_: Isa) -> Option<&'static even::Tiles<$t>> {
+                None
             }
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
                 transpose::none(isa, stored)

@@ -93,8 +93,9 @@ impl Strips {
         let (group, between) = cols.outer().unwrap_or((1, 0));
         let alone = width.next_multiple_of(lanes);
         let near = usize::try_from(between).unwrap_or(0);
-        let joined =
-            group > 1 && near.is_multiple_of(step) && near / step >= width && near / step < alone;
+        // Parts of vectors are slower than whole ones.
+        let closer = near / step < alone || near / step == alone && width < lanes;
+        let joined = group > 1 && near.is_multiple_of(step) && near / step >= width && closer;
         let pitch = if joined { near / step } else { alone };
         if 2 * width < pitch {
             return None;
