@@ -1,11 +1,13 @@
 """Every lowered operator of PyTorch's operator table beside eager, each alone on a million elements of float32.
 
-usage: operators.py [--only TEXT] [--seconds S] [--json FILE]
+usage: operators.py [--backward] [--only TEXT] [--seconds S] [--json FILE]
 
 Elementwise operators and reductions come from PyTorch's own table (`op_db`), with operands inside their domains; operators
 that take more than that are listed here. A compiled function, the code that it ends in (without Dynamo's guards) and eager take
 turns of calls; ratios are those of medians and of the best calls, and the latter, which another program disturbs less, give the
 order, slowest first, each with a remark on where it loses time. Operators that inrush calls instead of compiling are only counted. Figures mean something on an idle machine.
+With `--backward` it is their gradients that are timed (`gradients.py`), of images contiguous and with channels last; what a call takes beside its code
+is autograd's then.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import torch
 import torch.nn.functional as F
 
 import inrush
+
+import gradients
 
 N = 1 << 20
 SIDE = 1024
@@ -207,20 +211,23 @@ def measure(f, args, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backward", action="store_true", help="gradients instead of the operators themselves")
     parser.add_argument("--only", default="", help="operators whose name contains this")
     parser.add_argument("--seconds", type=float, default=0.4, help="for each operator")
     parser.add_argument("--json", help="write everything that was measured here")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    cases = [*elementwise(), *((name, f, tuple(args)) for name, (f, *args) in others().items())]
+    if options.backward:
+        cases, time_of = gradients.cases(elementwise()), gradients.measure
+    else:
+        cases, time_of = [*elementwise(), *((name, f, tuple(args)) for name, (f, *args) in others().items())], torch.no_grad()(measure)
     rows, called, failed = [], [], []
     for name, f, args in cases:
         if options.only not in name:
             continue
         try:
-            with torch.no_grad():
-                times, calls = measure(f, args, options.seconds)
+            times, calls = time_of(f, args, options.seconds)
         except Exception as error:
             failed.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
             continue

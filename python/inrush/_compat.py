@@ -238,7 +238,57 @@ for _raises in (torch.ops.aten._linalg_check_errors.default, torch.ops.aten._ass
 def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured."""
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
-    return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
+    with whole_resampling():
+        return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
+
+
+_whole = threading.local()
+
+
+@contextlib.contextmanager
+def whole_resampling() -> Iterator[None]:
+    """While this lasts, this thread's captures keep resampling of images on CPUs whole. PyTorch takes it apart into lookups by
+    index before autograd sees it, whose gradients are sums by index, of another layout than the images have. Where sizes are
+    symbols it stays so: positions depend on them."""
+    _intercept_resampling()
+    before = getattr(_whole, "kept", False)
+    _whole.kept = True
+    try:
+        yield
+    finally:
+        _whole.kept = before
+
+
+@functools.cache
+def _intercept_resampling() -> None:
+    """Has PyTorch's own decompositions of resampling ask first."""
+    names = [n for n in dir(torch.ops.aten) if n.startswith(("upsample_", "_upsample_nearest_exact"))]
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    for packet in (getattr(torch.ops.aten, name) for name in names):
+        for operator in (getattr(packet, overload) for overload in packet.overloads()):
+            for key in keys:
+                if key in operator.py_kernels:
+                    operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key])
+            operator._dispatch_cache.clear()
+
+
+def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decomposition)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_whole, "kept", False) and _is_known_image(*args, *kwargs.values()):
+            return operator._op_dk(key, *args, **kwargs)
+        return decomposition(*args, **kwargs)
+
+    return kernel
+
+
+def _is_known_image(image: Any, *numbers: Any) -> bool:
+    """An image of the CPU with sizes that are no symbols. PyTorch's shape functions refuse batches of none."""
+    flat = [n for given in numbers for n in (given if isinstance(given, (list, tuple)) else [given])]
+    symbols = (torch.SymInt, torch.SymFloat)
+    if any(isinstance(n, symbols) for n in (*image.shape, *flat)):
+        return False
+    return image.device.type == "cpu" and image.dtype.is_floating_point and image.numel() > 0
 
 
 def has_wrappers_of_aot() -> None:

@@ -29,6 +29,19 @@ VOLUMES = {
     "adaptive.avg": lambda x: F.adaptive_avg_pool3d(x, (3, 4, 7)),
     "adaptive.max": lambda x: F.adaptive_max_pool3d(x, (3, 4, 7)),
 }
+RESAMPLING = {
+    "nearest": dict(scale_factor=2),
+    "nearest.down": dict(scale_factor=0.5),
+    "nearest.sizes": dict(size=(50, 31)),
+    "nearest-exact.factors": dict(scale_factor=(1.7, 0.3)),
+    "bilinear": dict(scale_factor=2),
+    "bilinear.corners": dict(size=(64, 90), align_corners=True),
+    "bilinear.one": dict(size=(1, 2), align_corners=True),
+    "bilinear.down": dict(scale_factor=(0.3, 0.77)),
+    "bilinear.much": dict(scale_factor=(9, 2)),
+    "bicubic": dict(scale_factor=2),
+    "bicubic.corners": dict(size=(50, 31), align_corners=True),
+}
 
 
 def check(f, *args, tolerance=2e-6):
@@ -38,7 +51,7 @@ def check(f, *args, tolerance=2e-6):
     y = torch.compile(f, backend="inrush", options={"strict": True})(*inputs)
     want = f(*exact)
     torch.manual_seed(1)
-    weight = torch.randn(want.shape)
+    weight = torch.empty_like(want, dtype=torch.float32).copy_(torch.randn(want.shape))
     grads = torch.autograd.grad(y, inputs, weight)
     wanted = torch.autograd.grad(want, exact, weight.double())
     for a, b in zip((y, *grads), (want, *wanted), strict=True):
@@ -115,3 +128,45 @@ def test_an_index_beyond_the_plane_is_refused():
 
     with pytest.raises(IndexError, match="size 16"):
         torch.compile(f, backend="inrush", options={"strict": True})(g, x, places)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", RESAMPLING)
+def test_resampling(name, channels_last):
+    x = torch.randn(2, 5, 29, 41, generator=torch.Generator().manual_seed(0))
+    if channels_last:
+        x = x.to(memory_format=LAYOUTS[4])
+    # Positions are computed in float32, whatever the compared values are; what an element gets adds up to some hundred terms.
+    check(lambda x: F.interpolate(x, mode=name.split(".")[0], **RESAMPLING[name]), x, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "trilinear"])
+@pytest.mark.parametrize("size", [(7, 5, 30), (3, 11, 8)])
+def test_resampling_of_volumes(mode, size):
+    x = torch.randn(2, 3, 5, 9, 17, generator=torch.Generator().manual_seed(0))
+    check(lambda x: F.interpolate(x, size=size, mode=mode), x, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resampling_of_lines(mode):
+    x = torch.randn(2, 3, 41, generator=torch.Generator().manual_seed(0))
+    check(lambda x: F.interpolate(x, scale_factor=2.5, mode=mode), x, tolerance=2e-5)
+
+
+def test_outputs_that_do_not_read_an_element_do_not_change_its_gradient():
+    """Weights that are 0 are not multiplied by what is no number."""
+    x = torch.randn(1, 1, 1, 41, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    for size in (82, 60, 30):
+        f = lambda x: F.interpolate(x, size=(1, size), mode="bilinear", align_corners=True)  # noqa: E731, B023
+        y = torch.compile(f, backend="inrush", options={"strict": True})(x)
+        grad = torch.ones_like(y)
+        grad[..., size // 2] = float("nan")
+        (a,), (b,) = torch.autograd.grad(y, x, grad), torch.autograd.grad(f(x), x, grad)
+        assert torch.equal(a.isnan(), b.isnan())
+
+
+def test_resampling_of_no_images():
+    x = torch.randn(0, 3, 8, 8, requires_grad=True)
+    y = torch.compile(lambda x: F.interpolate(x, scale_factor=2), backend="inrush")(x)
+    y.sum().backward()
+    assert y.shape == (0, 3, 16, 16) and x.grad.shape == x.shape

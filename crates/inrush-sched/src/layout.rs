@@ -197,6 +197,15 @@ pub(crate) fn step(
     Some(out)
 }
 
+/// Stride of the one dimension that an axis moves along, if not by equal steps, as through windows of different sizes.
+fn about(ex: &Exprs, buffers: &[Buffer], buf: BufId, coords: &[Expr], axis: Sym) -> Option<Expr> {
+    let layout = buffers[buf.index()].layout.as_ref()?;
+    let mut moved =
+        (coords.iter().zip(&layout.strides)).filter(|(c, _)| ex.free_syms(**c).contains(&axis));
+    let (_, stride) = moved.next()?;
+    moved.next().is_none().then_some(*stride)
+}
+
 /// Whether no dimension is stepped along in longer strides than the one before, and none in no stride at all.
 fn falls(ex: &Exprs, strides: &[Expr]) -> bool {
     let mut last = i64::MAX;
@@ -261,7 +270,11 @@ fn follow(loops: &Loops, body: &Body, store: &[Expr]) -> Option<Order> {
             _ => {
                 let along = |(d, axis): &(usize, Option<Sym>)| match axis {
                     None => Some((*d, i64::MAX)),
-                    Some(s) => moves(*d, step(ex, &loops.buffers, buf, coords, *s)?),
+                    Some(s) => {
+                        let exact = step(ex, &loops.buffers, buf, coords, *s);
+                        let about = || about(ex, &loops.buffers, buf, coords, *s);
+                        moves(*d, exact.or_else(about)?)
+                    }
                 };
                 dims.iter().map(along).collect()
             }

@@ -44,6 +44,7 @@ mod random;
 mod rank;
 mod reduce;
 mod resample;
+mod resample_backward;
 mod scan;
 mod scatter;
 mod shape;
@@ -105,6 +106,7 @@ const FAMILIES: &[&[Row]] = &[
     rank::ROWS,
     reduce::ROWS,
     resample::ROWS,
+    resample_backward::ROWS,
     scan::ROWS,
     scatter::ROWS,
     shape::ROWS,

@@ -2,7 +2,7 @@
 //! the gradients of greatest elements go to the places that the indices name instead, each of them once.
 
 use super::convolution::in_bounds;
-use super::convolution_depthwise::{Along, by_phases, choices, fits};
+use super::convolution_depthwise::{Along, by_phases, fits};
 use super::lowered;
 use super::pool::{Adaptive, Pool, divide_by_all};
 use super::scatter::{arrived, filled};
@@ -267,17 +267,16 @@ fn holders(e: &Exprs, input: Expr, output: Expr, at: Expr) -> (Expr, Expr) {
     }
 }
 
-/// Windows of an adaptive pool that may hold an element, where all of them stand side by side in a body.
+/// Windows of one dimension of an adaptive pool that may hold an element, where all of them stand side by side in a body.
 const MOST_WINDOWS: i64 = 8;
 
-/// The gradient of an adaptive average pool: each window's share first, then for each element those of the few windows that hold
-/// it.
+/// The gradient of an adaptive average pool: each window's share first, then along one dimension after the other, the last one
+/// first, the sum of the few that hold an element: what lies in one row of windows is found once for all rows of the image.
 fn adaptive_shares<'g>(
     lw: &mut Lower<'g>,
     grad: &Tensor,
     pool: &Adaptive,
     kernel: &[i64],
-    sizes: &[Expr],
 ) -> Tensor {
     let e = lw.exprs;
     let (lead, dtype) = (pool.lead, grad.dtype.compute());
@@ -286,25 +285,27 @@ fn adaptive_shares<'g>(
     let mut v = body.load(grad, &at);
     let counts: Vec<Expr> = pool.extents(e, &at).into_iter().map(|(_, n)| n).collect();
     v = divide_by_all(&mut body, v, &counts);
-    let shares = lw.store_new(body, v, dtype, &grad.sizes);
-    let mut body = lw.body(sizes);
-    let outer = body.outer();
-    let each: Vec<Vec<i64>> = kernel.iter().map(|k| (0..*k).collect()).collect();
-    let mut sum: Option<StmtId> = None;
-    for taps in choices(&each) {
-        let mut at = outer[..lead].to_vec();
-        let mut checks = Vec::new();
-        for (k, tap) in taps.iter().enumerate() {
-            let (first, end) = holders(e, pool.input[k], pool.output[k], outer[lead + k]);
-            at.push(e.add(first, e.int(*tap)));
-            checks.push((e.int(*tap), e.sub(end, first)));
+    let mut sums = lw.store_new(body, v, dtype, &grad.sizes);
+    let mut sizes = grad.sizes.clone();
+    for k in (0..kernel.len()).rev() {
+        let d = lead + k;
+        sizes[d] = pool.input[k];
+        let mut body = lw.body(&sizes);
+        let outer = body.outer();
+        let (first, end) = holders(e, pool.input[k], pool.output[k], outer[d]);
+        let mut sum: Option<StmtId> = None;
+        for tap in 0..kernel[k] {
+            let mut at = outer.clone();
+            at[d] = e.add(first, e.int(tap));
+            let mask = in_bounds(&mut body, &[(e.int(tap), e.sub(end, first))]);
+            let v = load_or_zero(&mut body, &sums, &at, mask);
+            sum = Some(body.add_to(sum, v));
         }
-        let mask = in_bounds(&mut body, &checks);
-        let v = load_or_zero(&mut body, &shares, &at, mask);
-        sum = Some(body.add_to(sum, v));
+        let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
+        let into = if k == 0 { grad.dtype } else { dtype };
+        sums = lw.store_new(body, sum, into, &sizes);
     }
-    let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
-    lw.store_new(body, sum, grad.dtype, sizes)
+    sums
 }
 
 /// Adaptive pools: which windows hold an element is the same question with input and output exchanged.
@@ -326,9 +327,9 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     if let Some(known) = known
         && lw.processor == Processor::Cpu
         && grad.dtype.is_float()
-        && known.iter().product::<i64>() <= MOST_WINDOWS
+        && known.iter().all(|k| *k <= MOST_WINDOWS)
     {
-        return Ok(vec![adaptive_shares(lw, &grad, &pool, &known, &sizes)]);
+        return Ok(vec![adaptive_shares(lw, &grad, &pool, &known)]);
     }
     let mut body = lw.body(&sizes);
     let taps = body.reduce_axes(&kernel);

@@ -8,7 +8,7 @@ use inrush_loops::{ScalarOp as S, StmtId};
 
 /// How the source position of an output point is found and what is read around it.
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// `floor(i * scale)`.
     Nearest,
     /// `floor((i + 0.5) * scale)`.
@@ -18,15 +18,15 @@ enum Kind {
 }
 
 /// One spatial dimension: sizes, and the step between neighbouring outputs in the input.
-struct Axis {
-    input: i64,
-    output: i64,
+pub(super) struct Axis {
+    pub input: i64,
+    pub output: i64,
     scale: f64,
-    align_corners: bool,
+    pub align_corners: bool,
 }
 
 /// The spatial dimensions of a call. Sizes must be known: the scale is a constant of the kernel.
-fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
+pub(super) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
     let name = args.op.row.name;
     let spatial = ["1d", "2d", "3d"]
         .iter()
@@ -88,7 +88,7 @@ fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
 
 impl Axis {
     /// The step in the precision of `dtype`, in which PyTorch computes positions.
-    fn step(&self, dtype: DType) -> f64 {
+    pub fn step(&self, dtype: DType) -> f64 {
         let step = match (self.align_corners, self.output) {
             (true, 1) => 0.0,
             (true, n) => (self.input - 1) as f64 / (n - 1) as f64,
@@ -98,7 +98,7 @@ impl Axis {
     }
 
     /// The nearest source of output `i` in the arithmetic of `dtype`.
-    fn nearest(&self, i: i64, half: f64, dtype: DType) -> i64 {
+    pub fn nearest(&self, i: i64, half: f64, dtype: DType) -> i64 {
         let round = |v: f64| Scalar::Float(v).convert(dtype).as_f64();
         let at = round(round(i as f64 + half) * self.step(dtype)).floor() as i64;
         at.min(self.input - 1)
@@ -131,7 +131,7 @@ impl Axis {
 }
 
 /// A source index and its weight; no weight is a weight of one.
-type Tap = (Expr, Option<StmtId>);
+pub(super) type Tap = (Expr, Option<StmtId>);
 
 /// `value`, a float, as an index in `0..size`.
 fn clamped(body: &mut BodyBuilder, value: StmtId, size: i64) -> Expr {
@@ -144,7 +144,13 @@ fn clamped(body: &mut BodyBuilder, value: StmtId, size: i64) -> Expr {
 }
 
 /// The sources of output index `i` along one dimension.
-fn taps(body: &mut BodyBuilder, axis: &Axis, kind: Kind, i: Expr, dtype: DType) -> Vec<Tap> {
+pub(super) fn taps(
+    body: &mut BodyBuilder,
+    axis: &Axis,
+    kind: Kind,
+    i: Expr,
+    dtype: DType,
+) -> Vec<Tap> {
     let half = kind == Kind::NearestExact;
     if matches!(kind, Kind::Nearest | Kind::NearestExact)
         && let Some(at) = axis.exact_nearest(body, i, half, dtype)
@@ -373,6 +379,8 @@ const VEC: &str = "(Tensor input, SymInt[]? output_size, float[]? scale_factors)
 const VEC_ALIGN: &str =
     "(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor";
 
+const NEAREST_3D: &str = "(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor";
+
 pub const ROWS: &[Row] = &[
     row(
         "aten.upsample_nearest1d.vec",
@@ -433,6 +441,36 @@ pub const ROWS: &[Row] = &[
         "(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[2,3,5], [8])",
+    ),
+    row(
+        "aten._upsample_nearest_exact1d.default",
+        "(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[2,3,5], [8])",
+    ),
+    row(
+        "aten.upsample_nearest3d.default",
+        NEAREST_3D,
+        |lw, c| resample(lw, c, Kind::Nearest),
+        "(f32[1,2,2,3,2], [4,3,5])",
+    ),
+    row(
+        "aten._upsample_nearest_exact3d.vec",
+        VEC,
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[1,2,2,3,2], [4,3,5], none)",
+    ),
+    row(
+        "aten._upsample_nearest_exact3d.default",
+        NEAREST_3D,
+        |lw, c| resample(lw, c, Kind::NearestExact),
+        "(f32[1,2,2,3,2], [4,3,5])",
+    ),
+    row(
+        "aten.upsample_trilinear3d.default",
+        "(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |lw, c| resample(lw, c, Kind::Linear),
+        "(f32[1,2,2,3,2], [4,3,5], true)",
     ),
     row(
         "aten.upsample_nearest2d.default",
