@@ -14,7 +14,6 @@ use crate::micro::{Kernel, with_element};
 use crate::pack::{RhsView, Shared, reader};
 use crate::scratch::{self, ALIGN, Bytes, Owner};
 use crate::store::{Block, Output, StoreView};
-use crate::transpose;
 use crate::{Affine, Pool, blocking::part};
 use inrush_base::{DType, Error, Isa, Result};
 use tile::{Place, Tile};
@@ -211,7 +210,7 @@ pub struct PackedA {
 
 impl PackedA {
     /// Lays out every matrix of `view`, whose columns are the rows of the left operand, converted to `dtype` (the type in
-    /// which products are summed). `None` where that type has no such products.
+    /// which products are summed). `None` where that type has no such products, or the operand can be read where it lies.
     ///
     /// # Safety
     /// Every element that `view` describes is readable for the length of the call.
@@ -222,9 +221,9 @@ impl PackedA {
         view: &RhsView,
     ) -> Result<Option<PackedA>> {
         with_element!(dtype, T => {
-            let Some(tiles) = T::planes(isa, dtype, 1) else {
+            if T::planes(isa, dtype, 1).is_none() || Lefts::<T>::in_place(view).is_some() {
                 return Ok(None);
-            };
+            }
             let (matrices, m, k) = (view.matrices.len(), view.cols.len(), view.k.len());
             let elements = matrices.checked_mul(m).and_then(|x| x.checked_mul(k));
             let data = elements
@@ -232,7 +231,7 @@ impl PackedA {
                 .and_then(Bytes::new)
                 .ok_or_else(|| Error::machine(format!("no memory for {matrices} x {m} x {k} filter values")))?;
             // SAFETY: room for every element; the caller's contract.
-            unsafe { lay_out::<T>(pool, isa, tiles.rows, view, data.ptr().cast())? };
+            unsafe { lay_out::<T>(pool, view, data.ptr().cast())? };
             Ok(Some(PackedA { isa, dtype, matrices, m, k, data }))
         })?
     }
@@ -250,64 +249,64 @@ pub enum Left<'a> {
     View(&'a RhsView),
 }
 
-/// Panels of every matrix, one after the other: `k` times the panel's rows.
+/// Where left operands lie in the type of the sums: each row's products one after the other, rows evenly.
+#[derive(Clone, Copy)]
+struct Lefts<T> {
+    ptr: *const T,
+    matrices: Affine,
+    /// Elements between rows.
+    row: usize,
+}
+
+impl<T: Kernel> Lefts<T> {
+    /// Operands that [`lay_out`] wrote.
+    fn dense(ptr: *const T, matrices: usize, m: usize, k: usize) -> Lefts<T> {
+        Lefts {
+            ptr,
+            matrices: Affine::linear(matrices, (m * k) as isize),
+            row: k,
+        }
+    }
+
+    /// The operands of a view, if they lie so.
+    fn in_place(view: &RhsView) -> Option<Lefts<T>> {
+        let near = view.k.stride() == Some(1) && view.dtype == T::DTYPE;
+        let row = view.cols.stride().filter(|_| near)?;
+        Some(Lefts {
+            ptr: view.ptr.cast(),
+            matrices: view.matrices,
+            row: usize::try_from(row).ok()?,
+        })
+    }
+}
+
+/// The rows of every matrix, one after the other.
 ///
 /// # Safety
 /// The view is readable; `to` has room for all of its elements.
-unsafe fn lay_out<T: Kernel>(
-    pool: &Pool,
-    isa: Isa,
-    tallest: usize,
-    view: &RhsView,
-    to: *mut T,
-) -> Result<()> {
+unsafe fn lay_out<T: Kernel>(pool: &Pool, view: &RhsView, to: *mut T) -> Result<()> {
     let copy = reader::<T>(view.dtype)?;
-    let transpose = T::transpose(isa, view.dtype).filter(|_| view.k.inner().1 == 1);
-    let transpose = transpose.zip(view.cols.stride());
     let (m, k) = (view.cols.len(), view.k.len());
     if m == 0 || k == 0 {
         return Ok(());
     }
-    let panels = Panels::new(m, tallest);
     let size = view.dtype.size() as isize;
     let (run, step) = view.k.inner();
     let shared = (view, to);
     let shared = Shared(&shared);
-    let units = view.matrices.len() * panels.count;
-    let grain = if units * k * tallest < SERIAL {
-        units
-    } else {
-        1
-    };
-    pool.parallel_for(units, grain, &|range| {
+    let grain = (SERIAL / k).max(1);
+    pool.parallel_for(view.matrices.len() * m, grain, &|range| {
         let (view, to) = *shared.get();
-        for unit in range {
-            let (matrix, p) = (unit / panels.count, unit % panels.count);
-            let (r0, r1) = panels.rows(p);
-            let panel = to.wrapping_add((matrix * m + r0) * k);
-            let rows = r1 - r0;
-            let offset = view.matrices.offset(matrix);
+        for row in range {
+            let offset = view.matrices.offset(row / m) + view.cols.offset(row % m);
             let mut at = 0;
             while at < k {
                 let some = run.min(k - at);
-                let offset = offset + view.k.offset(at);
-                let from = |row: usize| {
-                    let offset = offset + view.cols.offset(r0 + row);
-                    view.ptr.wrapping_offset(offset * size)
-                };
-                // SAFETY: elements of the view; a place in the unit's own panel for each.
+                let from = (offset + view.k.offset(at)) * size;
+                // SAFETY: elements of the view; a place in the row for each.
                 unsafe {
-                    let dst = panel.add(at * rows);
-                    match transpose {
-                        Some((transpose, apart)) if rows == transpose::COLUMNS => {
-                            transpose(from(0), apart, dst, rows, rows, some);
-                        }
-                        _ => {
-                            for row in 0..rows {
-                                copy(from(row), step, dst.add(row), rows as isize, some);
-                            }
-                        }
-                    }
+                    let dst = to.add(row * k + at);
+                    copy(view.ptr.wrapping_offset(from), step, dst, 1, some);
                 }
                 at += some;
             }
@@ -424,7 +423,7 @@ impl Planes {
                 "a left operand of {have:?} in a product of {s:?}"
             )));
         }
-        let run = |left: *const T| {
+        let run = |left: Lefts<T>| {
             let job = Job {
                 plan: self,
                 tiles,
@@ -440,17 +439,19 @@ impl Planes {
                 range.for_each(|unit| unsafe { job.get().unit(unit) })
             })
         };
-        match left {
-            Left::Packed(p) => run(p.data.ptr().cast()),
-            Left::View(v) => {
-                let bytes = have.0 * s.m * k * size_of::<T>();
-                scratch::with(Owner::Call, bytes.next_multiple_of(ALIGN), |memory| {
-                    // SAFETY: room for every element; the caller's contract.
-                    unsafe { lay_out::<T>(pool, self.isa, tiles.rows, v, memory.cast())? };
-                    run(memory.cast())
-                })
-            }
+        let view = match left {
+            Left::Packed(p) => return run(Lefts::dense(p.data.ptr().cast(), have.0, s.m, k)),
+            Left::View(v) => v,
+        };
+        if let Some(left) = Lefts::in_place(view) {
+            return run(left);
         }
+        let bytes = have.0 * s.m * k * size_of::<T>();
+        scratch::with(Owner::Call, bytes.next_multiple_of(ALIGN), |memory| {
+            // SAFETY: room for every element; the caller's contract.
+            unsafe { lay_out::<T>(pool, view, memory.cast())? };
+            run(Lefts::dense(memory.cast(), have.0, s.m, k))
+        })
     }
 
     /// Units that share a strip.
@@ -475,7 +476,7 @@ impl PlanesShape {
 struct Job<'a, T: 'static> {
     plan: &'a Planes,
     tiles: &'static Tiles<T>,
-    left: *const T,
+    left: Lefts<T>,
     ptr: *const u8,
     out: &'a Output,
 }
@@ -510,7 +511,8 @@ impl<T: Kernel> Job<'_, T> {
         let k = plan.offsets.len();
         let left = self
             .left
-            .wrapping_add(s.lefts.offset(batch) as usize * s.m * k);
+            .ptr
+            .wrapping_offset(self.left.matrices.offset(s.lefts.offset(batch) as usize));
         let first = strip.line * strips.width + strip.x;
         let size = plan.dtype.size() as isize;
         let offset = s.matrices.offset(batch) + s.cols.offset(first);
@@ -554,7 +556,8 @@ impl<T: Kernel> Job<'_, T> {
                         // SAFETY: the strip's columns, at most what lies between its lines; the unit's own sums or results.
                         unsafe {
                             f(&Tile {
-                                a: left.wrapping_add(r0 * k + k0 * (r1 - r0)),
+                                a: left.wrapping_add(r0 * self.left.row + k0),
+                                lda: self.left.row,
                                 b: base,
                                 offsets: plan.offsets.as_ptr().add(k0),
                                 k: k1 - k0,

@@ -103,22 +103,37 @@ fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> (usize, usi
         }
     }
     let pool = Pool::new(Some(threads)).unwrap();
-    let left = RhsView {
-        ptr: filters.as_ptr().cast(),
+    // Products one after the other, read in place, or rows, which are laid out.
+    let across: Vec<f32> = (0..filters.len())
+        .map(|i| filters[i / (m * k) * m * k + i % m * k + i / m % k])
+        .collect();
+    let view = |of: &[f32], k_step: usize, row: usize| RhsView {
+        ptr: of.as_ptr().cast(),
         dtype: DType::F32,
         matrices: Affine::linear(case.groups, (m * k) as isize),
-        k: Affine::linear(k, 1),
-        cols: Affine::linear(m, k as isize),
+        k: Affine::linear(k, k_step as isize),
+        cols: Affine::linear(m, row as isize),
     };
+    let (along, across) = (view(&filters, 1, k), view(&across, m, 1));
     let (mut plans, mut stores) = (0, 0);
     for isa in available() {
         let Some(plan) = Planes::plan(shape, DType::F32, dtype, isa).unwrap() else {
             continue;
         };
         plans += 1;
-        let packed = unsafe { PackedA::pack(&pool, isa, DType::F32, &left) };
-        let packed = packed.unwrap().unwrap();
-        for left in [Left::View(&left), Left::Packed(&packed)] {
+        let lay_out = |view| unsafe { PackedA::pack(&pool, isa, DType::F32, view) }.unwrap();
+        let near = |step: Option<isize>| step == Some(1);
+        assert!(
+            lay_out(&along).is_none() || !near(along.k.stride()),
+            "{case:?}"
+        );
+        let packed = lay_out(&across);
+        assert!(packed.is_some() || near(across.k.stride()), "{case:?}");
+        let packed = packed.as_ref().map(Left::Packed);
+        for left in [Left::View(&along), Left::View(&across)]
+            .into_iter()
+            .chain(packed)
+        {
             let (mut out, mut count) = (vec![0f32; want.len()], vec![0i32; want.len()]);
             let args = [
                 out.as_mut_ptr().cast::<u8>(),

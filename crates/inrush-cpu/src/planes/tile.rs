@@ -2,10 +2,11 @@
 
 use crate::simd::Widen;
 
-/// What one tile computes: `c[i][at[j] + ..] (+)= sum over k of a[k][i] * b[offsets[k] + step * (at[j] + ..)]`, with as many
+/// What one tile computes: `c[i][at[j] + ..] (+)= sum over k of a[i * lda + k] * b[offsets[k] + step * (at[j] + ..)]`, with as many
 /// rows `i` and vectors `j` as the function has.
 pub(crate) struct Tile<T> {
     pub a: *const T,
+    pub lda: usize,
     pub b: *const u8,
     pub offsets: *const isize,
     pub k: usize,
@@ -27,8 +28,8 @@ pub(crate) struct Place {
 }
 
 /// # Safety
-/// The processor has the level's features; `a` holds `k` times as many elements as the tile has rows, `at` as many places as
-/// it has vectors; `b` is readable at each of the `k` offsets for every element of the vectors; `c` can take whole vectors
+/// The processor has the level's features; `a` holds `k` elements for each row of the tile, `at` as many places as it has
+/// vectors; `b` is readable at each of the `k` offsets for every element of the vectors; `c` can take whole vectors
 /// at the places.
 pub(crate) type TileFn<T> = unsafe fn(&Tile<T>);
 
@@ -89,7 +90,10 @@ unsafe fn tile<
     t: &Tile<S::T>,
 ) {
     let mut acc = [[S::zero(); NV]; ROWS];
-    let mut a = t.a;
+    let mut a = [t.a; ROWS];
+    for i in 1..ROWS {
+        a[i] = a[i - 1].add(t.lda);
+    }
     let mut b = [std::ptr::null::<E>(); NV];
     for j in 0..NV {
         b[j] = t.b.cast::<E>().offset((*t.at.add(j)).b);
@@ -113,12 +117,11 @@ unsafe fn tile<
             };
         }
         for i in 0..ROWS {
-            let x = S::splat(*a.add(i));
+            let x = S::splat(*a[i].add(k));
             for j in 0..NV {
                 acc[i][j] = S::fma(x, v[j], acc[i][j]);
             }
         }
-        a = a.add(ROWS);
     }
     for i in 0..ROWS {
         let c = t.c.add(i * t.ldc);
