@@ -20,16 +20,43 @@ impl Helpers {
             let f = self.whole(from, w, caps);
             return format!("{f}({x})");
         }
-        let narrow = w == 8 && types::bytes(from) == 4 && types::bytes(to) == 1;
-        if !(narrow && caps.isa == Isa::Avx2) {
-            return format!("__builtin_convertvector({x}, {v})");
+        let (read, written) = (types::bytes(from), types::bytes(to));
+        // Between small integers and floats there are instructions by way of 32 bits only.
+        if is_float(to) && read < 4 || is_float(from) && written < 4 {
+            let x = self.convert(x, from, "i32", w, caps);
+            return self.convert(&x, "i32", to, w, caps);
         }
-        // gcc takes such a vector apart; a shuffle of its bytes is three instructions.
-        let (from, bytes, words) = (
-            self.vector(from, w),
-            self.vector("i8", 32),
-            self.vector("i64", 4),
-        );
+        if read == 4 && written == 1 && w == 8 && caps.isa == Isa::Avx2 {
+            let f = self.narrow_eight(from, to);
+            return format!("{f}({x})");
+        }
+        if caps.isa == Isa::Avx512
+            && w == 16
+            && matches!((read, written), (1, 4) | (4, 1))
+            && !is_float(from)
+        {
+            let f = self.four_fold(from, to);
+            return format!("{f}({x})");
+        }
+        // gcc takes vectors apart whose elements become four times as wide or a fourth; halving and doubling are instructions.
+        let mut x = x.to_string();
+        let (mut bytes, kind) = (read, if written > read { from } else { to });
+        while bytes * 2 < written || bytes > written * 2 {
+            bytes = if bytes < written {
+                bytes * 2
+            } else {
+                bytes / 2
+            };
+            let step = self.vector(types::int_of(bytes, kind.starts_with('u')), w);
+            x = format!("__builtin_convertvector({x}, {step})");
+        }
+        format!("__builtin_convertvector({x}, {v})")
+    }
+
+    /// Eight lanes of four bytes each as bytes with AVX2, as a shuffle of their bytes.
+    fn narrow_eight(&mut self, from: &'static str, to: &'static str) -> String {
+        let (from, v) = (self.vector(from, 8), self.vector(to, 8));
+        let (bytes, words) = (self.vector("i8", 32), self.vector("i64", 4));
         let name = format!("narrow_{from}_{v}");
         let places: Vec<String> = (0..32).map(|k| (k % 8 * 4).to_string()).collect();
         let places = places.join(",");
@@ -41,7 +68,28 @@ impl Helpers {
                 &format!("return __builtin_convertvector(x, {v});"),
             )
         });
-        format!("{name}({x})")
+        name
+    }
+
+    /// Sixteen bytes as lanes of four bytes each, or back, with AVX-512: one instruction.
+    fn four_fold(&mut self, from: &'static str, to: &'static str) -> String {
+        let (x, v) = (self.vector(from, 16), self.vector(to, 16));
+        let words = self.vector("i32", 16);
+        let name = format!("four_fold_{x}_{v}");
+        let call = match (types::bytes(from), from.starts_with('u')) {
+            (1, true) => format!("pmovzxbd512_mask((chars)x, ({words}){{0}}, (u16)-1)"),
+            (1, false) => format!("pmovsxbd512_mask((chars)x, ({words}){{0}}, (u16)-1)"),
+            _ => format!("pmovdb512_mask(({words})x, (chars){{0}}, (u16)-1)"),
+        };
+        self.function(&name, format_args!("{v} {name}({x} x)"), |_| {
+            gcc_only(
+                &format!(
+                    "typedef char chars __attribute__((vector_size(16))); return ({v})__builtin_ia32_{call};"
+                ),
+                &format!("return __builtin_convertvector(x, {v});"),
+            )
+        });
+        name
     }
 
     /// Floats toward zero as `i64`, for which there is no instruction: added to 1.5 * 2^52, whole numbers below 2^51 are the low
@@ -194,3 +242,33 @@ const F16_STORE: &str = "u32 u; __builtin_memcpy(&u, &x, 4); u32 s = u >> 16 & 0
      if (a < 0x38800000) { f32 t; __builtin_memcpy(&t, &a, 4); t += 0.5f; __builtin_memcpy(&a, &t, 4); \
      return (u16)(s | (a - 0x3f000000)); } \
      return (u16)(s | ((a + 0xc8000fff + (a >> 13 & 1)) >> 13));";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// gcc takes a vector apart whose elements change their size more than twofold at once: as slow as a loop over lanes.
+    #[test]
+    fn sizes_change_twofold_at_most() {
+        let sizes = ["i8", "u8", "i16", "i32", "u32", "i64", "f32", "f64"];
+        for isa in [Isa::Avx2, Isa::Neon] {
+            let caps = Caps::cpu(isa, 1);
+            for (from, to) in sizes.iter().flat_map(|a| sizes.map(|b| (*a, b))) {
+                if (to == "i64" && is_float(from)) || from == to {
+                    continue;
+                }
+                let mut bytes = types::bytes(from);
+                let text = Helpers::default().convert("x", from, to, 16, &caps);
+                // The innermost conversion comes first: `convert(convert(x, i16x16), i32x16)`.
+                for step in text.split(", ").skip(1) {
+                    let next = types::bytes(step.split('x').next().unwrap_or(step));
+                    let fits = bytes.max(next) <= 2 * bytes.min(next);
+                    let small_to_float = bytes < 4 && step.starts_with('f');
+                    assert!(fits && !small_to_float, "{from} to {to}: {text}");
+                    bytes = next;
+                }
+                assert_eq!(bytes, types::bytes(to), "{from} to {to}: {text}");
+            }
+        }
+    }
+}

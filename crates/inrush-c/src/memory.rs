@@ -437,8 +437,11 @@ impl Emitter<'_> {
                 format!("{f}({raw})")
             }
             DType::Bool => {
-                let m = self.helpers.vector(self.mask_elem(), w);
-                format!("-__builtin_convertvector({raw}, {m})")
+                let mask = self.mask_elem();
+                let wide = self
+                    .helpers
+                    .convert(raw, types::memory(d), mask, w, self.caps);
+                format!("-{wide}")
             }
             _ => raw.to_string(),
         }

@@ -505,7 +505,7 @@ impl Emitter<'_> {
         self.raw_count += 1;
         self.line(format_args!("const {own} {name} = ({own})({text});"));
         self.raw = Some((name.clone(), int));
-        format!("__builtin_convertvector({name}, {ty})")
+        self.helpers.convert(&name, int, m, self.width(), self.caps)
     }
 
     /// A mask of this loop over elements of C type `elem`.
@@ -517,8 +517,8 @@ impl Emitter<'_> {
         match self.raws.get(m) {
             Some((raw, of)) if *of == int => raw.clone(),
             _ => {
-                let ty = self.helpers.vector(int, self.width());
-                format!("__builtin_convertvector({m}, {ty})")
+                let elem = self.mask_elem();
+                self.helpers.convert(m, elem, int, self.width(), self.caps)
             }
         }
     }
@@ -605,12 +605,6 @@ impl Emitter<'_> {
             return format!("{ld}({st}({x}))");
         }
         let elem = self.elem(to);
-        // Between small integers and floats there are instructions by way of 32 bits only.
-        let small = |e: &str| !is_float(e) && types::bytes(e) < 4;
-        if small(from_elem) && is_float(elem) || small(elem) && is_float(from_elem) {
-            let x = convert(self, &x, from_elem, "i32");
-            return convert(self, &x, "i32", elem);
-        }
         convert(self, &x, from_elem, elem)
     }
 

@@ -223,12 +223,11 @@ impl Emitter<'_> {
         };
         let sel = self.helpers.select(elem, w, self.caps);
         let sel_index = self.helpers.select("i64", w, self.caps);
-        let wide = self.helpers.vector("i64", w);
         let bc = self.helpers.broadcast("i64", w);
         let mask = if types::bytes(elem) == 8 {
             "t".to_string()
         } else {
-            format!("__builtin_convertvector(t, {wide})")
+            self.helpers.convert("t", int, "i64", w, self.caps)
         };
         self.line(format_args!(
             "{{ const {m} t = ({x} {sign} {best}){nan}; {best} = {sel}(t, {x}, {best}); \

@@ -58,6 +58,20 @@ pub(crate) fn int_like(name: &str) -> &'static str {
     }
 }
 
+/// The integer type of so many bytes.
+pub(crate) fn int_of(bytes: u32, unsigned: bool) -> &'static str {
+    match (bytes, unsigned) {
+        (1, false) => "i8",
+        (1, true) => "u8",
+        (2, false) => "i16",
+        (2, true) => "u16",
+        (4, false) => "i32",
+        (4, true) => "u32",
+        (_, false) => "i64",
+        (_, true) => "u64",
+    }
+}
+
 pub(crate) fn is_float(name: &str) -> bool {
     name.starts_with('f')
 }
