@@ -436,3 +436,45 @@ def test_fold(size, kernel, dilation, padding, stride):
     fold = {"kernel_size": kernel, "dilation": dilation, "padding": padding, "stride": stride}
     columns = F.unfold(torch.ones(2, 3, *size), **fold)
     compare(lambda x: F.fold(x, size, **fold), torch.randn_like(columns).requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bins, low, high", [(4, 0, 3), (7, -0.3, 0.9), (100, -2.0, 2.5)])
+def test_histograms(bins, low, high, dtype):
+    """Edges of bins, the end, numbers outside and NaN fall where eager has them."""
+    edges = torch.linspace(low, high, bins + 1, dtype=dtype)
+    x = torch.cat([torch.randn(5000, dtype=dtype), edges, torch.tensor([math.nan, math.inf, -math.inf], dtype=dtype)])
+    compare(lambda x: torch.histc(x.view(-1, 1), bins, low, high), x, rtol=0, atol=0)
+
+
+def test_histograms_of_a_range_in_the_data():
+    compare(lambda x: torch.histc(x, 5), torch.randn(100), calls=["aten.histc.default"])
+
+
+SCALES, ZEROS = torch.tensor([0.1, 0.25]), torch.tensor([3, -1], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    "quantise",
+    [
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -128, 127),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, SCALES[1:], ZEROS[1:], 0, 255),
+        lambda x: torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS, 0, -128, 127),
+        lambda x: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, SCALES[:1], ZEROS[:1], torch.tensor([0]), -8, 7)[0],
+    ],
+)
+def test_rounding_to_the_steps_of_small_integers(quantise):
+    """Halves between two steps, numbers beyond all steps and NaN as eager has them, and gradients within the bounds."""
+    halves = (torch.arange(-300, 300) + 0.5) * 0.1
+    x = torch.cat([torch.randn(2000) * 8, halves, torch.tensor([math.nan, math.inf, -math.inf, 1e20, -1e20, 0.0])])
+    compare(quantise, torch.stack([x, x.flip(0)]).requires_grad_(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
+def test_integers_of_every_width_and_floats(dtype):
+    x = torch.arange(-128, 128).to(dtype).repeat(3)
+    compare(lambda x: (x.float() * 0.5, x.double() + 1, x.long(), x.to(torch.int32) * 3, x.to(torch.bfloat16)), x, rtol=0, atol=0)
+    y = (torch.arange(768) % 128).float()
+    compare(lambda y: y.to(dtype), y, rtol=0, atol=0)
+    compare(lambda y: y.double().to(dtype), y, rtol=0, atol=0)
+    compare(lambda y: y.long().to(dtype), y, rtol=0, atol=0)

@@ -40,6 +40,7 @@ mod pointwise;
 mod polynomial;
 mod pool;
 mod pool_backward;
+mod quantize;
 mod random;
 mod rank;
 mod reduce;
@@ -102,6 +103,7 @@ const FAMILIES: &[&[Row]] = &[
     pool::ROWS,
     pool_backward::ROWS,
     polynomial::ROWS,
+    quantize::ROWS,
     random::ROWS,
     rank::ROWS,
     reduce::ROWS,
