@@ -386,38 +386,41 @@ fn gradient_of_grid<'g>(
     grad: &Tensor,
     mode: Mode,
 ) -> Result<Tensor> {
-    let mut body = lw.body(&grid.sizes);
-    let outer = body.outer();
-    let (component, point) = (outer[outer.len() - 1], &outer[..outer.len() - 1]);
+    let Some((_, points)) = grid.sizes.split_last() else {
+        return Err(Error::internal("a grid without components"));
+    };
+    let out = lw.temp(grid.dtype, &grid.sizes);
+    let mut body = lw.body(points);
+    let point = body.outer();
     let channel = body.reduce_axes(&x.sizes[1..2])[0];
     let spatial = &x.sizes[2..];
-    let mut taps = taps(&mut body, grid, point, spatial, mode);
-    let wanted = body.index_value(component);
-    for (d, taps) in taps.iter_mut().enumerate() {
-        let own = body.constant(Scalar::Int((spatial.len() - 1 - d) as i64), DType::I64);
-        let own = body.op(S::Eq, &[wanted, own]);
-        for t in taps {
-            if let (Some(slope), Some(weight)) = (t.slope, t.weight) {
-                t.weight = Some(body.select(own, slope, weight));
-            }
-        }
-    }
+    let taps = taps(&mut body, grid, &point, spatial, mode);
     let at = [&point[..1], &[channel], &point[1..]].concat();
     let g = body.load(grad, &at);
-    let mut sum = None;
+    // All components at once: they read the same elements.
+    let mut sums: Vec<Option<StmtId>> = vec![None; spatial.len()];
     for corner in corners(&taps) {
         let mask = inside(&mut body, &corner);
         let mut at = vec![point[0], channel];
         at.extend(corner.iter().map(|t| t.index));
         let v = body.load_masked(x, &at, mask, Scalar::Int(0));
-        let factors: Vec<_> = corner.iter().map(|t| t.weight).collect();
-        let v = times(&mut body, v, &factors);
-        sum = Some(body.add_to(sum, v));
+        for (d, sum) in sums.iter_mut().enumerate() {
+            let own = |(k, t): (usize, &Tap)| if k == d { t.slope } else { t.weight };
+            let factors: Vec<_> = corner.iter().enumerate().map(own).collect();
+            let v = times(&mut body, v, &factors);
+            *sum = Some(body.add_to(*sum, v));
+        }
     }
-    let v = sum.ok_or_else(|| Error::internal("no corners"))?;
-    let v = body.op(S::Mul, &[v, g]);
-    let v = body.reduce(ReduceOp::Sum, v);
-    Ok(lw.store_new(body, v, grid.dtype, &grid.sizes))
+    for (d, sum) in sums.into_iter().enumerate() {
+        let v = sum.ok_or_else(|| Error::internal("no corners"))?;
+        let v = body.op(S::Mul, &[v, g]);
+        let v = body.reduce(ReduceOp::Sum, v);
+        let v = body.cast_for_store(v, grid.dtype);
+        let component = body.exprs.int((spatial.len() - 1 - d) as i64);
+        body.store(out.buf, &[point.as_slice(), &[component]].concat(), v);
+    }
+    lw.push(body);
+    Ok(out)
 }
 
 fn sample_meta(call: &Call) -> Result<Vec<Type>> {

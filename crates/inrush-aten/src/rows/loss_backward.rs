@@ -3,7 +3,7 @@
 use super::decomposed as row;
 use super::loss::class_dim;
 use crate::{Args, Builder, Row};
-use inrush_base::{Result, promote};
+use inrush_base::{DType, Result, promote};
 use inrush_graph::{Arg, ValueId};
 
 type B<'a, 'g> = &'a mut Builder<'g>;
@@ -155,11 +155,23 @@ fn nll(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let g = b.unary("aten.neg.default", g)?;
     let ignore = args.int("ignore_index")?;
     let target = b.view(target, &per)?;
+    // Compared in 32 bits, as wide as what is selected: classes that do not fit are none.
+    let none = b.exprs.int(-1);
+    let ignored = b.call("aten.eq.Scalar", &[target.into(), ignore.into()])?;
+    let place = b.call(
+        "aten.where.ScalarSelf",
+        &[ignored.into(), none.into(), target.into()],
+    )?;
+    let most = b.exprs.int(i64::from(i32::MAX));
+    let place = b.call(
+        "aten.clamp.default",
+        &[place.into(), none.into(), most.into()],
+    )?;
+    let place = b.cast(place, DType::I32)?;
     let numbers = b.call("aten.arange.default", &[classes.into()])?;
+    let numbers = b.cast(numbers, DType::I32)?;
     let numbers = b.view(numbers, &along(b))?;
-    let hit = b.call("aten.eq.Tensor", &[numbers.into(), target.into()])?;
-    let counts = b.call("aten.ne.Scalar", &[target.into(), ignore.into()])?;
-    let hit = b.call("aten.logical_and.default", &[hit.into(), counts.into()])?;
+    let hit = b.call("aten.eq.Tensor", &[numbers.into(), place.into()])?;
     let mut v = b.select_or(hit, g, 0.0)?;
     if let Some(w) = args.opt_value("weight")? {
         let w = b.widen(w)?;
