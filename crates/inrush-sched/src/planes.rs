@@ -6,7 +6,8 @@
 //!
 //! - the image is contiguous along its pixels, as given or as a copy of what is given (its padding), in steps of one or, where
 //!   sums are of the stored type, of two; all that is made of the results is stored along the pixels too;
-//! - lines have at least [`SHORTEST`] pixels, or [`SHORTEST_OF_TWO`] in steps of two, where vectors are put together; there are at least [`FEWEST`] in all, and at most [`MOST`] products are summed;
+//! - lines have at least [`SHORTEST`] pixels, or [`SHORTEST_OF_TWO`] in steps of two, where vectors are put together; there are at least [`FEWEST`] in all, or [`FEW`] where windows meet filters that are no weights, which elsewhere would be laid out
+//!   anew in each call, and at most [`MOST`] products are summed;
 //! - not where the filters are weights that minimal filtering takes: 3 x 3, and multiples of 16 channels from [`FILTERED`] on.
 
 use inrush_base::{Caps, DType};
@@ -19,6 +20,7 @@ use crate::layout::{accesses, row_major, step};
 const SHORTEST: i64 = 7;
 const SHORTEST_OF_TWO: i64 = 60;
 const FEWEST: i64 = 256;
+const FEW: i64 = 49;
 const MOST: i64 = 1 << 13;
 const FILTERED: i64 = 32;
 /// How many bodies a result is followed through.
@@ -65,10 +67,15 @@ fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<T
     let pixel = c.m.last()?;
     let extent =
         |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    let windows = c.k.iter().filter(|a| !ex.is_int(a.size, 1)).count() > 1;
+    let fewest = match is_weight(loops, c.b.buf) {
+        false if windows => FEW,
+        _ => FEWEST,
+    };
     if c.n.is_empty()
         || !matches!(c.dtype, DType::F32 | DType::F64)
         || ex.hint(pixel.size) < SHORTEST
-        || extent(&c.m) < FEWEST
+        || extent(&c.m) < fewest
         || extent(&c.k) > MOST
         || filtered(loops, c)
     {
@@ -94,14 +101,22 @@ fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<T
     Some(Turn { first, copy })
 }
 
+fn is_weight(loops: &Loops, buf: BufId) -> bool {
+    matches!(loops.buffer(buf).kind, BufferKind::Weight { .. })
+}
+
 /// Whether these are filters for which the runtime transforms weights once: see the rule above.
 fn filtered(loops: &Loops, c: &Contraction) -> bool {
     let ex = &loops.exprs;
-    let weight = matches!(loops.buffer(c.b.buf).kind, BufferKind::Weight { .. });
     let channels = |e: Expr| ex.as_int(e).is_some_and(|n| n >= FILTERED && n % 16 == 0);
     let threes = c.k.iter().filter(|a| ex.is_int(a.size, 3)).count();
     let wide = |axes: &[Axis]| axes.iter().any(|a| channels(a.size));
-    weight && c.dtype == DType::F32 && threes == 2 && c.k.len() == 3 && wide(&c.k) && wide(&c.n)
+    is_weight(loops, c.b.buf)
+        && c.dtype == DType::F32
+        && threes == 2
+        && c.k.len() == 3
+        && wide(&c.k)
+        && wide(&c.n)
 }
 
 /// Elements between the image's neighbours along `pixel`: one or two; and the image, if it is a copy that has no layout.
