@@ -104,12 +104,11 @@ class Queue:
 
 
 def place(number: int) -> tuple[dict[str, str], set[int]]:
-    """The environment and the processors of a worker. On GPUs workers take the devices in turn, and keep to two processors
-    each: a process starts as many builders of kernels as it has processors."""
+    """The environment and the processors of a worker. Each keeps to two processors: one that ran as many threads, or started as
+    many builders of kernels, as the machine has processors would wait for the others. On GPUs workers take the devices in turn."""
     environment, processors = dict(os.environ), sorted(os.sched_getaffinity(0))
-    if device() == "cpu":
-        return environment, set(processors)
-    environment["CUDA_VISIBLE_DEVICES"] = str(number % max(torch.cuda.device_count(), 1))
+    if device() != "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = str(number % max(torch.cuda.device_count(), 1))
     at = 2 * number % len(processors)
     return environment, set(processors[at : at + 2])
 
