@@ -133,4 +133,5 @@ def main():
             json.dump(archives, handle, indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

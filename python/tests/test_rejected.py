@@ -80,6 +80,15 @@ DTYPES = {
     "index_copy": (lambda a, i, b: a.index_copy(0, i, b), ones(2), ints(0, 1), ints(1, 2)),
     "index_put": (lambda a, i, b: a.index_put((i,), b), ones(2), ints(0, 1), ints(1, 2)),
     "random integers": (torch.rand_like, ints(1, 2)),
+    # PyTorch has no kernels of these.
+    "floor of booleans": (torch.floor, ones(2) > 0),
+    "hardswish of integers": (F.hardswish, ints(1, 2)),
+    "mean of windows of integers": (lambda a: F.adaptive_avg_pool2d(a, 2), ints(*range(16)).reshape(1, 4, 4)),
+    "greatest of windows of integers": (lambda a: F.adaptive_max_pool1d(a.argmax(1), 2), ones(1, 3, 6)),
+    "product of booleans": (lambda a: a @ a, ones(2, 2) > 0),
+    "distance of halves": (torch.cdist, ones(2, 2).half(), ones(2, 2).half()),
+    "rounding of integers": (lambda a: a.round(decimals=2), ints(1, 2)),
+    "samples of integers": (lambda a, g: F.grid_sample(a, g), ints(1, 2, 3, 4).reshape(1, 1, 2, 2), ints(0, 0).reshape(1, 1, 1, 2)),
 }
 DEVICES = {
     "meta": (lambda a, b: a + b, ones(2), ones(2, device="meta")),

@@ -80,6 +80,15 @@ def test_pools_of_volumes(name, channels_last):
     check(VOLUMES[name], x)
 
 
+def test_no_windows():
+    def f(x):
+        return F.adaptive_avg_pool2d(x, (0, 3)), *F.adaptive_max_pool2d(x, (3, 0), return_indices=True), F.adaptive_avg_pool3d(x, (2, 0, 1))
+
+    x = torch.randn(2, 3, 5, 7)
+    for y, want in zip(torch.compile(f, backend="inrush", options={"strict": True})(x), f(x), strict=True):
+        assert y.shape == want.shape and y.dtype == want.dtype
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("window", [(3, 2, 1, 1), (2, 2, 1, 1), (3, 1, 1, 2), (5, 3, 2, 1)])
 def test_positions_of_the_greatest(window, dtype):

@@ -8,6 +8,7 @@
 mod functions;
 mod gpu;
 mod library;
+mod no_kernels;
 mod operands;
 mod partition;
 mod roll;

@@ -5,6 +5,7 @@
 //! needs a view gets one over the storage of its *root*, the first value up the chain that is no view. So only roots are
 //! stored between pieces, and what aliases in PyTorch aliases here.
 
+use crate::no_kernels;
 use inrush_aten::{Args, Route};
 use inrush_base::{DType, DTypeClass, Error, Gpu, Result};
 use inrush_expr::{Expr, Sym, SymMap};
@@ -77,8 +78,8 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
             .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
 }
 
-/// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, or values that kernels of this
-/// GPU cannot convert. With the reason.
+/// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, values that kernels of this GPU
+/// cannot convert, or dtypes that PyTorch refuses. With the reason.
 pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
     let unknown = |d: DType| {
         let float8 = d.is_float() && d.size() == 1;
@@ -115,6 +116,7 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 .find_map(foreign)
                 .or_else(|| crooked(graph, node))
                 .or_else(|| long_rows(graph, node))
+                .or_else(|| no_kernels::refused(graph, node, gpu.is_some()))
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);

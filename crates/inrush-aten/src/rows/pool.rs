@@ -503,6 +503,16 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     let pool = Adaptive::new(call, &x.sizes)?;
     let sizes = pool.sizes(&x.sizes);
     let exprs = lw.exprs;
+    if pool.output.iter().any(|o| exprs.as_int(*o) == Some(0)) {
+        // No windows, whose extents are divided by their number.
+        let mut body = lw.body(&sizes);
+        let v = body.constant(Scalar::Int(0), x.dtype);
+        if !max {
+            return Ok(vec![lw.store_new(body, v, x.dtype, &sizes)]);
+        }
+        let place = body.constant(Scalar::Int(0), DType::I64);
+        return Ok(both(lw, body, (v, place), x.dtype, &sizes));
+    }
     if !max && pool.output.len() == 3 && lw.processor == Processor::Cpu {
         return Ok(vec![volumes(lw, &pool, &x)]);
     }
