@@ -1,11 +1,11 @@
 """Finds the dtypes that PyTorch has no kernel of an operator for, by running the example of every operator row in each dtype.
 
-usage: gen_no_kernels.py DIR DEVICE
+usage: gen_no_kernels.py DIR DEVICE [K/N]
 
 DIR/rows.json is what `gen_row_examples.py` reads. Prints a line `DEVICE OPERATOR DTYPES` for each operator that PyTorch has
 not or refuses for some dtype, as `crates/inrush-compile/src/no_kernels.txt` has them. The dtype takes the place of
 the first tensor's and of those that are like it; numbers among the arguments are tried as bool, int and float, since PyTorch's
-choice of a kernel depends on them, and a dtype counts only where it is refused with all.
+choice of a kernel depends on them, and a dtype counts only where it is refused with all. K/N: share K of N of the rows.
 """
 
 import json
@@ -48,42 +48,50 @@ def refused(operator, row, dtype, device):
         except Exception as error:
             if WORDS.search(str(error)):
                 continue
+            if "CUDA error" in str(error):
+                os._exit(1)
         return False
     return True
 
 
-def apart(work):
-    """The result of `work`, in a process of its own: division of integers by zero ends it."""
+def dtypes(row, device):
+    """The dtypes that the row's operator is refused for."""
+    namespace, base, overload = row["name"].split(".")
+    operator = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
+    if operator is None or not row["inputs"]:
+        return []
+    return [NAMES[d] for d in NAMES if refused(operator, row, d, device)]
+
+
+def answered(rows, device):
+    """What `dtypes` says of the first rows, as many as a process of its own gets through: division of integers by zero ends it,
+    and after an assertion on a GPU nothing runs there any more."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, json.dumps(work()).encode())
+        for row in rows:
+            os.write(write, (json.dumps(dtypes(row, device)) + "\n").encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
-        said = pipe.read()
+        said = [json.loads(line) for line in pipe]
     os.waitpid(child, 0)
-    return json.loads(said) if said else []
+    return said
 
 
 def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    folder, device = sys.argv[1:]
+    folder, device = sys.argv[1:3]
+    share, shares = (int(n) for n in sys.argv[3].split("/")) if len(sys.argv) > 3 else (1, 1)
     with open(os.path.join(folder, "rows.json"), encoding="utf-8") as handle:
         rows = json.load(handle)
-    lines = []
-    for row in rows:
-        namespace, base, overload = row["name"].split(".")
-        packet = getattr(getattr(torch.ops, namespace), base, None)
-        operator = getattr(packet, overload, None)
-        if operator is None or not row["inputs"]:
-            continue
-        work = lambda: [d for d in NAMES if refused(operator, row, d, device)]  # noqa: E731
-        # A process that has a GPU cannot be forked.
-        found = apart(work) if device == "cpu" else work()
-        if found:
-            lines.append(f"{device} {row['name']} {' '.join(NAMES[d] for d in found)}")
+    rows, lines = rows[share - 1 :: shares], []
+    while rows:
+        said = answered(rows, device)
+        lines += [f"{device} {row['name']} {' '.join(found)}" for row, found in zip(rows, said) if found]
+        # The next row is the one that ended the process.
+        rows = rows[len(said) + 1 :]
     print("\n".join(sorted(lines)))
 
 

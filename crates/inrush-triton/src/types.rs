@@ -63,6 +63,11 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
         Scalar::Float(v) if v.is_nan() => "float(\"nan\")".into(),
         Scalar::Float(v) if v == f64::INFINITY => "float(\"inf\")".into(),
         Scalar::Float(v) if v == f64::NEG_INFINITY => "float(\"-inf\")".into(),
+        // Triton fills with whatever equals zero by zero's bits, which have no sign.
+        Scalar::Float(v) if v == 0.0 && v.is_sign_negative() => {
+            let ty = name(d).unwrap_or("fp32");
+            format!("(tl.full([], 0.0, tl.{ty}) * -1.0)")
+        }
         Scalar::Float(v) => {
             let short = format!("{:?}", v as f32);
             match short.parse::<f64>() {
