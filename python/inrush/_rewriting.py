@@ -26,6 +26,15 @@ def is_plain(node: Any) -> bool:
     return name == "getitem" or isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
 
 
+# Operators that count in elements of memory.
+_OF_MEMORY = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
+
+
+def looks_at_memory(node: Any) -> bool:
+    """Whether how its operands lie is more than a matter of speed: custom operators may rely on it."""
+    return node.target in _OF_MEMORY or getattr(node.target, "namespace", "aten") not in ("aten", "prims")
+
+
 class Rewriting:
     """Changes to a graph of plain nodes, made from its first node to its last; all of them can be undone."""
 
@@ -71,6 +80,9 @@ class Rewriting:
         """Finds how the value of a node lies where what it reads was moved."""
         if node.op != "call_function" or not any(n in self.moved for n in node.all_input_nodes):
             return
+        if looks_at_memory(node):
+            self.restore(node)
+            return
         try:
             node.meta["val"] = self.value(node)
         except (RuntimeError, ValueError):
@@ -81,23 +93,28 @@ class Rewriting:
             node.meta["val"] = self.value(node)
         self.moved.add(node)
 
+    def restore(self, node: Any) -> None:
+        """What `node` reads lies as it did."""
+        # What was replaced has to lie as that in whose stead it stands.
+        told = self.before | {made: self.before[old] for old, made in self.replaced}
+
+        def as_told(read: Any) -> Any:
+            want, have = told.get(read), read.meta.get("val")
+            if not isinstance(want, torch.Tensor) or want.stride() == have.stride():
+                return read
+            if not want.is_contiguous():
+                raise ValueError(f"{read} has strides {want.stride()}")
+            return self.call(node, aten.clone.default, read, memory_format=torch.contiguous_format)
+
+        before = node.args, node.kwargs
+        args, kwargs = torch.fx.map_arg(before, as_told)
+        self.arguments.append((node, *before))
+        node.args, node.kwargs = args, kwargs
+
     def restore_results(self) -> None:
         """Results lie as those who read them were told."""
         (out,) = self.graph.find_nodes(op="output")
-        # A result that was replaced has to lie as the one in whose stead it stands.
-        told = self.before | {made: self.before[node] for node, made in self.replaced}
-
-        def result(node: Any) -> Any:
-            want, have = told.get(node), node.meta.get("val")
-            if not isinstance(want, torch.Tensor) or want.stride() == have.stride():
-                return node
-            if not want.is_contiguous():
-                raise ValueError(f"the result {node} has strides {want.stride()}")
-            return self.call(out, aten.clone.default, node, memory_format=torch.contiguous_format)
-
-        args = torch.fx.map_arg(out.args, result)
-        self.arguments.append((out, out.args, out.kwargs))
-        out.args = args
+        self.restore(out)
 
     def undo(self) -> None:
         for node, args, kwargs in reversed(self.arguments):

@@ -84,7 +84,21 @@ def scalar_index(x, y):
     return torch.stack([y.take(places.abs() % y.numel()), x[:1]], -1)
 
 
-FUNCTIONS = [scalar_index, pointwise, reductions, product, views, masks, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
+def minus_zero(x, y):
+    """Signs of zeros that are constants show in quotients and sign bits."""
+    nothing = torch.where(x > 0, -0.0, 0.0 * x.abs())
+    return x / -0.0, x / -torch.zeros_like(x), torch.full_like(x, -0.0).signbit(), y / nothing, torch.copysign(y, torch.full_like(x, -0.0))
+
+
+@torch.library.custom_op("inrush_tests::in_memory", mutates_args=())
+def in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The elements in the order that they lie in."""
+    return x.as_strided((x.numel(),), (1,)).clone()
+
+
+in_memory.register_fake(lambda x: x.new_empty(x.numel()))
+
+FUNCTIONS = [minus_zero, scalar_index, pointwise, reductions, product, views, masks, sorting, data_dependent, in_place, numbers, unaligned, unaligned_in_place, dropout]
 
 
 def transposed(x):
@@ -161,6 +175,9 @@ def cases():
     plain = lambda: compare(no_grad(nn.Conv2d(3, 4, 3, bias=False)), (torch.randn(2, 3, 9, 8),))  # noqa: E731
     yield "a small convolution as the result", plain
     yield "a large convolution among small ones", large_among_small
+    conv, picture = nn.Conv2d(3, 4, 1, bias=False), torch.randn(2, 3, 9, 8)
+    yield "a custom operator on a small convolution", lambda: compare(no_grad(lambda a: in_memory(conv(a)) + 1), (picture,))
+    yield "memory of a small convolution", lambda: compare(no_grad(lambda a: (conv(a) + 1).as_strided((30,), (2,)) * 2), (picture,))
     yield "greatest few of one row", lambda: compare(lambda a: a.topk(4), (torch.randn(1, 300),))
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
