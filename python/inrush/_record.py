@@ -76,7 +76,7 @@ def record(gm: Any) -> Any:
     read = values.__getitem__
     results: Any = ()
     # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
-    symbolic = any(isinstance(n, torch.SymInt) for v in values.values() for n in _integers(v))
+    recorder.symbolic = symbolic = any(isinstance(n, torch.SymInt) for v in values.values() for n in _integers(v))
     on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
     if symbolic and (on_gpu or "interpret" in _gpu.settings()):
         raise Involved("sizes that are not known on a GPU")
@@ -146,6 +146,7 @@ class Recorder(TorchDispatchMode):
         self.inputs: frozenset[int] = frozenset()
         self.given: frozenset[int] = frozenset()
         self.stack_trace: str | None = None
+        self.symbolic = False
 
     def given_value(self, value: Any, node: Any) -> None:
         """Has ``node`` stand for an input."""
@@ -190,7 +191,13 @@ class Recorder(TorchDispatchMode):
 
     def add(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = tuple([self.read(a) for a in args])
-        node = self.graph.create_node("call_function", func, given, {k: self.read(v) for k, v in kwargs.items()})
+        named = {k: self.read(v) for k, v in kwargs.items()}
+        if self.symbolic:
+            # Sizes that are given to `create_node` make later releases of PyTorch warn.
+            node = self.graph.create_node("call_function", func)
+            node.args, node.kwargs = given, named
+        else:
+            node = self.graph.create_node("call_function", func, given, named)
         if self.stack_trace is not None:
             node.meta["stack_trace"] = self.stack_trace
         return node

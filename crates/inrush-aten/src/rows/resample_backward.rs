@@ -16,6 +16,8 @@ const MOST_BESIDE: i64 = 8;
 /// Stands in tables of weights where an output does not read the element. Weights, and sums of those that meet at a border, lie
 /// between -1 and 2.
 const NOT_READ: f64 = 4.0;
+/// Elements along a dimension up to which runs are looked for: all of them are gone through, when a graph is compiled.
+const LONGEST: i64 = 1 << 24;
 /// How far a source that is computed here may lie from where a kernel finds it.
 const ROUNDING: f64 = 1e-3;
 
@@ -213,6 +215,11 @@ fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<T
         return Err(Error::unsupported(format!(
             "interpolation of dtype {}",
             grad.dtype
+        )));
+    }
+    if let Some(n) = (axes.iter().map(|a| a.input.max(a.output))).find(|n| *n > LONGEST) {
+        return Err(Error::unsupported(format!(
+            "gradients of resampling along {n} elements"
         )));
     }
     let dtype = match grad.dtype {
