@@ -33,6 +33,11 @@ def numbers(operator):
     return {a.name for a in operator._schema.arguments if str(a.type) in ("number", "Optional[number]")}
 
 
+def has_modes(operator):
+    """Whether a word among the arguments says what is computed: each has kernels of its own."""
+    return any(str(a.type) in ("str", "Optional[str]") and a.name != "approximate" for a in operator._schema.arguments)
+
+
 def refused(operator, row, dtype, device):
     """Whether PyTorch has no kernel for the example with that dtype."""
     main, scalars = row["inputs"][0]["dtype"], numbers(operator)
@@ -58,7 +63,7 @@ def dtypes(row, device):
     """The dtypes that the row's operator is refused for."""
     namespace, base, overload = row["name"].split(".")
     operator = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
-    if operator is None or not row["inputs"]:
+    if operator is None or not row["inputs"] or has_modes(operator):
         return []
     return [NAMES[d] for d in NAMES if refused(operator, row, d, device)]
 
