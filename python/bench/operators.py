@@ -129,6 +129,8 @@ def others():
         "conv2d.depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), image, taps),
         "conv2d.depthwise.channels_last": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), nhwc, taps),
         "conv2d.depthwise.stride": (lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=16), image, taps),
+        "conv2d.depthwise.14x14": (lambda x, w: F.conv2d(x, w, padding=4, groups=1024), torch.randn(2, 1024, 14, 14), torch.randn(1024, 1, 9, 9)),
+        "conv2d.depthwise.7x7": (lambda x, w: F.conv2d(x, w, padding=2, groups=1024), torch.randn(2, 1024, 7, 7), torch.randn(1024, 1, 5, 5)),
         "conv3d": (lambda x, w: F.conv3d(x.view(4, 16, 8, 32, 64), w, padding=1), image, torch.randn(16, 16, 3, 3, 3)),
         "conv_transpose2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), image, filters),
         "attention": (F.scaled_dot_product_attention, queries, queries, queries),

@@ -128,6 +128,16 @@ def test_depthwise(kernel, stride, padding, dilation, channels_last):
     check(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, 24), x, w, tolerance=4e-6)
 
 
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [(9, 1, 4, 1), (5, 1, 2, 1), (7, 1, 6, 2), (4, 2, 3, 1)])
+@pytest.mark.parametrize("size", [(14, 14), (7, 6), (3, 4)])
+def test_depthwise_of_small_images(size, kernel, stride, padding, dilation):
+    """Rows that fill a vector in part, and a half or a quarter of one."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 24, *size, generator=generator)
+    w = torch.randn(24, 1, kernel, kernel, generator=generator)
+    check(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, 24), x, w, tolerance=4e-6)
+
+
 def test_an_index_beyond_the_plane_is_refused():
     x, g = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
     places = torch.tensor([[[[0, 3], [9, 16]]]])

@@ -20,7 +20,7 @@ enum Part {
 fn part(elem: &str, w: u32, caps: &Caps) -> Option<Part> {
     let bits = |bits, suffix| Some(Part::Bits { bits, suffix });
     match (caps.isa, elem, w) {
-        (Isa::Avx2, "f32", 8) => Some(Part::Lanes),
+        (Isa::Avx2 | Isa::Avx512, "f32", 8) => Some(Part::Lanes),
         (Isa::Avx512, "f32", 16) => bits("(u16)((1u << c) - 1)", "ps"),
         (Isa::Avx512, "f64", 8) => bits("(u8)((1u << c) - 1)", "pd"),
         _ => None,

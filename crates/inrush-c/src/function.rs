@@ -15,6 +15,11 @@ use rustc_hash::FxHashMap;
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
 
+/// Turns up to which an innermost loop over the taps of a window is written out, and items that its body may have then: what is
+/// known of each tap's place in its row becomes a constant.
+const TAPS: i64 = 11;
+const TAP_ITEMS: usize = 16;
+
 /// The open lanes loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
@@ -86,6 +91,8 @@ pub(crate) struct Emitter<'a> {
     /// By the name of a mask the comparison that it was widened or narrowed from.
     pub raws: FxHashMap<Name, (String, &'static str)>,
     pub raw_count: usize,
+    /// Whether some value has eight bytes: vectors of half the width are then full ones of those, else half ones of less.
+    pub eights: bool,
     /// The access that was asked for last, for the lanes of which axis, and what it was found to be.
     pub accessed: Option<(Expr, Sym, Access)>,
 }
@@ -129,6 +136,7 @@ pub(crate) fn emit(
         raw: None,
         raws: FxHashMap::default(),
         raw_count: 0,
+        eights: kernel.values.iter().any(|v| v.dtype.compute().size() == 8),
         accessed: None,
     };
     let mut first = vec![None; kernel.values.len()];
@@ -581,7 +589,8 @@ impl Emitter<'_> {
             self.names.insert(l.sym, (name.clone(), false));
             // Windows of a few points: their loops cost more than their bodies.
             if let (Range::Full(e), true) = (l.range, self.lane.is_some())
-                && let Some(n @ 2..=5) = self.exprs.as_int(e)
+                && let Some(n) = self.exprs.as_int(e)
+                && (matches!(n, 2..=5) || matches!(n, 6..=TAPS) && self.is_tap(l))
             {
                 self.line(format_args!("#pragma GCC unroll {n}"));
             }
@@ -732,5 +741,25 @@ impl Emitter<'_> {
             Some(l) => l.count.clone().unwrap_or_else(|| l.width.to_string()),
             None => "1".into(),
         }
+    }
+}
+
+impl Emitter<'_> {
+    /// Whether this innermost loop goes over taps that lie along the lanes: each lane's place in the row differs from tap to tap.
+    fn is_tap(&self, l: &Loop) -> bool {
+        let lane = self.lane.as_ref().map(|lane| lane.sym);
+        let along = |v: &ValId| {
+            let (mut lanes, mut taps) = (false, false);
+            if let Def::Index(at) = self.kernel.value(*v).def {
+                self.exprs.each_sym(at, |s| {
+                    lanes |= Some(s) == lane;
+                    taps |= s == l.sym;
+                });
+            }
+            lanes && taps
+        };
+        l.body.len() <= TAP_ITEMS
+            && !l.body.iter().any(|i| matches!(i, Item::Loop(_)))
+            && l.body.iter().any(|i| matches!(i, Item::Let(v) if along(v)))
     }
 }

@@ -55,7 +55,7 @@ impl Emitter<'_> {
         match self.caps.vector_bytes as u32 / self.width() {
             0 | 1 => "i8",
             2 => "i16",
-            8.. => "i64",
+            8.. if self.eights => "i64",
             _ => "i32",
         }
     }

@@ -311,6 +311,9 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         let info = b.infos[v.index()];
         info.bits & bit != 0 || (!shared.is_empty() && info.pinned)
     };
+    let again = read_again(b, nest, axis);
+    // What loads gain that all lanes share, and whether other accesses take each lane on its own.
+    let (mut copied, mut apart) = (0.0, false);
     let mut total = 0.0;
     let mut seen = vec![false; b.values.len()];
     let mut todo: Vec<ValId> = Vec::new();
@@ -325,7 +328,18 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         };
     }
     while let Some(v) = todo.pop() {
-        if std::mem::replace(&mut seen[v.index()], true) || !varying(v) {
+        if std::mem::replace(&mut seen[v.index()], true) {
+            continue;
+        }
+        if !varying(v) {
+            // One load and copies of it to all lanes are one instruction where a point at a time has a load for each.
+            let bits = b.infos[v.index()].bits;
+            if bits & again != 0 {
+                if let Def::Load { .. } = b.values[v.index()].def {
+                    copied += LOAD * times(bits);
+                }
+                todo.extend_from_slice(b.uses(v));
+            }
             continue;
         }
         let weight = match &b.values[v.index()].def {
@@ -350,10 +364,56 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
             Def::Op { .. } => 0.2,
             _ => 0.0,
         };
+        apart |= weight < 0.0;
         total += weight * times(b.infos[v.index()].bits);
         todo.extend_from_slice(b.uses(v));
     }
-    total
+    if apart { total } else { total + copied }
+}
+
+/// Bits of the axes over which a nest reduces, if lanes over `axis` keep sums of their own: what depends on them and is the
+/// same for all lanes is read in every turn.
+fn read_again(b: &Builder, nest: &Nest, axis: &Axis) -> u64 {
+    let first = nest.splits.iter().copied().min();
+    let reduced = first.map_or(&[][..], |at| &nest.axes[at..]);
+    match reduced.iter().any(|a| a.sym == axis.sym) {
+        true => 0,
+        false => reduced.iter().fold(0, |bits, a| bits | b.bits[&a.sym]),
+    }
+}
+
+/// Lanes over an axis that vectors of `full` lanes would leave half empty: half or a quarter of them, if the axis is that of
+/// pixels under a filter, single floats whose every product takes a filter's element along. Rows of small images are such.
+fn fitting(b: &Builder, live: &Live, at: usize, axis: &Axis, full: u32, caps: &Caps) -> u32 {
+    let fits = match b.tables.exprs.as_int(axis.size) {
+        Some(4) => 4,
+        Some(5..=8) => 8,
+        _ => return full,
+    };
+    let again = read_again(b, &b.nests[at], axis);
+    if !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) || fits >= full || again == 0 {
+        return full;
+    }
+    let exprs = b.tables.exprs;
+    let bit = b.bits[&axis.sym];
+    let varies = |s: Sym| b.indirect.contains_key(&s) && b.bits[&s] & bit != 0;
+    let near = |def: &Def| match def {
+        Def::Load { offset, .. } => match access(exprs, *offset, axis.sym, varies) {
+            Access::Strided(c) => exprs.is_int(c, 2),
+            found => found != Access::Gather,
+        },
+        _ => true,
+    };
+    let mut under_filter = false;
+    let plain = (0..b.values.len()).filter(|v| live.values[*v]).all(|v| {
+        let bits = b.infos[v].bits;
+        let load = matches!(b.values[v].def, Def::Load { .. });
+        under_filter |= load && bits & again != 0 && bits & bit == 0;
+        let dtype = b.values[v].dtype;
+        bits & bit == 0
+            || near(&b.values[v].def) && matches!(dtype, DType::F32 | DType::I32 | DType::Bool)
+    });
+    if plain && under_filter { fits } else { full }
 }
 
 /// Share of full vectors when `extent` points run in vectors of `width`.
@@ -406,6 +466,7 @@ fn own_axis(
             continue;
         }
         let w = width(caps, kinds, b.bits[&axis.sym]);
+        let w = fitting(b, live, at, axis, w, caps);
         let worth = if w < 2 {
             0.0
         } else {
@@ -482,6 +543,10 @@ pub(crate) fn choose(
         if w < 2 || !innermost(i) {
             continue;
         }
+        let w = (0..b.nests.len())
+            .map(|n| fitting(b, live, n, axis, w, caps))
+            .min()
+            .unwrap_or(w);
         let worth: f64 = (0..b.nests.len())
             .map(|n| score(b, live, n, axis, shared, caps))
             .sum::<f64>()
