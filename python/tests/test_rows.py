@@ -478,3 +478,18 @@ def test_integers_of_every_width_and_floats(dtype):
     compare(lambda y: y.to(dtype), y, rtol=0, atol=0)
     compare(lambda y: y.double().to(dtype), y, rtol=0, atol=0)
     compare(lambda y: y.long().to(dtype), y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("many", [4, 5, 7, 8])
+def test_bools_are_reduced_along_short_rows(many):
+    """Masks of vectors that are shorter than the machine's have lanes as wide as what is compared."""
+
+    def f(x, y):
+        return torch.isin(x, y), (x > 0).any(), (x[:, None] < y).any(1), (x < y[:, None]).all(0), x.double().gt(0).any()
+
+    torch.manual_seed(0)
+    x, y = torch.randn(many), torch.randn(3)
+    y[1] = x[many - 1]
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int8):
+        args = (x * 3).to(dtype), (y * 3).to(dtype)
+        torch.testing.assert_close(torch.compile(f, backend="inrush", options={"strict": True})(*args), f(*args))

@@ -132,12 +132,7 @@ impl Emitter<'_> {
         if d != DType::Bool {
             return types::scalar(d);
         }
-        match self.caps.vector_bytes as u32 / w {
-            0 | 1 => "i8",
-            2 => "i16",
-            8.. => "i64",
-            _ => "i32",
-        }
+        self.mask_elem_of(w)
     }
 
     pub(crate) fn update(&mut self, a: AccId, value: ValId) -> Result<()> {

@@ -52,7 +52,12 @@ impl Emitter<'_> {
 
     /// The integer type of masks in the open lanes loop.
     pub(crate) fn mask_elem(&self) -> &'static str {
-        match self.caps.vector_bytes as u32 / self.width() {
+        self.mask_elem_of(self.width())
+    }
+
+    /// The integer type of masks of `w` lanes.
+    pub(crate) fn mask_elem_of(&self, w: u32) -> &'static str {
+        match self.caps.vector_bytes as u32 / w {
             0 | 1 => "i8",
             2 => "i16",
             8.. if self.eights => "i64",
