@@ -5,7 +5,7 @@ use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, ValueId};
 
-/// `mask` where both hold.
+/// Where both hold.
 fn both(b: &mut Builder, x: ValueId, y: ValueId) -> Result<ValueId> {
     b.call("aten.logical_and.default", &[x.into(), y.into()])
 }

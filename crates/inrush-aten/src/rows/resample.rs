@@ -1,6 +1,7 @@
 //! Resampling of images: nearest, linear and cubic interpolation.
 
-use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use super::{Lowering, lowered};
+use crate::{Args, BodyBuilder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -363,16 +364,8 @@ fn resample_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, t.dtype, sizes)
 }
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
 const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(resample_meta),
-        route: Route::Lower(f),
-        example,
-    }
+    lowered(name, schema, resample_meta, f, example)
 }
 
 const VEC: &str = "(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor";

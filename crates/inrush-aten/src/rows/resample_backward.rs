@@ -5,7 +5,8 @@
 use super::convolution::in_bounds;
 use super::resample::{Axis, Kind, axes, taps};
 use super::view_backward::load_or_zero;
-use crate::{BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use super::{Lowering, lowered};
+use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::Type;
@@ -251,16 +252,8 @@ fn resample_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, grad.dtype, sizes.to_vec())
 }
 
-type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
-
 const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'static str) -> Row {
-    Row {
-        name,
-        schema,
-        meta: Meta::Fn(resample_meta),
-        route: Route::Lower(f),
-        example,
-    }
+    lowered(name, schema, resample_meta, f, example)
 }
 
 const NEAREST_1D: &str = "(Tensor grad_output, SymInt[1] output_size, SymInt[3] input_size, float? scales=None) -> Tensor";
