@@ -103,6 +103,14 @@ impl Affine {
         }
     }
 
+    /// Levels as size, stride and how much each step adds to the index; the slowest first.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, isize, usize)> {
+        (0..self.levels).map(|l| {
+            let index = self.size[l + 1..self.levels].iter().product();
+            (self.size[l], self.stride[l], index)
+        })
+    }
+
     /// Size and stride of the fastest level.
     pub(crate) fn inner(&self) -> (usize, isize) {
         match self.levels {

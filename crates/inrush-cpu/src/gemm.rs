@@ -4,6 +4,7 @@ use crate::blocking::{self, Cut, Problem, Stretch, part};
 use crate::even::{self, EvenTile};
 use crate::in_place::InPlace;
 use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
+use crate::outer::Outer;
 use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output, StoreView};
@@ -211,6 +212,12 @@ impl Gemm {
         };
         if matrices == 0 || s.m == 0 || s.n == 0 {
             return Ok(());
+        }
+        if let Rhs::View(view) = rhs
+            && let Some(outer) = Outer::<T>::new(s, lhs, view, self.isa)
+        {
+            // SAFETY: the caller's contract; operands were checked above.
+            return unsafe { outer.run(pool, out) };
         }
         if let Rhs::View(view) = rhs
             && let (Some(way), Some(loops)) = (thin::way(s.m, view), T::thin(self.isa, view.dtype))

@@ -21,6 +21,7 @@ mod gemm;
 mod in_place;
 mod isa;
 mod micro;
+mod outer;
 mod pack;
 mod planes;
 mod pool;

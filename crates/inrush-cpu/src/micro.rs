@@ -5,6 +5,7 @@
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
 use crate::even;
+use crate::outer;
 use crate::planes;
 use crate::simd::{Element, Portable, Simd};
 use crate::thin;
@@ -325,6 +326,8 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<Self>>;
     /// The tiles of [`crate::even`], where there are any.
     fn even(isa: Isa) -> Option<&'static even::Tiles<Self>>;
+    /// The tiles of [`crate::outer`], where there are any.
+    fn outer(isa: Isa) -> Option<&'static outer::Tiles<Self>>;
     /// See [`crate::transpose`].
     fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
 }
@@ -362,6 +365,28 @@ macro_rules! float {
                     }
                     _ => None,
                 }
+            }
+            fn outer(isa: Isa) -> Option<&'static outer::Tiles<$t>> {
+                use crate::outer::levels;
+                static PLAIN: outer::Tiles<$t> = levels::plain::tiles::<Portable<$t>>();
+                Some(match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => {
+                        static L: outer::Tiles<$t> = levels::avx2::tiles::<crate::simd::$avx2>();
+                        &L
+                    }
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static L: outer::Tiles<$t> = levels::avx512::tiles::<crate::simd::$avx512>();
+                        &L
+                    }
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => {
+                        static L: outer::Tiles<$t> = levels::neon::tiles::<crate::simd::$neon>();
+                        &L
+                    }
+                    _ => &PLAIN,
+                })
             }
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
                 $transpose(isa, stored)
@@ -452,6 +477,9 @@ macro_rules! int {
                 &PLAIN
             }
             fn even(_: Isa) -> Option<&'static even::Tiles<$t>> {
+                None
+            }
+            fn outer(_: Isa) -> Option<&'static outer::Tiles<$t>> {
                 None
             }
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {

@@ -220,6 +220,11 @@ impl<T: Kernel> RowCopy<T> {
         })
     }
 
+    /// Address of an element of what is copied.
+    pub(crate) fn place(&self, base: *const u8, element: isize) -> *const u8 {
+        base.wrapping_offset(element * self.size as isize)
+    }
+
     /// `n` elements that lie `step` elements apart.
     ///
     /// # Safety

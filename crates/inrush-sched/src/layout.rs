@@ -1,11 +1,15 @@
 //! Layouts: strides of every temporary; stage layout: the order and number of loops.
 //!
 //! Contractions say what they like: operands with the innermost summed axis contiguous, results with the columns contiguous
-//! (channels last, for convolutions). Kernels in between follow what they read. Outputs, inputs and weights are as given.
+//! (channels last, for convolutions). Kernels in between follow what they read, as does what only long sums with few results
+//! read on CPUs: gradients of filters read images along their channels. Outputs, inputs and weights are as given.
 
 use inrush_base::{Caps, Result};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Coords, Layout, Loops, Node, Stmt};
+use inrush_loops::{
+    Axis, Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Stmt,
+};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::beside::beside;
@@ -13,7 +17,7 @@ use crate::{Group, Options, Plan, Step, axes};
 
 /// Chooses the layout of every buffer that has none, from what the nodes do. Fusion looks at it: one outer point of a kernel
 /// should be a contiguous run.
-pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
+pub(crate) fn choose(loops: &mut Loops, nodes: &[Node], caps: &Caps) {
     let mut wishes: Vec<Option<Order>> = vec![None; loops.buffers.len()];
     let contractions = || {
         nodes.iter().filter_map(|n| match n {
@@ -29,9 +33,14 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
             }
         }
     }
+    let mut long: FxHashMap<BufId, &Contraction> = FxHashMap::default();
     for c in contractions() {
         let order: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.k)).copied().collect();
+        let before = wishes[c.a.buf.index()].is_some();
         wish(loops, &mut wishes, c.a.buf, &c.a.coords, &order);
+        if caps.gpu.is_none() && !before && sums_long(&loops.exprs, c) {
+            long.insert(c.a.buf, c);
+        }
         for (buf, coords, stores) in accesses(&c.epilogue) {
             if !stores {
                 wish(loops, &mut wishes, buf, coords, &c.epilogue.axes);
@@ -50,10 +59,15 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
             if !stores || loops.buffer(buf).layout.is_some() {
                 continue;
             }
-            match wishes[buf.index()]
-                .take()
-                .or_else(|| follow(loops, body, coords))
-            {
+            let wished = wishes[buf.index()].take();
+            let along = |c: &&Contraction| {
+                let order = follow(loops, body, coords)?;
+                along_rows(loops, c, *order.last()?).then_some(order)
+            };
+            let order = (long.get(&buf).and_then(along))
+                .or(wished)
+                .or_else(|| follow(loops, body, coords));
+            match order {
                 Some(order) => set(loops, buf, order),
                 None => row_major(loops, buf),
             }
@@ -65,6 +79,41 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node]) {
             row_major(loops, BufId::from_index(b));
         }
     }
+}
+
+/// Most results of a sum that the engine computes without copies of operands that lie along their rows and columns, and the same
+/// where nothing is read through windows; fewest products of each.
+const FEW_RESULTS: i64 = 1 << 16;
+const FEW_PLAIN_RESULTS: i64 = 3 << 10;
+const LONG: i64 = 256;
+
+/// Whether there are many products to few results.
+fn sums_long(ex: &Exprs, c: &Contraction) -> bool {
+    let extent =
+        |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    let along = |at: &Expr, axes: &[Axis]| axes.iter().any(|a| ex.contains_sym(*at, a.sym));
+    let windows = (c.a.coords.iter()).any(|at| along(at, &c.m) && along(at, &c.k));
+    let few = if windows {
+        FEW_RESULTS
+    } else {
+        FEW_PLAIN_RESULTS
+    };
+    extent(&c.k) >= LONG && extent(&c.m).saturating_mul(extent(&c.n)) <= few
+}
+
+/// Whether the engine takes the left operand as well with its dimension `d` contiguous, along rows of the result: the right one
+/// lies along its columns.
+fn along_rows(loops: &Loops, c: &Contraction, d: usize) -> bool {
+    let ex = &loops.exprs;
+    let Some(n) = c.n.last() else {
+        return false;
+    };
+    let along = |axes: &[Axis]| axes.iter().any(|a| ex.contains_sym(c.a.coords[d], a.sym));
+    let contiguous = |buf: &Buffer| {
+        let at = step(ex, &loops.buffers, c.b.buf, &c.b.coords, n.sym);
+        buf.layout.is_none() || at.is_some_and(|s| ex.is_int(s, 1))
+    };
+    along(&c.m) && !along(&c.k) && contiguous(loops.buffer(c.b.buf))
 }
 
 /// Dimensions, outermost first.

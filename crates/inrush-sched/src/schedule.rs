@@ -46,7 +46,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     if options.fuse {
         crate::planes::turn(&mut loops, &mut nodes, caps);
     }
-    crate::layout::choose(&mut loops, &nodes);
+    crate::layout::choose(&mut loops, &nodes, caps);
     let deps = deps::Deps::new(&loops, &nodes);
     let at_load = fold::at_load(&loops, &nodes, &deps);
     let fused = fusion::fuse(&loops, nodes, deps, &at_load, caps, options, &mut refusals)?;
