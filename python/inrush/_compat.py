@@ -238,30 +238,33 @@ for _raises in (torch.ops.aten._linalg_check_errors.default, torch.ops.aten._ass
 def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured."""
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
-    with whole_resampling():
+    with own_operators():
         return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
 
 
-_whole = threading.local()
+_own = threading.local()
 
 
 @contextlib.contextmanager
-def whole_resampling() -> Iterator[None]:
-    """While this lasts, this thread's captures keep resampling of images on CPUs whole. PyTorch takes it apart into lookups by
-    index before autograd sees it, whose gradients are sums by index, of another layout than the images have. Where sizes are
-    symbols it stays so: positions depend on them."""
-    _intercept_resampling()
-    before = getattr(_whole, "kept", False)
-    _whole.kept = True
+def own_operators(active: bool = True) -> Iterator[None]:
+    """While this lasts (with ``active=False`` not), this thread's captures keep resampling of images on CPUs whole, and products
+    get the gradients of :mod:`inrush._gradients`. PyTorch takes resampling apart into lookups by index before autograd sees it,
+    whose gradients are sums by index, of another layout than the images have. Where sizes are symbols it stays so: positions
+    depend on them."""
+    _intercept()
+    before = getattr(_own, "active", False)
+    _own.active = active
     try:
         yield
     finally:
-        _whole.kept = before
+        _own.active = before
 
 
 @functools.cache
-def _intercept_resampling() -> None:
-    """Has PyTorch's own decompositions of resampling ask first."""
+def _intercept() -> None:
+    """Has PyTorch's own decompositions of resampling, and what autograd sees of products, ask first."""
+    from inrush import _gradients
+
     names = [n for n in dir(torch.ops.aten) if n.startswith(("upsample_", "_upsample_nearest_exact"))]
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     for packet in (getattr(torch.ops.aten, name) for name in names):
@@ -270,14 +273,36 @@ def _intercept_resampling() -> None:
                 if key in operator.py_kernels:
                     operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key])
             operator._dispatch_cache.clear()
+    for operator in _gradients.FORMULAS:
+        key = torch._C.DispatchKey.Autograd
+        plain = operator.py_kernels.get(key) or functools.partial(operator._op_dk, key)
+        operator.py_kernels[key] = _differentiated_or(operator, plain)
+        operator._dispatch_cache.clear()
 
 
 def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(decomposition)
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_whole, "kept", False) and _is_known_image(*args, *kwargs.values()):
+        if getattr(_own, "active", False) and _is_known_image(*args, *kwargs.values()):
             return operator._op_dk(key, *args, **kwargs)
         return decomposition(*args, **kwargs)
+
+    return kernel
+
+
+def _differentiated_or(operator: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    from torch.autograd import forward_ad
+
+    from inrush import _gradients
+
+    def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
+        # Transforms such as `vmap`, and derivatives taken forwards, have rules for PyTorch's operators alone.
+        plainly = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+        if getattr(_own, "active", False) and not plainly and torch.is_grad_enabled() and x.requires_grad:
+            out = _gradients.differentiated(operator, x, *args, **kwargs)
+            if out is not None:
+                return out
+        return plain(x, *args, **kwargs)
 
     return kernel
 

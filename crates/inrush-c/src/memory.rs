@@ -205,6 +205,9 @@ impl Emitter<'_> {
             None
         };
         let own_mask = match &mask {
+            Some((m, true)) if !own && kind == Access::Uniform => {
+                Some(self.load_spread(buf, offset, m, &count)?)
+            }
             Some((m, true)) if !own && kind == Access::Contiguous => {
                 self.load_where(buf, offset, m, &count, false)?
             }
@@ -225,11 +228,12 @@ impl Emitter<'_> {
             true => (whole, own_mask.or(gathered)),
             false => (whole.or(gathered), own_mask),
         };
+        // Lanes that are not loaded are zeros already, but for those of an element that is spread out.
+        let zeroed = own_mask.is_some() && kind != Access::Uniform && is_zero(&fill);
         let masked = if mask_varies && own_mask.is_none() {
             None
         } else {
-            mask.clone()
-                .filter(|_| own_mask.is_none() || !is_zero(&fill))
+            mask.clone().filter(|_| !zeroed)
         };
         let text = match whole.or(own_mask) {
             Some(raw) => {
@@ -350,6 +354,32 @@ impl Emitter<'_> {
             false => format!(", {}", masks.join(" & ")),
         };
         Ok(Some(format!("{f}({buf} + {at}, {index}{mask})")))
+    }
+
+    /// One element for all lanes, read if any of them wants it, zeros otherwise.
+    fn load_spread(
+        &mut self,
+        buf: KBufId,
+        offset: Expr,
+        mask: &str,
+        count: &Option<String>,
+    ) -> Result<String> {
+        let (elem, w) = (types::memory(self.kernel.buffer(buf).dtype), self.width());
+        let int = types::int_like(elem);
+        let mut mask = self.mask_of(mask, elem);
+        if let Some(c) = count {
+            let lanes = self.helpers.lane_mask(int, w);
+            mask = format!("{mask} & {lanes}({c})");
+        }
+        let any = self.helpers.lanes_test("any", int, w, self.caps);
+        let (vector, spread) = (
+            self.helpers.vector(elem, w),
+            self.helpers.broadcast(elem, w),
+        );
+        let at = self.expr(offset, false)?;
+        Ok(format!(
+            "({any}({mask}) ? {spread}({buf}[{at}]) : ({vector}){{0}})"
+        ))
     }
 
     /// Contiguous elements, or every second one, under a mask of lanes by the machine's instruction for that, zeros elsewhere;

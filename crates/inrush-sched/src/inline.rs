@@ -27,6 +27,9 @@ const MANY: usize = 1024;
 /// Elements along one dimension that interpolation reads.
 const MOST_TAPS: i64 = 4;
 
+/// A load is evaluated for few of a body's points where it is for one in this many, at most.
+const FEW: i64 = 4;
+
 /// What holds for all nodes of a class.
 struct Kind {
     /// Iterations, at the hints, and exactly.
@@ -59,6 +62,8 @@ struct Info {
     exact: Expr,
     ops: i64,
     loads: i64,
+    /// Loads that change along the innermost axes. Of the others, those of a channel's mean, say, there are few.
+    wide: i64,
     stmts: usize,
     pointwise: bool,
     indirect: bool,
@@ -151,12 +156,16 @@ pub(crate) fn inline(
         match judge.producer(k, &infos) {
             Ok(buf) => {
                 infos[k].inlined = true;
-                let (ops, loads, stmts) = (infos[k].ops, infos[k].loads, infos[k].stmts);
+                let (ops, stmts) = (infos[k].ops, infos[k].stmts);
+                let (loads, wide) = (infos[k].loads, infos[k].wide);
                 let rewritten = std::mem::take(&mut infos[k].rewritten);
                 for u in &uses[buf.index()] {
                     let to = &mut infos[u.node];
                     to.ops += ops;
                     to.loads += loads - 1;
+                    if u.evals.saturating_mul(FEW) > to.points {
+                        to.wide += wide - 1;
+                    }
                     to.stmts += stmts;
                     to.rewritten.extend_from_slice(&rewritten);
                 }
@@ -291,6 +300,9 @@ fn info(
         exact: kind.exact,
         ops: kind.ops,
         loads: kind.loads.len() as i64,
+        wide: (kind.loads.iter())
+            .filter(|(_, evals)| evals.saturating_mul(FEW) > kind.points)
+            .count() as i64,
         stmts: kind.stmts,
         pointwise: kind.pointwise,
         indirect: kind.indirect,
@@ -429,7 +441,7 @@ impl Judge<'_> {
             evals = evals.saturating_add(u.evals);
         }
         // A value without loads is an index computation or a constant: only its operations count.
-        let work = p.ops.saturating_add(2 * p.loads);
+        let work = p.ops.saturating_add(2 * self.loads(p));
         let apart = p
             .points
             .saturating_mul(work + 4)
@@ -463,6 +475,14 @@ impl Judge<'_> {
         Ok(buf)
     }
 
+    /// Loads that take time. Tiles of a GPU load what is the same for a row once each, too, but few of them are a row.
+    fn loads(&self, p: &Info) -> i64 {
+        match self.tiles {
+            Some(_) => p.loads,
+            None => p.wide,
+        }
+    }
+
     /// Whether a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
     /// in memory anyway.
     fn duplicable(&self, k: usize, infos: &[Info]) -> bool {
@@ -479,7 +499,7 @@ impl Judge<'_> {
         };
         let short = |b: BufId| elements(b).saturating_mul(4) <= p.points;
         let most = self.options.inline_ops + if split { MATH_OPS } else { 0 };
-        if p.ops > most || p.loads > self.options.inline_loads as i64 {
+        if p.ops > most || self.loads(p) > self.options.inline_loads as i64 {
             return false;
         }
         self.deps.reads[k].iter().all(|b| {
@@ -491,7 +511,7 @@ impl Judge<'_> {
             let first = uses.partition_point(|u| u.node < k);
             let small = (uses[first..].iter())
                 .take_while(|u| u.node == k)
-                .all(|u| u.evals.saturating_mul(4) <= p.points);
+                .all(|u| u.evals.saturating_mul(FEW) <= p.points);
             let others = uses.iter().any(|u| u.node != k);
             let small = small || self.tiles.is_some() && short(*b);
             // What was inlined into this node left no loads of its own here; its producer was judged the same way.

@@ -12,7 +12,7 @@ pub struct Options {
     /// A result with several readers is recomputed in each when its operations (math functions count
     /// [`inrush_loops::MATH_OPS`]) stay at or below this.
     pub inline_ops: i64,
-    /// And when it loads at most this many values.
+    /// And when it loads at most this many values that change along the innermost axes.
     pub inline_loads: usize,
     /// How many times the work of a producer may grow by inlining it into a consumer that evaluates it more than once.
     pub inline_repeat: i64,
