@@ -5,6 +5,8 @@
 //! stay in registers while the loop runs along the products. Threads share the sum: each part of it has results of its own,
 //! which are added up in order. How many parts there are depends on sizes alone, so that results do not depend on threads.
 //!
+//! Operands of few channels that lie plane by plane are transposed chunk by chunk, where windows read the copy several times.
+//!
 //! Several groups of few channels are computed as one with the products between groups, which cost nothing where lanes would be
 //! idle.
 
@@ -15,6 +17,7 @@ use crate::micro::Kernel;
 use crate::pack::{RhsView, RowCopy, Shared};
 use crate::scratch::{self, ALIGN, Owner};
 use crate::store::{Block, Output};
+use crate::transpose::{COLUMNS, TransposeFn};
 use crate::{Affine, Pool, blocking::part};
 use inrush_base::{Isa, Result};
 use tile::{Piece, Tile, TileFn};
@@ -44,75 +47,148 @@ const PART_CYCLES: usize = 10_000;
 /// Bytes of both operands that all tiles go over before the next come, and limits of how many products that is.
 const CHUNK_BYTES: usize = 32 << 10;
 const CHUNK: std::ops::RangeInclusive<usize> = 64..=512;
+/// Where both operands lie plane by plane, most columns of a matrix, or planes that its rows come from: for more of both the
+/// pixels of one operand are as well read in order.
+const MOST_COLUMNS: usize = 24;
+const MOST_PLANES: usize = 8;
+/// Planes lie at least so many elements apart; products in them at most so many, and windows reach no farther than this for one
+/// copy to do.
+const FAR: isize = 64;
+const MOST_STEP: isize = 4;
+const NEAR: isize = 16;
 /// Results that are added up or handed on at a time by one thread.
 const GRAIN: usize = 1 << 13;
 
 /// What one operand gives for each product: runs of memory.
 struct Side {
-    /// Elements from the product's place to each run.
-    runs: Vec<isize>,
+    /// Where each run lies: which copy, where the operand is transposed, and elements from the product's place in it.
+    runs: Vec<(usize, isize)>,
     len: usize,
     /// Row or column of each element of each run, counted through the matrices that are computed as one.
     index: Vec<usize>,
-    /// Elements between successive products, and between matrices.
+    /// Elements between successive products, and elements of all runs that each product is the first to read.
     step: isize,
-    /// Distinct elements of a run for each product.
     fresh: usize,
+    planes: Option<Planes>,
+}
+
+/// An operand whose products are neighbours in memory, as pixels of a plane are: of each chunk a copy has elements of all planes
+/// side by side.
+struct Planes {
+    count: usize,
+    /// Elements between planes.
+    between: isize,
+    /// Elements between successive products, and how far windows reach along them.
+    step: usize,
+    reach: usize,
+    /// Elements from the product's place to what each copy begins with.
+    copies: Vec<isize>,
+}
+
+/// Size, stride in memory and stride in the index.
+type Level = (usize, isize, usize);
+
+/// All sums of one step along each level, the first level slowest.
+fn places(levels: &[Level], of: impl Fn(&Level) -> isize) -> Vec<isize> {
+    levels.iter().fold(vec![0], |all, level| {
+        let (size, step) = (level.0 as isize, of(level));
+        let each = |at: isize| (0..size).map(move |x| at + x * step);
+        all.into_iter().flat_map(each).collect()
+    })
+}
+
+/// Sorts levels by their strides and splits off those that are one run: how many are left, and the run's length.
+fn run(levels: &mut [Level]) -> (usize, usize) {
+    levels.sort_by_key(|l| std::cmp::Reverse(l.1));
+    let (mut outer, mut len) = (levels.len(), 1);
+    while outer > 0 && levels[outer - 1].1 == len as isize {
+        len *= levels[outer - 1].0;
+        outer -= 1;
+    }
+    (outer, len)
 }
 
 impl Side {
     /// `map` says where rows or columns lie, of `together` matrices that lie `between` elements apart. `None` where they are no runs.
     fn new(map: &Affine, (together, between): (usize, isize), step: isize) -> Option<Side> {
-        let mut levels: Vec<(usize, isize, usize)> = map.levels().collect();
+        let mut levels: Vec<Level> = map.levels().collect();
         if together > 1 {
             levels.push((together, between, map.len()));
         }
         if levels.iter().any(|l| l.1 <= 0) || step <= 0 {
             return None;
         }
-        levels.sort_by_key(|l| std::cmp::Reverse(l.1));
-        let mut outer = levels.len();
-        let mut len = 1;
-        while outer > 0 && levels[outer - 1].1 == len as isize {
-            len *= levels[outer - 1].0;
-            outer -= 1;
-        }
+        let (outer, len) = run(&mut levels);
         if len == 1 {
             return None;
         }
-        let (mut runs, mut index) = (vec![0], vec![0]);
-        for (i, &(size, stride, place)) in levels.iter().enumerate() {
-            if i < outer {
-                let each = |at: &isize| {
-                    (0..size as isize)
-                        .map(move |x| x * stride)
-                        .map({
-                            let at = *at;
-                            move |x| at + x
-                        })
-                        .collect::<Vec<_>>()
-                };
-                runs = runs.iter().flat_map(each).collect();
-            }
-            let each = |at: &usize| {
-                let at = *at;
-                (0..size).map(move |x| at + x * place)
-            };
-            index = index.iter().flat_map(each).collect();
+        let runs = places(&levels[..outer], |l| l.1);
+        Some(Side {
+            fresh: runs.len() * len.min(step as usize),
+            runs: runs.into_iter().map(|at| (0, at)).collect(),
+            len,
+            index: index(&levels),
+            step,
+            planes: None,
+        })
+    }
+
+    /// The same for an operand that lies plane by plane; `None` where it does not.
+    fn planes(map: &Affine, (together, between): (usize, isize), step: isize) -> Option<Side> {
+        let mut levels: Vec<Level> = map.levels().collect();
+        if levels.iter().any(|l| l.1 <= 0) || !(1..=MOST_STEP).contains(&step) {
+            return None;
         }
+        levels.sort_by_key(|l| std::cmp::Reverse(l.1));
+        let (planes, apart, place) = *levels.first()?;
+        if apart < FAR || together > 1 && between != apart * planes as isize {
+            return None;
+        }
+        let count = planes * together;
+        let near = |l: &Level| (l.0 - 1) as isize * l.1 <= NEAR;
+        let (windows, others): (Vec<Level>, Vec<Level>) = levels[1..].iter().partition(|l| near(l));
+        let reach = windows.iter().map(|l| (l.0 - 1) * l.1 as usize).sum();
+        let mut inner = vec![(planes, 1, place)];
+        if together > 1 {
+            inner.push((together, planes as isize, map.len()));
+        }
+        inner.extend(windows.iter().map(|l| (l.0, l.1 * count as isize, l.2)));
+        let (outer, len) = run(&mut inner);
+        let copies = places(&others, |l| l.1);
+        let inside = places(&inner[..outer], |l| l.1);
+        let of = |copy: usize| inside.iter().map(move |at| (copy, *at));
+        let runs = (0..copies.len()).flat_map(of).collect();
         Some(Side {
             runs,
             len,
-            index,
-            step,
-            fresh: len.min(step as usize),
+            index: index(&[others, inner].concat()),
+            step: step * count as isize,
+            fresh: copies.len() * step as usize * count,
+            planes: Some(Planes {
+                count,
+                between: apart,
+                step: step as usize,
+                reach,
+                copies,
+            }),
         })
+    }
+
+    /// Whether elements are read for several products.
+    fn windows(&self) -> bool {
+        self.runs.len() > 1 || self.len > self.fresh
     }
 
     /// Vectors that cover the runs.
     fn vectors(&self, lanes: usize) -> usize {
         self.runs.len() * self.len.div_ceil(lanes)
     }
+}
+
+/// The row or column of each element.
+fn index(levels: &[Level]) -> Vec<usize> {
+    let all = places(levels, |l| l.2 as isize);
+    all.into_iter().map(|i| i as usize).collect()
 }
 
 /// A tile and its place: elements from the place of the product, the first row and column as the sides count them, and how many of
@@ -184,15 +260,30 @@ impl<'a, T: Kernel> Outer<'a, T> {
             lhs.matrices.stride().unwrap_or(0),
             view.matrices.stride().unwrap_or(0),
         );
-        let most = match matrices > 1 && apart.1 == s.n as isize && apart.0 > 0 {
+        let next = view.cols.inner().1 * s.n as isize;
+        let most = match matrices > 1 && apart.1 == next && apart.0 > 0 {
             true => (table.lanes / s.n).clamp(1, matrices),
             false => 1,
         };
         let together = (1..=most).rev().find(|q| matrices.is_multiple_of(*q))?;
-        let rows = Side::new(&lhs.rows, (together, apart.0), lhs.k_step)?;
-        let cols = Side::new(&view.cols, (together, apart.1), b_step)?;
-        let windows = |side: &Side| side.runs.len() > 1 || side.len > side.fresh;
-        if results > MOST_PLAIN_RESULTS && !windows(&rows) && !windows(&cols) {
+        let side = match view.cols.stride() {
+            Some(1) => Side::new,
+            _ => Side::planes,
+        };
+        let rows = side(&lhs.rows, (together, apart.0), lhs.k_step)?;
+        let cols = side(&view.cols, (together, apart.1), b_step)?;
+        let windows = rows.windows() || cols.windows();
+        let pays = match &rows.planes {
+            Some(planes) => {
+                let transposes = |dtype| T::transpose(isa, dtype).is_some();
+                windows
+                    && (s.n <= MOST_COLUMNS || planes.count <= MOST_PLANES)
+                    && transposes(lhs.dtype)
+                    && transposes(view.dtype)
+            }
+            None => windows || results <= MOST_PLAIN_RESULTS,
+        };
+        if !pays {
             return None;
         }
         let work = |a: &Side, b: &Side| {
@@ -205,7 +296,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
         let (a, b) = if swapped { (cols, rows) } else { (rows, cols) };
         let (tiles, sums) = cover(table, &a, &b);
 
-        let bytes = (a.runs.len() * a.fresh + b.runs.len() * b.fresh) * size_of::<T>();
+        let bytes = (a.fresh + b.fresh) * size_of::<T>();
         let most = (CHUNK_BYTES / bytes).clamp(*CHUNK.start(), *CHUNK.end());
         let cut = line.div_ceil(most);
         let chunk = (most / line.div_ceil(cut)).max(1);
@@ -316,7 +407,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
         } else {
             self.view.dtype
         };
-        if dtype == T::DTYPE {
+        if dtype == T::DTYPE && self.a.planes.is_none() {
             return Ok(None);
         }
         RowCopy::new(dtype, self.isa).map(Some)
@@ -371,8 +462,22 @@ impl<'a, T: Kernel> Outer<'a, T> {
         let (c0, c1) = part(self.chunks, self.parts, at);
         let pieces = self.shape.taps * self.shape.k / self.line * self.cut;
         let longest = self.line.div_ceil(self.cut);
-        let copied =
-            |of, copy, left| Copied::new(of, copy, self.base(left, block), longest, self.chunk);
+        let copied = |of, copy, left: bool| {
+            let dtype = if left {
+                self.lhs.dtype
+            } else {
+                self.view.dtype
+            };
+            let transpose = T::transpose(self.isa, dtype);
+            Copied::new(
+                of,
+                copy,
+                transpose,
+                self.base(left, block),
+                longest,
+                self.chunk,
+            )
+        };
         let a = copied(&self.a, copies.0, !self.swapped);
         let b = copied(&self.b, copies.1, self.swapped);
         let table = (self.chunk * size_of::<Piece>()).next_multiple_of(ALIGN);
@@ -483,12 +588,13 @@ fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part<T>>, usize) {
     (tiles, sums)
 }
 
-/// An operand's elements of one chunk, where they lie or converted.
+/// An operand's elements of one chunk, where they lie, converted or transposed.
 struct Copied<'a, T: 'static> {
     side: &'a Side,
     copy: Option<RowCopy<T>>,
+    transpose: Option<TransposeFn<T>>,
     base: *const u8,
-    /// Elements between products, from run to run and from piece to piece of the copy.
+    /// Elements between products, from copy to copy and from piece to piece of one.
     step: isize,
     between: usize,
     piece: usize,
@@ -498,19 +604,26 @@ impl<'a, T: Kernel> Copied<'a, T> {
     fn new(
         side: &'a Side,
         copy: Option<RowCopy<T>>,
+        transpose: Option<TransposeFn<T>>,
         base: *const u8,
         longest: usize,
         pieces: usize,
     ) -> Self {
         // What lies between runs is left out where it is much.
         let step = match copy {
-            Some(_) if side.step as usize > 2 * side.len => side.len as isize,
+            Some(_) if side.planes.is_none() && side.step as usize > 2 * side.len => {
+                side.len as isize
+            }
             _ => side.step,
         };
-        let piece = (longest - 1) * step as usize + side.len;
+        let piece = match &side.planes {
+            Some(p) => p.pixels(longest) * p.count,
+            None => (longest - 1) * step as usize + side.len,
+        };
         Copied {
             side,
             copy,
+            transpose,
             base,
             step,
             between: piece * pieces,
@@ -519,12 +632,12 @@ impl<'a, T: Kernel> Copied<'a, T> {
     }
 
     fn bytes(&self) -> usize {
-        match self.copy {
-            Some(_) => {
-                (self.between * self.side.runs.len() * size_of::<T>()).next_multiple_of(ALIGN)
-            }
-            None => 0,
-        }
+        let copies = match (&self.side.planes, self.copy) {
+            (Some(p), _) => p.copies.len(),
+            (None, Some(_)) => self.side.runs.len(),
+            (None, None) => 0,
+        };
+        (copies * self.between * size_of::<T>()).next_multiple_of(ALIGN)
     }
 
     /// Where `n` products from `at` on, piece `i` of the chunk, are read.
@@ -536,11 +649,31 @@ impl<'a, T: Kernel> Copied<'a, T> {
             return at;
         };
         let side = self.side;
-        for (r, run) in side.runs.iter().enumerate() {
-            let dst = to.wrapping_add(r * self.between + i * self.piece);
-            let src = |k: usize| copy.place(self.base, at + run + k as isize * side.step);
-            // SAFETY: elements of the operand and what lies between them; the piece's own room.
-            unsafe {
+        let room = |r: usize| to.wrapping_add(r * self.between + i * self.piece);
+        // SAFETY: elements of the operand and what lies between them; the piece's own room.
+        unsafe {
+            if let Some(p) = &side.planes {
+                let eights = match self.transpose {
+                    Some(_) => p.count - p.count % COLUMNS,
+                    None => 0,
+                };
+                for (r, from) in p.copies.iter().enumerate() {
+                    let src = |plane: usize| {
+                        copy.place(self.base, at + from + plane as isize * p.between)
+                    };
+                    let pixels = p.pixels(n);
+                    if let Some(f) = self.transpose.filter(|_| eights > 0) {
+                        f(src(0), p.between, room(r), p.count, eights, pixels);
+                    }
+                    for plane in eights..p.count {
+                        copy.scatter(src(plane), room(r).add(plane), p.count, pixels);
+                    }
+                }
+                return (i * self.piece) as isize;
+            }
+            for (r, (_, run)) in side.runs.iter().enumerate() {
+                let dst = room(r);
+                let src = |k: usize| copy.place(self.base, at + run + k as isize * side.step);
                 if self.step == side.step {
                     copy.run(src(0), 1, dst, (n - 1) * self.step as usize + side.len);
                 } else {
@@ -553,13 +686,19 @@ impl<'a, T: Kernel> Copied<'a, T> {
 
     /// Address of the elements of a run from one on, of the product at place 0.
     fn at(&self, (run, element): (usize, usize), copied: *const T) -> *const T {
-        match self.copy {
-            Some(_) => copied.wrapping_add(run * self.between + element),
-            None => self
-                .base
-                .cast::<T>()
-                .wrapping_offset(self.side.runs[run])
-                .wrapping_add(element),
-        }
+        let (copy, at) = self.side.runs[run];
+        let first = match (&self.side.planes, self.copy) {
+            (Some(_), _) => copied.wrapping_add(copy * self.between).wrapping_offset(at),
+            (None, Some(_)) => copied.wrapping_add(run * self.between),
+            (None, None) => self.base.cast::<T>().wrapping_offset(at),
+        };
+        first.wrapping_add(element)
+    }
+}
+
+impl Planes {
+    /// Elements of a plane that `n` products read.
+    fn pixels(&self, n: usize) -> usize {
+        (n - 1) * self.step + self.reach + 1
     }
 }

@@ -225,6 +225,15 @@ impl<T: Kernel> RowCopy<T> {
         base.wrapping_offset(element * self.size as isize)
     }
 
+    /// `n` neighbours, to places `step` elements apart.
+    ///
+    /// # Safety
+    /// They are readable, and `dst` can take them.
+    pub(crate) unsafe fn scatter(&self, src: *const u8, dst: *mut T, step: usize, n: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { (self.copy)(src, 1, dst, step as isize, n) }
+    }
+
     /// `n` elements that lie `step` elements apart.
     ///
     /// # Safety

@@ -21,6 +21,8 @@ struct Case {
     kernel: [usize; 2],
     step: usize,
     dilation: usize,
+    /// Both operands lie plane by plane instead of with channels last: those of the input by channels, then images.
+    planes: bool,
 }
 
 impl Case {
@@ -76,30 +78,40 @@ impl Case {
             self.size,
             self.kernel,
         );
-        let (row, step, reach) = (
-            (iw * c) as isize,
-            self.step as isize,
-            self.dilation as isize,
-        );
+        let (step, reach) = (self.step as isize, self.dilation as isize);
+        let channels = self.groups * self.small;
+        let (plane, pixels) = (ih * iw, oh * ow);
+        // Elements between images, pixels and channels.
+        let ([ai, ap, ac], [bi, bp, bc]) = match self.planes {
+            true => (
+                [plane, 1, self.images * plane],
+                [channels * pixels, 1, pixels],
+            ),
+            false => ([plane * c, c, 1], [pixels * channels, channels, 1]),
+        };
+        let (row, pixel) = ((iw * ap) as isize, ap as isize);
         let taps: Vec<isize> = (0..self.images * oh)
-            .map(|t| ((t / oh * ih) as isize + (t % oh) as isize * step) * row)
+            .map(|t| (t / oh * ai) as isize + (t % oh) as isize * step * row)
             .collect();
         let lhs = Lhs {
             ptr: a,
             dtype,
-            matrices: Affine::linear(self.groups, self.large as isize),
-            rows: Affine::new(&[(self.large, 1), (kh, row * reach), (kw, c as isize * reach)])
-                .unwrap(),
+            matrices: Affine::linear(self.groups, (self.large * ac) as isize),
+            rows: Affine::new(&[
+                (self.large, ac as isize),
+                (kh, row * reach),
+                (kw, pixel * reach),
+            ])
+            .unwrap(),
             taps: &taps,
-            k_step: step * c as isize,
+            k_step: step * pixel,
         };
-        let channels = self.groups * self.small;
         let view = RhsView {
             ptr: b,
             dtype,
-            matrices: Affine::linear(self.groups, self.small as isize),
-            k: Affine::linear(self.pixels(), channels as isize),
-            cols: Affine::linear(self.small, 1),
+            matrices: Affine::linear(self.groups, (self.small * bc) as isize),
+            k: Affine::new(&[(self.images, bi as isize), (pixels, bp as isize)]).unwrap(),
+            cols: Affine::linear(self.small, bc as isize),
         };
         let shape = GemmShape {
             batch: 1,
@@ -128,6 +140,20 @@ impl Case {
     }
 }
 
+/// An image with channels last, plane by plane: all images of a channel, or all channels of an image, after each other.
+fn planes<T: Copy>(of: &[T], images: usize, channels: usize, by_channel: bool) -> Vec<T> {
+    let pixels = of.len() / images / channels;
+    let at = |x: usize| {
+        let (outer, pixel) = (x / pixels, x % pixels);
+        let (image, channel) = match by_channel {
+            true => (outer % images, outer / images),
+            false => (outer / channels, outer % channels),
+        };
+        of[(image * pixels + pixel) * channels + channel]
+    };
+    (0..of.len()).map(at).collect()
+}
+
 fn close(got: &[f32], want: &[f64], pixels: usize, what: &str) {
     common::close(got, want, pixels, what);
 }
@@ -147,15 +173,22 @@ fn gradients_of_filters() {
             kernel: [pick(&[1, 2, 3]), pick(&[1, 3, 5])],
             step: pick(&[1, 1, 2, 3]),
             dilation: pick(&[1, 1, 2]),
+            planes: round / 4 % 2 == 1,
         };
         let input = case.input();
         let a = rng.floats(case.images * input[0] * input[1] * case.groups * case.large);
         let b = rng.floats(case.pixels() * case.groups * case.small);
         let isa = available()[round % available().len()];
+        let (large, small) = (case.groups * case.large, case.groups * case.small);
+        let lie = |v: &[f32], channels, by_channel| match case.planes {
+            true => planes(v, case.images, channels, by_channel),
+            false => v.to_vec(),
+        };
+        let (la, lb) = (lie(&a, large, true), lie(&b, small, false));
         let run = |threads| {
             case.got(
-                a.as_ptr().cast(),
-                b.as_ptr().cast(),
+                la.as_ptr().cast(),
+                lb.as_ptr().cast(),
                 DType::F32,
                 isa,
                 threads,
@@ -170,13 +203,14 @@ fn gradients_of_filters() {
             &format!("{case:?} {}", isa.name()),
         );
         // Shorter sums and single channels are computed another way.
-        if case.pixels() >= 256 && case.large > 1 && case.small > 1 {
+        if case.pixels() >= 256 && case.large > 1 && case.small > 1 && !case.planes {
             assert!(one == run(3), "{case:?}: threads change results");
         }
         if round % 4 == 0 {
             let half = |v: &[f32]| v.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>();
+            let (la, lb) = (half(&la), half(&lb));
+            let got = case.got(la.as_ptr().cast(), lb.as_ptr().cast(), DType::BF16, isa, 2);
             let (a, b) = (half(&a), half(&b));
-            let got = case.got(a.as_ptr().cast(), b.as_ptr().cast(), DType::BF16, isa, 2);
             let want = case.want(|i| a[i].to_f64(), |i| b[i].to_f64());
             close(&got, &want, case.pixels(), &format!("{case:?} in halves"));
         }
@@ -230,13 +264,13 @@ fn long_sums_of_doubles() {
                 unsafe { gemm.run(&pool, &lhs, Rhs::View(&view), &out).unwrap() };
                 results.push(c);
             }
-            for i in 0..m * n {
+            for (i, got) in results[0].iter().enumerate() {
                 let (r, j) = (i % m, i / m);
                 let want: f64 = (0..k).map(|x| a[x * ma + r] * b[x * nb + j]).sum();
                 assert!(
-                    (results[0][i] - want).abs() < 1e-11,
+                    (got - want).abs() < 1e-11,
                     "{m} x {n} x {k}: {} is {want}",
-                    results[0][i]
+                    got
                 );
             }
             assert!(results.iter().all(|c| *c == results[0]));
