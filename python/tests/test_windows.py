@@ -138,6 +138,30 @@ def test_depthwise_of_small_images(size, kernel, stride, padding, dilation):
     check(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, 24), x, w, tolerance=4e-6)
 
 
+@pytest.mark.parametrize("kernel, padding, dilation", [(9, 4, 1), ((5, 7), (0, 3), 1), ((11, 3), (5, 1), 1), (7, 6, 2), (12, 5, 1), ((6, 5), 2, 1)])
+@pytest.mark.parametrize("size", [(14, 14), (13, 20), (28, 31), (6, 33), (70, 9), (12, 65)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_depthwise_rows_side_by_side(size, kernel, padding, dilation, dtype):
+    """Long filters, with what is fused into them: some rows at a time, and what is left over."""
+    generator = torch.Generator().manual_seed(0)
+    kernel = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    pads = padding if isinstance(padding, tuple) else (padding, padding)
+    if any(n + 2 * p <= dilation * (k - 1) for n, p, k in zip(size, pads, kernel)):
+        pytest.skip("the filter is larger than the image")
+    x = torch.randn(2, 6, *size, generator=generator).to(dtype)
+    w, b = torch.randn(6, 1, *kernel, generator=generator).to(dtype), torch.randn(6, generator=generator).to(dtype)
+    f = lambda x, w, b: F.conv2d(x, w, b, 1, padding, dilation, 6)  # noqa: E731
+    want = f(x.double(), w.double(), b.double())
+    got = torch.compile(f, backend="inrush", options={"strict": True})(x, w, b)
+    bound = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 5e-2}[dtype]
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), want, rtol=bound, atol=bound * 4)
+    g = lambda x, w, b: torch.relu(f(x.cos(), w, b)) + 1  # noqa: E731
+    torch.testing.assert_close(
+        torch.compile(g, backend="inrush", options={"strict": True})(x, w, b).double(), g(x.double(), w.double(), b.double()), rtol=bound * 2, atol=bound * 8
+    )
+
+
 def test_an_index_beyond_the_plane_is_refused():
     x, g = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
     places = torch.tensor([[[[0, 3], [9, 16]]]])

@@ -10,8 +10,9 @@
 use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::joined;
+use crate::window::{FEW, sums_apart, written_out};
 use inrush_base::{DType, Result};
-use inrush_expr::Exprs;
+use inrush_expr::{Exprs, Sym};
 use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId};
 use inrush_loops::ReduceOp;
 
@@ -51,6 +52,8 @@ impl Cascade {
         }
         let mut walk = Walk {
             exprs,
+            kernel,
+            lanes: None,
             started: vec![None; long.len()],
             open: Vec::new(),
             turns: vec![0; long.len()],
@@ -111,6 +114,9 @@ impl Cascade {
 /// Counts the terms of each chain: the turns of the loops between an accumulator's start and what it is fed by.
 struct Walk<'a> {
     exprs: &'a Exprs,
+    kernel: &'a Kernel,
+    /// The open lanes loop, and how many loops were open around it.
+    lanes: Option<(Sym, usize)>,
     /// How many loops were open at the start.
     started: Vec<Option<usize>>,
     open: Vec<i64>,
@@ -122,9 +128,14 @@ impl Walk<'_> {
         for item in items {
             match item {
                 Item::Loop(l) => {
+                    let outside = self.lanes;
+                    if let Role::Lanes { .. } = l.role {
+                        self.lanes = Some((l.sym, self.open.len()));
+                    }
                     self.open.push(self.turns_of(l));
                     self.items(&l.body);
                     self.open.pop();
+                    self.lanes = outside;
                 }
                 Item::Acc(a) => self.started[a.index()] = Some(self.open.len()),
                 Item::Update { acc, .. } => {
@@ -142,6 +153,13 @@ impl Walk<'_> {
 
     /// At most so many turns; very many where nothing is known.
     fn turns_of(&self, l: &Loop) -> i64 {
+        // What is added up apart is one term.
+        if let (Some((lane, depth)), Role::Serial) = (self.lanes, l.role)
+            && written_out(self.exprs, self.kernel, l, lane).is_some_and(|n| n >= FEW)
+            && sums_apart(self.kernel, l, |a| self.started[a.index()] > Some(depth))
+        {
+            return 1;
+        }
         let most = match l.range {
             Range::Full(e) => self.exprs.range(e).hi,
             Range::Block { block, .. } => block,

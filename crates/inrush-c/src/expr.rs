@@ -242,8 +242,7 @@ impl Emitter<'_> {
         out.push_str(open);
         out.push_str(name);
         if let Some(l) = &self.lane
-            && l.copies > 1
-            && (is_lane || *varies)
+            && (l.copied(s) || *varies && l.copies > 1)
         {
             ["_", &digits(l.copy)].put(out);
         }

@@ -7,18 +7,16 @@ use crate::lazy::{DEPTH, Plan, Uses};
 use crate::text::{Text, paren, parens};
 use crate::types;
 use crate::values::Var;
+use crate::window::{FEW, written_out};
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId};
+use inrush_kernel::{
+    AccId, Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId,
+};
 use rustc_hash::FxHashMap;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
-
-/// Turns up to which an innermost loop over the taps of a window is written out, and items that its body may have then: what is
-/// known of each tap's place in its row becomes a constant.
-const TAPS: i64 = 11;
-const TAP_ITEMS: usize = 16;
 
 /// The open lanes loop.
 #[derive(Clone, Debug)]
@@ -29,6 +27,8 @@ pub(crate) struct Lane {
     pub count: Option<String>,
     /// Vectors that one turn of the loop handles, and which of them is spelled now.
     pub copies: u32,
+    /// The loop along whose turns copies lie; where there is none they lie along the lanes, a vector each.
+    pub rows: Option<Sym>,
     pub copy: u32,
 }
 
@@ -93,6 +93,14 @@ pub(crate) struct Emitter<'a> {
     pub raw_count: usize,
     /// Whether some value has eight bytes: vectors of half the width are then full ones of those, else half ones of less.
     pub eights: bool,
+    /// Sums that the loop at hand adds up apart.
+    pub apart: Vec<AccId>,
+    /// The loops over the taps of a column and over rows, while some rows are side by side.
+    pub down: Option<(Sym, Sym)>,
+    /// Of loads in the former: a pointer, and how far a tap and a row go.
+    pub columns: FxHashMap<ValId, (Name, i64, i64)>,
+    /// The loop around the next lanes loop some of whose turns are side by side, and how many.
+    pub rows: Option<(Sym, u32)>,
     /// The access that was asked for last, for the lanes of which axis, and what it was found to be.
     pub accessed: Option<(Expr, Sym, Access)>,
 }
@@ -138,6 +146,10 @@ pub(crate) fn emit(
         raw_count: 0,
         eights: kernel.values.iter().any(|v| v.dtype.compute().size() == 8),
         accessed: None,
+        apart: Vec::new(),
+        rows: None,
+        down: None,
+        columns: FxHashMap::default(),
     };
     let mut first = vec![None; kernel.values.len()];
     find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
@@ -493,7 +505,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn all_copies(&self) -> u32 {
+    pub(crate) fn all_copies(&self) -> u32 {
         self.lane.as_ref().map_or(1, |l| l.copies)
     }
 
@@ -547,12 +559,15 @@ impl Emitter<'_> {
         name
     }
 
-    fn loop_item(&mut self, l: &Loop) -> Result<()> {
+    pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
         let name = self.loop_name();
         if self.lane.is_none()
             && let Some(strips) = self.as_strips(l, &name)
         {
             return self.strips(&strips);
+        }
+        if let Some(beside) = self.rows_beside(l) {
+            return self.rows(l, beside, &name);
         }
         let (lo, hi) = match l.range {
             Range::Full(e) => ("0".to_string(), parens(self.expr(e, false)?)),
@@ -588,12 +603,16 @@ impl Emitter<'_> {
         let Role::Lanes { width, .. } = l.role else {
             self.names.insert(l.sym, (name.clone(), false));
             // Windows of a few points: their loops cost more than their bodies.
-            if let (Range::Full(e), true) = (l.range, self.lane.is_some())
-                && let Some(n) = self.exprs.as_int(e)
-                && (matches!(n, 2..=5) || matches!(n, 6..=TAPS) && self.is_tap(l))
-            {
+            let lane = self.lane.as_ref().map(|lane| lane.sym);
+            let turns = lane.and_then(|lane| written_out(self.exprs, self.kernel, l, lane));
+            if let Some(n) = turns {
+                self.start_column(l)?;
+                if n >= FEW {
+                    self.start_apart(l);
+                }
                 self.line(format_args!("#pragma GCC unroll {n}"));
             }
+            let apart = !self.apart.is_empty();
             self.open([
                 "for (i64 ",
                 &name,
@@ -613,8 +632,14 @@ impl Emitter<'_> {
                 self.open_panels(&name)?;
             }
             self.items(&l.body)?;
-            self.fold(&l.body);
+            if !apart {
+                self.fold(&l.body);
+            }
             self.close();
+            if apart {
+                self.join_apart();
+                self.fold(&l.body);
+            }
             if panels {
                 self.close();
             }
@@ -706,11 +731,13 @@ impl Emitter<'_> {
         for (again, last) in self.again.iter_mut().zip(&self.last_of_several) {
             *again = last.is_some_and(|x| std::ptr::eq(x, l));
         }
+        let rows = self.rows;
         self.lane = Some(Lane {
             sym: l.sym,
             width,
             count,
-            copies,
+            copies: rows.map_or(copies, |r| r.1),
+            rows: rows.map(|r| r.0),
             copy: 0,
         });
         let done = self.items(&l.body);
@@ -741,25 +768,5 @@ impl Emitter<'_> {
             Some(l) => l.count.clone().unwrap_or_else(|| l.width.to_string()),
             None => "1".into(),
         }
-    }
-}
-
-impl Emitter<'_> {
-    /// Whether this innermost loop goes over taps that lie along the lanes: each lane's place in the row differs from tap to tap.
-    fn is_tap(&self, l: &Loop) -> bool {
-        let lane = self.lane.as_ref().map(|lane| lane.sym);
-        let along = |v: &ValId| {
-            let (mut lanes, mut taps) = (false, false);
-            if let Def::Index(at) = self.kernel.value(*v).def {
-                self.exprs.each_sym(at, |s| {
-                    lanes |= Some(s) == lane;
-                    taps |= s == l.sym;
-                });
-            }
-            lanes && taps
-        };
-        l.body.len() <= TAP_ITEMS
-            && !l.body.iter().any(|i| matches!(i, Item::Loop(_)))
-            && l.body.iter().any(|i| matches!(i, Item::Let(v) if along(v)))
     }
 }

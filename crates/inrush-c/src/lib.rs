@@ -33,6 +33,7 @@ mod text;
 mod tile;
 mod types;
 mod values;
+mod window;
 
 use inrush_base::{Caps, Result};
 use inrush_expr::Exprs;

@@ -124,9 +124,8 @@ impl Emitter<'_> {
         let count = self.lane.as_ref().and_then(|l| l.count.clone());
         let as_it_lies = !d.is_narrow_float() && d != DType::Bool && !self.tiles.contains_key(&v);
         if as_it_lies && !own && kind == Access::Contiguous && mask.is_none() && count.is_none() {
-            let at = self.expr(offset, false)?;
             self.prefetch(v, buf, offset)?;
-            let buf = self.buffer_name(buf);
+            let (buf, at) = self.place(v, buf, offset)?;
             let text = [
                 "(",
                 &raw_ty,
@@ -162,13 +161,12 @@ impl Emitter<'_> {
         } else if own {
             None
         } else if kind == Access::Contiguous {
-            let at = self.expr(offset, false)?;
             if count.is_none() {
                 self.prefetch(v, buf, offset)?;
             }
+            let (buf, at) = self.place(v, buf, offset)?;
             Some(match &count {
                 None => {
-                    let buf = self.buffer_name(buf);
                     joined!(
                         "(",
                         raw_ty,
@@ -183,7 +181,6 @@ impl Emitter<'_> {
                 }
                 Some(c) => {
                     let f = self.helpers.load_part(elem, w, self.caps);
-                    let buf = self.buffer_name(buf);
                     joined!(f, "(", buf, " + ", at, ", ", c, ")")
                 }
             })
@@ -429,7 +426,8 @@ impl Emitter<'_> {
         };
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;
         // Once for each cache line.
-        let at = (self.lane.as_ref()).map_or(0, |l| i64::from(l.copy * l.width) * bytes);
+        let along = self.lane.as_ref().filter(|l| l.rows.is_none());
+        let at = along.map_or(0, |l| i64::from(l.copy * l.width) * bytes);
         if at % 64 != 0 {
             return Ok(());
         }

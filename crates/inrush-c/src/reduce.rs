@@ -167,7 +167,8 @@ impl Emitter<'_> {
             let neutral = self.spread_out(&neutral, d);
             x = joined!(sel, "(", live, "(", c, "), ", x, ", ", neutral, ")").into();
         }
-        let name = self.helpers.variable('a', a.0, Some(copy));
+        let letter = if self.apart.contains(&a) { 'p' } else { 'a' };
+        let name = self.helpers.variable(letter, a.0, Some(copy));
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
         let text = self.helpers.combined(op, d, w, (&x, &name), self.caps);
         self.line([&*name, " = ", &text, ";"]);

@@ -215,6 +215,7 @@ impl Emitter<'_> {
             width,
             count,
             copies: 1,
+            rows: None,
             copy: 0,
         });
         let done = self.column_items(s, width, rows);

@@ -2,7 +2,8 @@
 
 use crate::build::Builder;
 use crate::nest::{EffectKind, Nest};
-use crate::{BufRole, Def, KBufId, ValId};
+use crate::tile::GroupLoop;
+use crate::{BufRole, Def, KBufId, Role, ValId};
 use inrush_base::{Caps, DType, Isa};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::Axis;
@@ -368,8 +369,14 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         total += weight * times(b.infos[v.index()].bits);
         todo.extend_from_slice(b.uses(v));
     }
-    if apart { total } else { total + copied }
+    match apart || copied == 0.0 {
+        true => total,
+        false => total + copied + ACROSS,
+    }
 }
+
+/// What it is worth that no sum over a vector ends each point, as it would where lanes lie along what is reduced.
+const ACROSS: f64 = 64.0 * LOAD;
 
 /// Bits of the axes over which a nest reduces, if lanes over `axis` keep sums of their own: what depends on them and is the
 /// same for all lanes is read in every turn.
@@ -415,6 +422,52 @@ fn fitting(b: &Builder, live: &Live, at: usize, axis: &Axis, full: u32, caps: &C
     });
     if plain && under_filter { fits } else { full }
 }
+
+/// Whether lanes are pixels under a filter, and rows of such pixels differ in nothing but the places of what they read: a unit takes
+/// all rows then, so that some of them can be computed side by side.
+pub(crate) fn rows_beside(
+    b: &Builder,
+    live: &Live,
+    lanes: &GroupLoop,
+    rows: &Axis,
+    caps: &Caps,
+) -> bool {
+    let exprs = b.tables.exprs;
+    let (Role::Lanes { .. }, Some(pixels), Some(count)) = (
+        lanes.role,
+        exprs.as_int(lanes.axis.size),
+        exprs.as_int(rows.size),
+    ) else {
+        return false;
+    };
+    let again = b
+        .nests
+        .iter()
+        .fold(0, |bits, n| bits | read_again(b, n, &lanes.axis));
+    let few = pixels <= MOST_ROWS && (2..=MOST_ROWS).contains(&count);
+    if again == 0 || !few || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+        return false;
+    }
+    let (lane, row) = (b.bits[&lanes.axis.sym], b.bits[&rows.sym]);
+    let varies = |s: Sym| b.indirect.contains_key(&s);
+    let mut under_filter = false;
+    let alike = (0..b.values.len()).filter(|v| live.values[*v]).all(|v| {
+        let bits = b.infos[v].bits;
+        match b.values[v].def {
+            Def::Load { offset, .. } => {
+                under_filter |= bits & again != 0 && bits & (lane | row) == 0;
+                bits & row == 0
+                    || access(exprs, offset, lanes.axis.sym, varies) == Access::Contiguous
+            }
+            Def::Index(_) | Def::Indirect { .. } => bits & row == 0,
+            _ => true,
+        }
+    });
+    alike && under_filter
+}
+
+/// Rows of a plane that a unit takes at most, and pixels of each.
+const MOST_ROWS: i64 = 64;
 
 /// Share of full vectors when `extent` points run in vectors of `width`.
 fn efficiency(exprs: &Exprs, extent: Expr, width: u32) -> f64 {

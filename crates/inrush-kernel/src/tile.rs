@@ -200,7 +200,10 @@ pub fn tile(
             true => MOST_POINTS,
             false => UNIT_POINTS,
         };
-        if more > room && !stays(last.sym) {
+        let slides = inner.len() == 1
+            && lanes::rows_beside(&builder, &live, &inner[0], &last, caps)
+            && rows >= caps.threads as i64 * 4;
+        if more > room && !stays(last.sym) && !slides {
             break;
         }
         grid.remove(at);

@@ -114,9 +114,13 @@ fn buffers(lw: &Lower, a: &Node, b: &Node) -> Option<Pairs<BufId>> {
         ty(v) == ty(w)
             && match (tensor(v), tensor(w)) {
                 (Some(x), Some(y)) => {
-                    let sizes = |t: &Tensor| &lw.loops.buffers[t.buf.index()].sizes;
+                    // Rows may ask for what is given how it lies.
+                    let lies = |b: BufId| {
+                        let b = &lw.loops.buffers[b.index()];
+                        (&b.sizes, b.kind == BufferKind::Temp, &b.layout)
+                    };
                     (x.dtype, &x.sizes, &x.coords) == (y.dtype, &y.sizes, &y.coords)
-                        && sizes(x) == sizes(y)
+                        && lies(x.buf) == lies(y.buf)
                 }
                 (x, y) => x.is_none() && y.is_none() && v == w,
             }

@@ -4,11 +4,11 @@ use super::convolution_depthwise as depthwise;
 use super::convolution_phases::{self as phases, Phases};
 use super::window::{Window, per_dimension};
 use crate::lower::product::{Product, Role, Target};
-use crate::{Args, BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{Args, BodyBuilder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type};
-use inrush_loops::{ReduceOp, ScalarOp, StmtId};
+use inrush_loops::{BufferKind, Layout, ReduceOp, ScalarOp, StmtId};
 
 /// A convolution's numbers, whatever operator gave them.
 pub(super) struct Conv {
@@ -370,6 +370,25 @@ fn grouped<'g>(
     })
 }
 
+/// Taps of one channel from which on a padded copy of its image pays: as often it would be found out for each lane whether it has
+/// left the image.
+const MANY_TAPS: i64 = 25;
+
+/// Whether lanes of a CPU will be pixels of a row, each of which leaves the image at another tap: the image is given, row by row.
+/// What is computed on the way mostly has channels last, and there all lanes leave it together.
+fn lanes_leave_apart(lw: &Lower, conv: &Conv, x: &Tensor) -> bool {
+    let exprs = lw.exprs;
+    let buffer = lw.loops.buffer(x.buf);
+    let near = |l: &Layout| l.strides.last().is_some_and(|s| exprs.is_int(*s, 1));
+    let given = buffer.kind != BufferKind::Temp && x.is_whole(exprs, buffer);
+    let taps = exprs.as_int(exprs.product(conv.windows.iter().map(|v| v.kernel)));
+    lw.processor == Processor::Cpu
+        && given
+        && buffer.layout.as_ref().is_none_or(near)
+        && taps.is_some_and(|n| n >= MANY_TAPS)
+        && conv.windows.iter().all(|v| exprs.is_int(v.stride, 1))
+}
+
 /// One input channel for each group: a reduction over the kernel's taps, bound by memory.
 fn one_channel_each<'g>(
     lw: &mut Lower<'g>,
@@ -380,8 +399,9 @@ fn one_channel_each<'g>(
 ) -> Tensor {
     let exprs = lw.exprs;
     let sizes = conv.sizes(exprs);
-    let mut body = lw.body(&sizes);
     let kernel: Vec<Expr> = conv.windows.iter().map(|v| v.kernel).collect();
+    let laid_out = lanes_leave_apart(lw, conv, x).then(|| padded(lw, conv, x));
+    let mut body = lw.body(&sizes);
     let taps = body.reduce_axes(&kernel);
     let outer = body.outer();
     let channel = conv.batch.iter().count();
@@ -390,13 +410,18 @@ fn one_channel_each<'g>(
     let mut checks = Vec::new();
     for ((v, o), tap) in conv.windows.iter().zip(&outer[channel + 1..]).zip(&taps) {
         let at = v.position(exprs, *o, *tap);
-        checks.push((at, v.input));
-        from.push(at);
+        match laid_out {
+            Some(_) => from.push(exprs.add(at, v.before)),
+            None => {
+                checks.push((at, v.input));
+                from.push(at);
+            }
+        }
     }
     let mut weight = vec![outer[channel], exprs.int(0)];
     weight.extend(&taps);
     let mask = in_bounds(&mut body, &checks);
-    let a = load_or_zero(&mut body, x, &from, mask);
+    let a = load_or_zero(&mut body, laid_out.as_ref().unwrap_or(x), &from, mask);
     let b = body.load(w, &weight);
     let product = body.op(ScalarOp::Mul, &[a, b]);
     let sum = body.reduce(ReduceOp::Sum, product);
