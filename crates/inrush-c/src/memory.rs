@@ -637,7 +637,25 @@ impl Emitter<'_> {
             return self.combine_vector(buf, offset, value, varies, mode, mask);
         }
         let lanes_loop = self.lane.is_some();
-        let at = self.expr(offset, lanes_loop)?;
+        // Lanes add one after the other; what differs between their places has 32 bits where these are enough.
+        let (rest, varying) = self.parted(offset);
+        let short = match lanes_loop && self.expr_varies(offset) {
+            true => self.short_expr(varying)?,
+            false => None,
+        };
+        let (places, at) = match short {
+            Some(index) => {
+                let (ty, rest) = (
+                    self.helpers.vector("i32", self.width()),
+                    self.expr(rest, false)?,
+                );
+                (
+                    format!("const {ty} o = {index}; "),
+                    format!("({rest}) + o[k]"),
+                )
+            }
+            None => (String::new(), self.expr(offset, lanes_loop)?),
+        };
         let elem = types::scalar(d);
         let pick = |text: &str, varies: bool| {
             if varies {
@@ -665,7 +683,10 @@ impl Emitter<'_> {
         let body = format!("{guard}{{ {ty} *p = {buf} + ({at}); *p = {both}; }}");
         if lanes_loop {
             let lanes = each_lane(&self.lane_count());
-            self.line(format_args!("{lanes} {body}"));
+            match places.is_empty() {
+                true => self.line(format_args!("{lanes} {body}")),
+                false => self.line(format_args!("{{ {places}{lanes} {body} }}")),
+            }
         } else {
             self.line(body.as_str());
         }

@@ -10,13 +10,13 @@ use inrush_loops::{Axis, StoreMode};
 /// read from memory are. What combines into one place then does so in one unit, in the order of the loops.
 pub(crate) fn apart(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
     let mut out: Vec<Sym> = shared.iter().map(|a| a.sym).collect();
-    for (buf, offset, _) in stores(b).filter(|(_, _, mode)| *mode != StoreMode::Set) {
-        let alone = stores(b).filter(|s| s.0 == buf).count() == 1;
-        let read = |d: &Def| matches!(d, Def::Load { buf: from, .. } if *from == buf);
-        if !alone || b.values.iter().any(|v| read(&v.def)) {
+    let all: Vec<_> = stores(b).collect();
+    for (buf, _, _) in all.iter().filter(|(_, _, mode)| *mode != StoreMode::Set) {
+        let read = |d: &Def| matches!(d, Def::Load { buf: from, .. } if from == buf);
+        if b.values.iter().any(|v| read(&v.def)) {
             return Vec::new();
         }
-        let told = told_by(b.tables.exprs, offset);
+        let told = told_by_all(b.tables.exprs, &all, *buf);
         out.retain(|s| told.contains(s));
     }
     out
@@ -44,12 +44,10 @@ pub fn units_meet(exprs: &Exprs, kernel: &Kernel) -> bool {
         let mut defs = kernel.values.iter().map(|v| &v.def);
         defs.any(|d| matches!(d, Def::Load { buf: from, .. } if *from == buf))
     };
-    all.iter().any(|(buf, offset, mode)| {
+    all.iter().any(|(buf, _, mode)| {
         *mode != StoreMode::Set && !axes.is_empty() && {
-            let told = told_by(exprs, *offset);
-            !axes.iter().all(|a| told.contains(&a.sym))
-                || all.iter().filter(|s| s.0 == *buf).count() > 1
-                || read(*buf)
+            let told = told_by_all(exprs, &all, *buf);
+            !axes.iter().all(|a| told.contains(&a.sym)) || read(*buf)
         }
     })
 }
@@ -67,32 +65,65 @@ fn collect(items: &[Item], out: &mut Vec<(KBufId, Expr, StoreMode)>) {
     }
 }
 
-/// The indices that an offset tells apart: it is a sum of multiples of all of them, each further than the smaller ones reach
-/// together, as digits of a number are.
-fn told_by(exprs: &Exprs, offset: Expr) -> Vec<Sym> {
-    let mut syms = exprs.free_syms(offset);
-    syms.retain(|s| exprs.is_index(*s));
-    let Some(factors) = exprs.coefficients(offset, &syms) else {
+/// An index in an offset: what it is multiplied by, where it starts, how many steps it makes.
+#[derive(PartialEq, Eq)]
+struct Digit {
+    factor: i64,
+    first: i64,
+    steps: i128,
+}
+
+/// The indices that the offsets of all stores into a buffer tell apart. Several stores have to count in the same digits: then
+/// places that are equal are so digit by digit, and an index that is the same digit of all of them is told.
+fn told_by_all(exprs: &Exprs, all: &[(KBufId, Expr, StoreMode)], buf: KBufId) -> Vec<Sym> {
+    let mut stores = all.iter().filter(|s| s.0 == buf);
+    let Some((_, first, mode)) = stores.next() else {
         return Vec::new();
     };
-    let mut digits: Vec<(u64, i128, Sym)> = Vec::new();
+    let Some((digits, syms, rest)) = digits_of(exprs, *first) else {
+        return Vec::new();
+    };
+    let mut told: Vec<Option<Sym>> = syms.into_iter().map(Some).collect();
+    for (_, offset, other) in stores {
+        match digits_of(exprs, *offset) {
+            Some((d, syms, r)) if d == digits && r == rest && other == mode => {
+                for (told, s) in told.iter_mut().zip(syms) {
+                    *told = told.filter(|t| *t == s);
+                }
+            }
+            _ => return Vec::new(),
+        }
+    }
+    told.into_iter().flatten().collect()
+}
+
+/// An offset as a sum of multiples of indices, each further than the smaller ones reach together, as digits of a number are:
+/// the digits, smallest first, their indices, and what else is added.
+fn digits_of(exprs: &Exprs, offset: Expr) -> Option<(Vec<Digit>, Vec<Sym>, Expr)> {
+    let mut syms = exprs.free_syms(offset);
+    syms.retain(|s| exprs.is_index(*s));
+    let (factors, rest) = exprs.affine(offset, &syms)?;
+    let mut digits: Vec<(Digit, Sym)> = Vec::new();
     for (f, s) in factors.iter().zip(&syms) {
         let range = exprs.range(exprs.sym_expr(*s));
-        let steps = i128::from(range.hi) - i128::from(range.lo);
-        match exprs.as_int(*f) {
-            Some(f) => digits.push((f.unsigned_abs(), steps, *s)),
-            None => return Vec::new(),
-        }
+        let digit = Digit {
+            factor: exprs.as_int(*f)?,
+            first: range.lo,
+            steps: i128::from(range.hi) - i128::from(range.lo),
+        };
+        digits.push((digit, *s));
     }
-    digits.sort_unstable_by_key(|d| d.0);
+    digits.sort_unstable_by_key(|(d, s)| (d.factor.unsigned_abs(), *s));
     let mut reach = 0i128;
-    for (factor, steps, _) in &digits {
-        if i128::from(*factor) <= reach || *factor == 0 {
-            return Vec::new();
+    for (d, _) in &digits {
+        let factor = i128::from(d.factor.unsigned_abs());
+        if factor <= reach || factor == 0 {
+            return None;
         }
-        reach = reach.saturating_add(i128::from(*factor).saturating_mul(*steps));
+        reach = reach.saturating_add(factor.saturating_mul(d.steps));
     }
-    digits.into_iter().map(|d| d.2).collect()
+    let (digits, syms) = digits.into_iter().unzip();
+    Some((digits, syms, rest))
 }
 
 #[cfg(test)]
@@ -101,11 +132,16 @@ mod tests {
 
     /// Whether units meet where 8 rows are shared out and a store arrives at `offset`.
     fn meet(store: &str, offset: &str) -> bool {
+        meet_of(&format!("store.{store} b2[{offset}], v2"))
+    }
+
+    /// The same of several stores.
+    fn meet_of(stores: &str) -> bool {
         let text = format!(
             "kernel k {{\n  index [i0: 8, i1: 4, i1000: 16]\n  sizes []\n  units 8 cost 4\n  b0 = i64 b0 in\n  \
              b1 = f32 b1 in\n  b2 = f32 b2 inout\n  check \"index\"\n  grid i0 < 8 {{\n    for i1 < 4 {{\n      \
              i64 v0 = load b0[4*i0 + i1]\n      i64 v1 = indirect v0 as i1000 < 16 check 0\n      \
-             f32 v2 = load b1[4*i0 + i1]\n      store.{store} b2[{offset}], v2\n    }}\n  }}\n}}\n"
+             f32 v2 = load b1[4*i0 + i1]\n      {stores}\n    }}\n  }}\n}}\n"
         );
         let (exprs, kernels) = crate::text::parse(&text).expect("a kernel");
         crate::verify(&exprs, &kernels[0]).expect("a kernel by the rules");
@@ -124,5 +160,37 @@ mod tests {
         assert!(meet("mul", "8*i1000 + i1"), "rows do not count");
         assert!(!meet("add", "8*i1000 + i0"), "a column of its own");
         assert!(!meet("set", "i1000"), "nothing is combined");
+    }
+
+    #[test]
+    fn several_stores_count_in_the_same_digits() {
+        let two = |a: &str, b: &str| meet_of(&format!("{a}, v2\n      {b}, v2"));
+        assert!(!two(
+            "store.add b2[16*i0 + i1000]",
+            "store.add b2[16*i0 + i1000]"
+        ));
+        assert!(two(
+            "store.add b2[16*i0 + i1000]",
+            "store.add b2[17*i0 + i1000]"
+        ));
+        assert!(
+            two(
+                "store.add b2[16*i0 + i1000]",
+                "store.add b2[16*i0 + i1000 + 1]"
+            ),
+            "the next row"
+        );
+        assert!(two(
+            "store.add b2[16*i0 + i1000]",
+            "store.max b2[16*i0 + i1000]"
+        ));
+        assert!(two(
+            "store.add b2[8*i1000 + i0]",
+            "store.add b2[16*i0 + i1000]"
+        ));
+        assert!(
+            two("store.add b2[16*i0 + i1000]", "store.add b2[16*i1 + i1000]"),
+            "another row"
+        );
     }
 }

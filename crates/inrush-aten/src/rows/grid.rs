@@ -4,7 +4,7 @@
 //! combinations of taps. The gradient of a point has, along one dimension, the taps' slopes in place of their weights.
 
 use super::scatter::filled;
-use crate::{BodyBuilder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{BodyBuilder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -349,21 +349,27 @@ fn gradient_of_input<'g>(
 ) -> Tensor {
     let out = filled(lw, &x.sizes, x.dtype, Scalar::Int(0));
     let count = corners_of(mode, sizes.len() - 2);
-    // One body for each corner: what several of them add to one element is added one after the other.
-    for k in 0..count {
+    // What several corners add to one element is added one after the other, by one body for each corner. On CPUs many corners
+    // share a body, which finds their places and weights once; the four of an image gained nothing from it.
+    let each = match lw.processor {
+        Processor::Cpu if count > 4 => count,
+        _ => 1,
+    };
+    for first in (0..count).step_by(each) {
         let mut body = lw.body(sizes);
         let outer = body.outer();
         let at = [&outer[..1], &outer[2..]].concat();
         let taps = taps(&mut body, grid, &at, &x.sizes[2..], mode);
-        let corner = &corners(&taps)[k];
-        let mask = inside(&mut body, corner);
         let g = body.load(grad, &outer);
-        let weights: Vec<_> = corner.iter().map(|t| t.weight).collect();
-        let v = times(&mut body, g, &weights);
-        let mut to = outer[..2].to_vec();
-        to.extend(corner.iter().map(|t| t.index));
-        let coords = out.at(lw.exprs, &to);
-        body.store_with(out.buf, &coords, v, StoreMode::Add, Some(mask));
+        for corner in &corners(&taps)[first..first + each] {
+            let mask = inside(&mut body, corner);
+            let weights: Vec<_> = corner.iter().map(|t| t.weight).collect();
+            let v = times(&mut body, g, &weights);
+            let mut to = outer[..2].to_vec();
+            to.extend(corner.iter().map(|t| t.index));
+            let coords = out.at(lw.exprs, &to);
+            body.store_with(out.buf, &coords, v, StoreMode::Add, Some(mask));
+        }
         lw.push(body);
     }
     out
