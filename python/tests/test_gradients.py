@@ -115,3 +115,32 @@ def test_gradients_of_gradients(name):
     with _compat.own_operators():
         traced = torch.autograd.grad(aot_function(penalty, fw_compiler=as_it_is, bw_compiler=as_it_is)(x), x)
     torch.testing.assert_close(traced, torch.autograd.grad(penalty(x), x))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic", "trilinear"])
+def test_sampling_at_places(mode, padding, channels_last):
+    """Corners of many places meet: what each of them adds arrives, twice the same."""
+    generator = torch.Generator().manual_seed(0)
+    volume = mode == "trilinear"
+    sizes, spots = ((3, 5, 6, 7), (4, 5, 6, 3)) if volume else ((3, 9, 11), (13, 17, 2))
+    x = torch.randn(2, *sizes, generator=generator)
+    grid = torch.rand(2, *spots, generator=generator) * 2.6 - 1.3
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last_3d if volume else torch.channels_last)
+    for align in (False, True):
+        f = lambda x, grid, align=align: torch.nn.functional.grid_sample(  # noqa: E731
+            x, grid, "bilinear" if volume else mode, padding, align
+        )
+        weight = torch.randn(f(x, grid).shape, generator=generator)
+
+        def gradients(f, *operands):
+            operands = [t.detach().clone().requires_grad_() for t in operands]
+            return torch.autograd.grad(f(*operands), operands, weight.to(operands[0].dtype))
+
+        compiled = torch.compile(f, backend="inrush", options={"strict": True})
+        ours, again, exact = gradients(compiled, x, grid), gradients(compiled, x, grid), gradients(f, x.double(), grid.double())
+        for a, b, c in zip(ours, again, exact):
+            assert torch.equal(a, b)
+            torch.testing.assert_close(a.double(), c, rtol=2e-4, atol=2e-4)
