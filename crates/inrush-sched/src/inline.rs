@@ -27,6 +27,9 @@ const MANY: usize = 1024;
 /// Elements along one dimension that interpolation reads.
 const MOST_TAPS: i64 = 4;
 
+/// Readers that evaluate a value equally often and count: as many as there are of a run of equal blocks that stands for a longer one.
+const MOST_ALIKE: usize = 4;
+
 /// A load is evaluated for few of a body's points where it is for one in this many, at most.
 const FEW: i64 = 4;
 
@@ -414,6 +417,7 @@ impl Judge<'_> {
             return refuse(Reason::IsOutput);
         }
         let mut evals = 0i64;
+        let mut alike: SmallVec<[(i64, usize); 4]> = SmallVec::new();
         for u in uses {
             let c = &infos[u.node];
             let refuse = |reason| Err(Some((Some(u.node), reason)));
@@ -438,7 +442,18 @@ impl Judge<'_> {
             if p.at_load && !c.at_load && self.worth_folding(k, infos) {
                 return refuse(Reason::RunsAtLoad);
             }
-            evals = evals.saturating_add(u.evals);
+            let same = match alike.iter_mut().find(|(evals, _)| *evals == u.evals) {
+                Some((_, readers)) => readers,
+                None => {
+                    alike.push((u.evals, 0));
+                    &mut alike.last_mut().expect("it was added").1
+                }
+            };
+            *same += 1;
+            // Of a model's equal blocks all read what some of them read: how many there are may not matter.
+            if *same <= MOST_ALIKE {
+                evals = evals.saturating_add(u.evals);
+            }
         }
         // A value without loads is an index computation or a constant: only its operations count.
         let work = p.ops.saturating_add(2 * self.loads(p));
