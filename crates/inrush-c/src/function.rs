@@ -703,6 +703,24 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Declares the index of each copy, `step` apart.
+    pub(crate) fn name_copies(&mut self, name: &Name, copies: u32, step: u32) {
+        for copy in 0..copies {
+            let (copy, ahead) = (digits(copy), digits(copy * step));
+            self.line([
+                "const i64 ",
+                name,
+                "_",
+                &copy,
+                " = ",
+                name,
+                " + ",
+                &ahead,
+                ";",
+            ]);
+        }
+    }
+
     fn lanes_body(
         &mut self,
         l: &Loop,
@@ -713,20 +731,7 @@ impl Emitter<'_> {
     ) -> Result<()> {
         self.names.insert(l.sym, (name.clone(), false));
         if copies > 1 {
-            for copy in 0..copies {
-                let (copy, ahead) = (digits(copy), digits(copy * width));
-                self.line([
-                    "const i64 ",
-                    name,
-                    "_",
-                    &copy,
-                    " = ",
-                    name,
-                    " + ",
-                    &ahead,
-                    ";",
-                ]);
-            }
+            self.name_copies(name, copies, width);
         }
         for (again, last) in self.again.iter_mut().zip(&self.last_of_several) {
             *again = last.is_some_and(|x| std::ptr::eq(x, l));

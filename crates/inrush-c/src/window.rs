@@ -113,14 +113,13 @@ impl Emitter<'_> {
         let [Item::Loop(lanes)] = rows.body.as_slice() else {
             return None;
         };
-        let known = matches!((rows.range, lanes.range), (Range::Full(_), Range::Full(_)));
-        let (Role::Serial, Role::Lanes { width, .. }, true) = (rows.role, lanes.role, known) else {
+        let (Role::Serial, Role::Lanes { width, .. }) = (rows.role, lanes.role) else {
             return None;
         };
-        self.exprs.as_int(match lanes.range {
-            Range::Full(e) => e,
-            _ => return None,
-        })?;
+        let (Range::Full(_), Range::Full(pixels)) = (rows.range, lanes.range) else {
+            return None;
+        };
+        self.exprs.as_int(pixels)?;
         let slides = |i: &Item| matches!(i, Item::Loop(l) if l.role == Role::Serial);
         let fits = self.lane.is_none() && lanes.body.iter().any(slides);
         if !fits || !self.differ_in_places(&lanes.body, rows.sym, lanes.sym) {
@@ -279,20 +278,7 @@ impl Emitter<'_> {
             self.open([
                 "for (; ", name, " + ", &step, " <= ", &count, "; ", name, " += ", &step, ")",
             ]);
-            for copy in 0..beside {
-                let copy = digits(copy as u64);
-                self.line([
-                    "const i64 ",
-                    name,
-                    "_",
-                    &copy,
-                    " = ",
-                    name,
-                    " + ",
-                    &copy,
-                    ";",
-                ]);
-            }
+            self.name_copies(name, beside as u32, 1);
             self.rows = Some((rows.sym, beside as u32));
             self.loop_item(&lanes)?;
             self.rows = None;

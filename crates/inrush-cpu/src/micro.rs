@@ -128,7 +128,7 @@ impl<T> Kernels<T> {
 }
 
 /// Accumulator sets that keep the multipliers busy in a tile too small for it: at least eight independent sums.
-const fn sets(mr: usize, nv: usize) -> usize {
+pub(crate) const fn sets(mr: usize, nv: usize) -> usize {
     match mr * nv {
         1 | 2 => 4,
         3..8 => 2,

@@ -1,5 +1,6 @@
 //! Tiles of [`crate::outer`]: sums of products of a few neighbours in one operand with a vector or two in the other.
 
+use crate::micro::sets;
 use crate::simd::{Element, Simd};
 
 /// Where some successive products begin in both operands, and how many there are.
@@ -62,15 +63,6 @@ impl<T> Tiles<T> {
             false => &self.whole[vectors - 1],
         };
         of[rows - 1].expect("heights come from `height`")
-    }
-}
-
-/// Sets of sums that keep the multipliers busy in a small tile.
-const fn sets(sums: usize) -> usize {
-    match sums {
-        1 | 2 => 4,
-        3..8 => 2,
-        _ => 1,
     }
 }
 
@@ -157,9 +149,9 @@ macro_rules! level {
                 let mut whole: [[Option<TileFn<S::T>>; MAX_ROWS]; MAX_VECTORS] = [[None; MAX_ROWS]; MAX_VECTORS];
                 let mut part: [Option<TileFn<S::T>>; MAX_ROWS] = [None; MAX_ROWS];
                 $( $(
-                    whole[$nv - 1][$rows - 1] = Some(one::<S, $rows, $nv, { sets($rows * $nv) }, false>);
+                    whole[$nv - 1][$rows - 1] = Some(one::<S, $rows, $nv, { sets($rows, $nv) }, false>);
                     if $nv == 1 {
-                        part[$rows - 1] = Some(one::<S, $rows, 1, { sets($rows) }, true>);
+                        part[$rows - 1] = Some(one::<S, $rows, 1, { sets($rows, 1) }, true>);
                     }
                 )* )*
                 Tiles { lanes: S::LANES, whole, part }
