@@ -54,7 +54,7 @@ IDENTITIES = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager
 MOMENTARY = frozenset(("WEAKREF_ALIVE", "DICT_VERSION"))
 # How Dynamo names what it makes global by its address.
 BY_ADDRESS = re.compile(r"\w*_\d{6,}_c\w+")
-# Captures that are kept of one frame.
+# Captures that are kept of one frame: those used last. One that does not hold costs some 10 ms to find out.
 MOST = 8
 # In the names of what Dynamo makes global for a capture, so that no other process gives them.
 _token = uuid.uuid4().hex[:12]
@@ -218,7 +218,7 @@ class Pending:
                 content = pickle.dumps(stored, protocol=pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(handle, "wb") as file:
                     file.write(content)
-                os.replace(temporary, os.path.join(self.folder, f"{time.time_ns():020}-{checksum(content)}"))
+                os.replace(temporary, os.path.join(self.folder, checksum(content)))
             except BaseException:
                 os.unlink(temporary)
                 raise
@@ -245,11 +245,21 @@ def checksum(content: bytes) -> str:
 
 
 def kept_in(folder: str) -> list[str]:
-    """Captures in a folder, the newest first."""
-    try:
-        return [os.path.join(folder, n) for n in sorted(os.listdir(folder), reverse=True) if not n.startswith(".")]
-    except OSError:
-        return []
+    """Captures in a folder, the one that was used last first."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                # Another process may have dropped it.
+                with contextlib.suppress(OSError):
+                    found.append((entry.stat().st_mtime_ns, entry.path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def used(path: str) -> None:
+    """Notes that a capture was used now. In a cache that cannot be written nothing is dropped either."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
 
 
 class Captures:
@@ -307,7 +317,7 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
     start = time.perf_counter()
     with open(path, "rb") as file:
         content = file.read()
-    if not path.endswith(f"-{checksum(content)}"):
+    if os.path.basename(path) != checksum(content):
         raise Unnamed("the file, which is damaged")
     stored = pickle.loads(content)
     if not isinstance(stored, Stored):
@@ -563,6 +573,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             try:
                 found = restore(path, code, scope, locals, given["hooks"], given["compile_id"])
                 count("restored", "", code)
+                used(path)
                 return found
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
