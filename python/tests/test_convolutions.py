@@ -23,6 +23,10 @@ CASES = {
     "steps": ((2, 4, 41, 39), (8, 4, 3, 2), {"padding": (2, 0), "stride": (1, 2)}),
     "dilation": ((2, 4, 29, 31), (6, 4, 3, 3), {"padding": (2, 3), "dilation": (2, 3)}),
     "groups": ((2, 12, 21, 19), (15, 4, 3, 3), {"padding": 1, "groups": 3}),
+    "groups of four": ((2, 32, 21, 19), (32, 4, 3, 3), {"padding": 1, "groups": 8}),
+    "groups of eight with a step": ((2, 64, 23, 37), (64, 8, 3, 3), {"padding": 1, "stride": 2, "groups": 8}),
+    "groups of two, apart": ((1, 32, 17, 20), (32, 2, 3, 2), {"padding": (2, 1), "dilation": (2, 1), "groups": 16}),
+    "groups of three to four": ((2, 24, 9, 30), (32, 3, 3, 3), {"groups": 8}),
     "line": ((3, 6, 301), (11, 6, 5), {"padding": 2, "dilation": 2}),
     "volume": ((2, 3, 5, 9, 13), (7, 3, 2, 3, 3), {"padding": (1, 0, 1)}),
     "unbatched": ((3, 19, 21), (4, 3, 3, 3), {"padding": 1}),
@@ -126,9 +130,11 @@ def test_weights_of_a_model(name):
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["1x1", "plain", "step", "groups"])
-def test_gradients(name):
+@pytest.mark.parametrize("name", ["1x1", "plain", "step", *(name for name in CASES if "groups" in name)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_gradients(name, layout):
     conv, options, x, w, b = operands(name)
+    x = x.to(memory_format=layout)
     f = lambda x, w, b: conv(x, w, b, **options).relu()
     torch._dynamo.reset()
     g = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})

@@ -2,6 +2,7 @@
 
 use crate::blocking::{self, Cut, Problem, Stretch, part};
 use crate::even::{self, EvenTile};
+use crate::grouped::{self, Grouped};
 use crate::in_place::InPlace;
 use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
 use crate::outer::Outer;
@@ -149,7 +150,16 @@ impl Gemm {
     /// Whether most sums are written to where they are stored as they leave the registers, for stores like this.
     pub fn stores(&self, view: &StoreView) -> bool {
         let (columns, n) = (&self.columns, self.shape.n);
-        view.dtype == self.acc && view.in_rows().is_some() && 2 * columns.full * columns.width > n
+        let groups = || {
+            let lanes = with_element!(self.acc, T => T::grouped(self.isa).map(|t| t.lanes));
+            let lanes = lanes.ok().flatten();
+            lanes
+                .and_then(|l| grouped::together(&self.shape, l))
+                .is_some()
+                && grouped::rows_of_groups(view, &self.shape).is_some()
+        };
+        view.dtype == self.acc
+            && (view.in_rows().is_some() && 2 * columns.full * columns.width > n || groups())
     }
 
     /// The sizes planned for.
@@ -218,6 +228,10 @@ impl Gemm {
         {
             // SAFETY: the caller's contract; operands were checked above.
             return unsafe { outer.run(pool, out) };
+        }
+        if let Some(grouped) = Grouped::<T>::new(s, lhs, self.isa).filter(|_| !self.whole_rows) {
+            // SAFETY: as above.
+            return unsafe { grouped.run(pool, rhs, &self.columns, self.isa, out) };
         }
         if let Rhs::View(view) = rhs
             && let (Some(way), Some(loops)) = (thin::way(s.m, view), T::thin(self.isa, view.dtype))

@@ -18,6 +18,7 @@ mod convert;
 mod depthwise;
 mod even;
 mod gemm;
+mod grouped;
 mod in_place;
 mod isa;
 mod micro;

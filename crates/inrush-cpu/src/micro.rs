@@ -5,6 +5,7 @@
 //! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
 
 use crate::even;
+use crate::grouped;
 use crate::outer;
 use crate::planes;
 use crate::simd::{Element, Portable, Simd};
@@ -326,6 +327,8 @@ pub(crate) trait Kernel: Element + crate::convert::Target {
     fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<Self>>;
     /// The tiles of [`crate::even`], where there are any.
     fn even(isa: Isa) -> Option<&'static even::Tiles<Self>>;
+    /// The tiles of [`crate::grouped`], where there are any.
+    fn grouped(isa: Isa) -> Option<&'static grouped::Tiles<Self>>;
     /// The tiles of [`crate::outer`], where there are any.
     fn outer(isa: Isa) -> Option<&'static outer::Tiles<Self>>;
     /// See [`crate::transpose`].
@@ -361,6 +364,22 @@ macro_rules! float {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
                         static L: even::Tiles<$t> = even::avx512::tiles::<crate::simd::$avx512>();
+                        Some(&L)
+                    }
+                    _ => None,
+                }
+            }
+            fn grouped(isa: Isa) -> Option<&'static grouped::Tiles<$t>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => {
+                        static L: grouped::Tiles<$t> = grouped::levels::avx2::tiles::<crate::simd::$avx2>();
+                        Some(&L)
+                    }
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static L: grouped::Tiles<$t> =
+                            grouped::levels::avx512::tiles::<crate::simd::$avx512>();
                         Some(&L)
                     }
                     _ => None,
@@ -477,6 +496,9 @@ macro_rules! int {
                 &PLAIN
             }
             fn even(_: Isa) -> Option<&'static even::Tiles<$t>> {
+                None
+            }
+            fn grouped(_: Isa) -> Option<&'static grouped::Tiles<$t>> {
                 None
             }
             fn outer(_: Isa) -> Option<&'static outer::Tiles<$t>> {

@@ -155,6 +155,48 @@ fn random_convolutions() {
     }
 }
 
+/// Groups of few channels, which share vectors: lines of every length, channels that do not divide by four, and groups whose input
+/// lies apart or ends inside a vector.
+#[test]
+fn groups_that_share_vectors() {
+    let mut rng = Rng(29);
+    for round in 0..60 {
+        let mut pick = |of: &[usize]| of[rng.below(of.len())];
+        let (ci, co) = (pick(&[1, 2, 3, 4, 5, 8]), pick(&[2, 4, 8]));
+        let groups = pick(&[4, 8, 16, 32]);
+        let line = pick(&[1, 2, 7, 15, 33, 130]);
+        let kernel = pick(&[1, 3]);
+        let step = pick(&[1, 1, 2]);
+        let input = [
+            pick(&[1, 4]) * step + kernel - 1,
+            (line - 1) * step + kernel,
+        ];
+        let padding = pick(&[0, 0, 3]);
+        let mut shape = ConvShape::new_2d(
+            pick(&[1, 2]),
+            groups * ci,
+            groups * co,
+            input,
+            [kernel; 2],
+            step,
+        );
+        let pixel = (groups * ci + padding) as isize;
+        let row = pixel * input[1] as isize;
+        let image = row * input[0] as isize;
+        shape.groups = groups;
+        shape.strides = [image, image, row, pixel];
+        let direct = [Algorithm::Direct];
+        run_with(
+            shape,
+            padding,
+            &available(),
+            1 + round % 4,
+            &direct,
+            &mut rng,
+        );
+    }
+}
+
 #[test]
 fn convolutions_of_whole_networks() {
     let mut rng = Rng(22);

@@ -1,6 +1,7 @@
 //! AVX2 with FMA, and AVX-512.
 
 use super::{Simd, Widen};
+use crate::grouped::Permute;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -184,3 +185,31 @@ widen!(Avx512F32, f16, |p| _mm512_cvtph_ps(_mm256_loadu_si256(
 widen!(Avx512F32, bf16, |p| _mm512_castsi512_ps(
     _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))
 ));
+
+macro_rules! permute {
+    ($($name:ident, $at:ty, |$p:ident| $load:expr, |$v:ident, $i:ident| $permute:expr;)*) => {$(
+        impl Permute for $name {
+            type At = $at;
+            #[inline(always)]
+            unsafe fn at($p: *const u32) -> $at {
+                $load
+            }
+            #[inline(always)]
+            unsafe fn permute($v: Self::V, $i: $at) -> Self::V {
+                $permute
+            }
+        }
+    )*};
+}
+permute! {
+    Avx2F32, __m256i, |p| _mm256_loadu_si256(p.cast()), |v, i| _mm256_permutevar8x32_ps(v, i);
+    // Only halves of doubles are moved by numbers: both of each.
+    Avx2F64, __m256i, |p| {
+        let low = _mm256_slli_epi64::<1>(_mm256_cvtepu32_epi64(_mm_loadu_si128(p.cast())));
+        let high = _mm256_slli_epi64::<32>(_mm256_add_epi64(low, _mm256_set1_epi64x(1)));
+        _mm256_or_si256(low, high)
+    }, |v, i| _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(v), i));
+    Avx512F32, __m512i, |p| _mm512_loadu_si512(p.cast()), |v, i| _mm512_permutexvar_ps(i, v);
+    Avx512F64, __m512i, |p| _mm512_cvtepu32_epi64(_mm256_loadu_si256(p.cast())),
+        |v, i| _mm512_permutexvar_pd(i, v);
+}

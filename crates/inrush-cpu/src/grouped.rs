@@ -1,0 +1,325 @@
+//! Products of several groups of few columns, as grouped convolutions of channels-last images are: one by one each would leave most
+//! lanes of a vector idle, so that lanes are columns of as many groups as fit.
+//!
+//! No product between groups is computed, not even with zeros: what is infinite in one group is nothing to the others.
+
+mod tile;
+
+use crate::Pool;
+use crate::blocking::part;
+use crate::gemm::{GemmShape, Lhs, Rhs};
+use crate::micro::Kernel;
+use crate::pack::{Columns, RowCopy, Shared};
+use crate::scratch::{self, ALIGN, Owner};
+use crate::store::{Block, Output, StoreView};
+use inrush_base::{Isa, Result};
+use tile::Tile;
+
+pub(crate) use tile::{Permute, Tiles};
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod levels {
+    pub(crate) use super::tile::{avx2, avx512};
+}
+
+/// Rows of a unit of work.
+const ROWS: usize = 256;
+/// Cycles; below this a dispatch costs more than it gives.
+const SERIAL: usize = 8000;
+
+/// Groups that share a vector of so many lanes; `None` where they do not fill whole vectors.
+pub(crate) fn together(s: &GemmShape, lanes: usize) -> Option<usize> {
+    let matrices = s.batch * s.groups;
+    let fits = s.n > 0 && 2 * s.n <= lanes && lanes.is_multiple_of(s.n);
+    let together = lanes.checked_div(s.n)?;
+    let alone = s.batch == 1 || s.groups == 1;
+    (fits && alone && matrices > 0 && matrices.is_multiple_of(together)).then_some(together)
+}
+
+/// A product that is computed this way.
+pub(crate) struct Grouped<'a, T: 'static> {
+    shape: GemmShape,
+    lhs: &'a Lhs<'a>,
+    tiles: &'static Tiles<T>,
+    together: usize,
+    /// Vectors that cover the columns of all groups.
+    vectors: usize,
+    /// Elements between the groups of a row, and elements from the first to the last that a row has at each tap.
+    between: usize,
+    extent: usize,
+}
+
+/// What all units of a call share.
+struct Job<'a, T: 'static> {
+    of: &'a Grouped<'a, T>,
+    /// Permutations and weights of every vector.
+    at: *const u32,
+    weights: *const T,
+    out: &'a Output,
+    row_parts: usize,
+    vector_parts: usize,
+}
+
+impl<'a, T: Kernel> Grouped<'a, T> {
+    /// The product, if it is one for this way.
+    pub(crate) fn new(shape: &GemmShape, lhs: &'a Lhs, isa: Isa) -> Option<Self> {
+        let s = *shape;
+        let tiles = T::grouped(isa)?;
+        let lanes = tiles.lanes;
+        let together = together(&s, lanes)?;
+        if lhs.dtype != T::DTYPE || s.k == 0 || s.taps == 0 || lhs.k_step != 1 && s.k > 1 {
+            return None;
+        }
+        let between = usize::try_from(lhs.matrices.stride()?).ok()?;
+        // A vector holds what all of its groups read, and ends where the last group does at the latest.
+        let span = |groups: usize| (groups - 1).checked_mul(between)?.checked_add(s.k);
+        let matrices = s.batch * s.groups;
+        let extent = span(matrices)?;
+        if between == 0 || span(together)? > lanes || extent < lanes {
+            return None;
+        }
+        Some(Grouped {
+            shape: s,
+            lhs,
+            tiles,
+            together,
+            vectors: matrices / together,
+            between,
+            extent,
+        })
+    }
+
+    /// Where in a row the vector `v` is loaded from, and how far behind that its first group lies.
+    fn first(&self, v: usize) -> (usize, usize) {
+        let at = v * self.together * self.between;
+        let from = at.min(self.extent - self.tiles.lanes);
+        (from, at - from)
+    }
+
+    /// # Safety
+    /// As [`crate::Gemm::run`], for operands that were checked; `columns` are those of a packed right operand.
+    pub(crate) unsafe fn run(
+        &self,
+        pool: &Pool,
+        rhs: Rhs,
+        columns: &Columns,
+        isa: Isa,
+        out: &Output,
+    ) -> Result<()> {
+        let s = &self.shape;
+        let (lanes, depth) = (self.tiles.lanes, s.taps * s.k);
+        let copy = match rhs {
+            Rhs::View(view) => Some(RowCopy::<T>::new(view.dtype, isa)?),
+            Rhs::Packed(_) => None,
+        };
+        let weights = (self.vectors * depth * lanes * size_of::<T>()).next_multiple_of(ALIGN);
+        let bytes = weights + self.vectors * s.k * lanes * size_of::<u32>();
+        scratch::with(Owner::Call, bytes, |memory| {
+            let (weights, at) = (
+                memory.cast::<T>(),
+                memory.wrapping_add(weights).cast::<u32>(),
+            );
+            // SAFETY: both parts are as large as this writes; the caller vouches for the operand.
+            unsafe {
+                self.permutations(at);
+                self.weights(rhs, columns, copy, weights);
+            }
+            let row_parts = s.m.div_ceil(ROWS);
+            let vector_parts = match pool.threads() {
+                1 => 1,
+                threads => (4 * threads).div_ceil(row_parts).min(self.vectors),
+            };
+            let units = row_parts * vector_parts;
+            let cycles = s.m.saturating_mul(self.vectors * depth);
+            let job = Job {
+                of: self,
+                at,
+                weights,
+                out,
+                row_parts,
+                vector_parts,
+            };
+            let job = Shared(&job);
+            let grain = if cycles < SERIAL { units } else { 1 };
+            pool.parallel_for(units, grain, &|range| {
+                // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
+                range.for_each(|unit| unsafe { job.get().unit(unit) });
+            })
+        })
+    }
+
+    /// The lane that each lane's products come from, for each of them.
+    ///
+    /// # Safety
+    /// `to` can take a vector for each product of a tap and each vector of columns.
+    unsafe fn permutations(&self, to: *mut u32) {
+        let (lanes, k, n) = (self.tiles.lanes, self.shape.k, self.shape.n);
+        for v in 0..self.vectors {
+            let (_, shift) = self.first(v);
+            for i in 0..k * lanes {
+                let group = i % lanes / n;
+                let lane = shift + group * self.between + i / lanes;
+                // SAFETY: the caller's contract.
+                unsafe { *to.add(v * k * lanes + i) = lane as u32 };
+            }
+        }
+    }
+
+    /// The right operand: vectors of the columns of several groups, product by product.
+    ///
+    /// # Safety
+    /// `to` can take it, and it is readable.
+    unsafe fn weights(&self, rhs: Rhs, columns: &Columns, copy: Option<RowCopy<T>>, to: *mut T) {
+        let s = &self.shape;
+        let (lanes, depth) = (self.tiles.lanes, s.taps * s.k);
+        for matrix in 0..s.batch * s.groups {
+            let (v, group) = (matrix / self.together, matrix % self.together);
+            let to = to.wrapping_add(v * depth * lanes + group * s.n);
+            // SAFETY: elements of the operand; the caller's contract.
+            unsafe {
+                match (rhs, copy) {
+                    (Rhs::View(view), Some(copy)) => {
+                        let mut k = view.k.walk(0);
+                        let matrix = view.matrices.offset(matrix);
+                        // Few columns are one level, or few elements.
+                        match view.cols.stride() {
+                            Some(step) => (0..depth).for_each(|i| {
+                                let from = copy.place(view.ptr, matrix + k.next());
+                                copy.run(from, step, to.add(i * lanes), s.n);
+                            }),
+                            None => (0..depth).for_each(|i| {
+                                let row = matrix + k.next();
+                                for j in 0..s.n {
+                                    let from = copy.place(view.ptr, row + view.cols.offset(j));
+                                    copy.run(from, 1, to.add(i * lanes + j), 1);
+                                }
+                            }),
+                        }
+                    }
+                    (Rhs::Packed(b), _) => {
+                        // Fewer columns than a vector has are one panel.
+                        let from = b.panel::<T>(matrix % b.matrices(), 0);
+                        let width = columns.width_of(0);
+                        (0..depth).for_each(|i| {
+                            to.add(i * lanes)
+                                .copy_from_nonoverlapping(from.add(i * width), s.n)
+                        });
+                    }
+                    (Rhs::View(_), None) => {}
+                }
+            }
+        }
+    }
+
+    /// Address of the first row's columns of group 0 and the distance of rows, where whole vectors may be written there.
+    fn straight(&self, out: &Output) -> Option<(*mut T, usize)> {
+        let Output::Store(view) = out else {
+            return None;
+        };
+        let step = rows_of_groups(view, &self.shape).filter(|_| view.dtype == T::DTYPE)?;
+        Some((view.ptr.cast(), step))
+    }
+}
+
+/// Elements between rows, where the columns of all groups follow each other in each.
+pub(crate) fn rows_of_groups(view: &StoreView, s: &GemmShape) -> Option<usize> {
+    let follow = s.batch == 1 || view.batch.stride() == Some(s.n as isize);
+    view.in_rows().filter(|_| follow)
+}
+
+impl<T: Kernel> Job<'_, T> {
+    /// Some rows of some vectors.
+    ///
+    /// # Safety
+    /// As [`Grouped::run`]; each unit is run by one thread.
+    unsafe fn unit(&self, unit: usize) {
+        let (me, s) = (self.of, &self.of.shape);
+        let lanes = me.tiles.lanes;
+        let rows = part(s.m, self.row_parts, unit / self.vector_parts);
+        let vectors = part(me.vectors, self.vector_parts, unit % self.vector_parts);
+        let straight = me.straight(self.out);
+        let bytes = match straight {
+            Some(_) => 0,
+            None => (rows.1 - rows.0) * lanes * size_of::<T>(),
+        };
+        scratch::with(Owner::Unit, bytes, |memory| {
+            for v in vectors.0..vectors.1 {
+                let (c, ldc) = match straight {
+                    Some((to, step)) => (to.wrapping_add(rows.0 * step + v * lanes), step),
+                    None => (memory.cast::<T>(), lanes),
+                };
+                // SAFETY: the caller's contract; sums of these rows have room at `c`.
+                unsafe {
+                    self.vector(rows, v, c, ldc);
+                    if straight.is_none() {
+                        self.put(rows, v, c);
+                    }
+                }
+            }
+        });
+    }
+
+    /// All rows of a unit for one vector.
+    ///
+    /// # Safety
+    /// As [`Job::unit`]; `c` can take the sums.
+    unsafe fn vector(&self, (begin, end): (usize, usize), v: usize, c: *mut T, ldc: usize) {
+        let (me, s) = (self.of, &self.of.shape);
+        let (lanes, depth) = (me.tiles.lanes, s.taps * s.k);
+        let from = me.lhs.ptr.cast::<T>().wrapping_add(me.first(v).0);
+        let mut tile = Tile {
+            row: from,
+            step: 0,
+            taps: me.lhs.taps.as_ptr(),
+            ntaps: s.taps,
+            k: s.k,
+            at: self.at.wrapping_add(v * s.k * lanes),
+            b: self.weights.wrapping_add(v * depth * lanes),
+            c,
+            ldc,
+        };
+        // Rows lie evenly in runs.
+        let (length, step) = me.lhs.rows.inner();
+        tile.step = step;
+        let mut m = begin;
+        while m < end {
+            let run = (length - m % length).min(end - m);
+            let (parts, low, more) = me.tiles.cut(run);
+            tile.row = from.wrapping_offset(me.lhs.rows.offset(m));
+            for i in 0..parts {
+                let height = low + usize::from(i < more);
+                // SAFETY: the caller's contract.
+                unsafe { (me.tiles.of(height))(&tile) };
+                tile.row = tile.row.wrapping_offset(height as isize * step);
+                tile.c = tile.c.wrapping_add(height * ldc);
+            }
+            m += run;
+        }
+    }
+
+    /// Hands on the sums of a vector: group by group, where groups are batches.
+    ///
+    /// # Safety
+    /// As [`Job::unit`].
+    unsafe fn put(&self, m: (usize, usize), v: usize, sums: *mut T) {
+        let (me, s) = (self.of, &self.of.shape);
+        let (lanes, first) = (me.tiles.lanes, v * me.together);
+        let block = |acc, batch, n| Block {
+            acc,
+            ld: lanes,
+            batch,
+            m,
+            n,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            if s.batch == 1 {
+                self.out.put(&block(sums, 0, (v * lanes, (v + 1) * lanes)));
+                return;
+            }
+            for group in 0..me.together {
+                let acc = sums.wrapping_add(group * s.n);
+                self.out.put(&block(acc, first + group, (0, s.n)));
+            }
+        }
+    }
+}
