@@ -11,14 +11,16 @@ of higher order. Integers that follow from sizes stand in the list as they are: 
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from typing import Any
 
+import sympy
 import torch
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inrush import _compat, _gpu
+from inrush import _compat, _gpu, _native
 
 aten = torch.ops.aten
 
@@ -27,6 +29,9 @@ _BATCH_NORMS = (aten.native_batch_norm.default, aten.cudnn_batch_norm.default, a
 
 # Methods and functions of a captured graph that change more than data.
 _STATE = ("requires_grad_", "_set_grad_enabled", "_enter_", "_exit_", "_saved_tensors", "_functorch", "inference_mode", "set_")
+
+# Functions of sizes that make integers of real numbers.
+_ROUNDED = frozenset(("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"))
 
 
 class Involved(Exception):
@@ -115,8 +120,16 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    """An integer that follows from the sizes of inputs and from integer inputs; one that data decides has no value to go by."""
-    return isinstance(value, torch.SymInt) and value.node.has_hint()
+    """An integer that an expression of sizes and integer inputs says; one that data decides has no value to go by."""
+    if not isinstance(value, torch.SymInt) or not value.node.has_hint():
+        return False
+    return not _is_rounded(value.node.expr) or _native.expressible(value)
+
+
+@functools.lru_cache(1 << 12)
+def _is_rounded(expr: Any) -> bool:
+    """Whether floating point takes part."""
+    return not expr.is_Symbol and any(f.func.__name__ in _ROUNDED for f in expr.atoms(sympy.Function))
 
 
 def _integers(value: Any) -> tuple[Any, ...]:

@@ -27,6 +27,11 @@ use symbols::Symbols;
 use target::{Role, Target};
 use types::Names;
 
+/// As [`Symbols::expressible`].
+pub fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Symbols::expressible(size)
+}
+
 /// A graph and what it does not hold.
 pub struct Imported {
     pub graph: Graph,

@@ -68,6 +68,12 @@ mod _native {
         inrush_runtime::cache::Cache::default_dir()
     }
 
+    /// Whether an expression of sizes says what a SymInt is; another has to be computed by a node of the graph.
+    #[pyfunction]
+    fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
+        fx::expressible(size)
+    }
+
     /// Seconds that the import of `gm` takes, for tests of its speed.
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {

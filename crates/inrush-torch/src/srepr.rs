@@ -67,8 +67,7 @@ impl<'a> Parser<'a, '_> {
                     return self.symbol();
                 }
                 if name == "Float" {
-                    self.skip_call()?;
-                    return Ok(Value::Real(name.into()));
+                    return self.float();
                 }
                 let mut args = Vec::new();
                 while !self.lexer.eat(")")? {
@@ -88,7 +87,8 @@ impl<'a> Parser<'a, '_> {
             return Err(self.lexer.error("expected a number"));
         };
         if digits.contains('.') {
-            return Ok(Value::Real("Float".into()));
+            let v: f64 = (digits.parse()).map_err(|_| self.lexer.error("a bad number"))?;
+            return Ok(self.sympy.float(if negative { -v } else { v }));
         }
         let sign = if negative { "-" } else { "" };
         let v = format!("{sign}{digits}")
@@ -122,11 +122,17 @@ impl<'a> Parser<'a, '_> {
         Ok(Value::Ratio((self.symbol)(s)?, 1))
     }
 
-    /// Skips to the parenthesis that closes a call without nested ones.
-    fn skip_call(&mut self) -> Result<()> {
+    /// The rest of `Float('2.5', precision=53)`.
+    fn float(&mut self) -> Result<Value> {
+        let mut value = Value::Real("Float".into());
         loop {
             match self.lexer.next()? {
-                Token::Punct(")") => return Ok(()),
+                Token::Punct(")") => return Ok(value),
+                Token::Str(text) => {
+                    if let Ok(v) = text.parse() {
+                        value = self.sympy.float(v);
+                    }
+                }
                 Token::End => return Err(self.lexer.error("a call that does not end")),
                 _ => {}
             }
@@ -204,9 +210,29 @@ mod tests {
                 "IntTrueDiv(Integer(1), Integer(2))".to_string(),
                 "Real(\"IntTrueDiv\")",
             ),
+            (scaled("2.0", "Trunc"), "2*s0"),
+            (scaled("2.5", "Trunc"), "((5*s0) // 2)"),
+            (scaled("0.75", "Ceil"), "-((-3*s0) // 4)"),
+            (
+                format!("FloorToInt(FloatTrueDiv(ToFloat({S0}), ToFloat(Integer(3))))"),
+                "(s0 // 3)",
+            ),
+            (
+                format!("TruncToInt(Add(ToFloat({S0}), Float('0.5', precision=53)))"),
+                "s0",
+            ),
+            // Less than zero, truncation is another rounding than that of division.
+            (
+                scaled("-2.5", "Trunc"),
+                "error: a true division in a symbolic size (argument of TruncToInt)",
+            ),
         ] {
             assert_eq!(show(&text), wants, "{text}");
         }
+    }
+
+    fn scaled(by: &str, rounded: &str) -> String {
+        format!("{rounded}ToInt(Mul(Float('{by}', precision=53), ToFloat({S0})))")
     }
 
     #[test]
@@ -216,6 +242,9 @@ mod tests {
         let e = show(&format!(
             "Add({S0}, RoundToInt(Float('1.5', precision=53)))"
         ));
+        assert!(e.contains("RoundToInt"), "{e}");
+        // What floating point rounds is no fraction: 100 * 0.29 is less than 29 there.
+        let e = show(&scaled("0.29", "Trunc"));
         assert!(e.contains("Float"), "{e}");
     }
 

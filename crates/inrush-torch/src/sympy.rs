@@ -28,6 +28,10 @@ pub enum Value {
     Quotient(Expr, Expr),
 }
 
+/// Powers of two up to this may divide in products of real numbers, and integers up to it multiply: of sizes below `2^33` such a
+/// product has no more than the 53 bits of a `f64`, so that fractions say exactly what floating point computes.
+const EXACT: i64 = 1 << 20;
+
 /// Builds expressions from calls of sympy's functions and classes.
 #[derive(Copy, Clone)]
 pub struct Sympy<'e> {
@@ -63,8 +67,31 @@ impl Sympy<'_> {
         }
     }
 
+    /// A real number that is written out: a short binary fraction (2.0, 0.5, 1.25) is one, others stay what they are.
+    pub fn float(&self, v: f64) -> Value {
+        let scaled = v * EXACT as f64;
+        if scaled.fract() != 0.0 || v.abs() > EXACT as f64 {
+            return Value::Real("Float".into());
+        }
+        // In lowest terms; no more than 40 bits.
+        let n = scaled as i64;
+        let common = if n == 0 {
+            EXACT
+        } else {
+            EXACT.min(1 << n.trailing_zeros())
+        };
+        let (n, d) = (n / common, EXACT / common);
+        if n.abs() > EXACT {
+            return Value::Real("Float".into());
+        }
+        Value::Quotient(self.exprs.int(n), self.exprs.int(d))
+    }
+
     pub fn call(&self, name: &str, args: Vec<Value>) -> Result<Value> {
         let x = self.exprs;
+        if let Some(real) = self.real(name, &args)? {
+            return Ok(real);
+        }
         let ratio = |e: Expr| Ok(Value::Ratio(e, 1));
         // A real argument makes most results real; those that round it are met first.
         if let Some(rounded) = self.round(name, &args)? {
@@ -136,6 +163,45 @@ impl Sympy<'_> {
             _ => Err(Error::unsupported(format!(
                 "`{name}` of {count} arguments in a symbolic size"
             ))),
+        }
+    }
+
+    /// What is exact among real numbers: an integer as one, a quotient of two such, sums and products of short binary fractions.
+    fn real(&self, name: &str, args: &[Value]) -> Result<Option<Value>> {
+        let x = self.exprs;
+        let whole = |v: &Value| match v {
+            Value::Ratio(n, 1) => Some(*n),
+            Value::Quotient(n, d) if x.as_int(*d) == Some(1) => Some(*n),
+            _ => None,
+        };
+        match (name, args) {
+            ("ToFloat", [a]) => return Ok(whole(a).map(|n| Value::Quotient(n, x.int(1)))),
+            ("FloatTrueDiv", [a, b]) => {
+                let both = whole(a).zip(whole(b));
+                return Ok(both.map(|(a, b)| Value::Quotient(a, b)));
+            }
+            ("Add" | "Mul", _) if args.iter().any(|a| matches!(a, Value::Quotient(..))) => {}
+            _ => return Ok(None),
+        }
+        let mut fractions = Vec::with_capacity(args.len());
+        for a in args {
+            let fraction = match a {
+                Value::Ratio(n, d) => Some((*n, *d)),
+                Value::Quotient(n, d) => x.as_int(*d).map(|d| (*n, d)),
+                _ => None,
+            };
+            let short = |(n, d): &(Expr, i64)| {
+                let factor = x.as_int(*n).is_none_or(|n| n.abs() <= EXACT);
+                factor && (1..=EXACT).contains(d) && d.count_ones() == 1
+            };
+            match fraction.filter(short) {
+                Some((n, d)) => fractions.push(Value::Ratio(n, d)),
+                None => return Ok(None),
+            }
+        }
+        match self.fold(name, fractions)? {
+            Value::Ratio(n, d) if d <= EXACT => Ok(Some(Value::Quotient(n, x.int(d)))),
+            _ => Ok(None),
         }
     }
 

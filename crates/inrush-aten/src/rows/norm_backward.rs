@@ -226,7 +226,10 @@ fn group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let gh = weighted(b, g, weight)?;
         let v = input_gradient(b, gh, h, rstd, &[2, 3], true)?;
         let v = b.view(v, &t.sizes)?;
-        outs[0] = Some(b.cast(v, t.dtype)?);
+        // Of a half with parameters in f32 PyTorch's graphs have the gradient in f32, where eager gives the input's dtype. A call
+        // would fail: the same graphs have the saved statistics in half, which eager keeps in f32.
+        let dtype = b.declared(0).map_or(t.dtype, |declared| declared.dtype);
+        outs[0] = Some(b.cast(v, dtype)?);
     }
     let dtype = parameter_dtype(b, args, "weight", t.dtype)?;
     if want[1] {

@@ -72,6 +72,13 @@ impl Symbols {
         Ok(Some(e))
     }
 
+    /// Whether an expression says what a SymInt is, so that no node has to compute it.
+    pub fn expressible(val: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let mut own = Symbols::default();
+        let e = own.int(&Exprs::new(), val)?;
+        Ok(e.is_some() && own.made.is_empty())
+    }
+
     /// As [`Symbols::int`] for the result of a node; `None` when the node is what computes it.
     pub fn known(&mut self, x: &Exprs, val: &Bound<'_, PyAny>) -> PyResult<Option<Expr>> {
         let e = self.int(x, val)?;
@@ -140,7 +147,10 @@ impl Symbols {
             }
             "BooleanTrue" => return Ok(Ok(Value::Bool(Vec::new()))),
             "BooleanFalse" => return Ok(Ok(Value::OtherBool)),
-            "Float" => return Ok(Ok(Value::Real("Float".into()))),
+            "Float" => {
+                let v: f64 = e.call_method0(intern!(py, "__float__"))?.extract()?;
+                return Ok(Ok(Sympy { exprs: x }.float(v)));
+            }
             _ => {}
         }
         let args = e.getattr(intern!(py, "args"))?.cast_into::<PyTuple>()?;
