@@ -45,6 +45,7 @@ from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._dynamo.variables import builtin as builtin_variables
 from torch._dynamo.variables import functions as function_variables
 from torch._dynamo.variables import nn_module as module_variables
+from torch.fx.experimental import symbolic_shapes
 
 from inrush import _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
 from inrush._naming import Unnamed, name_of, named
@@ -141,6 +142,10 @@ class Pending:
 
     def split(self, builder: Any, all_guards: list[Any]) -> list[Any]:
         """Takes the identities out of the guards, with their names."""
+        for symbol, sources in builder.check_fn_manager.output_graph.shape_env.var_to_sources.items():
+            if symbolic_shapes.symbol_is_type(symbol, symbolic_shapes.SymT.FLOAT):
+                # What PyTorch describes of guards does not hold what such a number was found to have to be.
+                raise Unnamed(f"{sources[0].name}, a number that was a symbol")
         kept = []
         modules: dict[int, tuple[Any, torch.nn.Module]] = {}
         for guard in all_guards:

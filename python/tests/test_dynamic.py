@@ -113,3 +113,22 @@ def test_symbolic_numbers_of_an_operator_that_is_called(transposed, stride):
     for n in (12, 17):
         x, w = torch.randn(2, 4, n, 13), torch.randn(4, 2, 3, 3)
         torch.testing.assert_close(g(x, w), f(x, w), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("scale", [2, 2.5, 0.7, 1.3])
+def test_resampling_by_a_factor(mode, scale):
+    # 2.5 is a short fraction, which expressions of sizes have; 0.7 times a size is rounded by floating point.
+    for grad in (False, True):
+        torch._dynamo.reset()
+        f = lambda a: torch.nn.functional.interpolate(a, scale_factor=scale, mode=mode) + 0  # noqa: E731
+        compiled = torch.compile(f, backend="inrush", dynamic=True, options={"strict": True})
+        for n in (30, 41, 100):
+            a = torch.randn(2, 4, n, n + 2, requires_grad=grad)
+            with torch.set_grad_enabled(grad):
+                got, want = compiled(a), f(a)
+            torch.testing.assert_close(got, want)
+            if grad:
+                weights = torch.linspace(-1, 1, want.numel()).view(want.shape)
+                gradients = [torch.autograd.grad((out * weights).sum(), a)[0] for out in (got, want)]
+                torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)

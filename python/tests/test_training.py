@@ -1,5 +1,6 @@
 """Steps of training: what AOTAutograd's own wrappers do for a call has to hold where these are left out."""
 
+import copy
 import gc
 import weakref
 
@@ -281,6 +282,23 @@ def test_autocast():
         out.float().square().sum().backward()
         want.float().square().sum().backward()
     torch.testing.assert_close(layer.weight.grad, twin.weight.grad, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [lambda: nn.GroupNorm(4, 16), lambda: nn.LayerNorm([16, 6, 7])], ids=["group", "layer"])
+def test_norms_under_autocast(norm, dtype):
+    # Weights are float32, what is normalised is half: gradients have several dtypes.
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), norm(), nn.ReLU(), nn.Conv2d(16, 4, 1))
+    x = torch.randn(2, 3, 6, 7)
+    exact = copy.deepcopy(net).double()
+    want = torch.autograd.grad(exact(x.double()).square().mean(), list(exact.parameters()))
+    with torch.autocast("cpu", dtype=dtype):
+        out = compiled(net)(x)
+    got = torch.autograd.grad(out.float().square().mean(), list(net.parameters()))
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == torch.float32
+        assert (g - w).norm() < 0.02 * w.norm() + 1e-4
 
 
 def test_grad_mode_and_views_are_as_before():

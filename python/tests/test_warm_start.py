@@ -13,6 +13,7 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("warm_program.py")
 # In these, nothing that a guard compares changes before the first call: what is compared beside guards must tell.
 ONLY_BEFORE = {"function_inside_torch", "method_of_torch", "method_of_class", "method_that_was_inherited", "hook"}
+SCALE = 2.5
 FEW = ["function_of_module", "graph_break", "training_step", "closure", "marked_size"]
 
 
@@ -107,6 +108,26 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
             assert restored(0.5), i
         assert restored(2 * _warm.MOST - 0.5)
         assert not restored(1.5)
+    finally:
+        inrush.warm_start(False)
+
+
+def test_numbers_that_were_symbols(tmp_path, monkeypatch):
+    import torch
+
+    import inrush
+
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
+    # Dynamo makes a symbol of the global number, then finds that sizes follow from it and asks it to be what it was.
+    f = lambda a: torch.nn.functional.interpolate(a, scale_factor=SCALE, mode="nearest") + 0  # noqa: E731
+    inrush.warm_start()
+    try:
+        for scale in (2.5, 0.7, 2.5, 1.3):
+            monkeypatch.setitem(globals(), "SCALE", scale)
+            torch._dynamo.reset()
+            compiled = torch.compile(f, backend="inrush", dynamic=True)
+            a = torch.randn(2, 3, 10, 12)
+            torch.testing.assert_close(compiled(a), f(a))
     finally:
         inrush.warm_start(False)
 
