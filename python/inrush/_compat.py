@@ -58,7 +58,7 @@ class GraphKey:
         self.modes = (
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            autocast_enabled(),
+            autocast_state(),
             torch.are_deterministic_algorithms_enabled(),
             str(torch.get_default_dtype()),
         )
@@ -403,6 +403,12 @@ def fakified_first_call() -> bool:
 
 def autocast_enabled() -> bool:
     return bool(torch._C._is_any_autocast_enabled())
+
+
+def autocast_state() -> list[tuple[str, torch.dtype]]:
+    """The devices whose operators are cast while a graph is traced, and to what."""
+    devices = torch._C._autocast_supported_devices()
+    return [(d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d)]
 
 
 def wrapper_is_idle(meta: Any, inputs: int) -> str | None:

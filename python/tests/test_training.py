@@ -295,10 +295,12 @@ def test_norms_under_autocast(norm, dtype):
     want = torch.autograd.grad(exact(x.double()).square().mean(), list(exact.parameters()))
     with torch.autocast("cpu", dtype=dtype):
         out = compiled(net)(x)
+    # Graphs of the other type are in the cache.
+    assert out.dtype == dtype
     got = torch.autograd.grad(out.float().square().mean(), list(net.parameters()))
     for g, w in zip(got, want, strict=True):
         assert g.dtype == torch.float32
-        assert (g - w).norm() < 0.02 * w.norm() + 1e-4
+        assert (g - w).norm() < 8 * torch.finfo(dtype).eps * w.norm()
 
 
 def test_grad_mode_and_views_are_as_before():
