@@ -1,5 +1,7 @@
 """FX graphs become graphs: names, types, symbols, sources."""
 
+import re
+
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -36,12 +38,14 @@ def test_symbols_have_ranges_and_hints_and_sizes_are_expressions():
 
 
 def test_integers_from_floats_are_symbols_that_a_node_defines():
-    def f(a):
-        return torch.nn.functional.interpolate(a[None, None], scale_factor=1.5)
+    def f(a, factor):
+        return torch.nn.functional.interpolate(a[None, None], scale_factor=factor)
 
-    out = text(f, torch.ones(5, 5), mode="symbolic")
+    out = text(lambda a: f(a, 1.3), torch.ones(5, 5), mode="symbolic")
     assert "int data0 = sym.trunc(" in out
     assert "f32[1, 1, data0, data" in out
+    # A short binary fraction of a size is exact in floating point.
+    assert re.search(r"f32\[1, 1, \(\(3\*(s\d+)\) // 2\), \(\(3\*\1\) // 2\)\]", text(lambda a: f(a, 1.5), torch.ones(5, 5), mode="symbolic"))
 
 
 def test_sizes_from_data_are_unbacked():
