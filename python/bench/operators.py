@@ -129,6 +129,16 @@ def others():
         "conv2d.depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), image, taps),
         "conv2d.depthwise.channels_last": (lambda x, w: F.conv2d(x, w, padding=1, groups=16), nhwc, taps),
         "conv2d.depthwise.stride": (lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=16), image, taps),
+        "conv2d.depthwise7.channels_last": (
+            lambda x, w: F.conv2d(x, w, padding=3, groups=192),
+            torch.randn(2, 192, 28, 28).to(memory_format=torch.channels_last),
+            torch.randn(192, 1, 7, 7),
+        ),
+        "conv2d.depthwise7.channels_last.7x7": (
+            lambda x, w: F.conv2d(x, w, padding=3, groups=768),
+            torch.randn(2, 768, 7, 7).to(memory_format=torch.channels_last),
+            torch.randn(768, 1, 7, 7),
+        ),
         "conv2d.depthwise.14x14": (lambda x, w: F.conv2d(x, w, padding=4, groups=1024), torch.randn(2, 1024, 14, 14), torch.randn(1024, 1, 9, 9)),
         "conv2d.depthwise.7x7": (lambda x, w: F.conv2d(x, w, padding=2, groups=1024), torch.randn(2, 1024, 7, 7), torch.randn(1024, 1, 5, 5)),
         "conv3d": (lambda x, w: F.conv3d(x.view(4, 16, 8, 32, 64), w, padding=1), image, torch.randn(16, 16, 3, 3, 3)),

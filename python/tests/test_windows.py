@@ -138,7 +138,7 @@ def test_depthwise_of_small_images(size, kernel, stride, padding, dilation):
     check(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, 24), x, w, tolerance=4e-6)
 
 
-@pytest.mark.parametrize("kernel, padding, dilation", [(9, 4, 1), ((5, 7), (0, 3), 1), ((11, 3), (5, 1), 1), (7, 6, 2), (12, 5, 1), ((6, 5), 2, 1)])
+@pytest.mark.parametrize("kernel, padding, dilation", [(9, 4, 1), ((5, 7), (0, 3), 1), ((11, 3), (5, 1), 1), (7, 6, 2), (12, 5, 1), ((6, 5), 2, 1), ((7, 1), (3, 0), 1)])
 @pytest.mark.parametrize("size", [(14, 14), (13, 20), (28, 31), (6, 33), (70, 9), (12, 65)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_depthwise_rows_side_by_side(size, kernel, padding, dilation, dtype):
@@ -156,6 +156,32 @@ def test_depthwise_rows_side_by_side(size, kernel, padding, dilation, dtype):
     bound = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 5e-2}[dtype]
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), want, rtol=bound, atol=bound * 4)
+    g = lambda x, w, b: torch.relu(f(x.cos(), w, b)) + 1  # noqa: E731
+    torch.testing.assert_close(
+        torch.compile(g, backend="inrush", options={"strict": True})(x, w, b).double(), g(x.double(), w.double(), b.double()), rtol=bound * 2, atol=bound * 8
+    )
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, padding, dilation",
+    [(7, 1, 3, 1), (3, 1, 1, 1), (5, 2, 2, 1), ((5, 7), 1, (0, 3), 1), ((11, 3), 1, (5, 1), 1), (7, (1, 2), 6, 2), (9, 1, 0, 1), ((6, 5), 1, 2, 1), ((1, 12), 1, (0, 7), 1), ((7, 1), 1, (3, 0), 1)],
+)
+@pytest.mark.parametrize("channels, size", [(16, (7, 7)), (67, (13, 23)), (50, (3, 2)), (131, (19, 57)), (1, (14, 14)), (33, (1, 28))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_depthwise_pixels_side_by_side(channels, size, kernel, stride, padding, dilation, dtype):
+    """Channels last: some pixels of a row at a time, at the edges and between them, and what is left over."""
+    generator = torch.Generator().manual_seed(0)
+    pair = lambda v: v if isinstance(v, tuple) else (v, v)  # noqa: E731
+    if any(n + 2 * p <= dilation * (k - 1) for n, p, k in zip(size, pair(padding), pair(kernel))):
+        pytest.skip("the filter is larger than the image")
+    x = torch.randn(2, channels, *size, generator=generator).to(dtype, memory_format=LAYOUTS[4])
+    w = torch.randn(channels, 1, *pair(kernel), generator=generator).to(dtype)
+    b = torch.randn(channels, generator=generator).to(dtype)
+    f = lambda x, w, b: F.conv2d(x, w, b, stride, padding, dilation, channels)  # noqa: E731
+    bound = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 5e-2}[dtype]
+    got = torch.compile(f, backend="inrush", options={"strict": True})(x, w, b)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), f(x.double(), w.double(), b.double()), rtol=bound, atol=bound * 4)
     g = lambda x, w, b: torch.relu(f(x.cos(), w, b)) + 1  # noqa: E731
     torch.testing.assert_close(
         torch.compile(g, backend="inrush", options={"strict": True})(x, w, b).double(), g(x.double(), w.double(), b.double()), rtol=bound * 2, atol=bound * 8

@@ -545,7 +545,8 @@ impl Emitter<'_> {
                     def.each_operand(|v| any |= varies(v));
                     any
                 }
-            } || def.expr().is_some_and(|e| self.expr_varies(e));
+            } || def.expr().is_some_and(|e| self.expr_varies(e))
+                || self.differs_by_row(v);
         if differs { self.all_copies() } else { 1 }
     }
 
@@ -631,7 +632,10 @@ impl Emitter<'_> {
             if panels {
                 self.open_panels(&name)?;
             }
-            self.items(&l.body)?;
+            let (first, then) = l.body.split_at(self.guarded(&l.body));
+            self.items(first)?;
+            self.guard(then, first)?;
+            self.items(then)?;
             if !apart {
                 self.fold(&l.body);
             }

@@ -14,6 +14,8 @@ use std::fmt::Write;
 pub(crate) enum Var {
     /// A constant, or a variable that is the same in all lanes.
     Uniform(Name),
+    /// The same in all lanes, and of its own for each of the rows that are side by side.
+    Rows(Vec<Name>),
     /// A vector for each copy of the lanes loop: this letter and the value's number.
     Lanes(char),
 }
@@ -23,6 +25,10 @@ impl Emitter<'_> {
     pub(crate) fn var(&mut self, v: ValId) -> Result<(Name, bool)> {
         match &self.vars[v.index()] {
             Some(Var::Uniform(text)) => Ok((text.clone(), false)),
+            Some(Var::Rows(names)) => match names.get(self.copy() as usize) {
+                Some(name) => Ok((name.clone(), false)),
+                None => Err(no_value(v)),
+            },
             Some(Var::Lanes(letter)) => Ok((self.lanes_name(*letter, v), true)),
             None => Err(no_value(v)),
         }
@@ -107,7 +113,8 @@ impl Emitter<'_> {
         } else {
             self.out.push_str(types::scalar(d));
         }
-        let copy = self.lane.as_ref().filter(|l| varies && l.copies > 1);
+        let by_row = !varies && self.differs_by_row(v);
+        let copy = (self.lane.as_ref()).filter(|l| (varies || by_row) && l.copies > 1);
         let copy = copy.map(|l| l.copy);
         let name = self.helpers.variable_name('v', v.0, copy);
         self.out.push(' ');
@@ -115,10 +122,29 @@ impl Emitter<'_> {
         self.out.push_str(" = ");
         text.put(&mut self.out);
         self.out.push_str(";\n");
-        self.vars[v.index()] = Some(match varies {
-            true => Var::Lanes('v'),
-            false => Var::Uniform(name.clone()),
-        });
+        let name = name.clone();
+        if !by_row {
+            self.vars[v.index()] = Some(match varies {
+                true => Var::Lanes('v'),
+                false => Var::Uniform(name),
+            });
+            return;
+        }
+        match &mut self.vars[v.index()] {
+            Some(Var::Rows(names)) if copy != Some(0) => names.push(name),
+            other => *other = Some(Var::Rows(vec![name])),
+        }
+    }
+
+    /// Whether a value that is the same in all lanes is another one for each of the rows that are side by side.
+    pub(crate) fn differs_by_row(&self, v: ValId) -> bool {
+        let Some(row) = self.lane.as_ref().and_then(|l| l.rows) else {
+            return false;
+        };
+        let def = &self.kernel.value(v).def;
+        let mut any = def.expr().is_some_and(|e| self.exprs.contains_sym(e, row));
+        def.each_operand(|x| any |= matches!(self.vars[x.index()], Some(Var::Rows(_))));
+        any
     }
 
     /// Writes the statements that compute a value.

@@ -5,12 +5,14 @@ use crate::cascade::TURNS;
 use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
 use crate::types;
-use inrush_base::{Isa, Result, digits};
+use crate::values::Var;
+use inrush_base::{DType, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{
     AccId, Access, BufRole, Def, Item, KBufId, Kernel, Loop, Range, Role, ValId, access,
+    side_by_side,
 };
-use inrush_loops::ReduceOp;
+use inrush_loops::{ReduceOp, ScalarOp};
 
 /// Turns up to which an innermost loop over the taps of a window is written out, and items that its body may have then: what is
 /// known of each tap's place in its row becomes a constant.
@@ -116,17 +118,33 @@ impl Emitter<'_> {
         let (Role::Serial, Role::Lanes { width, .. }) = (rows.role, lanes.role) else {
             return None;
         };
-        let (Range::Full(_), Range::Full(pixels)) = (rows.range, lanes.range) else {
+        let Range::Full(_) = rows.range else {
+            return None;
+        };
+        let slides = |i: &Item| matches!(i, Item::Loop(l) if l.role == Role::Serial);
+        let fits = self.lane.is_none() && lanes.body.iter().any(slides);
+        if !fits {
+            return None;
+        }
+        let one = Role::Lanes { width, unroll: 1 };
+        let places = (rows.sym, lanes.sym);
+        if let Some(tap) = self.slides_along(lanes, rows.sym)
+            && self.differ_in_places(&lanes.body, places, true)
+        {
+            let mut lanes = Loop::clone(lanes);
+            lanes.role = one;
+            let down = Some((tap, rows.sym));
+            return Some(Beside { lanes, down });
+        }
+        let Range::Full(pixels) = lanes.range else {
             return None;
         };
         self.exprs.as_int(pixels)?;
-        let slides = |i: &Item| matches!(i, Item::Loop(l) if l.role == Role::Serial);
-        let fits = self.lane.is_none() && lanes.body.iter().any(slides);
-        if !fits || !self.differ_in_places(&lanes.body, rows.sym, lanes.sym) {
+        if !self.differ_in_places(&lanes.body, places, false) {
             return None;
         }
         if let Some((mut lanes, tap)) = self.turned(lanes, rows.sym) {
-            lanes.role = Role::Lanes { width, unroll: 1 };
+            lanes.role = one;
             let down = Some((tap, rows.sym));
             return Some(Beside { lanes, down });
         }
@@ -134,8 +152,9 @@ impl Emitter<'_> {
         (self.cut(&lanes).unroll == 1).then_some(Beside { lanes, down: None })
     }
 
-    /// Whether all that depends on the row are offsets of what lies along the lanes.
-    fn differ_in_places(&self, items: &[Item], row: Sym, lane: Sym) -> bool {
+    /// Whether all that depends on the row are offsets of what lies along the lanes and, with `tests`, indices that are the same for
+    /// all lanes.
+    fn differ_in_places(&self, items: &[Item], (row, lane): (Sym, Sym), tests: bool) -> bool {
         let moves = |e| {
             let mut found = false;
             self.exprs.each_sym(e, |s| found |= s == row);
@@ -146,7 +165,7 @@ impl Emitter<'_> {
             Item::Loop(l) => {
                 l.role == Role::Serial
                     && matches!(l.range, Range::Full(e) if !moves(e))
-                    && self.differ_in_places(&l.body, row, lane)
+                    && self.differ_in_places(&l.body, (row, lane), tests)
             }
             Item::Let(v) => match &self.kernel.value(*v).def {
                 Def::Indirect { .. } | Def::Running { .. } => false,
@@ -154,6 +173,7 @@ impl Emitter<'_> {
                     let local = matches!(self.kernel.buffer(*buf).role, BufRole::Local { .. });
                     !local && (!moves(*offset) || along(*offset))
                 }
+                Def::Index(e) if tests => !self.exprs.contains_sym(*e, lane) || !moves(*e),
                 def => !def.expr().is_some_and(moves),
             },
             Item::Acc(a) => !self.kernel.accs[a.index()].op.is_arg(),
@@ -163,6 +183,119 @@ impl Emitter<'_> {
                 !local && moves(*offset) && along(*offset)
             }
         })
+    }
+
+    /// The innermost of the loops inside of the lanes, each in the one before, if it goes over taps that slide along `row`: lanes are
+    /// channels then, and what one pixel of the row reads for a tap another one reads for another tap.
+    fn slides_along(&self, lanes: &Loop, row: Sym) -> Option<Sym> {
+        let mut taps: Option<&Loop> = None;
+        let mut body = lanes.body.as_slice();
+        loop {
+            let mut loops = body.iter().filter_map(|i| match i {
+                Item::Loop(l) => Some(l),
+                _ => None,
+            });
+            match (loops.next(), loops.next()) {
+                (Some(l), None) if l.role == Role::Serial => (taps, body) = (Some(&**l), &l.body),
+                (None, _) => break,
+                _ => return None,
+            }
+        }
+        let taps = taps?;
+        let Range::Full(extent) = taps.range else {
+            return None;
+        };
+        let n = self.exprs.as_int(extent).filter(|n| *n <= TAPS)?;
+        let again = taps.body.iter().any(|i| {
+            let Item::Let(v) = i else { return false };
+            let Def::Load { offset, .. } = self.kernel.value(*v).def else {
+                return false;
+            };
+            let step = |s| (self.exprs.coefficient(offset, s)).and_then(|c| self.exprs.as_int(c));
+            match (step(row), step(taps.sym)) {
+                (Some(r), Some(t)) => {
+                    t != 0 && r != 0 && (r % t == 0 && r / t < n || t % r == 0 && t / r < TAPS)
+                }
+                _ => false,
+            }
+        });
+        again.then_some(taps.sym)
+    }
+
+    /// How many of a loop's items come before one that is all there is left to do, if the pixels of a row are side by side.
+    pub(crate) fn guarded(&self, body: &[Item]) -> usize {
+        let several = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
+        match body.split_last() {
+            Some((Item::Loop(_), first)) if several => first.len(),
+            _ => body.len(),
+        }
+    }
+
+    /// In front of a loop over taps: goes on with the next row of the window where this one is not in the image, since all that the
+    /// loop would add are zeros then.
+    pub(crate) fn guard(&mut self, rest: &[Item], before: &[Item]) -> Result<()> {
+        let [Item::Loop(taps)] = rest else {
+            return Ok(());
+        };
+        let condition = before.iter().rev().find_map(|i| match i {
+            Item::Let(v) if self.kernel.value(*v).dtype == DType::Bool => {
+                let alike = matches!(self.vars[v.index()], Some(Var::Uniform(_)));
+                (alike && self.adds_nothing(&taps.body, *v)).then_some(*v)
+            }
+            _ => None,
+        });
+        if let Some(v) = condition {
+            let (name, _) = self.var(v)?;
+            self.line(["if (!", &name, ") continue;"]);
+        }
+        Ok(())
+    }
+
+    /// Whether these items add nothing but zeros unless the condition holds.
+    fn adds_nothing(&self, items: &[Item], unless: ValId) -> bool {
+        let mut any = false;
+        let all = items.iter().all(|i| match i {
+            Item::Let(v) => !matches!(
+                self.kernel.value(*v).def,
+                Def::Indirect { .. } | Def::Running { .. }
+            ),
+            Item::Update { acc, value } => {
+                any = true;
+                self.kernel.accs[acc.index()].op == ReduceOp::Sum && self.vanishes(*value, unless)
+            }
+            _ => false,
+        });
+        any && all
+    }
+
+    /// Whether a value is zero unless the condition holds: what is loaded, and its products. Eager leaves out what lies outside of
+    /// the image, whatever the filter's elements are.
+    fn vanishes(&self, v: ValId, unless: ValId) -> bool {
+        match &self.kernel.value(v).def {
+            Def::Load {
+                mask: Some(m),
+                fill,
+                ..
+            } => fill.as_f64() == 0.0 && self.needs(*m, unless),
+            Def::Op {
+                op: ScalarOp::Mul,
+                args,
+            } => args.iter().any(|a| self.vanishes(*a, unless)),
+            Def::Cast { arg, .. } => self.vanishes(*arg, unless),
+            _ => false,
+        }
+    }
+
+    /// Whether a mask holds only where the condition does.
+    fn needs(&self, mask: ValId, condition: ValId) -> bool {
+        mask == condition
+            || match &self.kernel.value(mask).def {
+                Def::Op {
+                    op: ScalarOp::And,
+                    args,
+                } => args.iter().any(|a| self.needs(*a, condition)),
+                _ => false,
+            }
     }
 
     /// The lanes loop with the taps of a column innermost: what one row reads for a tap the row above it reads for the next one, and
@@ -267,17 +400,17 @@ impl Emitter<'_> {
         self.open("");
         self.line(["i64 ", name, " = 0;"]);
         // Few enough for the registers, and none left over if that can be.
-        let fitting: &[i64] = match self.caps.isa {
-            Isa::Avx512 => &[7, 6, 5, 4],
-            _ => &[4, 3],
-        };
+        let fitting = side_by_side(self.caps.isa);
         let beside = known.and_then(|n| fitting.iter().copied().find(|b| n % b == 0));
         let beside = beside.or(known.filter(|n| *n < ROWS)).unwrap_or(ROWS);
         if beside > 1 {
             let step = digits(beside as u64);
-            self.open([
-                "for (; ", name, " + ", &step, " <= ", &count, "; ", name, " += ", &step, ")",
-            ]);
+            match known == Some(beside) {
+                true => self.open(""),
+                false => self.open([
+                    "for (; ", name, " + ", &step, " <= ", &count, "; ", name, " += ", &step, ")",
+                ]),
+            }
             self.name_copies(name, beside as u32, 1);
             self.rows = Some((rows.sym, beside as u32));
             self.loop_item(&lanes)?;

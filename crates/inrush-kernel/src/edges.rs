@@ -18,6 +18,111 @@ pub(crate) fn cut(exprs: &Exprs, kernel: &mut Kernel) {
     kernel.body = body;
 }
 
+/// Cuts the loop over the pixels of a row, `fitting` of which are computed side by side: those whose windows leave the image are as
+/// many as there is room for, so that the compiler knows what each of them reads.
+pub(crate) fn cut_row(exprs: &Exprs, kernel: &mut Kernel, row: Sym, fitting: &[i64]) {
+    let mut body = std::mem::take(&mut kernel.body);
+    pixels(exprs, kernel, &mut body, row, fitting);
+    kernel.body = body;
+}
+
+fn pixels(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>, row: Sym, fitting: &[i64]) {
+    for at in 0..list.len() {
+        let Item::Loop(l) = &mut list[at] else {
+            continue;
+        };
+        if l.sym != row {
+            pixels(exprs, kernel, &mut l.body, row, fitting);
+            continue;
+        }
+        let Some((position, extent, bounds)) = ends(exprs, kernel, l, fitting) else {
+            return;
+        };
+        let parts = parts(exprs, kernel, l, position, extent, bounds);
+        list.splice(at..at + 1, parts);
+        return;
+    }
+}
+
+/// Position of a row's index, its extent, and the pixels between which no window leaves the image along the row, or some of them.
+fn ends(
+    exprs: &Exprs,
+    kernel: &Kernel,
+    l: &Loop,
+    fitting: &[i64],
+) -> Option<(u32, i64, (i64, i64))> {
+    let (position, extent) = counted(exprs, l)?;
+    let mut found = Found::default();
+    if !found.items(exprs, kernel, l.sym, &l.body, true) || !found.masked {
+        return None;
+    }
+    let most = fitting.iter().copied().max()?;
+    let (lo, hi) = found
+        .tests
+        .iter()
+        .fold((0, extent), |(lo, hi), t| (lo.max(t.0), hi.min(t.1)));
+    if (lo, hi) == (0, extent) || extent <= most {
+        return None;
+    }
+    let even = |n: i64| n == 0 || fitting.iter().any(|f| n % f == 0);
+    // As few parts as there may be, and none left over.
+    let (before, behind) = (lo.min(extent), (extent - hi).max(0));
+    let choices = || (before..=most.max(before)).rev();
+    let rest = |from: i64| {
+        (behind..=most.max(behind))
+            .rev()
+            .map(move |end| (from, extent - end))
+    };
+    let cut = choices()
+        .flat_map(rest)
+        .find(|(from, to)| from <= to && even(to - from))
+        .or_else(|| (before < extent - behind).then_some((before, extent - behind)))?;
+    Some((position, extent, cut))
+}
+
+/// A loop's points before, between and behind two bounds, each as a loop.
+fn parts(
+    exprs: &Exprs,
+    kernel: &mut Kernel,
+    l: &Loop,
+    position: u32,
+    extent: i64,
+    (lo, hi): (i64, i64),
+) -> Vec<Item> {
+    let bounds = [(0, lo), (lo, hi), (hi, extent)];
+    (bounds.into_iter())
+        .filter(|(from, to)| from < to)
+        .map(|(from, to)| {
+            let index = exprs.index_sym(position, exprs.int(to - from));
+            let place = exprs.add(exprs.sym_expr(index), exprs.int(from));
+            let mut copy = Copy {
+                exprs,
+                map: SymMap::from_iter([(l.sym, place)]),
+                values: FxHashMap::default(),
+                accs: FxHashMap::default(),
+            };
+            let mut body = copy.items(kernel, &l.body);
+            prune(kernel, &mut body);
+            Item::Loop(Box::new(Loop {
+                sym: index,
+                range: Range::Full(exprs.int(to - from)),
+                role: l.role,
+                body,
+            }))
+        })
+        .collect()
+}
+
+/// Position and number of a loop's points, if these are known.
+fn counted(exprs: &Exprs, l: &Loop) -> Option<(u32, i64)> {
+    let Range::Full(extent) = l.range else {
+        return None;
+    };
+    let name = exprs.sym_info(l.sym).name;
+    let position = name.strip_prefix('i')?.parse().ok()?;
+    Some((position, exprs.as_int(extent)?))
+}
+
 /// Whether anything was cut.
 fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
     let mut any = false;
@@ -36,28 +141,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
             at += 1;
             continue;
         };
-        let bounds = [(0, lo), (lo, hi), (hi, extent)];
-        let parts: Vec<Item> = (bounds.into_iter())
-            .filter(|(from, to)| from < to)
-            .map(|(from, to)| {
-                let index = exprs.index_sym(position, exprs.int(to - from));
-                let place = exprs.add(exprs.sym_expr(index), exprs.int(from));
-                let mut copy = Copy {
-                    exprs,
-                    map: SymMap::from_iter([(l.sym, place)]),
-                    values: FxHashMap::default(),
-                    accs: FxHashMap::default(),
-                };
-                let mut body = copy.items(kernel, &l.body);
-                prune(kernel, &mut body);
-                Item::Loop(Box::new(Loop {
-                    sym: index,
-                    range: Range::Full(exprs.int(to - from)),
-                    role: l.role,
-                    body,
-                }))
-            })
-            .collect();
+        let parts = parts(exprs, kernel, l, position, extent, (lo, hi));
         let count = parts.len();
         list.splice(at..at + 1, parts);
         at += count;
@@ -68,12 +152,9 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
 
 /// What a loop tests of places: position of its index, extent, and the points between which all tests hold that do for most.
 fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i64)> {
-    let Range::Full(extent) = l.range else {
-        return None;
-    };
-    let extent = exprs.as_int(extent).filter(|n| *n >= LEAST_POINTS)?;
+    let (position, extent) = counted(exprs, l).filter(|(_, n)| *n >= LEAST_POINTS)?;
     let mut found = Found::default();
-    if !found.items(exprs, kernel, l.sym, &l.body) || !found.masked {
+    if !found.items(exprs, kernel, l.sym, &l.body, false) || !found.masked {
         return None;
     }
     let (mut lo, mut hi) = (0, extent);
@@ -94,8 +175,6 @@ fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i6
     if 2 * (hi - lo) < extent || (lo, hi) == (0, extent) {
         return None;
     }
-    let name = exprs.sym_info(l.sym).name;
-    let position = name.strip_prefix('i')?.parse().ok()?;
     Some((position, extent, lo, hi))
 }
 
@@ -109,11 +188,21 @@ struct Found {
 }
 
 impl Found {
-    /// Whether all of it may be copied: nothing is added up beyond the loop, and no symbol is defined.
-    fn items(&mut self, exprs: &Exprs, kernel: &Kernel, sym: Sym, list: &[Item]) -> bool {
+    /// Whether all of it may be copied: nothing is added up beyond the loop, and no symbol is defined. With `blocks` lanes may be
+    /// those of a unit's block.
+    fn items(
+        &mut self,
+        exprs: &Exprs,
+        kernel: &Kernel,
+        sym: Sym,
+        list: &[Item],
+        blocks: bool,
+    ) -> bool {
         list.iter().all(|item| match item {
             Item::Loop(l) => {
-                matches!(l.range, Range::Full(_)) && self.items(exprs, kernel, sym, &l.body)
+                let block = blocks && matches!(l.range, Range::Block { .. });
+                (block || matches!(l.range, Range::Full(_)))
+                    && self.items(exprs, kernel, sym, &l.body, blocks)
             }
             Item::Acc(a) => {
                 self.accs.insert(*a);

@@ -74,7 +74,7 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
         }),
     };
     let one = tables.exprs.int(1);
-    finish(builder, tree, kind, origins, one, choice)
+    finish(builder, tree, kind, origins, one, choice, None)
 }
 
 /// Whether what is stored lies along the last one of the axes of `rows` and not along `columns`, as images do whose channels are

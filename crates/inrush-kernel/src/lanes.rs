@@ -466,6 +466,68 @@ pub(crate) fn rows_beside(
     alike && under_filter
 }
 
+/// Rows or pixels that are computed side by side where that leaves none over: few enough for the registers.
+pub fn side_by_side(isa: Isa) -> &'static [i64] {
+    match isa {
+        Isa::Avx512 => &[7, 6, 5, 4],
+        _ => &[4, 3],
+    }
+}
+
+/// Whether lanes are channels under a filter that slides along `row`, each of them under its own: some pixels of the row can be
+/// computed side by side then, which read a filter's elements once and share what lies under several of them.
+pub(crate) fn pixels_beside(
+    b: &Builder,
+    live: &Live,
+    lane: &Axis,
+    row: &Axis,
+    caps: &Caps,
+) -> bool {
+    let exprs = b.tables.exprs;
+    let wide = matches!(caps.isa, Isa::Avx2 | Isa::Avx512);
+    let [nest] = b.nests.as_slice() else {
+        return false;
+    };
+    let again = read_again(b, nest, lane);
+    let Some(tap) = nest.axes.last().filter(|_| wide && again != 0) else {
+        return false;
+    };
+    let known = exprs.as_int(row.size);
+    if exprs.hint(row.size) < 2 {
+        return false;
+    }
+    let varies = |s: Sym| b.indirect.contains_key(&s);
+    let along = |at: Expr| access(exprs, at, lane.sym, varies) == Access::Contiguous;
+    let step = |at: Expr, s: Sym| exprs.coefficient(at, s).and_then(|c| exprs.as_int(c));
+    let (channel, pixel) = (b.bits[&lane.sym], b.bits[&row.sym]);
+    let (mut slides, mut under_filter) = (false, false);
+    let alike = (0..b.values.len()).filter(|v| live.values[*v]).all(|v| {
+        let bits = b.infos[v].bits;
+        match b.values[v].def {
+            Def::Load { offset, .. } => {
+                let whole = match (step(offset, row.sym), step(offset, tap.sym)) {
+                    (Some(r), Some(t)) => t != 0 && r != 0 && (r % t == 0 || t % r == 0),
+                    _ => false,
+                };
+                slides |= whole;
+                under_filter |= bits & again != 0 && bits & channel != 0 && bits & pixel == 0;
+                bits & pixel == 0 || along(offset)
+            }
+            // Where a pixel is tells whether a tap lies in the image, if that is known of the places of the row.
+            Def::Index(_) => bits & pixel == 0 || bits & channel == 0 && known.is_some(),
+            Def::Indirect { .. } | Def::Running { .. } => false,
+            _ => true,
+        }
+    });
+    let effects = nest.effects.iter().zip(&live.effects[0]);
+    let stores = (effects.filter(|(_, alive)| **alive)).all(|(e, _)| match &e.kind {
+        EffectKind::Store { offset, .. } => along(*offset),
+        EffectKind::Update { .. } => true,
+        EffectKind::Check { .. } => false,
+    });
+    alike && stores && slides && under_filter
+}
+
 /// Rows of a plane that a unit takes at most, and pixels of each.
 const MOST_ROWS: i64 = 64;
 

@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 
 pub use apart::units_meet;
 pub use epilogue::tile_epilogue;
-pub use lanes::{Access, access};
+pub use lanes::{Access, access, side_by_side};
 pub use text::print;
 pub use tile::tile;
 pub use verify::verify;

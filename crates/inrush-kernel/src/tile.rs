@@ -18,6 +18,8 @@ const UNIT_POINTS: i64 = 4096;
 /// Elements up to which one unit covers more, where it would cover fewer than these.
 const MOST_POINTS: i64 = 16 * UNIT_POINTS;
 const LEAST_POINTS: i64 = UNIT_POINTS / 4;
+/// Vectors of channels that a unit takes along a row of pixels, some of which are computed side by side.
+const PIXELS_VECTORS: i64 = 4;
 /// Units that are enough for the threads.
 const MANY_UNITS: i64 = 64;
 /// Points of a tile that is transposed: a cache line of `f32`.
@@ -81,6 +83,7 @@ pub fn tile(
     let mut work = point;
     let mut block = 1;
     let mut tiles_sym: Option<Sym> = None;
+    let mut pixels: Option<Sym> = None;
     if let Lanes::Shared { axis, width } = choice {
         let lane = grid.remove(axis);
         let across = lanes::transposed(&builder, &live, &shared, &lane);
@@ -140,11 +143,26 @@ pub fn tile(
             _ => point,
         };
         let total = exprs.hint(lane.size).max(1).saturating_mul(point);
+        // A few vectors of channels for a row of pixels: their filters and what lies under these stay in the nearest cache.
+        let strip = PIXELS_VECTORS * width as i64;
+        if let Some((row, others)) = grid.split_last()
+            && tiles_sym.is_none()
+            && beneath.is_none()
+            && !combining
+        {
+            let units = (others.iter()).map(|a| exprs.hint(a.size).max(1));
+            let strips = (exprs.hint(lane.size).max(1) + strip - 1) / strip;
+            let many = units.fold(strips, i64::saturating_mul) >= 2 * caps.threads as i64;
+            let fits = many && lanes::pixels_beside(&builder, &live, &lane, row, caps);
+            pixels = fits.then_some(row.sym);
+        }
         let within: i64 = (grid.iter().filter(|a| stays(a.sym)))
             .fold(total, |n, a| n.saturating_mul(exprs.hint(a.size).max(1)));
         let blocked = !stays(lane.sym) && within > 2 * UNIT_POINTS;
         // Whole cache lines of a transposed tile.
-        let unroll = if tiles_sym.is_some() && TILE % width as i64 == 0 {
+        let unroll = if pixels.is_some() {
+            1
+        } else if tiles_sym.is_some() && TILE % width as i64 == 0 {
             (TILE / width as i64).clamp(1, 4) as u32
         } else {
             let copies = lanes::copies(&builder, &live, width);
@@ -164,6 +182,8 @@ pub fn tile(
         } else if blocked && tiles_sym.is_some() {
             // A few tiles a unit: the next unit reads on where these rows ended, and so do the prefetchers.
             block = (4 * TILE).max(width as i64);
+        } else if blocked && pixels.is_some() {
+            block = strip;
         } else if blocked {
             let step = (unroll as i64).max(4) * width as i64;
             block = ((2 * UNIT_POINTS / point) / step * step).max(step);
@@ -201,8 +221,9 @@ pub fn tile(
             false => UNIT_POINTS,
         };
         let slides = inner.len() == 1
-            && lanes::rows_beside(&builder, &live, &inner[0], &last, caps)
-            && rows >= caps.threads as i64 * 4;
+            && (pixels == Some(last.sym)
+                || lanes::rows_beside(&builder, &live, &inner[0], &last, caps)
+                    && rows >= caps.threads as i64 * 4);
         if more > room && !stays(last.sym) && !slides {
             break;
         }
@@ -274,7 +295,9 @@ pub fn tile(
     let own = matches!(choice, Lanes::Own).then_some(own.as_slice());
     let tree = Placer::new(&builder, &live, &grid, &inner, own).run()?;
     let origins = origins(bodies);
-    let mut kernel = finish(builder, tree, Kind::Grid(axes), origins, units, choice)?;
+    let pixels = pixels.map(|p| (p, lanes::side_by_side(caps.isa)));
+    let kind = Kind::Grid(axes);
+    let mut kernel = finish(builder, tree, kind, origins, units, choice, pixels)?;
     if let Some(p) = length {
         kernel.cost_per_unit =
             exprs.subst(kernel.cost_per_unit, &SymMap::from_iter([(p.sym, p.value)]));
@@ -694,7 +717,8 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 }
 
-/// Renumbers what is left in order of appearance, so that equal kernels are equal, and fills in the rest.
+/// Renumbers what is left in order of appearance, so that equal kernels are equal, and fills in the rest. `pixels`: the axis whose
+/// points are to be computed side by side, and how many of them.
 pub(crate) fn finish(
     b: Builder,
     tree: Tree,
@@ -702,6 +726,7 @@ pub(crate) fn finish(
     origins: Vec<OriginId>,
     units: Expr,
     choice: Lanes,
+    pixels: Option<(Sym, &[i64])>,
 ) -> Result<Kernel> {
     let exprs = b.tables.exprs;
     let mut kernel = Kernel {
@@ -722,6 +747,9 @@ pub(crate) fn finish(
     crate::moments::in_one_walk(exprs, &mut kernel);
     if matches!(kernel.kind, Kind::Grid(_)) {
         crate::bends::straighten(exprs, &mut kernel);
+        if let Some((row, fitting)) = pixels {
+            crate::edges::cut_row(exprs, &mut kernel, row, fitting);
+        }
         crate::edges::cut(exprs, &mut kernel);
     }
     crate::cost::renumber(&mut kernel);
