@@ -297,8 +297,11 @@ def switches() -> list[Any]:
     """Settings that decide among implementations of an operator while it is traced."""
     names = ("_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
     names += ("_get_mkldnn_enabled", "_get_cudnn_enabled", "_get_cudnn_deterministic", "_get_cudnn_benchmark", "_get_nnpack_enabled")
+    # Not `torch.get_float32_matmul_precision`, which raises once a precision was set by its backend's name.
+    precision = torch._C._get_fp32_precision_getter
+    kinds = [(b, op) for b in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn")]
     return [[n, getattr(torch._C, n)()] for n in names if hasattr(torch._C, n)] + [
-        torch.get_float32_matmul_precision(),
+        [precision(*kind) for kind in [("generic", "all"), *kinds]],
         torch.backends.mha.get_fastpath_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,
     ]

@@ -189,3 +189,26 @@ def test_other_backends_are_left_alone():
         assert inrush.captures() == before
     finally:
         inrush.warm_start(False)
+
+
+def test_precision_by_the_name_of_a_backend(tmp_path, monkeypatch):
+    import torch
+
+    import inrush
+
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
+    f = lambda a, b: (a @ b).relu()  # noqa: E731
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    before = torch.backends.cuda.matmul.fp32_precision
+    inrush.warm_start()
+    try:
+        # From then on PyTorch's function that asks for the precision of all products raises.
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        for kind in ("kept", "restored"):
+            torch._dynamo.reset()
+            was = inrush.captures().get(kind, {}).get("", 0)
+            torch.testing.assert_close(torch.compile(f, backend="inrush")(a, b), f(a, b))
+            assert inrush.captures()[kind][""] == was + 1
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+        inrush.warm_start(False)
