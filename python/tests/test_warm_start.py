@@ -105,7 +105,7 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
         assert not restored(0.5)
         for i in range(1, 2 * _warm.MOST):
             assert not restored(i + 0.5)
-            assert restored(0.5), i
+            assert restored(0.5), (i, inrush.captures())
         assert restored(2 * _warm.MOST - 0.5)
         assert not restored(1.5)
     finally:
