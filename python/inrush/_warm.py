@@ -26,6 +26,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import logging
 import os
 import pickle
 import re
@@ -384,6 +385,21 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
     return convert_frame.wrap_guarded_code(entry)
 
 
+@contextlib.contextmanager
+def no_complaints() -> Iterator[None]:
+    """PyTorch reports guards that cannot be made as errors; here they tell that the capture is not one of this process."""
+    thread, logger = threading.get_ident(), logging.getLogger("torch._guards")
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_others)
+
+
 def guard_manager(
     state: Any,
     held: Guards,
@@ -416,14 +432,15 @@ def guard_manager(
             return builder, manager
 
     extra = {"guard_build_local_state": state.local_state} if hasattr(state, "local_state") else {}
-    manager = Manager(
-        code,
-        OutputGraphCommon(state.output_graph),
-        guard_fail_fn=hooks.guard_fail_fn,
-        shape_code_parts=state.shape_code_parts,
-        runtime_global_scope=scope,
-        **extra,
-    ).guard_manager
+    with no_complaints():
+        manager = Manager(
+            code,
+            OutputGraphCommon(state.output_graph),
+            guard_fail_fn=hooks.guard_fail_fn,
+            shape_code_parts=state.shape_code_parts,
+            runtime_global_scope=scope,
+            **extra,
+        ).guard_manager
     if not manager.check(locals):
         raise Unnamed("guards do not hold")
     return manager

@@ -212,3 +212,24 @@ def test_precision_by_the_name_of_a_backend(tmp_path, monkeypatch):
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
         inrush.warm_start(False)
+
+
+def test_guards_that_cannot_be_made_here_are_no_errors(tmp_path, monkeypatch, caplog):
+    import torch
+
+    import inrush
+
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
+    f = lambda: torch.zeros(3) + 1  # noqa: E731
+    inrush.warm_start()
+    try:
+        with torch.device("cpu"):
+            torch.compile(f, backend="inrush")()
+        torch._dynamo.reset()
+        before = sum(inrush.captures().get("not restored", {}).values())
+        assert torch.compile(f, backend="inrush")().tolist() == [1, 1, 1]
+        # The device was held by a mode that there is no more.
+        assert sum(inrush.captures()["not restored"].values()) == before + 1
+        assert not [r for r in caplog.records if r.name == "torch._guards" and r.levelname == "ERROR"]
+    finally:
+        inrush.warm_start(False)
