@@ -503,9 +503,18 @@ impl<T: Kernel> Job<'_, T> {
                 tile.ntaps = 1;
                 tile.k = depth;
             } else {
-                let mut walk = self.lhs.rows.walk(to.m.0);
-                for i in 0..rows {
-                    *unit.pointers.add(i) = base.wrapping_offset(walk.next() * size).cast();
+                // Run by run: most products have few sums for each row to hide a walk over all levels behind.
+                let (length, step) = self.lhs.rows.inner();
+                let mut i = 0;
+                while i < rows {
+                    let m = to.m.0 + i;
+                    let near = (length - m % length).min(rows - i);
+                    let first = base.wrapping_offset(self.lhs.rows.offset(m) * size);
+                    for j in 0..near {
+                        let row = first.wrapping_offset(j as isize * step * size);
+                        *unit.pointers.add(i + j) = row.cast();
+                    }
+                    i += near;
                 }
             }
             // Copies lie evenly; other rows do in runs.
