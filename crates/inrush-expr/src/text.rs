@@ -46,6 +46,8 @@ impl Exprs {
                 for (c, t) in &terms {
                     match (first, *c < 0) {
                         (true, true) => out.push('-'),
+                        // Its magnitude alone is no number of 64 bits.
+                        (false, true) if *c == i64::MIN => out.push_str(" + -"),
                         (false, true) => out.push_str(" - "),
                         (false, false) => out.push_str(" + "),
                         _ => {}
@@ -59,6 +61,7 @@ impl Exprs {
                 }
                 match base {
                     0 => {}
+                    i64::MIN => _ = write!(out, " + {}", i64::MIN),
                     b if b < 0 => _ = write!(out, " - {}", b.unsigned_abs()),
                     b => _ = write!(out, " + {b}"),
                 }
@@ -282,6 +285,8 @@ mod tests {
             "min(s0, s1)",
             "-s0",
             "3*(s0 // (2*s1 + 2))",
+            "s0 + -9223372036854775808*s1",
+            "s0 + -9223372036854775808",
         ] {
             let e = ex.parse(&mut Scanner::new(t), &symbol).unwrap();
             assert_eq!(ex.show(e), t);
