@@ -161,6 +161,42 @@ impl Helpers {
         }))
     }
 
+    /// Adds the lanes whose mask is set, one after the other, at 32-bit indices; none where the machine has no instruction
+    /// that makes bits of such a mask. Where all are set none is asked. Indices and values go through memory: loads of it
+    /// take less than taking each lane out of a vector.
+    pub(crate) fn add_lanes(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<Name> {
+        let (to_bits, float) = match (caps.isa, elem, w) {
+            (Isa::Avx512, "f32", 16) => ("cvtd2mask512", false),
+            (Isa::Avx512, "f64", 8) => ("cvtq2mask512", false),
+            (Isa::Avx2, "f32", 8) => ("movmskps256", true),
+            (Isa::Avx2, "f64", 4) => ("movmskpd256", true),
+            _ => return None,
+        };
+        Some(self.once(("add_lanes", "", elem, w), |h| {
+            let (v, i) = (h.vector(elem, w), h.vector("i32", w));
+            let m = h.vector(int_like(elem), w);
+            let name = format!("addm_{v}");
+            h.function(
+                &name,
+                format_args!("void {name}({elem} *p, {i} n, {v} x, {m} m)"),
+                |_| {
+                    let mask = if float { format!("({v})m") } else { "m".into() };
+                    let all = (1u32 << w) - 1;
+                    let add = "p[at[k]] += by[k];";
+                    let each = each_lane(&w.to_string());
+                    let native = format!(
+                        "i32 at[{w}]; {elem} by[{w}]; *({i}u *)at = n; *({v}u *)by = x; \
+                         u32 set = (u32)__builtin_ia32_{to_bits}({mask}); \
+                         if (set == {all}) {{ _Pragma(\"GCC unroll 4\") for (i32 k = 0; k < {w}; k++) {add} }} \
+                         else for (; set; set &= set - 1) {{ const i32 k = __builtin_ctz(set); {add} }}"
+                    );
+                    gcc_only(&native, &format!("{each} if (m[k]) p[n[k]] += x[k];"))
+                },
+            );
+            name
+        }))
+    }
+
     /// Store of the first `c` lanes.
     pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("store_part", "", elem, w), |h| {

@@ -643,6 +643,22 @@ impl Emitter<'_> {
             true => self.short_expr(varying)?,
             false => None,
         };
+        if let (Some(index), Some((m, true))) = (&short, &mask)
+            && (mode, varies) == (StoreMode::Add, true)
+            && let Some(add) = self.add_lanes(d)
+        {
+            let mut m = self.mask_of(m, types::scalar(d));
+            if let Some(c) = self.lane.as_ref().and_then(|l| l.count.clone()) {
+                let w = self.width();
+                let lanes = self.helpers.lane_mask(types::int_like(types::scalar(d)), w);
+                m = format!("{m} & {lanes}({c})");
+            }
+            let rest = self.expr(rest, false)?;
+            self.line(format_args!(
+                "{add}({buf} + ({rest}), {index}, {value}, {m});"
+            ));
+            return Ok(());
+        }
         let (places, at) = match short {
             Some(index) => {
                 let (ty, rest) = (
@@ -691,6 +707,15 @@ impl Emitter<'_> {
             self.line(body.as_str());
         }
         Ok(())
+    }
+
+    /// A function that adds lanes to elements of a buffer of dtype `d`, where there is a fast one and values lie there as
+    /// they are computed with.
+    fn add_lanes(&mut self, d: DType) -> Option<Name> {
+        let elem = types::scalar(d);
+        let same = types::memory(d) == elem;
+        let w = self.width();
+        same.then(|| self.helpers.add_lanes(elem, w, self.caps))?
     }
 
     /// What is there and what is stored, as one: numbers in `w` lanes.

@@ -246,6 +246,8 @@ fn transposes(b: &Builder, offset: Expr, lane: &Axis, axis: &Axis) -> bool {
 /// What contiguous accesses gain.
 const LOAD: f64 = 1.0;
 const STORE: f64 = 2.0;
+/// What lanes cost that are added by an index each, under a mask.
+const ADD_BY_INDEX: f64 = -0.5;
 
 /// How much lanes over `axis` gain in one point of the nest, by accesses and operations. `shared` are the group's axes if
 /// `axis` is one of them.
@@ -258,10 +260,9 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
     let own_vectors = |buf: KBufId| {
         !shared.is_empty() && matches!(b.buffers[buf.index()].role, BufRole::Local { .. })
     };
-    // One instruction for all lanes, where indices that a kernel makes of floats need half of their bits.
-    let gathers = |buf: KBufId, offset: Expr| {
-        caps.isa == Isa::Avx512
-            && matches!(b.buffers[buf.index()].dtype, DType::F32 | DType::F64)
+    // Indices that a kernel makes of floats need half of their bits.
+    let short = |buf: KBufId, offset: Expr| {
+        matches!(b.buffers[buf.index()].dtype, DType::F32 | DType::F64)
             && (b.expr_values(offset).iter()).all(|v| match &b.values[v.index()].def {
                 Def::Indirect {
                     value, check: None, ..
@@ -270,6 +271,8 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
                 _ => true,
             })
     };
+    // One instruction for all lanes.
+    let gathers = |buf: KBufId, offset: Expr| caps.isa == Isa::Avx512 && short(buf, offset);
     let weigh = |buf: KBufId, offset: Expr, weight: f64| {
         if own_vectors(buf) {
             return weight;
@@ -322,8 +325,27 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
         b.effect_needs(&e.kind, &mut todo);
         total += match &e.kind {
             EffectKind::Update { .. } => 0.3 * points(exprs, &nest.axes),
-            EffectKind::Store { buf, offset, .. } => {
-                weigh(*buf, *offset, STORE) * points(exprs, &nest.axes[..e.depth])
+            EffectKind::Store {
+                buf,
+                offset,
+                mode,
+                mask,
+                ..
+            } => {
+                let masked = mask.is_some_and(varying);
+                let weight = match access(exprs, *offset, axis.sym, varies) {
+                    // An element after the other in any case; lanes come to them through memory.
+                    Access::Gather
+                        if *mode == StoreMode::Add
+                            && masked
+                            && masks(*buf)
+                            && short(*buf, *offset) =>
+                    {
+                        ADD_BY_INDEX
+                    }
+                    _ => weigh(*buf, *offset, STORE),
+                };
+                weight * points(exprs, &nest.axes[..e.depth])
             }
             EffectKind::Check { .. } => 0.0,
         };

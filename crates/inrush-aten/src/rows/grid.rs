@@ -349,10 +349,10 @@ fn gradient_of_input<'g>(
 ) -> Tensor {
     let out = filled(lw, &x.sizes, x.dtype, Scalar::Int(0));
     let count = corners_of(mode, sizes.len() - 2);
-    // What several corners add to one element is added one after the other, by one body for each corner. On CPUs many corners
-    // share a body, which finds their places and weights once; the four of an image gained nothing from it.
+    // What several corners add to one element is added one after the other, by one body for each corner. On CPUs all corners
+    // share a body, which finds their places and weights once.
     let each = match lw.processor {
-        Processor::Cpu if count > 4 => count,
+        Processor::Cpu => count,
         _ => 1,
     };
     for first in (0..count).step_by(each) {
