@@ -1,7 +1,7 @@
 //! Axes along which combining stores never meet: their points may run side by side.
 
 use crate::build::Builder;
-use crate::nest::EffectKind;
+use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Def, Item, KBufId, Kernel, Kind};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, StoreMode};
@@ -23,12 +23,38 @@ pub(crate) fn apart(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
 }
 
 fn stores<'b>(b: &'b Builder) -> impl Iterator<Item = (KBufId, Expr, StoreMode)> + 'b {
-    let effects = b.nests.iter().flat_map(|n| &n.effects);
-    effects.filter_map(|e| match &e.kind {
+    b.nests.iter().flat_map(|n| of_effects(&n.effects))
+}
+
+fn of_effects(effects: &[Effect]) -> impl Iterator<Item = (KBufId, Expr, StoreMode)> {
+    effects.iter().filter_map(|e| match &e.kind {
         EffectKind::Store {
             buf, offset, mode, ..
         } => Some((*buf, *offset, *mode)),
         EffectKind::Update { .. } | EffectKind::Check { .. } => None,
+    })
+}
+
+/// Whether a nest may do what its stores ask for of several points of `axis` at once, one store after the other, where its
+/// loops go from point to point. Sums of sums come to the same; a product of a sum does not, nor does what is read between.
+/// Then the points have to have places of their own.
+pub(crate) fn at_once(b: &Builder, nest: &Nest, axis: Sym) -> bool {
+    let stores: Vec<_> = of_effects(&nest.effects).collect();
+    let mut reads = None;
+    (stores.iter().filter(|s| s.2 != StoreMode::Set)).all(|&(buf, _, mode)| {
+        let storage = b.storage_of(buf);
+        let reads = reads.get_or_insert_with(|| b.loads_of(nest));
+        let stored = stores.iter().filter(|s| b.storage_of(s.0) == storage);
+        let mut read = reads.iter().filter(|r| r.0 == storage).peekable();
+        if read.peek().is_none() && stored.clone().all(|s| s.2 == mode) {
+            return true;
+        }
+        // Offsets into other views of the storage may count in other units.
+        let all = (0..b.buffers.len()).map(KBufId::from_index);
+        let views = all.filter(|v| b.storage_of(*v) == storage).count();
+        let places = stored.map(|s| s.1).chain(read.map(|r| r.1));
+        let all: Vec<_> = places.map(|at| (buf, at, mode)).collect();
+        views == 1 && told_by_all(b.tables.exprs, &all, buf).contains(&axis)
     })
 }
 

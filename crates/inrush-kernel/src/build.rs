@@ -169,7 +169,7 @@ impl<'a> Builder<'a> {
         id
     }
 
-    fn storage_of(&self, buf: KBufId) -> BufId {
+    pub fn storage_of(&self, buf: KBufId) -> BufId {
         self.tables.storage(self.buffers[buf.index()].buf)
     }
 
@@ -258,19 +258,21 @@ impl<'a> Builder<'a> {
                             }
                         }
                     }
-                    Stmt::Store { buf, coords, .. } => {
+                    Stmt::Store {
+                        buf, coords, mode, ..
+                    } => {
                         let at_point = exprs.subst(coords[0], &rename);
                         if stores.iter().any(|(s, ..)| *s == storage(*buf)) {
                             (conflict, mergeable) = (true, false);
                         }
-                        // Reads of the nest's own bodies must see the old contents.
+                        // Reads of the nest's own bodies must see the old contents. Points that combine may share a place.
                         if !self.loaded.contains(&storage(*buf)) {
                             continue;
                         }
                         for (b, offset) in reads.iter() {
                             if *b == storage(*buf) {
                                 conflict = true;
-                                mergeable &= *offset == at_point;
+                                mergeable &= *mode == StoreMode::Set && *offset == at_point;
                             }
                         }
                     }
@@ -305,7 +307,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Storage and offset of every load that the effects of a nest need.
-    fn loads_of(&self, nest: &Nest) -> Vec<(BufId, Expr)> {
+    pub fn loads_of(&self, nest: &Nest) -> Vec<(BufId, Expr)> {
         let mut seen = vec![false; self.values.len()];
         let mut todo: Vec<ValId> = Vec::new();
         for e in &nest.effects {

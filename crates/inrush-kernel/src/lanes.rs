@@ -1,5 +1,6 @@
 //! Which axis runs over vector lanes.
 
+use crate::apart::at_once;
 use crate::build::Builder;
 use crate::nest::{EffectKind, Nest};
 use crate::tile::GroupLoop;
@@ -260,14 +261,17 @@ fn score(b: &Builder, live: &Live, at: usize, axis: &Axis, shared: &[Axis], caps
     let own_vectors = |buf: KBufId| {
         !shared.is_empty() && matches!(b.buffers[buf.index()].role, BufRole::Local { .. })
     };
-    // Indices that a kernel makes of floats need half of their bits.
+    // Indices that a kernel makes of floats need half of their bits, where an instruction makes such of them.
+    let halved = |arg: ValId| match b.values[arg.index()].dtype {
+        DType::F64 => caps.isa == Isa::Avx512,
+        d => d.is_float(),
+    };
     let short = |buf: KBufId, offset: Expr| {
         matches!(b.buffers[buf.index()].dtype, DType::F32 | DType::F64)
             && (b.expr_values(offset).iter()).all(|v| match &b.values[v.index()].def {
                 Def::Indirect {
                     value, check: None, ..
-                } => matches!(&b.values[value.index()].def, Def::Cast { arg, .. }
-                    if b.values[arg.index()].dtype.is_float()),
+                } => matches!(&b.values[value.index()].def, Def::Cast { arg, .. } if halved(*arg)),
                 _ => true,
             })
     };
@@ -602,6 +606,9 @@ fn own_axis(
         if nest.ordered && i >= first_reduction && !along {
             continue;
         }
+        if !at_once(b, nest, axis.sym) {
+            continue;
+        }
         let w = width(caps, kinds, b.bits[&axis.sym]);
         let w = fitting(b, live, at, axis, w, caps);
         let worth = if w < 2 {
@@ -677,7 +684,7 @@ pub(crate) fn choose(
     }
     for (i, axis) in shared.iter().enumerate() {
         let w = width(caps, &kinds, b.bits[&axis.sym]);
-        if w < 2 || !innermost(i) {
+        if w < 2 || !innermost(i) || !b.nests.iter().all(|n| at_once(b, n, axis.sym)) {
             continue;
         }
         let w = (0..b.nests.len())

@@ -344,6 +344,14 @@ impl Ready<'_> {
     }
 }
 
+/// What is written for a program, also where nothing here can run it.
+pub fn source(loops: &Loops, grouping: &Grouping, caps: &Caps) -> String {
+    let tasks = tasks(loops, grouping, caps).unwrap();
+    inrush_c::unit(tasks.iter().map(|t| match t {
+        Task::Grid(_, f) | Task::Tile(_, _, f) => f,
+    }))
+}
+
 fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, String> {
     let mut tasks = Vec::new();
     let say = |e: inrush_base::Error| e.to_string();
@@ -605,20 +613,26 @@ pub fn tolerance(d: DType, caps: &Caps) -> f64 {
 /// Compiles `text` and compares with the interpreter, at each level that runs here.
 #[track_caller]
 pub fn check(text: &str, grouping: Grouping, inputs: &[Value]) {
+    check_at(&levels(), text, grouping, inputs);
+}
+
+/// The same at these levels.
+#[track_caller]
+pub fn check_at(levels: &[Caps], text: &str, grouping: Grouping, inputs: &[Value]) {
     let p = inrush_loops::text::parse(text).unwrap();
     inrush_loops::verify::verify(&p).unwrap();
     let want = expected(&p, inputs).unwrap();
     let known = symbols(&p, inputs);
     builds_for_others(&p, &grouping);
-    for caps in levels() {
-        let c = Compiled::new(p.clone(), &grouping, &caps).unwrap();
+    for caps in levels {
+        let c = Compiled::new(p.clone(), &grouping, caps).unwrap();
         for step in [1, 3, i64::MAX / 2] {
             let got = c.run(inputs, &known, step).unwrap();
             for (at, (g, w)) in got.iter().zip(&want).enumerate() {
                 let (g, w) = (g.tensor().unwrap(), w.tensor().unwrap());
                 let error = g.max_error(w).unwrap();
                 assert!(
-                    error <= tolerance(g.dtype, &caps),
+                    error <= tolerance(g.dtype, caps),
                     "{caps}: output {at} is off by {error:e}\ngot  {:?}\nwant {:?}\n{}\n{}",
                     &g.scalars().unwrap()[..g.numel().min(40)],
                     &w.scalars().unwrap()[..w.numel().min(40)],
