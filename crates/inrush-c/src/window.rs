@@ -213,8 +213,9 @@ impl Emitter<'_> {
             };
             let step = |s| (self.exprs.coefficient(offset, s)).and_then(|c| self.exprs.as_int(c));
             match (step(row), step(taps.sym)) {
-                (Some(r), Some(t)) => {
-                    t != 0 && r != 0 && (r % t == 0 && r / t < n || t % r == 0 && t / r < TAPS)
+                (Some(r), Some(t)) if r != 0 && t != 0 => {
+                    let times = |a: i64, b: i64| (a.checked_rem(b) == Some(0)).then(|| a / b);
+                    times(r, t).is_some_and(|k| k < n) || times(t, r).is_some_and(|k| k < TAPS)
                 }
                 _ => false,
             }

@@ -66,7 +66,7 @@ fn ends(
     }
     let even = |n: i64| n == 0 || fitting.iter().any(|f| n % f == 0);
     // As few parts as there may be, and none left over.
-    let (before, behind) = (lo.min(extent), (extent - hi).max(0));
+    let (before, behind) = (lo.min(extent), extent.saturating_sub(hi).max(0));
     let choices = || (before..=most.max(before)).rev();
     let rest = |from: i64| {
         (behind..=most.max(behind))

@@ -532,7 +532,9 @@ pub(crate) fn pixels_beside(
         match b.values[v].def {
             Def::Load { offset, .. } => {
                 let whole = match (step(offset, row.sym), step(offset, tap.sym)) {
-                    (Some(r), Some(t)) => t != 0 && r != 0 && (r % t == 0 || t % r == 0),
+                    (Some(r), Some(t)) => {
+                        t != 0 && r != 0 && (r.wrapping_rem(t) == 0 || t.wrapping_rem(r) == 0)
+                    }
                     _ => false,
                 };
                 slides |= whole;

@@ -151,7 +151,7 @@ pub fn tile(
             && !combining
         {
             let units = (others.iter()).map(|a| exprs.hint(a.size).max(1));
-            let strips = (exprs.hint(lane.size).max(1) + strip - 1) / strip;
+            let strips = (exprs.hint(lane.size).max(1) - 1) / strip + 1;
             let many = units.fold(strips, i64::saturating_mul) >= 2 * caps.threads as i64;
             let fits = many && lanes::pixels_beside(&builder, &live, &lane, row, caps);
             pixels = fits.then_some(row.sym);
