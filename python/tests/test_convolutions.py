@@ -146,3 +146,20 @@ def test_gradients(name, layout):
     wanted = torch.autograd.grad((want * weight.double()).sum(), exact)
     for h, v in zip(have, wanted):
         torch.testing.assert_close(h.double(), v, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("side", [3, 5, 7])
+def test_depthwise_rows_of_every_remainder(side):
+    """Channels last, rows of 4 to 12 pixels: groups of jammed pixels leave every remainder, a single pixel among them."""
+    torch._dynamo.reset()
+    filters = torch.randn(32, 1, side, side)
+    images = [torch.randn(1, 32, 4, n).to(memory_format=torch.channels_last) for n in range(4, 13)]
+
+    def f(images, filters):
+        return [F.conv2d(x, filters, padding=side // 2, groups=32) for x in images]
+
+    compiled = torch.compile(f, backend="inrush", fullgraph=True, options={"strict": True})
+    with torch.no_grad():
+        got, want = compiled(images, filters), f([x.double() for x in images], filters.double())
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)

@@ -419,7 +419,8 @@ impl Emitter<'_> {
             self.columns.clear();
             self.close();
         }
-        if known.is_none_or(|n| n % beside != 0) {
+        // A single row fills no group: it is left for this loop, although one divides any extent.
+        if beside == 1 || known.is_none_or(|n| n % beside != 0) {
             self.open(["for (; ", name, " < ", &count, "; ", name, "++)"]);
             self.loop_item(&lanes)?;
             self.columns.clear();
