@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
 
+/// How long programs are drawn with the tests, with seeds that no run had before.
+const DRAWN_SECONDS: &str = "60";
+
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
 /// the fuzz targets, for a bounded time.
 pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
@@ -61,7 +64,14 @@ fn torch_compile(python: &str) -> Result<(), String> {
     step("torch.compile");
     run(Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(root().join("python").join("tests")))
+        .arg(root().join("python").join("tests")))?;
+    step("programs drawn by chance");
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    run(Command::new(python)
+        .arg(root().join("python").join("drawn"))
+        .args(["--fresh", "--pairs", "12"])
+        .args(["--seconds", DRAWN_SECONDS])
+        .args(["--workers", &workers.to_string()]))
 }
 
 /// Builds the wheel and installs it into the environment.

@@ -1,0 +1,1 @@
+"""Programs drawn by chance, compiled and compared with eager: `python python/drawn --help`."""

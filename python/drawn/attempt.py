@@ -1,0 +1,57 @@
+"""One seed: drawn, checked, and made shorter where it is wrong."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+
+from drawn.check import check, is_wrong, shorter
+from drawn.draw import draw
+from drawn.program import Program
+
+# What Dynamo says of programs that it does not take.
+logging.getLogger("torch").setLevel(logging.CRITICAL)
+# Seconds that making a program shorter may take.
+PATIENCE = 60
+
+
+@dataclass
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    verdict: str
+    features: list[str] = field(default_factory=list)
+    # The shortened program, where it is wrong.
+    text: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "wrong" if is_wrong(self.verdict) else self.verdict
+
+
+def attempt(seed: int, device: str, patience: float = PATIENCE) -> Outcome:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        try:
+            program = draw(seed)
+            verdict = check(program, device)
+            if not is_wrong(verdict):
+                return Outcome(seed, verdict, program.features)
+            short = shorter(program, lambda p: is_wrong(check(p, device)), time.monotonic() + patience)
+            final = check(short, device)
+            return Outcome(seed, final if is_wrong(final) else verdict, program.features, shown(short, device))
+        except Exception:
+            return Outcome(seed, "the script failed: " + traceback.format_exc()[-900:])
+
+
+def shown(program: Program, device: str) -> str:
+    """A program as a script, with what its text does not say."""
+    said = {name: getattr(program, name) for name in ("theme", "dynamic", "resets", "trains", "tangent", "tight", "draws")}
+    return "# " + ", ".join(f"{k} {v}" for k, v in said.items() if v) + "\n" + program.text(device)
