@@ -21,6 +21,7 @@ def all_features() -> list[str]:
     """Everything that can be drawn."""
     out = [f"theme {t}" for t in THEMES] + [f"kind {k}" for k in (*KINDS, "module", "table")] + list(SINGLE)
     out += [f"dtype {d}" for d in (*FLOATS, *INTEGERS, "bool")] + [f"layout {name}" for name in RANKS]
+    out += [f"values {v}" for v in ("normal", "exact", "special")]
     out += [f"alias {a}" for a in ALIASES] + [f"tangent {t}" for t in dict.fromkeys(TANGENTS)]
     out += [f"module {m}" for m in (*MODULES, *TABLES)]
     # Some steps are of two kinds.
