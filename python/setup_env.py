@@ -1,11 +1,12 @@
 """Makes the Python environment of the tests, `.venv` in the checkout, from python/requirements.txt.
 
-usage: setup_env.py [--bench | --clang] [--dir DIR] [--check]
+usage: setup_env.py [--bench | --clang | --survey] [--dir DIR] [--check]
 
 Does nothing when the environment is already there and its stamp matches the requirements, so it is safe to call before every
 test run. Prints the path of the environment's interpreter, and nothing else, on stdout. Exit code 3 when this machine
 cannot provide it. `--bench` takes requirements-bench.txt instead (the model zoo, scikit-learn), `--clang`
-requirements-clang.txt (a C compiler for every target and an emulator, 120 MB).
+requirements-clang.txt (a C compiler for every target and an emulator, 120 MB), `--survey` requirements-survey.txt (public models)
+into an environment that shows the packages of `.venv` as well, so that only what that lacks is fetched: 50 MB.
 
 pip's own settings apply: with PIP_EXTRA_INDEX_URL naming PyTorch's index of CPU-only wheels the download shrinks from
 about 2.7 GB to 0.2 GB on Linux.
@@ -100,7 +101,15 @@ def run(command, what):
         raise SetupError("%s failed (output above); command: %s" % (what, " ".join(command)))
 
 
-def build(directory, interpreter, requirements, stamp, probe):
+def show(python, other):
+    """Lets an environment find the packages of another one too, after its own."""
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own, theirs = (subprocess.run([p, "-c", where], capture_output=True, text=True, check=True).stdout.strip() for p in (python, python_in(other)))
+    with open(os.path.join(own, "base.pth"), "w", encoding="utf-8") as handle:
+        handle.write(theirs + "\n")
+
+
+def build(directory, interpreter, requirements, stamp, probe, base=None):
     if os.path.lexists(directory):
         if not os.path.exists(os.path.join(directory, "pyvenv.cfg")):
             raise SetupError("%s exists and is no virtual environment; move it away" % directory)
@@ -109,6 +118,8 @@ def build(directory, interpreter, requirements, stamp, probe):
     say("creating %s with %s" % (directory, interpreter))
     run([interpreter, "-m", "venv", directory], "creating the environment")
     python = python_in(directory)
+    if base:
+        show(python, base)
     say("installing %s (a large download the first time; a few minutes)" % os.path.basename(requirements))
     run(
         [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--quiet", "--no-compile", "-r", requirements],
@@ -136,11 +147,15 @@ def main():
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--bench", action="store_const", dest="kind", const="-bench", default="", help="install requirements-bench.txt, into .venv-bench")
     which.add_argument("--clang", action="store_const", dest="kind", const="-clang", help="install requirements-clang.txt, into .venv-clang")
+    which.add_argument("--survey", action="store_const", dest="kind", const="-survey", help="install requirements-survey.txt, into .venv-survey, on top of .venv")
     parser.add_argument("--dir", help="where (default: .venv in the checkout)")
     parser.add_argument("--check", action="store_true", help="only say whether it is ready (exit code 0 or 1)")
     options = parser.parse_args()
     requirements = os.path.join(HERE, "requirements%s.txt" % options.kind)
     directory = os.path.abspath(options.dir or os.path.join(HERE, "..", ".venv" + options.kind))
+    if options.kind == "-survey" and not options.check and not os.path.exists(python_in(os.path.join(HERE, "..", ".venv"))):
+        # The environment that it lies on top of comes first.
+        run([sys.executable, os.path.abspath(__file__)], "making .venv")
     probe = "import ziglang, unicorn" if options.kind == "-clang" else "import torch, numpy, safetensors; torch.zeros(2) + 1"
     try:
         interpreter, version = find_interpreter()
@@ -151,7 +166,8 @@ def main():
             os.makedirs(os.path.dirname(directory), exist_ok=True)
             with locked(directory + ".lock"):
                 if not is_ready(directory, stamp):
-                    build(directory, interpreter, requirements, stamp, probe)
+                    base = os.path.join(HERE, "..", ".venv") if options.kind == "-survey" else None
+                    build(directory, interpreter, requirements, stamp, probe, base)
     except (SetupError, OSError) as error:
         say("error: %s" % error)
         return 3

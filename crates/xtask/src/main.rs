@@ -1,4 +1,4 @@
-//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `fuzz`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`, `fuzz`.
 
 mod bench;
 mod docs;
@@ -55,6 +55,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Compile public models ahead of time and compare with eager (`cargo xtask survey --help`).
+    #[command(disable_help_flag = true)]
+    Survey {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Write docs/operators.md, or check that it is true.
     Docs {
         #[arg(long)]
@@ -71,6 +77,7 @@ fn main() -> ExitCode {
         Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Docs { check } => docs::docs(check),
         Chore::Coverage { args } => test::coverage(&args),
+        Chore::Survey { args } => test::survey(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
 
+/// Public models that are compiled with the tests, others every day.
+const SURVEYED: &str = "12";
+
 /// How long programs are drawn with the tests, with seeds that no run had before.
 const DRAWN_SECONDS: &str = "60";
 
@@ -58,6 +61,40 @@ pub fn coverage(args: &[String]) -> Result<(), String> {
         .args(args))
 }
 
+/// Compiles public models with a fresh wheel and compares them with eager.
+pub fn survey(args: &[String]) -> Result<(), String> {
+    install(&python("setup_env.py")?)?;
+    let python = python_with("setup_env.py", &["--survey"])?;
+    step("public models");
+    run(Command::new(python)
+        .arg(root().join("python").join("survey"))
+        .args(args))
+}
+
+/// Compiles a few public models with the wheel that is installed.
+fn survey_some() -> Result<(), String> {
+    step("packages of public models (50 MB the first time)");
+    let python = match python_with("setup_env.py", &["--survey"]) {
+        Ok(python) => python,
+        Err(why) => {
+            eprintln!(
+                "skipped: public models are not compiled, their packages are not there: {why}"
+            );
+            return Ok(());
+        }
+    };
+    step("public models");
+    run(Command::new(python)
+        .arg(root().join("python").join("survey"))
+        .args(["--some", SURVEYED, "--workers", &workers(4)]))
+}
+
+/// As many processes as there are processors, up to a limit.
+fn workers(most: usize) -> String {
+    let found = std::thread::available_parallelism().map_or(1, |n| n.get());
+    found.min(most).to_string()
+}
+
 /// Runs the tests of `torch.compile` against a fresh wheel.
 fn torch_compile(python: &str) -> Result<(), String> {
     install(python)?;
@@ -66,12 +103,12 @@ fn torch_compile(python: &str) -> Result<(), String> {
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(root().join("python").join("tests")))?;
     step("programs drawn by chance");
-    let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     run(Command::new(python)
         .arg(root().join("python").join("drawn"))
         .args(["--fresh", "--pairs", "12"])
         .args(["--seconds", DRAWN_SECONDS])
-        .args(["--workers", &workers.to_string()]))
+        .args(["--workers", &workers(8)]))?;
+    survey_some()
 }
 
 /// Builds the wheel and installs it into the environment.

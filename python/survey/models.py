@@ -1,28 +1,10 @@
-"""Models that people use, compiled and compared with eager: results, or the loss's gradients, against a float64 run.
-
-usage: survey.py [--train] [--size 96] [--dynamic] [--device cpu] [NAME ...]
-
-Needs timm and transformers. Weights are random, sizes small where the architecture allows. For each model a line: the errors of
-eager and of inrush (largest over all tensors, relative to the tensor's norm), times, graphs, kernels, operators that were called.
-``--train`` compares the running statistics too, and draws nothing at random.
-An error beyond three times eager's is marked: read on before calling it wrong, since one value that rounds to the other side
-of a rectifier moves gradients by as much as 1e-3. Exit code 1 when a model failed.
-"""
+"""Models that people use: architectures of timm, torchvision and transformers in small configurations, with random weights."""
 
 from __future__ import annotations
 
-import argparse
-import copy
-import sys
-import time
-import unittest.mock
-import warnings
 from typing import Any, Callable
 
 import torch
-from torch.utils._pytree import tree_map_only
-
-import inrush
 
 SMALL = dict(num_hidden_layers=2, hidden_size=128, num_attention_heads=4, intermediate_size=256)
 DECODER = dict(SMALL, num_key_value_heads=2, vocab_size=1000)
@@ -305,111 +287,4 @@ def takes_size(name: str) -> bool:
         return False
 
 
-def train(model: torch.nn.Module) -> None:
-    """The training mode, without what is drawn at random."""
-    model.train()
-    for part in model.modules():
-        for probability in ("p", "drop_prob", "drop_path", "dropout", "attention_dropout", "activation_dropout", "layerdrop"):
-            if isinstance(getattr(part, probability, None), float):
-                setattr(part, probability, 0.0)
-        if "Stochastic" in type(part).__name__:
-            part.p = 0.0
-
-
-def first(out: Any) -> torch.Tensor:
-    """The first tensor of a result; of losses by name, as detectors give them in training, the sum."""
-    if isinstance(out, dict) and all(isinstance(x, torch.Tensor) and x.dim() == 0 for x in out.values()):
-        return sum(out.values())
-    return out if isinstance(out, torch.Tensor) else first(next(iter(out.values())) if isinstance(out, dict) else out[0])
-
-
-def step(f: Any, model: torch.nn.Module, inputs: tuple, training: bool) -> list[torch.Tensor]:
-    if not training:
-        with torch.no_grad():
-            return [first(f(*inputs))]
-    model.zero_grad()
-    out = first(f(*inputs))
-    out.double().square().mean().backward()
-    statistics = [b.clone() for b in model.buffers() if b.is_floating_point()]
-    return [out.detach()] + [p.grad.clone() for p in model.parameters() if p.grad is not None] + statistics
-
-
-def fastest(work: Callable[[], Any]) -> float:
-    """Milliseconds of the best of a few calls."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times) * 1e3
-
-
-def survey(name: str, args: argparse.Namespace) -> str:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model, inputs = build(name, args.size)
-    if args.train:
-        train(model)
-    model, inputs = model.to(args.device), tree_map_only(torch.Tensor, lambda x: x.to(args.device), inputs)
-    # Running statistics move with each call: all start from the same.
-    ours, precise = copy.deepcopy(model), copy.deepcopy(model).double()
-    torch.manual_seed(1)
-    eager = step(model, model, inputs, args.train)
-    before = len(inrush.compilations())
-    compiled = torch.compile(ours, backend="inrush", options={"strict": True, "fallback_random": True}, dynamic=args.dynamic or None)
-    start = time.perf_counter()
-    torch.manual_seed(1)
-    got = step(compiled, ours, inputs, args.train)
-    took = time.perf_counter() - start
-    reports = inrush.compilations()[before:]
-    for part in precise.modules():
-        if hasattr(part, "set_experts_implementation"):
-            # The grouped product has no float64.
-            part.set_experts_implementation("eager")
-    torch.manual_seed(1)
-    doubles = tree_map_only(torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, inputs)
-    with unittest.mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
-        want = step(precise, precise, doubles, args.train)
-    want = [w.double() for w in want]
-    scale = max(float(w.norm()) for w in want)
-
-    def error(values: list[torch.Tensor]) -> float:
-        return max(float((v.double() - w).norm() / max(float(w.norm()), 1e-3 * scale, 1e-30)) for v, w in zip(values, want, strict=True))
-
-    called: dict[str, int] = {}
-    for graph in (g for r in reports for g in r.graphs):
-        for call in graph.calls:
-            called[call.op] = called.get(call.op, 0) + call.count
-    far, near = error(got), error(eager)
-    mark = "ok  " if far <= 3 * near + 1e-6 else "FAR "
-    counts = f"{len(reports)} graphs, {sum(r.kernels for r in reports)} kernels"
-    before = len(inrush.compilations())
-    times = [fastest(lambda m=m, f=f: step(f, m, inputs, args.train)) for m, f in ((model, model), (ours, compiled))]
-    again = len(inrush.compilations()) - before
-    errors = f"inrush {far:.1e}, eager {near:.1e}"
-    speed = f"{times[1]:.0f} ms, eager {times[0]:.0f} ms" + (f", {again} graphs more in later calls" if again else "")
-    return f"{mark} {name}: {errors}, first call {took:.1f} s, {speed}, {counts}, called {called or 'nothing'}"
-
-
-def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("names", nargs="*")
-    p.add_argument("--train", action="store_true")
-    p.add_argument("--device", default="cpu")
-    p.add_argument("--size", type=int, help="height and width of the images for models of timm")
-    p.add_argument("--dynamic", action="store_true")
-    args = p.parse_args()
-    warnings.filterwarnings("ignore")
-    failed = 0
-    for name in args.names or [*IMAGES, *VISION, *TEXT]:
-        try:
-            print(survey(name, args), flush=True)
-        except Exception as error:
-            failed += 1
-            text = str(error).splitlines()
-            print(f"FAIL {name}: {type(error).__name__}: {text[0] if text else ''}", flush=True)
-    return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+NAMES = (*IMAGES, *VISION, *TEXT)
