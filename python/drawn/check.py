@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from typing import Any, Callable, Iterator
 
@@ -128,9 +129,38 @@ def candidates(p: Program) -> Iterator[Program]:
         for change in simpler:
             yield dataclasses.replace(p, inputs=[dataclasses.replace(x, **change) if k == j else x for j, x in enumerate(p.inputs)])
     used = " ".join([*p.lines, *p.results])
+    for k in range(len(p.inputs)):
+        if len(p.inputs) > 1 and not re.search(rf"\ba{k}\b", used) and not any(i.alias and i.alias[0] == k for i in p.inputs):
+            yield without_input(p, k)
     for k in range(len(p.modules)):
         if f"m{k}(" not in used and p.modules[k] != "nn.Identity()":
             yield dataclasses.replace(p, modules=[*p.modules[:k], "nn.Identity()", *p.modules[k + 1 :]])
+
+
+def without_input(p: Program, gone: int) -> Program:
+    """The program without an argument that nothing names."""
+
+    def place(k: int) -> int:
+        return k - (k > gone)
+
+    def alias(a: tuple[int, str] | None) -> tuple[int, str] | None:
+        return (place(a[0]), a[1]) if a else None
+
+    def renamed(text: str) -> str:
+        return re.sub(r"\ba(\d+)\b", lambda m: f"a{place(int(m[1]))}", text)
+
+    variants = []
+    for v in p.variants:
+        if any(a and a[0] == gone for _, a in v.aliases):
+            continue
+        variants.append(dataclasses.replace(v, aliases=tuple((place(k), alias(a)) for k, a in v.aliases if k != gone)))
+    return dataclasses.replace(
+        p,
+        inputs=[dataclasses.replace(i, alias=alias(i.alias)) for k, i in enumerate(p.inputs) if k != gone],
+        lines=[renamed(x) for x in p.lines],
+        results=[renamed(x) for x in p.results],
+        variants=variants,
+    )
 
 
 __all__ = ["GOOD", "calls", "check", "compiled", "execute", "is_wrong", "options", "shorter"]
