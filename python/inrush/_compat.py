@@ -587,6 +587,34 @@ def _offer_training() -> None:
 
 _offer_training()
 
+
+def _keep_writes_to_numbers() -> None:
+    """Has Dynamo keep writes to inputs of `float64` without dimensions.
+
+    When it captures again, to make numbers constants, it removes every node whose value is such an input and that is read by
+    nothing: the input itself, and an in-place operator on it, whose effect would be lost.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    remove = getattr(OutputGraph, "remove_tensorify_specialized_graphargs", None)
+    if remove is None:
+        return
+
+    @functools.wraps(remove)
+    def own_remove(self: Any) -> None:
+        written = [n for n in self.graph.nodes if n.op != "placeholder" and not n.users and "example_value" in n.meta]
+        values = [n.meta.pop("example_value") for n in written]
+        try:
+            remove(self)
+        finally:
+            for node, value in zip(written, values):
+                node.meta["example_value"] = value
+
+    OutputGraph.remove_tensorify_specialized_graphargs = own_remove
+
+
+_keep_writes_to_numbers()
+
 transforms_are_active = torch._C._are_functorch_transforms_active
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 graph_is_kept = torch._C._autograd._get_current_graph_task_keep_graph

@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
 
 def serve(options: argparse.Namespace) -> None:
     """Answers names on stdin with rows."""
-    from survey.ahead import ahead, first_line
+    from survey.ahead import ahead, in_a_line
     from survey.compiled import compiled
 
     warnings.filterwarnings("ignore")
@@ -70,7 +70,7 @@ def serve(options: argparse.Namespace) -> None:
         try:
             row = (compiled if options.compile or options.train else ahead)(name, options)
         except Exception as problem:
-            row = Row(name, "failed", first_line(problem))
+            row = Row(name, "failed", in_a_line(problem))
         print(json.dumps(vars(row)), file=answers, flush=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import tempfile
 import time
 import zipfile
@@ -45,14 +46,14 @@ def ahead(name: str, args: argparse.Namespace) -> Row:
         with torch.no_grad():
             program = torch.export.export(model, inputs, strict=False)
     except Exception as problem:
-        return Row(name, "no export", first_line(problem))
+        return Row(name, "no export", in_a_line(problem))
     with tempfile.TemporaryDirectory(prefix="inrush-survey-") as folder:
         path = os.path.join(folder, "model.inrush")
         start = time.perf_counter()
         try:
             inrush.aot_compile(program, path)
         except inrush.Error as problem:
-            return Row(name, "failed" if "Internal" in type(problem).__name__ else "refused", first_line(problem))
+            return Row(name, "failed" if "Internal" in type(problem).__name__ else "refused", in_a_line(problem))
         took = time.perf_counter() - start
         loaded = inrush.load(path)
         counts = f"compiled in {took:.1f} s, {kernels(path)}"
@@ -101,6 +102,7 @@ def kernels(path: str) -> str:
     return f"{len(program['kernels'])} kernels, {len(program['steps'])} steps"
 
 
-def first_line(problem: BaseException) -> str:
-    lines = [line for line in str(problem).splitlines() if line.strip()]
-    return f"{type(problem).__name__}: {lines[0][:200] if lines else ''}"
+def in_a_line(problem: BaseException) -> str:
+    """What an exception says, in a line, without the files and lines of this run."""
+    text = " ".join(line.strip() for line in str(problem).splitlines()[:9] if line.strip() and not re.search(r"\.py:\d+ in ", line))
+    return f"{type(problem).__name__}: {re.sub(r'/[^ ]*program.pt2: [^ ]*: ', '', text)[:300]}"

@@ -19,4 +19,4 @@ class Row:
     @property
     def reason(self) -> str:
         """The text without names and numbers of this one model."""
-        return re.sub(r"\b\d[\d.]*\b", "N", re.sub(r"\b[a-z]+_?[a-z]*_\d+\b", "..", self.text))[:160]
+        return re.sub(r"\b\d[\d.]*\b", "N", re.sub(r"\b[a-z]+_?[a-z]*_\d+\b", "..", self.text))[:300]

@@ -228,6 +228,18 @@ def test_views_of_inputs_are_written(exact):
     exact(f, torch.arange(12.0).view(4, 3), calls=2)
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=str)
+def test_numbers_of_float64_are_written(check, dynamic):
+    """Dynamo of 2.11 drops in-place operators on them when it captures a second time."""
+
+    def f(a):
+        a.mul_(0.5)
+        return a + 1
+
+    check(f, torch.tensor(3.0, dtype=torch.float64), calls=2, dynamic=dynamic)
+    check(lambda a, n: (a.add_(n), a.sub_(1), a.clone())[2], torch.tensor(3.0, dtype=torch.float64), 0.25, calls=2, dynamic=dynamic)
+
+
 def test_a_copy_that_overlaps_is_made_before_writing(exact):
     def f(x):
         x[1:].copy_(x[:-1].clone())
