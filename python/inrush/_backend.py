@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
+from inrush import _aliasing, _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -45,15 +45,23 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if recorded is not None:
         frame.report.seconds = time.perf_counter() - start
         return recorded
-    with _cache.scope(frame.folder, frame.loaded):
-        wrapped = _compat.call_aot(
-            gm,
-            example_inputs,
-            fw_compiler=frame.compiler("forward"),
-            bw_compiler=frame.backward,
-            inference_compiler=frame.compiler("inference"),
-            partition_fn=_compat.partition,
-        )
+    aliases = _aliasing.key(example_inputs)
+    try:
+        wrapped = frame.through_autograd(gm, example_inputs, aliases)
+        changed = _aliasing.changed_inputs(len(example_inputs))
+        _aliasing.guard_inputs(gm, example_inputs, changed)
+        _aliasing.refuse_foreign(aliases, changed)
+    except (_aliasing.Foreign, AssertionError) as error:
+        if aliases is None:
+            raise
+        # AOTAutograd does not do this with inputs that overlap, or does not see that they do.
+        _aliasing.guard_inputs(gm, example_inputs, frozenset(range(len(example_inputs))))
+        if _compat.on_operators is not None:
+            _compat.on_operators(_aliasing.not_kept)
+        report = _report.GraphReport("captured", nodes=len(gm.graph.nodes))
+        frame.report.graphs[:] = [report]
+        failed(gm, options, report, _native.UnsupportedError(f"inputs that are changed overlap: {error}"))
+        return _compat.disable(gm.forward, "runs eagerly")
     frame.report.seconds = time.perf_counter() - start
     if frame.found:
         _compat.entry_was_found(gm)
@@ -82,6 +90,18 @@ class Frame:
         self.direct: Compiled | None = None
         # Whether nothing was traced.
         self.found = False
+
+    def through_autograd(self, gm: Any, example_inputs: list[Any], aliases: Any) -> Compiled:
+        """The graph as AOTAutograd has it compiled."""
+        with _cache.scope(self.folder, self.loaded, aliases):
+            return _compat.call_aot(
+                gm,
+                example_inputs,
+                fw_compiler=self.compiler("forward"),
+                bw_compiler=self.backward,
+                inference_compiler=self.compiler("inference"),
+                partition_fn=_compat.partition,
+            )
 
     def past_autograd(self, gm: Any) -> Compiled | None:
         """The graph without AOTAutograd; None where that has something to do."""

@@ -123,11 +123,12 @@ def trusted(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def scope(where: str | None, loaded: Callable[[Code], None]) -> Iterator[None]:
-    """AOTAutograd looks for its entries in this folder while this lasts, and tells ``loaded`` what it found."""
+def scope(where: str | None, loaded: Callable[[Code], None], aliases: Any = None) -> Iterator[None]:
+    """AOTAutograd looks for its entries in this folder while this lasts, and tells ``loaded`` what it found. ``aliases``: how the
+    inputs overlap."""
     _local.loaded = loaded
     try:
-        with _compat.graph_cache(where):
+        with _compat.graph_cache(where, aliases):
             yield
     finally:
         _local.loaded = None

@@ -51,6 +51,7 @@ class GraphKey:
             raise BypassCache(str(error)) from error
         self.names = _naming.namespaces()
         self.switches = _naming.switches()
+        self.aliases = getattr(_caches, "aliases", None)
         self.gm = gm
         self.example_inputs = example_inputs
         self.aot_config = aot_config
@@ -216,18 +217,19 @@ def backward_is_compiled() -> None:
 
 
 @contextlib.contextmanager
-def graph_cache(folder: str | None) -> Iterator[None]:
-    """AOTAutograd keeps its entries, whole, in this folder while this lasts; None: it keeps none."""
+def graph_cache(folder: str | None, aliases: Any = None) -> Iterator[None]:
+    """AOTAutograd keeps its entries, whole, in this folder while this lasts; None: it keeps none. ``aliases``: how the inputs of
+    the graph overlap, for its key."""
     import torch._functorch.config as config
 
     enabled = folder is not None and config.enable_autograd_cache
-    before = getattr(_caches, "folder", None)
-    _caches.folder = folder
+    before = getattr(_caches, "folder", None), getattr(_caches, "aliases", None)
+    _caches.folder, _caches.aliases = folder, aliases
     try:
         with config.patch(enable_autograd_cache=enabled, bundled_autograd_cache=enabled, enable_remote_autograd_cache=False):
             yield
     finally:
-        _caches.folder = before
+        _caches.folder, _caches.aliases = before
 
 
 # Operators that do nothing but raise; PyTorch drops those that it does not know to have an effect, and with them the errors.
@@ -388,6 +390,36 @@ def control_exceptions() -> tuple[type[BaseException], ...]:
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
     return (TensorifyScalarRestartAnalysis,)
+
+
+def source_of(node: Any) -> Any | None:
+    """Where Dynamo finds the tensor that a placeholder of its graph stands for; None for one that it makes itself."""
+    given = node.meta.get("grapharg")
+    if given is None or not getattr(given, "is_tensor", False) or getattr(given, "pass_arg_as_tensor", False):
+        return None
+    source = getattr(given, "source", None)
+    try:
+        return source if source is not None and source.name else None
+    except NotImplementedError:
+        # What is made during the capture has no name.
+        return None
+
+
+def add_guard(create: Callable[[Any, Any], None]) -> None:
+    """Adds a guard of our own to the frame that Dynamo is capturing, if it is capturing one."""
+    from torch._dynamo.source import GlobalStateSource
+    from torch._guards import Guard
+
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), create))
+
+
+def add_python_guard(builder: Any, code: str, name: str, function: Callable[..., bool]) -> None:
+    """Has a guard hold where an expression is true, in which ``name`` is a function. It is evaluated after all other guards."""
+    from torch._dynamo.guards import _get_closure_vars
+
+    builder.add_python_lambda_leaf_guard_to_root([code], [code], closure_vars={**_get_closure_vars(), name: function})
 
 
 def metadata() -> Any | None:

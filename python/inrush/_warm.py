@@ -48,7 +48,7 @@ from torch._dynamo.variables import functions as function_variables
 from torch._dynamo.variables import nn_module as module_variables
 from torch.fx.experimental import symbolic_shapes
 
-from inrush import _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
+from inrush import _aliasing, _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
 from inrush._naming import Unnamed, name_of, named
 
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
@@ -103,6 +103,8 @@ class Guards:
     """What the methods of classes did whose instances were guarded."""
     modules: list[tuple[Any, str]] = field(default_factory=list)
     """Guards on modules, with digests of what these were made of."""
+    aliasing: list[dict[str, Any]] = field(default_factory=list)
+    """How the inputs of graphs overlapped that change inputs."""
     files: dict[str, str] = field(default_factory=dict)
     operators: dict[str, str] = field(default_factory=dict)
 
@@ -150,6 +152,9 @@ class Pending:
         kept = []
         modules: dict[int, tuple[Any, torch.nn.Module]] = {}
         for guard in all_guards:
+            if guard.inner_create_fn() is _aliasing.aliasing:
+                self.guards.aliasing.append(guard.create_fn.keywords)
+                continue
             entry = guards.make_guard_filter_entry(guard, builder)
             kinds = {entry.guard_type, *entry.derived_guard_types}
             if kinds & IDENTITIES:
@@ -426,6 +431,8 @@ def guard_manager(
                 if name_of(here(builder, guard)) != name:
                     raise Unnamed(f"{guard.name}, which is another here")
                 guard.create_fn(builder, guard)
+            for parts in held.aliasing:
+                _aliasing.aliasing(builder, None, **parts)
             for guard, digest in held.modules:
                 if _naming.digest(_naming.structure(here(builder, guard))) != digest:
                     raise Unnamed(f"{guard.name}, which is made of other modules or has other hooks")

@@ -13,6 +13,7 @@
 //!   shim    libtorch's stable C functions, looked up in the process
 //! gpu       the same on GPUs: native steps over one arena, kernels from Triton
 //! callable  the Python object that is called
+//! overlap   whether tensors share memory, for guards
 //! package   exported programs, compiled ahead of time and loaded
 //! errors    inrush's errors as Python exceptions
 //! ```
@@ -25,6 +26,7 @@ mod compile;
 mod errors;
 pub mod fx;
 mod gpu;
+mod overlap;
 mod package;
 mod recipe;
 mod run;
@@ -72,6 +74,12 @@ mod _native {
     #[pyfunction]
     fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
         fx::expressible(size)
+    }
+
+    /// Whether the bytes that some two of these tensors span overlap. All are strided, and neither fake nor wrappers.
+    #[pyfunction]
+    fn overlaps(tensors: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<bool> {
+        overlap::overlaps(tensors)
     }
 
     /// Seconds that the import of `gm` takes, for tests of its speed.

@@ -51,6 +51,7 @@ pub struct Shims {
     sizes: unsafe extern "C" fn(Handle, *mut *mut i64) -> Rc,
     strides: unsafe extern "C" fn(Handle, *mut *mut i64) -> Rc,
     dtype: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
+    element_size: unsafe extern "C" fn(i32) -> usize,
     device_type: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
     device_index: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
     from_blob: FromBlob,
@@ -130,6 +131,7 @@ impl Shims {
                 sizes: get!(cpu, b"aoti_torch_get_sizes"),
                 strides: get!(cpu, b"aoti_torch_get_strides"),
                 dtype: get!(cpu, b"aoti_torch_get_dtype"),
+                element_size: get!(cpu, b"aoti_torch_dtype_element_size"),
                 device_type: get!(cpu, b"aoti_torch_get_device_type"),
                 device_index: get!(cpu, b"aoti_torch_get_device_index"),
                 from_blob: get!(cpu, b"aoti_torch_create_tensor_from_blob"),
@@ -228,6 +230,21 @@ impl Shims {
         match rc {
             0 => Ok((dtype, Device { kind, index })),
             _ => Err(failed("tell a tensor's device")),
+        }
+    }
+
+    /// Bytes of an element.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor.
+    pub unsafe fn width(&self, h: Handle) -> PyResult<u64> {
+        let mut dtype = 0;
+        // SAFETY: by the caller's promise; the size is asked of a dtype that PyTorch gave.
+        unsafe {
+            match (self.dtype)(h, &mut dtype) {
+                0 => Ok((self.element_size)(dtype) as u64),
+                _ => Err(failed("tell a tensor's dtype")),
+            }
         }
     }
 

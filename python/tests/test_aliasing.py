@@ -1,0 +1,130 @@
+"""Inputs that share memory and are written to, one way after the other: in one capture's life, after a reset, restored."""
+
+import pytest
+import torch
+
+import inrush
+
+WAYS = {
+    "apart": lambda s: (s[:4].clone(), s[2:6].clone()),
+    "overlapping": lambda s: (s[:4], s[2:6]),
+    "reversed": lambda s: (s[2:6], s[:4]),
+    "same": lambda s: (s[:4],) * 2,
+    "same place": lambda s: (s[:4], s[:4]),
+    "side by side": lambda s: (s[:4], s[4:8]),
+    "two arrays": lambda s: (torch.from_numpy(s.numpy())[:4], torch.from_numpy(s.numpy())[2:6]),
+    "bits": lambda s: (s[:4], s.view(torch.int32)[2:6]),
+}
+GLOBAL = torch.arange(8.0)
+
+
+def written(a, b):
+    a.mul_(2)
+    b.add_(1)
+    return a + b
+
+
+def read(a, b):
+    return a * 2 + b, a.view(2, 2)
+
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(8.0))
+        self.register_buffer("state", torch.arange(8.0))
+
+    def forward(self, a):
+        a.mul_(2)
+        return self.state * self.weight.detach() + a
+
+
+def values(out):
+    return [t.clone() for t in (out if isinstance(out, tuple) else (out,))]
+
+
+def run(f, way):
+    args = WAYS[way](torch.arange(8.0) + 1)
+    return values(f(*args)) + values(args)
+
+
+@torch._dynamo.config.patch(recompile_limit=2 * len(WAYS))
+@pytest.mark.parametrize("f", [written, read])
+@pytest.mark.parametrize("mode", ["one life", "reset", "restored"])
+def test_each_way_after_others(f, mode, tmp_path, monkeypatch):
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
+    # What has no form in AOTAutograd runs eagerly, which the report says.
+    monkeypatch.setattr("inrush._fallback.report_failure", lambda gm, kind, error: (str(error), None))
+    inrush.warm_start(mode == "restored")
+    before = inrush.captures().get("restored", {}).get("", 0)
+    try:
+        torch._dynamo.reset()
+        compiled = torch.compile(f, backend="inrush")
+        for way in (*WAYS, *reversed(WAYS)):
+            torch.testing.assert_close(run(compiled, way), run(f, way), rtol=0, atol=0, msg=lambda m: f"{way}: {m}")  # noqa: B023
+            if mode != "one life":
+                torch._dynamo.reset()
+        if mode == "restored":
+            assert inrush.captures()["restored"][""] > before
+    finally:
+        inrush.warm_start(False)
+
+
+def test_buffers_parameters_and_globals_are_inputs_too():
+    model, plain = Holder(), Holder()
+    compiled = torch.compile(model, backend="inrush", options={"strict": True})
+    with torch.no_grad():
+        for pick in (lambda m: torch.ones(8), lambda m: m.state, lambda m: m.state.view(8), lambda m: m.weight.data, lambda m: torch.ones(8)):
+            torch.testing.assert_close(compiled(pick(model)), plain(pick(plain)))
+            torch.testing.assert_close(model.state_dict(), plain.state_dict())
+
+    def f(a):
+        a.add_(1)
+        return GLOBAL * a
+
+    g = torch.compile(f, backend="inrush", options={"strict": True})
+    for pick in (lambda: torch.ones(8), lambda: GLOBAL[:], lambda: torch.ones(8)):
+        GLOBAL.copy_(torch.arange(8.0))
+        want = f(pick())
+        GLOBAL.copy_(torch.arange(8.0))
+        torch.testing.assert_close(g(pick()), want)
+
+
+def test_training_with_state_that_overlaps_an_argument():
+    def f(state, a, w):
+        state.mul_(0.5)
+        return (a * w).sum()
+
+    compiled = torch.compile(f, backend="inrush")
+    for shared in (False, True, False):
+        results = []
+        for g in (f, compiled):
+            state, w = torch.arange(1.0, 5.0), torch.ones(4, requires_grad=True)
+            g(state, state[:] if shared else state.clone(), w).backward()
+            results.append((state, w.grad))
+        torch.testing.assert_close(*results)
+
+
+def test_views_apart_and_what_is_only_read_are_captured_once():
+    data = torch.arange(64.0)
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend(inrush.backend)
+
+    def f(a, b, out):
+        out.copy_(a + b)
+
+    compiled = torch.compile(f, backend=counter, dynamic=False)
+    for k in range(6):
+        # Windows that overlap are read, and a part of another's storage is written.
+        out = torch.empty(8, 4)[k]
+        compiled(data[k : k + 4], data[k + 2 : k + 6], out)
+        assert torch.equal(out, data[k : k + 4] + data[k + 2 : k + 6])
+    assert counter.frame_count == 1
+
+
+def test_why_overlapping_inputs_are_refused():
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="inputs that are changed overlap: .*different dtypes"):
+        run(torch.compile(written, backend="inrush", options={"strict": True}), "bits")
+    with pytest.raises(Exception, match="inputs that are changed overlap: they share memory under different storages"):
+        run(torch.compile(written, backend="inrush", options={"strict": True}), "two arrays")
