@@ -5,56 +5,7 @@ use crate::types::{self, each_lane, int_like};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
-/// How instructions take the first `c` lanes of a vector.
-enum Part {
-    /// A mask as wide as the vector.
-    Lanes,
-    /// A bit for each lane, and how the builtins' names go on.
-    Bits {
-        bits: &'static str,
-        suffix: &'static str,
-    },
-}
-
-/// The instruction for a part of vectors of this size, if the target has one.
-fn part(elem: &str, w: u32, caps: &Caps) -> Option<Part> {
-    let bits = |bits, suffix| Some(Part::Bits { bits, suffix });
-    match (caps.isa, elem, w) {
-        (Isa::Avx2 | Isa::Avx512, "f32", 8) => Some(Part::Lanes),
-        (Isa::Avx512, "f32", 16) => bits("(u16)((1u << c) - 1)", "ps"),
-        (Isa::Avx512, "f64", 8) => bits("(u8)((1u << c) - 1)", "pd"),
-        _ => None,
-    }
-}
-
 impl Helpers {
-    /// Load of the first `c` lanes, zeros behind.
-    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
-        self.once(("load_part", "", elem, w), |h| {
-            let v = h.vector(elem, w);
-            let name = format!("ldp_{v}");
-            let simple =
-                format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;");
-            let body = match part(elem, w, caps) {
-                Some(Part::Lanes) => {
-                    let mask = h.lane_mask("i32", w);
-                    format!("return ({v})__builtin_ia32_maskloadps256((const {v} *)p, {mask}(c));")
-                }
-                Some(Part::Bits { bits, suffix }) => gcc_only(
-                    &format!("return __builtin_ia32_loadu{suffix}512_mask(p, ({v}){{0}}, {bits});"),
-                    &simple,
-                ),
-                None => simple,
-            };
-            h.function(
-                &name,
-                format_args!("{v} {name}(const {elem} *p, i64 c)"),
-                |_| body,
-            );
-            name
-        })
-    }
-
     /// Load of the lanes whose mask is set, zeros elsewhere; nothing is read there.
     pub(crate) fn load_where(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<String> {
         let size = types::bytes(elem);
@@ -195,32 +146,6 @@ impl Helpers {
             );
             name
         }))
-    }
-
-    /// Store of the first `c` lanes.
-    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
-        self.once(("store_part", "", elem, w), |h| {
-            let v = h.vector(elem, w);
-            let name = format!("stp_{v}");
-            let simple = "for (i64 k = 0; k < c; k++) p[k] = x[k];";
-            let body = match part(elem, w, caps) {
-                Some(Part::Lanes) => {
-                    let mask = h.lane_mask("i32", w);
-                    format!("__builtin_ia32_maskstoreps256(({v} *)p, {mask}(c), x);")
-                }
-                Some(Part::Bits { bits, suffix }) => gcc_only(
-                    &format!("__builtin_ia32_storeu{suffix}512_mask(p, x, {bits});"),
-                    simple,
-                ),
-                None => simple.into(),
-            };
-            h.function(
-                &name,
-                format_args!("void {name}({elem} *p, {v} x, i64 c)"),
-                |_| body,
-            );
-            name
-        })
     }
 
     /// A whole vector stored past the caches, where its place is aligned.

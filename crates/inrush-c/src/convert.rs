@@ -127,6 +127,53 @@ impl Helpers {
         name
     }
 
+    /// Returns the function whose upper 16 bits are those of the nearest `bf16` of each lane; NaN stays NaN with its sign.
+    fn nearest_bf16(&mut self, w: u32, caps: &Caps) -> Name {
+        self.once(("nearest", "bf16", "f32", w), |h| {
+            let (fv, uv) = (h.vector("f32", w), h.vector("u32", w));
+            let sel = h.select("u32", w, caps);
+            let name = format!("nearest_bf16x{w}");
+            h.function(&name, format_args!("{uv} {name}({fv} x)"), |_| {
+                let generic = format!("return {sel}(x != x, quiet, r);");
+                // gcc makes three operations of a selection by a comparison, instead of one by the mask.
+                let select = match (caps.isa, w) {
+                    (Isa::Avx512, 16) => gcc_only(
+                        &format!(
+                            "return ({uv})__builtin_ia32_blendmps_512_mask(({fv})r, ({fv})quiet, \
+                             __builtin_ia32_cmpps512_mask(x, x, 3, (u16)-1, 4));"
+                        ),
+                        &generic,
+                    ),
+                    _ => generic,
+                };
+                format!(
+                    "const {uv} u = ({uv})x, r = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000; {select}"
+                )
+            });
+            name
+        })
+    }
+
+    /// Returns the function that rounds each lane to the nearest value of a half type without leaving the vector.
+    pub(crate) fn rounded(&mut self, kind: &'static str, w: u32, caps: &Caps) -> Name {
+        self.once(("rounded", kind, "f32", w), |h| {
+            let fv = h.vector("f32", w);
+            let name = format!("rnd_{kind}x{w}");
+            let body = match kind {
+                "bf16" => {
+                    let nearest = h.nearest_bf16(w, caps);
+                    format!("return ({fv})({nearest}(x) & 0xffff0000u);")
+                }
+                _ => {
+                    let (st, ld) = (h.half(kind, true, w, caps), h.half(kind, false, w, caps));
+                    format!("return {ld}({st}(x));")
+                }
+            };
+            h.function(&name, format_args!("{fv} {name}({fv} x)"), |_| body);
+            name
+        })
+    }
+
     /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
     pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> Name {
         self.once((if store { "store_half" } else { "load_half" }, kind, "f32", w), |h| {
@@ -167,12 +214,8 @@ impl Helpers {
                     format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
                 }
                 ("bf16", true) => {
-                    let uv = h.vector("u32", w);
-                    let sel = h.select("u32", w, caps);
-                    format!(
-                        "{uv} u = ({uv})x; {uv} r = (u + 0x7fff + (u >> 16 & 1)) >> 16; \
-                         return __builtin_convertvector({sel}(x != x, u >> 16 | 0x40, r), {hv});"
-                    )
+                    let nearest = h.nearest_bf16(w, caps);
+                    format!("return __builtin_convertvector({nearest}(x) >> 16, {hv});")
                 }
                 _ => {
                     let scalar = h.half(kind, store, 1, caps);

@@ -521,11 +521,12 @@ impl Emitter<'_> {
         }
     }
 
-    /// How often a value is evaluated in one turn: a uniform one once.
-    fn copies(&self, v: ValId) -> u32 {
-        if self.all_copies() == 1 {
+    /// How often a value is evaluated in one turn: once if all copies would have the same, as a filter's elements are for rows
+    /// that are side by side.
+    pub(crate) fn copies(&self, v: ValId) -> u32 {
+        let Some(lane) = self.lane.as_ref().filter(|l| l.copies > 1) else {
             return 1;
-        }
+        };
         let def = &self.kernel.value(v).def;
         let varies = |v: ValId| matches!(self.vars[v.index()], Some(Var::Lanes(_)));
         let own = match def {
@@ -545,9 +546,9 @@ impl Emitter<'_> {
                     def.each_operand(|v| any |= varies(v));
                     any
                 }
-            } || def.expr().is_some_and(|e| self.expr_varies(e))
-                || self.differs_by_row(v);
-        if differs { self.all_copies() } else { 1 }
+            } || self.differs_by_row(v)
+                || lane.rows.is_none() && def.expr().is_some_and(|e| self.expr_varies(e));
+        if differs { lane.copies } else { 1 }
     }
 
     pub(crate) fn loop_name(&mut self) -> Name {
@@ -611,7 +612,12 @@ impl Emitter<'_> {
                 if n >= FEW {
                     self.start_apart(l);
                 }
-                self.line(format_args!("#pragma GCC unroll {n}"));
+                // Rows share what they read for the taps of the innermost loop. Loops around it, written out, save a jump in many
+                // operations and cost the C compiler most of the time that it needs for the kernel.
+                let rows = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
+                if !rows || !l.body.iter().any(|i| matches!(i, Item::Loop(_))) {
+                    self.line(format_args!("#pragma GCC unroll {n}"));
+                }
             }
             let apart = !self.apart.is_empty();
             self.open([

@@ -25,6 +25,7 @@ mod helpers;
 mod lazy;
 mod memory;
 mod ops;
+mod partial;
 mod philox;
 mod reduce;
 mod repeat;

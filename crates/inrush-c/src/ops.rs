@@ -598,11 +598,8 @@ impl Emitter<'_> {
             } else {
                 convert(self, &x, from_elem, "f32")
             };
-            let (st, ld) = (
-                self.helpers.half(to.name(), true, w, self.caps),
-                self.helpers.half(to.name(), false, w, self.caps),
-            );
-            return format!("{ld}({st}({x}))");
+            let round = self.helpers.rounded(to.name(), w, self.caps);
+            return format!("{round}({x})");
         }
         let elem = self.elem(to);
         convert(self, &x, from_elem, elem)

@@ -18,6 +18,8 @@ pub(crate) enum Var {
     Rows(Vec<Name>),
     /// A vector for each copy of the lanes loop: this letter and the value's number.
     Lanes(char),
+    /// A vector that all rows that are side by side have in common: the variable of the first copy.
+    Common,
 }
 
 impl Emitter<'_> {
@@ -30,6 +32,7 @@ impl Emitter<'_> {
                 None => Err(no_value(v)),
             },
             Some(Var::Lanes(letter)) => Ok((self.lanes_name(*letter, v), true)),
+            Some(Var::Common) => Ok((self.helpers.variable('v', v.0, Some(0)), true)),
             None => Err(no_value(v)),
         }
     }
@@ -41,10 +44,18 @@ impl Emitter<'_> {
         self.helpers.variable(letter, v.0, copy)
     }
 
+    /// A variable `v..` that was declared as a vector for each time that the value is evaluated.
+    fn lanes_var(&self, v: ValId) -> Var {
+        match self.all_copies() > 1 && self.copies(v) == 1 {
+            true => Var::Common,
+            false => Var::Lanes('v'),
+        }
+    }
+
     /// Whether a value differs between lanes.
     pub(crate) fn varies(&self, v: ValId) -> Result<bool> {
         let var = self.vars[v.index()].as_ref();
-        var.map(|x| matches!(x, Var::Lanes(_)))
+        var.map(|x| matches!(x, Var::Lanes(_) | Var::Common))
             .ok_or_else(|| no_value(v))
     }
 
@@ -125,7 +136,7 @@ impl Emitter<'_> {
         let name = name.clone();
         if !by_row {
             self.vars[v.index()] = Some(match varies {
-                true => Var::Lanes('v'),
+                true => self.lanes_var(v),
                 false => Var::Uniform(name),
             });
             return;
@@ -227,7 +238,7 @@ impl Emitter<'_> {
             "{ty} {name}; {} {name}[k] = ({elem})({text});",
             each_lane(&lane.width.to_string())
         ));
-        self.vars[v.index()] = Some(Var::Lanes('v'));
+        self.vars[v.index()] = Some(self.lanes_var(v));
         Ok(())
     }
 
