@@ -168,7 +168,7 @@ def _aligned(value: Any) -> bool:
 
 
 def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
-    kernel, constants = _compat.triton_kernel(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+    kernel, constants = _found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
     if node.kwargs["tma_descriptor_metadata"]:
         # Descriptors that the host makes: the operator itself knows how.
         return
@@ -238,6 +238,21 @@ def _without_fresh(node: Any, made: Kernel, tensors: list[Any], written: list[st
     return out
 
 
+# What Triton's compiler takes beside a kernel's constants.
+_OPTIONS = ("num_warps", "num_stages", "num_ctas")
+
+
+def _found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
+    """A kernel of a graph with the constants of a launch, by their numbers. Options that heuristics below a tuner gave are put
+    where Triton looks for them: Dynamo leaves them among the constants of the tuner that it makes, which has no keys."""
+    found, given = _compat.triton_kernel(kernel, constants)
+    if not getattr(found, "keys", True):
+        for config in found.configs:
+            for name in _OPTIONS:
+                setattr(config, name, config.kwargs.get(name, getattr(config, name)))
+    return found, given
+
+
 def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
     """The function behind a kernel; the options and constants of its one configuration, or why there is not just one."""
     from triton.runtime.autotuner import Autotuner, Heuristics
@@ -257,7 +272,8 @@ def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
     config = kernel.configs[0]
     if config.pre_hook is not None or getattr(kernel, "reset_to_zero", None) or getattr(kernel, "restore_value", None):
         return inner, "its configuration has hooks"
-    options = {k: v for k, v in config.all_kwargs().items() if k not in kernel.fn.arg_names}
+    # A parameter of the kernel may have an option's name: its value is the option's too.
+    options = {k: v for k, v in config.all_kwargs().items() if k in _OPTIONS or k not in kernel.fn.arg_names}
     constants = {k: v for k, v in config.all_kwargs().items() if k in kernel.fn.arg_names}
     if options.pop("num_ctas", 1) != 1 or set(options) - {"num_warps", "num_stages"}:
         return inner, "its configuration asks for more than warps and stages"
@@ -457,7 +473,7 @@ def identities(gm: Any) -> Iterator[str]:
     for module in gm.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):
-                kernel, constants = _compat.triton_kernel(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+                kernel, constants = _found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
                 single, options = _single(kernel)
                 try:
                     if node.kwargs["tma_descriptor_metadata"]:

@@ -63,6 +63,28 @@ def lone_heuristic_kernel(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     tl.store(out + at, value * 7, mask=at < n)
 
 
+@triton.heuristics({"BLOCK": lambda args: 32, "num_warps": lambda args: 8, "num_stages": lambda args: 2})
+@triton.jit
+def heuristic_warps_kernel(x, out, n, BLOCK: tl.constexpr, num_warps: tl.constexpr, num_stages: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * num_warps + num_stages, mask=at < n)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 32}, num_warps=2, num_stages=1)], key=["n"])
+@triton.heuristics({"num_warps": lambda args: 8})
+@triton.jit
+def tuned_heuristic_warps_kernel(x, out, n, BLOCK: tl.constexpr, num_warps: tl.constexpr, num_ctas: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * num_warps + num_ctas, mask=at < n)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 32}, num_warps=2, num_stages=5)], key=["n"])
+@triton.jit
+def tuned_warps_kernel(x, out, n, BLOCK: tl.constexpr, num_warps: tl.constexpr, num_stages: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * num_warps + num_stages, mask=at < n)
+
+
 @triton.jit
 def device_descriptor_kernel(x, out, rows, columns, BLOCK: tl.constexpr):
     """Descriptors that the kernel makes, in scratch memory."""
@@ -164,6 +186,24 @@ def lone_heuristic(x, y):
     return out + y
 
 
+def heuristic_warps(x, y):
+    out = torch.empty_like(x)
+    heuristic_warps_kernel[blocks(x.numel())](x, out, x.numel())
+    return out + y
+
+
+def tuned_heuristic_warps(x, y):
+    out = torch.empty_like(x)
+    tuned_heuristic_warps_kernel[blocks(x.numel())](x, out, x.numel())
+    return out + y
+
+
+def tuned_warps(x, y):
+    out = torch.empty_like(x)
+    tuned_warps_kernel[blocks(x.numel())](x, out, x.numel())
+    return out + y
+
+
 def padded(x):
     return F.pad(x, (0, -x.shape[1] % 4)).contiguous()
 
@@ -211,6 +251,9 @@ CASES = {
     heuristic: lambda x, y: x * 5 + y,
     operator: lambda x, y: (x + y) * 2,
     lone_heuristic: lambda x, y: x * 7 + y,
+    heuristic_warps: lambda x, y: x * 8 + 2 + y,
+    tuned_heuristic_warps: lambda x, y: x * 8 + 1 + y,
+    tuned_warps: lambda x, y: x * 2 + 5 + y,
     device_descriptor: lambda x, y: x * 2 + y,
 }
 
