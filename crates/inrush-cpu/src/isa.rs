@@ -1,6 +1,25 @@
 //! Which instruction set levels this processor has.
 
 use inrush_base::Isa;
+use std::cell::Cell;
+
+thread_local! {
+    /// The best level that plans of this thread may use.
+    static LIMIT: Cell<Isa> = const { Cell::new(Isa::Avx512) };
+}
+
+/// Runs `f` as on a processor that has no better level: for tests of the others. Threads that `f` starts are not limited; plans
+/// are made by the caller's.
+pub fn limited<R>(level: Isa, f: impl FnOnce() -> R) -> R {
+    struct Restore(Isa);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _restore = Restore(LIMIT.replace(level));
+    f()
+}
 
 /// The best level that this processor can run.
 pub fn detect() -> Isa {
@@ -29,5 +48,6 @@ pub fn available() -> Vec<Isa> {
     }
     #[cfg(target_arch = "aarch64")]
     levels.push(Isa::Neon);
+    levels.retain(|l| *l <= LIMIT.get());
     levels
 }

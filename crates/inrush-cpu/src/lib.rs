@@ -36,7 +36,7 @@ mod winograd;
 pub use affine::Affine;
 pub use conv::{Algorithm, Conv, ConvShape, PackedFilters};
 pub use gemm::{Gemm, GemmShape, Lhs, Rhs};
-pub use isa::{available, detect};
+pub use isa::{available, detect, limited};
 pub use pack::{PackedB, RhsView};
 pub use planes::{Left, PackedA, Planes, PlanesShape};
 pub use pool::{OpenMp, Pool};

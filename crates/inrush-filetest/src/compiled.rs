@@ -3,39 +3,41 @@
 use inrush_base::{Caps, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, OutputKind};
 use inrush_interp::{Tensor, Value};
+use inrush_program::InputType;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool, tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// A compiled graph. Weights are given with each call, so the model is loaded anew for each.
 pub struct Compiled {
     compiled: inrush_compile::Compiled,
     object: PathBuf,
+    isa: Isa,
+    threads: usize,
     /// Position of the user's input whose new contents each output is; `None` for the user's outputs.
     outputs: Vec<Option<usize>>,
 }
 
 impl Compiled {
-    pub fn new(g: &Graph, isa: Isa) -> Result<Compiled> {
+    pub fn new(g: &Graph, isa: Isa, threads: usize) -> Result<Compiled> {
         // glibc's vector math is not asked for: what it is accurate to differs from machine to machine.
         let caps = Caps {
             vector_math: false,
-            ..Caps::cpu(isa, 2)
+            ..Caps::cpu(isa, threads)
         };
         let options = inrush_compile::Options {
             pieces: 1,
             ..Default::default()
         };
         let compiled = inrush_compile::compile(g.clone(), &caps, &options, &mut ())?;
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/filetest-cache");
         let target = Target {
             isa,
             vector_math: false,
         };
-        let built = Compiler::find()?.build(&compiled.pieces, &target, &Cache::at(dir))?;
+        let built = Compiler::find()?.build(&compiled.pieces, &target, &Cache::at(cache_dir()))?;
         let outputs = g.outputs.iter().map(|o| match o.kind {
             OutputKind::User { .. } => Ok(None),
             OutputKind::Mutation { input } => match g.inputs[input].kind {
@@ -46,16 +48,28 @@ impl Compiled {
         Ok(Compiled {
             compiled,
             object: built.path,
+            isa,
+            threads,
             outputs: outputs.collect::<Result<_>>()?,
         })
     }
 
-    pub fn run(&self, user: &[Value], weights: &BTreeMap<String, Tensor>) -> Result<Vec<Value>> {
-        static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
-        if POOL.get().is_none() {
-            _ = POOL.set(Arc::new(Pool::new(Some(2))?));
-        }
-        let pool = POOL.get().expect("just set");
+    /// Runs on inputs that start `offset` elements into their memory.
+    pub fn run(
+        &self,
+        user: &[Value],
+        weights: &BTreeMap<String, Tensor>,
+        offset: usize,
+    ) -> Result<Vec<Value>> {
+        inrush_cpu::limited(self.isa, || self.run_here(user, weights, offset))
+    }
+
+    fn run_here(
+        &self,
+        user: &[Value],
+        weights: &BTreeMap<String, Tensor>,
+        offset: usize,
+    ) -> Result<Vec<Value>> {
         let mut source = MemoryWeights::default();
         for (name, t) in weights {
             source.insert(name, t.dtype, t.sizes.clone(), t.data.clone());
@@ -64,13 +78,24 @@ impl Compiled {
             program: self.compiled.program.clone(),
             object: &self.object,
             weights: Box::new(source),
-            pool: pool.clone(),
+            pool: pool(self.threads)?,
         })?;
-        let inputs: Vec<tensor::Value> = user.iter().map(given).collect::<Result<_>>()?;
+        let strides: Vec<Option<Vec<i64>>> = self.strides();
+        let given =
+            |(k, v): (usize, &Value)| given(v, strides.get(k).and_then(|s| s.as_deref()), offset);
+        let inputs: Vec<tensor::Value> =
+            user.iter().enumerate().map(given).collect::<Result<_>>()?;
+        let before: Vec<Option<Vec<u8>>> = inputs.iter().map(bytes).collect();
         // Every output has its place; that of a mutation is empty, the input has the new contents.
         let results = model.run(&inputs)?;
         if results.len() != self.outputs.len() {
             return Err(Error::internal(format!("{} outputs", results.len())));
+        }
+        for (k, (input, before)) in inputs.iter().zip(&before).enumerate() {
+            let written = self.outputs.contains(&Some(k));
+            if let (tensor::Value::Tensor(t), Some(before)) = (input, before) {
+                untouched(t, before, written).map_err(|e| e.context(format!("input {k}")))?;
+            }
         }
         let out = (self.outputs.iter().zip(&results)).map(|(mutated, result)| match mutated {
             Some(index) => got(&inputs[*index]),
@@ -78,19 +103,133 @@ impl Compiled {
         });
         Ok(out.collect())
     }
+
+    /// Strides of the user's inputs where they are numbers.
+    fn strides(&self) -> Vec<Option<Vec<i64>>> {
+        let p = &self.compiled.program;
+        let known = inrush_program::evaluate_known(&p.sizes, &[]);
+        let of = |i: &inrush_program::Input| match &i.ty {
+            InputType::Tensor { strides, .. } => {
+                strides.iter().map(|s| known[s.0 as usize]).collect()
+            }
+            _ => None,
+        };
+        p.inputs.iter().map(of).collect()
+    }
 }
 
-fn given(v: &Value) -> Result<tensor::Value> {
+/// Where objects are kept: `$INRUSH_CACHE_DIR`, else in the folder of builds.
+fn cache_dir() -> PathBuf {
+    match std::env::var_os("INRUSH_CACHE_DIR") {
+        Some(dir) => dir.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/filetest-cache"),
+    }
+}
+
+/// A pool of so many threads, shared by all models.
+fn pool(threads: usize) -> Result<Arc<Pool>> {
+    static POOLS: Mutex<BTreeMap<usize, Arc<Pool>>> = Mutex::new(BTreeMap::new());
+    let mut pools = POOLS.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(p) = pools.get(&threads) {
+        return Ok(p.clone());
+    }
+    let made = Arc::new(Pool::new(Some(threads))?);
+    pools.insert(threads, made.clone());
+    Ok(made)
+}
+
+/// What stands in memory around an input's elements.
+const AROUND: u8 = 0xA5;
+
+/// Where each element of these sizes and strides has its place, counted from the first.
+fn places(sizes: &[i64], strides: &[i64]) -> Vec<usize> {
+    let count = numel(sizes);
+    let mut out = Vec::with_capacity(count);
+    for k in 0..count {
+        let (mut rest, mut at) = (k as i64, 0);
+        for (n, s) in sizes.iter().zip(strides).rev() {
+            at += (rest % n) * s;
+            rest /= n;
+        }
+        out.push(at as usize);
+    }
+    out
+}
+
+fn numel(sizes: &[i64]) -> usize {
+    sizes.iter().product::<i64>() as usize
+}
+
+/// The values that a tensor has where elements share places by these strides.
+pub(crate) fn shared(mut t: Tensor, strides: &[i64]) -> Result<Tensor> {
+    let at = places(&t.sizes, strides);
+    let size = t.dtype.size();
+    let mut last = BTreeMap::new();
+    for (k, at) in at.iter().enumerate() {
+        last.insert(*at, k);
+    }
+    for (k, at) in at.iter().enumerate() {
+        let from = last[at] * size;
+        if from != k * size {
+            t.data.copy_within(from..from + size, k * size);
+        }
+    }
+    Ok(t)
+}
+
+/// A tensor in memory of its own, with something else in the gaps and around.
+fn given(v: &Value, strides: Option<&[i64]>, offset: usize) -> Result<tensor::Value> {
     Ok(match v {
-        Value::Tensor(t) => tensor::Value::Tensor(tensor::Tensor::from_bytes(
-            t.dtype,
-            t.sizes.clone(),
-            &t.data,
-        )?),
+        Value::Tensor(t) => {
+            let contiguous = tensor::contiguous_strides(&t.sizes);
+            let strides = strides.unwrap_or(&contiguous);
+            let size = t.dtype.size();
+            let reach = tensor::extent(&t.sizes, strides)
+                .ok_or_else(|| Error::input("an input is too large"))?;
+            let mut block = vec![AROUND; (offset + reach + 3) * size];
+            for (k, at) in places(&t.sizes, strides).into_iter().enumerate() {
+                let to = (offset + at) * size;
+                block[to..to + size].copy_from_slice(&t.data[k * size..(k + 1) * size]);
+            }
+            tensor::Value::Tensor(tensor::Tensor {
+                dtype: t.dtype,
+                sizes: t.sizes.clone(),
+                strides: strides.to_vec(),
+                offset,
+                storage: Arc::new(tensor::Storage::from_bytes(&block)?),
+            })
+        }
         Value::Scalar(Scalar::Int(i)) => tensor::Value::Int(*i),
         Value::Scalar(s) => tensor::Value::Scalar(*s),
         Value::None => tensor::Value::None,
     })
+}
+
+/// All bytes of an input's memory.
+fn bytes(v: &tensor::Value) -> Option<Vec<u8>> {
+    match v {
+        tensor::Value::Tensor(t) => Some(t.storage.bytes().to_vec()),
+        _ => None,
+    }
+}
+
+/// A call leaves the memory around an input, and the input where it is not written.
+fn untouched(t: &tensor::Tensor, before: &[u8], written: bool) -> Result<()> {
+    let size = t.dtype.size();
+    let mut own = vec![false; before.len()];
+    if written {
+        for at in places(&t.sizes, &t.strides) {
+            own[(t.offset + at) * size..][..size].fill(true);
+        }
+    }
+    let after = t.storage.bytes();
+    let wrong = (0..before.len()).find(|k| !own[*k] && before[*k] != after[*k]);
+    match wrong {
+        None => Ok(()),
+        Some(at) => Err(Error::internal(format!(
+            "byte {at} of its memory, which is not the call's to write, was written"
+        ))),
+    }
 }
 
 fn got(v: &tensor::Value) -> Value {

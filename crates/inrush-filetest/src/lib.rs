@@ -7,6 +7,7 @@
 
 mod cases;
 mod compiled;
+pub mod drawn;
 mod markdown;
 mod random;
 mod roundtrip;

@@ -3,6 +3,17 @@
 use inrush_base::{DType, Result, Scalar};
 use inrush_interp::Tensor;
 
+/// What a tensor is filled with.
+#[derive(Copy, Clone, Default)]
+pub struct Fill {
+    /// Bounds of integers (-8 to 8 where there are none), and of floats where they are given.
+    pub range: Option<(f64, f64)>,
+    /// Some floats are infinite, no numbers, or far from one.
+    pub special: bool,
+    /// Floats are small whole numbers.
+    pub whole: bool,
+}
+
 /// A small xorshift generator.
 pub struct Random(u64);
 
@@ -28,20 +39,19 @@ impl Random {
         (self.next() % (1 << 20)) as f64 / (1 << 18) as f64 - 2.0
     }
 
-    /// A tensor: floats around zero (some of them special, where asked for), integers in `range`.
-    pub fn tensor(
-        &mut self,
-        dtype: DType,
-        sizes: &[i64],
-        range: (i64, i64),
-        special: bool,
-    ) -> Result<Tensor> {
+    /// A tensor: floats around zero or in the range, integers in the range.
+    pub fn tensor(&mut self, dtype: DType, sizes: &[i64], fill: Fill) -> Result<Tensor> {
         let mut t = Tensor::zeros(dtype, sizes)?;
+        let (lo, hi) = fill.range.unwrap_or((-8.0, 8.0));
         for k in 0..t.numel() {
             let v = match dtype {
                 DType::Bool => Scalar::Bool(self.next() & 1 == 1),
-                d if d.is_float() => Scalar::Float(self.any_float(special)),
-                _ => Scalar::Int(self.int(range.0, range.1)),
+                d if d.is_float() => Scalar::Float(match fill.range {
+                    Some(_) => lo + (hi - lo) * (self.float() + 2.0) / 4.0,
+                    None if fill.whole => self.int(-3, 3) as f64,
+                    None => self.any_float(fill.special),
+                }),
+                _ => Scalar::Int(self.int(lo as i64, hi as i64)),
             };
             t.set(k, v.convert(dtype))?;
         }

@@ -1,0 +1,310 @@
+//! Runs drawn graphs for a while, in processes of their own, and sums up.
+
+use super::{Drawn, draw, shrink};
+use inrush_base::Isa;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+Draws graphs and compares compiled code with the interpreter. Needs a C compiler.
+
+  --seconds N   how long (60)
+  --count N     how many graphs a level at most
+  --seed N      the first seed (from the clock)
+  --level L     scalar, avx2, avx512 or neon; several with commas (all that this processor has)
+  --threads N   threads of every call (1 to 3 by chance)
+  --jobs N      processes (1)
+  --family F    only families whose name contains this
+  --out DIR     where failures are written (drawn-failures)
+  --file PATH   check a file test, as one that was written to DIR
+  --show SEED   print the graph of this seed, check it, and shrink it where it fails";
+
+struct Options {
+    seconds: u64,
+    count: u64,
+    seed: u64,
+    levels: Vec<Isa>,
+    threads: Option<usize>,
+    jobs: u64,
+    family: String,
+    out: PathBuf,
+    show: Option<u64>,
+    file: Option<PathBuf>,
+    /// The number of this process among the jobs.
+    worker: Option<u64>,
+}
+
+fn options() -> Result<Options, String> {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let mut o = Options {
+        seconds: 60,
+        count: u64::MAX,
+        seed: clock.map_or(1, |d| d.as_secs()) % 1_000_000 * 1_000_000,
+        levels: inrush_cpu::available(),
+        threads: None,
+        jobs: 1,
+        family: String::new(),
+        out: PathBuf::from("drawn-failures"),
+        show: None,
+        file: None,
+        worker: None,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        if name == "--help" || name == "-h" {
+            return Err(HELP.into());
+        }
+        let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || {
+            value
+                .parse::<u64>()
+                .map_err(|_| format!("{name} {value} is no number"))
+        };
+        match name.as_str() {
+            "--seconds" => o.seconds = number()?,
+            "--count" => o.count = number()?,
+            "--seed" => o.seed = number()?,
+            "--threads" => o.threads = Some(number()?.clamp(1, 64) as usize),
+            "--jobs" => o.jobs = number()?.max(1),
+            "--family" => o.family = value,
+            "--out" => o.out = value.into(),
+            "--file" => o.file = Some(value.into()),
+            "--show" => o.show = Some(number()?),
+            "--worker" => o.worker = Some(number()?),
+            "--level" => {
+                o.levels = (value.split(','))
+                    .map(|l| Isa::parse(l).ok_or_else(|| format!("no level `{l}`")))
+                    .collect::<Result<_, _>>()?;
+                let have = inrush_cpu::available();
+                if let Some(l) = o.levels.iter().find(|l| !have.contains(l)) {
+                    return Err(format!("this processor has no {}", l.name()));
+                }
+            }
+            _ => return Err(format!("unknown option {name}\n\n{HELP}")),
+        }
+    }
+    Ok(o)
+}
+
+/// The command.
+pub fn main() -> ExitCode {
+    let o = match options() {
+        Ok(o) => o,
+        Err(e) => {
+            println!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(path) = &o.file {
+        let done = crate::check_file(path, false);
+        done.failures.iter().for_each(|f| println!("{f}"));
+        println!("{} checked, {} failed", done.checked, done.failures.len());
+        return ExitCode::from(u8::from(!done.failures.is_empty()));
+    }
+    match (o.show, o.worker) {
+        (Some(seed), _) => show(&o, seed),
+        (None, Some(w)) => work(&o, w),
+        (None, None) => lead(&o),
+    }
+}
+
+fn drawn(o: &Options, seed: u64) -> Drawn {
+    let mut d = draw(seed, &o.family);
+    if let Some(n) = o.threads {
+        d.threads = n;
+    }
+    d
+}
+
+fn show(o: &Options, seed: u64) -> ExitCode {
+    let d = drawn(o, seed);
+    let mut code = ExitCode::SUCCESS;
+    for isa in &o.levels {
+        println!("{}", d.print(*isa));
+        match d.check(*isa) {
+            Ok(()) => println!("{}: agrees", isa.name()),
+            Err(e) => {
+                code = ExitCode::FAILURE;
+                println!("{}: {e}\n", isa.name());
+                let small = shrink(&d, *isa, Duration::from_secs(o.seconds));
+                println!("{}", small.print(*isa));
+                if let Err(e) = small.check(*isa) {
+                    println!("{}: {e}", isa.name());
+                }
+            }
+        }
+    }
+    code
+}
+
+/// One of the processes: says on its output what it begins, what failed, what was reached.
+fn work(o: &Options, worker: u64) -> ExitCode {
+    let end = Instant::now() + Duration::from_secs(o.seconds);
+    // Panics are failures that are told with their graph.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut at = 0u64;
+    while Instant::now() < end && at * o.jobs < o.count {
+        let seed = o.seed + worker + at * o.jobs;
+        at += 1;
+        let d = drawn(o, seed);
+        println!("family {}", d.family);
+        for isa in &o.levels {
+            println!("begin {seed} {}", isa.name());
+            if let Err(e) = d.check(*isa) {
+                let first = e.to_string();
+                let small = shrink(&d, *isa, Duration::from_secs(20));
+                let why = small.check(*isa).err().map(|e| e.to_string());
+                let text = format!(
+                    "# A graph that was drawn (seed {seed}, {}).\n\n{}\nFirst: {first}\n\nSmall: {}\n",
+                    isa.name(),
+                    small.print(*isa),
+                    why.unwrap_or_default(),
+                );
+                let path = o.out.join(format!("{seed}-{}.md", isa.name()));
+                let kept =
+                    std::fs::create_dir_all(&o.out).and_then(|()| std::fs::write(&path, text));
+                if let Err(e) = kept {
+                    println!("note {}: {e}", path.display());
+                }
+                let line = first.lines().next().unwrap_or_default();
+                println!("failed {seed} {} {}: {line}", isa.name(), d.family);
+            } else {
+                println!("agreed {}", isa.name());
+            }
+        }
+        if at.is_multiple_of(50) {
+            clear();
+        }
+    }
+    clear();
+    println!("end");
+    ExitCode::SUCCESS
+}
+
+/// Objects are not needed again.
+fn clear() {
+    if let Some(dir) = std::env::var_os("INRUSH_CACHE_DIR") {
+        _ = std::fs::remove_dir_all(dir);
+    }
+}
+
+#[derive(Default)]
+struct Summary {
+    agreed: BTreeMap<String, u64>,
+    families: BTreeMap<String, u64>,
+    failures: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Starts the processes and sums up what they say. One that dies is a failure of the graph that it was at, and is started again.
+fn lead(o: &Options) -> ExitCode {
+    println!("seed {}: again with --seed {}", o.seed, o.seed);
+    let end = Instant::now() + Duration::from_secs(o.seconds);
+    let sum = std::sync::Mutex::new(Summary::default());
+    std::thread::scope(|s| {
+        for w in 0..o.jobs {
+            let sum = &sum;
+            s.spawn(move || {
+                let mut first = o.seed;
+                while let Some(next) = follow(o, w, first, end, sum) {
+                    first = next;
+                }
+            });
+        }
+    });
+    let s = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+    for (family, n) in &s.families {
+        println!("{n:>7} {family}");
+    }
+    for (level, n) in &s.agreed {
+        println!("{n:>7} agree on {level}");
+    }
+    for n in &s.notes {
+        println!("{n}");
+    }
+    for f in &s.failures {
+        println!("FAILED {f}");
+    }
+    println!("{} failed", s.failures.len());
+    match s.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Runs one process to its end; the seed to go on from where it died.
+fn follow(
+    o: &Options,
+    worker: u64,
+    first: u64,
+    end: Instant,
+    sum: &std::sync::Mutex<Summary>,
+) -> Option<u64> {
+    let left = end.saturating_duration_since(Instant::now()).as_secs();
+    let counted = o.count.saturating_sub(first - o.seed);
+    if left == 0 || counted == 0 {
+        return None;
+    }
+    let names: Vec<&str> = o.levels.iter().map(|l| l.name()).collect();
+    let cache = std::env::temp_dir().join(format!("drawn-{}-{worker}", std::process::id()));
+    let mut command = Command::new(std::env::current_exe().ok()?);
+    command
+        .args([
+            "--worker",
+            &worker.to_string(),
+            "--seed",
+            &first.to_string(),
+        ])
+        .args([
+            "--seconds",
+            &left.to_string(),
+            "--jobs",
+            &o.jobs.to_string(),
+        ])
+        .args(["--level", &names.join(","), "--count", &counted.to_string()])
+        .args(["--family", &o.family, "--out"])
+        .arg(&o.out)
+        .env("INRUSH_CACHE_DIR", &cache)
+        .stdout(Stdio::piped());
+    if let Some(t) = o.threads {
+        command.args(["--threads", &t.to_string()]);
+    }
+    let mut child = command.spawn().ok()?;
+    let mut at = (first, String::new());
+    let mut ended = false;
+    for line in BufReader::new(child.stdout.take()?)
+        .lines()
+        .map_while(Result::ok)
+    {
+        let mut s = sum.lock().unwrap_or_else(|e| e.into_inner());
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "begin" => {
+                let (seed, level) = rest.split_once(' ').unwrap_or((rest, ""));
+                at = (seed.parse().unwrap_or(first), level.to_string());
+            }
+            "agreed" => *s.agreed.entry(rest.to_string()).or_default() += 1,
+            "family" => *s.families.entry(rest.to_string()).or_default() += 1,
+            "failed" => {
+                println!("FAILED {rest}");
+                _ = std::io::stdout().flush();
+                s.failures.push(rest.to_string());
+            }
+            "end" => ended = true,
+            _ => s.notes.push(line.to_string()),
+        }
+    }
+    let status = child.wait().ok()?;
+    _ = std::fs::remove_dir_all(Path::new(&cache));
+    if ended {
+        return None;
+    }
+    let text = format!("{} {}: the process died ({status})", at.0, at.1);
+    println!("FAILED {text}");
+    let mut s = sum.lock().unwrap_or_else(|e| e.into_inner());
+    s.failures.push(text);
+    Some(at.0 - worker + o.jobs)
+}

@@ -1,0 +1,420 @@
+//! A graph in the making: inputs with layouts, calls whose types fit, pointwise neighbours.
+
+use crate::random::Random;
+use inrush_aten::decompose::result_types;
+use inrush_aten::{NamedArg, bind};
+use inrush_base::DType;
+use inrush_graph::{
+    Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, TensorType, Type, ValueId,
+};
+
+/// Elements that a value may have.
+const LARGEST: i64 = 70_000;
+
+/// Sizes: primes, powers of two and their neighbours, what vectors and tiles are cut by.
+const SIZES: [i64; 26] = [
+    1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 19, 23, 24, 31, 32, 33, 37, 48, 64,
+];
+
+pub(super) struct Make {
+    pub g: Graph,
+    pub r: Random,
+    seed: u64,
+    tries: u64,
+    /// Values are whole numbers, so that sums are exact.
+    pub whole: bool,
+    /// Ranges of inputs, as settings.
+    pub ranges: Vec<String>,
+    /// What outputs are chosen from besides the last one.
+    pub kept: Vec<ValueId>,
+    /// An input that the call writes, and what it writes.
+    written: Vec<(usize, ValueId)>,
+    users: usize,
+}
+
+impl Make {
+    pub fn new(seed: u64) -> Make {
+        let mut r = Random::new(seed.wrapping_mul(2_654_435_761).wrapping_add(77));
+        for _ in 0..20 {
+            r.below(2);
+        }
+        let whole = r.odds(1, 4);
+        Make {
+            g: Graph::default(),
+            r,
+            seed,
+            tries: 0,
+            whole,
+            ranges: Vec::new(),
+            kept: Vec::new(),
+            written: Vec::new(),
+            users: 0,
+        }
+    }
+
+    /// Starts anew: what was drawn does not fit together.
+    pub fn again(&mut self) {
+        let tries = self.tries + 1;
+        *self = Make::new(
+            self.seed
+                .wrapping_add(tries.wrapping_mul(0x5851_F42D_4C95_7F2D)),
+        );
+        self.tries = tries;
+    }
+
+    /// A size; none in few.
+    pub fn size(&mut self) -> i64 {
+        match self.r.odds(1, 150) {
+            true => 0,
+            false => self.r.of(&SIZES),
+        }
+    }
+
+    /// A size of at most `n`.
+    pub fn up_to(&mut self, n: i64) -> i64 {
+        loop {
+            let s = self.size();
+            if s <= n {
+                return s;
+            }
+        }
+    }
+
+    pub fn sizes(&self, v: ValueId) -> Vec<i64> {
+        let t = self.g.tensor(v).expect("only tensors are kept");
+        let number = |e: &inrush_expr::Expr| self.g.exprs.as_int(*e).expect("sizes are numbers");
+        t.sizes.iter().map(number).collect()
+    }
+
+    pub fn dtype(&self, v: ValueId) -> DType {
+        self.g.tensor(v).expect("only tensors are kept").dtype
+    }
+
+    /// A dtype of floats.
+    pub fn float(&mut self) -> DType {
+        match self.r.below(8) {
+            0 | 1 => DType::BF16,
+            2 => DType::F16,
+            3 => DType::F64,
+            _ => DType::F32,
+        }
+    }
+
+    pub fn int(&self, v: i64) -> Arg {
+        Arg::Int(self.g.exprs.int(v))
+    }
+
+    pub fn ints(&self, v: &[i64]) -> Arg {
+        Arg::Ints(v.iter().map(|v| self.g.exprs.int(*v)).collect())
+    }
+
+    /// An input of some layout.
+    pub fn input(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
+        let strides = self.layout(sizes);
+        self.input_with(dtype, sizes, &strides)
+    }
+
+    /// An input whose integers are within `range`.
+    pub fn index(&mut self, sizes: &[i64], range: (i64, i64)) -> ValueId {
+        let dtype = self.r.of(&[DType::I64, DType::I64, DType::I32]);
+        let v = self.input(dtype, sizes);
+        let name = self.g.value(v).name.clone();
+        self.ranges.push(format!("{name}={}..{}", range.0, range.1));
+        v
+    }
+
+    /// An input whose numbers are within `range`.
+    pub fn within(&mut self, dtype: DType, sizes: &[i64], lo: f64, hi: f64) -> ValueId {
+        let v = self.input(dtype, sizes);
+        let name = self.g.value(v).name.clone();
+        self.ranges.push(format!("{name}={lo}..{hi}"));
+        v
+    }
+
+    pub fn input_with(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> ValueId {
+        let index = self.users;
+        self.users += 1;
+        let kind = InputKind::User { index };
+        self.add_input(dtype, sizes, strides, kind, format!("in{index}"))
+    }
+
+    /// A weight, contiguous, or an input.
+    pub fn weight(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
+        if self.r.odds(1, 3) {
+            return self.input(dtype, sizes);
+        }
+        let name = format!("w{}", self.g.inputs.len());
+        let kind = InputKind::Parameter { name: name.clone() };
+        self.add_input(dtype, sizes, &contiguous(sizes), kind, name)
+    }
+
+    fn add_input(
+        &mut self,
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+        kind: InputKind,
+        name: String,
+    ) -> ValueId {
+        let exprs = |list: &[i64]| list.iter().map(|v| self.g.exprs.int(*v)).collect();
+        let ty = TensorType {
+            dtype,
+            sizes: exprs(sizes),
+            strides: exprs(strides),
+        };
+        let value = self.g.add_value(&name, Type::Tensor(ty));
+        self.g.inputs.push(Input { value, kind });
+        value
+    }
+
+    /// Strides by chance: contiguous, channels last, another order, gaps, expanded, overlapping.
+    fn layout(&mut self, sizes: &[i64]) -> Vec<i64> {
+        let rank = sizes.len();
+        let mut order: Vec<usize> = (0..rank).collect();
+        let mut gaps = false;
+        match self.r.below(12) {
+            0..4 => {}
+            4..8 if rank >= 3 => {
+                let c = order.remove(1);
+                order.push(c);
+                gaps = self.r.odds(1, 5);
+            }
+            4..10 => {
+                for k in (1..rank).rev() {
+                    let other = self.r.below(k + 1);
+                    order.swap(k, other);
+                }
+                gaps = self.r.odds(1, 3);
+            }
+            _ => gaps = true,
+        }
+        let mut strides = vec![0; rank];
+        let mut step = match gaps && self.r.odds(1, 3) {
+            true => 2,
+            false => 1,
+        };
+        for d in order.into_iter().rev() {
+            strides[d] = step;
+            let gap = match gaps && self.r.odds(1, 2) {
+                true => self.r.int(1, 3),
+                false => 0,
+            };
+            step *= sizes[d].max(1) + gap;
+        }
+        if rank > 0 && self.r.odds(1, 12) {
+            let d = self.r.below(rank);
+            strides[d] = self.r.of(&[0, 0, 1]);
+        }
+        strides
+    }
+
+    /// A call by position; `None` where its types do not fit or it would be large.
+    pub fn call(&mut self, op: &str, args: Vec<Arg>) -> Option<Vec<ValueId>> {
+        let named: Vec<NamedArg> = args.into_iter().map(positional).collect();
+        self.call_named(op, named)
+    }
+
+    pub fn call_named(&mut self, op: &str, args: Vec<NamedArg>) -> Option<Vec<ValueId>> {
+        let args = bind(&self.g.exprs, op, &args)?.ok()?;
+        let types = result_types(&mut self.g, op, &args).ok()?;
+        let mut all = 0;
+        for t in &types {
+            if let Type::Tensor(t) = t {
+                let n = self.g.exprs.as_int(t.numel(&self.g.exprs))?;
+                all += n;
+                let negative = |s: &inrush_expr::Expr| self.g.exprs.as_int(*s) < Some(0);
+                if t.rank() > 6 || t.sizes.iter().any(negative) {
+                    return None;
+                }
+            }
+        }
+        if all > LARGEST {
+            return None;
+        }
+        let named = |g: &mut Graph, t| {
+            let name = format!("v{}", g.values.len());
+            g.add_value(&name, t)
+        };
+        let outs: Vec<ValueId> = types.into_iter().map(|t| named(&mut self.g, t)).collect();
+        self.g.nodes.push(Node {
+            op: op.into(),
+            args,
+            outs: outs.clone(),
+            line: None,
+            made_for: None,
+        });
+        Some(outs)
+    }
+
+    /// A call of one result.
+    pub fn one(&mut self, op: &str, args: Vec<Arg>) -> Option<ValueId> {
+        self.call(op, args)?.first().copied()
+    }
+
+    /// What reads a fresh input goes through a pointwise operator in some graphs.
+    pub fn source(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
+        let x = self.input(dtype, sizes);
+        match self.r.odds(1, 3) {
+            true => self.pointwise(x).unwrap_or(x),
+            false => x,
+        }
+    }
+
+    /// Images: channels last in half of the graphs, as models have them.
+    pub fn image(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
+        if sizes.len() < 3 || self.r.odds(1, 2) {
+            return self.source(dtype, sizes);
+        }
+        let mut strides = vec![0; sizes.len()];
+        let mut step = sizes[1].max(1);
+        strides[1] = 1;
+        for d in (2..sizes.len()).rev().chain([0]) {
+            strides[d] = step;
+            step *= sizes[d].max(1);
+        }
+        let x = self.input_with(dtype, sizes, &strides);
+        match self.r.odds(1, 3) {
+            true => self.pointwise(x).unwrap_or(x),
+            false => x,
+        }
+    }
+
+    /// A pointwise operator on `v`, its other operand an input that broadcasts, or a conversion.
+    pub fn pointwise(&mut self, v: ValueId) -> Option<ValueId> {
+        let dtype = self.dtype(v);
+        let x = Arg::Value(v);
+        if !dtype.is_float() {
+            return match dtype {
+                DType::Bool => self.one("aten.logical_not.default", vec![x]),
+                _ => self.one("aten.add.Tensor", vec![x.clone(), x]),
+            };
+        }
+        if self.whole {
+            return match self.r.below(4) {
+                0 => self.one("aten.relu.default", vec![x]),
+                1 => self.one("aten.neg.default", vec![x]),
+                2 => self.one("aten.mul.Tensor", vec![x, Arg::Float(2.0)]),
+                _ => self.with_other(v, "aten.add.Tensor"),
+            };
+        }
+        match self.r.below(12) {
+            0 => self.one("aten.relu.default", vec![x]),
+            1 => self.one("aten.sigmoid.default", vec![x]),
+            2 => self.one("aten.gelu.default", vec![x]),
+            3 => self.one("aten.silu.default", vec![x]),
+            4 => self.one("aten.tanh.default", vec![x]),
+            5 => self.one("aten.hardswish.default", vec![x]),
+            6 => self.one("aten.mul.Tensor", vec![x, Arg::Float(0.5)]),
+            7 => self.with_other(v, "aten.mul.Tensor"),
+            8 => self.with_other(v, "aten.sub.Tensor"),
+            9 => {
+                let to = self.float();
+                let dtype = NamedArg {
+                    name: "dtype".into(),
+                    arg: Arg::DType(to),
+                    keyword: true,
+                };
+                let made = self.call_named("aten._to_copy.default", vec![positional(x), dtype])?;
+                made.first().copied()
+            }
+            _ => self.with_other(v, "aten.add.Tensor"),
+        }
+    }
+
+    fn with_other(&mut self, v: ValueId, op: &str) -> Option<ValueId> {
+        let (mut sizes, dtype) = (self.sizes(v), self.dtype(v));
+        // A residual, a bias of channels, of the last dimension, or a row or column.
+        match self.r.below(4) {
+            0 if sizes.len() > 2 => {
+                for (d, s) in sizes.iter_mut().enumerate() {
+                    *s = if d == 1 { *s } else { 1 };
+                }
+                sizes.remove(0);
+            }
+            1 if !sizes.is_empty() => sizes = vec![sizes[sizes.len() - 1]],
+            2 => {
+                for s in &mut sizes {
+                    if self.r.odds(1, 2) {
+                        *s = 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+        let other = match self.kept.iter().copied().find(|k| self.sizes(*k) == sizes) {
+            Some(k) if self.dtype(k) == dtype && self.r.odds(1, 2) => k,
+            _ => self.input(dtype, &sizes),
+        };
+        let args = match self.r.odds(1, 5) {
+            true => vec![Arg::Value(other), Arg::Value(v)],
+            false => vec![Arg::Value(v), Arg::Value(other)],
+        };
+        self.one(op, args)
+    }
+
+    /// Has the call write `v` into an input made for it.
+    pub fn write(&mut self, v: ValueId) {
+        let (dtype, sizes) = (self.dtype(v), self.sizes(v));
+        let strides = loop {
+            let strides = self.layout(&sizes);
+            if apart(&sizes, &strides) {
+                break strides;
+            }
+        };
+        let into = self.input_with(dtype, &sizes, &strides);
+        let at = self.g.inputs.iter().position(|i| i.value == into);
+        self.written.push((at.expect("just made"), v));
+    }
+
+    /// Outputs: the last value and some of those in between.
+    pub fn finish(&mut self, name: &str) -> Graph {
+        let mut g = std::mem::take(&mut self.g);
+        g.name = name.into();
+        // Parameters come first.
+        let old: Vec<ValueId> = g.inputs.iter().map(|i| i.value).collect();
+        g.inputs
+            .sort_by_key(|i| matches!(i.kind, InputKind::User { .. }));
+        for (input, v) in &self.written {
+            let input = g.inputs.iter().position(|i| i.value == old[*input]);
+            g.outputs.push(Output {
+                value: OutputValue::Value(*v),
+                kind: OutputKind::Mutation {
+                    input: input.expect("it is still there"),
+                },
+            });
+        }
+        for (index, v) in self.kept.iter().enumerate() {
+            g.outputs.push(Output {
+                value: OutputValue::Value(*v),
+                kind: OutputKind::User { index },
+            });
+        }
+        g
+    }
+}
+
+pub(super) fn positional(arg: Arg) -> NamedArg {
+    NamedArg {
+        name: String::new(),
+        arg,
+        keyword: false,
+    }
+}
+
+fn contiguous(sizes: &[i64]) -> Vec<i64> {
+    inrush_runtime::tensor::contiguous_strides(sizes)
+}
+
+/// Whether no two elements have one place, told from the strides in order.
+pub(super) fn apart(sizes: &[i64], strides: &[i64]) -> bool {
+    let mut dims: Vec<(i64, i64)> = (strides.iter().copied().zip(sizes.iter().copied()))
+        .filter(|d| d.1 > 1)
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0;
+    dims.iter().all(|(stride, size)| {
+        let fits = *stride > reach;
+        reach += stride * (size - 1);
+        fits
+    })
+}

@@ -1,0 +1,124 @@
+//! Drawn graphs: a seed gives a graph of operators as models use them, with sizes, strides, dtypes and neighbours by chance.
+//!
+//! [`draw`] makes one, [`Drawn::check`] compiles it for a level of the CPU and compares it with the interpreter, [`shrink()`] makes
+//! one that fails smaller. What is drawn prints as a file test.
+
+mod drive;
+mod families;
+mod make;
+mod rows;
+mod shrink;
+mod windows;
+
+pub use drive::main;
+pub use shrink::shrink;
+
+use crate::random::Random;
+use crate::{Block, Program, run};
+use inrush_base::{Error, Isa, Result};
+use inrush_graph::Graph;
+use make::Make;
+
+/// A graph and how it is run.
+#[derive(Clone)]
+pub struct Drawn {
+    pub graph: Graph,
+    /// What its family is called.
+    pub family: &'static str,
+    /// Settings of the `run` block besides level and threads.
+    pub settings: Vec<String>,
+    pub threads: usize,
+}
+
+/// The graph of a seed, of a family whose name contains `only`.
+pub fn draw(seed: u64, only: &str) -> Drawn {
+    let mut m = Make::new(seed);
+    let family = loop {
+        match families::draw(&mut m, only) {
+            Some(f) => break f,
+            None => m.again(),
+        }
+    };
+    let threads = 1 + m.r.below(3);
+    let mut settings = vec![format!("seed={seed}"), "brief".into(), "ordinary".into()];
+    if m.whole {
+        settings.push("whole".into());
+    }
+    if m.r.odds(1, 3) {
+        settings.push(format!("offset={}", 1 + m.r.below(9)));
+    }
+    settings.extend(std::mem::take(&mut m.ranges));
+    Drawn {
+        graph: m.finish(&format!("drawn{seed}")),
+        family,
+        settings,
+        threads,
+    }
+}
+
+impl Drawn {
+    fn block(&self, isa: Isa) -> Block {
+        let mut settings = self.settings.clone();
+        if !self.graph.nodes.iter().all(|n| inrush_interp::knows(&n.op)) {
+            settings.push("lowered".into());
+        }
+        settings.push(format!("level={}", isa.name()));
+        settings.push(format!("threads={}", self.threads));
+        Block {
+            language: "run".into(),
+            settings,
+            ..Block::default()
+        }
+    }
+
+    /// Compiles for a level of this machine's CPU, runs, and compares with the interpreter.
+    ///
+    /// # Errors
+    /// A difference, a refusal, or a panic of the compiler.
+    pub fn check(&self, isa: Isa) -> Result<()> {
+        let block = self.block(isa);
+        let program = Program::Graph(self.graph.clone());
+        let run = std::panic::AssertUnwindSafe(|| run::agree(&program, &block));
+        match std::panic::catch_unwind(run) {
+            Ok(r) => r.map(|_| ()),
+            Err(p) => {
+                let text = (p.downcast_ref::<String>().cloned())
+                    .or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
+                let text = text.unwrap_or_default();
+                Err(Error::internal(format!("a panic: {text}")))
+            }
+        }
+    }
+
+    /// The file test that says that it agrees.
+    pub fn print(&self, isa: Isa) -> String {
+        let settings = self.block(isa).settings.join(" ");
+        let who = match settings.contains("lowered") {
+            true => "loops",
+            false => "graph",
+        };
+        format!(
+            "## A drawn graph ({})\n\n```graph\n{}```\n\n```run {settings}\n{who}, compiled agree\n```\n",
+            self.family,
+            self.graph.print()
+        )
+    }
+}
+
+/// Random choices of the generator.
+impl Random {
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.int(0, n.max(1) as i64 - 1) as usize
+    }
+
+    /// True `n` times of `of`.
+    pub fn odds(&mut self, n: usize, of: usize) -> bool {
+        self.below(of) < n
+    }
+
+    /// One of them.
+    pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
