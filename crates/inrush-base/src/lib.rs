@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod lookup;
 mod scalar;
+pub mod tally;
 pub mod text;
 mod threads;
 

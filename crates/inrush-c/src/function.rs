@@ -8,6 +8,7 @@ use crate::text::{Text, paren, parens};
 use crate::types;
 use crate::values::Var;
 use crate::window::{FEW, written_out};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{
@@ -667,6 +668,12 @@ impl Emitter<'_> {
         let cut = self.cut(l);
         let w = width;
         let step = w * cut.unroll;
+        if cut.main && cut.unroll > 1 {
+            reached(Way::Copies);
+        }
+        if cut.rest != Rest::None {
+            reached(Way::PartialVector);
+        }
         self.open("");
         self.line(["i64 ", &name, " = ", &lo, ";"]);
         if cut.main {

@@ -6,6 +6,7 @@
 use crate::function::Emitter;
 use crate::values::Var;
 use inrush_base::Result;
+use inrush_base::tally::{Way, reached};
 use inrush_kernel::{Def, Item, Kernel, ValId};
 use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
@@ -189,6 +190,7 @@ impl Emitter<'_> {
             return Ok(());
         };
         let (mask, varies) = self.var(b.condition)?;
+        reached(Way::LazyBranch);
         self.open_branches += 1;
         let test = if varies {
             let (int, w) = (self.mask_elem(), self.width());

@@ -4,6 +4,7 @@ use crate::function::Emitter;
 use crate::helpers::Name;
 use crate::text::joined;
 use crate::types::{self, each_lane};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};
 use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Loop, ValId, access};
@@ -196,6 +197,7 @@ impl Emitter<'_> {
             })
         } else if let (Access::Strided(step), None) = (kind, &count) {
             let (at, step) = (self.expr(offset, false)?, self.expr(step, false)?);
+            reached(Way::Gather);
             let f = self.helpers.load_strided(elem, w);
             Some(format!("{f}({buf} + {at}, {step})"))
         } else {
@@ -589,6 +591,7 @@ impl Emitter<'_> {
                 }
             }
         } else {
+            reached(Way::Scatter);
             let at = self.expr(offset, true)?;
             let at = if own { format!("({at}) * {w} + k") } else { at };
             let lanes = each_lane(&self.lane_count());
@@ -636,6 +639,7 @@ impl Emitter<'_> {
         if beside {
             return self.combine_vector(buf, offset, value, varies, mode, mask);
         }
+        reached(Way::Combine);
         let lanes_loop = self.lane.is_some();
         // Lanes add one after the other; what differs between their places has 32 bits where these are enough.
         let (rest, varying) = self.parted(offset);
@@ -750,6 +754,7 @@ impl Emitter<'_> {
         mask: Option<(Name, bool)>,
     ) -> Result<()> {
         let d = self.kernel.buffer(buf).dtype;
+        reached(Way::CombineVector);
         let (elem, w) = (types::scalar(d), self.width());
         let at = self.expr(offset, false)?;
         let ty = self.helpers.vector(types::memory(d), w);

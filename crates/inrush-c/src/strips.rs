@@ -7,6 +7,7 @@ use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
 use crate::text::paren;
 use crate::types;
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Result};
 use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};
 
@@ -103,6 +104,7 @@ impl Emitter<'_> {
         let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
             return Ok(());
         };
+        reached(Way::Strips);
         let sizes = s.accs.iter().map(|a| self.kernel.accs[a.index()].dtype);
         let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
         let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;

@@ -6,6 +6,7 @@ use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
 use crate::types;
 use crate::values::Var;
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{
@@ -405,6 +406,7 @@ impl Emitter<'_> {
         let beside = known.and_then(|n| fitting.iter().copied().find(|b| n % b == 0));
         let beside = beside.or(known.filter(|n| *n < ROWS)).unwrap_or(ROWS);
         if beside > 1 {
+            reached(Way::Rows);
             let step = digits(beside as u64);
             match known == Some(beside) {
                 true => self.open(""),

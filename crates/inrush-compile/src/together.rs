@@ -4,6 +4,7 @@
 //! together where all of them are short, or where all run the same code, as the steps of an optimiser over a list of tensors do.
 
 use crate::functions::{Instance, Kernels};
+use inrush_base::tally::{Way, reached};
 use inrush_kernel::group::group_of;
 use inrush_loops::{BufId, Bufs};
 use inrush_sched::{Plan, Regions, Step};
@@ -50,7 +51,10 @@ pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
             earlier.any(|t| t.clash(&touches[at], &regions))
         };
         match group_of(&groups, depends, |g| g.takes(&one)) {
-            Some(g) => groups[g].join(one),
+            Some(g) => {
+                reached(Way::Together);
+                groups[g].join(one);
+            }
             None => groups.push(one),
         }
     }

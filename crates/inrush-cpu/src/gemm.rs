@@ -12,6 +12,7 @@ use crate::store::{Block, Output, StoreView};
 use crate::thin;
 use crate::transpose::{COLUMNS, TransposeFn};
 use crate::{Affine, Pool};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
 
 /// Sizes of `C[batch, m, group * n + j] = sum over taps t and k of A[batch, group, m, t, k] * B[batch, group, t, k, j]`.
@@ -226,10 +227,12 @@ impl Gemm {
         if let Rhs::View(view) = rhs
             && let Some(outer) = Outer::<T>::new(s, lhs, view, self.isa)
         {
+            reached(Way::Outer);
             // SAFETY: the caller's contract; operands were checked above.
             return unsafe { outer.run(pool, out) };
         }
         if let Some(grouped) = Grouped::<T>::new(s, lhs, self.isa).filter(|_| !self.whole_rows) {
+            reached(Way::Grouped);
             // SAFETY: as above.
             return unsafe { grouped.run(pool, rhs, &self.columns, self.isa, out) };
         }
@@ -238,6 +241,10 @@ impl Gemm {
             && !self.whole_rows
             && depth > 0
         {
+            reached(match way {
+                thin::Way::Dot => Way::Dot,
+                thin::Way::Axpy { .. } => Way::Axpy,
+            });
             let direct = lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && s.taps == 1;
             let job = InPlace {
                 shape: *s,
@@ -269,6 +276,7 @@ impl Gemm {
             packing,
             out,
         };
+        job.count();
         let job = Shared(&job);
         let units = matrices * self.cut.row_parts * self.cut.panel_parts;
         let body = |range: std::ops::Range<usize>| {
@@ -340,6 +348,30 @@ struct Unit<T> {
 }
 
 impl<T: Kernel> Job<'_, T> {
+    /// Counts what is special about this call.
+    fn count(&self) {
+        let (s, cut) = (&self.plan.shape, &self.plan.cut);
+        let several = cut.row_parts * cut.panel_parts > 1 && !cut.serial;
+        let even = self.even.is_some() && self.plan.columns.panels() == 1 && !self.packs();
+        for (way, taken) in [
+            (Way::GemmPacked, !self.packs()),
+            (Way::GemmPacking, self.packs()),
+            (Way::GemmCopying, self.copy_lhs.is_some()),
+            (
+                Way::GemmTransposing,
+                self.copy_lhs.is_some() && self.transpose_lhs.is_some(),
+            ),
+            (Way::GemmEven, even),
+            (Way::GemmTaps, s.taps > 1),
+            (Way::GemmStretches, self.plan.stretches.len() > 1),
+            (Way::GemmParts, several),
+        ] {
+            if taken {
+                reached(way);
+            }
+        }
+    }
+
     fn packs(&self) -> bool {
         self.packing.is_some()
     }

@@ -15,6 +15,7 @@ use crate::pack::{RhsView, Shared, reader};
 use crate::scratch::{self, ALIGN, Bytes, Owner};
 use crate::store::{Block, Output, StoreView};
 use crate::{Affine, Pool, blocking::part};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
 use tile::{Place, Tile};
 
@@ -440,12 +441,17 @@ impl Planes {
             })
         };
         let view = match left {
-            Left::Packed(p) => return run(Lefts::dense(p.data.ptr().cast(), have.0, s.m, k)),
+            Left::Packed(p) => {
+                reached(Way::PlanesPacked);
+                return run(Lefts::dense(p.data.ptr().cast(), have.0, s.m, k));
+            }
             Left::View(v) => v,
         };
         if let Some(left) = Lefts::in_place(view) {
+            reached(Way::Planes);
             return run(left);
         }
+        reached(Way::PlanesCopied);
         let bytes = have.0 * s.m * k * size_of::<T>();
         scratch::with(Owner::Call, bytes.next_multiple_of(ALIGN), |memory| {
             // SAFETY: room for every element; the caller's contract.

@@ -2,6 +2,7 @@
 //! bends lanes lie beside each other in memory; each part is a loop of its own.
 
 use crate::{Def, Item, Kernel, Loop, Range, Role, ValId, Value};
+use inrush_base::tally::{Way, reached};
 use inrush_expr::{Expr, Exprs, Node, Sym, SymMap};
 use rustc_hash::FxHashMap;
 
@@ -29,6 +30,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) {
             at += 1;
             continue;
         };
+        reached(Way::Bends);
         let straight: Vec<Item> = (parts.iter())
             .map(|p| Item::Loop(Box::new(part(exprs, kernel, l, p))))
             .collect();

@@ -4,6 +4,7 @@
 use crate::fold::{Folded, fold};
 use crate::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
 use inrush_base::Scalar;
+use inrush_base::tally::{Way, reached};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::ScalarOp;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -38,6 +39,7 @@ fn pixels(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>, row: Sym, fi
         let Some((position, extent, bounds)) = ends(exprs, kernel, l, fitting) else {
             return;
         };
+        reached(Way::RowEdges);
         let parts = parts(exprs, kernel, l, position, extent, bounds);
         list.splice(at..at + 1, parts);
         return;
@@ -141,6 +143,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
             at += 1;
             continue;
         };
+        reached(Way::Edges);
         let parts = parts(exprs, kernel, l, position, extent, (lo, hi));
         let count = parts.len();
         list.splice(at..at + 1, parts);

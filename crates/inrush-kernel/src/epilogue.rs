@@ -5,6 +5,7 @@ use crate::flatten::Flat;
 use crate::lanes::{self, Lanes};
 use crate::tile::{GroupLoop, Placer, finish, liveness, origins};
 use crate::{Access, Kernel, Kind, Pieces, Range, Role, access};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::SymMap;
 use inrush_loops::{Axis, Contraction, Stmt, Tables};
@@ -53,6 +54,10 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
             Role::Lanes { width, unroll: 1 },
         )
     };
+    reached(match row {
+        None => Way::EpilogueColumns,
+        Some(_) => Way::EpilogueRows,
+    });
     let a = |axis: Axis, range: Range, role: Role| GroupLoop { axis, range, role };
     let inner = match row {
         None => vec![a(m, Range::Rows, Role::Serial), a(n, Range::Columns, role)],

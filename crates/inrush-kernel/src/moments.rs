@@ -6,6 +6,7 @@
 //! constant here and near 1 unless the first points are unlike the others.
 
 use crate::{Acc, AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Scalar};
 use inrush_expr::Exprs;
 use inrush_loops::{ReduceOp, ScalarOp};
@@ -39,6 +40,7 @@ struct Variance {
 /// Rewrites what can be.
 pub(crate) fn in_one_walk(exprs: &Exprs, kernel: &mut Kernel) {
     if let Some(v) = find(exprs, kernel) {
+        reached(Way::OneWalk);
         rewrite(exprs, kernel, &v);
     }
 }

@@ -7,6 +7,7 @@ use crate::flatten::Flat;
 use crate::lanes::{self, Lanes, Live, OwnAxis};
 use crate::nest::{Effect, EffectKind};
 use crate::{BufRole, Def, GridAxis, Item, Kernel, Kind, Loop, Param, Range, Role, ValId, cost};
+use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_loops::scalar::OpClass;
@@ -58,6 +59,9 @@ pub fn tile(
         true => apart::apart(&builder, &flat.shared),
         false => Vec::new(),
     };
+    if !apart.is_empty() {
+        reached(Way::Apart);
+    }
     let stays = |s: Sym| combining && !apart.contains(&s);
     // Of the axes that stay only the last may become the innermost loop: what is combined keeps its order.
     let shared = flat.shared.clone();
@@ -89,6 +93,7 @@ pub fn tile(
         let across = lanes::transposed(&builder, &live, &shared, &lane);
         let place = |a: &Axis| shared.iter().position(|s| s.sym == a.sym);
         if let Some(across) = across.filter(|a| place(a).is_some_and(in_order)) {
+            reached(Way::TransposedTile);
             // The grid counts tiles of the other axis; a loop inside the lanes runs over one.
             let tiles = flat.fresh(exprs.ceildiv(across.size, exprs.int(TILE)));
             for a in grid.iter_mut().filter(|a| a.sym == across.sym) {
@@ -110,6 +115,7 @@ pub fn tile(
             && !combining
             && let Some(at) = beneath::beneath(&builder, &live, &shared, &lane, in_order)
         {
+            reached(Way::Beneath);
             let axis = shared[at];
             let all = exprs.as_int(axis.size).filter(|n| *n <= 2 * beneath::STEP);
             let range = match all {
@@ -155,6 +161,9 @@ pub fn tile(
             let many = units.fold(strips, i64::saturating_mul) >= 2 * caps.threads as i64;
             let fits = many && lanes::pixels_beside(&builder, &live, &lane, row, caps);
             pixels = fits.then_some(row.sym);
+            if fits {
+                reached(Way::Pixels);
+            }
         }
         let within: i64 = (grid.iter().filter(|a| stays(a.sym)))
             .fold(total, |n, a| n.saturating_mul(exprs.hint(a.size).max(1)));
@@ -278,6 +287,7 @@ pub fn tile(
         builder.nests.iter().all(|n| n.axes.is_empty()),
     ) && exprs.as_int(a.size).is_some_and(|n| n > 16)
     {
+        reached(Way::FlatLength);
         let sym = exprs.index_sym(LENGTH_POSITION, exprs.int(i64::MAX));
         let extent = exprs.sym_expr(sym);
         for g in &mut axes {
@@ -292,6 +302,11 @@ pub fn tile(
         }
         length = Some(Param { sym, value: a.size });
     }
+    reached(match choice {
+        Lanes::None => Way::NoLanes,
+        Lanes::Own => Way::OwnLanes,
+        Lanes::Shared { .. } => Way::SharedLanes,
+    });
     let own = matches!(choice, Lanes::Own).then_some(own.as_slice());
     let tree = Placer::new(&builder, &live, &grid, &inner, own).run()?;
     let origins = origins(bodies);
@@ -438,6 +453,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let mut scanned = vec![false; b.accs.len()];
         for v in &b.values {
             if let Def::Running { acc, .. } = &v.def {
+                reached(Way::Scan);
                 scanned[acc.index()] = true;
             }
         }

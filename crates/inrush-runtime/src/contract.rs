@@ -1,6 +1,7 @@
 //! Matrix products and convolutions: a program's contraction on the CPU engine.
 
 use crate::model::Symbol;
+use inrush_base::tally::{self, reached};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{
     Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Left, Lhs, Output,
@@ -412,6 +413,11 @@ impl Contraction {
                 let (shape, _) = numbers.convolution().ok_or_else(|| {
                     Error::internal("a convolution at load is none for the sizes of a call")
                 })?;
+                match f.algorithm() {
+                    Algorithm::Winograd(2) => reached(tally::Way::Winograd2),
+                    Algorithm::Winograd(_) => reached(tally::Way::Winograd4),
+                    Algorithm::Direct | Algorithm::Depthwise => {}
+                }
                 let conv = Conv::plan_with(shape, c.acc.0, isa, threads, f.algorithm())?;
                 Way::Filters(conv)
             }
@@ -458,6 +464,10 @@ impl Contraction {
                 Way::Planes(planes, _) => planes.stores(&view),
                 Way::Filters(_) => false,
             }
+        });
+        reached(match &store {
+            Some(_) => tally::Way::Stored,
+            None => tally::Way::Epilogue,
         });
         // SAFETY: the symbol was emitted with the epilogue's signature.
         let epilogue =

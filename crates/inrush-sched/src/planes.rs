@@ -10,6 +10,7 @@
 //!   anew in each call, and at most [`MOST`] products are summed;
 //! - not where the filters are weights that minimal filtering takes: 3 x 3, and multiples of 16 channels from [`FILTERED`] on.
 
+use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, DType};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Access, Axis, BufId, BufferKind, Contraction, Loops, Node};
@@ -48,6 +49,7 @@ pub(crate) fn turn(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
         let Some(turn) = pays(loops, nodes, &deps, c) else {
             continue;
         };
+        reached(Way::TurnedPlanes);
         if let Some(copy) = turn.copy {
             row_major(loops, copy);
         }

@@ -1,6 +1,7 @@
 //! Split reductions: a long reduction with few outer points becomes partial results over chunks, then a reduction of those,
 //! so that every thread has work.
 
+use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::{
@@ -42,6 +43,7 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
         };
         match (length, node) {
             (Some((count, length)), Node::Body(body)) => {
+                reached(Way::Split);
                 let spread = length.and_then(|n| known.spread(loops, &body, n));
                 let (partial, last, sums) = split(loops, &body, count, spread);
                 loops.nodes.extend([Node::Body(partial), Node::Body(last)]);

@@ -17,13 +17,19 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
     -Ccodegen-units=4 --cfg fuzzing";
 
-/// Builds and runs the targets (or one of them), each for `seconds`.
-pub fn fuzz(seconds: u32, only: Option<&str>) -> Result<(), String> {
+/// Builds and runs the targets (or one of them), each for `seconds`; `args` are the drawn graphs' own.
+pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), String> {
+    if only == Some("graphs") {
+        return graphs(seconds, args);
+    }
     if let Some(name) = only
         && !TARGETS.iter().any(|t| t.0 == name)
     {
         let names: Vec<&str> = TARGETS.iter().map(|t| t.0).collect();
-        return Err(format!("no fuzz target `{name}`: {}", names.join(", ")));
+        return Err(format!(
+            "no fuzz target `{name}`: {}, graphs",
+            names.join(", ")
+        ));
     }
     let dir = root().join("target").join("fuzz");
     let host = host()?;
@@ -64,6 +70,31 @@ pub fn fuzz(seconds: u32, only: Option<&str>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Draws graphs and compares compiled code with the interpreter; a failure is shrunk to a file test.
+pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
+    eprintln!("==> drawn graphs, {seconds} s");
+    let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
+    let out = out.display().to_string();
+    let mut all = vec![
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "inrush-filetest",
+    ];
+    all.extend([
+        "--bin",
+        "drawn-graphs",
+        "--",
+        "--seconds",
+        &seconds,
+        "--out",
+        &out,
+    ]);
+    all.extend(args.iter().map(String::as_str));
+    cargo(&all, &[])
 }
 
 fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Result<(), String> {

@@ -46,8 +46,11 @@ enum Chore {
         /// Seconds for each target.
         #[arg(long, default_value_t = 60)]
         seconds: u32,
-        /// Only this target: text, archive or package.
+        /// Only this target: text, archive, package or graphs.
         target: Option<String>,
+        /// Options of the target `graphs` (`cargo xtask fuzz graphs -- --help`).
+        #[arg(last = true)]
+        args: Vec<String>,
     },
     /// Compile PyTorch's operator samples, compare with eager and write docs/coverage.md (`cargo xtask coverage --help`).
     #[command(disable_help_flag = true)]
@@ -74,7 +77,11 @@ fn main() -> ExitCode {
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
         Chore::Test { no_python, no_fuzz } => test::test(no_python, no_fuzz),
-        Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
+        Chore::Fuzz {
+            seconds,
+            target,
+            args,
+        } => fuzz::fuzz(seconds, target.as_deref(), &args),
         Chore::Docs { check } => docs::docs(check),
         Chore::Coverage { args } => test::coverage(&args),
         Chore::Survey { args } => test::survey(&args),

@@ -44,7 +44,7 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     }
     if !no_fuzz {
         step("fuzz targets");
-        fuzz::fuzz(FUZZ_SECONDS, None)?;
+        fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
     }
     Ok(())
 }

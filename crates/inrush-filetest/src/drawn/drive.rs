@@ -2,6 +2,7 @@
 
 use super::{Drawn, draw, shrink};
 use inrush_base::Isa;
+use inrush_base::tally::Way;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --jobs N      processes (1)
   --family F    only families whose name contains this
   --out DIR     where failures are written (drawn-failures)
+  --reach yes   fail where an algorithm or a strategy was never taken
   --file PATH   check a file test, as one that was written to DIR
   --show SEED   print the graph of this seed, check it, and shrink it where it fails";
 
@@ -30,6 +32,7 @@ struct Options {
     threads: Option<usize>,
     jobs: u64,
     family: String,
+    reach: bool,
     out: PathBuf,
     show: Option<u64>,
     file: Option<PathBuf>,
@@ -47,6 +50,7 @@ fn options() -> Result<Options, String> {
         threads: None,
         jobs: 1,
         family: String::new(),
+        reach: false,
         out: PathBuf::from("drawn-failures"),
         show: None,
         file: None,
@@ -69,6 +73,7 @@ fn options() -> Result<Options, String> {
             "--seed" => o.seed = number()?,
             "--threads" => o.threads = Some(number()?.clamp(1, 64) as usize),
             "--jobs" => o.jobs = number()?.max(1),
+            "--reach" => o.reach = value == "yes",
             "--family" => o.family = value,
             "--out" => o.out = value.into(),
             "--file" => o.file = Some(value.into()),
@@ -180,6 +185,9 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         }
     }
     clear();
+    for (way, n) in inrush_base::tally::counts() {
+        println!("way {} {n}", way.name());
+    }
     println!("end");
     ExitCode::SUCCESS
 }
@@ -197,6 +205,7 @@ struct Summary {
     families: BTreeMap<String, u64>,
     failures: Vec<String>,
     notes: Vec<String>,
+    ways: BTreeMap<String, u64>,
 }
 
 /// Starts the processes and sums up what they say. One that dies is a failure of the graph that it was at, and is started again.
@@ -225,11 +234,21 @@ fn lead(o: &Options) -> ExitCode {
     for n in &s.notes {
         println!("{n}");
     }
+    let ways = Way::ALL
+        .iter()
+        .map(|w| (w, s.ways.get(w.name()).copied().unwrap_or(0)));
+    for (way, n) in ways.clone() {
+        println!("{n:>9} {}", way.name());
+    }
+    let idle: Vec<&str> = ways.filter(|w| w.1 == 0).map(|w| w.0.name()).collect();
+    if o.reach {
+        idle.iter().for_each(|w| println!("NEVER REACHED {w}"));
+    }
     for f in &s.failures {
         println!("FAILED {f}");
     }
     println!("{} failed", s.failures.len());
-    match s.failures.is_empty() {
+    match s.failures.is_empty() && (idle.is_empty() || !o.reach) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -292,6 +311,10 @@ fn follow(
                 println!("FAILED {rest}");
                 _ = std::io::stdout().flush();
                 s.failures.push(rest.to_string());
+            }
+            "way" => {
+                let (name, n) = rest.rsplit_once(' ').unwrap_or((rest, "0"));
+                *s.ways.entry(name.into()).or_default() += n.parse::<u64>().unwrap_or(0);
             }
             "end" => ended = true,
             _ => s.notes.push(line.to_string()),

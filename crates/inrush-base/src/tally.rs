@@ -1,0 +1,100 @@
+//! Counts how often each algorithm and each strategy of the compiler was taken, for tests that must reach all of them.
+//!
+//! Counting costs nothing but where the feature `tally` is on, as in the tests' crates.
+
+macro_rules! ways {
+    ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
+        /// A way to compute something that is taken for some sizes, layouts, dtypes or neighbours only.
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Way { $($(#[$doc])* $name,)* }
+
+        impl Way {
+            pub const ALL: &[Way] = &[$(Way::$name,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Way::$name => $text,)* }
+            }
+        }
+    };
+}
+
+ways! {
+    // The engine's.
+    GemmPacked "product: right operand packed at load",
+    GemmPacking "product: right operand packed on the way",
+    GemmCopying "product: rows of the left operand copied",
+    GemmTransposing "product: rows of the left operand transposed",
+    GemmEven "product: tall tiles over rows that lie evenly",
+    GemmTaps "product: several taps",
+    GemmStretches "product: sums advance by stretches",
+    GemmParts "product: parts for several threads",
+    Dot "product in place: sums along k",
+    Axpy "product in place: sums along n",
+    Outer "product: long sums, few results",
+    Grouped "product: several groups in a vector",
+    Planes "planes: left operand read in place",
+    PlanesCopied "planes: left operand laid out at the call",
+    PlanesPacked "planes: left operand laid out at load",
+    Winograd2 "minimal filtering, tiles of 2",
+    Winograd4 "minimal filtering, tiles of 4",
+    Stored "product: sums stored without an epilogue",
+    Epilogue "product: sums through an epilogue",
+    // Stage fuse.
+    Split "fuse: reductions split among threads",
+    TurnedPlanes "fuse: convolutions by planes",
+    // Stage tile.
+    NoLanes "tile: no lanes",
+    OwnLanes "tile: lanes along a body's own axis",
+    SharedLanes "tile: lanes along a shared axis",
+    TransposedTile "tile: transposition",
+    Beneath "tile: an axis runs inside the lanes",
+    Pixels "tile: pixels of a row side by side",
+    RowEdges "tile: rows of pixels cut at the edges",
+    Edges "tile: loops cut at the edges of windows",
+    Bends "tile: loops cut where loads turn",
+    OneWalk "tile: mean and variance in one walk",
+    Apart "tile: combining stores shared out",
+    FlatLength "tile: length as an argument",
+    EpilogueColumns "tile: epilogues along columns",
+    EpilogueRows "tile: epilogues along rows, sums transposed",
+    Scan "tile: scans",
+    // Stage emit.
+    Strips "emit: sums of columns by strips",
+    Rows "emit: rows of windows side by side",
+    Copies "emit: several vectors side by side",
+    PartialVector "emit: a partial vector at the end",
+    LazyBranch "emit: branches that are taken by need",
+    Combine "emit: combining stores one by one",
+    CombineVector "emit: combining stores by vectors",
+    Gather "emit: lanes gathered",
+    Scatter "emit: lanes stored one by one",
+    // Stage wrap.
+    Together "wrap: launches that share a table of work",
+}
+
+#[cfg(feature = "tally")]
+mod counting {
+    use super::Way;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static COUNTS: [AtomicU64; Way::ALL.len()] = [const { AtomicU64::new(0) }; Way::ALL.len()];
+
+    pub fn reached(way: Way) {
+        COUNTS[way as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often each way was taken in this process.
+    pub fn counts() -> Vec<(Way, u64)> {
+        (Way::ALL.iter())
+            .map(|w| (*w, COUNTS[*w as usize].load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+#[cfg(feature = "tally")]
+pub use counting::{counts, reached};
+
+/// Counts that a way was taken.
+#[cfg(not(feature = "tally"))]
+#[inline(always)]
+pub fn reached(_: Way) {}
