@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from drawn.check import check, is_wrong, shorter
+from drawn.check import check, is_wrong, kind_of, shorter
 from drawn.draw import draw
 from drawn.program import Program
 
@@ -44,7 +44,7 @@ def attempt(seed: int, device: str, patience: float = PATIENCE) -> Outcome:
             verdict = check(program, device)
             if not is_wrong(verdict):
                 return Outcome(seed, verdict, program.features)
-            short = shorter(program, lambda p: is_wrong(check(p, device)), time.monotonic() + patience)
+            short = shorter(program, lambda p: kind_of(check(p, device)) == kind_of(verdict), time.monotonic() + patience)
             final = check(short, device)
             return Outcome(seed, final if is_wrong(final) else verdict, program.features, shown(short, device))
         except Exception:

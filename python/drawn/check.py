@@ -22,6 +22,12 @@ def is_wrong(verdict: str) -> bool:
     return verdict not in GOOD
 
 
+def kind_of(verdict: str) -> str:
+    """A fault without the numbers and places of one program, so that what is made shorter goes on failing the same way."""
+    text = re.sub(r"^(second process: |call \d+: )*", "", verdict)
+    return re.split(r"[\d:\[(]", text, maxsplit=1)[0].strip()
+
+
 def calls(program: Program) -> list[Variant]:
     """The first call twice, then the others."""
     return [Variant(), Variant(), *program.variants]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from drawn.attempt import Outcome, shown
-from drawn.check import calls, check, is_wrong, shorter
+from drawn.check import calls, check, is_wrong, kind_of, shorter
 from drawn.draw import draw
 from drawn.program import Built, Program, Variant
 
@@ -48,13 +48,13 @@ def outcome(program: Program, first: dict[str, Any], second: dict[str, Any], dev
         verdict = first["verdict"]
         if not is_wrong(verdict):
             return Outcome(program.seed, verdict, features)
-        short = shorter(program, lambda p: is_wrong(check(p, device)), time.monotonic() + PATIENCE)
+        short = shorter(program, lambda p: kind_of(check(p, device)) == kind_of(verdict), time.monotonic() + PATIENCE)
         final = check(short, device)
         return Outcome(program.seed, final if is_wrong(final) else verdict, features, shown(short, device))
 
     def is_faulty(p: Program) -> bool:
         one, two = run_pair([p], device)
-        return not is_wrong(one[0]["verdict"]) and is_wrong(two[0]["verdict"])
+        return not is_wrong(one[0]["verdict"]) and kind_of(two[0]["verdict"]) == kind_of(second["verdict"])
 
     short = shorter(program, is_faulty, time.monotonic() + PATIENCE)
     return Outcome(program.seed, f"second process: {second['verdict']}", features, shown(short, device))

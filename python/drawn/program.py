@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import types
 from typing import Any, Callable
@@ -11,6 +12,9 @@ import torch
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+
+# Numbers of modules that programs are built in.
+BUILDS = itertools.count()
 
 HEAD = """\
 import torch
@@ -182,8 +186,8 @@ class Program:
         return out + "\n" + "\n".join(self.modules_code()) + "\n\n\n" + self.body()
 
     def build(self, device: str, wide: bool = False) -> Built:
-        # Dynamo looks for what a function names in the module that it says it is of.
-        module = types.ModuleType(f"program_{self.seed}_on_{device}")
+        # Dynamo looks for what a function names in the module that it says it is of, and keeps what it found under that name.
+        module = types.ModuleType(f"program_{self.seed}_on_{device}_{next(BUILDS)}")
         sys.modules[module.__name__] = module
         prepared = HEAD.format(device=device) + "\n".join(self.modules_code(wide))
         body = widened(self.body()) if wide else self.body()

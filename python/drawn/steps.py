@@ -2,6 +2,8 @@
 
 {x} is a float, {h} a half, {i} an integer, {b} a bool, {a} anything, {a:n} no bool, {x3} and {x4} floats of three and four dimensions;
 {d} is a dimension of the value before it, {n} a small integer, {k} a size, {s} a number, {t} a dtype.
+
+Which of equal elements an operator takes is free in some, and with it where a gradient goes: these take detached values.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ REDUCTIONS = """
 {a}.sum({d})|{a}.sum({d}, keepdim=True)|{x}.mean({d})|{x}.mean({d}, keepdim=True)|{a:n}.amax({d})|{a:n}.amin({d}, keepdim=True)|{a}.sum()
 {x}.mean()|{a:n}.max()|{x}.var({d}, unbiased=False)|{x}.std({d}, unbiased=False, keepdim=True)|{x}.softmax({d})|{x}.log_softmax({d})
 {x}.logsumexp({d})|{a:n}.argmax({d})|{a:n}.argmin({d}, keepdim=True)|{a}.any({d})|{a}.all({d})|{a}.prod({d})|{a}.cumsum({d})|{x}.cummax({d})[0]
-{x}.norm(dim={d}, keepdim=True)|F.layer_norm({x}, {x}.shape[-1:])|F.normalize({x}, dim={d})|{a}.count_nonzero({d})|{a:n}.sort({d})[0]|{a:n}.sort({d}, stable=True)[1]
-{x}.kthvalue(1, {d})[0]|{a:n}.max({d})[1]|{x}.cumprod({d}).clamp(-9, 9)|F.rms_norm({x}, {x}.shape[-1:])|{x}.sum((0, -1))|{x}.median({d})[0]
+{x}.norm(dim={d}, keepdim=True)|F.layer_norm({x}, {x}.shape[-1:])|F.normalize({x}, dim={d})|{a}.count_nonzero({d})|{a:n}.detach().sort({d})[0]|{a:n}.sort({d}, stable=True)[0]|{a:n}.sort({d}, stable=True)[1]
+{x}.detach().kthvalue(1, {d})[0]|{a:n}.max({d})[1]|{x}.cumprod({d}).clamp(-9, 9)|F.rms_norm({x}, {x}.shape[-1:])|{x}.sum((0, -1))|{x}.detach().median({d})[0]
 F.mse_loss({x}, {x}.detach() * 0.5)|F.smooth_l1_loss({x}, {x}, reduction="none")|{a:n}.aminmax(dim={d}).max|{x}.logcumsumexp({d})
 """
 VIEWS = """
@@ -100,7 +102,7 @@ TOKENS = """
 F.scaled_dot_product_attention({x3}, {x3}, {x3})|F.scaled_dot_product_attention({x3}, {x3}, {x3}, is_causal=True)|F.scaled_dot_product_attention({x4}, {x4}, {x4})|F.scaled_dot_product_attention({x3}, {x3}, {x3}, attn_mask={b})
 {x3} @ {x3}.mT|torch.bmm({x3}, {x3}.mT).softmax(-1) @ {x3}|{x3}.unflatten(-1, (-1, 2)).transpose(1, 2)|torch.cat([-{x}[..., 1::2], {x}[..., ::2]], -1)|F.layer_norm({x3}, {x3}.shape[-1:])|F.cross_entropy({x}, torch.zeros({x}.shape[0], dtype=torch.int64, device=dev))
 {x3} + torch.arange({x3}.shape[1], device=dev)[:, None]|{x3}.masked_fill(torch.ones({x3}.shape[1], 1, device=dev, dtype=torch.bool).tril(), -1.0)|torch.einsum("bid,bjd->bij", {x3}, {x3})|{x3}.cumsum(1)|F.glu(torch.cat([{x}, {x}], -1), -1)
-F.nll_loss({x}.log_softmax(-1), torch.zeros({x}.shape[0], dtype=torch.int64, device=dev), reduction="sum")|F.embedding({i}.long() % 5, {x3}[0])|{x3}.topk(1, -1)[0]|{x3}.argmax(-1)|torch.nn.functional.one_hot({i}.long() % 5, 5).float() @ torch.ones(5, 3, device=dev)
+F.nll_loss({x}.log_softmax(-1), torch.zeros({x}.shape[0], dtype=torch.int64, device=dev), reduction="sum")|F.embedding({i}.long() % 5, {x3}[0])|{x3}.detach().topk(1, -1)[0]|{x3}.argmax(-1)|torch.nn.functional.one_hot({i}.long() % 5, 5).float() @ torch.ones(5, 3, device=dev)
 """
 # Random draws, some of which nothing reads.
 DRAWS = """

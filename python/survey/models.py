@@ -45,7 +45,7 @@ VISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "vgg11_bn": ("vgg11_bn", dict(num_classes=5), (1, 3, 64, 64)),
     "alexnet": ("alexnet", dict(num_classes=5), (2, 3, 96, 96)),
     "raft": ("optical_flow.raft_small", dict(), (1, 3, 128, 128)),
-    "s3d": ("video.s3d", dict(num_classes=5), (1, 3, 16, 64, 64)),
+    "s3d": ("video.s3d", dict(num_classes=5), (1, 3, 16, 224, 224)),
     "mc3": ("video.mc3_18", dict(num_classes=5), (1, 3, 8, 48, 48)),
     "maxvit": ("maxvit_t", dict(num_classes=5), (1, 3, 224, 224)),
     "swin_v2": ("swin_v2_t", dict(num_classes=5), (1, 3, 64, 64)),
