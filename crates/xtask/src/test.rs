@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
+/// How long graphs are drawn, from a new seed each time.
+const GRAPHS_SECONDS: u32 = 110;
 
 /// Public models that are compiled with the tests, others every day.
 const SURVEYED: &str = "12";
@@ -45,6 +47,8 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     if !no_fuzz {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
+        step("drawn graphs");
+        fuzz::graphs(GRAPHS_SECONDS, &["--jobs".into(), "2".into()])?;
     }
     Ok(())
 }

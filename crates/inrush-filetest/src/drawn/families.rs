@@ -11,6 +11,7 @@ type Family = fn(&mut Make) -> Option<ValueId>;
 const FAMILIES: &[(&str, usize, Family)] = &[
     ("convolution", 4, windows::dense),
     ("depthwise convolution", 3, windows::depthwise),
+    ("convolution of a model", 4, windows::modelled),
     (
         "gradients of a convolution",
         2,
@@ -379,18 +380,29 @@ fn reduction(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = rank(m);
     let mut sizes = shape(m, rank);
-    if m.r.odds(1, 4) {
+    if m.r.odds(2, 5) {
         // One long dimension, so that threads share it.
-        sizes = vec![m.r.of(&[1, 3, 8]), m.r.of(&[1000, 1024, 4097])];
-        if m.r.odds(1, 2) {
-            sizes.reverse();
-        }
+        sizes = match m.r.below(4) {
+            0 => vec![
+                m.r.of(&[1, 1, 2]),
+                m.r.of(&[16_384, 32_768, 34_000, 65_536]),
+            ],
+            1 => vec![m.r.of(&[64, 100, 128, 191]), m.r.of(&[256, 300, 350])],
+            2 => vec![m.r.of(&[1, 3, 8]), m.r.of(&[1000, 1024, 4097])],
+            _ => vec![m.r.of(&[1000, 1024, 4097]), m.r.of(&[1, 3, 8])],
+        };
     }
     let rank = sizes.len();
     let x = m.source(dtype, &sizes);
     let mut dims: Vec<i64> = (0..rank as i64).filter(|_| m.r.odds(1, 2)).collect();
     if dims.is_empty() {
         dims.push(m.r.below(rank) as i64);
+    }
+    // Sums along what is long, and down the columns of what is wide.
+    match *sizes.as_slice() {
+        [rows, columns] if rows > 63 && columns > 255 => dims = vec![0],
+        [_, columns] if columns > 999 => dims = vec![1],
+        _ => {}
     }
     let keep = Arg::Bool(m.r.odds(1, 2));
     let v = Arg::Value(x);

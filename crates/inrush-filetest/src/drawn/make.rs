@@ -23,6 +23,8 @@ pub(super) struct Make {
     tries: u64,
     /// Values are whole numbers, so that sums are exact.
     pub whole: bool,
+    /// All weights are parameters, as in models.
+    pub parameters: bool,
     /// Ranges of inputs, as settings.
     pub ranges: Vec<String>,
     /// What outputs are chosen from besides the last one.
@@ -45,6 +47,7 @@ impl Make {
             seed,
             tries: 0,
             whole,
+            parameters: false,
             ranges: Vec::new(),
             kept: Vec::new(),
             written: Vec::new(),
@@ -138,14 +141,25 @@ impl Make {
         self.add_input(dtype, sizes, strides, kind, format!("in{index}"))
     }
 
-    /// A weight, contiguous, or an input.
+    /// A weight, contiguous or seen through a transposition, or an input.
     pub fn weight(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
-        if self.r.odds(1, 3) {
+        if !self.parameters && self.r.odds(1, 3) {
             return self.input(dtype, sizes);
         }
         let name = format!("w{}", self.g.inputs.len());
         let kind = InputKind::Parameter { name: name.clone() };
-        self.add_input(dtype, sizes, &contiguous(sizes), kind, name)
+        let rank = sizes.len();
+        if rank < 2 || self.r.odds(3, 4) {
+            return self.add_input(dtype, sizes, &contiguous(sizes), kind, name);
+        }
+        let mut dims: Vec<i64> = (0..rank as i64).collect();
+        dims.swap(0, 1);
+        let mut stored = sizes.to_vec();
+        stored.swap(0, 1);
+        let w = self.add_input(dtype, &stored, &contiguous(&stored), kind, name);
+        let dims = self.ints(&dims);
+        let seen = self.one("aten.permute.default", vec![Arg::Value(w), dims]);
+        seen.expect("a permutation fits")
     }
 
     fn add_input(
@@ -265,6 +279,15 @@ impl Make {
         if sizes.len() < 3 || self.r.odds(1, 2) {
             return self.source(dtype, sizes);
         }
+        let x = self.channels_last(dtype, sizes);
+        match self.r.odds(1, 3) {
+            true => self.pointwise(x).unwrap_or(x),
+            false => x,
+        }
+    }
+
+    /// An input of images whose channels lie beside each other, without gaps.
+    pub fn channels_last(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let mut strides = vec![0; sizes.len()];
         let mut step = sizes[1].max(1);
         strides[1] = 1;
@@ -272,11 +295,7 @@ impl Make {
             strides[d] = step;
             step *= sizes[d].max(1);
         }
-        let x = self.input_with(dtype, sizes, &strides);
-        match self.r.odds(1, 3) {
-            true => self.pointwise(x).unwrap_or(x),
-            false => x,
-        }
+        self.input_with(dtype, sizes, &strides)
     }
 
     /// A pointwise operator on `v`, its other operand an input that broadcasts, or a conversion.

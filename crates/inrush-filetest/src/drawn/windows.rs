@@ -88,6 +88,56 @@ fn channels(m: &mut Make, depthwise: bool) -> (i64, i64, i64) {
     }
 }
 
+/// Convolutions as the engine has ways of its own for: minimal filtering, groups that share a vector, pixels of a row side by side,
+/// images by planes.
+pub(super) fn modelled(m: &mut Make) -> Option<ValueId> {
+    m.parameters = true;
+    let k = m.r.of(&[3, 3, 3, 1, 5]);
+    let side = m.r.of(&[7, 8, 9, 10, 12, 14, 16]);
+    let (groups, i, o) = match m.r.below(3) {
+        0 => {
+            let wide = [16, 32, 64, 64];
+            (1, m.r.of(&wide), m.r.of(&wide))
+        }
+        1 => {
+            let each = m.r.of(&[2, 4, 4, 8]);
+            (m.r.of(&[4, 8, 16]), each, each)
+        }
+        _ => (m.r.of(&[16, 32, 48, 64]), 1, 1),
+    };
+    // Interpreted in a tenth of a second.
+    if side * side * k * k * i * o * groups > 9_000_000 {
+        return None;
+    }
+    let batch = m.r.of(&[1, 2]);
+    let sizes = [batch, groups * i, side, side];
+    let x = match m.r.odds(2, 3) {
+        true => m.channels_last(DType::F32, &sizes),
+        false => {
+            let strides = inrush_runtime::tensor::contiguous_strides(&sizes);
+            m.input_with(DType::F32, &sizes, &strides)
+        }
+    };
+    let f = m.weight(DType::F32, &[groups * o, i, k, k]);
+    let bias = match m.r.odds(1, 2) {
+        true => Arg::Value(m.weight(DType::F32, &[groups * o])),
+        false => Arg::None,
+    };
+    let step = m.r.of(&[1, 1, 1, 2]);
+    let args = vec![
+        Arg::Value(x),
+        Arg::Value(f),
+        bias,
+        m.ints(&[step, step]),
+        m.ints(&[k / 2, k / 2]),
+        m.ints(&[1, 1]),
+        Arg::Bool(false),
+        m.ints(&[0, 0]),
+        m.int(groups),
+    ];
+    m.one("aten.convolution.default", args)
+}
+
 pub(super) fn dense(m: &mut Make) -> Option<ValueId> {
     convolution(m, false)
 }
