@@ -37,6 +37,12 @@ const VIEWS: &[&str] = &[
     "view",
 ];
 
+/// Reads the memory of its argument as another dtype.
+const READ_AS: &str = "aten.view.dtype";
+
+/// Reads the whole memory by strides that it is given.
+const AS_STRIDED: &str = "aten.as_strided.default";
+
 /// The pieces in order.
 pub struct Cut {
     pub pieces: Vec<Piece>,
@@ -68,7 +74,9 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
     let (Some("aten"), Some(name)) = (parts.next(), parts.next()) else {
         return false;
     };
-    // `view.dtype` reads the bytes as something else.
+    if node.op == READ_AS {
+        return reads_as_same_size(graph, node);
+    }
     VIEWS.contains(&name)
         && inrush_aten::lookup(&node.op).is_some_and(|op| matches!(op.row.route, Route::View(_)))
         && matches!(node.args.first(), Some(Arg::Value(v)) if matches!(graph.value(*v).ty, Type::Tensor(_)))
@@ -76,6 +84,18 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
             .outs
             .iter()
             .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
+}
+
+/// Whether a [`READ_AS`] keeps every element's place, so that it is a view like others. Kernels convert elements where they
+/// load them; what is returned shares the memory, as eager's does.
+fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
+    let (Some(Arg::Value(from)), [to]) = (node.args.first(), node.outs.as_slice()) else {
+        return false;
+    };
+    match (&graph.value(*from).ty, &graph.value(*to).ty) {
+        (Type::Tensor(from), Type::Tensor(to)) => from.dtype.size() == to.dtype.size(),
+        _ => false,
+    }
 }
 
 /// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, values that kernels of this GPU
@@ -120,6 +140,40 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);
+        }
+    }
+    for at in returned_as_strided(graph) {
+        out.entry(at)
+            .or_insert_with(|| "its result is returned and shares memory".to_string());
+    }
+    out
+}
+
+/// Finds the [`AS_STRIDED`] whose memory is an output's. Kernels gather such elements into memory of their own, which is no
+/// view of anything; PyTorch makes the view.
+fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
+    if !graph.nodes.iter().any(|n| n.op == AS_STRIDED) {
+        return Vec::new();
+    }
+    let mut seen: FxHashSet<ValueId> = (graph.outputs.iter())
+        .filter_map(|o| match &o.value {
+            OutputValue::Value(v) => Some(*v),
+            _ => None,
+        })
+        .collect();
+    let mut out = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate().rev() {
+        if !node.outs.iter().any(|v| seen.contains(v)) {
+            continue;
+        }
+        let strided = node.op == AS_STRIDED;
+        if strided {
+            out.push(NodeId::from_index(at));
+        }
+        if let Some(Arg::Value(base)) = node.args.first()
+            && (strided || is_view(graph, node))
+        {
+            seen.insert(*base);
         }
     }
     out
@@ -603,6 +657,9 @@ pub fn offset(graph: &Graph, views: &Views, value: ValueId, base: ValueId) -> Re
 /// The offset that one view adds.
 fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
     let ex = &graph.exprs;
+    if node.op == READ_AS {
+        return Ok(ex.int(0));
+    }
     let locate = |e: Error| graph.locate(node, e);
     let op = inrush_aten::lookup(&node.op)
         .ok_or_else(|| locate(Error::internal("a view without a row")))?;

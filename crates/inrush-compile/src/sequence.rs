@@ -118,6 +118,8 @@ pub struct View {
     pub strides: Vec<SizeId>,
     /// Elements from the base's first to the view's first.
     pub offset: SizeId,
+    /// What elements are read as, if not as the base's: a dtype of the same size.
+    pub dtype: Option<DType>,
     /// How the base lies by its metadata, which the view relies on: sizes and strides. None where nothing tells.
     pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
@@ -379,6 +381,7 @@ fn assemble(
                 let lies = (sizes.all(&from.sizes).ok()).zip(sizes.all(&from.strides).ok());
                 What::View(View {
                     lies,
+                    dtype: (t.dtype != from.dtype).then_some(t.dtype),
                     value,
                     base,
                     sizes: sizes.all(&t.sizes)?,

@@ -1,6 +1,6 @@
 //! Graphs with operators that have to be called: where they are cut, and what passes between the pieces.
 
-use inrush_base::{Caps, Isa};
+use inrush_base::{Caps, DType, Isa};
 use inrush_compile::{Options, Request, Sequence, SymbolFrom, What, compile_sequence};
 use inrush_graph::{Graph, ValueId};
 
@@ -230,4 +230,49 @@ output 0: %1
     assert_eq!(attention(512), ["segment q -> o"]);
     let call = "call aten._scaled_dot_product_flash_attention_for_cpu.default -> o l";
     assert_eq!(attention(1024), [call]);
+}
+
+#[test]
+fn a_view_of_a_dtype_of_the_same_size_shares_memory() {
+    let (g, s) = compile(
+        "graph t
+%0 x: f32[4, 8] = input 0
+%1 a: f32[4, 8] = aten.relu.default(%0)
+%2 b: i32[4, 8] = aten.view.dtype(%1, dtype.i32)
+%3 c: i32[8, 4] strides [1, 8] = aten.t.default(%2)
+%4 d: i32[4, 8] = aten.neg.default(%2)
+output 0: %1
+output 1: %3
+output 2: %4
+",
+    );
+    assert_eq!(show(&g, &s), ["segment x -> a d", "view a -> c"]);
+    let What::View(view) = &s.parts[1].what else {
+        panic!()
+    };
+    assert_eq!(view.dtype, Some(DType::I32));
+}
+
+#[test]
+fn strides_that_are_returned_are_called() {
+    let (g, s) = compile(
+        "graph t
+%0 x: f32[16] = input 0
+%1 a: f32[16] = aten.relu.default(%0)
+%2 d: f32[2, 2] = aten.as_strided.default(%1, [2, 2], [2, 1], 0)
+%3 e: f32[2, 2] = aten.neg.default(%2)
+%4 b: f32[2, 2] strides [4, 1] = aten.as_strided.default(%1, [2, 2], [4, 1], 3)
+%5 c: f32[2, 2] strides [1, 4] = aten.t.default(%4)
+output 0: %5
+output 1: %3
+",
+    );
+    assert_eq!(
+        show(&g, &s),
+        [
+            "segment x -> a e",
+            "call aten.as_strided.default -> b",
+            "view b -> c"
+        ]
+    );
 }

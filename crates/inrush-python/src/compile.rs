@@ -582,6 +582,7 @@ fn recipe(
                 sizes: v.sizes,
                 strides: v.strides,
                 offset: v.offset,
+                dtype: v.dtype.map(Dt),
                 lies: v.lies,
             }),
             What::Call(c) if c.op == SEED_OPERATOR => {

@@ -260,6 +260,8 @@ pub struct View {
     pub strides: Vec<SizeId>,
     /// Elements from the base's first to the view's first.
     pub offset: SizeId,
+    /// What elements are read as, if not as the base's.
+    pub dtype: Option<Dt>,
     /// Sizes and strides of the base that the view relies on.
     pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }

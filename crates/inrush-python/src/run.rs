@@ -252,7 +252,8 @@ impl Call<'_> {
                 held = Some(copy);
             }
         }
-        let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?)?;
+        let dtype = v.dtype.map(|d| dtype_code(d.0));
+        let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?, dtype)?;
         drop(held);
         self.slots[v.value] = Some(view);
         Ok(())
@@ -281,7 +282,10 @@ impl Call<'_> {
             // A called operator may give other strides, and for some even another dtype, than its metadata says.
             let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
                 .all(|(n, (a, b))| *n <= 1 || a == b);
-            if dtype == code && (lies || sizes.contains(&0)) {
+            // SAFETY: as above.
+            let plain =
+                sizes.contains(&0) || (lies && unsafe { shims.is_materialized(h, address) });
+            if dtype == code && plain {
                 inputs.push(address);
                 continue;
             }
@@ -404,7 +408,7 @@ pub fn share(
     if offset == 0 && s == sizes && t == strides {
         return Ok(base.clone_ref(py));
     }
-    shims.view(py, h, sizes, strides, offset)
+    shims.view(py, h, sizes, strides, offset, None)
 }
 
 pub fn scalar(py: Python<'_>, v: Scalar) -> PyResult<Py<PyAny>> {

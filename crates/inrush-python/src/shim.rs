@@ -1,8 +1,9 @@
 //! libtorch's stable C functions, looked up in the running process.
 //!
-//! PyTorch has been imported already, so its libraries are loaded; nothing is linked. Two things go beyond the stable
-//! functions, and both are checked when they are set up: where a Python tensor object keeps its `at::Tensor` (found by
-//! looking for the address that the tensor itself reports), and `THPVariable_Wrap`, which makes a Python object of one.
+//! PyTorch has been imported already, so its libraries are loaded; nothing is linked. Three things go beyond the stable
+//! functions, and all are checked when they are set up: where a Python tensor object keeps its `at::Tensor` (found by
+//! looking for the address that the tensor itself reports), `THPVariable_Wrap`, which makes a Python object of one, and
+//! `at::native::is_neg`, which reads a flag that the stable functions do not tell.
 
 use crate::recipe::Device;
 use inrush_base::DType;
@@ -20,6 +21,7 @@ type EmptyStrided =
     unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Rc;
 type Reinterpret =
     unsafe extern "C" fn(Handle, i64, *const i64, *const i64, i64, *mut Handle) -> Rc;
+type Flag = unsafe extern "C" fn(Handle) -> bool;
 
 type FromBlob = unsafe extern "C" fn(
     *mut c_void,
@@ -45,6 +47,8 @@ pub struct Shims {
     parameter: *mut ffi::PyTypeObject,
     empty_strided: EmptyStrided,
     reinterpret: Reinterpret,
+    view_dtype: unsafe extern "C" fn(Handle, i32, *mut Handle) -> Rc,
+    is_neg: Flag,
     delete: unsafe extern "C" fn(Handle) -> Rc,
     data_ptr: unsafe extern "C" fn(Handle, *mut *mut c_void) -> Rc,
     dim: unsafe extern "C" fn(Handle, *mut i64) -> Rc,
@@ -125,6 +129,8 @@ impl Shims {
                 parameter: parameter.as_ptr().cast(),
                 empty_strided: get!(cpu, b"aoti_torch_empty_strided"),
                 reinterpret: get!(cpu, b"aoti_torch__reinterpret_tensor"),
+                view_dtype: get!(cpu, b"aoti_torch_view_dtype"),
+                is_neg: get!(cpu, b"_ZN2at6native6is_negERKNS_6TensorE"),
                 delete: get!(cpu, b"aoti_torch_delete_tensor_object"),
                 data_ptr: get!(cpu, b"aoti_torch_get_data_ptr"),
                 dim: get!(cpu, b"aoti_torch_get_dim"),
@@ -166,6 +172,16 @@ impl Shims {
                 object.get_type()
             ))),
         }
+    }
+
+    /// Returns true if a tensor's memory holds its values: they are not negated when they are read (the negative bit of
+    /// `z.conj().imag`), and there is memory (`torch._efficientzerotensor` has none). Without elements there is no address.
+    ///
+    /// # Safety
+    /// `h` is the handle of a live tensor, whose first element is at `address`.
+    pub unsafe fn is_materialized<T>(&self, h: Handle, address: *const T) -> bool {
+        // SAFETY: by the caller's promise; the function reads a flag.
+        !address.is_null() && !unsafe { (self.is_neg)(h) }
     }
 
     /// Address of a CPU tensor's first element, and PyTorch's number of its dtype.
@@ -388,7 +404,8 @@ impl Shims {
         Ok((unsafe { self.wrap(py, h)? }, p as *mut u8))
     }
 
-    /// A tensor over the storage of `base`, starting `offset` elements after its first.
+    /// A tensor over the storage of `base`, starting `offset` elements after its first. Its elements are read as `dtype`, which
+    /// has the size of the base's.
     pub fn view(
         &self,
         py: Python<'_>,
@@ -396,8 +413,20 @@ impl Shims {
         sizes: &[i64],
         strides: &[i64],
         offset: i64,
+        dtype: Option<i32>,
     ) -> PyResult<Py<PyAny>> {
         let mut h = std::ptr::null_mut();
+        if let Some(dtype) = dtype {
+            let mut read = std::ptr::null_mut();
+            // SAFETY: the base is alive, the result a local.
+            if unsafe { (self.view_dtype)(base, dtype, &mut read) } != 0 {
+                return Err(failed("read a tensor's memory as another dtype"));
+            }
+            let view = self.view(py, read, sizes, strides, offset, None);
+            // SAFETY: `read` is owned here and not used again.
+            unsafe { self.release(read) };
+            return view;
+        }
         // SAFETY: as in `empty`; PyTorch checks that the view stays inside the storage when it is used.
         unsafe {
             let rank = sizes.len() as i64;

@@ -274,6 +274,14 @@ fn addresses(
         if !here {
             return Ok(Err("an argument is on another device".into()));
         }
+        // SAFETY: as above.
+        let (plain, (sizes, _)) = unsafe {
+            let plain = shims.is_materialized(h, address as *const u8);
+            (plain, shims.shape(h)?)
+        };
+        if !plain && !sizes.contains(&0) {
+            return Ok(Err("an argument is negated where it is read".into()));
+        }
         out.push((slot, address, h));
     }
     Ok(Ok(out))

@@ -191,6 +191,8 @@ pub struct View {
     pub strides: SmallVec<[i64; 6]>,
     /// In elements.
     pub offset: i64,
+    /// PyTorch's number of what elements are read as, if not as the base's.
+    pub dtype: Option<i32>,
 }
 
 /// What an address is in before the arena is laid out.
@@ -506,6 +508,7 @@ impl Planner<'_> {
                         sizes: self.all(&v.sizes)?,
                         strides: self.all(&v.strides)?,
                         offset: self.size(v.offset)?,
+                        dtype: v.dtype.map(|d| dtype_code(d.0)),
                     };
                     self.ops.push(Op::View(Box::new(view)));
                 }

@@ -33,7 +33,13 @@ impl Frame<'_> {
             Op::View(v) => {
                 self.show(py, call, v.base)?;
                 let base = call.value(v.base)?;
-                let view = share(py, self.shims, base, &v.sizes, &v.strides, v.offset)?;
+                let view = match v.dtype {
+                    None => share(py, self.shims, base, &v.sizes, &v.strides, v.offset)?,
+                    dtype => {
+                        let base = self.shims.tensor(base.bind(py))?;
+                        (self.shims).view(py, base, &v.sizes, &v.strides, v.offset, dtype)?
+                    }
+                };
                 call.slots[v.slot] = Some(view);
                 Ok(())
             }
@@ -83,7 +89,9 @@ impl Frame<'_> {
         }
         let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
             .all(|(n, (a, b))| *n <= 1 || a == b);
-        let fits = here && dtype == want.dtype && lies && address % ALIGNMENT == 0;
+        // SAFETY: as above.
+        let plain = unsafe { self.shims.is_materialized(h, address as *const u8) };
+        let fits = here && dtype == want.dtype && lies && address % ALIGNMENT == 0 && plain;
         if fits || sizes.contains(&0) {
             self.bases[t.slot] = address;
             return Ok(());

@@ -32,6 +32,7 @@ impl Planner<'_> {
                         sizes: shape.sizes,
                         strides: shape.strides,
                         offset: 0,
+                        dtype: None,
                     })));
                 }
                 continue;

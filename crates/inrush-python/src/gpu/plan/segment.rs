@@ -51,6 +51,7 @@ impl Planner<'_> {
                                     sizes: shape.sizes,
                                     strides: shape.strides,
                                     offset: *offset,
+                                    dtype: None,
                                 })));
                             }
                         }
