@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _aliasing, _cache, _classes, _compat, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
+from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -39,6 +39,10 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     _gpu.warm()
     if _compat.on_operators is not None:
         _compat.on_operators(lambda: _outside_of(gm))
+    _eager.guard_level()
+    why = _eager.reason(gm, example_inputs)
+    if why is not None:
+        return eagerly(gm, why)
     _classes.check_classes(gm)
     frame = Frame(options, len(example_inputs))
     recorded = frame.past_autograd(gm)
@@ -71,6 +75,14 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
         return frame.direct
     _compat.has_wrappers_of_aot()
     return _compat.disable(_training.direct(wrapped) if owns_nothing(gm) else wrapped, "compiled by inrush")
+
+
+def eagerly(gm: Any, why: str) -> Compiled:
+    """The graph as it is, since tracing it would change what it computes."""
+    report = _report.begin()
+    report.graphs.append(_report.GraphReport("captured", nodes=len(gm.graph.nodes), fallback=why))
+    _log.compile.info("%s", report)
+    return _compat.disable(gm.forward, "runs eagerly")
 
 
 def owns_nothing(gm: Any) -> bool:

@@ -44,6 +44,8 @@ class Code(_compat.Code):
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:
+        if self.kind == "backward":
+            _compat.refuse_tangents(inputs)
         return self.function(inputs)
 
     def prepare_for_serialization(self) -> None:

@@ -22,6 +22,8 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_m
 from torch._guards import TracingContext
 from torch._inductor.codecache import sha256_hash
 from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_impls import register_op_impl
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from inrush import _log, _naming
@@ -237,6 +239,14 @@ for _raises in (torch.ops.aten._linalg_check_errors.default, torch.ops.aten._ass
     torch.fx.node.has_side_effect(_raises)
 
 
+@register_op_impl(torch.ops.aten.zero.default)
+def _zero(fake_mode: Any, func: Any, x: Any) -> Any:
+    """What a view becomes that is filled with zeros has the view's strides, as eager gives it; PyTorch's fake tensors have others,
+    of which the tensor that the view looks at then becomes a view, or cannot."""
+    with fake_mode:
+        return torch.empty_like(x)
+
+
 def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured."""
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
@@ -293,8 +303,6 @@ def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any]) -> Cal
 
 
 def _differentiated_or(operator: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
-    from torch.autograd import forward_ad
-
     from inrush import _gradients
 
     def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -364,6 +372,12 @@ def _pass_detached(graph: Any) -> None:
         node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if not node.users:
             graph.erase_node(node)
+
+
+def fresh_symbols_ignored(fake_mode: Any) -> contextlib.AbstractContextManager[Any]:
+    """Sizes that depend on data may become known once more, in a run whose results nothing reads."""
+    env = fake_mode.shape_env
+    return contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols()
 
 
 def backend_failed(backend: Any, error: Exception) -> Exception:
@@ -654,8 +668,22 @@ no_autocast = torch._C._DisableAutocast
 
 
 def is_plain_backward() -> bool:
-    """Whether a backward pass is neither recorded itself nor part of a transform."""
-    return torch._C._functorch.peek_interpreter_stack() is None and not torch.is_grad_enabled()
+    """Whether a backward pass is neither recorded itself, nor differentiated forwards, nor part of a transform."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
+        return False
+    return forward_ad._current_level < 0
+
+
+def refuse_tangents(tensors: Iterable[Any]) -> None:
+    """Raises an error where a tensor carries a tangent of ``torch.autograd.forward_ad`` that compiled code would lose."""
+    if forward_ad._current_level < 0:
+        return
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                "compiled code got a tensor with a tangent of `torch.autograd.forward_ad`, which it would lose: "
+                "call the function inside of the level, where it runs eagerly"
+            )
 
 
 def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:

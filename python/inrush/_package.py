@@ -91,6 +91,7 @@ class CompiledPackage:
     def flat(self, *inputs: Any) -> tuple[Any, ...]:
         """Outputs, in order, for inputs in order."""
         import torch
+        from torch.autograd import forward_ad
 
         if len(inputs) != len(self._inputs):
             raise InputError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}")
@@ -103,5 +104,7 @@ class CompiledPackage:
                 raise InputError(f"input `{name}` takes a dense tensor of the CPU, not {type(value).__name__}")
             if (value.dtype, value.dim()) != want:
                 raise InputError(f"input `{name}` takes {want[1]} dimensions of {want[0]}, not {value.dim()} of {value.dtype}")
+        if forward_ad._current_level >= 0 and any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
+            raise InputError("an input carries a tangent of `torch.autograd.forward_ad`, which a package would lose")
         with torch.no_grad():
             return self._compiled(*inputs)

@@ -1,0 +1,188 @@
+"""What shares memory in eager shares it when compiled, and writes through any view arrive: among arguments, results and both."""
+
+import copy
+
+import pytest
+import torch
+
+import inrush
+
+
+def tensors(values):
+    return [t for v in values for t in (tensors(v) if isinstance(v, (tuple, list)) else [v]) if isinstance(t, torch.Tensor)]
+
+
+def places(values):
+    """Which memory each tensor is in, by first appearance, and how it is read there."""
+    seen = {}
+    return [
+        (seen.setdefault(t.untyped_storage().data_ptr(), len(seen)), t.storage_offset(), t.stride(), t.shape, t.dtype, t.is_conj(), t.is_neg())
+        for t in tensors(values)
+    ]
+
+
+def same(f, *args, **options):
+    """Results, arguments, and where all of them are; then what a write into each result does to the others."""
+    compiled = torch.compile(f, backend="inrush", options={"strict": True}, **options)
+    theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
+    wanted, got = [theirs, f(*theirs)], [ours, compiled(*ours)]
+    torch.testing.assert_close(got, wanted)
+    assert places(got) == places(wanted)
+    for w, g in zip(tensors(wanted), tensors(got), strict=True):
+        if not w.requires_grad and w.numel():
+            for t in (w, g):
+                t.view(-1)[:1].fill_(1) if t.is_contiguous() else t[(0,) * t.dim()].fill_(1)
+    torch.testing.assert_close(got, wanted)
+    return inrush.last_compile()
+
+
+LOOKS = {
+    "same size": lambda y: y.view(torch.int32),
+    "smaller": lambda y: y.view(torch.int16),
+    "larger": lambda y: y.view(torch.int64),
+    "part": lambda y: y[2:].view(torch.int32)[1:, ::2],
+    "strided": lambda y: y.as_strided((2, 2), (5, 1), 3),
+    "complex": lambda y: torch.view_as_complex(y.view(6, 2, 2)),
+    "imaginary": lambda y: torch.view_as_complex(y.view(6, 2, 2)).imag,
+    "transposed": lambda y: y.t()[1:],
+    "detached": lambda y: y.detach().view(torch.int32),
+    "expanded": lambda y: y[:, None].expand(6, 2, 4).diagonal(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_results_share_memory(look):
+    view = LOOKS[look]
+
+    def f(x):
+        y = x * 2
+        return y, view(y), y[1:], view(x)
+
+    same(f, torch.randn(6, 4))
+
+
+def test_results_share_memory_where_only_views_are_results():
+    same(lambda x: (lambda y: (y.view(torch.int32), y.view(torch.int16), y.view(torch.int32) + 1))(x + 1), torch.randn(8))
+    # The root is a called operator's result.
+    same(lambda x: (lambda y: (y[2:].view(torch.int32), y.as_strided((2, 2), (2, 1), 3)))(x.sort(stable=True)[0]), torch.randn(40))
+
+
+def test_a_buffer_is_read_as_another_dtype_and_written():
+    def f(x):
+        buffer = torch.empty(8, dtype=torch.float16).fill_(1)
+        other = buffer.view(torch.bfloat16)
+        other[2:].copy_(x)
+        return buffer, other
+
+    report = same(f, torch.randn(6))
+    assert report.extern_calls == 0
+
+
+def test_views_of_another_dtype_stay_native():
+    report = same(lambda x: (lambda y: (y, y.view(torch.int32), y.view(torch.int32) * 3))(x + 1), torch.randn(5, 7))
+    assert report.extern_calls == 0 and report.direct
+
+
+def test_arguments_that_overlap():
+    base = torch.randn(10)
+
+    def f(x, y):
+        x.mul_(2)
+        return x + y, x[1:], y
+
+    same(f, base[:8], base[2:])
+
+
+WINDOWS = {
+    "gaps": lambda y: y.unfold(1, 2, 4).mul_(2),
+    "a part of a window": lambda y: y.unfold(0, 3, 4)[0].transpose(0, 1)[1].fill_(-1),
+    "an item": lambda y: y.unfold(0, 2, 3).__setitem__((0, 1), 5.0),
+    "overlapping": lambda y: y.unfold(1, 4, 2).copy_(torch.ones(6, 4, 4)),
+    "a list": lambda y: torch._foreach_add_([y.unfold(0, 2, 3), y[1]], 1),
+    "the rest after whole windows": lambda y: y.unfold(1, 3, 3).sqrt_(),
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_writes_through_windows(window):
+    write = WINDOWS[window]
+
+    def inside(x):
+        y = x + 1
+        write(y)
+        return y, y.sum()
+
+    def outside(x):
+        write(x)
+        return x + 1
+
+    for f in (inside, outside):
+        report = same(f, torch.rand(6, 10))
+        assert "unfold" in report.fallbacks[0]
+        torch._dynamo.reset()
+    x = torch.rand(6, 10)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.compile(inside, backend="inrush", options={"strict": True})(ours)[0].square().sum().backward()
+    inside(theirs)[0].square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_windows_that_are_only_read_are_compiled():
+    def f(x):
+        v = x.unfold(0, 3, 2)
+        w = v * 2
+        x.add_(1)
+        return w, v + 1
+
+    report = same(f, torch.randn(10))
+    assert not report.fallbacks and report.kernels
+
+
+def test_windows_of_sizes_that_data_decides():
+    def f(x):
+        found = x.nonzero().float().reshape(-1)
+        found.unfold(0, 2, 2).add_(1)
+        return found
+
+    options = torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    with options:
+        report = same(f, torch.tensor([1.0, 0, 2, 3]))
+    assert "unfold" in report.fallbacks[0]
+
+
+def test_views_that_are_zeroed_keep_their_strides():
+    def f(x):
+        y, z = x * 2, x + 1
+        v, w = y.t(), z.view(2, 3, 4).movedim(0, 2)
+        v.zero_()
+        w[1:].zero_()
+        return y, v, z, w
+
+    assert not same(f, torch.randn(6, 4)).fallbacks
+
+
+PAST = {
+    "a part": lambda y: y[1:].as_strided((2, 2), (3, 1)),
+    "from the start": lambda y: y[1:].as_strided((2, 2), (3, 1), 2),
+    "transposed": lambda y: y.t().as_strided((2, 2), (3, 1), 1),
+}
+
+
+@pytest.mark.parametrize("past", PAST)
+def test_writes_where_strides_look_past_views(past):
+    look = PAST[past]
+
+    def through(x):
+        y = x + 1
+        look(y).mul_(3)
+        return y
+
+    def under(x):
+        v = look(x)
+        x.mul_(3)
+        return v + 1
+
+    whole = torch.randn(8, 4)
+    for f, x in ((through, whole), (under, whole), (under, whole[2:])):
+        report = same(f, x)
+        assert "as_strided" in report.fallbacks[0]
