@@ -25,6 +25,7 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("gradient of a norm", 1, norm_backward),
     ("softmax", 2, softmax),
     ("reduction", 4, reduction),
+    ("long reduction", 1, long),
     ("scan", 2, scan),
     ("order", 1, order),
     ("index", 3, index),
@@ -172,7 +173,11 @@ fn product(m: &mut Make) -> Option<ValueId> {
         true => m.r.of(&[65, 96, 127, 129, 130, 257]),
         false => m.size(),
     };
-    let (rows, inner, cols) = (side(m), side(m), side(m));
+    let (mut rows, mut inner, mut cols) = (side(m), side(m), side(m));
+    if m.r.odds(1, 12) {
+        // Long sums with few results.
+        (rows, inner, cols) = (m.up_to(9), m.r.of(&[700, 1024, 3000]), m.up_to(9));
+    }
     if rows * inner * cols > 400_000 {
         return None;
     }
@@ -441,6 +446,44 @@ fn reduction(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// A reduction of so much that threads share it, or of rows long enough for one walk.
+fn long(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let dtype =
+        m.r.of(&[DType::F32, DType::F32, DType::F32, DType::BF16, DType::F64]);
+    if m.r.odds(1, 2) {
+        let width = m.r.of(&[1024, 1500, 2048, 4096]);
+        let rows = m.r.of(&[1, 2, 5]);
+        let x = m.source(dtype, &[rows, width]);
+        let dtype = m.dtype(x);
+        let (w, b) = (m.weight(dtype, &[width]), m.weight(dtype, &[width]));
+        let args = vec![
+            Arg::Value(x),
+            m.ints(&[width]),
+            Arg::Value(w),
+            Arg::Value(b),
+            Arg::Float(1e-3),
+        ];
+        return m.one("aten.layer_norm.default", args);
+    }
+    let sizes = match m.r.odds(2, 3) {
+        true => vec![1, m.r.of(&[32_768, 40_000, 65_536])],
+        false => vec![m.r.of(&[192, 256]), m.r.of(&[200, 256])],
+    };
+    let x = m.source(dtype, &sizes);
+    match m.r.below(3) {
+        0 => m.one("aten.sum.default", vec![Arg::Value(x)]),
+        1 => {
+            let args = vec![Arg::Value(x), m.ints(&[0, 1]), Arg::Bool(false)];
+            m.one("aten.mean.dim", args)
+        }
+        _ => {
+            let args = vec![Arg::Value(x), m.ints(&[0, 1]), Arg::Bool(true)];
+            m.one("aten.amax.default", args)
+        }
+    }
+}
+
 fn scan(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = m.r.of(&[1, 2, 2, 3]);
@@ -583,8 +626,12 @@ fn arrange(m: &mut Make) -> Option<ValueId> {
     let dtype =
         m.r.of(&[DType::F32, DType::F32, DType::BF16, DType::I64, DType::U8]);
     let rank = rank(m);
-    let sizes = shape(m, rank);
+    let mut sizes = shape(m, rank);
     let d = m.r.below(rank);
+    if m.r.odds(1, 3) && rank < 4 {
+        // Long enough for loops that are cut.
+        sizes[rank - 1] = m.r.of(&[100, 130, 200]);
+    }
     let x = m.source(dtype, &sizes);
     let dtype = m.dtype(x);
     match m.r.below(6) {

@@ -149,7 +149,8 @@ impl Make {
         let name = format!("w{}", self.g.inputs.len());
         let kind = InputKind::Parameter { name: name.clone() };
         let rank = sizes.len();
-        if rank < 2 || self.r.odds(3, 4) {
+        let large = sizes.iter().product::<i64>() > LARGEST;
+        if rank < 2 || large || self.r.odds(3, 4) {
             return self.add_input(dtype, sizes, &contiguous(sizes), kind, name);
         }
         let mut dims: Vec<i64> = (0..rank as i64).collect();
