@@ -1,6 +1,7 @@
 """Programs drawn by chance, compiled and compared with eager.
 
-usage: drawn [--seeds FIRST..LAST] [--fresh] [--workers W] [--device D] [--seconds S] [--require N] [--features] [--show SEED]
+usage: drawn [--seeds FIRST..LAST] [--fresh] [--workers W] [--device D] [--seconds S] [--require N] [--features] [--unknown]
+             [--show SEED]
 
 A program is a function of a few tensors: views, writes into views, reductions, products, indexing, joins, conversions, modules,
 numbers, random draws, in any order, over small and odd shapes, layouts and aliases. Eager tells which steps are valid while a
@@ -10,6 +11,7 @@ Later calls change sizes and aliases; --pairs runs programs in a second process 
 
 Verdicts: `right`; `unstable`, where eager's own rounding turned a comparison; `refused`, what no backend compiles; `theirs`, where
 PyTorch's tracing stores results otherwise than eager, and inrush as the tracing; `invalid`, what eager refuses on this device.
+`known`: a fault that `known.py` names and that is not mended yet.
 What fails is made shorter, as long as it fails, and printed as Python. Exit code 1 when something failed, or when fewer than
 --require programs with one of the features could be compared.
 """
@@ -40,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=0, metavar="N", help="of every N seeds, run one group of ten in two processes; 0: none")
     parser.add_argument("--require", type=int, default=0, metavar="N", help="fail where fewer than N programs had a feature")
     parser.add_argument("--features", action="store_true", help="print how often each feature was drawn")
+    parser.add_argument("--unknown", action="store_true", help="count faults that `known.py` names as wrong, too")
     parser.add_argument("--session", help=argparse.SUPPRESS)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--show", type=int, help="print the program of this seed and check it")
@@ -62,9 +65,9 @@ def tasks(options: argparse.Namespace, numbers: Iterator[int]) -> Iterator[tuple
 
     for n, seed in enumerate(numbers):
         if options.pairs and n % options.pairs == options.pairs - 1:
-            yield attempt_pair, [seed, *(s for _, s in zip(range(GROUP - 1), numbers))], options.device
+            yield attempt_pair, [seed, *(s for _, s in zip(range(GROUP - 1), numbers))], options.device, not options.unknown
         else:
-            yield attempt, seed, options.device
+            yield attempt, seed, options.device, not options.unknown
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ import torch
 
 from drawn.check import check, is_wrong, kind_of, shorter
 from drawn.draw import draw
+from drawn.known import known
 from drawn.program import Program
 
 # What Dynamo says of programs that it does not take.
@@ -29,13 +30,17 @@ class Outcome:
     features: list[str] = field(default_factory=list)
     # The shortened program, where it is wrong.
     text: str = ""
+    # Why it was expected to be wrong.
+    known: str = ""
 
     @property
     def kind(self) -> str:
+        if self.known:
+            return f"known ({self.known})"
         return "wrong" if is_wrong(self.verdict) else self.verdict
 
 
-def attempt(seed: int, device: str, patience: float = PATIENCE) -> Outcome:
+def attempt(seed: int, device: str, expect_known: bool = True, patience: float = PATIENCE) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
@@ -44,6 +49,8 @@ def attempt(seed: int, device: str, patience: float = PATIENCE) -> Outcome:
             verdict = check(program, device)
             if not is_wrong(verdict):
                 return Outcome(seed, verdict, program.features)
+            if expect_known and (reason := known(program, verdict)):
+                return Outcome(seed, verdict, program.features, known=reason)
             short = shorter(program, lambda p: kind_of(check(p, device)) == kind_of(verdict), time.monotonic() + patience)
             final = check(short, device)
             return Outcome(seed, final if is_wrong(final) else verdict, program.features, shown(short, device))

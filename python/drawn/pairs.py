@@ -21,6 +21,7 @@ import torch
 from drawn.attempt import Outcome, shown
 from drawn.check import calls, check, is_wrong, kind_of, shorter
 from drawn.draw import draw
+from drawn.known import known
 from drawn.program import Built, Program, Variant
 
 # Programs that share a pair of processes, whose imports cost more than the programs.
@@ -29,7 +30,7 @@ PATIENCE = 120
 LIMIT = 600
 
 
-def attempt_pair(seeds: list[int], device: str) -> list[Outcome]:
+def attempt_pair(seeds: list[int], device: str, expect_known: bool = True) -> list[Outcome]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         programs = [dataclasses.replace(draw(seed), resets=False) for seed in seeds]
@@ -37,13 +38,16 @@ def attempt_pair(seeds: list[int], device: str) -> list[Outcome]:
             found = run_pair(programs, device)
         except Exception as error:
             return [Outcome(seeds[0], f"two processes from seed {seeds[0]} to {seeds[-1]}: {str(error)[-900:]}")]
-        return [outcome(p, first, second, device) for p, first, second in zip(programs, *found)]
+        return [outcome(p, first, second, device, expect_known) for p, first, second in zip(programs, *found)]
 
 
-def outcome(program: Program, first: dict[str, Any], second: dict[str, Any], device: str) -> Outcome:
+def outcome(program: Program, first: dict[str, Any], second: dict[str, Any], device: str, expect_known: bool) -> Outcome:
     features = [*program.features, "two processes", *(["capture found again"] if second["restored"] else [])]
     if program.variants and second["restored"]:
         features.append("capture found again, other call first")
+    found = first["verdict"] if is_wrong(first["verdict"]) else second["verdict"]
+    if expect_known and is_wrong(found) and (reason := known(program, found)):
+        return Outcome(program.seed, found, features, known=reason)
     if is_wrong(first["verdict"]) or not is_wrong(second["verdict"]):
         verdict = first["verdict"]
         if not is_wrong(verdict):

@@ -13,6 +13,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from drawn.check import calls, check, is_wrong, shorter
 from drawn.compare import compare, execute
 from drawn.draw import draw
+from drawn.known import known
 from drawn.program import RANKS, Input, Program, Variant
 from drawn.summary import all_features
 from drawn.writes import DefinedWrites, Undefined, overlaps
@@ -94,6 +95,13 @@ def test_later_calls_have_other_sizes_and_aliases():
     assert sizes == [[(3, 4), (2, 4)], [(3, 4), (2, 4)], [(5, 4), (4, 4)], [(3, 4), (2, 4)]]
     a0, a1 = program.arguments("cpu", program.variants[1])
     assert a0.untyped_storage().data_ptr() != a1.untyped_storage().data_ptr()
+
+
+def test_faults_that_are_known_are_told_apart():
+    program = Program(1, [Input("float32", (3,), "negated")], ["v0 = a0 + 1"], ["v0"])
+    assert known(program, "call 2: result 0: 1 of 3 elements differ")
+    plain = dataclasses.replace(program, inputs=[Input("float32", (3,))])
+    assert known(plain, "result 0: 1 of 3 elements differ") is None
 
 
 def test_features_have_names_of_their_own():
