@@ -306,6 +306,13 @@ impl Emitter<'_> {
         let Some((sym, v)) = (syms.iter()).find_map(|s| self.short.get(s).map(|v| (*s, *v))) else {
             return Ok(None);
         };
+        // Indices that are integers from the beginning, as the steps of a search, are no neighbours.
+        let Def::Indirect { value, .. } = self.kernel.value(v).def else {
+            return Ok(None);
+        };
+        if self.dtype(value) == DType::I32 {
+            return Ok(None);
+        }
         let Some((c, rest)) = self.exprs.affine(offset, &[sym]) else {
             return Ok(None);
         };

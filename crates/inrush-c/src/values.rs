@@ -264,32 +264,37 @@ impl Emitter<'_> {
         };
         // Masks of all lanes alike choose between loops, not between lanes.
         let by_lane = mask.as_ref().is_none_or(|m| m.1);
-        if let (Some((arg, d @ (DType::F32 | DType::F64))), false, None, true) =
-            (from, wrap, check, by_lane)
-            && (d == DType::F32 || self.caps.isa == Isa::Avx512)
-            && index_varies
-            && self.exprs.range(size).hi <= i32::MAX.into()
-        {
+        let in_range = !wrap && check.is_none() && by_lane && index_varies;
+        if in_range && self.exprs.range(size).hi <= i32::MAX.into() {
             // Lowering knows that it is in range where the mask is set, so that half of the bits do.
-            let x = self.vector(arg)?;
             let w = self.width();
-            let mut x = self
-                .helpers
-                .convert(&x, types::memory(d), "i32", w, self.caps);
-            if let Some((m, _)) = &mask {
-                x = format!("{x} & {}", self.mask_of(m, "i32"));
+            let x = match from {
+                Some((arg, d @ (DType::F32 | DType::F64)))
+                    if d == DType::F32 || self.caps.isa == Isa::Avx512 =>
+                {
+                    let x = self.vector(arg)?;
+                    let memory = types::memory(d);
+                    Some(self.helpers.convert(&x, memory, "i32", w, self.caps))
+                }
+                _ if self.dtype(value) == DType::I32 => Some(index.to_string()),
+                _ => None,
+            };
+            if let Some(mut x) = x {
+                if let Some((m, _)) = &mask {
+                    x = format!("{x} & {}", self.mask_of(m, "i32"));
+                }
+                let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
+                self.line(format_args!("const {ty} {short} = {x};"));
+                self.short.insert(sym, v);
+                let x = self.helpers.convert(&short, "i32", "i64", w, self.caps);
+                let ty = self.helpers.vector("i64", w);
+                let own = self.lanes_name('t', v);
+                self.line(format_args!("const {ty} {own} = {x};"));
+                self.some_vary = true;
+                self.names.insert(sym, (name.into(), true));
+                self.vars[v.index()] = Some(Var::Lanes('t'));
+                return Ok(());
             }
-            let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
-            self.line(format_args!("const {ty} {short} = {x};"));
-            self.short.insert(sym, v);
-            let x = self.helpers.convert(&short, "i32", "i64", w, self.caps);
-            let ty = self.helpers.vector("i64", w);
-            let own = self.lanes_name('t', v);
-            self.line(format_args!("const {ty} {own} = {x};"));
-            self.some_vary = true;
-            self.names.insert(sym, (name.into(), true));
-            self.vars[v.index()] = Some(Var::Lanes('t'));
-            return Ok(());
         }
         let size = self.expr(size, false)?;
         let at = |text: &str, varies: bool| {

@@ -21,6 +21,9 @@ const TAPS: i64 = 11;
 /// Taps from which on sums are added up apart.
 pub(crate) const FEW: i64 = 6;
 const TAP_ITEMS: usize = 16;
+/// Items up to which a loop of few turns is written out: the steps of a search, written out for each of four rows, took the C
+/// compiler four times as long and saved four jumps in hundreds of operations.
+const WRITTEN: i64 = 256;
 /// Rows side by side where their number tells no better one: each has a sum of its own and part of one, and what they share is
 /// loaded once.
 const ROWS: i64 = 4;
@@ -49,7 +52,17 @@ pub(crate) fn written_out(exprs: &Exprs, kernel: &Kernel, l: &Loop, lane: Sym) -
                 .iter()
                 .any(|i| matches!(i, Item::Let(v) if along(*v)))
     };
-    (matches!(n, 2..FEW) || matches!(n, FEW..=TAPS) && short()).then_some(n)
+    (matches!(n, 2..FEW) && n * items(&l.body) <= WRITTEN || matches!(n, FEW..=TAPS) && short())
+        .then_some(n)
+}
+
+/// Returns how many items a body has, those of inner loops included.
+fn items(body: &[Item]) -> i64 {
+    let of = |i: &Item| match i {
+        Item::Loop(l) => items(&l.body),
+        _ => 1,
+    };
+    body.iter().map(of).sum()
 }
 
 /// Whether all that this loop, which is written out, adds to are sums that it may add up apart.

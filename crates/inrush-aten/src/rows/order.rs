@@ -3,7 +3,7 @@
 use super::{decomposed, lowered};
 use crate::{Args, BodyBuilder, Builder, Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar, promote};
-use inrush_expr::Expr;
+use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Type, ValueId};
 use inrush_loops::{ReduceOp, ScalarOp as S, StmtId};
 
@@ -17,6 +17,15 @@ fn before(body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
     let number = body.op(S::Not, &[na]);
     let last = body.op(S::And, &[nb, number]);
     body.op(S::Or, &[lt, last])
+}
+
+/// The type of places in a row of so many elements and of sums of two of them: more short numbers fit into a vector, and gathers
+/// take them as indices.
+fn short_int(exprs: &Exprs, length: Expr) -> DType {
+    match exprs.range(length).hi {
+        ..=0x3fff_ffff => DType::I32,
+        _ => DType::I64,
+    }
 }
 
 /// Elements of a row that are compared each with each; longer rows are merged from such blocks.
@@ -115,11 +124,7 @@ impl Rows {
         let (mine, theirs) = (load(&mut body, &here, m), load(&mut body, &there, k));
         let first = self.precedes(&mut body, theirs, mine);
         let second = self.precedes(&mut body, mine, theirs);
-        // Places in a block are short numbers, of which more fit into a vector.
-        let short = match e.range(block).hi {
-            ..=0x7fff_ffff => DType::I32,
-            _ => DType::I64,
-        };
+        let short = short_int(e, block);
         let i = body.index_as(outer[dim + 1], short);
         let j = body.index_as(other, short);
         let earlier = body.op(S::Lt, &[j, i]);
@@ -151,30 +156,33 @@ impl Rows {
         let n = x.sizes[dim];
         let mut body = lw.body(&x.sizes);
         let outer = body.outer();
-        let int = |body: &mut BodyBuilder<'g>, v: i64| body.constant(Scalar::Int(v), DType::I64);
+        let short = short_int(lw.exprs, n);
+        let int = |body: &mut BodyBuilder<'g>, v: i64| body.constant(Scalar::Int(v), short);
         let mine = body.load(x, &outer);
-        let at = body.index_value(outer[dim]);
+        let at = body.index_as(outer[dim], short);
         let (width, one, zero) = (int(&mut body, run), int(&mut body, 1), int(&mut body, 0));
         let flip = body.op(S::Xor, &[at, width]);
         let mask = int(&mut body, !(run - 1));
         let start = body.op(S::And, &[flip, mask]);
-        let end = body.index_value(n);
+        let end = body.index_as(n, short);
         let length = body.op(S::Sub, &[end, start]);
         let length = body.op(S::Maximum, &[length, zero]);
         let length = body.op(S::Minimum, &[length, width]);
         let side = body.op(S::And, &[at, width]);
         let second = body.op(S::Ne, &[side, zero]);
+        let before_start = body.op(S::Sub, &[start, one]);
         let mut found = zero;
         let mut step = run;
         while step > 0 {
             let by = int(&mut body, step);
             let next = body.op(S::Add, &[found, by]);
             let fits = body.op(S::Le, &[next, length]);
-            let last = body.op(S::Sub, &[next, one]);
-            let last = body.op(S::Add, &[start, last]);
+            let last = body.op(S::Add, &[before_start, next]);
+            // Any place will do where there is no such element: a load without a mask is one instruction, or fewer jumps.
+            let last = body.select(fits, last, zero);
             let mut there = outer.clone();
-            there[dim] = body.indirect(last, n, false, false, Some(fits));
-            let theirs = body.load_masked(x, &there, fits, Scalar::Int(0));
+            there[dim] = body.indirect(last, n, false, false, None);
+            let theirs = body.load(x, &there);
             // Elements of the first run come before equal ones of the second.
             let below = self.precedes(&mut body, theirs, mine);
             let above = self.precedes(&mut body, mine, theirs);
