@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+import inrush
+
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 NAN, INF = float("nan"), float("inf")
@@ -512,3 +514,25 @@ def test_remainders_of_floats(exact, dtype):
     want = torch.tensor([math.fmod(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)], dtype=dtype)
     torch.testing.assert_close(torch.compile(torch.fmod, backend="inrush")(a, b), want, rtol=0, atol=0)
     exact(lambda a: (torch.fmod(a, 3.0), torch.remainder(a, -0.7)), torch.randn(1003, dtype=dtype) * 100)
+
+
+def test_variance_of_a_large_mean():
+    """Rows whose deviation is small keep eager's precision, rows of equal elements have none at all."""
+
+    F = torch.nn.functional
+
+    def f(x):
+        images = x.reshape(2, 4, 25, -1)
+        rows = torch.var_mean(x, 1), torch.std(x, 0), F.layer_norm(x, (1000,))
+        return *rows, F.group_norm(images, 2), F.batch_norm(images, None, None, training=True)
+
+    torch.manual_seed(0)
+    mean = torch.tensor([0.1, 100.3, 3000.7, -7.7, 1.0, 0.0, 1e-3, 30.3], dtype=torch.float64)[:, None]
+    step = mean.abs() / 1000
+    for x in (mean.expand(8, 1000), mean + step * torch.randn(8, 1000, dtype=torch.float64)):
+        x = x.to(torch.float32)
+        got = torch.utils._pytree.tree_leaves(torch.compile(f, backend=inrush.backend, options={"strict": True})(x))
+        eager, exact = (torch.utils._pytree.tree_leaves(f(x.to(d))) for d in (torch.float32, torch.float64))
+        for ours, theirs, want in zip(got, eager, exact):
+            allowed = 3 * (theirs.double() - want).abs().max() + 4e-6 * want.abs().max()
+            assert (ours.double() - want).abs().max() <= allowed

@@ -62,7 +62,8 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     program.verify()?;
     let settings = settings(block)?;
     let mut who: Vec<Participant> = Vec::new();
-    let exact = LoopsOptions::default();
+    // One chain of `f32` loses more digits than any kernel's lanes do.
+    let exact = LoopsOptions { wide_sums: true };
     if let Program::Graph(g) = program
         && !settings.lowered
     {

@@ -7,8 +7,8 @@ use inrush_base::{Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
-/// The dimensions that a call reduces, as an argument for other reductions.
-fn dims_arg(b: &Builder, args: &Args, x: ValueId) -> Result<(Arg, Expr)> {
+/// The dimensions that a call reduces, and how many elements each row has.
+fn reduced_list(b: &Builder, args: &Args, x: ValueId) -> Result<(Vec<i64>, Expr)> {
     let sizes = b.sizes(x)?;
     let reduced = reduced_dims(args, sizes.len())?;
     let dims: Vec<i64> = (0..sizes.len())
@@ -16,6 +16,12 @@ fn dims_arg(b: &Builder, args: &Args, x: ValueId) -> Result<(Arg, Expr)> {
         .map(|d| d as i64)
         .collect();
     let count = b.exprs.product(dims.iter().map(|d| sizes[*d as usize]));
+    Ok((dims, count))
+}
+
+/// The dimensions that a call reduces, as an argument for other reductions.
+fn dims_arg(b: &Builder, args: &Args, x: ValueId) -> Result<(Arg, Expr)> {
+    let (dims, count) = reduced_list(b, args, x)?;
     Ok((b.ints(&dims), count))
 }
 
@@ -27,22 +33,69 @@ fn keepdim(args: &Args) -> Result<bool> {
     }
 }
 
-/// Variance and mean in the compute dtype. Two passes: the mean first, then the squares of what is left.
+/// The mean over some dimensions, which it keeps, and the distances to it.
+pub(super) struct Centred {
+    pub mean: ValueId,
+    pub centred: ValueId,
+}
+
+/// Centres `x` in two passes, of which kernels make one where that pays.
+///
+/// All is computed of distances to a pivot, the first element of each row. Sums are then as large as the deviation, whatever
+/// the mean is, so that rounding loses nothing to a large mean; rows of equal elements are exactly 0.
+pub(super) fn centred(b: &mut Builder, x: ValueId, dims: &[i64]) -> Result<Centred> {
+    let sizes = b.sizes(x)?;
+    let list = b.ints(dims);
+    // A row that may be empty has no first element.
+    let empty = (dims.iter()).any(|d| b.exprs.range(sizes[*d as usize]).lo < 1);
+    let mut pivot = None;
+    if !empty {
+        let mut first = x;
+        for d in dims {
+            first = b.call(
+                "aten.select.int",
+                &[
+                    first.into(),
+                    Arg::Int(b.exprs.int(*d)),
+                    Arg::Int(b.exprs.int(0)),
+                ],
+            )?;
+            first = b.call(
+                "aten.unsqueeze.default",
+                &[first.into(), Arg::Int(b.exprs.int(*d))],
+            )?;
+        }
+        pivot = Some(first);
+    }
+    let near = match pivot {
+        Some(p) => b.call("aten.sub.Tensor", &[x.into(), p.into()])?,
+        None => x,
+    };
+    let offset = b.call("aten.mean.dim", &[near.into(), list, true.into()])?;
+    let centred = b.call("aten.sub.Tensor", &[near.into(), offset.into()])?;
+    let mean = match pivot {
+        Some(p) => b.call("aten.add.Tensor", &[p.into(), offset.into()])?,
+        None => offset,
+    };
+    Ok(Centred { mean, centred })
+}
+
+/// Variance and mean in the compute dtype.
 fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
     let x = args.value("self")?;
     if !b.dtype(x)?.is_float() {
         return Err(Error::input(format!("variance of {}", b.dtype(x)?)));
     }
     let keep = keepdim(args)?;
-    let (dims, count) = dims_arg(b, args, x)?;
+    let (dims, count) = reduced_list(b, args, x)?;
     let correction = if args.op.schema().position("correction").is_some() {
         args.opt_scalar("correction")?.unwrap_or(Scalar::Int(1))
     } else {
         Scalar::Int(args.bool("unbiased")? as i64)
     };
     let x = b.widen(x)?;
-    let mean = b.call("aten.mean.dim", &[x.into(), dims.clone(), true.into()])?;
-    let d = b.call("aten.sub.Tensor", &[x.into(), mean.into()])?;
+    let Centred { mean, centred: d } = centred(b, x, &dims)?;
+    let dims = b.ints(&dims);
     let sq = b.call("aten.mul.Tensor", &[d.into(), d.into()])?;
     let sum = b.call(
         "aten.sum.dim_IntList",

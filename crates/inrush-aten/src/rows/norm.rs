@@ -1,6 +1,7 @@
 //! Normalisation: statistics as reductions, the rest pointwise, halves in `f32` throughout.
 
 use super::decomposed as row;
+use super::moments::{Centred, centred};
 use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
@@ -16,11 +17,10 @@ struct Stats {
     rstd: ValueId,
 }
 
-/// Two passes: the variance is the mean of squares of the centred input, which loses no digits to a large mean.
+/// The variance is the mean of squares of the centred input, which loses no digits to a large mean.
 fn stats(b: B, x: ValueId, dims: &[i64], eps: f64) -> Result<Stats> {
+    let Centred { mean, centred } = centred(b, x, dims)?;
     let dims = b.ints(dims);
-    let mean = b.call("aten.mean.dim", &[x.into(), dims.clone(), true.into()])?;
-    let centred = b.call("aten.sub.Tensor", &[x.into(), mean.into()])?;
     let square = b.call("aten.mul.Tensor", &[centred.into(), centred.into()])?;
     let variance = b.call("aten.mean.dim", &[square.into(), dims, true.into()])?;
     let rstd = inverse_root(b, variance, eps)?;
