@@ -15,6 +15,7 @@ mod flat;
 pub mod lower;
 pub mod meta;
 pub mod normalize;
+pub mod numbers;
 pub mod random;
 pub mod rows;
 pub mod schema;

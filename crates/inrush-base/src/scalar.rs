@@ -66,8 +66,9 @@ impl Scalar {
         let v = self.as_f64();
         Scalar::Float(match dtype {
             DType::F32 => v as f32 as f64,
-            DType::F16 => half::f16::from_f64(v).to_f64(),
-            DType::BF16 => half::bf16::from_f64(v).to_f64(),
+            // As PyTorch's halves are made from a double: by way of a float, which rounds twice.
+            DType::F16 => half::f16::from_f32(v as f32).to_f64(),
+            DType::BF16 => half::bf16::from_f32(v as f32).to_f64(),
             _ => v,
         })
     }

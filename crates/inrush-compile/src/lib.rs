@@ -217,11 +217,19 @@ impl Run<'_> {
         caps: &Caps,
         sched: &inrush_sched::Options,
     ) -> Result<(Plan, Vec<Guard>)> {
-        let graph = self.stage("decompose", || inrush_aten::decompose(graph), |g| g.print())?;
+        let processor = Processor::of(caps);
+        let graph = self.stage(
+            "decompose",
+            || {
+                inrush_aten::numbers::check(&graph, processor)?;
+                inrush_aten::decompose(graph)
+            },
+            |g| g.print(),
+        )?;
         let guards = graph.guards.clone();
         let loops = self.stage(
             "lower",
-            || inrush_aten::lower(graph, Processor::of(caps)),
+            || inrush_aten::lower(graph, processor),
             |l| l.print(),
         )?;
         let plan = self.stage("fuse", || fuse(loops, caps, sched), print_plan)?;
@@ -249,7 +257,10 @@ impl Run<'_> {
         let mut marks = cut.marks();
         let short = self.stage(
             "decompose",
-            || inrush_aten::decompose_marked(short, &mut marks),
+            || {
+                inrush_aten::numbers::check(&short, processor)?;
+                inrush_aten::decompose_marked(short, &mut marks)
+            },
             |g| print(decomposed(&g.exprs).map(|g| g.print())),
         )?;
         let guards = short.guards.clone();

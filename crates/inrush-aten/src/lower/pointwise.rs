@@ -2,7 +2,8 @@
 
 use super::body::BodyBuilder;
 use super::{Lower, Tensor};
-use crate::{Call, Operand, Pointwise, meta};
+use crate::numbers::{Number, Precision};
+use crate::{Call, Operand, Pointwise, Processor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_graph::Type;
 use inrush_loops::{ScalarOp, StmtId};
@@ -13,6 +14,7 @@ pub struct Pw<'a, 'g> {
     pub body: &'a mut BodyBuilder<'g>,
     pub call: &'a Call<'g>,
     pub dtype: DType,
+    pub processor: Processor,
 }
 
 impl<'g> Deref for Pw<'_, 'g> {
@@ -40,11 +42,28 @@ impl Pw<'_, '_> {
         self.body.constant(value, dtype)
     }
 
-    /// A number among the arguments, as a constant of the compute dtype.
+    /// A number among the arguments, rounded as its operator does, as a constant of the compute dtype.
     pub fn number(&mut self, name: &str) -> Result<StmtId> {
-        let value = self.call.scalar(name)?;
         let dtype = self.dtype;
+        let value = self.call.rounded(name, dtype, self.processor)?;
         Ok(self.body.constant(value, dtype))
+    }
+
+    /// Returns a number among the arguments, rounded as its operator does.
+    pub fn float(&self, name: &str) -> Result<f64> {
+        let value = self.call.rounded(name, self.dtype, self.processor)?;
+        Ok(value.as_f64())
+    }
+
+    /// Returns whether an operand is a number, or a tensor without dimensions, which eager's kernels for CPUs take as one.
+    pub fn is_number(&self, name: &str) -> Result<bool> {
+        Ok(match self.call.operand(name)? {
+            Some(Operand::Tensor(v)) => match &self.call.values()[v.index()].ty {
+                Type::Tensor(t) => t.rank() == 0 && self.processor == Processor::Cpu,
+                _ => true,
+            },
+            other => other.is_some(),
+        })
     }
 
     pub fn op1(&mut self, op: ScalarOp, a: StmtId) -> StmtId {
@@ -72,16 +91,40 @@ impl<'g> Lower<'g> {
                 None => (*name, dtype),
             };
             if let Some(operand) = call.operand(name)? {
-                operands.push(self.operand(&mut body, operand, dtype)?);
+                let number = call.number_of(name, self.processor);
+                operands.push(self.rounded_operand(&mut body, operand, number, dtype)?);
             }
         }
         let mut pw = Pw {
             body: &mut body,
             call,
             dtype,
+            processor: self.processor,
         };
         let value = (p.function)(&mut pw, &operands)?;
         Ok(self.store_new(body, value, result, &sizes))
+    }
+
+    /// An operand as a value of dtype `dtype`, broadcast over the outer axes of `body`. A number is rounded as its operator
+    /// does, and so is a tensor without dimensions on a CPU.
+    fn rounded_operand(
+        &self,
+        body: &mut BodyBuilder<'g>,
+        operand: Operand,
+        number: Number,
+        dtype: DType,
+    ) -> Result<StmtId> {
+        let kept = number.precision != Precision::Tensor;
+        let dtype = match operand {
+            Operand::Scalar(s) => return Ok(body.constant(number.round(s, dtype), dtype)),
+            Operand::Int(_) if kept => dtype.compute(),
+            Operand::Tensor(v) if kept => match &self.graph.value(v).ty {
+                Type::Tensor(t) if t.rank() > 0 || self.processor == Processor::Gpu => dtype,
+                _ => dtype.compute(),
+            },
+            _ => dtype,
+        };
+        self.operand(body, operand, dtype)
     }
 
     /// An operand as a value of dtype `dtype`, broadcast over the outer axes of `body`.
@@ -92,10 +135,10 @@ impl<'g> Lower<'g> {
         dtype: DType,
     ) -> Result<StmtId> {
         match operand {
-            Operand::Scalar(s) => Ok(body.constant(s, dtype)),
+            Operand::Scalar(s) => Ok(body.constant(s.convert(dtype), dtype)),
             Operand::Int(e) => {
                 let v = body.index_value(e);
-                Ok(body.cast(v, dtype.compute()))
+                Ok(body.cast(v, dtype))
             }
             Operand::Tensor(v) => match &self.graph.value(v).ty {
                 Type::Tensor(_) => {
@@ -110,7 +153,7 @@ impl<'g> Lower<'g> {
                 }
                 Type::Int(e) => {
                     let v = body.index_value(*e);
-                    Ok(body.cast(v, dtype.compute()))
+                    Ok(body.cast(v, dtype))
                 }
                 other => Err(Error::unsupported(format!(
                     "operand `{}` of type {other:?}",

@@ -1,7 +1,7 @@
 //! Activation functions.
 
 use super::pointwise::pointwise;
-use crate::Pw;
+use crate::{Processor, Pw};
 use inrush_base::{DType, Error, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
@@ -19,7 +19,10 @@ fn relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn hardtanh(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let (lo, hi) = (p.call.float("min_val")?, p.call.float("max_val")?);
+    let (lo, hi) = (p.float("min_val")?, p.float("max_val")?);
+    if p.dtype == DType::Bool || (p.dtype.is_unsigned() && (lo < 0.0 || hi < 0.0)) {
+        return Err(Error::input(format!("bounds of {}", p.dtype)));
+    }
     Ok(clamp(p, x[0], lo, hi))
 }
 
@@ -52,27 +55,35 @@ fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(by_sign(p, x[0], x[0], below))
 }
 
-/// `x > 0 ? scale * x : scale * alpha * expm1(input_scale * x)`.
+/// `scale * x` above zero, `scale * alpha * expm1(input_scale * x)` below. Zero itself is above on CPUs and below on GPUs, which
+/// shows where `alpha` is negative or no number.
 fn exponential(p: &mut Pw, x: StmtId, alpha: f64, scale: f64, input_scale: f64) -> StmtId {
     let above = p.opc(S::Mul, x, scale);
     let e = p.opc(S::Mul, x, input_scale);
     let e = p.op1(S::Expm1, e);
     let below = p.opc(S::Mul, e, alpha * scale);
-    by_sign(p, x, above, below)
+    if p.processor == Processor::Gpu {
+        return by_sign(p, x, above, below);
+    }
+    let negative = p.opc(S::Lt, x, 0.0);
+    p.select(negative, below, above)
 }
 
 fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let c = p.call;
     let (alpha, scale, input) = (
-        c.float("alpha")?,
-        c.float("scale")?,
-        c.float("input_scale")?,
+        p.float("alpha")?,
+        p.float("scale")?,
+        p.float("input_scale")?,
     );
     Ok(exponential(p, x[0], alpha, scale, input))
 }
 
 fn celu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    // Eager takes the reciprocal of the number as it is.
     let alpha = p.call.float("alpha")?;
+    if alpha == 0.0 {
+        return Err(Error::input("ZeroDivisionError: `alpha` is zero"));
+    }
     Ok(exponential(p, x[0], alpha, 1.0, 1.0 / alpha))
 }
 
@@ -92,7 +103,7 @@ fn softplus_of(p: &mut Pw, x: StmtId, beta: f64, threshold: f64) -> StmtId {
 }
 
 fn softplus(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let (beta, threshold) = (p.call.float("beta")?, p.call.float("threshold")?);
+    let (beta, threshold) = (p.float("beta")?, p.float("threshold")?);
     Ok(softplus_of(p, x[0], beta, threshold))
 }
 
@@ -147,7 +158,7 @@ fn threshold(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn hardshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let lambda = p.call.float("lambd")?;
+    let lambda = p.float("lambd")?;
     let (a, b) = (p.opc(S::Ge, x[0], -lambda), p.opc(S::Le, x[0], lambda));
     let inside = p.op2(S::And, a, b);
     let zero = p.c(0.0);
@@ -155,11 +166,15 @@ fn hardshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn softshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let lambda = p.call.float("lambd")?;
+    let lambda = p.float("lambd")?;
+    if !(lambda >= 0.0) {
+        return Err(Error::input("`lambd` below zero"));
+    }
     let (over, under) = (p.opc(S::Sub, x[0], lambda), p.opc(S::Add, x[0], lambda));
     let (is_over, is_under) = (p.opc(S::Gt, x[0], lambda), p.opc(S::Lt, x[0], -lambda));
-    // What is in between is 0, NaN stays.
+    // What is in between is 0 without a sign, NaN stays.
     let middle = p.opc(S::Mul, x[0], 0.0);
+    let middle = p.op1(S::Abs, middle);
     let v = p.select(is_under, under, middle);
     Ok(p.select(is_over, over, v))
 }

@@ -2,7 +2,7 @@
 
 use super::pointwise::pointwise;
 use crate::Pw;
-use inrush_base::Result;
+use inrush_base::{Error, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// `cond ? grad : 0`.
@@ -95,11 +95,16 @@ fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
 fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let c = p.call;
-    let (alpha, scale) = (c.float("alpha")?, c.float("scale")?);
-    let input = c.float("input_scale")?;
+    let (alpha, scale) = (p.float("alpha")?, p.float("scale")?);
+    let input = p.float("input_scale")?;
     let (grad, x) = (x[0], x[1]);
     let negative = alpha * scale;
     let above = p.opc(S::Mul, grad, scale);
+    if c.bool("is_result")? && negative < 0.0 {
+        return Err(Error::input(
+            "the gradient from a result needs a slope that is not negative",
+        ));
+    }
     let below = if c.bool("is_result")? {
         let v = p.opc(S::Add, x, negative);
         let g = p.opc(S::Mul, grad, input);
@@ -122,7 +127,7 @@ fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn hardtanh(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let (lo, hi) = (p.call.float("min_val")?, p.call.float("max_val")?);
+    let (lo, hi) = (p.float("min_val")?, p.float("max_val")?);
     Ok(inside(p, x[1], lo, hi, x[0]))
 }
 
@@ -147,7 +152,7 @@ fn hardsigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
 /// `grad * z / (z + 1)` with `z = exp(beta x)`; `grad` above the threshold.
 fn softplus(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let (beta, threshold) = (p.call.float("beta")?, p.call.float("threshold")?);
+    let (beta, threshold) = (p.float("beta")?, p.float("threshold")?);
     let t = p.opc(S::Mul, x[1], beta);
     let z = p.op1(S::Exp, t);
     let over = p.opc(S::Add, z, 1.0);
@@ -184,7 +189,7 @@ fn log_sigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
 /// 0 in `[-lambd, lambd]`, `grad` outside.
 fn shrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let lambda = p.call.float("lambd")?;
+    let lambda = p.float("lambd")?;
     let (a, b) = (p.opc(S::Ge, x[1], -lambda), p.opc(S::Le, x[1], lambda));
     let dead = p.op2(S::And, a, b);
     let zero = p.c(0.0);
@@ -193,24 +198,25 @@ fn shrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
 /// `grad / (x (1 - x))`; outside of `[eps, 1 - eps]` 0, without `eps` NaN outside of `[0, 1]`.
 fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let eps = match p.call.given("eps") {
-        true => Some(p.call.float("eps")?),
-        false => None,
+    // A number below zero bounds nothing.
+    let given = p.call.given("eps") && !(p.float("eps")? < 0.0);
+    let (low, high) = match given {
+        true => super::math::inset(p)?,
+        false => (0.0, 1.0),
     };
-    let low = eps.unwrap_or(0.0);
     let rest = p.cop(S::Sub, 1.0, x[1]);
     let d = p.mul(x[1], rest);
     let v = p.div(x[0], d);
-    let (a, b) = (p.opc(S::Lt, x[1], low), p.opc(S::Gt, x[1], 1.0 - low));
+    let (a, b) = (p.opc(S::Lt, x[1], low), p.opc(S::Gt, x[1], high));
     let out = p.op2(S::Or, a, b);
-    let other = p.c(if eps.is_some() { 0.0 } else { f64::NAN });
+    let other = p.c(if given { 0.0 } else { f64::NAN });
     Ok(p.select(out, other, v))
 }
 
 /// With noise in training `noise * grad`, else as `leaky_relu` with the middle of the slopes.
 fn rrelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let c = p.call;
-    let (lower, upper) = (c.float("lower")?, c.float("upper")?);
+    let (lower, upper) = (p.float("lower")?, p.float("upper")?);
     if c.bool("training")? && upper - lower > 1e-6 {
         return Ok(p.mul(x[2], x[0]));
     }

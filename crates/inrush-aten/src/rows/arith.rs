@@ -1,7 +1,7 @@
 //! Arithmetic on elements: sums, products, quotients, remainders, powers.
 
 use super::pointwise::pointwise;
-use crate::Pw;
+use crate::{Operand, Pw};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{ScalarOp as S, StmtId};
 
@@ -28,6 +28,9 @@ fn times(p: &mut Pw, a: StmtId, b: StmtId) -> StmtId {
 /// `alpha * b`, where `alpha` is 1 nearly always.
 fn scaled(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     let alpha = p.call.scalar("alpha")?;
+    if matches!(alpha, Scalar::Bool(_)) && p.dtype != DType::Bool {
+        return Err(Error::input("`alpha` must be a number"));
+    }
     if alpha.as_f64() == 1.0 {
         return Ok(b);
     }
@@ -46,7 +49,13 @@ fn add(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn minus(p: &mut Pw, a: StmtId, b: StmtId) -> Result<StmtId> {
-    if p.dtype == DType::Bool {
+    let truth = |name| {
+        matches!(
+            p.call.operand(name),
+            Ok(Some(Operand::Scalar(Scalar::Bool(_))))
+        )
+    };
+    if p.dtype == DType::Bool || truth("self") || truth("other") {
         return Err(Error::input("bools cannot be subtracted"));
     }
     let b = scaled(p, b)?;
@@ -70,14 +79,20 @@ fn div(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    if p.dtype == DType::Bool {
+        return Err(Error::input("division of bools"));
+    }
     match p.call.opt_str("rounding_mode")? {
         None => div(p, x),
         Some("floor") => floor_divide(p, x),
         Some("trunc") if p.is_float() => {
             let q = p.div(x[0], x[1]);
-            // The quotient of halves is a half: 6.999 may be 7.
+            // The quotient of halves is a half: 6.999 may be 7. That by a number is not rounded.
             let dtype = p.dtype;
-            let q = p.cast(q, dtype);
+            let q = match p.is_number("other")? {
+                true => q,
+                false => p.cast(q, dtype),
+            };
             Ok(p.op1(S::Trunc, q))
         }
         Some("trunc") => {
@@ -93,7 +108,7 @@ fn divisor(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     if p.is_float() || p.dtype == DType::Bool {
         return Ok(b);
     }
-    if let Ok(Some(crate::Operand::Scalar(s))) = p.call.operand("other")
+    if let Ok(Some(Operand::Scalar(s))) = p.call.operand("other")
         && s.convert(p.dtype).as_i64() == 0
     {
         return Err(Error::input(
@@ -136,18 +151,27 @@ fn floor_divide(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn remainder(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    refuse_bools(p)?;
     let b = divisor(p, x[1])?;
     Ok(p.op2(S::Remainder, x[0], b))
 }
 
+fn refuse_bools(p: &Pw) -> Result<()> {
+    match p.dtype {
+        DType::Bool => Err(Error::input("remainders of bools")),
+        _ => Ok(()),
+    }
+}
+
 fn fmod(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    refuse_bools(p)?;
     let b = divisor(p, x[1])?;
     Ok(p.op2(S::Fmod, x[0], b))
 }
 
 /// Powers with a constant exponent that need no call of `pow`.
 fn pow_scalar(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    let e = p.call.scalar("exponent")?.as_f64();
+    let e = p.float("exponent")?;
     let x0 = x[0];
     if p.is_float() {
         return Ok(match e {

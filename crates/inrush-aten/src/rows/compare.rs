@@ -62,15 +62,22 @@ fn signbit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 /// `|a - b| <= atol + rtol * |b|`, or equal (which infinities of one sign are).
 fn isclose(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let equal = p.op2(S::Eq, x[0], x[1]);
-    let (rtol, atol) = (p.call.float("rtol")?, p.call.float("atol")?);
+    if p.call.float("rtol")? < 0.0 || p.call.float("atol")? < 0.0 {
+        return Err(Error::input("a tolerance below zero"));
+    }
+    let (rtol, atol) = (p.float("rtol")?, p.float("atol")?);
     let dtype = if p.is_float() { p.dtype } else { DType::F64 };
     let (a, b) = (p.cast(x[0], dtype), p.cast(x[1], dtype));
+    // Eager's steps are operators of their own, which round halves.
     let d = p.op2(S::Sub, a, b);
+    let d = p.cast(d, dtype);
     let d = p.op1(S::Abs, d);
     let size = p.op1(S::Abs, b);
-    let (rtol, atol) = (p.float(rtol, dtype), p.float(atol, dtype));
+    let (rtol, atol) = (p.body.float(rtol, dtype), p.body.float(atol, dtype));
     let rel = p.op2(S::Mul, rtol, size);
+    let rel = p.cast(rel, dtype);
     let bound = p.op2(S::Add, atol, rel);
+    let bound = p.cast(bound, dtype);
     let near = p.op2(S::Le, d, bound);
     let infinite = p.op1(S::IsInf, d);
     let finite = p.op1(S::Not, infinite);

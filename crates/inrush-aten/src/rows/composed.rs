@@ -1,7 +1,7 @@
 //! Operators that are a few calls of others and belong to no larger family.
 
 use super::decomposed as row;
-use crate::{Args, Builder, Row};
+use crate::{Args, Builder, Processor, Row};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_graph::{Arg, ValueId};
 
@@ -137,8 +137,8 @@ fn dropout_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (g, mask) = (args.value("grad_output")?, args.value("mask")?);
     let dtype = b.dtype(g)?;
     let kept = b.cast(mask, dtype)?;
-    let kept = b.scale(kept, args.float("scale")?)?;
-    Ok(vec![b.mul(g, kept)?])
+    let kept = b.mul(g, kept)?;
+    Ok(vec![b.scale(kept, args.float("scale")?)?])
 }
 
 fn trace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
@@ -194,7 +194,13 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         args.value("vec1")?,
         args.value("vec2")?,
     );
-    let (alpha, beta) = (args.scalar("alpha")?, args.scalar("beta")?);
+    let dtype = b.dtype(x)?;
+    // All devices take both in the same way.
+    let number = |name| -> Result<Scalar> {
+        let number = args.number_of(name, Processor::Cpu);
+        Ok(number.round(args.scalar(name)?, dtype))
+    };
+    let (alpha, beta) = (number("alpha")?, number("beta")?);
     let mut outer = b.call("aten.outer.default", &[u.into(), v.into()])?;
     if [x, outer]
         .iter()

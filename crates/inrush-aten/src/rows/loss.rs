@@ -93,6 +93,9 @@ fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Resul
 
 fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let beta = args.float("beta")?;
+    if beta < 0.0 {
+        return Err(Error::input("`beta` below zero"));
+    }
     if beta == 0.0 {
         return l1_loss(b, args);
     }
@@ -101,6 +104,9 @@ fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 fn huber_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let delta = args.float("delta")?;
+    if delta <= 0.0 {
+        return Err(Error::input("`delta` must be above zero"));
+    }
     knee_loss(b, args, delta, 0.5, delta)
 }
 

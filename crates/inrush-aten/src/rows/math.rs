@@ -1,7 +1,7 @@
 //! Functions of one element or two: rounding, exponentials, trigonometry, extremes, choices.
 
 use super::pointwise::pointwise;
-use crate::Pw;
+use crate::{Operand, Pw, numbers};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{ScalarOp as S, StmtId};
 
@@ -70,8 +70,17 @@ fn extreme_number(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(na, x[1], b_or))
 }
 
-/// `min(max(x, lower), upper)` with the bounds that are given.
+/// `min(max(x, lower), upper)` with the bounds that are given. A bound that is NaN makes everything NaN, but for a number that
+/// is the only one: eager compares with that, which is never true.
 fn clamp(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
+    refuse_bools(p)?;
+    let is_nan = |name| match p.call.operand(name) {
+        Ok(Some(Operand::Scalar(s))) => s.as_f64().is_nan(),
+        _ => false,
+    };
+    if p.call.given("min") != p.call.given("max") && (is_nan("min") || is_nan("max")) {
+        return Ok(x[0]);
+    }
     let mut rest = x[1..].iter();
     let mut v = x[0];
     if p.call.given("min") {
@@ -85,6 +94,13 @@ fn clamp(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(v)
 }
 
+fn refuse_bools(p: &Pw) -> Result<()> {
+    match p.dtype {
+        DType::Bool => Err(Error::input("there are no bounds of bools")),
+        _ => Ok(()),
+    }
+}
+
 fn no_bound() -> Error {
     Error::input("clamp needs `min` or `max`")
 }
@@ -93,14 +109,10 @@ fn nan_to_num(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if !p.is_float() {
         return Ok(x[0]);
     }
-    let largest = match p.dtype {
-        DType::F64 => f64::MAX,
-        DType::F16 => 65504.0,
-        DType::BF16 => f64::from_bits(0x47ef_e000_0000_0000),
-        _ => f32::MAX as f64,
-    };
-    let pick = |name: &str, default: f64| -> Result<f64> {
-        Ok(p.call.opt_scalar(name)?.map_or(default, Scalar::as_f64))
+    let largest = numbers::largest(p.dtype);
+    let pick = |name: &str, default: f64| match p.call.given(name) {
+        true => p.float(name),
+        false => Ok(default),
     };
     let (nan, pos, neg) = (
         pick("nan", 0.0)?,
@@ -116,13 +128,24 @@ fn nan_to_num(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(is_nan, nan, v))
 }
 
+/// `eps` and `1 - eps` in the dtype that `eps` is taken in.
+pub(super) fn inset(p: &Pw) -> Result<(f64, f64)> {
+    let eps = p.float("eps")?;
+    let number = p.call.number_of("eps", p.processor);
+    let rest = number.round(Scalar::Float(1.0 - eps), p.dtype);
+    Ok((eps, rest.as_f64()))
+}
+
 /// `log(x / (1 - x))`, with `x` kept `eps` away from 0 and 1.
 fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let mut v = x[0];
-    if let Some(eps) = p.call.opt_scalar("eps")? {
-        let (lo, hi) = (p.c(eps.as_f64()), p.c(1.0 - eps.as_f64()));
-        v = p.max(v, lo);
-        v = p.min(v, hi);
+    // A number below zero bounds nothing.
+    if p.call.given("eps") && !(p.float("eps")? < 0.0) {
+        let (lo, hi) = inset(p)?;
+        let (low, high) = (p.c(lo), p.c(hi));
+        let (below, above) = (p.op2(S::Lt, v, low), p.op2(S::Gt, v, high));
+        let upper = p.select(above, high, v);
+        v = p.select(below, low, upper);
     }
     let rest = p.cop(S::Sub, 1.0, v);
     let odds = p.div(v, rest);
@@ -313,11 +336,11 @@ pointwise! {
     "aten.clamp.Tensor" "(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor"
         ["self", "min", "max"] Common clamp, "(f32[2,3], none, f32[3])";
     "aten.clamp_min.default" "(Tensor self, Scalar min) -> Tensor"
-        ["self", "min"] Common binary!(Maximum), "(f32[4], 0)";
+        ["self", "min"] Common |p, x| { refuse_bools(p)?; Ok(p.max(x[0], x[1])) }, "(f32[4], 0)";
     "aten.clamp_min.Tensor" "(Tensor self, Tensor min) -> Tensor"
         ["self", "min"] Common binary!(Maximum), "(f32[4], f32[])";
     "aten.clamp_max.default" "(Tensor self, Scalar max) -> Tensor"
-        ["self", "max"] Common binary!(Minimum), "(f32[4], 0)";
+        ["self", "max"] Common |p, x| { refuse_bools(p)?; Ok(p.min(x[0], x[1])) }, "(f32[4], 0)";
     "aten.clamp_max.Tensor" "(Tensor self, Tensor max) -> Tensor"
         ["self", "max"] Common binary!(Minimum), "(f32[4], f32[])";
     // Signs and special values.

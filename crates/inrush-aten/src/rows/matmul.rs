@@ -255,7 +255,8 @@ fn scaled_sum<'g>(
     call: &Call<'g>,
 ) -> Result<impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId> + use<'g>> {
     let added = lw.arg(call, "self")?;
-    let (alpha, beta) = (call.scalar("alpha")?, call.scalar("beta")?);
+    let number = |name| call.rounded(name, added.dtype, lw.processor);
+    let (alpha, beta) = (number("alpha")?, number("beta")?);
     Ok(
         move |body: &mut BodyBuilder<'g>, mut sum: StmtId, at: &[Expr]| {
             if alpha.as_f64() != 1.0 {

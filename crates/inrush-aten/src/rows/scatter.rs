@@ -302,7 +302,7 @@ fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
             "the source must have as many dimensions as the input",
         ));
     }
-    let alpha = call.scalar("alpha")?;
+    let alpha = call.rounded("alpha", source.dtype, lw.processor)?;
     let exprs = lw.exprs;
     write_rows(
         lw,

@@ -374,8 +374,9 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
         for (k, o) in operands.iter().enumerate() {
             let v = o.get(at)?;
             x.push(match numbers.contains(&k) {
-                // A Python number takes part in the dtype of the computation.
-                true if o.is_number() => v.convert(common.compute()),
+                // A Python number takes part in the dtype of the computation, but for factors that of the tensors.
+                true if o.is_number() && keeps(name) && k == 1 => v.convert(common.compute()),
+                true if o.is_number() => v.convert(common),
                 true => v.convert(d),
                 false => v,
             });
@@ -387,6 +388,12 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
         }
     });
     Ok(vec![out?])
+}
+
+/// Whether eager keeps a number on the right that halves are multiplied with or divided by.
+fn keeps(name: &str) -> bool {
+    let family = name.split('.').next().unwrap_or(name);
+    matches!(family, "mul" | "div" | "floor_divide" | "lerp")
 }
 
 enum Operand<'a> {

@@ -1,0 +1,129 @@
+"""Python's numbers beside halves and integers: rounded, kept or refused as eager does, bit for bit where operators are exact."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import inrush
+
+NUMBERS = [0.1, -1 / 3, 1e-8, 2049.0]
+
+
+def halves(dtype):
+    """Every 61st half below 30000, above which eager's own loops differ, and the numbers with their neighbours."""
+    x = torch.arange(0, 65536, 61, dtype=torch.int32).to(torch.int16).view(dtype)
+    near = torch.tensor(NUMBERS, dtype=dtype)
+    x = torch.cat([x, near, near.nextafter(torch.tensor(9.0, dtype=dtype))])
+    return x[x.abs() < 3e4]
+
+
+EXACT = {
+    "equal": lambda x, v: x == v,
+    "less": lambda x, v: x < v,
+    "at least": lambda x, v: x >= v,
+    "sum": lambda x, v: x + v,
+    "difference": lambda x, v: v - x,
+    "product": lambda x, v: x * v,
+    "quotient": lambda x, v: x / v,
+    "floor": lambda x, v: x // v,
+    "whole quotient": lambda x, v: torch.div(x, v, rounding_mode="trunc"),
+    "remainder": lambda x, v: x % v,
+    "remainder of a number": lambda x, v: torch.remainder(v, x),
+    "fmod": lambda x, v: torch.fmod(x, v),
+    "choice": lambda x, v: torch.where(x > 0, x, v),
+    "bound": lambda x, v: x.clamp(min=v),
+    "bounds": lambda x, v: x.clamp(-abs(v), abs(v)),
+    "threshold": lambda x, v: F.threshold(x, v, 7.0),
+    "hardshrink": lambda x, v: F.hardshrink(x, v),
+    # Eager's vectors and the rest of its loop give zeros of other signs.
+    "softshrink": lambda x, v: F.softshrink(x, abs(v)).abs(),
+    "leaky_relu": lambda x, v: F.leaky_relu(x, v),
+    "member": lambda x, v: torch.isin(x, v),
+    "near": lambda x, v: torch.isclose(x, x.roll(1), rtol=0.0, atol=abs(v)),
+}
+
+
+def bits(x):
+    return x.view(torch.int16) if x.dtype.itemsize == 2 else x
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_numbers_beside_halves(dtype):
+    x = halves(dtype)
+
+    def f(x):
+        return {name: [g(x, v) for v in NUMBERS] for name, g in EXACT.items()}
+
+    got = torch.compile(f, backend=inrush.backend, options={"strict": True})(x)
+    for name, results in f(x).items():
+        for v, a, b in zip(NUMBERS, got[name], results):
+            same = (bits(a) == bits(b)) | (a.isnan() & b.isnan())
+            at = (~same).nonzero().flatten()[:3]
+            assert same.all(), f"{name} with {v}: {a[at]}, eager {b[at]} for {x[at]}"
+
+
+def test_tensors_without_dimensions_are_numbers():
+    x, v = halves(torch.float16), torch.tensor(0.1)
+
+    def f(x, v):
+        return x * v, x / v, x + v, x == v
+
+    for a, b in zip(torch.compile(f, backend=inrush.backend, options={"strict": True})(x, v), f(x, v)):
+        assert ((bits(a) == bits(b)) | (a.isnan() & b.isnan())).all()
+
+
+def test_bounds_that_are_no_numbers():
+    x, nan = torch.tensor([-1.0, 2.0, float("nan")]), float("nan")
+
+    def f(x):
+        bound = torch.tensor(nan)
+        return x.clamp(min=nan), x.clamp(max=nan), x.clamp(nan, 1.0), torch.clamp_min(x, nan), x.clamp(min=bound)
+
+    for a, b in zip(torch.compile(f, backend=inrush.backend)(x), f(x)):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_activations_at_zero():
+    x = torch.tensor([0.0, -0.0, -2.0, 3.0] * 16)
+
+    def f(x):
+        inf = float("inf")
+        return F.elu(x, inf), F.celu(x, inf), F.elu(x, float("nan")), F.elu(x, -0.7), F.softshrink(x)
+
+    for a, b in zip(torch.compile(f, backend=inrush.backend, options={"strict": True})(x), f(x)):
+        torch.testing.assert_close(a, b, equal_nan=True, rtol=1e-6, atol=0)
+        assert (a.signbit() == b.signbit())[~b.isnan()].all()
+
+
+BYTES, HALF, INTS = torch.tensor([1, 44, 200], dtype=torch.uint8), torch.ones(2).half(), torch.tensor([1, 2], dtype=torch.int32)
+REFUSED = {
+    "fill": (lambda x: x.clone().fill_(300), BYTES),
+    "fill of halves": (lambda x: torch.full_like(x, 65520.0), HALF),
+    "masked": (lambda x: x.masked_fill(x > 1, 10**10), INTS),
+    "choice": (lambda x: torch.where(x > 1, x, 300), BYTES),
+    "bound": (lambda x: x.clamp(min=70000.0), HALF),
+    "alpha": (lambda x: torch.add(x, x, alpha=1e6), HALF),
+    "truth as alpha": (lambda x: torch.add(x, x, alpha=True), INTS),
+    "minus a truth": (lambda x: x - True, INTS),
+    "exponent": (lambda x: x**300, BYTES),
+    "padding": (lambda x: F.pad(x, (1, 1), value=300), BYTES),
+    "slope": (lambda x: F.leaky_relu(x, 1e39), HALF),
+    "beta": (lambda x: F.smooth_l1_loss(x, x * 2, beta=-1.0), HALF),
+    "remainder of truths": (lambda x: (x > 1) % True, INTS),
+    "bounds of truths": (lambda x: (x > 1).clamp(min=True), INTS),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_numbers_that_eager_refuses(case):
+    f, x = case
+    with pytest.raises(Exception) as eager:
+        f(x)
+    with pytest.raises(eager.type):
+        torch.compile(f, backend=inrush.backend)(x)
+
+
+def test_negative_numbers_wrap_in_bytes():
+    f = torch.compile(lambda x: (x.clone().fill_(-1), x == 300, x + 300), backend=inrush.backend, options={"strict": True})
+    for a, b in zip(f(BYTES), (torch.full_like(BYTES, 255), BYTES == 300, BYTES + 300)):
+        assert a.dtype == b.dtype and (a == b).all()
