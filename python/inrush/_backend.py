@@ -109,6 +109,7 @@ class Frame:
             return _compat.call_aot(
                 gm,
                 example_inputs,
+                self.options.fallback_random,
                 fw_compiler=self.compiler("forward"),
                 bw_compiler=self.backward,
                 inference_compiler=self.compiler("inference"),
@@ -119,7 +120,7 @@ class Frame:
         """The graph without AOTAutograd; None where that has something to do."""
         try:
             why = _record.eligible(gm)
-            inner = _record.record(gm) if why is None else None
+            inner = _record.record(gm, self.options.fallback_random) if why is None else None
         except Exception as error:
             why, inner = str(error) or type(error).__name__, None
         if inner is None:

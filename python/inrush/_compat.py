@@ -247,10 +247,12 @@ def _zero(fake_mode: Any, func: Any, x: Any) -> Any:
         return torch.empty_like(x)
 
 
-def call_aot(gm: Any, example_inputs: Iterable[Any], **compilers: Any) -> Callable[..., Any]:
-    """AOTAutograd on a graph that Dynamo captured."""
+def call_aot(gm: Any, example_inputs: Iterable[Any], keep_draws: bool, **compilers: Any) -> Callable[..., Any]:
+    """AOTAutograd on a graph that Dynamo captured. ``keep_draws``: random operators are no dead code where nothing reads them."""
+    from torch._inductor import config
+
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
-    with own_operators():
+    with own_operators(), config.patch(fallback_random=keep_draws):
         return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
 
 
@@ -357,12 +359,29 @@ def module_of(graph: Any) -> Any:
 def partition(*args: Any, **kwargs: Any) -> Any:
     """Splits the joint graph: what is cheap is computed again in the backward pass."""
     import torch._functorch.config as config
+    from torch._inductor import config as inductor
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     _pass_detached(args[0].graph)
+    if inductor.fallback_random:
+        _place_draws(args[0].graph)
     # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
     with config.patch(cse=False):
         return min_cut_rematerialization_partition(*args, **kwargs)
+
+
+def draws(node: Any) -> bool:
+    """Whether a node advances a generator."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _place_draws(graph: Any) -> None:
+    """Has draws that nothing reads take place once: to the partitioner, those that need no gradient fit both passes. In a backward
+    pass of the user's own these go to the forward pass, as draws do there that are read."""
+    for node in graph.nodes:
+        if node.op == "call_function" and not node.users and draws(node):
+            backward = node.meta.get("partitioner_tag") == "is_backward"
+            node.meta["partitioner_tag"] = "must_be_in_backward" if backward else "must_be_in_forward"
 
 
 def _pass_detached(graph: Any) -> None:

@@ -64,8 +64,9 @@ def eligible(gm: Any) -> str | None:
     return None
 
 
-def record(gm: Any) -> Any:
-    """The graph of ATen operators behind a captured graph, as a module of FX like those AOTAutograd makes."""
+def record(gm: Any, keep_draws: bool = False) -> Any:
+    """The graph of ATen operators behind a captured graph, as a module of FX like those AOTAutograd makes. ``keep_draws``: random
+    operators stay where nothing reads what they draw."""
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     graph = torch.fx.Graph()
     recorder = Recorder(graph)
@@ -101,7 +102,8 @@ def record(gm: Any) -> Any:
                 values[node] = node.target(*args, **kwargs)
     graph.output(recorder.results(results))
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not node.is_impure():
+        dead = node.op == "call_function" and not node.users
+        if dead and (not node.is_impure() or (_compat.draws(node) and not keep_draws)):
             graph.erase_node(node)
     return _compat.module_of(graph)
 

@@ -150,6 +150,68 @@ def test_fallback_random_follows_eager():
     assert torch.allclose(got, f(x))
 
 
+UNREAD = {
+    "randn": lambda x: torch.randn(3),
+    "randperm": lambda x: torch.randperm(7),
+    "bernoulli": lambda x: x.sigmoid().bernoulli(),
+    "normal": lambda x: torch.normal(torch.zeros(5), x[:5].exp()),
+    "uniform_": lambda x: torch.empty(4).uniform_(),
+    "dropout": lambda x: F.dropout(x.sin(), 0.5),
+    "multinomial": lambda x: torch.multinomial(torch.ones(5), 2),
+    "poisson": lambda x: torch.poisson(torch.full((5,), 3.0)),
+    "gumbel_softmax": F.gumbel_softmax,
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("order", ["before", "after", "alone"])
+def test_what_nothing_reads_is_drawn_as_eager_does(order, training):
+    def f(x):
+        if order == "before":
+            for draw in UNREAD.values():
+                draw(x)
+        y = x * torch.rand(6) if order != "alone" else x * 2
+        if order != "before":
+            for draw in UNREAD.values():
+                draw(x)
+        return y
+
+    for fallback in (True, False):
+        results = []
+        for g in (f, compiled(f, fallback_random=fallback)):
+            torch.manual_seed(3)
+            x = torch.arange(6.0).requires_grad_(training)
+            y = g(x)
+            grad = torch.autograd.grad(y.sum(), x) if training else None
+            results.append((y, grad, torch.get_rng_state()))
+        if fallback:
+            torch.testing.assert_close(*results, rtol=0, atol=0)
+        elif order == "alone":
+            torch.testing.assert_close(results[0][:2], results[1][:2])
+
+
+def test_draws_of_a_backward_pass_are_drawn_once():
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            torch.randn(2)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            torch.randn(5)
+            return grad * torch.rand(6)
+
+    results = []
+    for g in (Noisy.apply, compiled(lambda x: Noisy.apply(x), fallback_random=True)):
+        torch.manual_seed(1)
+        x = torch.ones(6, requires_grad=True)
+        y = g(x)
+        y.sum().backward()
+        results.append((x.grad, torch.get_rng_state()))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
 def test_a_generator_of_its_own_is_pytorchs():
     def f(x):
         return torch.ops.aten.bernoulli.p(x, 0.5) + 1

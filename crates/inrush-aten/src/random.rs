@@ -18,7 +18,8 @@ pub const SEED_OPERATOR: &str = "inrush.seed.default";
 const STREAMS: i64 = 8;
 
 /// Whether a node draws random numbers that a kernel can draw.
-fn draws(node: &Node) -> bool {
+#[must_use]
+pub fn draws(node: &Node) -> bool {
     let Some(op) = bind::signature(&node.op) else {
         return false;
     };

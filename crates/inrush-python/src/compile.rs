@@ -183,8 +183,9 @@ pub fn compile(
         watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
     }
     let mut imported = fx::import(py, gm, place.index, place.gpu.is_some())?;
-    if !settings.fallback_random {
-        imported.draw();
+    match settings.fallback_random {
+        true => imported.call_draws(),
+        false => imported.draw(),
     }
     if place.gpu.is_some() {
         imported.share_operands();

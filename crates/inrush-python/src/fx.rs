@@ -115,6 +115,15 @@ impl Imported {
         }
     }
 
+    /// Has random operators called, also where nothing reads what they draw: PyTorch's generator moves on by it.
+    pub fn call_draws(&mut self) {
+        for (node, why) in self.graph.nodes.iter().zip(&mut self.called) {
+            if random::draws(node) {
+                why.get_or_insert_with(|| "random numbers without a seed".into());
+            }
+        }
+    }
+
     /// Has library calls of a graph on a GPU read the first of equal values.
     pub fn share_operands(&mut self) {
         let called = &self.called;
