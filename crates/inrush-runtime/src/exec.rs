@@ -5,6 +5,7 @@ use crate::arena::Arena;
 use crate::bind;
 use crate::contract::Contraction;
 use crate::model::{KernelFn, Model, root};
+use crate::poison;
 use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
 use crate::together::Together;
 use inrush_base::{Error, Result};
@@ -28,12 +29,23 @@ pub(crate) struct Prepared {
     pub sizes: Vec<i64>,
     pub arena_bytes: usize,
     steps: Vec<Ready>,
+    /// How many of the program's steps each of `steps` is.
+    spans: Vec<usize>,
+    /// Of each buffer that is in the arena, for poisoned calls.
+    extents: Vec<Option<Extent>>,
     /// Some step is shared out among threads.
     shared: bool,
     /// Bytes of each output's storage; zero for outputs that are no tensors or share another's.
     pub output_bytes: Vec<usize>,
     /// Arena offset by buffer, for buffers in the arena.
     places: Vec<Where>,
+}
+
+/// Where a buffer is in the arena.
+#[derive(Copy, Clone)]
+pub(crate) struct Extent {
+    pub offset: usize,
+    pub bytes: usize,
 }
 
 #[derive(Copy, Clone)]
@@ -166,6 +178,7 @@ impl Model {
             }
         }
         let mut steps = Vec::with_capacity(p.steps.len());
+        let mut spans = Vec::with_capacity(p.steps.len());
         let mut at = 0;
         while at < p.steps.len() {
             let beside = (p.steps[at + 1..].iter())
@@ -175,8 +188,10 @@ impl Model {
                 0 => self.ready(&p.steps[at], at, &sizes)?,
                 n => self.ready_together(&p.steps[at..=at + n], &sizes),
             });
+            spans.push(1 + beside);
             at += 1 + beside;
         }
+        let extents = extents(p, &places, &sizes);
         let alone = |s: &Ready| match s {
             Ready::Nothing | Ready::Launch { serial: true, .. } => true,
             Ready::Together(t) => t.serial,
@@ -189,6 +204,8 @@ impl Model {
             sizes,
             arena_bytes,
             steps,
+            spans,
+            extents,
             output_bytes,
             places,
         })
@@ -276,7 +293,12 @@ impl Model {
         let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
         for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
             if *bytes > 0 {
-                *slot = Some(Arc::new(self.recycler.take(*bytes)?));
+                let storage = self.recycler.take(*bytes)?;
+                if poison::enabled() {
+                    // SAFETY: fresh storage of at least this size, which nothing else has.
+                    unsafe { poison::fill(storage.as_ptr(), *bytes) };
+                }
+                *slot = Some(Arc::new(storage));
             }
         }
         let given: Vec<*mut u8> = inputs
@@ -310,8 +332,10 @@ impl Model {
         inputs: &[*mut u8],
         outputs: &[*mut u8],
     ) -> Result<()> {
-        let lent = Arena::lend(p.arena_bytes)?;
-        let arena = lent.as_ptr();
+        let guarded = poison::enabled() && p.arena_bytes > 0;
+        let guard = if guarded { poison::GUARD } else { 0 };
+        let lent = Arena::lend(p.arena_bytes + 2 * guard)?;
+        let arena = lent.as_ptr().wrapping_add(guard);
         let pointers = &mut frame.pointers;
         pointers.clear();
         for (id, place) in p.places.iter().enumerate() {
@@ -326,7 +350,27 @@ impl Model {
         if p.shared {
             self.bound.pool.wake();
         }
+        if guarded {
+            return self.watched(p, pointers, &lent);
+        }
         p.steps.iter().try_for_each(|s| self.step(s, pointers))
+    }
+
+    /// Runs the steps on a poisoned arena, each of them checked.
+    fn watched(&self, p: &Prepared, pointers: &[*mut u8], lent: &Arena) -> Result<()> {
+        let len = p.arena_bytes + 2 * poison::GUARD;
+        let program = &self.bound.program;
+        // SAFETY: the block has this many bytes and belongs to this call; steps are over when they return.
+        let mut watch = unsafe { poison::Watch::new(program, &p.extents, lent.as_ptr(), len) };
+        let mut at = 0;
+        for (step, span) in p.steps.iter().zip(&p.spans) {
+            let own = &program.steps[at..at + span];
+            watch.begin(own);
+            self.step(step, pointers)?;
+            watch.end(own)?;
+            at += span;
+        }
+        Ok(())
     }
 
     fn copy_back(&self, copy: &Tensor, original: &Tensor) {
@@ -516,6 +560,21 @@ impl Model {
             .iter()
             .try_for_each(|s| self.step(s, &self.bound.state.base))
     }
+}
+
+/// The arena's part of each buffer; an alias is in that of its owner.
+fn extents(p: &inrush_program::Program, places: &[Where], sizes: &[i64]) -> Vec<Option<Extent>> {
+    (0..places.len() as BufferId)
+        .map(|b| {
+            let (owner, _) = root(p, b);
+            let Where::Arena(offset) = places[owner as usize] else {
+                return None;
+            };
+            let bytes = sizes[p.buffers[owner as usize].bytes.0 as usize];
+            let bytes = usize::try_from(bytes).unwrap_or(0);
+            Some(Extent { offset, bytes })
+        })
+        .collect()
 }
 
 /// What stands for a kernel's code when there is no memory for its scratch.

@@ -12,6 +12,7 @@ mod exec;
 mod model;
 mod package;
 mod planned;
+pub mod poison;
 pub mod tensor;
 mod together;
 #[cfg(unix)]
