@@ -361,6 +361,8 @@ fn tolerance(d: DType) -> f64 {
 
 /// Rounding steps of the largest value in between that a result of float32 may be off by.
 const STEPS: f64 = 8.0;
+/// The same where products are saved by minimal filtering, which loses up to a decimal digit.
+const FILTERED: f64 = 64.0;
 
 /// The magnitude below which differences are absolute where values in between are larger than results: a sum of many products is
 /// rounded as it stands, whatever a function makes of it. `None` where they cannot be interpreted.
@@ -384,7 +386,12 @@ fn floor_within(program: &Program, inputs: &Inputs, settings: &Settings) -> Opti
         let values = t.scalars().ok()?;
         most = (values.iter().filter(|s| finite(s))).fold(most, |m, s| m.max(s.as_f64().abs()));
     }
-    let steps = STEPS * f64::from(f32::EPSILON) / tolerance(DType::F32);
+    let filters = |n: &inrush_graph::Node| n.op.contains("conv");
+    let steps = match g.nodes.iter().any(filters) {
+        true => FILTERED,
+        false => STEPS,
+    };
+    let steps = steps * f64::from(f32::EPSILON) / tolerance(DType::F32);
     Some((most * steps).max(FLOOR))
 }
 

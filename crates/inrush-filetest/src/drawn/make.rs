@@ -150,7 +150,8 @@ impl Make {
         let kind = InputKind::Parameter { name: name.clone() };
         let rank = sizes.len();
         let large = sizes.iter().product::<i64>() > LARGEST;
-        if rank < 2 || large || self.r.odds(3, 4) {
+        let plain = self.r.odds(if self.parameters { 2 } else { 3 }, 4);
+        if rank < 2 || large || plain {
             return self.add_input(dtype, sizes, &contiguous(sizes), kind, name);
         }
         let mut dims: Vec<i64> = (0..rank as i64).collect();
