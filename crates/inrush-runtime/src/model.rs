@@ -167,13 +167,19 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Packs the right-hand sides that never change and whose storage has such a place.
+    /// Packs the operands that never change and whose storage has such a place: of each contraction the right-hand side, or the
+    /// left one where the right one belongs to a call.
     fn pack(&mut self, wanted: impl Fn(&Place) -> bool) -> Result<()> {
         let sizes = crate::bind::constant_sizes(&self.program);
         for (step, packed) in self.program.steps.iter().zip(&mut self.state.packed) {
-            if let Step::Contract(c) = step
-                && wanted(root(&self.program, c.b).1)
-            {
+            let Step::Contract(c) = step else {
+                continue;
+            };
+            let operand = match root(&self.program, c.b).1 {
+                Place::Weight(_) | Place::Persistent { .. } => c.b,
+                _ => c.a,
+            };
+            if wanted(root(&self.program, operand).1) {
                 *packed =
                     Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?;
             }

@@ -12,6 +12,7 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("convolution", 4, windows::dense),
     ("depthwise convolution", 3, windows::depthwise),
     ("convolution of a model", 4, windows::modelled),
+    ("convolution by planes", 2, windows::planes),
     (
         "gradients of a convolution",
         2,

@@ -138,6 +138,31 @@ pub(super) fn modelled(m: &mut Make) -> Option<ValueId> {
     m.one("aten.convolution.default", args)
 }
 
+/// Convolutions of images of contiguous layout: by planes.
+pub(super) fn planes(m: &mut Make) -> Option<ValueId> {
+    m.parameters = m.r.odds(1, 2);
+    let k = m.r.of(&[1, 3, 3, 5]);
+    let sides = [m.r.of(&[16, 17, 19, 24]), m.r.of(&[16, 20, 24, 31])];
+    let (i, o) = (m.r.of(&[1, 3, 5, 8, 16]), m.r.of(&[1, 3, 7, 8, 16, 24]));
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::F64]);
+    let sizes = [m.r.of(&[1, 2]), i, sides[0], sides[1]];
+    let strides = inrush_runtime::tensor::contiguous_strides(&sizes);
+    let x = m.input_with(dtype, &sizes, &strides);
+    let f = m.weight(dtype, &[o, i, k, k]);
+    let args = vec![
+        Arg::Value(x),
+        Arg::Value(f),
+        Arg::None,
+        m.ints(&[1, 1]),
+        m.ints(&[k / 2, k / 2]),
+        m.ints(&[1, 1]),
+        Arg::Bool(false),
+        m.ints(&[0, 0]),
+        m.int(1),
+    ];
+    m.one("aten.convolution.default", args)
+}
+
 pub(super) fn dense(m: &mut Make) -> Option<ValueId> {
     convolution(m, false)
 }
