@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
-/// How long graphs are drawn, from a new seed each time; then some for each way that chance left out.
+/// How long graphs are drawn, from a new seed each time.
 const GRAPHS_SECONDS: u32 = 90;
 
 /// Public models that are compiled with the tests, others every day.
@@ -48,10 +48,7 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
         step("drawn graphs");
-        fuzz::graphs(
-            GRAPHS_SECONDS,
-            &["--jobs", "2", "--reach", "yes"].map(String::from),
-        )?;
+        fuzz::graphs(GRAPHS_SECONDS, &["--jobs", "2"].map(String::from))?;
     }
     Ok(())
 }
