@@ -1,8 +1,8 @@
 //! Runs drawn graphs for a while, in processes of their own, and sums up.
 
 use super::{Drawn, draw, shrink};
-use inrush_base::Isa;
 use inrush_base::tally::Way;
+use inrush_base::{ErrorKind, Isa};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -162,7 +162,13 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         println!("family {}", d.family);
         for isa in &o.levels {
             println!("begin {seed} {}", isa.name());
-            if let Err(e) = d.check(*isa) {
+            let checked = d.check(*isa);
+            if let Err(e) = &checked
+                && e.kind() == ErrorKind::Unsupported
+            {
+                // No wrong answer: PyTorch calls what is refused.
+                println!("refused {seed} {}: {e}", isa.name());
+            } else if let Err(e) = checked {
                 let first = e.to_string();
                 let small = shrink(&d, *isa, Duration::from_secs(20));
                 let why = small.check(*isa).err().map(|e| e.to_string());

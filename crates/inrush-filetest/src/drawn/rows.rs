@@ -41,7 +41,9 @@ pub(super) fn row(m: &mut Make) -> Option<ValueId> {
         }
     }
     let sizes: Vec<i64> = shapes.iter().flat_map(|s| s.1.clone()).collect();
-    if !sizes.is_empty() && m.r.odds(2, 3) {
+    // A grid's last dimension is not free, which gradients do not check.
+    let fixed = op.contains("grid_sampler");
+    if !sizes.is_empty() && !fixed && m.r.odds(2, 3) {
         let (from, to) = (m.r.of(&sizes), m.size());
         change.insert(from, to);
     }
