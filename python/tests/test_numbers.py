@@ -127,3 +127,17 @@ def test_negative_numbers_wrap_in_bytes():
     f = torch.compile(lambda x: (x.clone().fill_(-1), x == 300, x + 300), backend=inrush.backend, options={"strict": True})
     for a, b in zip(f(BYTES), (torch.full_like(BYTES, 255), BYTES == 300, BYTES + 300)):
         assert a.dtype == b.dtype and (a == b).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_sums_of_negative_zeros(dtype, size):
+    x = torch.full((3, size), -0.0, dtype=dtype)
+
+    def f(x):
+        sums = x.sum(1), x.sum(), x.sum(1, keepdim=True), x.nansum(1), x.cumsum(1), x.prod(1), x.norm(1, 1)
+        return (*sums, x.mean(1), x[:, None].expand(-1, 1, -1).sum(1), torch.einsum("ij->i", x), x[:, :1].sum(1) + x[:, :1].sum(1))
+
+    for a, b in zip(torch.compile(f, backend=inrush.backend, options={"strict": True})(x), f(x)):
+        torch.testing.assert_close(a, b, equal_nan=True)
+        assert (a.signbit() == b.signbit())[~b.isnan()].all()

@@ -253,6 +253,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// Reduces over all reduction axes. Without any (a 0-dimensional source) there is one element to reduce.
     pub fn reduce(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        let value = self.started(op, value);
         if self.body.outer == self.body.axes.len() {
             return match op.is_arg() {
                 true => self.constant(Scalar::Int(0), DType::I64),
@@ -269,8 +270,23 @@ impl<'g> BodyBuilder<'g> {
 
     /// Running reduction along the last reduction axis.
     pub fn scan(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        let value = self.started(op, value);
         let dtype = self.dtype(value);
         self.push(Stmt::Scan { op, value, dtype }, dtype)
+    }
+
+    /// Returns a summand that is the only one as the sum of it and zero. Eager's sums start from zero, so that the sum of -0 is
+    /// +0; the loop of a single step, which would do the same, is left out later.
+    fn started(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
+        let single = self.body.axes[self.body.outer..]
+            .iter()
+            .all(|axis| self.exprs.is_int(axis.size, 1));
+        let dtype = self.dtype(value);
+        if op != ReduceOp::Sum || !dtype.is_float() || !single {
+            return value;
+        }
+        let zero = self.float(0.0, dtype);
+        self.op(ScalarOp::Add, &[value, zero])
     }
 
     /// The accumulator of a contraction; only in an epilogue.
