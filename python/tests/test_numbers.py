@@ -1,10 +1,17 @@
 """Python's numbers beside halves and integers: rounded, kept or refused as eager does, bit for bit where operators are exact."""
 
+import os
+import sys
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 import inrush
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+
+import numbers_check
 
 NUMBERS = [0.1, -1 / 3, 1e-8, 2049.0]
 
@@ -141,3 +148,10 @@ def test_sums_of_negative_zeros(dtype, size):
     for a, b in zip(torch.compile(f, backend=inrush.backend, options={"strict": True})(x), f(x)):
         torch.testing.assert_close(a, b, equal_nan=True)
         assert (a.signbit() == b.signbit())[~b.isnan()].all()
+
+
+def test_lines_of_numbers_agree_with_eager(monkeypatch, capsys):
+    """Those of a family here, all of them when the script runs."""
+    monkeypatch.setattr(sys, "argv", ["numbers_check.py", "shrink"])
+    assert not numbers_check.main(), capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("8 tried, 0 wrong")
