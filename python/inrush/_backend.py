@@ -7,10 +7,12 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _training, _tune
+from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _strides, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
+
+_strides.install()
 
 
 def backend(

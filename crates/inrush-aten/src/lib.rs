@@ -12,6 +12,7 @@ pub mod decompose;
 pub mod example;
 #[cfg(test)]
 mod flat;
+pub mod layouts;
 pub mod lower;
 pub mod meta;
 pub mod normalize;

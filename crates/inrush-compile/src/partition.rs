@@ -135,6 +135,7 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 .chain(node.reads())
                 .find_map(foreign)
                 .or_else(|| crooked(graph, node))
+                .or_else(|| folded(graph, node))
                 .or_else(|| long_rows(graph, node))
                 .or_else(|| no_kernels::refused(graph, node, gpu.is_some()))
         };
@@ -260,6 +261,18 @@ fn crooked(graph: &Graph, node: &Node) -> Option<String> {
     }
     let e = step(graph, node, 0, *from).err()?;
     Some(e.message().to_string())
+}
+
+/// Why a result cannot be written: its strides, which are eager's, put several elements in one place.
+fn folded(graph: &Graph, node: &Node) -> Option<String> {
+    let overlap = |v: &ValueId| match &graph.value(*v).ty {
+        Type::Tensor(t) => graph.exprs.overlaps(&t.sizes, &t.strides),
+        _ => false,
+    };
+    let op = inrush_aten::lookup(&node.op)?;
+    let aliases = op.schema().returns.iter().any(|r| r.alias.is_some());
+    (!aliases && node.outs.iter().any(overlap))
+        .then(|| "elements of its result share a place".to_string())
 }
 
 /// A node whose results are integers: they are expressions, and nothing has to run once their symbols are known.
@@ -472,6 +485,7 @@ fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<Va
         out: Graph {
             name: whole.name.clone(),
             exprs: whole.exprs.clone(),
+            foreign_inputs: whole.foreign_inputs,
             lines: whole.lines.clone(),
             ..Graph::default()
         },

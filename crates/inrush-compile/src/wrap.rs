@@ -119,6 +119,14 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     out.load_steps.reserve_exact(plan.load_steps.len());
     out.steps.reserve_exact(plan.steps.len());
     for (at, b) in loops.buffers.iter().enumerate() {
+        if let Some(l) = b.layout.as_ref().filter(|_| written[at])
+            && loops.exprs.overlaps(&b.sizes, &l.strides)
+        {
+            return Err(Error::unsupported(format!(
+                "`{}` is written, and elements of it share a place",
+                b.name
+            )));
+        }
         let place = w.place(plan, at)?;
         let bytes = w.bytes(b)?;
         out.buffers.push(Buffer {

@@ -13,6 +13,7 @@ mod eval;
 mod extreme;
 mod fork;
 mod order;
+mod places;
 mod prove;
 mod range;
 mod rules;

@@ -40,6 +40,8 @@ pub struct Graph {
     pub outputs: Vec<Output>,
     /// Relations between input sizes that must hold at a call, beyond what the input types say.
     pub guards: Vec<Guard>,
+    /// Inputs may begin anywhere in their memory, as tensors of PyTorch do: nothing in the graph says where.
+    pub foreign_inputs: bool,
     /// Python source lines (`model.py:12 in forward`), referred to by nodes.
     pub lines: Vec<String>,
     /// Python's nesting of inputs and outputs (`torch.export`'s tree specs), kept for the surfaces that need it.

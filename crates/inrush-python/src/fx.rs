@@ -82,6 +82,7 @@ pub fn import<'py>(
         out: Imported {
             graph: Graph {
                 name: "fx".into(),
+                foreign_inputs: true,
                 ..Graph::default()
             },
             nodes: Vec::new(),

@@ -90,6 +90,12 @@ mod _native {
         overlap::overlaps(tensors)
     }
 
+    /// The table of layouts that PyTorch's shape functions have wrong: operator, devices, rules of the results.
+    #[pyfunction]
+    fn layout_rules() -> Vec<(&'static str, &'static str, &'static str)> {
+        inrush_aten::layouts::rules().collect()
+    }
+
     /// Seconds that the import of `gm` takes, for tests of its speed.
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {

@@ -10,7 +10,8 @@ use crate::text::Line;
 use crate::{Group, Place, Plan, Step};
 
 /// Checks a plan: its nodes are valid loops in a valid order, kernels keep the rule of one outer point, locals stay local,
-/// and no two live buffers share storage.
+/// no two live buffers share storage,
+/// and no two elements of what is written.
 pub fn verify(plan: &Plan) -> Result<()> {
     inrush_loops::verify::verify_scheduled(&plan.to_loops())?;
     rules(plan).map_err(|p| {
@@ -38,6 +39,7 @@ fn rules(plan: &Plan) -> Checked {
         }
     }
     local_use(plan)?;
+    places(plan)?;
     match plan.memory.arena_bytes {
         Some(_) => memory(plan),
         None => Ok(()),
@@ -119,6 +121,24 @@ fn kernel(plan: &Plan, at: usize, g: &Group) -> Checked {
                 return Err(broken(
                     Line::Step(at),
                     format!("bodies touch {buf} at different points of an outer axis"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No result that a step writes may have two elements in one place.
+fn places(plan: &Plan) -> Checked {
+    for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
+        for b in step.writes() {
+            let buffer = plan.loops.buffer(b);
+            if let Some(l) = &buffer.layout
+                && plan.loops.exprs.overlaps(&buffer.sizes, &l.strides)
+            {
+                return Err(broken(
+                    Line::Step(k),
+                    format!("{b} is written, and elements of it share a place"),
                 ));
             }
         }

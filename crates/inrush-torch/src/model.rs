@@ -117,6 +117,7 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let mut converted = convert(&program, &root, &signature, &weights, options.bind)
         .map_err(|e| e.context(&entry))
         .map_err(|e| newer(e, &program))?;
+    inrush_aten::layouts::correct(&mut converted.graph)?;
     if let Some(c) = call {
         converted.graph.in_tree = Some(c.in_spec.to_string());
         converted.graph.out_tree = Some(c.out_spec.to_string());

@@ -2,7 +2,7 @@
 
 use super::{Lower, Mark, Tensor};
 use inrush_base::{Error, Result};
-use inrush_graph::{OutputKind, OutputValue, TensorType, Type};
+use inrush_graph::{OutputKind, OutputValue, TensorType, Type, ValueId, source_name};
 use inrush_loops::{BufId, BufferKind, Output};
 
 impl Lower<'_> {
@@ -27,6 +27,7 @@ impl Lower<'_> {
                 (Type::Int(e), _) => Output::Int(*e),
                 (Type::None, _) => Output::None,
                 (Type::Tensor(ty), OutputKind::User { .. }) => {
+                    self.each_in_its_place(v, ty)?;
                     let t = self.tensor(v)?;
                     self.begin("output", format!("{}.out", self.graph.value(v).name), None);
                     Output::Tensor {
@@ -39,6 +40,9 @@ impl Lower<'_> {
                         .inputs
                         .get(*input)
                         .ok_or_else(|| Error::input(format!("no input {input} to mutate")))?;
+                    if let Type::Tensor(ty) = &self.graph.value(target.value).ty {
+                        self.each_in_its_place(target.value, ty)?;
+                    }
                     let target = self.tensor(target.value)?;
                     let t = self.tensor(v)?;
                     self.begin("output", format!("{}.new", self.graph.value(v).name), None);
@@ -58,6 +62,20 @@ impl Lower<'_> {
         }
         marks.push(self.mark());
         Ok(marks)
+    }
+
+    /// What is written may not have two elements in one place: which of them stays there would be chance.
+    fn each_in_its_place(&self, v: ValueId, ty: &TensorType) -> Result<()> {
+        if !self.exprs.overlaps(&ty.sizes, &ty.strides) {
+            return Ok(());
+        }
+        let name = &self.graph.value(v).name;
+        let e = Error::unsupported(format!(
+            "`{name}` is written, but elements of it share a place: sizes {}, strides {}",
+            self.exprs.show_list(&ty.sizes),
+            self.exprs.show_list(&ty.strides)
+        ));
+        Err(e.at_node(source_name(name)))
     }
 
     /// The buffer of an output tensor. A buffer that is another output already, or belongs to the caller, is copied.

@@ -4,6 +4,7 @@
 //! (a slice by `slice_scatter`, a reshape by a reshape back); other views of that base are made anew when they are read
 //! next. Writes whose base is an input of the graph become its new contents at the end.
 
+use super::positions::is_view;
 use crate::view::View;
 use crate::{Args, Call, Demands, Route, bind, lookup, meta};
 use inrush_base::{Error, Result};
@@ -157,7 +158,7 @@ impl Functionalize<'_> {
         });
         self.read_args(&mut node)?;
         if let Some(parent) = parent.filter(|_| self.writes)
-            && self.is_alias(&node)?
+            && is_view(self.graph, &node)?
         {
             let base = self.base(parent);
             for (k, v) in node.outs.iter().enumerate() {
@@ -203,33 +204,6 @@ impl Functionalize<'_> {
                 || a.strides != b.strides
                 || node.args.contains(&Arg::Bool(true)));
         (a.dtype == b.dtype && a.sizes == b.sizes && !training && !copies).then_some(*source)
-    }
-
-    /// Whether the results share memory with the first argument.
-    fn is_alias(&self, node: &Node) -> Result<bool> {
-        let Some(op) = lookup(&node.op) else {
-            return Ok(false);
-        };
-        if !op.schema().returns.iter().any(|r| r.alias.is_some())
-            || !matches!(op.row.route, Route::View(_))
-        {
-            return Ok(false);
-        }
-        let base = node.op.split('.').nth(1).unwrap_or_default();
-        if !matches!(base, "reshape" | "flatten" | "contiguous") {
-            return Ok(true);
-        }
-        // These copy when the strides do not allow a view.
-        let (Some(Arg::Value(source)), Some(out)) = (node.args.first(), node.outs.first()) else {
-            return Ok(false);
-        };
-        let (from, to) = (self.graph.tensor(*source)?, self.graph.tensor(*out)?);
-        let exprs = &self.graph.exprs;
-        if exprs.contiguous_strides(&from.sizes) == from.strides {
-            return Ok(true);
-        }
-        let view = View::reshape(exprs, &from.sizes, &to.sizes);
-        Ok(view.is_affine(exprs, &from.strides))
     }
 
     fn base(&self, v: ValueId) -> ValueId {

@@ -2,12 +2,14 @@
 //!
 //! - arguments are complete and symbolic integers stand in them as expressions;
 //! - the types that the archive declares agree with what the operators give (what cannot be proved becomes a guard);
+//! - positions in memory are counted in the value that begins it, row by row;
 //! - in-place operators are functional ones, writes through views reach their base, and writes to inputs are outputs;
 //! - equal calls are one;
 //! - identities, asserts and dead nodes are gone.
 
 mod asserts;
 mod functionalize;
+mod positions;
 mod prune;
 mod share;
 
@@ -26,6 +28,7 @@ use std::collections::BTreeSet;
 pub fn normalize(mut graph: Graph) -> Result<Graph> {
     asserts::symbolic(&mut graph)?;
     complete(&mut graph)?;
+    positions::from_roots(&mut graph)?;
     check_types(&mut graph)?;
     functionalize::functionalize(&mut graph)?;
     share::share(&mut graph);

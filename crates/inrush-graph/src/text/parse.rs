@@ -44,6 +44,7 @@ impl Parser<'_> {
         }
         let word = self.s.ident()?;
         match word.as_str() {
+            "foreign_inputs" => self.g.foreign_inputs = true,
             "in_tree" => self.g.in_tree = Some(self.s.string()?),
             "out_tree" => self.g.out_tree = Some(self.s.string()?),
             "guard" => self.guard()?,

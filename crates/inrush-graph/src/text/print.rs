@@ -19,6 +19,9 @@ pub(super) fn lines(g: &Graph) -> Vec<(Option<Place>, String)> {
     for (k, l) in g.lines.iter().enumerate() {
         out.push((None, format!("line{k}: {}", quote(l))));
     }
+    if g.foreign_inputs {
+        out.push((None, "foreign_inputs".to_string()));
+    }
     for (word, tree) in [("in_tree", &g.in_tree), ("out_tree", &g.out_tree)] {
         if let Some(t) = tree {
             out.push((None, format!("{word} {}", quote(t))));

@@ -1,0 +1,266 @@
+//! How eager lays out its results, where PyTorch's shape functions, and with them exported programs, say otherwise.
+//!
+//! The real kernel decides; `rules.txt` is the table of what differs. Inside PyTorch fake tensors follow the same table
+//! (`python/inrush/_strides.py`), so that graphs come with the right strides. Exported programs were written without it:
+//! [`correct`] goes over such a graph once, applies the table and carries what changed on through views and iterations.
+
+pub mod strides;
+
+use crate::{Args, Call, Demands, Route, bind, lookup};
+use inrush_base::{DType, Error, Result};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, Graph, MemoryFormat, Node, OutputKind, OutputValue, TensorType, Type};
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
+
+/// Lines of the table: operator, devices, rules of the results.
+pub fn rules() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    include_str!("rules.txt").lines().filter_map(|line| {
+        let mut words = line.trim().splitn(2, char::is_whitespace);
+        let (operator, rest) = (words.next()?, words.next()?.trim());
+        let (devices, rules) = rest.split_once(char::is_whitespace)?;
+        (!operator.starts_with('#')).then_some((operator, devices, rules.trim()))
+    })
+}
+
+/// Rules by operator, for CPUs: all lines hold there.
+static TABLE: LazyLock<FxHashMap<&str, Vec<&str>>> = LazyLock::new(|| {
+    rules()
+        .map(|(op, _, rules)| (op, rules.split(';').map(str::trim).collect()))
+        .collect()
+});
+
+/// What is known of a value's layout.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Known {
+    /// It is as the exporter declared.
+    Declared,
+    /// The exporter was wrong; the type has been corrected.
+    Corrected,
+    /// It depends on a layout that was corrected, in a way that no rule says.
+    Open,
+}
+
+/// Corrects the declared strides of a graph that was exported for a CPU.
+///
+/// # Errors
+/// Where positions are counted in a value whose layout depends on one that was corrected, through an operator without a rule.
+pub fn correct(graph: &mut Graph) -> Result<()> {
+    let mut known = vec![Known::Declared; graph.values.len()];
+    for at in 0..graph.nodes.len() {
+        let node = &graph.nodes[at];
+        let reads = node.reads().map(|v| known[v.index()]);
+        let mut changed = reads.max().unwrap_or(Known::Declared);
+        if node.op.starts_with("aten.as_strided") {
+            if changed == Known::Open {
+                let why = "positions in memory whose layout is not known: it follows from one that PyTorch's exporter has wrong";
+                return Err(graph.locate(node, Error::unsupported(why)));
+            }
+            // The call says how the result lies.
+            changed = Known::Declared;
+        }
+        let mut found = Vec::new();
+        for (k, v) in node.outs.iter().enumerate() {
+            if let Type::Tensor(declared) = &graph.value(*v).ty {
+                let strides = result(graph, node, k, declared, changed);
+                found.push((*v, strides.map_err(|e| graph.locate(node, e))?));
+            }
+        }
+        for (v, (state, strides)) in found {
+            known[v.index()] = state;
+            if let Type::Tensor(t) = &mut graph.values[v.index()].ty {
+                t.strides = strides;
+            }
+        }
+    }
+    unfold_outputs(graph);
+    Ok(())
+}
+
+/// Outputs of a program are memory of their own: a view whose elements share places is copied.
+fn unfold_outputs(graph: &mut Graph) {
+    for at in 0..graph.outputs.len() {
+        let output = &graph.outputs[at];
+        let (OutputKind::User { .. }, OutputValue::Value(v)) = (&output.kind, &output.value) else {
+            continue;
+        };
+        let v = *v;
+        let Type::Tensor(t) = &graph.value(v).ty else {
+            continue;
+        };
+        if !graph.exprs.overlaps(&t.sizes, &t.strides) {
+            continue;
+        }
+        let mut dense = t.clone();
+        dense.strides = strides::copy_of(&graph.exprs, t);
+        let name = format!("{}.whole{at}", graph.value(v).name);
+        let copy = graph.add_value(&name, Type::Tensor(dense));
+        graph.outputs[at].value = OutputValue::Value(copy);
+        graph.nodes.push(Node {
+            op: "aten.clone.default".to_string(),
+            args: vec![v.into(), Arg::None],
+            outs: vec![copy],
+            line: None,
+            made_for: None,
+        });
+    }
+}
+
+/// What is known of a result's layout, and its strides. `changed`: the least that is known of an operand.
+fn result(
+    graph: &Graph,
+    node: &Node,
+    k: usize,
+    declared: &TensorType,
+    changed: Known,
+) -> Result<(Known, Vec<Expr>)> {
+    let as_declared = |state: Known| Ok((state, declared.strides.clone()));
+    let Some(op) = bind::signature(&node.op) else {
+        return as_declared(match changed {
+            Known::Declared => Known::Declared,
+            _ => Known::Open,
+        });
+    };
+    let ex = &graph.exprs;
+    let args = bind::complete(ex, op.schema(), node.args.clone())?;
+    let demands = Demands::default();
+    let args = Args {
+        exprs: ex,
+        demands: &demands,
+        op,
+        args: &args,
+    };
+    let call = Call::new(args, &graph.values, &node.outs);
+    let rule = TABLE.get(node.op.as_str()).and_then(|rules| rules.get(k));
+    let found = match rule {
+        Some(&"-") | None if changed == Known::Declared => fresh(&call, k, declared),
+        Some(&"-") | None => by_route(&call, node, k, declared)?,
+        Some(&"contiguous") => Some(ex.contiguous_strides(&declared.sizes)),
+        Some(rule) => by_rule(&call, rule, declared)?,
+    };
+    match found {
+        _ if declared.rank() < 2 && !strides::repeats(ex, declared) => as_declared(Known::Declared),
+        _ if changed == Known::Open && rule != Some(&"contiguous") => as_declared(Known::Open),
+        Some(strides) if strides != declared.strides => Ok((Known::Corrected, strides)),
+        Some(_) => as_declared(Known::Declared),
+        None => as_declared(Known::Open),
+    }
+}
+
+/// A result that is memory of its own has each element in a place of its own: as a copy, where the exporter says otherwise.
+fn fresh(call: &Call, k: usize, declared: &TensorType) -> Option<Vec<Expr>> {
+    let returns = &call.op.schema().returns;
+    let own = (returns.get(k).or(returns.first())).is_some_and(|r| r.alias.is_none());
+    let view = matches!(call.op.row.route, Route::View(_));
+    Some(
+        match own && !view && strides::repeats(call.exprs, declared) {
+            true => strides::copy_of(call.exprs, declared),
+            false => declared.strides.clone(),
+        },
+    )
+}
+
+/// What a line of the table says.
+fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<Expr>>> {
+    let (ex, sizes) = (call.exprs, &declared.sizes);
+    let mut words = rule.split(' ');
+    let kind = words.next().unwrap_or_default();
+    let operands: Vec<&TensorType> =
+        (words.filter_map(|name| call.opt_tensor(name).transpose())).collect::<Result<_>>()?;
+    let own = call.viewed()?;
+    Ok(Some(match (kind, operands.as_slice()) {
+        ("pointwise", all) => strides::pointwise(ex, sizes, all),
+        ("format", [t]) => strides::format_like(ex, t, sizes),
+        ("like", [t]) => strides::copy_of(ex, t),
+        ("storage", [t]) => strides::storage(ex, t),
+        ("pad", []) => match call.opt_str("mode")? {
+            Some("reflect" | "replicate") => strides::format_like(ex, own, sizes),
+            _ => return by_suggestion(call, declared),
+        },
+        ("roll", []) => {
+            let dims = call.dims("dims", own.rank());
+            // A dimension that is named twice is rolled twice.
+            let Ok(dims) = dims else { return Ok(None) };
+            strides::roll(ex, own, call.ints("shifts")?, &dims)
+        }
+        ("rrelu_backward", []) => {
+            let names = match call.bool("training")? {
+                true => ["noise", "grad_output"],
+                false => ["grad_output", "self"],
+            };
+            let operands = [call.tensor(names[0])?, call.tensor(names[1])?];
+            strides::pointwise(ex, sizes, &operands)
+        }
+        ("index", []) => {
+            let indices = (call.opt_list("indices")?.into_iter())
+                .map(|i| i.map(|i| call.type_of(i)).transpose())
+                .collect::<Result<Vec<_>>>()?;
+            // As many places as a mask has true elements: the shape function is right.
+            let masks =
+                (indices.iter().flatten()).any(|i| matches!(i.dtype, DType::Bool | DType::U8));
+            match masks {
+                true => return Ok(Some(declared.strides.clone())),
+                false => return Ok(strides::index(ex, own, &indices, sizes)),
+            }
+        }
+        _ => return Err(Error::internal(format!("no rule `{rule}`"))),
+    }))
+}
+
+/// Operators that ask their operand for the layout of the result, as padding with a constant does.
+fn by_suggestion(call: &Call, declared: &TensorType) -> Result<Option<Vec<Expr>>> {
+    let constant = matches!(call.opt_str("mode"), Ok(Some("constant")) | Err(_));
+    Ok(Some(match constant {
+        true => strides::format_like(call.exprs, call.viewed()?, &declared.sizes),
+        false => declared.strides.clone(),
+    }))
+}
+
+/// What follows from a corrected operand, where the operator is one whose result goes by its operands' layout.
+fn by_route(
+    call: &Call,
+    node: &Node,
+    k: usize,
+    declared: &TensorType,
+) -> Result<Option<Vec<Expr>>> {
+    let (ex, sizes) = (call.exprs, &declared.sizes);
+    if lookup(&node.op).is_none() {
+        // What is written in place stays where it is.
+        return Ok(Some(call.viewed()?.strides.clone()));
+    }
+    if let Ok(format) = call.arg("memory_format") {
+        return as_asked(call, format, declared).map(Some);
+    }
+    Ok(match call.op.row.route {
+        Route::View(f) => (f(call)?.into_iter().nth(k))
+            .zip(call.viewed().ok())
+            .map(|(view, t)| view.strides(ex, &t.strides)),
+        Route::Pointwise(p) => {
+            let mut operands = Vec::new();
+            for name in p.operands {
+                if let Arg::Value(v) = call.arg(name.trim_start_matches('?'))? {
+                    operands.extend(call.type_of(*v).ok());
+                }
+            }
+            Some(strides::pointwise(ex, sizes, &operands))
+        }
+        _ => None,
+    })
+}
+
+/// Copies and conversions, which keep the layout unless they are asked for another.
+fn as_asked(call: &Call, format: &Arg, declared: &TensorType) -> Result<Vec<Expr>> {
+    let (ex, t) = (call.exprs, call.viewed()?);
+    let sizes = &declared.sizes;
+    let kept = t.dtype == declared.dtype && call.op.row.name.starts_with("aten.to.");
+    Ok(match format {
+        Arg::MemoryFormat(MemoryFormat::Contiguous) => ex.contiguous_strides(sizes),
+        Arg::MemoryFormat(MemoryFormat::ChannelsLast | MemoryFormat::ChannelsLast3d) => {
+            let order: Vec<usize> = [0].into_iter().chain(2..t.rank()).chain([1]).collect();
+            strides::permuted(ex, sizes, &order)
+        }
+        // The tensor itself.
+        _ if kept && !matches!(call.arg("copy"), Ok(Arg::Bool(true))) => t.strides.clone(),
+        _ => strides::copy_of(ex, t),
+    })
+}

@@ -1,0 +1,163 @@
+//! Exported programs with strides that eager's results do not have.
+
+use inrush_aten::layouts;
+use inrush_graph::text::parse;
+
+/// The graph's values after the correction: name and type, those of `names`.
+fn corrected(text: &str) -> Result<String, String> {
+    let mut graph = parse(text).expect("the text is a graph");
+    layouts::correct(&mut graph).map_err(|e| e.to_string())?;
+    Ok(graph.print())
+}
+
+fn line<'a>(text: &'a str, name: &str) -> &'a str {
+    let named = format!(" {name}: ");
+    text.lines().find(|l| l.contains(&named)).expect(name)
+}
+
+#[test]
+fn what_is_wrong_is_corrected_and_carried_on() {
+    let text = corrected(
+        "graph t
+%0 x: f32[2, 5, 4, 3] strides [60, 1, 15, 5] = input 0
+%1 r: f32[2, 5, 4, 3] = aten.roll.default(%0, [1], [0])
+%2 p: f32[2, 5, 6, 5] = aten.pad.default(%1, [1, 1, 1, 1], \"reflect\")
+%3 y: f32[2, 5, 6, 5] = aten.mul.Scalar(%2, 2.0)
+%4 t: f32[5, 2, 6, 5] = aten.transpose.int(%3, 0, 1)
+%5 c: f32[2, 5, 6, 5] = aten.contiguous.default(%3)
+%6 k: f32[2, 5, 6, 5] = aten.clone.default(%3)
+output 0: %4
+",
+    )
+    .expect("all is known");
+    assert!(
+        line(&text, "r").contains("strides [60, 1, 15, 5]"),
+        "{text}"
+    );
+    assert!(
+        line(&text, "p").contains("strides [150, 1, 25, 5]"),
+        "{text}"
+    );
+    assert!(
+        line(&text, "y").contains("strides [150, 1, 25, 5]"),
+        "{text}"
+    );
+    assert!(
+        line(&text, "t").contains("strides [1, 150, 25, 5]"),
+        "{text}"
+    );
+    assert!(!line(&text, "c").contains("strides"), "{text}");
+    assert!(
+        line(&text, "k").contains("strides [150, 1, 25, 5]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_roll_by_nothing_is_row_major_as_pieces_disagree() {
+    let text = corrected(
+        "graph t
+%0 x: f32[2, 5, 4, 3] strides [60, 1, 15, 5] = input 0
+%1 r: f32[2, 5, 4, 3] strides [60, 1, 15, 5] = aten.roll.default(%0, [2], [0])
+output 0: %1
+",
+    );
+    assert!(!line(&text.expect("known"), "r").contains("strides"));
+}
+
+#[test]
+fn fresh_results_have_places_of_their_own() {
+    let text = corrected(
+        "graph t
+%0 x: f32[3, 1] = input 0
+%1 s: f32[3, 2] = input 1
+%2 e: f32[3, 4] strides [1, 0] = aten.expand.default(%0, [3, 4])
+%3 a: f32[3, 4] strides [1, 0] = aten.slice_scatter.default(%2, %1, 1, 0, 2, 1)
+%4 b: f32[3, 4] strides [1, 0] = aten.gelu.default(%2)
+output 0: %3
+output 1: %4
+",
+    )
+    .expect("all is known");
+    assert!(line(&text, "e").contains("strides [1, 0]"), "{text}");
+    assert!(!line(&text, "a").contains("strides"), "{text}");
+    assert!(!line(&text, "b").contains("strides"), "{text}");
+}
+
+#[test]
+fn outputs_whose_elements_share_places_are_copied() {
+    let text = corrected(
+        "graph t
+%0 x: f32[3, 1] = input 0
+%1 e: f32[3, 4] strides [1, 0] = aten.expand.default(%0, [3, 4])
+%2 w: f32[2, 2] strides [1, 1] = aten.as_strided.default(%0, [2, 2], [1, 1])
+output 0: %1
+output 1: %2
+",
+    )
+    .expect("all is known");
+    assert!(text.contains("e.whole0: f32[3, 4] = aten.clone"), "{text}");
+    assert!(text.contains("w.whole1: f32[2, 2] = aten.clone"), "{text}");
+}
+
+#[test]
+fn the_first_operand_decides_where_operands_disagree() {
+    let text = corrected(
+        "graph t
+%0 x: f32[3, 4] strides [1, 3] = input 0
+%1 y: f32[3, 4] = input 1
+%2 a: f32[3, 4] = aten.copysign.Tensor(%0, %1)
+%3 b: f32[3, 4] strides [1, 3] = aten.copysign.Tensor(%1, %0)
+output 0: %2
+",
+    )
+    .expect("all is known");
+    assert!(line(&text, "a").contains("strides [1, 3]"), "{text}");
+    assert!(!line(&text, "b").contains("strides"), "{text}");
+}
+
+#[test]
+fn positions_in_an_unknown_layout_are_refused() {
+    let graph = "graph t
+%0 x: f32[2, 5, 4, 3] strides [60, 1, 15, 5] = input 0
+%1 w: f32[4, 5, 1, 1] = input 1
+%2 r: f32[2, 5, 4, 3] = aten.roll.default(%0, [1], [0])
+%3 c: f32[2, 4, 4, 3] = aten.conv2d.default(%2, %1)
+%4 a: f32[5, 4] = aten.as_strided.default(%3, [5, 4], [4, 1], 0)
+output 0: %4
+";
+    let error = corrected(graph).expect_err("the layout of a convolution has no rule");
+    assert!(error.contains("layout is not known"), "{error}");
+}
+
+#[test]
+fn every_line_of_the_table_names_an_operator_or_is_pytorchs_alone() {
+    for (operator, devices, rules) in layouts::rules() {
+        assert!(operator.starts_with("aten."), "{operator}");
+        assert!(matches!(devices, "cpu" | "any"), "{operator}: {devices}");
+        for rule in rules.split(';') {
+            let mut words = rule.split_whitespace();
+            let kind = words.next().expect("a rule");
+            let known = [
+                "-",
+                "contiguous",
+                "pointwise",
+                "format",
+                "storage",
+                "like",
+                "roll",
+                "index",
+                "pad",
+                "rrelu_backward",
+            ];
+            assert!(known.contains(&kind), "{operator}: {rule}");
+            let Some(op) = inrush_aten::lookup(operator) else {
+                continue;
+            };
+            for name in words {
+                let position = op.schema().position(name);
+                assert!(position.is_some(), "{operator} has no parameter `{name}`");
+            }
+        }
+    }
+}

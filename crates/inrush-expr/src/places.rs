@@ -1,0 +1,99 @@
+//! Whether strides put elements in one place.
+
+use crate::{Expr, Exprs};
+use rustc_hash::FxHashSet;
+
+/// Elements up to which positions are listed where nothing simpler tells.
+const LISTED: i64 = 1 << 16;
+
+impl Exprs {
+    /// Returns true if a tensor of these sizes and strides surely has two elements in one place, so that it cannot be written.
+    pub fn overlaps(&self, sizes: &[Expr], strides: &[Expr]) -> bool {
+        if sizes.iter().any(|n| self.range(*n).lo == 0) {
+            return false;
+        }
+        let several = (sizes.iter().zip(strides)).filter(|(n, _)| self.range(**n).lo > 1);
+        let mut known = Vec::new();
+        for (n, s) in several {
+            match (self.as_int(*n), self.as_int(*s)) {
+                (_, Some(0)) => return true,
+                (Some(n), Some(s)) => known.push((s.saturating_abs(), n)),
+                _ => {}
+            }
+        }
+        overlap(known)
+    }
+}
+
+/// The same for known strides and sizes, none of either zero.
+fn overlap(mut dims: Vec<(i64, i64)>) -> bool {
+    dims.sort_unstable();
+    let (mut span, mut nested, mut count) = (0i64, true, 1i64);
+    for (stride, size) in &dims {
+        nested &= *stride > span;
+        span = span.saturating_add(stride.saturating_mul(size - 1));
+        count = count.saturating_mul(*size);
+    }
+    if nested {
+        return false;
+    }
+    // More elements than places.
+    if count > span.saturating_add(1) {
+        return true;
+    }
+    if count > LISTED {
+        return false;
+    }
+    let mut places = vec![0i64];
+    for (stride, size) in dims {
+        let steps = (0..size).map(|k| k * stride);
+        places = steps
+            .flat_map(|k| places.iter().map(move |p| p + k).collect::<Vec<_>>())
+            .collect();
+    }
+    let distinct: FxHashSet<i64> = places.iter().copied().collect();
+    distinct.len() < places.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlaps(sizes: &[i64], strides: &[i64]) -> bool {
+        let ex = Exprs::new();
+        let all = |of: &[i64]| of.iter().map(|v| ex.int(*v)).collect::<Vec<_>>();
+        ex.overlaps(&all(sizes), &all(strides))
+    }
+
+    #[test]
+    fn elements_that_share_a_place_are_found() {
+        assert!(overlaps(&[3, 4], &[1, 0]));
+        assert!(overlaps(&[4, 3], &[1, 1]));
+        // Windows of three, two apart.
+        assert!(overlaps(&[4, 3], &[2, 1]));
+        assert!(overlaps(&[4, 4], &[3, 2]));
+        assert!(overlaps(&[1 << 20, 1 << 20], &[1, 1]));
+    }
+
+    #[test]
+    fn gaps_permutations_and_sizes_of_one_are_no_overlap() {
+        assert!(!overlaps(&[3, 4], &[1, 3]));
+        assert!(!overlaps(&[3, 4], &[10, 2]));
+        assert!(!overlaps(&[3, 1], &[1, 0]));
+        assert!(!overlaps(&[0, 4], &[0, 0]));
+        // Interleaved without meeting: 0, 2 and 3, 5.
+        assert!(!overlaps(&[2, 2], &[2, 3]));
+        assert!(!overlaps(&[], &[]));
+    }
+
+    #[test]
+    fn symbols_are_given_the_benefit_of_the_doubt() {
+        let ex = Exprs::new();
+        let s = ex.sym_expr(ex.size_sym("s0", 2, 100));
+        assert!(ex.overlaps(&[s, ex.int(3)], &[ex.int(0), ex.int(1)]));
+        assert!(!ex.overlaps(&[s, ex.int(3)], &[ex.int(3), ex.int(1)]));
+        assert!(!ex.overlaps(&[ex.int(3), s], &[s, ex.int(1)]));
+        let perhaps_one = ex.sym_expr(ex.size_sym("s1", 1, 100));
+        assert!(!ex.overlaps(&[perhaps_one], &[ex.int(0)]));
+    }
+}
