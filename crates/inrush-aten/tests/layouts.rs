@@ -85,22 +85,6 @@ output 1: %4
 }
 
 #[test]
-fn outputs_whose_elements_share_places_are_copied() {
-    let text = corrected(
-        "graph t
-%0 x: f32[3, 1] = input 0
-%1 e: f32[3, 4] strides [1, 0] = aten.expand.default(%0, [3, 4])
-%2 w: f32[2, 2] strides [1, 1] = aten.as_strided.default(%0, [2, 2], [1, 1])
-output 0: %1
-output 1: %2
-",
-    )
-    .expect("all is known");
-    assert!(text.contains("e.whole0: f32[3, 4] = aten.clone"), "{text}");
-    assert!(text.contains("w.whole1: f32[2, 2] = aten.clone"), "{text}");
-}
-
-#[test]
 fn the_first_operand_decides_where_operands_disagree() {
     let text = corrected(
         "graph t

@@ -9,7 +9,7 @@ pub mod strides;
 use crate::{Args, Call, Demands, Route, bind, lookup};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
-use inrush_graph::{Arg, Graph, MemoryFormat, Node, OutputKind, OutputValue, TensorType, Type};
+use inrush_graph::{Arg, Graph, MemoryFormat, Node, TensorType, Type};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
 
@@ -73,37 +73,7 @@ pub fn correct(graph: &mut Graph) -> Result<()> {
             }
         }
     }
-    unfold_outputs(graph);
     Ok(())
-}
-
-/// Outputs of a program are memory of their own: a view whose elements share places is copied.
-fn unfold_outputs(graph: &mut Graph) {
-    for at in 0..graph.outputs.len() {
-        let output = &graph.outputs[at];
-        let (OutputKind::User { .. }, OutputValue::Value(v)) = (&output.kind, &output.value) else {
-            continue;
-        };
-        let v = *v;
-        let Type::Tensor(t) = &graph.value(v).ty else {
-            continue;
-        };
-        if !graph.exprs.overlaps(&t.sizes, &t.strides) {
-            continue;
-        }
-        let mut dense = t.clone();
-        dense.strides = strides::copy_of(&graph.exprs, t);
-        let name = format!("{}.whole{at}", graph.value(v).name);
-        let copy = graph.add_value(&name, Type::Tensor(dense));
-        graph.outputs[at].value = OutputValue::Value(copy);
-        graph.nodes.push(Node {
-            op: "aten.clone.default".to_string(),
-            args: vec![v.into(), Arg::None],
-            outs: vec![copy],
-            line: None,
-            made_for: None,
-        });
-    }
 }
 
 /// What is known of a result's layout, and its strides. `changed`: the least that is known of an operand.

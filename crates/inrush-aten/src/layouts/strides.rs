@@ -65,7 +65,7 @@ pub fn is_dense(ex: &Exprs, t: &TensorType) -> bool {
     dense_order(ex, &t.sizes, &t.strides).is_some()
 }
 
-/// The dimensions of dense strides, outermost first; those of size 1 come first.
+/// The dimensions of dense strides, outermost first; those of size 1 stand anywhere.
 pub fn dense_order(ex: &Exprs, sizes: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
     let (mut order, mut rest): (Vec<usize>, Vec<usize>) =
         (0..sizes.len()).partition(|d| ex.is_int(sizes[*d], 1));
@@ -78,7 +78,11 @@ pub fn dense_order(ex: &Exprs, sizes: &[Expr], strides: &[Expr]) -> Option<Vec<u
         step = ex.mul(step, sizes[d]);
         inner.push(d);
     }
-    order.extend(inner.into_iter().rev());
+    inner.reverse();
+    if inner.is_sorted() {
+        return Some((0..sizes.len()).collect());
+    }
+    order.extend(inner);
     Some(order)
 }
 

@@ -1,6 +1,7 @@
 //! Outputs of the graph: each is a buffer of its own with the strides that eager PyTorch gives.
 
 use super::{Lower, Mark, Tensor};
+use crate::layouts::strides;
 use inrush_base::{Error, Result};
 use inrush_graph::{OutputKind, OutputValue, TensorType, Type, ValueId, source_name};
 use inrush_loops::{BufId, BufferKind, Output};
@@ -27,7 +28,7 @@ impl Lower<'_> {
                 (Type::Int(e), _) => Output::Int(*e),
                 (Type::None, _) => Output::None,
                 (Type::Tensor(ty), OutputKind::User { .. }) => {
-                    self.each_in_its_place(v, ty)?;
+                    let ty = &self.strides_of(v, ty)?;
                     let t = self.tensor(v)?;
                     self.begin("output", format!("{}.out", self.graph.value(v).name), None);
                     Output::Tensor {
@@ -40,8 +41,10 @@ impl Lower<'_> {
                         .inputs
                         .get(*input)
                         .ok_or_else(|| Error::input(format!("no input {input} to mutate")))?;
-                    if let Type::Tensor(ty) = &self.graph.value(target.value).ty {
-                        self.each_in_its_place(target.value, ty)?;
+                    if let Type::Tensor(ty) = &self.graph.value(target.value).ty
+                        && self.exprs.overlaps(&ty.sizes, &ty.strides)
+                    {
+                        return Err(self.shares_places(target.value, ty));
                     }
                     let target = self.tensor(target.value)?;
                     let t = self.tensor(v)?;
@@ -64,18 +67,29 @@ impl Lower<'_> {
         Ok(marks)
     }
 
-    /// What is written may not have two elements in one place: which of them stays there would be chance.
-    fn each_in_its_place(&self, v: ValueId, ty: &TensorType) -> Result<()> {
+    /// The strides of an output. No two elements of what is written may have one place: views that share places are copied,
+    /// as a copy in eager is laid out. In PyTorch's process such a view has to be one of PyTorch.
+    fn strides_of(&self, v: ValueId, ty: &TensorType) -> Result<TensorType> {
         if !self.exprs.overlaps(&ty.sizes, &ty.strides) {
-            return Ok(());
+            return Ok(ty.clone());
         }
+        if self.graph.foreign_inputs {
+            return Err(self.shares_places(v, ty));
+        }
+        Ok(TensorType {
+            strides: strides::copy_of(self.exprs, ty),
+            ..ty.clone()
+        })
+    }
+
+    fn shares_places(&self, v: ValueId, ty: &TensorType) -> Error {
         let name = &self.graph.value(v).name;
         let e = Error::unsupported(format!(
             "`{name}` is written, but elements of it share a place: sizes {}, strides {}",
             self.exprs.show_list(&ty.sizes),
             self.exprs.show_list(&ty.strides)
         ));
-        Err(e.at_node(source_name(name)))
+        e.at_node(source_name(name))
     }
 
     /// The buffer of an output tensor. A buffer that is another output already, or belongs to the caller, is copied.
