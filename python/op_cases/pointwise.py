@@ -177,7 +177,9 @@ def binary(suite):
                 g.add(op, getattr(torch, op), a, b)
                 g.add(op + "_scalar", lambda x, f=getattr(torch, op): f(x, 0.5), a)
         with suite.group(f"binary_{short}") as g:
-            g.add("add_alpha", lambda x, y: torch.add(x, y, alpha=0.3), a, b)
+            # Eager rounds the product in the last elements of a row, and not in whole vectors.
+            product = {"bf16": 2.0**-8, "f16": 2.0**-11}.get(short)
+            g.add("add_alpha", lambda x, y: torch.add(x, y, alpha=0.3), a, b, tol=product and {"kind": "close", "rtol": 0.016, "atol": product})
             g.add("sub_alpha", lambda x, y: torch.sub(x, y, alpha=2), a, b)
             g.add("div_scalar", lambda x: x / 3.0, a)
             g.add("scalar_div", lambda x: 2.0 / x, away)

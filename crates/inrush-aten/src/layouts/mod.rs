@@ -135,8 +135,7 @@ fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<
     let (ex, sizes) = (call.exprs, &declared.sizes);
     let mut words = rule.split(' ');
     let kind = words.next().unwrap_or_default();
-    let operands: Vec<&TensorType> =
-        (words.filter_map(|name| call.opt_tensor(name).transpose())).collect::<Result<_>>()?;
+    let operands = tensors_among(call, words)?;
     let own = call.viewed()?;
     Ok(Some(match (kind, operands.as_slice()) {
         ("pointwise", all) => strides::pointwise(ex, sizes, all),
@@ -177,6 +176,20 @@ fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<
     }))
 }
 
+/// Returns the arguments of these names that are tensors. Exporters put numbers where schemas have tensors too.
+fn tensors_among<'a, 'n>(
+    call: &Call<'a>,
+    names: impl Iterator<Item = &'n str>,
+) -> Result<Vec<&'a TensorType>> {
+    let mut tensors = Vec::new();
+    for name in names {
+        if let Arg::Value(v) = call.arg(name)? {
+            tensors.extend(call.type_of(*v).ok());
+        }
+    }
+    Ok(tensors)
+}
+
 /// Operators that ask their operand for the layout of the result, as padding with a constant does.
 fn by_suggestion(call: &Call, declared: &TensorType) -> Result<Option<Vec<Expr>>> {
     let constant = matches!(call.opt_str("mode"), Ok(Some("constant")) | Err(_));
@@ -206,12 +219,8 @@ fn by_route(
             .zip(call.viewed().ok())
             .map(|(view, t)| view.strides(ex, &t.strides)),
         Route::Pointwise(p) => {
-            let mut operands = Vec::new();
-            for name in p.operands {
-                if let Arg::Value(v) = call.arg(name.trim_start_matches('?'))? {
-                    operands.extend(call.type_of(*v).ok());
-                }
-            }
+            let names = p.operands.iter().map(|name| name.trim_start_matches('?'));
+            let operands = tensors_among(call, names)?;
             Some(strides::pointwise(ex, sizes, &operands))
         }
         _ => None,
