@@ -57,6 +57,7 @@ def test_writes_into_expanded_tensors(dtype):
             torch.select_scatter(wide, rows[:, 0], 1, 2),
             torch.diagonal_scatter(wide, rows[:, 0], 1),
             torch.index_put(wide, (torch.tensor([0, 2]),), rows[:1, :1]),
+            torch.as_strided_scatter((base * base).expand(3, 4), rows[:2, 0], (2,), (1,), 3),
         ]
 
     same(f, base, rows)

@@ -80,7 +80,12 @@ impl Rebase<'_> {
         let Some(Arg::Value(operand)) = node.args.first() else {
             return Err(Error::input("the first argument must be a tensor"));
         };
-        let operand = *operand;
+        let mut operand = *operand;
+        let shown = self.graph.tensor(operand)?;
+        if node.op == SCATTER && strides::repeats(&self.graph.exprs, shown) {
+            // Copies of such tensors are memory of their own in which no elements share a place.
+            operand = self.copied(operand, &node)?;
+        }
         let root = self.root(operand)?;
         node.args.resize(node.args.len().max(place + 1), Arg::None);
         if node.args[place] == Arg::None {
@@ -157,6 +162,20 @@ impl Rebase<'_> {
             ..like.clone()
         });
         out
+    }
+
+    /// A copy of `v`, laid out as eager does.
+    fn copied(&mut self, v: ValueId, like: &Node) -> Result<ValueId> {
+        let mut ty = self.graph.tensor(v)?.clone();
+        ty.strides = strides::copy_of(&self.graph.exprs, &ty);
+        let out = self.value(v, ty);
+        self.push(Node {
+            op: "aten.clone.default".to_string(),
+            args: vec![v.into(), Arg::None],
+            outs: vec![out],
+            ..like.clone()
+        });
+        Ok(out)
     }
 
     /// A fresh value named after `like`.
