@@ -61,6 +61,20 @@ def test_embedding_bag_at_its_edges(mode, padding):
                 )
 
 
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["sum", "mean", "max"])
+@pytest.mark.parametrize("name", ["_embedding_bag", "_embedding_bag_forward_only"])
+def test_all_results_of_embedding_bag(name, mode):
+    """What gradients read: each index' bag, sizes of bags (zeros for sums), places of the greatest elements."""
+    bag, indices, table = getattr(torch.ops.aten, name).default, torch.tensor([1, 2, 4, 5, 2, 3]), torch.randn(7, 4)
+    arguments = [(torch.tensor(offsets), padding) for offsets in ([0, 2, 3], [0, 2, 2, 6], [0]) for padding in (-1, 2)]
+
+    def f(w, i):
+        return [bag(w, i, o, False, mode, False, None, False, p) for o, p in arguments]
+
+    got = torch.compile(f, backend="inrush", options={"strict": True})(table, indices)
+    torch.testing.assert_close(got, f(table, indices))
+
+
 def test_embedding_bag_gradients():
     indices, offsets = torch.tensor([1, 3, 3, 9, 0, 2, 3]), torch.tensor([0, 2, 2, 5])
     for options in ({"mode": "sum"}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 3}):

@@ -168,6 +168,13 @@ fn greatest(
     ))
 }
 
+/// Returns whether the sizes of bags are zeros: those of sums on CPUs, whose gradient does not read them. GPUs count them, and
+/// are known by the list of greatest elements, which has no places there.
+fn counts_nothing(b: &Builder, mode: i64) -> bool {
+    let places = b.declared(3).and_then(|t| t.sizes.first().copied());
+    mode == SUM && !places.is_some_and(|n| b.exprs.is_int(n, 0))
+}
+
 /// The bags, and what the gradient wants to know: each index' bag, the bags' sizes, the indices of greatest elements.
 fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (weight, indices) = (args.value("weight")?, args.value("indices")?);
@@ -198,11 +205,15 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let nothing = if mode == MAX { f64::NEG_INFINITY } else { 0.0 };
         rows = b.select_or(mask, rows, nothing)?;
     }
-    let ones = match counted {
-        Some(mask) => b.cast(mask, DType::I64)?,
-        None => b.full(&[count], 1.0, DType::I64)?,
+    let sizes = if counts_nothing(b, mode) {
+        b.full(&[bags], 0.0, DType::I64)?
+    } else {
+        let ones = match counted {
+            Some(mask) => b.cast(mask, DType::I64)?,
+            None => b.full(&[count], 1.0, DType::I64)?,
+        };
+        gathered(b, &[bags], bag_of, ones)?
     };
-    let sizes = gathered(b, &[bags], bag_of, ones)?;
     let (mut out, mut which) = match mode {
         MAX if b.exprs.is_int(count, 0) => (
             b.full(&[bags, features], 0.0, compute)?,
