@@ -27,9 +27,6 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
-    if std::env::var_os("INRUSH_POISON").is_some_and(|v| v == "1") {
-        inrush_runtime::poison::enable();
-    }
     match cli.command {
         Command::Run(a) => inrush_cli::run::run(&a),
         Command::Compile(a) => inrush_cli::package::compile(&a),

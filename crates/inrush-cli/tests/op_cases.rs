@@ -22,6 +22,7 @@ fn every_case_agrees_with_pytorch() {
         eprintln!("INRUSH_OP_CASES is not set: no operator cases to run");
         return;
     };
+    inrush_runtime::poison::enable();
     let folder = Path::new(&folder);
     let index = std::fs::read(folder.join("index.json")).expect("index.json of the operator cases");
     let index: Json = serde_json::from_slice(&index).expect("index.json is JSON");

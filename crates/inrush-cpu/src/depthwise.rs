@@ -182,6 +182,7 @@ impl Filters {
                 }
             }
         }
+        data.inspect("the engine", &"packed filters");
         Ok(Filters {
             dtype: T::DTYPE,
             taps,

@@ -152,6 +152,7 @@ impl PackedB {
                 }
             }
         })?;
+        packed.data.inspect("the engine", &"a packed right operand");
         Ok(packed)
     }
 

@@ -233,6 +233,7 @@ impl PackedA {
                 .ok_or_else(|| Error::machine(format!("no memory for {matrices} x {m} x {k} filter values")))?;
             // SAFETY: room for every element; the caller's contract.
             unsafe { lay_out::<T>(pool, view, data.ptr().cast())? };
+            data.inspect("the engine", &"a packed left operand");
             Ok(Some(PackedA { isa, dtype, matrices, m, k, data }))
         })?
     }

@@ -1,5 +1,6 @@
 //! Memory that a thread keeps between calls: accumulators, copies of operands.
 
+use crate::poison;
 use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
 use std::cell::UnsafeCell;
 
@@ -11,13 +12,13 @@ const HUGE: usize = 2 << 20;
 
 /// Size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages. Blocks of tensors, packed weights
 /// and scratch come from the system: a program's allocator for many small things divides what it maps, and leaves fewer whole.
-pub fn layout(len: usize) -> Option<Layout> {
+fn layout(len: usize) -> Option<Layout> {
     let align = if len >= 2 * HUGE { HUGE } else { ALIGN };
     Layout::from_size_align(len, align).ok()
 }
 
 /// Asks for huge pages where [`layout`] aligns to them; a hint, which the system may ignore.
-pub fn advise(ptr: *mut u8, len: usize) {
+fn advise(ptr: *mut u8, len: usize) {
     if len >= 2 * HUGE && (ptr as usize).is_multiple_of(HUGE) {
         huge_pages(ptr, len);
     }
@@ -37,10 +38,12 @@ fn huge_pages(ptr: *mut u8, len: usize) {
     let _ = (ptr, len);
 }
 
-/// A block of uninitialised bytes, aligned to [`ALIGN`].
-pub(crate) struct Bytes {
+/// A block of uninitialised bytes, aligned to [`ALIGN`]; poisoned where [`poison`] is on.
+pub struct Bytes {
     ptr: *mut u8,
     len: usize,
+    /// Bytes in front of the block and after it.
+    guard: usize,
 }
 
 // SAFETY: plain memory with one owner.
@@ -49,42 +52,92 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    pub(crate) const EMPTY: Bytes = Bytes {
+    pub const EMPTY: Bytes = Bytes {
         ptr: ALIGN as *mut u8,
         len: 0,
+        guard: 0,
     };
 
     /// `None` where the size is beyond what can be allocated.
-    pub(crate) fn new(len: usize) -> Option<Bytes> {
+    pub fn new(len: usize) -> Option<Bytes> {
         if len == 0 {
             return Some(Bytes::EMPTY);
         }
-        let layout = layout(len)?;
+        let guard = poison::guard();
+        let whole = len.checked_add(2 * guard)?;
+        let layout = layout(whole)?;
         // SAFETY: the layout is not empty.
-        let ptr = unsafe { System.alloc(layout) };
-        if ptr.is_null() {
+        let start = unsafe { System.alloc(layout) };
+        if start.is_null() {
             return None;
         }
-        advise(ptr, len);
-        Some(Bytes { ptr, len })
+        advise(start, whole);
+        let ptr = start.wrapping_add(guard);
+        if guard > 0 {
+            // SAFETY: the parts of a fresh block. Each begins with the pattern's first byte.
+            unsafe {
+                poison::fill(start, guard);
+                poison::fill(ptr, len);
+                poison::fill(ptr.wrapping_add(len), guard);
+            }
+        }
+        Some(Bytes { ptr, len, guard })
     }
 
-    pub(crate) fn ptr(&self) -> *mut u8 {
+    pub fn ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The block with its guards, where it has such.
+    pub fn guarded(&self) -> Option<(*mut u8, usize)> {
+        (self.guard > 0).then(|| (self.start(), self.len + 2 * self.guard))
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.ptr.wrapping_sub(self.guard)
+    }
+
+    /// Which guard was written, in words.
+    pub fn broken(&self) -> Option<&'static str> {
+        if self.guard == 0 {
+            return None;
+        }
+        let intact = |at: *const u8| {
+            // SAFETY: guards are parts of the block, and were filled when it was made.
+            poison::intact(unsafe { std::slice::from_raw_parts(at, self.guard) })
+        };
+        let after = self.ptr.wrapping_add(self.len);
+        match (intact(self.start()), intact(after)) {
+            (true, true) => None,
+            (false, _) => Some("in front of"),
+            (true, false) => Some("after"),
+        }
+    }
+
+    /// Notes where a guard was written, by whom.
+    pub fn inspect(&self, who: &str, what: &dyn std::fmt::Display) {
+        if let Some(side) = self.broken() {
+            let len = self.len;
+            poison::note(format!("{who} wrote {side} the {len} bytes of {what}"));
+        }
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
         if self.len > 0
-            && let Some(layout) = layout(self.len)
+            && let Some(layout) = layout(self.len + 2 * self.guard)
         {
             // SAFETY: allocated with this layout.
-            unsafe { System.dealloc(self.ptr, layout) }
+            unsafe { System.dealloc(self.start(), layout) }
         }
     }
 }
@@ -102,7 +155,11 @@ thread_local! {
 
 /// Calls `f` with at least `len` bytes of this thread's scratch, of unspecified contents. A call inside `f` for the same
 /// owner gets memory of its own.
+#[track_caller]
 pub(crate) fn with<R>(owner: Owner, len: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+    if poison::enabled() {
+        return poisoned(len, std::panic::Location::caller(), f);
+    }
     SCRATCH.with(|cells| {
         let cell = cells[owner as usize].get();
         // SAFETY: the cell holds this thread's block except while a caller of `with` uses it; taking it out keeps nested
@@ -111,15 +168,29 @@ pub(crate) fn with<R>(owner: Owner, len: usize, f: impl FnOnce(*mut u8) -> R) ->
         if block.len() < len {
             drop(block);
             // No room to grow: the plans of a model settle on their largest need after one call.
-            block = Bytes::new(len).unwrap_or_else(|| {
-                handle_alloc_error(
-                    Layout::from_size_align(len, ALIGN).unwrap_or(Layout::new::<u8>()),
-                )
-            });
+            block = block_of(len);
         }
         let result = f(block.ptr());
         // SAFETY: as above.
         unsafe { *cell = block };
         result
     })
+}
+
+fn block_of(len: usize) -> Bytes {
+    Bytes::new(len).unwrap_or_else(|| {
+        handle_alloc_error(Layout::from_size_align(len, ALIGN).unwrap_or(Layout::new::<u8>()))
+    })
+}
+
+/// Calls `f` with a block of exactly this length, whose guards are looked at afterwards.
+fn poisoned<R>(len: usize, who: &std::panic::Location, f: impl FnOnce(*mut u8) -> R) -> R {
+    let block = block_of(len);
+    let result = f(block.ptr());
+    let (file, line) = (who.file(), who.line());
+    block.inspect(
+        "the engine",
+        &format_args!("its scratch ({file}, line {line})"),
+    );
+    result
 }

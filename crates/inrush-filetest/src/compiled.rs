@@ -22,7 +22,9 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// Compiles for calls in poisoned memory.
     pub fn new(g: &Graph, isa: Isa, threads: usize) -> Result<Compiled> {
+        inrush_runtime::poison::enable();
         // glibc's vector math is not asked for: what it is accurate to differs from machine to machine.
         let caps = Caps {
             vector_math: false,

@@ -64,14 +64,6 @@ mod _native {
         gpu::build::warm(py)
     }
 
-    #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-        if std::env::var_os("INRUSH_POISON").is_some_and(|v| v == "1") {
-            inrush_runtime::poison::enable();
-        }
-        Ok(())
-    }
-
     /// The folder that holds inrush's caches.
     #[pyfunction]
     fn cache_dir() -> std::path::PathBuf {

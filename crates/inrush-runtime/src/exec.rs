@@ -9,6 +9,7 @@ use crate::poison;
 use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
 use crate::together::Together;
 use inrush_base::{Error, Result};
+use inrush_cpu::Bytes;
 use inrush_program::{BufferId, InputType, Launch, Output, Place, Step};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -191,7 +192,12 @@ impl Model {
             spans.push(1 + beside);
             at += 1 + beside;
         }
-        let extents = extents(p, &places, &sizes);
+        let in_arena = |w: &Where| match w {
+            Where::Arena(offset) => Some(*offset),
+            _ => None,
+        };
+        let offsets: Vec<Option<usize>> = places.iter().map(in_arena).collect();
+        let extents = extents(p, &offsets, &sizes);
         let alone = |s: &Ready| match s {
             Ready::Nothing | Ready::Launch { serial: true, .. } => true,
             Ready::Together(t) => t.serial,
@@ -293,12 +299,7 @@ impl Model {
         let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
         for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
             if *bytes > 0 {
-                let storage = self.recycler.take(*bytes)?;
-                if poison::enabled() {
-                    // SAFETY: fresh storage of at least this size, which nothing else has.
-                    unsafe { poison::fill(storage.as_ptr(), *bytes) };
-                }
-                *slot = Some(Arc::new(storage));
+                *slot = Some(Arc::new(self.output_storage(*bytes)?));
             }
         }
         let given: Vec<*mut u8> = inputs
@@ -313,7 +314,11 @@ impl Model {
             .iter()
             .map(|o| o.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()))
             .collect();
-        self.issue(p, frame, &given, &made)?;
+        let fences = match poison::enabled() {
+            true => poison::fences(&self.bound.program, inputs, &copies, &outputs),
+            false => Vec::new(),
+        };
+        self.issue(p, frame, &given, &made, &fences)?;
         // A mutated input that was copied in is copied back.
         for (copy, value) in copies.iter().zip(inputs) {
             if let (Some(copy), Value::Tensor(t)) = (copy, value) {
@@ -323,16 +328,27 @@ impl Model {
         self.collect(p, &outputs, inputs, &frame.pointers)
     }
 
+    /// Memory of an output, recycled where it is large.
+    pub(crate) fn output_storage(&self, bytes: usize) -> Result<Storage> {
+        let storage = self.recycler.take(bytes)?;
+        if poison::enabled() {
+            // SAFETY: storage of this size, which nothing else has.
+            unsafe { poison::fill(storage.as_ptr(), bytes) };
+        }
+        Ok(storage)
+    }
+
     /// Places every buffer and runs the steps. `inputs` and `outputs` are addresses by position; those of integers and of
-    /// outputs without storage of their own are not looked at.
+    /// outputs without storage of their own are not looked at. `fences` are looked at in poisoned calls.
     pub(crate) fn issue(
         &self,
         p: &Prepared,
         frame: &mut Frame,
         inputs: &[*mut u8],
         outputs: &[*mut u8],
+        fences: &[poison::Fence],
     ) -> Result<()> {
-        let guarded = poison::enabled() && p.arena_bytes > 0;
+        let guarded = poison::enabled();
         let guard = if guarded { poison::GUARD } else { 0 };
         let lent = Arena::lend(p.arena_bytes + 2 * guard)?;
         let arena = lent.as_ptr().wrapping_add(guard);
@@ -350,18 +366,13 @@ impl Model {
         if p.shared {
             self.bound.pool.wake();
         }
-        if guarded {
-            return self.watched(p, pointers, &lent);
+        if !guarded {
+            return p.steps.iter().try_for_each(|s| self.step(s, pointers));
         }
-        p.steps.iter().try_for_each(|s| self.step(s, pointers))
-    }
-
-    /// Runs the steps on a poisoned arena, each of them checked.
-    fn watched(&self, p: &Prepared, pointers: &[*mut u8], lent: &Arena) -> Result<()> {
-        let len = p.arena_bytes + 2 * poison::GUARD;
+        let block = (lent.as_ptr(), p.arena_bytes + 2 * guard);
         let program = &self.bound.program;
         // SAFETY: the block has this many bytes and belongs to this call; steps are over when they return.
-        let mut watch = unsafe { poison::Watch::new(program, &p.extents, lent.as_ptr(), len) };
+        let mut watch = unsafe { poison::Watch::new(program, &p.extents, fences, block) };
         let mut at = 0;
         for (step, span) in p.steps.iter().zip(&p.spans) {
             let own = &program.steps[at..at + span];
@@ -556,20 +567,41 @@ impl Model {
             .iter()
             .map(|s| self.ready(s, usize::MAX, &sizes))
             .collect::<Result<Vec<_>>>()?;
-        steps
-            .iter()
-            .try_for_each(|s| self.step(s, &self.bound.state.base))
+        let base = &self.bound.state.base;
+        let guarded = self.bound.state.load_block().and_then(Bytes::guarded);
+        let Some(block) = guarded.filter(|_| poison::enabled()) else {
+            return steps.iter().try_for_each(|s| self.step(s, base));
+        };
+        let program = &self.bound.program;
+        let offsets: Vec<Option<usize>> = (program.buffers.iter())
+            .map(|b| match b.place {
+                Place::Persistent { offset } => usize::try_from(sizes[offset.0 as usize]).ok(),
+                _ => None,
+            })
+            .collect();
+        let extents = extents(program, &offsets, &sizes);
+        // SAFETY: the block with its guards, which nothing but these steps uses before the model is loaded.
+        let mut watch = unsafe { poison::Watch::new(program, &extents, &[], block) };
+        for (ready, step) in steps.iter().zip(&program.load_steps) {
+            let own = std::slice::from_ref(step);
+            watch.begin(own);
+            self.step(ready, base)?;
+            watch.end(own)?;
+        }
+        Ok(())
     }
 }
 
-/// The arena's part of each buffer; an alias is in that of its owner.
-fn extents(p: &inrush_program::Program, places: &[Where], sizes: &[i64]) -> Vec<Option<Extent>> {
-    (0..places.len() as BufferId)
+/// Where each buffer is in a block, by the offset of its owner, if that is in the block.
+fn extents(
+    p: &inrush_program::Program,
+    offsets: &[Option<usize>],
+    sizes: &[i64],
+) -> Vec<Option<Extent>> {
+    (0..offsets.len() as BufferId)
         .map(|b| {
             let (owner, _) = root(p, b);
-            let Where::Arena(offset) = places[owner as usize] else {
-                return None;
-            };
+            let offset = offsets[owner as usize]?;
             let bytes = sizes[p.buffers[owner as usize].bytes.0 as usize];
             let bytes = usize::try_from(bytes).unwrap_or(0);
             Some(Extent { offset, bytes })
@@ -587,6 +619,16 @@ pub(crate) fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8) -> i32) -> i32 
     }
     if bytes == 0 {
         return f(std::ptr::null_mut());
+    }
+    if poison::enabled() {
+        return match Bytes::new(bytes) {
+            Some(block) => {
+                let code = f(block.ptr());
+                block.inspect("the kernel", &"its scratch");
+                code
+            }
+            None => NO_SCRATCH,
+        };
     }
     SCRATCH.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|s| s.len() < bytes) {

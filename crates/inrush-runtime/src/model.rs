@@ -1,10 +1,11 @@
 //! A loaded model: program, machine code, weights, and what is computed from weights once.
 
 use crate::contract::Packed;
+use crate::poison;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
 use crate::weights::{WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
-use inrush_cpu::Pool;
+use inrush_cpu::{Bytes, Pool};
 use inrush_program::{BufferId, Place, Program, Step};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -52,10 +53,17 @@ pub(crate) struct State {
     pub base: Vec<*mut u8>,
     /// Packed right-hand sides by position of the contraction in [`Program::steps`].
     pub packed: Vec<Option<Packed>>,
-    _owned: Vec<Storage>,
+    /// The last one is the block of load-time results.
+    owned: Vec<Storage>,
 }
 
-// SAFETY: base addresses point into the weight source's mapping (read only) or into `_owned`; writes to owned memory happen
+impl State {
+    pub fn load_block(&self) -> Option<&Bytes> {
+        self.owned.last().map(Storage::block)
+    }
+}
+
+// SAFETY: base addresses point into the weight source's mapping (read only) or into `owned`; writes to owned memory happen
 // during load and under `Model::exclusive` only.
 unsafe impl Send for State {}
 unsafe impl Sync for State {}
@@ -157,7 +165,7 @@ impl Bound {
             state: State {
                 base,
                 packed,
-                _owned: owned,
+                owned,
             },
             program,
             pool,
@@ -182,6 +190,10 @@ impl Bound {
             if wanted(root(&self.program, operand).1) {
                 *packed =
                     Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?;
+            }
+            if let Some(what) = poison::noted() {
+                let name = &self.program.buffers[operand as usize].name;
+                return Err(Error::internal(format!("packing `{name}`: {what}")));
             }
         }
         Ok(())
@@ -250,6 +262,14 @@ fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library
     Ok((library, symbols))
 }
 
+/// A block of zeros, or of poison.
+fn blank(len: usize) -> Result<Storage> {
+    match poison::enabled() {
+        true => Storage::uninit(len),
+        false => Storage::zeroed(len),
+    }
+}
+
 /// Base address of every weight and persistent buffer.
 fn bind_weights(
     program: &Program,
@@ -261,7 +281,7 @@ fn bind_weights(
     let load_bytes = sizes[program.load_bytes.0 as usize]
         .and_then(|n| usize::try_from(n).ok())
         .ok_or_else(|| Error::internal("the block of load-time results has no constant size"))?;
-    let load = Storage::zeroed(load_bytes)?;
+    let load = blank(load_bytes)?;
     for (id, b) in program.buffers.iter().enumerate() {
         match &b.place {
             Place::Weight(w) => {
@@ -298,7 +318,7 @@ fn bind_weights(
                         .ok_or_else(|| {
                             Error::input(format!("the weight `{}` is too large", w.name))
                         })?;
-                    let storage = Storage::zeroed(want)?;
+                    let storage = blank(want)?;
                     if want > 0 {
                         // SAFETY: both sides hold every coordinate (checked above).
                         unsafe {

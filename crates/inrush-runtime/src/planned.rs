@@ -3,6 +3,8 @@
 use crate::bind;
 use crate::exec::Prepared;
 use crate::model::{Model, root};
+use crate::poison;
+use crate::tensor::{Storage, extent};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_program::{InputType, Output, Place, Program, SizeId};
 use std::sync::Arc;
@@ -212,6 +214,57 @@ impl Model {
         if inputs.len() < p.inputs.len() || outputs.len() < p.outputs.len() {
             return Err(Error::internal("too few addresses for a call"));
         }
-        self.with_frame(|frame| self.issue(&plan.prepared, frame, inputs, outputs))
+        if poison::enabled() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_poisoned(plan, inputs, outputs) };
+        }
+        self.with_frame(|frame| self.issue(&plan.prepared, frame, inputs, outputs, &[]))
+    }
+
+    /// Runs a planned call on outputs between guards, which are copied to where the caller wants them.
+    ///
+    /// # Safety
+    /// As for [`Model::run_planned`].
+    unsafe fn run_poisoned(
+        &self,
+        plan: &CallPlan,
+        inputs: &[*mut u8],
+        outputs: &[*mut u8],
+    ) -> Result<()> {
+        let prepared = &plan.prepared;
+        let held: Vec<Option<Arc<Storage>>> = (plan.outputs.iter())
+            .zip(&prepared.output_bytes)
+            .map(|(output, bytes)| match output {
+                PlannedOutput::Tensor {
+                    dtype,
+                    sizes,
+                    strides,
+                    place: OutputPlace::Own,
+                } if *bytes > 0 => {
+                    let there = extent(sizes, strides).map_or(0, |n| n * dtype.size());
+                    if there < *bytes {
+                        return Err(Error::internal(format!(
+                            "an output of sizes {sizes:?} would take {bytes} bytes"
+                        )));
+                    }
+                    Ok(Some(Arc::new(self.output_storage(*bytes)?)))
+                }
+                _ => Ok(None),
+            })
+            .collect::<Result<_>>()?;
+        let own = |(k, to): (usize, &*mut u8)| match held.get(k) {
+            Some(Some(s)) => s.as_ptr(),
+            _ => *to,
+        };
+        let made: Vec<*mut u8> = outputs.iter().enumerate().map(own).collect();
+        let fences = poison::fences(self.program(), &[], &[], &held);
+        self.with_frame(|frame| self.issue(prepared, frame, inputs, &made, &fences))?;
+        for (storage, to) in held.iter().zip(outputs) {
+            if let Some(s) = storage {
+                // SAFETY: the caller's memory has at least the bytes that sizes and strides say, which was checked.
+                unsafe { std::ptr::copy_nonoverlapping(s.as_ptr(), *to, s.len()) };
+            }
+        }
+        Ok(())
     }
 }

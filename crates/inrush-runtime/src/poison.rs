@@ -1,50 +1,50 @@
-//! Poisoned memory: a mode for tests in which a wrong kernel is seen at once.
+//! Calls in poisoned memory: see [`inrush_cpu::poison`], the mode for tests.
 //!
-//! Before a step that is the first to name an arena buffer, the buffer's bytes are filled with a pattern that is NaN in every
-//! float type and huge in every integer type, so that a read of what no step wrote shows in the result. After each step the rest
-//! of the arena, with a guard at either end, has to be what it was before: a write outside of the step's buffers is an error
-//! that names the kernel and the buffer that was hit.
+//! Before a step that is the first to name an arena buffer, the buffer's bytes are filled with the pattern, so that a read of
+//! what no step wrote shows in the result. Each step is given outputs in blocks with guards, and scratch likewise. After each
+//! step the rest of the arena and all guards have to be what they were before: a write outside of the step's buffers is an
+//! error that names the kernel and what was hit.
 
 use crate::exec::Extent;
+use crate::model::root;
+use crate::tensor::{Storage, Tensor, Value};
 use inrush_base::{Error, Result};
-use inrush_program::{BufferId, Program, Step};
+use inrush_cpu::Bytes;
+pub(crate) use inrush_cpu::poison::{GUARD, fill, noted};
+pub use inrush_cpu::poison::{enable, enabled};
+use inrush_program::{BufferId, Place, Program, Step};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
-static ON: AtomicBool = AtomicBool::new(false);
+/// Memory of a buffer outside of the arena.
+pub(crate) type Fence<'a> = (BufferId, &'a Bytes);
 
-/// Bytes of the guards in front of the arena and after it.
-pub(crate) const GUARD: usize = 4096;
-/// NaN as a half, `bfloat16`, `f32` and `f64`; beyond 32,000 as an integer of any width from 16 bits on.
-const PATTERN: [u8; 2] = [0xf5, 0x7f];
-
-/// Turns the mode on for all later calls of the process.
-pub fn enable() {
-    ON.store(true, Ordering::Relaxed);
+/// The memory that a call takes and gives. `copies` are those of inputs.
+pub(crate) fn fences<'a>(
+    program: &Program,
+    inputs: &'a [Value],
+    copies: &'a [Option<Tensor>],
+    outputs: &'a [Option<Arc<Storage>>],
+) -> Vec<Fence<'a>> {
+    let of = |b: &inrush_program::Buffer| match b.place {
+        Place::Output { output } => outputs[output as usize].as_deref(),
+        Place::Input { input } => match (copies.get(input as usize), inputs.get(input as usize)) {
+            (Some(Some(t)), _) | (_, Some(Value::Tensor(t))) => Some(&*t.storage),
+            _ => None,
+        },
+        _ => None,
+    };
+    (program.buffers.iter().enumerate())
+        .filter_map(|(id, b)| Some((id as BufferId, of(b)?.block())))
+        .collect()
 }
 
-pub(crate) fn enabled() -> bool {
-    ON.load(Ordering::Relaxed)
-}
-
-/// Fills memory with the pattern.
-///
-/// # Safety
-/// `ptr` is valid for writes of `len` bytes.
-pub(crate) unsafe fn fill(ptr: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    let bytes =
-        unsafe { std::slice::from_raw_parts_mut(ptr.cast::<std::mem::MaybeUninit<u8>>(), len) };
-    for (at, b) in bytes.iter_mut().enumerate() {
-        b.write(PATTERN[at % 2]);
-    }
-}
-
-/// The arena of one call. Positions count from the start of the guard in front.
+/// The arena of one call, or the block of what load steps compute. Positions count from the start of the guard in front.
 pub(crate) struct Watch<'a> {
     program: &'a Program,
     /// Of each buffer that is in the arena.
     extents: &'a [Option<Extent>],
+    fences: &'a [Fence<'a>],
     /// The block, of as many bytes as `before`. Steps write it by addresses of their own between looks.
     memory: *mut u8,
     before: Vec<u8>,
@@ -59,16 +59,22 @@ impl<'a> Watch<'a> {
     pub unsafe fn new(
         program: &'a Program,
         extents: &'a [Option<Extent>],
-        memory: *mut u8,
-        len: usize,
+        fences: &'a [Fence<'a>],
+        (memory, len): (*mut u8, usize),
     ) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { fill(memory, len) };
-        let before = vec![0; len];
+        unsafe {
+            fill(memory, GUARD);
+            fill(memory.add(GUARD), len - 2 * GUARD);
+            fill(memory.add(len - GUARD), GUARD);
+        }
+        // SAFETY: just written.
+        let before = unsafe { std::slice::from_raw_parts(memory, len) }.to_vec();
         let known = vec![false; extents.len()];
         Watch {
             program,
             extents,
+            fences,
             memory,
             before,
             known,
@@ -87,7 +93,8 @@ impl<'a> Watch<'a> {
 
     /// Poisons what these steps are the first to name, unless they read another buffer of the same place.
     pub fn begin(&mut self, steps: &[Step]) {
-        let named: Vec<BufferId> = steps.iter().flat_map(buffers).collect();
+        let owner = |b| root(self.program, b).0;
+        let named: Vec<BufferId> = steps.iter().flat_map(buffers).map(owner).collect();
         let old: Vec<Range<usize>> = (named.iter())
             .filter(|b| self.known[**b as usize])
             .filter_map(|b| self.place(*b))
@@ -103,64 +110,94 @@ impl<'a> Watch<'a> {
                 unsafe { fill(self.memory.add(own.start), own.len()) };
             }
         }
-        // SAFETY: as in `bytes`; the copy is memory of its own.
-        let now = unsafe { std::slice::from_raw_parts(self.memory, self.before.len()) };
-        self.before.copy_from_slice(now);
     }
 
     /// Compares what these steps had no business with.
     ///
     /// # Errors
     /// An internal error that names kernel and buffer.
-    pub fn end(&self, steps: &[Step]) -> Result<()> {
+    pub fn end(&mut self, steps: &[Step]) -> Result<()> {
+        if let Some(what) = noted() {
+            return Err(Error::internal(format!(
+                "kernel {}: {what}",
+                titles(self.program, steps)
+            )));
+        }
+        let broken = |f: &Fence| f.1.broken().map(|side| (f.0, side));
+        if let Some((b, side)) = self.fences.iter().find_map(broken) {
+            let hit = format!(
+                "the guard {side} `{}`",
+                self.program.buffers[b as usize].name
+            );
+            return Err(self.error(steps, &hit));
+        }
         let mut own: Vec<Range<usize>> = (steps.iter().flat_map(buffers))
             .filter_map(|b| self.place(b))
             .collect();
         own.sort_by_key(|r| r.start);
-        let (now, mut from) = (self.bytes(), 0);
-        for part in own.into_iter().chain(std::iter::once(now.len()..now.len())) {
+        let (len, mut from) = (self.before.len(), 0);
+        for part in own.into_iter().chain(std::iter::once(len..len)) {
             if from < part.start {
-                let rest = from..part.start;
-                let differs =
-                    (now[rest.clone()].iter().zip(&self.before[rest])).position(|(a, b)| a != b);
-                if let Some(at) = differs {
-                    return Err(self.error(steps, from + at));
-                }
+                self.unchanged(from..part.start)
+                    .map_err(|at| self.error(steps, &self.name(at)))?;
             }
             from = from.max(part.end);
+            // SAFETY: as in `bytes`; the copy is memory of its own.
+            let now =
+                unsafe { std::slice::from_raw_parts(self.memory.add(part.start), part.len()) };
+            self.before[part].copy_from_slice(now);
         }
         Ok(())
     }
 
-    fn error(&self, steps: &[Step], at: usize) -> Error {
-        let titles: Vec<String> = (steps.iter())
-            .map(|s| match s {
-                Step::Launch(l) => (l.kernel, &l.origins),
-                Step::Contract(c) => (c.epilogue, &c.origins),
-            })
-            .map(|(k, origins)| {
-                let title = &self.program.kernels[k as usize].title;
-                format!("`{title}` ({})", origins.join(", "))
-            })
-            .collect();
-        let names: Vec<String> = (steps.iter().flat_map(buffers))
-            .map(|b| format!("`{}`", self.program.buffers[b as usize].name))
-            .collect();
+    /// The first byte that is not what it was before.
+    fn unchanged(&self, rest: Range<usize>) -> Result<(), usize> {
+        let (now, before) = (&self.bytes()[rest.clone()], &self.before[rest.clone()]);
+        if now == before {
+            return Ok(());
+        }
+        let first = now.iter().zip(before).position(|(a, b)| a != b);
+        Err(rest.start + first.unwrap_or(0))
+    }
+
+    /// What has its place there.
+    fn name(&self, at: usize) -> String {
         let hit = (0..self.extents.len() as BufferId)
             .filter(|b| self.known[*b as usize])
             .find(|b| self.place(*b).is_some_and(|r| r.contains(&at)));
-        let hit = match hit {
+        match hit {
             Some(b) => format!("buffer `{}`", self.program.buffers[b as usize].name),
             None if at < GUARD => "the guard in front of the arena".into(),
             None if at >= self.before.len() - GUARD => "the guard after the arena".into(),
             None => "a gap between buffers".into(),
-        };
+        }
+    }
+
+    fn error(&self, steps: &[Step], hit: &str) -> Error {
+        let names: Vec<String> = (steps.iter().flat_map(buffers))
+            .map(|b| format!("`{}`", self.program.buffers[b as usize].name))
+            .collect();
         Error::internal(format!(
             "kernel {} wrote outside of its buffers {}, into {hit}",
-            titles.join(" with "),
+            titles(self.program, steps),
             names.join(", "),
         ))
     }
+}
+
+/// Kernels and the operators that they compute.
+fn titles(program: &Program, steps: &[Step]) -> String {
+    let titles: Vec<String> = (steps.iter())
+        .map(|s| match s {
+            Step::Launch(l) => (l.kernel, &l.origins),
+            Step::Contract(c) => (c.epilogue, &c.origins),
+        })
+        .map(|(k, origins)| {
+            let title = &program.kernels[k as usize].title;
+            format!("`{title}` ({})", origins.join(", "))
+        })
+        .collect();
+    titles.join(" with ")
 }
 
 /// The buffers that a step is given.

@@ -1,7 +1,7 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use std::alloc::{GlobalAlloc, Layout, System};
+use inrush_cpu::Bytes;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
@@ -9,8 +9,7 @@ pub const ALIGN: usize = 64;
 
 /// An owned, aligned block of bytes.
 pub struct Storage {
-    ptr: *mut u8,
-    len: usize,
+    block: Bytes,
     /// Where the block goes when nobody holds it any more.
     home: Weak<Recycler>,
 }
@@ -36,7 +35,7 @@ impl Recycler {
         let mut blocks = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
         let found = blocks
             .iter()
-            .position(|b| b.len == len)
+            .position(|b| b.len() == len)
             .map(|at| blocks.swap_remove(at));
         drop(blocks);
         let mut block = match found {
@@ -48,68 +47,55 @@ impl Recycler {
     }
 }
 
-// SAFETY: a block of bytes without interior references; access is through `&`/`&mut` like a `Vec<u8>`.
-unsafe impl Send for Storage {}
-unsafe impl Sync for Storage {}
-
 impl Storage {
-    fn layout(len: usize) -> Result<Layout> {
-        inrush_cpu::layout(len.max(1)).ok_or_else(|| out_of_memory(len))
-    }
-
     /// A block with unspecified contents: write before reading.
     ///
     /// # Errors
     /// A machine error when the memory is not to be had.
     pub fn uninit(len: usize) -> Result<Storage> {
-        // SAFETY: the layout has non-zero size.
-        let ptr = unsafe { System.alloc(Self::layout(len)?) };
-        inrush_cpu::advise(ptr, len);
-        Self::owned(len, ptr)
+        let block = Bytes::new(len).ok_or_else(|| out_of_memory(len))?;
+        Ok(Storage {
+            block,
+            home: Weak::new(),
+        })
     }
 
     /// A block of zeros. Errors as [`Storage::uninit`].
     pub fn zeroed(len: usize) -> Result<Storage> {
         let s = Self::uninit(len)?;
         // SAFETY: a fresh block of that length.
-        unsafe { std::ptr::write_bytes(s.ptr, 0, len) };
+        unsafe { std::ptr::write_bytes(s.as_ptr(), 0, len) };
         Ok(s)
-    }
-
-    fn owned(len: usize, ptr: *mut u8) -> Result<Storage> {
-        if ptr.is_null() {
-            return Err(out_of_memory(len));
-        }
-        Ok(Storage {
-            ptr,
-            len,
-            home: Weak::new(),
-        })
     }
 
     /// A copy of `bytes`. Errors as [`Storage::uninit`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Storage> {
         let s = Storage::uninit(bytes.len())?;
         // SAFETY: `s` is a fresh block of that length.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), s.ptr, bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), s.as_ptr(), bytes.len()) };
         Ok(s)
     }
 
     pub fn len(&self) -> usize {
-        self.len
+        self.block.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.block.is_empty()
     }
 
     pub fn as_ptr(&self) -> *mut u8 {
-        self.ptr
+        self.block.ptr()
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the block is `len` bytes; kernels have written what is read.
-        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+        // SAFETY: the block has this length; kernels have written what is read.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The block, which may have guards.
+    pub(crate) fn block(&self) -> &Bytes {
+        &self.block
     }
 }
 
@@ -123,16 +109,10 @@ impl Drop for Storage {
             let mut blocks = home.blocks.lock().unwrap_or_else(|e| e.into_inner());
             if blocks.len() < KEPT {
                 blocks.push(Storage {
-                    ptr: self.ptr,
-                    len: self.len,
+                    block: std::mem::replace(&mut self.block, Bytes::EMPTY),
                     home: Weak::new(),
                 });
-                return;
             }
-        }
-        if let Ok(layout) = Self::layout(self.len) {
-            // SAFETY: allocated with this layout.
-            unsafe { System.dealloc(self.ptr, layout) }
         }
     }
 }

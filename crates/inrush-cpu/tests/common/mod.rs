@@ -8,6 +8,8 @@ pub struct Rng(pub u64);
 
 impl Rng {
     pub fn next(&mut self) -> u64 {
+        // Whoever draws tests in poisoned memory.
+        inrush_cpu::poison::enable();
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -54,6 +56,7 @@ pub unsafe extern "C" fn counting(
 
 pub fn close(got: &[f32], want: &[f64], depth: usize, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
+    assert_eq!(inrush_cpu::poison::noted(), None, "{what}");
     let tolerance = 2e-6 * (depth as f64).sqrt().max(1.0) * 3.0;
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!(
