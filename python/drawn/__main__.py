@@ -20,12 +20,16 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import concurrent.futures.process
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
+
+if TYPE_CHECKING:
+    from drawn.summary import Summary
 
 # The folder of this package last: there lies the source of `inrush`, without its native half.
 sys.path[0:1] = []
@@ -70,9 +74,72 @@ def tasks(options: argparse.Namespace, numbers: Iterator[int]) -> Iterator[tuple
             yield attempt, seed, options.device, not options.unknown
 
 
+# Seconds that what runs may take when the time is over, and between two lines of progress.
+GRACE, INTERVAL = 60.0, 30.0
+
+
+class Work:
+    """The seeds, given out to processes until the time is over."""
+
+    def __init__(self, options: argparse.Namespace, summary: Summary) -> None:
+        self.options, self.summary = options, summary
+        self.tasks = tasks(options, seeds(options))
+        self.end = time.monotonic() + options.seconds if options.seconds else float("inf")
+        self.told = time.monotonic()
+        self.done = False
+
+    def goes_on(self) -> bool:
+        return not self.done
+
+    def run_pool(self) -> None:
+        """Runs until there is nothing more to do, or until a process ended, as one does whose device failed."""
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(self.options.workers, context, max_tasks_per_child=200)
+        running: set[concurrent.futures.Future] = set()
+        try:
+            while True:
+                while len(running) < 2 * self.options.workers and time.monotonic() < self.end:
+                    task = next(self.tasks, None)
+                    if task is None:
+                        self.end = time.monotonic()
+                        break
+                    running.add(pool.submit(*task))
+                if not running:
+                    self.done = True
+                    return
+                done, running = concurrent.futures.wait(running, timeout=INTERVAL, return_when=concurrent.futures.FIRST_COMPLETED)
+                for future in done:
+                    self.take(future.result())
+                self.tell()
+                if self.options.seconds and time.monotonic() > self.end + GRACE:
+                    self.summary.verdicts["not finished in time"] += len(running)
+                    self.done = True
+                    return
+        except concurrent.futures.process.BrokenProcessPool:
+            self.summary.verdicts["wrong"] += 1
+            self.summary.verdicts["lost with the process"] += len(running)
+        finally:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes if running else []:
+                process.kill()
+
+    def take(self, found: Any) -> None:
+        for outcome in found if isinstance(found, list) else [found]:
+            self.summary.add(outcome)
+            if outcome.kind == "wrong":
+                print(f"seed {outcome.seed}: {outcome.verdict}\n{outcome.text}", flush=True)
+
+    def tell(self) -> None:
+        """Prints how far it is, now and then."""
+        if time.monotonic() > self.told + INTERVAL:
+            self.told = time.monotonic()
+            print(self.summary.verdict_line(), file=sys.stderr, flush=True)
+
+
 def main() -> int:
     options = arguments()
-    from drawn.attempt import Outcome, attempt, shown
+    from drawn.attempt import shown
     from drawn.check import check
     from drawn.draw import draw
     from drawn.summary import Summary
@@ -86,26 +153,10 @@ def main() -> int:
         program = draw(options.show)
         print(shown(program, options.device), check(program, options.device), sep="\n")
         return 0
-    end = time.monotonic() + options.seconds if options.seconds else None
-    summary, work = Summary(), tasks(options, seeds(options))
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(options.workers, context, max_tasks_per_child=200) as pool:
-        running: set[concurrent.futures.Future] = set()
-        while True:
-            while len(running) < 2 * options.workers and (end is None or time.monotonic() < end):
-                task = next(work, None)
-                if task is None:
-                    break
-                running.add(pool.submit(*task))
-            if not running:
-                break
-            done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                found = future.result()
-                for outcome in [found] if isinstance(found, Outcome) else found:
-                    summary.add(outcome)
-                    if outcome.kind == "wrong":
-                        print(f"seed {outcome.seed}: {outcome.verdict}\n{outcome.text}", flush=True)
+    summary = Summary()
+    work = Work(options, summary)
+    while work.goes_on():
+        work.run_pool()
     if options.features:
         print("\n".join(summary.lines()))
     print(summary.verdict_line())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import traceback
 import warnings
@@ -49,11 +50,15 @@ def attempt(seed: int, device: str, expect_known: bool = True, patience: float =
             verdict = check(program, device)
             if not is_wrong(verdict):
                 return Outcome(seed, verdict, program.features)
-            if expect_known and (reason := known(program, verdict)):
+            if expect_known and (reason := known(program, verdict, device)):
                 return Outcome(seed, verdict, program.features, known=reason)
             short = shorter(program, lambda p: kind_of(check(p, device)) == kind_of(verdict), time.monotonic() + patience)
             final = check(short, device)
             return Outcome(seed, final if is_wrong(final) else verdict, program.features, shown(short, device))
+        except torch.AcceleratorError as error:
+            # An assertion on the device ends its context: this process can run nothing more there.
+            print(f"seed {seed}: {str(error)[:300]}\n{draw(seed).text(device)}", flush=True)
+            os._exit(1)
         except Exception:
             return Outcome(seed, "the script failed: " + traceback.format_exc()[-900:])
 

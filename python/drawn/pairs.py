@@ -46,7 +46,7 @@ def outcome(program: Program, first: dict[str, Any], second: dict[str, Any], dev
     if program.variants and second["restored"]:
         features.append("capture found again, other call first")
     found = first["verdict"] if is_wrong(first["verdict"]) else second["verdict"]
-    if expect_known and is_wrong(found) and (reason := known(program, found)):
+    if expect_known and is_wrong(found) and (reason := known(program, found, device)):
         return Outcome(program.seed, found, features, known=reason)
     if is_wrong(first["verdict"]) or not is_wrong(second["verdict"]):
         verdict = first["verdict"]

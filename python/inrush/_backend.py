@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _strides, _training, _tune
+from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _identities, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _strides, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -41,6 +41,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     _gpu.warm()
     if _compat.on_operators is not None:
         _compat.on_operators(lambda: _outside_of(gm))
+    _identities.take_out(gm)
     _eager.guard_level()
     why = _eager.reason(gm, example_inputs)
     if why is not None:

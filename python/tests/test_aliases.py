@@ -186,3 +186,19 @@ def test_writes_where_strides_look_past_views(past):
     for f, x in ((through, whole), (under, whole), (under, whole[2:])):
         report = same(f, x)
         assert "as_strided" in report.fallbacks[0]
+
+
+@pytest.mark.parametrize("drop", [
+    lambda x: torch.nn.functional.dropout(x, 0.5, training=False),
+    lambda x: torch.nn.functional.dropout2d(x, p=0.0),
+    lambda x: torch.nn.functional.alpha_dropout(x),
+    lambda x: torch.dropout(x, 0.5, False),
+])  # fmt: skip
+def test_dropouts_that_drop_nothing_give_back_their_argument(drop):
+    def f(x):
+        y = x.exp()
+        z = drop(y)
+        y.add_(1)
+        return y, z
+
+    same(f, torch.ones(1, 2, 3, 1))

@@ -777,7 +777,13 @@ impl Emitter<'_> {
                     true => x,
                     false => format!("{x}.to(tl.{})", types::name(*from)?),
                 };
-                let bits = format!("{x}.to(tl.{}, bitcast=True)", types::name(*to)?);
+                // Predicates are one bit wide in Triton, a byte in memory.
+                let bits = match (*from, *to) {
+                    (DType::Bool, DType::Bool) => x,
+                    (_, DType::Bool) => format!("({x} != 0)"),
+                    (DType::Bool, to) => format!("{x}.to(tl.{})", types::name(to)?),
+                    (_, to) => format!("{x}.to(tl.{}, bitcast=True)", types::name(to)?),
+                };
                 match to.compute() == *to {
                     true => bits,
                     false => format!("{bits}.to(tl.float32)"),

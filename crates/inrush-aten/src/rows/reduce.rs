@@ -204,22 +204,23 @@ fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Extremes of nothing have no value.
-fn refuse_empty(call: &Call, t: &Tensor) -> Result<()> {
-    let reduced = reduced_dims(call, t.sizes.len())?;
-    let empty = t
-        .sizes
-        .iter()
-        .zip(&reduced)
-        .any(|(s, r)| *r && call.exprs.is_int(*s, 0));
-    if empty {
-        return Err(Error::input("an extreme of no elements"));
+fn refuse_empty(call: &Call) -> Result<()> {
+    let sizes = &call.tensor("self")?.sizes;
+    let reduced = reduced_dims(call, sizes.len())?;
+    let mut reduced = sizes.iter().zip(&reduced).filter(|(_, r)| **r);
+    match reduced.any(|(s, _)| call.exprs.is_int(*s, 0)) {
+        true => Err(Error::input("an extreme of no elements")),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn extreme_meta(call: &Call) -> Result<Vec<Type>> {
+    refuse_empty(call)?;
+    same_meta(call)
 }
 
 fn extreme<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
-    refuse_empty(call, &t)?;
     reduce(lw, call, op, t.dtype)
 }
 
@@ -231,7 +232,6 @@ fn extreme_with_index<'g>(
     arg: ReduceOp,
 ) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
-    refuse_empty(call, &t)?;
     let mut r = Reduction::start(lw, call, &t.sizes)?;
     let v = r.body.load(&t, &r.at);
     let value = r.body.reduce(op, v);
@@ -249,9 +249,14 @@ fn extreme_with_index<'g>(
         .into())
 }
 
+/// The type of indices of extremes.
+fn index_meta(call: &Call) -> Result<Vec<Type>> {
+    refuse_empty(call)?;
+    reduce_meta(call, DType::I64)
+}
+
 fn extreme_with_index_meta(call: &Call) -> Result<Vec<Type>> {
-    let dtype = call.tensor("self")?.dtype;
-    let mut types = reduce_meta(call, dtype)?;
+    let mut types = extreme_meta(call)?;
     types.extend(reduce_meta(call, DType::I64)?);
     Ok(types)
 }
@@ -259,7 +264,6 @@ fn extreme_with_index_meta(call: &Call) -> Result<Vec<Type>> {
 /// The index of the first extreme; over all dimensions, in row-major order.
 fn arg_extreme<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
-    refuse_empty(call, &t)?;
     let mut r = Reduction::start(lw, call, &t.sizes)?;
     let v = r.body.load(&t, &r.at);
     let v = r.body.reduce(op, v);
@@ -390,28 +394,28 @@ pub const ROWS: &[Row] = &[
     lowered(
         "aten.amax.default",
         "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-        same_meta,
+        extreme_meta,
         |lw, c| extreme(lw, c, ReduceOp::Max),
         "(f32[2,3], [1])",
     ),
     lowered(
         "aten.amin.default",
         "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-        same_meta,
+        extreme_meta,
         |lw, c| extreme(lw, c, ReduceOp::Min),
         "(f32[2,3], [0], true)",
     ),
     lowered(
         "aten.max.default",
         "(Tensor self) -> Tensor",
-        same_meta,
+        extreme_meta,
         |lw, c| extreme(lw, c, ReduceOp::Max),
         "(i64[2,3])",
     ),
     lowered(
         "aten.min.default",
         "(Tensor self) -> Tensor",
-        same_meta,
+        extreme_meta,
         |lw, c| extreme(lw, c, ReduceOp::Min),
         "(f32[2,3])",
     ),
@@ -432,14 +436,14 @@ pub const ROWS: &[Row] = &[
     lowered(
         "aten.argmax.default",
         "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
-        |c| reduce_meta(c, DType::I64),
+        index_meta,
         |lw, c| arg_extreme(lw, c, ReduceOp::ArgMax),
         "(f32[2,3], 1)",
     ),
     lowered(
         "aten.argmin.default",
         "(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
-        |c| reduce_meta(c, DType::I64),
+        index_meta,
         |lw, c| arg_extreme(lw, c, ReduceOp::ArgMin),
         "(f32[2,3])",
     ),

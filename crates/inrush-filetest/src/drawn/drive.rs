@@ -22,6 +22,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --out DIR     where failures are written (drawn-failures)
   --reach yes   fail where an algorithm or a strategy was never taken
   --file PATH   check a file test, as one that was written to DIR
+  --write DIR   write --count graphs as file tests instead of checking them
   --show SEED   print the graph of this seed, check it, and shrink it where it fails";
 
 /// What the command is asked for.
@@ -36,6 +37,7 @@ struct Options {
     reach: bool,
     out: PathBuf,
     show: Option<u64>,
+    write: Option<PathBuf>,
     file: Option<PathBuf>,
     /// The number of this process among the jobs.
     worker: Option<u64>,
@@ -54,6 +56,7 @@ fn options() -> Result<Options, String> {
         reach: false,
         out: PathBuf::from("drawn-failures"),
         show: None,
+        write: None,
         file: None,
         worker: None,
     };
@@ -78,6 +81,7 @@ fn options() -> Result<Options, String> {
             "--family" => o.family = value,
             "--out" => o.out = value.into(),
             "--file" => o.file = Some(value.into()),
+            "--write" => o.write = Some(value.into()),
             "--show" => o.show = Some(number()?),
             "--worker" => o.worker = Some(number()?),
             "--level" => {
@@ -110,6 +114,15 @@ pub fn main() -> ExitCode {
         println!("{} checked, {} failed", done.checked, done.failures.len());
         return ExitCode::from(u8::from(!done.failures.is_empty()));
     }
+    if let Some(folder) = &o.write {
+        return match write(&o, folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                println!("{}: {e}", folder.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
     match (o.show, o.worker) {
         (Some(seed), _) => show(&o, seed),
         (None, Some(w)) => work(&o, w),
@@ -123,6 +136,19 @@ fn drawn(o: &Options, seed: u64) -> Drawn {
         d.threads = n;
     }
     d
+}
+
+/// Writes graphs as file tests, for checks that take such.
+fn write(o: &Options, folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    println!("seed {}: again with --seed {}", o.seed, o.seed);
+    let count = if o.count == u64::MAX { 100 } else { o.count };
+    for seed in o.seed..o.seed + count {
+        let text = drawn(o, seed).print(o.levels[0]);
+        let head = format!("# A graph that was drawn (seed {seed})\n\n");
+        std::fs::write(folder.join(format!("{seed}.md")), head + &text)?;
+    }
+    Ok(())
 }
 
 fn show(o: &Options, seed: u64) -> ExitCode {

@@ -193,7 +193,7 @@ fn product(m: &mut Make) -> Option<ValueId> {
             let batch = m.up_to(9);
             let a = m.source(dtype, &[batch, rows, inner]);
             let dtype = m.dtype(a);
-            let b = m.source(dtype, &[batch, inner, cols]);
+            let b = m.operand(dtype, &[batch, inner, cols]);
             m.one("aten.bmm.default", vec![Arg::Value(a), Arg::Value(b)])
         }
         2 => {
@@ -225,7 +225,7 @@ fn product(m: &mut Make) -> Option<ValueId> {
             let a = m.source(dtype, &[batch, 1, rows, inner]);
             let dtype = m.dtype(a);
             let heads = m.up_to(4);
-            let b = m.source(dtype, &[heads, inner, cols]);
+            let b = m.operand(dtype, &[heads, inner, cols]);
             m.one("aten.matmul.default", vec![Arg::Value(a), Arg::Value(b)])
         }
         _ => {

@@ -267,12 +267,21 @@ impl Make {
         self.call(op, args)?.first().copied()
     }
 
-    /// What reads a fresh input goes through a pointwise operator in some graphs.
+    /// What reads a fresh input goes through a pointwise operator in some graphs, which may change its dtype.
     pub fn source(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let x = self.input(dtype, sizes);
         match self.r.odds(1, 3) {
             true => self.pointwise(x).unwrap_or(x),
             false => x,
+        }
+    }
+
+    /// A second operand: as [`Self::source`], of a given dtype in the end.
+    pub fn operand(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
+        let x = self.source(dtype, sizes);
+        match self.dtype(x) == dtype {
+            true => x,
+            false => self.input(dtype, sizes),
         }
     }
 
