@@ -1,9 +1,10 @@
 """Captured graphs that are left to eager before anything is traced, since PyTorch's tracing computes something else.
 
 Functionalisation turns a write through a view into a new value of the tensor that the view looks at. Of ``unfold`` it makes zeros
-of what is between the windows, and adds up where these overlap. ``as_strided`` counts from the start of the memory, and a new value
+of what is between the windows, and adds up where these overlap, as it does where ``expand`` repeats elements. ``as_strided`` counts from the start of the memory, and a new value
 of a view has other memory than the view. Results that look at arguments which overlap and are written are made anew from the
-memory of all of these, but by the views of one. Writes into inference tensors, which eager refuses, are done.
+memory of all of these, but by the views of one. Inputs whose elements share memory are written by a copy, which is refused.
+Writes into inference tensors, which eager refuses, are done.
 :func:`reason` runs a graph that may hold such a thing once over fake tensors and looks at each operator.
 
 Tangents of ``torch.autograd.forward_ad`` hang on tensors below what a compiled graph sees. Dynamo compares the level with a guard,
@@ -21,7 +22,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inrush import _compat
+from inrush import _compat, _strides
 
 aten = torch.ops.aten
 
@@ -40,7 +41,7 @@ def reason(gm: Any, example_inputs: list[Any]) -> str | None:
         return "an input is a tensor of zeros without memory"
     frozen = not torch.is_inference_mode_enabled() and any(t.is_inference() for t in tensors)
     shared = _shared(tensors)
-    if not (frozen or shared or any(_is_window(n) for g in _graphs(gm) for n in g.nodes)):
+    if not (frozen or shared or any(_repeats(t) for t in tensors) or _has_windows(gm)):
         return None
     inputs = [(n, x) for n, x in zip(gm.graph.find_nodes(op="placeholder"), example_inputs) if isinstance(x, torch.Tensor)]
     fixed = {n for n, x in inputs if frozen and x.is_inference()}
@@ -73,10 +74,39 @@ def _shared(tensors: list[torch.Tensor]) -> set[int]:
     return {t for same in users.values() if len(same) > 1 for t in same}
 
 
-def _is_window(node: Any) -> bool:
-    """Whether a node is a view that tracing may lose."""
+# Views that tracing may lose: of any graph, and of graphs that write.
+_WINDOWS = {"unfold", "as_strided"}
+_REPEATS = {"expand", "expand_as", "broadcast_to", "broadcast_tensors", "meshgrid"}
+
+
+def _has_windows(gm: Any) -> bool:
+    """Whether a graph may write through a view that tracing does not follow, by its looks."""
+    names = {_name(n) for g in _graphs(gm) for n in g.nodes}
+    if names & _WINDOWS:
+        return True
+    return bool(names & _REPEATS) and any(_may_write(n) for g in _graphs(gm) for n in g.nodes)
+
+
+def _name(node: Any) -> str:
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-    return name.split(".")[0] in ("unfold", "as_strided")
+    return name.split(".")[0]
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be in one place: a step that does not pass what the smaller ones span."""
+    if tensor.layout != torch.strided:
+        return False
+    steps = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape)]
+    if not all(isinstance(n, int) for step in steps for n in step):
+        return _strides.overlaps(tensor.shape, tensor.stride())
+    if any(size == 0 for _, size in steps):
+        return False
+    span = 0
+    for stride, size in sorted(step for step in steps if step[1] > 1):
+        if stride <= span:
+            return True
+        span += stride * (size - 1)
+    return False
 
 
 def _may_write(node: Any) -> bool:
@@ -181,6 +211,8 @@ class _Looks(TorchDispatchMode):
                 self.written.add(_storage(tensor))
                 if id(tensor) in self.windows:
                     self.why = self.why or f"`{func}` writes through a view by `unfold`, which PyTorch's tracing does not follow"
+                if _repeats(tensor):
+                    self.why = self.why or f"`{func}` writes into a tensor whose elements share memory, which PyTorch's tracing does not follow"
                 if _storage(tensor) in self.fixed:
                     self.why = self.why or f"`{func}` writes into an inference tensor"
         if self.why is None and self.past & self.written:

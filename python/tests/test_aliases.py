@@ -202,3 +202,27 @@ def test_dropouts_that_drop_nothing_give_back_their_argument(drop):
         return y, z
 
     same(f, torch.ones(1, 2, 3, 1))
+
+
+REPEATS = {
+    "expanded argument": (lambda x: (x.swapaxes(0, -1)[0].zero_(), x.mT)[1], lambda: torch.ones(1, 3).expand(2, 3)),
+    "rows that overlap": (lambda x: (x.zero_(), x.diagonal().copy_(torch.arange(3.0)), x + 1)[2], lambda: torch.ones(14).as_strided((4, 3), (3, 2))),
+    "expanded value": (lambda x: (y := x.exp().expand(2, 3), y.fill_(-1), y * 1)[0], lambda: torch.ones(1, 3)),
+    "broadcast argument": (lambda x: torch.broadcast_tensors(x, torch.ones(5))[0].fill_(-1), lambda: torch.tensor(2.0)),
+}
+
+
+@pytest.mark.parametrize("kind", REPEATS)
+def test_writes_into_tensors_whose_elements_share_memory(kind):
+    f, argument = REPEATS[kind]
+    x, y = argument(), argument()
+    torch.testing.assert_close([torch.compile(f, backend="inrush", options={"strict": True})(x), x], [f(y), y])
+
+
+def test_expanded_values_that_are_only_read_are_compiled():
+    def f(x):
+        y = x.expand(2, 3) + 1
+        y.mul_(2)
+        return y
+
+    assert same(f, torch.ones(1, 3)).graphs[0].fallback is None
