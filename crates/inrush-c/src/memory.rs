@@ -636,10 +636,9 @@ impl Emitter<'_> {
         mask: Option<(Name, bool)>,
     ) -> Result<()> {
         let d = self.kernel.buffer(buf).dtype;
-        if self.per_lane(buf) {
-            return Err(Error::unsupported("a combining store into scratch"));
-        }
-        let beside = self.access(offset) == Access::Contiguous
+        let own = self.per_lane(buf);
+        let beside = !own
+            && self.access(offset) == Access::Contiguous
             && self.lane.as_ref().is_some_and(|l| l.count.is_none())
             && mask.as_ref().is_none_or(|m| !m.1)
             && d != DType::Bool;
@@ -654,7 +653,8 @@ impl Emitter<'_> {
             true => self.short_expr(varying)?,
             false => None,
         };
-        if let (Some(index), Some((m, true))) = (&short, &mask)
+        if !own
+            && let (Some(index), Some((m, true))) = (&short, &mask)
             && (mode, varies) == (StoreMode::Add, true)
             && let Some(add) = self.add_lanes(d)
         {
@@ -682,6 +682,11 @@ impl Emitter<'_> {
                 )
             }
             None => (String::new(), self.expr(offset, lanes_loop)?),
+        };
+        // In scratch each lane has elements of its own, one vector apart.
+        let at = match own {
+            true => format!("({at}) * {} + k", self.width()),
+            false => at,
         };
         let elem = types::scalar(d);
         let pick = |text: &str, varies: bool| {
