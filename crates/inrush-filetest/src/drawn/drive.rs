@@ -338,6 +338,7 @@ fn seek(o: &Options, sum: &std::sync::Mutex<Summary>) {
             out: o.out.clone(),
             show: None,
             file: None,
+            write: None,
             worker: None,
             ..*o
         };
