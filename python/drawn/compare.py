@@ -99,8 +99,12 @@ def in_float64(program: Program, device: str, variants: list[Variant]) -> list[R
     if not can_widen(program):
         return none
     try:
-        built = program.build(device, wide=True)
-        return [execute(built.function, program.arguments(device, v, wide=True), program, built.modules) for v in variants]
+        # On the CPU, whatever the device: eager's gradients and statistics on GPUs are not always what float64 has room for.
+        built = program.build("cpu", wide=True)
+        ran = [execute(built.function, program.arguments("cpu", v, wide=True), program, built.modules) for v in variants]
+        for r in ran:
+            r.tensors = [t if t is None else t.to(device) for t in r.tensors]
+        return ran
     except Exception:
         return none
 

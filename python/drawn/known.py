@@ -19,6 +19,7 @@ def halves(p: Program) -> bool:
 # Faults of eager itself, by device: what inrush gives is right by float64.
 THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
     ("cuda", "eager's gradient of avg_pool2d with channels last", r"gradient", lambda p: "avg_pool2d(" in p.body()),
+    ("cuda", "eager's batch norm of float64", r"(result|gradient|m\d)", lambda p: any("BatchNorm" in m for m in p.modules) and any(i.dtype == "float64" for i in p.inputs)),
 ]
 
 # Of each the reason, the verdict's beginning, and what the program has.

@@ -57,7 +57,8 @@ WRITES = """
 {a}.index_fill_({d}, torch.tensor([0], device=dev), {n})|{x}.scatter_add_(0, torch.zeros_like({x}, dtype=torch.int64), {x})|{a}.fill_({n})|{a}.narrow({d}, 0, 1).copy_({a}.narrow({d}, -1, 1))
 {x}.index_add_(0, torch.zeros({x}.shape[0], dtype=torch.int64, device=dev), {x})|{a}.view(-1)[::3] = {n}|{a}.t().mul_({n})|{a}[-1:].copy_({a}[:1])|{x}.addcmul_({x}, {x})
 """
-# Writes through views that overlap, have gaps, are of another dtype, or of values computed before; operators with `out=`.
+# Writes through views that overlap, have gaps, are of another dtype, or of values computed before; operators with `out=`, whose
+# operands are copies where eager reads them after it began to write.
 VIEW_WRITES = """
 {a}.unfold({d}, 2, 3).mul_({n})|{a}.unfold({d}, 1, 2).add_({n})|{a}.unfold({d}, 2, 4).copy_({a}.unfold({d}, 2, 4))|{a}.unfold({d}, 2, 1).fill_({n})|{a}.unfold({d}, 3, 7).fill_({n})
 {a}.as_strided((2, 2), (2, 1)).add_({n})|{a}.as_strided((2,), (3,), 1).mul_({n})|{a}.as_strided((2, 2), (1, 1)).fill_({n})|{a}[..., 1::2].mul_({n})|{a}[::2].copy_({a}[:1])
@@ -70,10 +71,10 @@ VIEW_WRITES = """
 {a}.unflatten(-1, (-1, 1)).add_({n})|{a}.select({d}, 0).copy_({a}.select({d}, -1))|{a}[None].repeat(2, *[1] * {a}.dim())[0].add_({n})|{x}.lerp_({x}, 0.25)|{a}.where({b}, {a}).add_({n})
 """
 OUTS = """
-torch.add({a}, {a}, out={a})|torch.mul({x}, {x}, out={x})|torch.sum({x}, 0, out={x})|torch.cumsum({a}, {d}, out={a})|torch.sub({a}, {n}, out={a})|torch.mm({x}, {x}, out={x})
-torch.exp({x}.clamp(max=2), out={x})|torch.amax({a:n}, 0, out={a:n})|torch.cat([{a}, {a}], out={a})|torch.maximum({a}, {a}, out={a})|torch.bitwise_xor({i}, {i}, out={i})|torch.gt({a}, {n}, out={b})
+torch.add({a}, {a}, out={a})|torch.mul({x}, {x}, out={x})|torch.sum({x}.clone(), 0, out={x})|torch.cumsum({a}.clone(), {d}, out={a})|torch.sub({a}, {n}, out={a})|torch.mm({x}.clone(), {x}.clone(), out={x})
+torch.exp({x}.clamp(max=2), out={x})|torch.amax({a:n}.clone(), 0, out={a:n})|torch.cat([{a}, {a}], out={a})|torch.maximum({a}, {a}, out={a})|torch.bitwise_xor({i}, {i}, out={i})|torch.gt({a}, {n}, out={b})
 torch.index_select({a}, 0, torch.tensor([0], device=dev), out={a})|torch.add({x}[0], 1.5, out={x}[-1])|torch.mul({a}[..., ::2], {n}, out={a}[..., ::2])|torch.where({b}, {a}, {a}, out={a})
-torch.sort({a:n}, {d}, out=({a:n}, torch.empty(0, dtype=torch.int64, device=dev)))|torch.stack([{a}, {a}], out={a})|torch.clamp({x}, -1, 1, out={x})|torch.tril({x}, out={x})
+torch.sort({a:n}.clone(), {d}, out=({a:n}, torch.empty(0, dtype=torch.int64, device=dev)))|torch.stack([{a}, {a}], out={a})|torch.clamp({x}, -1, 1, out={x})|torch.tril({x}, out={x})
 """
 # Numbers beside halves and integers, which eager rounds to the tensor's dtype in some operators and keeps in others.
 NUMBERS = """

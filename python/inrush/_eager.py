@@ -92,12 +92,17 @@ def _name(node: Any) -> str:
     return name.split(".")[0]
 
 
+def _value(size: Any) -> int | None:
+    """A size, or that of the call which a graph is captured for."""
+    return size if isinstance(size, int) else size.node.hint
+
+
 def _repeats(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be in one place: a step that does not pass what the smaller ones span."""
     if tensor.layout != torch.strided:
         return False
-    steps = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape)]
-    if not all(isinstance(n, int) for step in steps for n in step):
+    steps = [(_value(stride), _value(size)) for stride, size in zip(tensor.stride(), tensor.shape)]
+    if any(n is None for step in steps for n in step):
         return _strides.overlaps(tensor.shape, tensor.stride())
     if any(size == 0 for _, size in steps):
         return False
@@ -140,6 +145,8 @@ def _found_by_running(gm: Any, fixed: set[Any], shared: set[Any]) -> str | None:
                 looks.fixed.add(_storage(value))
             if node in shared:
                 looks.shared.add(_storage(value))
+            if _repeats(value):
+                looks.repeated.add(_storage(value))
         values[node] = value
     if fake is None:
         return None
@@ -187,8 +194,10 @@ class _Looks(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.why: str | None = None
-        # Storages that may not be written, those that arguments share, and those that were written.
+        # Storages that may not be written, those of arguments whose elements share places, those that arguments share, and those that
+        # were written.
         self.fixed: set[int] = set()
+        self.repeated: set[int] = set()
         self.shared: set[int] = set()
         self.written: set[int] = set()
         # Storages that `as_strided` looks at past a view.
@@ -211,7 +220,7 @@ class _Looks(TorchDispatchMode):
                 self.written.add(_storage(tensor))
                 if id(tensor) in self.windows:
                     self.why = self.why or f"`{func}` writes through a view by `unfold`, which PyTorch's tracing does not follow"
-                if _repeats(tensor):
+                if _repeats(tensor) or _storage(tensor) in self.repeated:
                     self.why = self.why or f"`{func}` writes into a tensor whose elements share memory, which PyTorch's tracing does not follow"
                 if _storage(tensor) in self.fixed:
                     self.why = self.why or f"`{func}` writes into an inference tensor"
