@@ -167,7 +167,62 @@ def pad(shape: Sequence[Any], x: torch.Tensor, padding: Any, mode: str = "consta
     return format_like(x, shape) if mode in ("reflect", "replicate") else None
 
 
-_OWN: dict[str, Callable[..., Strides]] = {"roll": roll, "index": index, "rrelu_backward": rrelu_backward, "pad": pad}
+def ldexp(shape: Sequence[Any], x: torch.Tensor, other: torch.Tensor) -> Strides:
+    """A product with a power of two, which is row-major."""
+    return pointwise(shape, [x, other.new_empty_strided(other.shape, contiguous(other.shape))])
+
+
+def pool3d(shape: Sequence[Any], x: torch.Tensor, *rest: Any, **named: Any) -> Strides:
+    """Volumes without a batch have a rule of their own."""
+    if x.dim() != 4:
+        return None
+    last = x.unsqueeze(0).is_contiguous(memory_format=torch.channels_last_3d) and not x.is_contiguous()
+    return permuted(shape, (1, 2, 3, 0)) if last else contiguous(shape)
+
+
+def _transformed(shape: Sequence[Any], strides: Sequence[Any], dims: Sequence[int]) -> Strides:
+    """MKL's transforms: what is not transformed comes first, in the order of memory, then ``dims``."""
+    rank = len(shape)
+    return permuted(shape, [*_outermost_first(strides, [d for d in range(rank) if d not in dims]), *dims])
+
+
+def _outermost_first(strides: Sequence[Any], dims: Sequence[int]) -> list[int]:
+    compare = lambda a, b: -1 if _is(strides[a] > strides[b]) else int(_is(strides[a] < strides[b]))
+    return sorted(dims, key=functools.cmp_to_key(compare))
+
+
+def fft_c2c(shape: Sequence[Any], x: torch.Tensor, dim: Sequence[int], *rest: Any) -> Strides:
+    if not dim or not torch.backends.mkl.is_available():
+        return None
+    return _transformed(shape, x.stride(), _outermost_first(x.stride(), [d % x.dim() for d in dim]))
+
+
+def fft_r2c(shape: Sequence[Any], x: torch.Tensor, dim: Sequence[int], *rest: Any) -> Strides:
+    if not torch.backends.mkl.is_available():
+        return None
+    *others, last = (d % x.dim() for d in dim)
+    return _transformed(shape, x.stride(), [*_outermost_first(x.stride(), others), last])
+
+
+def fft_c2r(shape: Sequence[Any], x: torch.Tensor, dim: Sequence[int], *rest: Any) -> Strides:
+    """The other dimensions are transformed first."""
+    if not torch.backends.mkl.is_available():
+        return None
+    before = fft_c2c(x.shape, x, dim[:-1]) or x.stride()
+    return _transformed(shape, before, [dim[-1] % x.dim()])
+
+
+_OWN: dict[str, Callable[..., Strides]] = {
+    "roll": roll,
+    "index": index,
+    "rrelu_backward": rrelu_backward,
+    "pad": pad,
+    "ldexp": ldexp,
+    "pool3d": pool3d,
+    "fft_c2c": fft_c2c,
+    "fft_r2c": fft_r2c,
+    "fft_c2r": fft_c2r,
+}
 
 
 class Rule:
@@ -198,7 +253,8 @@ class Rule:
         if rule == "format":
             return format_like(tensors[0], out.shape)
         if rule == "like":
-            return copy_of(tensors[0])
+            same = out.dim() == tensors[0].dim() and all(_is(a == b) for a, b in zip(out.shape, tensors[0].shape))
+            return copy_of(tensors[0]) if same else None
         if rule == "storage":
             return storage(tensors[0])
         raise AssertionError(f"no rule `{rule}`")

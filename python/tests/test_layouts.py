@@ -130,6 +130,29 @@ def test_rolls_and_pads_keep_channels_last(image):
     gradients(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect") * torch.roll(F.pad(x, (1, 1, 1, 1), mode="replicate"), 1, 2), image)
 
 
+def test_results_of_kernels_that_shape_functions_have_wrong(image):
+    def f(x, y):
+        return [
+            torch.ldexp(y[:, :1], x[0]),
+            F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
+            F.max_pool3d(x.permute(1, 0, 2, 3), (1, 2, 2)),
+            F.max_pool3d(x[None].transpose(1, 2), (1, 2, 2)),
+        ]
+
+    same(f, image, torch.randn(2, 5, 4, 4)[..., :3])
+    same(f, image, image.contiguous())
+
+
+def test_transforms(image):
+    def f(x):
+        planes = torch.fft.rfft2(x)
+        return [planes.real * 2, torch.fft.irfft2(planes), torch.fft.fft(x, dim=1).abs(), torch.view_as_real(planes).as_strided((5, 3), (2, 1), 4) * 2]
+
+    for x in (image, image.contiguous()):
+        torch._dynamo.reset()
+        equal(torch.compile(f, backend=inrush.backend, fullgraph=True)(x), f(x))
+
+
 class Module(torch.nn.Module):
     def __init__(self, f):
         super().__init__()

@@ -10,10 +10,12 @@ import time
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 
-from op_db import attempt, compare, samples, table
+import inrush._backend  # noqa: F401 - has fake tensors follow eager's strides
+from op_db import attempt, compare, layouts, samples, table
 
 TABLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
 # Which operators, how many, in how many seconds.
@@ -58,6 +60,32 @@ def test_samples(cell, deadline):
         pytest.skip("the table does not have this cell yet")
     # What is better than the table says waits for the next run of the command; what is worse is a failure.
     assert table.RANK[now] >= table.RANK[told], f"docs/coverage.md says {told}, it is {now}: `cargo xtask coverage {cell.name}` writes it anew\n{outcome}"
+
+
+def test_strides_in_several_formats():
+    """Another share every day; `python/op_db/layouts.py` takes all."""
+    dice, end = random.Random(SEED), time.monotonic() + SECONDS / 12
+    names = dice.sample(sorted(set(OPERATORS) - set(layouts.ACCEPTED)), COUNT)
+    cells = [samples.Cell(n, "float32", d) for n in names for d in ("forward", "backward")]
+    known = {str(c) for c in samples.cells(OPERATORS)}
+    compared = 0
+    for cell in (c for c in cells if str(c) in known):
+        for found in layouts.differences(OPERATORS[cell.name], cell, 2):
+            assert found is None, f"seed {SEED}: {found}"
+            compared += 1
+        if time.monotonic() > end:
+            break
+    assert compared > 10
+
+
+def test_wrong_strides_are_found(monkeypatch):
+    cell = samples.Cell("ldexp", "float32")
+    assert not any(layouts.differences(OPERATORS["ldexp"], cell, 12))
+    monkeypatch.setattr(inrush._strides, "rules", dict)
+    FakeTensorMode.cache_clear()
+    found = list(filter(None, layouts.differences(OPERATORS["ldexp"], cell, 12)))
+    FakeTensorMode.cache_clear()
+    assert found and found[0].eager != found[0].fake
 
 
 def test_the_table_is_whole():

@@ -101,6 +101,32 @@ output 0: %2
 }
 
 #[test]
+fn rules_of_their_own_are_as_eager_has_them() {
+    let text = corrected(
+        "graph t
+%0 x: f32[2, 3, 6, 5] strides [1, 60, 10, 2] = input 0
+%1 y: f32[6, 5] strides [1, 6] = input 1
+%2 p: f32[2, 1, 3, 2], %3 i: i64[2, 1, 3, 2] = aten.max_pool3d_with_indices.default(%0, [3, 2, 2])
+%4 l: f32[2, 3, 6, 5] = aten.ldexp.Tensor(%0, %1)
+%5 b: f32[6, 5] = aten.binary_cross_entropy.default(%1, %1, none, 0)
+%6 m: f32[] = aten.binary_cross_entropy.default(%1, %1)
+output 0: %2
+",
+    )
+    .expect("all is known");
+    assert!(
+        text.contains("p: f32[2, 1, 3, 2] strides [1, 12, 4, 2]"),
+        "{text}"
+    );
+    assert!(
+        line(&text, "l").contains("strides [1, 60, 10, 2]"),
+        "{text}"
+    );
+    assert!(line(&text, "b").contains("strides [1, 6]"), "{text}");
+    assert!(!line(&text, "m").contains("strides"), "{text}");
+}
+
+#[test]
 fn positions_in_an_unknown_layout_are_refused() {
     let graph = "graph t
 %0 x: f32[2, 5, 4, 3] strides [60, 1, 15, 5] = input 0
@@ -133,6 +159,11 @@ fn every_line_of_the_table_names_an_operator_or_is_pytorchs_alone() {
                 "index",
                 "pad",
                 "rrelu_backward",
+                "ldexp",
+                "pool3d",
+                "fft_c2c",
+                "fft_r2c",
+                "fft_c2r",
             ];
             assert!(known.contains(&kind), "{operator}: {rule}");
             let Some(op) = inrush_aten::lookup(operator) else {

@@ -140,12 +140,25 @@ fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<
     Ok(Some(match (kind, operands.as_slice()) {
         ("pointwise", all) => strides::pointwise(ex, sizes, all),
         ("format", [t]) => strides::format_like(ex, t, sizes),
-        ("like", [t]) => strides::copy_of(ex, t),
+        ("like", [t]) if t.sizes == *sizes => strides::copy_of(ex, t),
+        ("like", [_]) => return Ok(Some(declared.strides.clone())),
         ("storage", [t]) => strides::storage(ex, t),
         ("pad", []) => match call.opt_str("mode")? {
             Some("reflect" | "replicate") => strides::format_like(ex, own, sizes),
             _ => return by_suggestion(call, declared),
         },
+        ("ldexp", []) => {
+            let mut power = call.tensor("other")?.clone();
+            power.strides = ex.contiguous_strides(&power.sizes);
+            strides::pointwise(ex, sizes, &[own, &power])
+        }
+        // A volume without a batch.
+        ("pool3d", []) if own.rank() == 4 && strides::is_in_order(ex, own, &[1, 2, 3, 0]) => {
+            strides::permuted(ex, sizes, &[1, 2, 3, 0])
+        }
+        ("pool3d", []) if own.rank() == 4 => ex.contiguous_strides(sizes),
+        ("pool3d", []) => strides::format_like(ex, own, sizes),
+        ("fft_c2c" | "fft_r2c" | "fft_c2r", []) => return Ok(None),
         ("roll", []) => {
             let dims = call.dims("dims", own.rank());
             // A dimension that is named twice is rolled twice.

@@ -60,6 +60,12 @@ pub fn format_like(ex: &Exprs, t: &TensorType, sizes: &[Expr]) -> Vec<Expr> {
     permuted(ex, sizes, &order)
 }
 
+/// Returns true if the elements fill a piece of memory with the dimensions in this order, outermost first.
+pub fn is_in_order(ex: &Exprs, t: &TensorType, order: &[usize]) -> bool {
+    let dense = permuted(ex, &t.sizes, order);
+    (0..t.rank()).all(|d| ex.is_int(t.sizes[d], 1) || ex.prove_eq(t.strides[d], dense[d]))
+}
+
 /// Returns true if the elements fill a piece of memory without gaps, each its own place.
 pub fn is_dense(ex: &Exprs, t: &TensorType) -> bool {
     dense_order(ex, &t.sizes, &t.strides).is_some()
