@@ -72,29 +72,33 @@ pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), Str
     Ok(())
 }
 
-/// Draws graphs and compares compiled code with the interpreter; a failure is shrunk to a file test.
+/// Draws graphs for a while and compares compiled code with the interpreter.
 pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
     eprintln!("==> drawn graphs, {seconds} s");
     let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
     let out = out.display().to_string();
-    let mut all = vec![
+    let mut all = vec!["--seconds", &seconds, "--out", &out];
+    all.extend(args.iter().map(String::as_str));
+    drawn_graphs(&all)
+}
+
+/// Writes drawn graphs as file tests into a folder.
+pub fn write_graphs(folder: &str, args: &[&str]) -> Result<(), String> {
+    drawn_graphs(&[&["--write", folder], args].concat())
+}
+
+fn drawn_graphs(args: &[&str]) -> Result<(), String> {
+    let start = [
         "run",
         "--quiet",
         "--release",
         "--package",
         "inrush-filetest",
-    ];
-    all.extend([
         "--bin",
         "drawn-graphs",
         "--",
-        "--seconds",
-        &seconds,
-        "--out",
-        &out,
-    ]);
-    all.extend(args.iter().map(String::as_str));
-    cargo(&all, &[])
+    ];
+    cargo(&[&start, args].concat(), &[])
 }
 
 fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Result<(), String> {

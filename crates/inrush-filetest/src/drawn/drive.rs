@@ -23,6 +23,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --reach yes   fail where an algorithm or a strategy was never taken
   --file PATH   check a file test, as one that was written to DIR
   --write DIR   write --count graphs as file tests instead of checking them
+  --without T   with --write: leave out graphs that have this in their text, such as bf16
   --show SEED   print the graph of this seed, check it, and shrink it where it fails";
 
 /// What the command is asked for.
@@ -38,6 +39,7 @@ struct Options {
     out: PathBuf,
     show: Option<u64>,
     write: Option<PathBuf>,
+    without: Option<String>,
     file: Option<PathBuf>,
     /// The number of this process among the jobs.
     worker: Option<u64>,
@@ -57,6 +59,7 @@ fn options() -> Result<Options, String> {
         out: PathBuf::from("drawn-failures"),
         show: None,
         write: None,
+        without: None,
         file: None,
         worker: None,
     };
@@ -82,6 +85,7 @@ fn options() -> Result<Options, String> {
             "--out" => o.out = value.into(),
             "--file" => o.file = Some(value.into()),
             "--write" => o.write = Some(value.into()),
+            "--without" => o.without = Some(value),
             "--show" => o.show = Some(number()?),
             "--worker" => o.worker = Some(number()?),
             "--level" => {
@@ -142,9 +146,14 @@ fn drawn(o: &Options, seed: u64) -> Drawn {
 fn write(o: &Options, folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     println!("seed {}: again with --seed {}", o.seed, o.seed);
-    let count = if o.count == u64::MAX { 100 } else { o.count };
-    for seed in o.seed..o.seed + count {
-        let text = drawn(o, seed).print(o.levels[0]);
+    let count = if o.count == u64::MAX { 100 } else { o.count } as usize;
+    let unwanted = |text: &str| {
+        o.without
+            .as_ref()
+            .is_some_and(|w| text.contains(w.as_str()))
+    };
+    let texts = (o.seed..).map(|seed| (seed, drawn(o, seed).print(o.levels[0])));
+    for (seed, text) in texts.filter(|(_, text)| !unwanted(text)).take(count) {
         let head = format!("# A graph that was drawn (seed {seed})\n\n");
         std::fs::write(folder.join(format!("{seed}.md")), head + &text)?;
     }
@@ -339,6 +348,7 @@ fn seek(o: &Options, sum: &std::sync::Mutex<Summary>) {
             show: None,
             file: None,
             write: None,
+            without: None,
             worker: None,
             ..*o
         };
