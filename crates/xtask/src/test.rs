@@ -105,8 +105,6 @@ fn torch_compile(python: &str) -> Result<(), String> {
     step("torch.compile");
     run(Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        // A process for each processor: most of a test is Python and the C compiler, on one thread.
-        .args(["-n", &workers(8), "--dist", "loadfile", "--durations", "25"])
         .arg(root().join("python").join("tests")))?;
     step("programs drawn by chance");
     run(Command::new(python)
