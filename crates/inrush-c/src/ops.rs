@@ -606,6 +606,12 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn bitcast(&mut self, v: ValId, arg: ValId, from: DType, to: DType) -> Result<()> {
+        // A byte of a truth value is 0 or 1; any other byte counts as true.
+        if (from == DType::Bool) != (to == DType::Bool)
+            && [from, to].iter().all(|d| d.size() == 1 && !d.is_float())
+        {
+            return self.cast(v, arg, to);
+        }
         let (x, varies) = self.var(arg)?;
         if [from, to]
             .iter()
