@@ -63,9 +63,9 @@ def test_samples(cell, deadline):
 
 
 def test_strides_in_several_formats():
-    """Always the same share, forward: some gradients are open. `python/op_db/layouts.py` takes all."""
-    dice, end = random.Random(24), time.monotonic() + SECONDS / 12
-    names = dice.sample(sorted(set(OPERATORS) - set(layouts.ACCEPTED)), COUNT)
+    """Operators that need a line of `rules.txt`, and some that need none; `python/op_db/layouts.py` takes all of them."""
+    end = time.monotonic() + SECONDS / 12
+    names = ["roll", "nn.functional.pad.reflect", "nn.functional.pad.replicate", "nn.functional.pad.constant", "ldexp", "copysign", "add", "xlogy", "fft.ifft"]
     cells = [samples.Cell(n, "float32", "forward") for n in names]
     known = {str(c) for c in samples.cells(OPERATORS)}
     compared = 0
