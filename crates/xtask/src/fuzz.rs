@@ -82,11 +82,6 @@ pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
     drawn_graphs(&all)
 }
 
-/// Writes drawn graphs as file tests into a folder.
-pub fn write_graphs(folder: &str, args: &[&str]) -> Result<(), String> {
-    drawn_graphs(&[&["--write", folder], args].concat())
-}
-
 fn drawn_graphs(args: &[&str]) -> Result<(), String> {
     let start = [
         "run",

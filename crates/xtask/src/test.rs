@@ -177,9 +177,6 @@ fn clang() -> Option<(String, String)> {
     }
 }
 
-/// Graphs drawn by chance whose kernels run in Triton's interpreter.
-const GPU_DRAWN: &str = "30";
-
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
 const GPU_BUILDS: &str = "40";
 
@@ -194,14 +191,9 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
         eprintln!("the Python environment has no triton: GPU kernels are neither built nor run");
         return Ok(());
     }
-    let target = root().join("target");
-    let (folder, drawn) = (target.join("gpu_kernels"), target.join("gpu_drawn"));
-    for old in [&folder, &drawn] {
-        _ = std::fs::remove_dir_all(old);
-    }
-    let (folder, drawn) = (folder.display().to_string(), drawn.display().to_string());
-    // Triton's interpreter cuts bfloat16 off where GPUs round it.
-    fuzz::write_graphs(&drawn, &["--count", GPU_DRAWN, "--without", "bf16"])?;
+    let folder = root().join("target").join("gpu_kernels");
+    _ = std::fs::remove_dir_all(&folder);
+    let folder = folder.display().to_string();
     let tests = root().join("tests").display().to_string();
     cargo(
         &[
@@ -216,8 +208,6 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
             "together",
             "tests",
             &tests,
-            "tests",
-            &drawn,
             "pointers",
             "block",
             "tests",
