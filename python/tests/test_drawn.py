@@ -99,9 +99,9 @@ def test_later_calls_have_other_sizes_and_aliases():
 
 def test_faults_that_are_known_are_told_apart():
     program = Program(1, [Input("float32", (3,), "negated")], ["v0 = a0 + 1"], ["v0"])
-    assert known(program, "call 2: result 0: 1 of 3 elements differ")
+    assert known(program, "call 2: result 0: 1 of 3 elements differ", "cpu")
     plain = dataclasses.replace(program, inputs=[Input("float32", (3,))])
-    assert known(plain, "result 0: 1 of 3 elements differ") is None
+    assert known(plain, "result 0: 1 of 3 elements differ", "cpu") is None
 
 
 def test_features_have_names_of_their_own():
