@@ -86,13 +86,9 @@ class Work:
         self.tasks = tasks(options, seeds(options))
         self.end = time.monotonic() + options.seconds if options.seconds else float("inf")
         self.told = time.monotonic()
-        self.done = False
 
-    def goes_on(self) -> bool:
-        return not self.done
-
-    def run_pool(self) -> None:
-        """Runs until there is nothing more to do, or until a process ended, as one does whose device failed."""
+    def run_pool(self) -> bool:
+        """Runs until there is nothing more to do, or until a process ends, as one does whose device fails. Returns whether all is done."""
         context = multiprocessing.get_context("spawn")
         pool = concurrent.futures.ProcessPoolExecutor(self.options.workers, context, max_tasks_per_child=200)
         running: set[concurrent.futures.Future] = set()
@@ -105,19 +101,18 @@ class Work:
                         break
                     running.add(pool.submit(*task))
                 if not running:
-                    self.done = True
-                    return
+                    return True
                 done, running = concurrent.futures.wait(running, timeout=INTERVAL, return_when=concurrent.futures.FIRST_COMPLETED)
                 for future in done:
                     self.take(future.result())
                 self.tell()
                 if self.options.seconds and time.monotonic() > self.end + GRACE:
                     self.summary.verdicts["not finished in time"] += len(running)
-                    self.done = True
-                    return
+                    return True
         except concurrent.futures.process.BrokenProcessPool:
             self.summary.verdicts["wrong"] += 1
             self.summary.verdicts["lost with the process"] += len(running)
+            return False
         finally:
             processes = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
@@ -155,8 +150,8 @@ def main() -> int:
         return 0
     summary = Summary()
     work = Work(options, summary)
-    while work.goes_on():
-        work.run_pool()
+    while not work.run_pool():
+        pass
     if options.features:
         print("\n".join(summary.lines()))
     print(summary.verdict_line())

@@ -40,5 +40,5 @@ class Noise(TorchDispatchMode):
         if x.dtype not in NOISE or not x.numel():
             return x
         steps = torch.randint(-1, 2, x.shape, generator=self.generator).to(x.device, torch.float64)
-        # Into memory that lies as the result's.
+        # Keep the strides of the result.
         return torch.empty_like(x).copy_(x.double() * (1 + NOISE[x.dtype] * steps))

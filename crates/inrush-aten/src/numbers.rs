@@ -14,7 +14,7 @@ pub enum Precision {
     Tensor,
     /// The dtype that the tensors are computed in: `f32` for halves.
     Compute,
-    /// The number stays as it is.
+    /// Keep double precision.
     Double,
 }
 

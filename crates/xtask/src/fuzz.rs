@@ -77,23 +77,24 @@ pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
     eprintln!("==> drawn graphs, {seconds} s");
     let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
     let out = out.display().to_string();
-    let mut all = vec!["--seconds", &seconds, "--out", &out];
-    all.extend(args.iter().map(String::as_str));
-    drawn_graphs(&all)
-}
-
-fn drawn_graphs(args: &[&str]) -> Result<(), String> {
-    let start = [
+    let mut all = vec![
         "run",
         "--quiet",
         "--release",
         "--package",
         "inrush-filetest",
+    ];
+    all.extend([
         "--bin",
         "drawn-graphs",
         "--",
-    ];
-    cargo(&[&start, args].concat(), &[])
+        "--seconds",
+        &seconds,
+        "--out",
+        &out,
+    ]);
+    all.extend(args.iter().map(String::as_str));
+    cargo(&all, &[])
 }
 
 fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Result<(), String> {

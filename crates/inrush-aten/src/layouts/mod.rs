@@ -56,7 +56,7 @@ pub fn correct(graph: &mut Graph) -> Result<()> {
                 let why = "positions in memory whose layout is not known: it follows from one that PyTorch's exporter has wrong";
                 return Err(graph.locate(node, Error::unsupported(why)));
             }
-            // The call says how the result lies.
+            // The call gives the strides of the result.
             changed = Known::Declared;
         }
         let mut found = Vec::new();

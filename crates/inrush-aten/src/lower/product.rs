@@ -35,6 +35,14 @@ pub struct Target {
     pub index: Vec<Expr>,
 }
 
+/// Refuses operands of two dtypes, as eager does.
+pub fn same_dtype(a: DType, b: DType) -> Result<()> {
+    match a == b {
+        true => Ok(()),
+        false => Err(Error::input(format!("operands of dtypes {a} and {b}"))),
+    }
+}
+
 impl<'g> Product<'g> {
     pub fn new(exprs: &'g Exprs) -> Self {
         Product {
@@ -76,12 +84,7 @@ impl<'g> Product<'g> {
         finish: impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId>,
     ) -> Result<Tensor> {
         let exprs = self.exprs;
-        if a.0.dtype != b.0.dtype {
-            return Err(Error::input(format!(
-                "operands of dtypes {} and {}",
-                a.0.dtype, b.0.dtype
-            )));
-        }
+        same_dtype(a.0.dtype, b.0.dtype)?;
         let dtype = target.dtype.compute();
         // The template multiplies floats by matrices; a product with a vector is bound by memory.
         let template = dtype.is_float()

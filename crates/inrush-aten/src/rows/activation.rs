@@ -79,7 +79,7 @@ fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 fn celu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
-    // Eager takes the reciprocal of the number as it is.
+    // Take the reciprocal before rounding, as eager does.
     let alpha = p.call.float("alpha")?;
     if alpha == 0.0 {
         return Err(Error::input("ZeroDivisionError: `alpha` is zero"));

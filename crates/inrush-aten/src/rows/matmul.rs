@@ -1,11 +1,11 @@
 //! Matrix products of every rank.
 
 use crate::lower::body::broadcast_index;
-use crate::lower::product::{Product, Role, Target};
+use crate::lower::product::{Product, Role, Target, same_dtype};
 use crate::{BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
-use inrush_graph::{Arg, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ScalarOp, StmtId};
 
 /// Sizes of `a @ b`, and those of its leading (batch) dimensions.
@@ -47,20 +47,9 @@ fn factors<'c>(call: &Call<'c>, first: usize) -> (&'c str, &'c str) {
 fn matmul_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 0);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
-    same_dtype(a, b)?;
+    same_dtype(a.dtype, b.dtype)?;
     let sizes = checked_sizes(call, &a.sizes, &b.sizes)?;
     meta::one(call.exprs, a.dtype, sizes)
-}
-
-/// Refuses products of two dtypes, as eager does.
-fn same_dtype(a: &TensorType, b: &TensorType) -> Result<()> {
-    match a.dtype == b.dtype {
-        true => Ok(()),
-        false => Err(Error::input(format!(
-            "operands of dtypes {} and {}",
-            a.dtype, b.dtype
-        ))),
-    }
 }
 
 /// Sizes of `a @ b`, whose summed dimensions must agree at each call.
@@ -160,7 +149,7 @@ fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
 
 fn linear_meta(call: &Call) -> Result<Vec<Type>> {
     let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
-    same_dtype(x, w)?;
+    same_dtype(x.dtype, w.dtype)?;
     let sizes = linear_sizes(call.exprs, &x.sizes, &w.sizes)?;
     if let (Some(kx), Some(kw)) = (x.sizes.last(), w.sizes.last()) {
         call.same(*kx, *kw, "the summed dimension")?;
@@ -246,7 +235,7 @@ fn inner<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 fn addmm_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 1);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
-    same_dtype(a, b)?;
+    same_dtype(a.dtype, b.dtype)?;
     let mut sizes = checked_sizes(call, &a.sizes, &b.sizes)?;
     if call.op.row.name == "aten.addbmm.default" {
         sizes.remove(0);

@@ -192,7 +192,7 @@ fn unsqueeze(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View { sizes, map }])
 }
 
-/// The elements at the positions that strides say, counted row by row; stage `normalize` sees to it that the source lies so.
+/// Gathers the elements at strided positions of a row-major source; stage `normalize` makes the source row-major.
 fn as_strided(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let (sizes, strides) = (c.ints("size")?, c.ints("stride")?);

@@ -297,7 +297,7 @@ impl Make {
         }
     }
 
-    /// An input of images whose channels lie beside each other, without gaps.
+    /// An input of images in channels-last layout, dense.
     pub fn channels_last(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let mut strides = vec![0; sizes.len()];
         let mut step = sizes[1].max(1);
