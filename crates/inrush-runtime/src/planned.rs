@@ -240,7 +240,7 @@ impl Model {
                     sizes,
                     strides,
                     place: OutputPlace::Own,
-                } if *bytes > 0 => {
+                } if *bytes > 0 && !sizes.contains(&0) => {
                     let there = extent(sizes, strides).map_or(0, |n| n * dtype.size());
                     if there < *bytes {
                         return Err(Error::internal(format!(

@@ -47,6 +47,11 @@ fn run_planned(second: &str) -> Result<Vec<f32>, String> {
 /// `first` makes `t`, and `u` likewise, of `x` as the test says, with eight bytes of scratch; `second` makes `y` of both. At
 /// `load`, `t` is made of `u`.
 fn model(first: &str, second: &str, load: bool) -> Result<Model, String> {
+    model_of(first, second, load, &[0])
+}
+
+/// With `shape`, the positions of the sizes of `y`.
+fn model_of(first: &str, second: &str, load: bool, shape: &[u32]) -> Result<Model, String> {
     let source = format!(
         "typedef long long i64;
 int first(char *const *bufs, const i64 *s, i64 begin, i64 end) {{
@@ -132,8 +137,8 @@ int second(char *const *bufs, const i64 *s, i64 begin, i64 end) {{
         outputs: vec![Output::Tensor {
             buffer: 3,
             dtype: Dt(DType::F32),
-            sizes: vec![id(0)],
-            strides: vec![id(1)],
+            sizes: shape.iter().map(|s| id(*s)).collect(),
+            strides: shape.iter().map(|_| id(1)).collect(),
         }],
         ..Default::default()
     };
@@ -262,4 +267,16 @@ fn what_nothing_wrote_is_no_number() {
     }
     let scratch = "for (int i = 0; i < 16; i++) t[i] = ((float *)scratch)[i % 2];";
     assert!(run(scratch).unwrap().iter().all(|v| v.is_nan()));
+}
+
+/// The buffer of an output without elements has room for one.
+#[test]
+fn outputs_without_elements_have_no_guards() {
+    let _alone = alone();
+    let model = model_of(NEGATE, "(void)y;", false, &[2, 0]).unwrap();
+    let plan = model.plan(&[]).unwrap();
+    let mut x = vec![1f32; N as usize];
+    let nothing = std::ptr::NonNull::dangling().as_ptr();
+    // SAFETY: `x` holds as many elements as the program says, the output has none, and no kernel writes it.
+    unsafe { model.run_planned(&plan, &[x.as_mut_ptr().cast()], &[nothing]) }.unwrap();
 }
