@@ -3,7 +3,8 @@
 //! Squares are summed of distances to a mean of the row's first points, `shift`, and moved to the whole row's mean afterwards:
 //! the sum of `(x - mean)^2` is that of `(x - shift)^2` less `n (mean - shift)^2`. What that takes away is at most `n / k` times
 //! what is left, with a shift from `k` of `n` points, so the result is as good as that of two walks but for a factor that is a
-//! constant here and near 1 unless the first points are unlike the others.
+//! constant here and near 1 unless the first points are unlike the others. Where rows are less a pivot, as variances take them,
+//! pivot and shift are taken away in one step.
 
 use crate::{Acc, AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
 use inrush_base::tally::{Way, reached};
@@ -25,6 +26,8 @@ struct Variance {
     mean_at: usize,
     total_at: usize,
     x: ValId,
+    /// Where `x` is a value less one that is the same for the whole row: both.
+    near: Option<(ValId, ValId)>,
     sum_acc: AccId,
     squares_acc: AccId,
     /// How the mean comes from the sum: times `1 / n` or divided by `n`.
@@ -127,6 +130,9 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
         let Some(total) = total.filter(|_| fits) else {
             continue;
         };
+        let made = |v: ValId| lets.contains(&Item::Let(v));
+        let near = operands(kernel, x, ScalarOp::Sub)
+            .filter(|(of, pivot)| lets.last() == Some(&Item::Let(x)) && made(*of) && !made(*pivot));
         let started = items.contains(&Item::Acc(squares_acc));
         let between = &items[sum + 1..squares];
         let quiet = (between.iter()).all(|i| matches!(i, Item::Let(_) | Item::Acc(_)));
@@ -137,6 +143,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
                 mean_at,
                 total_at,
                 x,
+                near,
                 sum_acc,
                 squares_acc,
                 by,
@@ -192,14 +199,23 @@ fn rewrite(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
     let first = value(Def::Final(first_acc));
     let of_part = value(Def::Const(Scalar::Float(1.0 / part as f64)));
     let shift = value(op(ScalarOp::Mul, first, of_part));
-    let d = value(op(ScalarOp::Sub, v.x, shift));
+    // Of a value less a pivot, both are taken away at once. What rounding changes in the shift is part of the mean.
+    let pivoted = v.near.map(|(of, pivot)| {
+        let both = value(op(ScalarOp::Add, pivot, shift));
+        (of, both, value(op(ScalarOp::Sub, both, pivot)))
+    });
+    let (from, less_what, offset) = match pivoted {
+        Some((of, both, offset)) => (of, both, offset),
+        None => (v.x, shift, shift),
+    };
+    let d = value(op(ScalarOp::Sub, from, less_what));
     let q = value(op(ScalarOp::Mul, d, d));
     let moved = value(op(v.by, v.whole, v.share));
     let squares = value(Def::Final(v.squares_acc));
     let less = value(op(ScalarOp::Mul, v.whole, moved));
     let left = value(op(ScalarOp::Sub, squares, less));
     let zero = value(Def::Const(Scalar::Float(0.0)));
-    kernel.values[v.mean.index()].def = op(ScalarOp::Add, shift, moved);
+    kernel.values[v.mean.index()].def = op(ScalarOp::Add, offset, moved);
     kernel.values[v.total.index()].def = op(ScalarOp::Maximum, left, zero);
 
     let mut out = Vec::with_capacity(kernel.body.len() + 12);
@@ -213,6 +229,9 @@ fn rewrite(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
                 }
                 let mut all = l;
                 all.body.pop();
+                if pivoted.is_some() {
+                    all.body.pop();
+                }
                 let update = |acc, value| Item::Update { acc, value };
                 all.body.extend([
                     Item::Let(d),
@@ -222,6 +241,9 @@ fn rewrite(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
                 ]);
                 out.extend([Item::Acc(first_acc), Item::Loop(start)]);
                 out.extend([first, of_part, shift].map(Item::Let));
+                if let Some((_, both, offset)) = pivoted {
+                    out.extend([both, offset].map(Item::Let));
+                }
                 out.extend([Item::Acc(v.squares_acc), Item::Loop(all)]);
             }
             Item::Loop(_) if at == v.squares => {}
