@@ -20,7 +20,8 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     step("formatting, lints, layers");
     tidy::tidy()?;
     docs::docs(true)?;
-    let mut env: Vec<(&str, String)> = Vec::new();
+    // Whatever runs compiled code runs it in poisoned memory.
+    let mut env: Vec<(&str, String)> = vec![("INRUSH_POISON", "1".into())];
     if !no_python {
         step("Python environment (a minute or two the first time)");
         let python = python("setup_env.py")?;
