@@ -1,5 +1,9 @@
 """What eager rejects, compiled code rejects with the same kind of exception, and goes on to work."""
 
+import os
+import re
+from math import inf, nan
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -184,6 +188,48 @@ def test_what_eager_rejects(case, options):
     same_kind(f, args, **options)
     a = ones(3)
     torch.testing.assert_close(torch.compile(lambda a: a.sin() + 1, backend="inrush")(a), a.sin() + 1)
+
+
+TABLE = os.path.join(os.path.dirname(__file__), "../../crates/inrush-aten/tests/refused.txt")
+DTYPE = {"f16": torch.float16, "f32": torch.float32, "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
+
+
+def filled(dtype, sizes, low=-2, high=2):
+    x = torch.linspace(low, high, max(1, torch.Size(sizes).numel()))[: torch.Size(sizes).numel()].reshape(sizes)
+    return (x if dtype[0] == "f" else x.round()).to(DTYPE[dtype])
+
+
+def table():
+    """The calls of the table: `f32[2,3]{0:4}` is a tensor of values from 0 to 4."""
+    for line in open(TABLE):
+        if not line.startswith("#"):
+            name, call = line.strip().split(" ", 1)
+            call = re.sub(r"\b([fiu]\d+|bool)\[([\d,]*)\]", r"filled('\1', [\2])", call)
+            call = re.sub(r"\)\{([^:]*):([^}]*)\}", r", \1, \2)", call)
+            call = re.sub(r"=([fiu]\d+|bool)\b", r"=DTYPE['\1']", call)
+            _, base, overload = name.split(".")
+            operator = getattr(getattr(torch.ops.aten, base), overload)
+            yield line, eval("lambda: operator" + call, {**globals(), "operator": operator, "true": True, "false": False, "none": None})
+
+
+def test_eager_refuses_the_table():
+    accepted = [line for line, call in table() if raised(call, ()) is None]
+    assert not accepted, "".join(accepted)
+
+
+ARGUMENTS_OUT_OF_RANGE = {
+    "output padding": lambda x: F.conv_transpose2d(x, ones(2, 3, 2, 2), stride=2, output_padding=2),
+    "divisor": lambda x: F.avg_pool3d(x, 2, divisor_override=0),
+    "padding": lambda x: F.unfold(x, 2, padding=-1),
+    "beta": lambda x: F.smooth_l1_loss(x, x * 2, beta=nan),
+    "dimensions": lambda x: torch.logsumexp(x, ()),
+    "dimension of a norm": lambda x: torch.ops.aten._weight_norm_interface(x, ones(1, 2, 1, 1), 1)[0],
+}
+
+
+@pytest.mark.parametrize("f", ARGUMENTS_OUT_OF_RANGE.values(), ids=ARGUMENTS_OUT_OF_RANGE)
+def test_arguments_out_of_range(f):
+    same_kind(f, (ones(1, 2, 4, 4),))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    fn new(args: &Args, x: &[Expr], w: &[Expr]) -> Result<Conv> {
+    pub fn new(args: &Args, x: &[Expr], w: &[Expr]) -> Result<Conv> {
         let exprs = args.exprs;
         let spatial = w
             .len()
@@ -82,6 +82,7 @@ impl Conv {
             .collect();
         let output = if transposed {
             let extra = list("output_padding")?;
+            fitting(exprs, &extra, &windows)?;
             windows
                 .iter()
                 .zip(extra)
@@ -111,6 +112,19 @@ impl Conv {
         out.extend(&self.output);
         out
     }
+}
+
+/// Checks that output padding adds less than a step, which positions beyond the last one could not reach otherwise.
+fn fitting(exprs: &Exprs, extra: &[Expr], windows: &[Window]) -> Result<()> {
+    for (e, w) in extra.iter().zip(windows) {
+        let reached = exprs.prove_le(w.stride, *e) && exprs.prove_le(w.dilation, *e);
+        if reached || exprs.range(*e).hi < 0 {
+            return Err(Error::input(
+                "output padding must be smaller than either stride or dilation, and not negative",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Padding before and after each spatial dimension: numbers, `"valid"`, or `"same"`.

@@ -1,7 +1,7 @@
 //! Gradients of convolutions: of the input a convolution the other way round, of the weight a contraction over images and
 //! pixels, of the bias a sum.
 
-use super::convolution::padded_by;
+use super::convolution::{Conv, padded_by};
 use super::convolution_depthwise::{Filters, filters};
 use super::norm::channel_dims;
 use super::norm_backward::{mask, masked};
@@ -25,6 +25,15 @@ fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let list = |name: &str| per_dimension(name, args.ints(name)?, spatial);
     let (stride, padding) = (list("stride")?, list("padding")?);
     let (dilation, groups) = (list("dilation")?, args.int("groups")?);
+    let forward = Conv::new(args, &xt.sizes, &wt.sizes)?;
+    args.same_sizes(&b.sizes(grad)?, &forward.sizes(b.exprs), "the gradient")?;
+    if !transposed
+        && list("output_padding")?
+            .iter()
+            .any(|e| !b.exprs.is_int(*e, 0))
+    {
+        return Err(args.unsupported("output_padding", "only transposed convolutions have it"));
+    }
     let want = mask(args, 3)?;
     let mut outs = [None; 3];
     if want[0] {

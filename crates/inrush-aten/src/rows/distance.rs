@@ -162,9 +162,18 @@ fn renorm(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(y, dtype)?])
 }
 
-/// The dimensions that the norm of a weight goes over.
+/// The dimensions that the norm of a weight goes over: all but one, which is the first or the last in the fused operators. For
+/// the plain one -1 stands for none.
 fn summed(b: &Builder, args: &Args, v: ValueId) -> Result<Vec<i64>> {
     let rank = b.rank(v)?;
+    let dim = args.const_int("dim")?;
+    let fused = args.op.row.name.contains("_interface");
+    if fused && dim != 0 && dim + 1 != rank as i64 {
+        return Err(args.unsupported("dim", "must be the first dimension or the last"));
+    }
+    if !fused && dim == -1 {
+        return Ok((0..rank as i64).collect());
+    }
     Ok(others(rank, args.dim("dim", rank)?))
 }
 

@@ -3,6 +3,7 @@
 //! Along each dimension a point reads a few *taps* of the image, each with a weight; what it reads of the image are all
 //! combinations of taps. The gradient of a point has, along one dimension, the taps' slopes in place of their weights.
 
+use super::norm_backward::mask;
 use super::scatter::filled;
 use crate::{BodyBuilder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -291,8 +292,8 @@ fn times(body: &mut BodyBuilder, v: StmtId, factors: &[Option<StmtId>]) -> StmtI
 /// Batch and spatial dimensions of the grid with the channels of the input.
 fn grid_sizes(x: &[Expr], grid: &[Expr]) -> Result<Vec<Expr>> {
     match (x, grid) {
-        ([n, c, spatial @ ..], [_, points @ .., _])
-            if spatial.len() == points.len() && (2..=3).contains(&points.len()) =>
+        ([n, c, _, _], [_, points @ .., _]) | ([n, c, _, _, _], [_, points @ .., _])
+            if points.len() + 2 == x.len() =>
         {
             Ok([&[*n, *c], points].concat())
         }
@@ -300,6 +301,34 @@ fn grid_sizes(x: &[Expr], grid: &[Expr]) -> Result<Vec<Expr>> {
             "a grid samples images of two dimensions, or volumes of three, by as many components",
         )),
     }
+}
+
+/// Returns the sizes of what a grid samples, or why it does not fit the input.
+fn checked_sizes(call: &Call) -> Result<Vec<Expr>> {
+    let (x, grid) = (call.tensor("input")?, call.tensor("grid")?);
+    let sizes = grid_sizes(&x.sizes, &grid.sizes)?;
+    let spatial = &x.sizes[2..];
+    let name = call.op.row.name;
+    let other = match spatial.len() {
+        2 => "_3d",
+        _ => "_2d",
+    };
+    if name.contains(other) {
+        return Err(Error::input(format!(
+            "{name} does not take {} spatial dimensions",
+            spatial.len()
+        )));
+    }
+    Mode::of(call, spatial.len())?;
+    let e = call.exprs;
+    call.same(x.sizes[0], grid.sizes[0], "the batch of the grid")?;
+    let components = e.int(spatial.len() as i64);
+    let last = grid.sizes[grid.sizes.len() - 1];
+    call.same(last, components, "the components of the grid")?;
+    for size in spatial {
+        call.at_most(e.int(1), *size, "the extent of what is sampled")?;
+    }
+    Ok(sizes)
 }
 
 /// Samples `input[n, c, y, x]` at the points of `grid[n, i, j, (x, y)]`; volumes alike.
@@ -430,11 +459,17 @@ fn gradient_of_grid<'g>(
 }
 
 fn sample_meta(call: &Call) -> Result<Vec<Type>> {
-    let (x, grid) = (call.tensor("input")?, call.tensor("grid")?);
-    meta::one(call.exprs, x.dtype, grid_sizes(&x.sizes, &grid.sizes)?)
+    meta::one(
+        call.exprs,
+        call.tensor("input")?.dtype,
+        checked_sizes(call)?,
+    )
 }
 
 fn backward_meta(call: &Call) -> Result<Vec<Type>> {
+    let grad = &call.tensor("grad_output")?.sizes;
+    call.same_sizes(grad, &checked_sizes(call)?, "the gradient")?;
+    mask(call, 2)?;
     let of = |name: &str| -> Result<Type> {
         let t = call.tensor(name)?;
         Ok(meta::tensor(call.exprs, t.dtype, t.sizes.clone()))

@@ -113,6 +113,9 @@ fn im2col(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     };
     let (kernel, dilation) = (two("kernel_size")?, two("dilation")?);
     let (padding, stride) = (two("padding")?, two("stride")?);
+    if padding.iter().any(|p| *p < 0) {
+        return Err(args.unsupported("padding", "must not be negative"));
+    }
     let pads = b.ints(&[padding[1], padding[1], padding[0], padding[0]]);
     let mut x = b.call("aten.constant_pad_nd.default", &[x.into(), pads])?;
     // A window of the dilated kernel's span at each position, then every `dilation`th of its elements.

@@ -93,7 +93,7 @@ fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Resul
 
 fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let beta = args.float("beta")?;
-    if beta < 0.0 {
+    if beta.is_nan() || beta < 0.0 {
         return Err(Error::input("`beta` below zero"));
     }
     if beta == 0.0 {
@@ -104,7 +104,7 @@ fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 fn huber_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let delta = args.float("delta")?;
-    if delta <= 0.0 {
+    if delta.is_nan() || delta <= 0.0 {
         return Err(Error::input("`delta` must be above zero"));
     }
     knee_loss(b, args, delta, 0.5, delta)

@@ -78,6 +78,34 @@ fn strided(b: B, sizes: &[Expr], strides: &[Expr], offset: Expr) -> Result<Value
     Ok(place)
 }
 
+/// Checks that places in storage are within it, and that no stride of zero gives one to several elements.
+fn check_places(
+    args: &Args,
+    sizes: &[Expr],
+    strides: &[Expr],
+    offset: Expr,
+    numel: Expr,
+) -> Result<()> {
+    let e = args.exprs;
+    if strides.len() != sizes.len() {
+        return Err(args.unsupported("stride", "needs one for each dimension"));
+    }
+    if e.range(offset).hi < 0 || strides.iter().any(|s| e.range(*s).hi < 0) {
+        return Err(args.unsupported("stride", "neither strides nor the offset are negative"));
+    }
+    let shared = |(n, s): (&Expr, &Expr)| e.is_int(*s, 0) && e.range(*n).lo > 1;
+    if sizes.iter().zip(strides).any(shared) {
+        return Err(args.unsupported("stride", "several elements would be written to one place"));
+    }
+    if sizes.iter().any(|n| e.is_int(*n, 0)) {
+        return Ok(());
+    }
+    let reach = sizes.iter().zip(strides).fold(offset, |sum, (n, s)| {
+        e.add(sum, e.mul(e.sub(*n, e.int(1)), *s))
+    });
+    args.at_most(e.add(reach, e.int(1)), numel, "the places in storage")
+}
+
 /// Positions are counted row by row, as `as_strided` does.
 fn as_strided_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, source) = (args.value("self")?, args.value("src")?);
@@ -87,6 +115,8 @@ fn as_strided_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
         true => args.int("storage_offset")?,
         false => b.exprs.int(0),
     };
+    let numel = b.exprs.product(t.sizes.iter().copied());
+    check_places(args, &sizes, &strides, offset, numel)?;
     let place = strided(b, &sizes, &strides, offset)?;
     let place = b.call("aten.expand.default", &[place.into(), sizes.into()])?;
     let (place, source, old) = (flat(b, place)?, flat(b, source)?, flat(b, x)?);

@@ -193,8 +193,20 @@ fn group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![y])
 }
 
+/// Checks the sizes that are given beside the input: images, channels, and elements of a channel.
+pub(super) fn check_groups(args: &Args, sizes: &[Expr]) -> Result<()> {
+    let &[images, channels, ref rest @ ..] = sizes else {
+        return Err(Error::input("the input must have two dimensions or more"));
+    };
+    args.same(args.int("N")?, images, "the number of images")?;
+    args.same(args.int("C")?, channels, "the number of channels")?;
+    let each = args.exprs.product(rest.iter().copied());
+    args.same(args.int("HxW")?, each, "the elements of a channel")
+}
+
 fn native_group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, groups) = (args.value("input")?, args.int("group")?);
+    check_groups(args, &b.sizes(input)?)?;
     let (y, s) = grouped(
         b,
         input,

@@ -72,15 +72,21 @@ fn parameter_dtype(b: B, args: &Args, name: &str, input: DType) -> Result<DType>
     }
 }
 
-fn first_normalized(args: &Args, rank: usize) -> Result<usize> {
-    rank.checked_sub(args.ints("normalized_shape")?.len())
-        .ok_or_else(|| args.unsupported("normalized_shape", "does not fit the input"))
+fn first_normalized(args: &Args, sizes: &[Expr]) -> Result<usize> {
+    let shape = args.ints("normalized_shape")?;
+    match sizes.len().checked_sub(shape.len()) {
+        Some(first) if !shape.is_empty() => {
+            args.same_sizes(shape, &sizes[first..], "the normalized shape")?;
+            Ok(first)
+        }
+        _ => Err(args.unsupported("normalized_shape", "does not fit the input")),
+    }
 }
 
 fn layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;
-    let first = first_normalized(args, t.rank())?;
+    let first = first_normalized(args, &t.sizes)?;
     let (inner, outer) = (dims_from(first, t.rank()), dims_from(0, first));
     let (x, g) = (b.widen(input)?, b.widen(grad)?);
     let mean = b.widen(args.value("mean")?)?;
@@ -119,7 +125,7 @@ fn parameter(b: B, v: ValueId, over: &[i64], shape: &[Expr], dtype: DType) -> Re
 fn rms_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;
-    let first = first_normalized(args, t.rank())?;
+    let first = first_normalized(args, &t.sizes)?;
     let (x, g) = (b.widen(input)?, b.widen(grad)?);
     let rstd = b.widen(args.value("rstd")?)?;
     let h = b.mul(x, rstd)?;

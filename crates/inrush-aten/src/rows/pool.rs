@@ -64,6 +64,12 @@ impl Pool {
                 after: padding[d],
             })
             .collect();
+        if args.op.schema().position("divisor_override").is_some()
+            && let Some(divisor) = args.opt_int("divisor_override")?
+            && exprs.is_int(divisor, 0)
+        {
+            return Err(Error::input("`divisor_override` must not be zero"));
+        }
         let ceil = args.bool("ceil_mode")?;
         let output = windows.iter().map(|w| w.output(exprs, ceil)).collect();
         Ok(Pool {
@@ -408,7 +414,10 @@ impl Adaptive {
             .checked_sub(spatial)
             .filter(|l| *l > 0 && *l < 3)
             .ok_or_else(|| Error::input(format!("input of rank {} to a pool", x.len())))?;
-        let output = per_dimension("output_size", args.ints("output_size")?, spatial)?;
+        let output = args.ints("output_size")?.to_vec();
+        if output.len() != spatial {
+            return Err(args.unsupported("output_size", "needs a size for each dimension"));
+        }
         Ok(Adaptive {
             input: x[lead..].to_vec(),
             output,

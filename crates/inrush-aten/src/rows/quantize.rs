@@ -124,8 +124,12 @@ fn by_tensor_of_tensors(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 fn by_channel(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let rank = b.rank(args.value("self")?)?;
     let axis = args.dim("axis", rank)?;
+    let (low, high) = (args.int("quant_min")?, args.int("quant_max")?);
     let along = |b: &mut Builder, name: &str| {
-        let v = args.value(name)?;
+        let mut v = args.value(name)?;
+        if name == "zero_point" && b.dtype(v)? == DType::I32 {
+            v = b.between(v, low.into(), high.into())?;
+        }
         let mut sizes = vec![b.exprs.int(1); rank];
         sizes[axis] = b.exprs.product(b.sizes(v)?);
         b.view(v, &sizes)

@@ -60,6 +60,9 @@ pub(super) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
     };
     let align_corners = has("align_corners") && args.bool("align_corners")?;
     let sizes = args.const_ints("output_size")?;
+    if !sizes.is_empty() && sizes.len() != spatial {
+        return Err(args.unsupported("output_size", "needs a size for each dimension"));
+    }
     let exprs = args.exprs;
     (0..spatial)
         .map(|d| {

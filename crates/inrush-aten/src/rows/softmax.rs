@@ -143,6 +143,9 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         DType::F32
     };
     let mut dims = args.dims("dim", t.rank())?;
+    if dims.is_empty() && t.rank() > 0 && !args.bool("keepdim")? {
+        return Err(args.unsupported("dim", "eager refuses an empty list without `keepdim`"));
+    }
     // Dimension 0 of a tensor without dimensions is the tensor itself.
     dims.retain(|d| *d < t.rank());
     if dims.is_empty() {

@@ -100,7 +100,16 @@ fn unfold_meta(call: &Call) -> Result<Vec<Type>> {
     {
         return Err(Error::input("windows that do not fit the gradient"));
     }
-    meta::one(call.exprs, grad.dtype, sizes.to_vec())
+    let (e, size) = (call.exprs, call.int("size")?);
+    let mut windows = sizes.to_vec();
+    if !windows.is_empty() {
+        let dim = call.dim("dim", windows.len())?;
+        let steps = e.floordiv(e.sub(windows[dim], size), call.int("step")?);
+        windows[dim] = e.add(steps, e.int(1));
+        windows.push(size);
+        call.same_sizes(&grad.sizes, &windows, "the gradient")?;
+    }
+    meta::one(e, grad.dtype, sizes.to_vec())
 }
 
 pub(super) fn load_or_zero(
