@@ -304,7 +304,9 @@ def _result(operator: Any, rule: Rule | None, k: int, out: Any, args: Any, kwarg
 
 
 def _is_fresh(operator: Any, k: int) -> bool:
-    """Whether a result is memory of its own by the operator's schema."""
+    """Whether a result is memory of its own by the operator's schema, and no argument says its strides."""
+    if operator in (aten.empty_strided.default, aten.new_empty_strided.default):
+        return False
     returns = operator._schema.returns
     return k < len(returns) and returns[k].alias_info is None
 

@@ -175,6 +175,7 @@ def test_packages(image, tmp_path):
             torch.slice_scatter(base.expand(3, 4), rows, 1, 0, 2),
             torch.select_scatter(base.expand(3, 4), rows[:, 0], 1, 2),
             torch.diagonal_scatter(base.expand(3, 4), rows[:, 0], 1),
+            torch.as_strided(F.max_pool3d(x.permute(1, 0, 2, 3), (1, 2, 2)), (2, 3), (2, 1), 1) * 2,
         )
 
     args = image, torch.arange(3.0).reshape(3, 1), torch.full((3, 2), 9.0)

@@ -109,7 +109,8 @@ fn rules_of_their_own_are_as_eager_has_them() {
 %2 p: f32[2, 1, 3, 2], %3 i: i64[2, 1, 3, 2] = aten.max_pool3d_with_indices.default(%0, [3, 2, 2])
 %4 l: f32[2, 3, 6, 5] = aten.ldexp.Tensor(%0, %1)
 %5 b: f32[6, 5] = aten.binary_cross_entropy.default(%1, %1, none, 0)
-%6 m: f32[] = aten.binary_cross_entropy.default(%1, %1)
+%6 q: f32[2, 1, 3, 2] = aten.max_pool3d.default(%0, [3, 2, 2])
+%7 m: f32[] = aten.binary_cross_entropy.default(%1, %1)
 output 0: %2
 ",
     )

@@ -121,7 +121,8 @@ fn result(
 fn fresh(call: &Call, k: usize, declared: &TensorType) -> Option<Vec<Expr>> {
     let returns = &call.op.schema().returns;
     let own = (returns.get(k).or(returns.first())).is_some_and(|r| r.alias.is_none());
-    let view = matches!(call.op.row.route, Route::View(_));
+    let view =
+        matches!(call.op.row.route, Route::View(_)) || call.op.row.name.contains("empty_strided");
     Some(
         match own && !view && strides::repeats(call.exprs, declared) {
             true => strides::copy_of(call.exprs, declared),
