@@ -4,7 +4,9 @@ they do, contents of source files, and the state of PyTorch that tracing takes f
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
+import functools
 import hashlib
 import importlib
 import os
@@ -20,6 +22,10 @@ import torch
 MADE_UP = re.compile(r"__(compiled_fn|resume_at)_\w+")
 # Modules of functions written in C, which do not always say where they are.
 NATIVE_HOMES = ("torch", "torch._C", "torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft", "torch.Tensor")
+# Modules that give names to classes of the interpreter, which are in no module under their own.
+BUILT_IN_CLASSES = ("types", "collections.abc")
+# How deep values are told.
+DEEPEST = 8
 # Where PyTorch's own Python code looks for functions while a graph is traced; nothing guards these.
 NAMESPACES = ("torch", "torch.Tensor", "torch._C._nn", "torch.nn.functional", "torch.nn.init", "torch.linalg", "torch.special", "torch.fft")
 
@@ -39,14 +45,41 @@ def name_of(value: Any) -> tuple[str, ...]:
     homes = [getattr(value, "__module__", None), getattr(owner, "__name__", None), *NATIVE_HOMES]
     for home in (h for h in homes if isinstance(h, str)):
         for path in paths:
-            with contextlib.suppress(Unnamed):
-                if found(home, path) is value:
-                    return ("attribute", home, path, digest_of(value))
+            if is_at(value, home, path):
+                return ("attribute", home, path, digest_of(value))
     if isinstance(value, (types.FunctionType, types.CodeType)):
-        # Nested in another, or wrapped by a decorator: what it does stands for it. What its closure holds has guards of
-        # its own as far as the capture depends on it.
+        # Nested in another, or wrapped by a decorator: what it does stands for it.
         return ("function", digest_of(value))
-    raise Unnamed(paths[0] if paths else type(value).__qualname__)
+    if isinstance(value, enum.Enum):
+        return ("member", *member_parts(value))
+    if isinstance(value, type) and value.__module__ == "builtins":
+        for home in BUILT_IN_CLASSES:
+            for path, entry in vars(imported(home)).items():
+                if entry is value:
+                    return ("attribute", home, path, digest_of(value))
+    raise Unnamed(described(value))
+
+
+def member_parts(value: enum.Enum) -> tuple[str, ...]:
+    """Where a member of an enumeration is, and all that it and its class are."""
+    cls = type(value)
+    untold: list[str] = []
+    text = value_text(value.value, untold=untold)
+    if untold or not is_at(cls, cls.__module__, cls.__qualname__) or cls.__members__.get(value.name) is not value:
+        raise Unnamed(described(value))
+    return (cls.__module__, cls.__qualname__, value.name, text, class_digest(cls))
+
+
+def described(value: Any) -> str:
+    """A value in words for the log."""
+    if isinstance(value, (type, types.FunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    cls = type(value)
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if isinstance(value, enum.Enum):
+        name = value.name
+    kind = f"{cls.__module__}.{cls.__qualname__}"
+    return f"{name}, a {kind}" if isinstance(name, str) else f"a {kind}"
 
 
 def named(name: tuple[str, ...]) -> Any:
@@ -56,6 +89,11 @@ def named(name: tuple[str, ...]) -> Any:
         return {"None": None, "True": True, "False": False, "Ellipsis": Ellipsis}[rest[0]]
     if kind == "module":
         return imported(rest[0])
+    if kind == "member":
+        value = getattr(found(rest[0], rest[1]), "__members__", {}).get(rest[2])
+        if not isinstance(value, enum.Enum) or list(member_parts(value)) != rest:
+            raise Unnamed(f"{rest[1]}.{rest[2]}, which is another here")
+        return value
     if kind != "attribute":
         raise Unnamed(kind)
     value = found(rest[0], rest[1])
@@ -69,6 +107,46 @@ def imported(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise Unnamed(module) from error
+
+
+@contextlib.contextmanager
+def found_at(place: str) -> Iterator[None]:
+    """Has what cannot be named say where it was found: by a guard's name, or by file and line."""
+    try:
+        yield
+    except Unnamed as error:
+        raise Unnamed(f"{error}, at {place_text(place)}") from error
+
+
+# How guards write what is an attribute of an object, a part of a module, an argument, a global variable.
+PLACES = (
+    (re.compile(r"\.__dict__\['([A-Za-z_]\w*)'\]"), r".\1"),
+    (re.compile(r"\._(?:modules|parameters|buffers)\['([A-Za-z_]\w*)'\]"), r".\1"),
+    (re.compile(r"\._modules\['(\d+)'\]"), r"[\1]"),
+    (re.compile(r"\b[LG]\['([A-Za-z_]\w*)'\]"), r"\1"),
+)
+
+
+def place_text(place: str) -> str:
+    """A guard's name as a path that users would write."""
+    for pattern, text in PLACES:
+        place = pattern.sub(text, place)
+    return re.sub(r"\b__import_(\w+)", lambda m: m[1].replace("_dot_", "."), place)
+
+
+def is_at(value: Any, home: str, path: str) -> bool:
+    with contextlib.suppress(Unnamed):
+        return found(home, path) is value
+    return False
+
+
+def class_named_by(method: types.FunctionType) -> type | None:
+    """The class in which a method is by its name. Something else may be there now, such as what a decorator made of it."""
+    home, _, _ = method.__qualname__.rpartition(".")
+    with contextlib.suppress(Unnamed):
+        cls = found(method.__module__, home)
+        return cls if isinstance(cls, type) else None
+    return None
 
 
 def found(home: str, path: str) -> Any:
@@ -87,7 +165,8 @@ def digest_of(value: Any) -> str:
         return class_digest(value)
     value = getattr(value, "__func__", value)
     if isinstance(value, types.FunctionType):
-        return digest(function_parts(value, 0))
+        # What the closure holds has guards of its own, as far as the capture depends on it.
+        return digest(function_parts(value, closure=is_generated(value.__code__)))
     return code_digest(value) if isinstance(value, types.CodeType) else ""
 
 
@@ -95,37 +174,80 @@ def digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-def function_parts(function: types.FunctionType, depth: int) -> list[Any]:
-    """What a function does, with its default arguments: Dynamo reads these without a guard."""
+def is_generated(code: types.CodeType) -> bool:
+    """Whether code is in no file, as that of methods which `dataclasses` writes."""
+    return code.co_filename.startswith("<")
+
+
+Above = tuple[int, ...]
+
+
+def function_parts(function: types.FunctionType, untold: list[str] | None = None, above: Above = (), closure: bool = True) -> list[Any]:
+    """What a function does, with its default arguments and what its closure holds: Dynamo reads these without a guard where
+    it does not know from where it has the function, as for methods of classes."""
     parts: list[Any] = [code_digest(function.__code__)]
     for values in (function.__defaults__, function.__kwdefaults__):
         if values:
-            parts.append(value_text(values, depth))
+            parts.append(value_text(values, untold, above))
+    if closure:
+        parts += [value_text(value, untold, above) for value in closure_of(function)]
     return parts
 
 
-def value_text(value: Any, depth: int = 0) -> str:
-    """A plain value; of others, of which kind they are."""
-    if depth > 4:
-        return "..."
+def closure_of(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        # An empty cell has no contents.
+        with contextlib.suppress(ValueError):
+            yield cell.cell_contents
+
+
+def value_text(value: Any, untold: list[str] | None = None, above: Above = ()) -> str:
+    """A plain value; of others, of which kind they are, which is added to ``untold``. ``above``: what it is a part of."""
+
+    def text(part: Any) -> str:
+        return value_text(part, untold, (*above, id(value)))
+
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         own = getattr(value, "value", None) if isinstance(value, enum.Enum) else value
         return f"{type(value).__qualname__} {own!r}"
-    if isinstance(value, (tuple, list)):
-        return f"({','.join(value_text(v, depth + 1) for v in value)})"
-    if isinstance(value, (set, frozenset)):
-        return f"{{{','.join(sorted(value_text(v, depth + 1) for v in value))}}}"
-    if isinstance(value, dict):
-        return ",".join(f"{value_text(k, depth + 1)}:{value_text(v, depth + 1)}" for k, v in value.items())
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__qualname__}.{value.name} {value_text(value.value, depth + 1)}"
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
-        return str(value)
-    if isinstance(value, types.FunctionType):
-        return f"{value.__module__}.{value.__qualname__} {function_parts(value, depth + 1)}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
-    return f"a {type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, range)):
+        return str(value)
+    if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, (types.ModuleType, type(None))):
+        return f"{value.__module__}.{value.__qualname__}"
+    if any(value is s for s in SENTINELS):
+        return f"the {kind}"
+    if len(above) > DEEPEST or id(value) in above:
+        if untold is not None:
+            untold.append(f"{kind}, which is nested deeply")
+        return "..."
+    if isinstance(value, (tuple, list)):
+        return f"({','.join(map(text, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{','.join(sorted(map(text, value)))}}}"
+    if isinstance(value, (dict, types.MappingProxyType)):
+        return ",".join(f"{text(k)}:{text(v)}" for k, v in value.items())
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name} {text(value.value)}"
+    if isinstance(value, types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__} {function_parts(value, untold, (*above, id(value)))}"
+    if isinstance(value, functools.partial):
+        return f"partial {text((value.func, value.args, value.keywords))}"
+    if isinstance(value, dataclasses.Field):
+        return f"field {text([getattr(value, name, None) for name in FIELD])}"
+    if dataclasses.is_dataclass(value):
+        return f"{kind} {text([(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)])}"
+    if untold is not None:
+        untold.append(kind)
+    return f"a {kind}"
+
+
+# What says in a dataclass that there is no default, or that a function makes it.
+SENTINELS = tuple(getattr(dataclasses, n) for n in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY") if hasattr(dataclasses, n))
+# What a field of a dataclass is, as far as its methods and `dataclasses.fields` tell.
+FIELD = ("name", "default", "default_factory", "init", "repr", "compare", "kw_only", "metadata")
 
 
 _digests: dict[types.CodeType, str] = {}
@@ -191,19 +313,29 @@ def class_digest(cls: type, known: dict[type, str] | None = None) -> str:
 
 
 def attribute_text(value: Any) -> Any:
-    functions = [function_parts(f, 0) for f in functions_in(value)]
-    return functions or (value_text(value, 1) if not isinstance(value, type) else value.__qualname__)
+    functions = [function_parts(f) for f in functions_in(value)]
+    return functions or (value_text(value) if not isinstance(value, type) else value.__qualname__)
+
+
+def functions_told(value: Any) -> Iterator[types.FunctionType]:
+    """The functions of which the digest of ``value`` tells all: of a class the methods, and those in their closures."""
+    if isinstance(value, type):
+        waiting = [f for base in value.__mro__ for f in functions_of(base)]
+    else:
+        waiting = list(functions_in(value))
+    known = set(waiting)
+    while waiting:
+        function = waiting.pop()
+        yield function
+        if isinstance(value, type) or is_generated(function.__code__):
+            new = {v for v in closure_of(function) if isinstance(v, types.FunctionType)} - known
+            known |= new
+            waiting += new
 
 
 def codes_of(value: Any) -> Iterator[types.CodeType]:
     """All code whose change changes the digest of ``value``."""
-    if isinstance(value, type):
-        for base in value.__mro__:
-            for function in functions_of(base):
-                yield from codes_of(function.__code__)
-        return
-    code = getattr(value, "__code__", value)
-    if isinstance(code, types.CodeType):
+    for code in [value] if isinstance(value, types.CodeType) else [f.__code__ for f in functions_told(value)]:
         yield code
         for k in code.co_consts:
             if isinstance(k, types.CodeType):

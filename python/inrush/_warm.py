@@ -30,6 +30,7 @@ import logging
 import os
 import pickle
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -39,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
 import torch
-from torch._dynamo import bytecode_transformation, convert_frame, eval_frame, guards, output_graph, source
+from torch._dynamo import bytecode_transformation, convert_frame, eval_frame, guards, output_graph, source, symbolic_convert
 from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.package import SerializedCode, load_guards_state
 from torch._dynamo.utils import CleanupHook, CleanupManager
@@ -54,6 +55,7 @@ from inrush._naming import Unnamed, name_of, named
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
 IDENTITIES = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES))
 MOMENTARY = frozenset(("WEAKREF_ALIVE", "DICT_VERSION"))
+POLYFILLS = os.path.join("torch", "_dynamo", "polyfills")
 # How Dynamo names what it makes global by its address.
 BY_ADDRESS = re.compile(r"\w*_\d{6,}_c\w+")
 # Captures that are kept of one frame: those used last. One that does not hold costs some 10 ms to find out.
@@ -124,6 +126,18 @@ class Stored:
     """AOTAutograd's entries, by the names under which the captured code calls them."""
 
 
+@dataclass
+class Inlined:
+    """A function that was traced as a part of a frame."""
+
+    function: types.FunctionType | None
+    code: types.CodeType
+    is_guarded: bool
+    """Whether Dynamo guards its default arguments and what its closure holds."""
+    place: str
+    """Where it was called."""
+
+
 class Pending:
     """A frame that is being captured."""
 
@@ -136,6 +150,8 @@ class Pending:
         self.resumes: dict[str, types.CodeType] = {}
         self.covered = set(map(_naming.code_digest, _naming.codes_of(code)))
         self.digests: dict[type, str] = {}
+        self.told: set[types.FunctionType] = set()
+        self.inlined: dict[Any, Inlined] = {}
         self.refused: str | None = None
         self.stored: Stored | None = None
         self.tasks: list[Callable[[], None]] = []
@@ -157,19 +173,20 @@ class Pending:
                 continue
             entry = guards.make_guard_filter_entry(guard, builder)
             kinds = {entry.guard_type, *entry.derived_guard_types}
-            if kinds & IDENTITIES:
-                if kinds & MOMENTARY or not entry.has_value:
-                    raise Unnamed(f"a guard of kind {entry.guard_type}")
-                plain = _plain(guard)
-                self.guards.identities.append((plain, name_of(entry.value)))
-                self.covered.update(map(_naming.code_digest, _naming.codes_of(entry.value)))
-            else:
-                # What was on the stack is the larger part of a guard, and nobody asks for it in another process.
-                kept.append(dataclasses.replace(guard, stack=None, user_stack=None))
-                if entry.has_value:
-                    self.add_type(type(entry.value))
-                    if isinstance(entry.value, torch.nn.Module):
-                        modules.setdefault(id(entry.value), (guard, entry.value))
+            with _naming.found_at(guard.name):
+                if kinds & IDENTITIES:
+                    if kinds & MOMENTARY or not entry.has_value:
+                        raise Unnamed(f"a guard of kind {entry.guard_type}")
+                    plain = _plain(guard)
+                    self.guards.identities.append((plain, name_of(entry.value)))
+                    self.cover(entry.value)
+                else:
+                    # What was on the stack is the larger part of a guard, and nobody asks for it in another process.
+                    kept.append(dataclasses.replace(guard, stack=None, user_stack=None))
+                    if entry.has_value:
+                        self.add_type(type(entry.value))
+                        if isinstance(entry.value, torch.nn.Module):
+                            modules.setdefault(id(entry.value), (guard, entry.value))
         inner = {id(child) for _, m in modules.values() for child in m.modules() if child is not m}
         for key, (guard, module) in modules.items():
             if key not in inner:
@@ -180,33 +197,79 @@ class Pending:
     def add_type(self, cls: type) -> None:
         key = (cls.__module__, cls.__qualname__)
         if cls.__module__ != "builtins" and key not in self.guards.types:
-            if _naming.found(*key) is not cls:
-                raise Unnamed(cls.__qualname__)
+            if not _naming.is_at(cls, *key):
+                raise Unnamed(f"class {_naming.described(cls)}, which is not there under its name")
             self.guards.types[key] = _naming.class_digest(cls, self.digests)
-            self.covered.update(map(_naming.code_digest, _naming.codes_of(cls)))
+            self.cover(cls)
+
+    def cover(self, value: Any) -> None:
+        """Notes which functions and code cannot change without a digest that is kept."""
+        self.covered.update(map(_naming.code_digest, _naming.codes_of(value)))
+        self.told.update(_naming.functions_told(value))
+
+    def add_inlined(self, variable: Any, caller: Any) -> None:
+        """Called for each function that Dynamo begins to trace as a part of the frame."""
+        function = getattr(variable, "fn", None)
+        code = variable.get_code()
+        if (function or code) not in self.inlined:
+            is_guarded = getattr(variable, "get_source", lambda: None)() is not None
+            # Dynamo's own functions stand in for some of the interpreter.
+            while POLYFILLS in caller.f_code.co_filename and hasattr(caller, "parent"):
+                caller = caller.parent
+            self.inlined[function or code] = Inlined(function, code, is_guarded, f"{caller.f_code.co_filename}:{caller.lineno}")
 
     def add_files(self, codes: list[types.CodeType]) -> None:
         """Code that was traced must be what its file holds. Where there is no file, a digest must cover it."""
-        for code in (self.code, *codes):
-            path = code.co_filename
-            if path.startswith("<"):
-                if _naming.code_digest(code) not in self.covered:
-                    raise Unnamed(f"{code.co_name}, whose code is in no file")
-            elif path not in self.guards.files:
-                self.guards.files[path] = _naming.fingerprint(path)
+        inlined = list(self.inlined.values())
+        known = {i.code for i in inlined}
+        others = [Inlined(None, c, False, c.co_filename) for c in (self.code, *codes) if c not in known]
+        for item in (*inlined, *others):
+            if _naming.is_generated(item.code):
+                with _naming.found_at(item.place):
+                    self.add_generated(item)
+            else:
+                self.add_file(item.code.co_filename)
+
+    def add_file(self, path: str) -> None:
+        if path not in self.guards.files:
+            self.guards.files[path] = _naming.fingerprint(path)
+
+    def add_generated(self, item: Inlined) -> None:
+        """Of a function whose code is in no file a digest must tell what it does: a guard's, or that of its class."""
+        function = item.function
+        if function is None:
+            # One that traced code makes: what it holds comes from there.
+            if _naming.code_digest(item.code) not in self.covered:
+                raise Unnamed(f"{item.code.co_name}, whose code is in no file")
+            return
+        if function not in self.told:
+            cls = _naming.class_named_by(function)
+            if cls is not None:
+                self.add_type(cls)
+                path = getattr(sys.modules[cls.__module__], "__file__", None)
+                if path is not None:
+                    self.add_file(path)
+        if function not in self.told:
+            raise Unnamed(f"{_naming.described(function)}, whose code is in no file")
+        untold: list[str] = []
+        _naming.function_parts(function, untold)
+        if untold and not item.is_guarded:
+            raise Unnamed(f"{_naming.described(function)}, which holds a {untold[0]}")
 
     def finish(self, code: types.CodeType) -> None:
         """Called with the new bytecode when all guards are known."""
         names = set(global_names(code))
         for resume in self.resumes.values():
             names.update(global_names(resume))
-        addresses = {n for n in names if BY_ADDRESS.fullmatch(n)}
-        addresses |= {n for guard, _ in self.guards.identities for n in BY_ADDRESS.findall(guard.name)}
+        names_of_guards = (n for guard, _ in self.guards.identities for n in BY_ADDRESS.findall(guard.name))
+        addresses = {n for n in (*names, *names_of_guards) if is_by_address(n)}
         graphs = sorted(n for n in names if n.startswith("__compiled_fn_"))
         resumes = {n: c for n, c in self.resumes.items() if n in names}
-        values = {n: name_of(self.scope[n]) for n in sorted(addresses)}
-        for what in values.values():
-            named(what)
+        values = {}
+        for n in sorted(addresses):
+            with _naming.found_at(f"G[{n!r}]"):
+                values[n] = name_of(self.scope[n])
+                named(values[n])
         self.stored = Stored(
             guards=self.guards,
             code=SerializedCode.from_code_object(code),
@@ -239,6 +302,11 @@ class Pending:
         except Exception as error:
             count("not kept", f"it cannot be written: {error}", self.code)
         return True
+
+
+def is_by_address(name: str) -> bool:
+    # In the numbers that Dynamo draws for graphs there may be something like an address.
+    return bool(BY_ADDRESS.fullmatch(name)) and not _naming.MADE_UP.fullmatch(name)
 
 
 def _plain(guard: Any) -> Any:
@@ -642,13 +710,34 @@ def _marked(make: Callable[..., Any], args: tuple[Any, ...], marks: Any) -> Any:
     return tensor
 
 
-def _keep_marks(pickler: Any) -> None:
-    """Has tensors in described guards keep their marks, which PyTorch forgets: its guards then demand that there are none."""
+def _without_unguarded(values: tuple[Any, ...], guarded: dict[int, Any]) -> tuple[Any, ...]:
+    return tuple(v if id(v) in guarded else guards._Missing("not guarded") for v in values)
+
+
+def _decorated(pickler: Any, function: types.FunctionType) -> Any:
+    """A function whose name means what a decorator made of it, with what guards ask for of its defaults and its closure."""
+    guarded = pickler.guard_tree_values
+    cells = function.__closure__ or ()
+    contents = _without_unguarded(tuple(_naming.closure_of(function)), guarded)
+    if len(contents) != len(cells):
+        # One is empty.
+        return guards._Missing, ("an empty cell",)
+    defaults = function.__defaults__ and _without_unguarded(function.__defaults__, guarded)
+    closure = tuple(map(types.CellType, contents)) if cells else None
+    return type(pickler)._unpickle_nested_function, (function.__code__, function.__module__, function.__qualname__, defaults, closure)
+
+
+def _describe_more(pickler: Any) -> None:
+    """Has described guards hold what PyTorch leaves out. Marks of tensors: its guards then demand that there are none.
+    Functions that are not found under their names, such as those that `functools.wraps` hides: its guards on what these hold
+    then find nothing."""
     reduce = pickler.reducer_override
 
     @functools.wraps(reduce)
     def own_reduce(self: Any, obj: Any) -> Any:
         reduced = reduce(self, obj)
+        if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple) and reduced[0] is guards._Missing:
+            return _decorated(self, obj) if id(obj) in self.guard_tree_values else reduced
         marks = getattr(obj, MARKS, None) if isinstance(obj, torch.Tensor) else None
         if marks is None or not isinstance(reduced, tuple) or id(obj) not in self.guard_tree_values:
             return reduced
@@ -663,12 +752,13 @@ def install() -> None:
     with _lock:
         if _installed:
             return
-        manager, graph = guards.CheckFunctionManager, output_graph.OutputGraph
+        manager, graph, inliner = guards.CheckFunctionManager, output_graph.OutputGraph, symbolic_convert.InliningInstructionTranslator
         known = {
             eval_frame._optimize: ("package",),
             convert_frame._compile: ("code", "globals", "locals", "one_graph", "export", "hooks", "compile_id", "package"),
             manager.serialize_guards: ("builder", "sorted_guards", "output_graph"),
             manager.__init__: ("shape_code_parts", "runtime_global_scope", "save_guards", "guard_fail_fn"),
+            inliner.build_inline_tracer: ("parent", "func", "args", "kwargs"),
             graph.bypass_package: ("reason",),
             graph.install_global: ("prefix", "value"),
             graph.install_global_by_id: ("prefix", "value"),
@@ -679,6 +769,7 @@ def install() -> None:
         optimize, compile, serialize, bypass = eval_frame._optimize, convert_frame._compile, manager.serialize_guards, graph.bypass_package
         install_global, install_by_id = graph.install_global, graph.install_global_by_id
         constant = function_variables.invoke_and_store_as_constant
+        inline = inliner.build_inline_tracer
 
         @functools.wraps(optimize)
         def own_optimize(rebuild: Any, backend: Any = "inductor", **named: Any) -> Any:
@@ -700,6 +791,12 @@ def install() -> None:
             except Exception as error:
                 frame.refuse(str(error) or type(error).__name__)
             return b""
+
+        def own_inline(parent: Any, func: Any, args: Any, kwargs: Any) -> Any:
+            frame = pending()
+            if frame is not None:
+                frame.add_inlined(func, parent)
+            return inline(parent, func, args, kwargs)
 
         @functools.wraps(bypass)
         def own_bypass(self: Any, reason: str = "", **named: Any) -> None:
@@ -724,12 +821,13 @@ def install() -> None:
             return constant(*args, **named)
 
         _lean.install()
-        _keep_marks(guards.GuardsStatePickler)
+        _describe_more(guards.GuardsStatePickler)
         # PyTorch writes these with more fields than their constructor takes.
         source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
         eval_frame._optimize = own_optimize
         convert_frame._compile = own_compile
         manager.serialize_guards = own_serialize
+        inliner.build_inline_tracer = staticmethod(functools.wraps(inline)(own_inline))
         graph.bypass_package = own_bypass
         graph.install_global, graph.install_global_by_id = own_install_global, own_install_by_id
         for module in (function_variables, builtin_variables, module_variables):

@@ -1,16 +1,18 @@
 """Models that people use, exported, compiled ahead of time, run and compared with eager and with a run in float64.
 
-usage: survey [--some N] [--seed S] [--compile [--train] [--dynamic]] [--size 96] [--device cpu] [--workers W] [--patience S]
-              [NAME ...]
+usage: survey [--some N] [--seed S] [--compile [--train] [--dynamic] | --captures] [--size 96] [--device cpu] [--workers W]
+              [--patience S] [NAME ...]
 
 Needs torchvision, timm and transformers. Weights are random, sizes small where the architecture allows. For each model a line: the
 verdict, the largest error over all results relative to the tensor's norm, eager's, compile time, kernels; then what was refused,
 by reason. A model that is further from float64 than eager by much is run with other inputs: `far` where one of them is right,
 since a value that rounds to the other side of a step moves a result; else `wrong`. --some takes that many models at
 random, other ones every day unless --seed is given. --compile goes through torch.compile instead, with times, with --train
-gradients and running statistics too.
+gradients and running statistics too. --captures calls each compiled model in two processes: what the first one captured the
+second has to find, `not kept` says why it does not.
 
-Exit code 1 when a model was wrong, failed by an error that is no refusal, crashed, or took longer than --patience.
+Exit code 1 when a model was wrong, failed by an error that is no refusal, crashed, or took longer than --patience; with --captures
+also when fewer than 95 % were found.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="through torch.compile instead of ahead of time")
     parser.add_argument("--train", action="store_true", help="with --compile: gradients of a training step")
     parser.add_argument("--dynamic", action="store_true", help="with --compile: sizes are symbols")
+    parser.add_argument("--captures", action="store_true", help="whether a second process finds what a first one captured")
     parser.add_argument("--size", type=int, help="height and width of the images for models of timm")
     parser.add_argument("--device", default="cpu", help="with --compile: where models run")
     parser.add_argument("--workers", type=int, default=1, help="processes")
@@ -60,15 +63,17 @@ def arguments() -> argparse.Namespace:
 def serve(options: argparse.Namespace) -> None:
     """Answers names on stdin with rows."""
     from survey.ahead import ahead, in_a_line
+    from survey.captures import captured
     from survey.compiled import compiled
 
     warnings.filterwarnings("ignore")
+    run = captured if options.captures else compiled if options.compile or options.train else ahead
     # What models print is not for the one who reads rows.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         name = line.strip()
         try:
-            row = (compiled if options.compile or options.train else ahead)(name, options)
+            row = run(name, options)
         except Exception as problem:
             row = Row(name, "failed", in_a_line(problem))
         print(json.dumps(vars(row)), file=answers, flush=True)
@@ -133,16 +138,21 @@ def survey(options: argparse.Namespace, names: list[str]) -> list[Row]:
     rows: list[Row] = []
 
     def work() -> None:
-        server = Server(options)
+        from survey.captures import together
+
+        servers = [Server(options) for _ in range(2 if options.captures else 1)]
         while True:
             try:
                 name = waiting.get_nowait()
             except queue.Empty:
                 break
-            row = server.run(name)
+            row = servers[0].run(name)
+            if options.captures:
+                row = together(row, servers[1].run(name))
             rows.append(row)
             print(f"{row.verdict:9} {row.name}: {row.text}", flush=True)
-        server.end()
+        for server in servers:
+            server.end()
 
     threads = [threading.Thread(target=work) for _ in range(options.workers)]
     for thread in threads:
@@ -162,7 +172,7 @@ def main() -> int:
         print("\n".join(names))
         return 0
     rows = survey(options, names)
-    for verdict in ("refused", "no export"):
+    for verdict in ("refused", "no export", "not kept"):
         reasons: dict[str, list[str]] = defaultdict(list)
         for row in rows:
             if row.verdict == verdict:
@@ -173,6 +183,11 @@ def main() -> int:
     for row in rows:
         counts[row.verdict] += 1
     print(", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())))
+    if options.captures:
+        from survey.captures import SHARE
+
+        print(f"found by a second process: {counts['found'] / len(rows):.1%} of {len(rows)} models")
+        return int(counts["found"] < SHARE * len(rows) or any(row.verdict in FAULTS for row in rows))
     return int(any(row.verdict in FAULTS for row in rows))
 
 

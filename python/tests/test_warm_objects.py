@@ -1,0 +1,148 @@
+"""What captures depend on beside plain values: enumerations, generated methods, decorated functions. A second process is played by
+modules that are read anew, after their source has changed."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+
+import inrush
+from inrush import _naming, _warm
+
+NUMBERS = "BY = 2.5"
+FORMS = """
+import dataclasses, enum, functools
+from captured_numbers import BY
+
+class Form(enum.Enum):
+    WIDE = 2.0
+    FLAT = 3.0
+
+def making(cls):
+    made = cls.__init__
+    by = BY
+    @functools.wraps(made)
+    def init(self, *args, **named):
+        made(self, *args, **named)
+        self.by = by
+    cls.__init__ = init
+    return cls
+
+@dataclasses.dataclass
+class Out:
+    x: object
+    by: float = BY
+    more: list = dataclasses.field(default_factory=lambda: [BY])
+
+@making
+@dataclasses.dataclass
+class Made:
+    x: object
+    by: float = 0.0
+
+def times(by):
+    def decorate(f):
+        @functools.wraps(f)
+        def wrapper(x):
+            return f(x) * by
+        return wrapper
+    return decorate
+
+def shift(x):
+    return x + 1
+"""
+HEAD = "import types, torch\nimport captured_forms as forms\nfrom captured_forms import Form, Out, Made, times, shift\n"
+NETS = {
+    "enum": "def f(x, form=Form.WIDE):\n    return x * (form.value if form is Form.WIDE else 7.0)",
+    "enum of a call": "def g(x, form=Form.WIDE):\n    return x * form.value\ndef f(x):\n    return g(x) + 1",
+    "class of the interpreter": "def f(x):\n    return shift(x) if isinstance(shift, types.FunctionType) else x",
+    "attribute of a function": "shift.by = 2.0\ndef f(x):\n    return shift(x) * shift.by",
+    "dataclass": "def f(x):\n    out = Out(x + 1)\n    return out.x * out.by + out.more[0]",
+    "dataclass as the result": "def f(x):\n    return Out(x + 1, more=[])",
+    "dataclass with a decorator": "def f(x):\n    out = Made(x + 1)\n    return out.x * out.by",
+    "decorated twice": "@times(2.0)\n@times(3.0)\ndef f(x):\n    return x + 1\ng = f\ndef f(x):\n    return g(x) - 1",
+}
+# What changes, in which file, and what is told of it.
+CHANGES = [
+    ("enum", "captured_forms", "WIDE = 2.0", "WIDE = 4.0"),
+    ("enum", "captured_forms", "WIDE = 2.0\n    FLAT = 3.0", "FLAT = 3.0\n    WIDE = 2.0\n    LONG = 5.0"),
+    ("enum of a call", "captured_forms", "WIDE = 2.0", "WIDE = 4.0"),
+    ("class of the interpreter", "captured_forms", "x + 1", "x + 2"),
+    ("attribute of a function", "captured_net", "by = 2.0", "by = 5.0"),
+    ("dataclass", "captured_forms", "by: float = BY", "by: float = 5.0"),
+    ("dataclass", "captured_numbers", "BY = 2.5", "BY = 3.5"),
+    ("dataclass", "captured_forms", "lambda: [BY]", "lambda: [BY + 1]"),
+    ("dataclass with a decorator", "captured_numbers", "BY = 2.5", "BY = 3.5"),
+    ("dataclass as the result", "captured_forms", "x: object", "by_name: int = 1\n    x: object = None"),
+    ("decorated twice", "captured_net", "times(3.0)", "times(4.0)"),
+]
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """Imports the modules, compiles `f` and compares it with eager: what became of the captures."""
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    # Files of processes that begin after they were written are trusted.
+    monkeypatch.setattr(_naming, "_start", float("inf"))
+
+    def run(net, **files):
+        for name, text in {"captured_numbers": NUMBERS, "captured_forms": FORMS, "captured_net": HEAD + net, **files}.items():
+            (tmp_path / f"{name}.py").write_text(text)
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        torch._dynamo.reset()
+        module = importlib.import_module("captured_net")
+        before = inrush.captures()
+        x = torch.arange(5.0)
+        got, want = torch.compile(module.f, backend="inrush", options={"strict": True})(x), module.f(x)
+        assert str(got) == str(want)
+        return {(what, why) for what, reasons in inrush.captures().items() for why, n in reasons.items() if n > before.get(what, {}).get(why, 0)}
+
+    inrush.warm_start()
+    yield run
+    inrush.warm_start(False)
+    for name in ("captured_numbers", "captured_forms", "captured_net"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name, file, old, new", CHANGES)
+def test_another_process_finds_it_and_notices_what_changes(process, name, file, old, new):
+    assert process(NETS[name]) == {("kept", "")}
+    assert process(NETS[name]) == {("restored", "")}
+    text = {"captured_numbers": NUMBERS, "captured_forms": FORMS, "captured_net": HEAD + NETS[name]}[file]
+    assert old in text
+    became = process(NETS[name], **{file: text.replace(old, new)})
+    assert ("restored", "") not in became and ("kept", "") in became, became
+
+
+def test_what_cannot_be_named_is_told_with_its_place(process):
+    # The module does not have the class under its name.
+    parts = """
+import enum
+Kind = enum.Enum("Other", "A B")
+class Part(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+    def forward(self, x):
+        return x + self.kind.value
+model = torch.nn.Sequential(torch.nn.ReLU(), Part(Kind.A))
+def f(x):
+    return model(x)
+"""
+    assert process(parts) == {("not kept", "A, a captured_net.Other, at model[1].kind")}
+
+
+def test_generated_code_that_nothing_tells_is_named_with_its_caller(process):
+    holding = "@dataclasses.dataclass\nclass Holding:\n    x: object\n    by: object = object()\n"
+    became = process("import dataclasses\n" + holding + "def f(x):\n    return Holding(x + 1).x")
+    assert {(what, why.rpartition("/")[2]) for what, why in became} == {("not kept", "captured_net.py:10")}, became
+    assert "captured_net.Holding.__init__, which holds a builtins.object, at " in str(became)
+
+
+def test_names_of_graphs_are_no_addresses():
+    assert _warm.is_by_address("___builtins_dict_140032197616192_c0")
+    assert not _warm.is_by_address("__compiled_fn_20_81121455_c373_4355_9b80_1bb0e3267502")
