@@ -1,4 +1,11 @@
-"""Inputs that share memory and are written to, one way after the other: in one capture's life, after a reset, restored."""
+"""Inputs that share memory and are written to, one way after the other: in one capture's life, after a reset, restored, in another process."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import warnings
 
 import pytest
 import torch
@@ -128,3 +135,52 @@ def test_why_overlapping_inputs_are_refused():
         run(torch.compile(written, backend="inrush", options={"strict": True}), "bits")
     with pytest.raises(Exception, match="inputs that are changed overlap: they share memory under different storages"):
         run(torch.compile(written, backend="inrush", options={"strict": True}), "two arrays")
+
+
+def each_in_a_process(folder):
+    """Forks before anything is compiled: a first process sees arguments that share memory in one way, a second one first in the
+    other ways. Prints how often captures were restored, with the warm start on and off."""
+    ways = ("apart", "overlapping", "same")
+    # What takes long to import is imported once.
+    import torch._dynamo.convert_frame
+    import torch._functorch._aot_autograd.autograd_cache
+
+    assert inrush.backend
+    reader, writer = os.pipe()
+    for enabled, (first, *others) in itertools.product((True, False), (ways, ways[::-1], ways[1:] + ways[:1])):
+        os.environ["INRUSH_CACHE_DIR"] = os.path.join(folder, f"{enabled} {first}")
+        for seen in ([first], [*others, first]):
+            child = os.fork()
+            if child == 0:
+                # Whatever is raised is the exit code of the child, and not the end of the parent's work.
+                code = 1
+                try:
+                    os.write(writer, b"%d\n" % calls(seen, enabled))
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0, (enabled, first, seen)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        print(json.dumps([int(line) for line in file]))
+
+
+def calls(seen, enabled):
+    warnings.simplefilter("ignore")
+    inrush.warm_start(enabled)
+    for way in seen:
+        torch._dynamo.reset()
+        torch.testing.assert_close(run(torch.compile(written, backend=inrush.backend), way), run(written, way), rtol=0, atol=0, msg=way)
+    return inrush.captures().get("restored", {}).get("", 0)
+
+
+def test_a_second_process_that_sees_other_ways_first(tmp_path):
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    on, off = (json.loads(done.stdout)[k : k + 6] for k in (0, 6))
+    # The second process finds what the first one captured for the way that it has in common with it.
+    assert on == [0, 1, 0, 1, 0, 1] and not any(off), (on, off)
+
+
+if __name__ == "__main__":
+    each_in_a_process(sys.argv[1])
