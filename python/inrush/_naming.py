@@ -40,6 +40,8 @@ def name_of(value: Any) -> tuple[str, ...]:
         return ("constant", repr(value))
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__)
+    if isinstance(value, OPERATORS):
+        return ("operator", *operator_parts(value))
     paths = [p for p in (getattr(value, "__qualname__", None), getattr(value, "__name__", None)) if isinstance(p, str)]
     owner = getattr(value, "__self__", None)
     homes = [getattr(value, "__module__", None), getattr(owner, "__name__", None), *NATIVE_HOMES]
@@ -58,6 +60,55 @@ def name_of(value: Any) -> tuple[str, ...]:
                 if entry is value:
                     return ("attribute", home, path, digest_of(value))
     raise Unnamed(described(value))
+
+
+OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+
+
+def operator_parts(value: Any) -> tuple[str, str, str]:
+    """The name of an operator, which of its overloads it is, and what it does where it does not come with PyTorch."""
+    packet = getattr(value, "_overloadpacket", value)
+    name, overload = packet._qualified_op_name, "" if packet is value else value._overloadname
+    if operator(name, overload) is not value:
+        raise Unnamed(f"operator {name}, which is not there under its name")
+    return (name, overload, "" if name.partition("::")[0] in BUILT_IN else operator_digest(name))
+
+
+def operator(name: str, overload: str) -> Any:
+    namespace, _, packet = name.partition("::")
+    try:
+        value = getattr(getattr(torch.ops, namespace), packet)
+        return getattr(value, overload) if overload else value
+    except AttributeError as error:
+        raise Unnamed(f"operator {name}") from error
+
+
+def name_of_wrapped(function: Any) -> tuple[str, str, str] | None:
+    """Where a function is that decorators may have wrapped, and what it does; None where it is not there under its name."""
+    if isinstance(function, types.FunctionType):
+        name = (function.__module__, function.__qualname__, digest_of(function))
+        with contextlib.suppress(Unnamed):
+            if wrapped(name) is function:
+                return name
+    return None
+
+
+def wrapped(name: tuple[str, str, str]) -> Any:
+    """The function of this name that does the same, out of what decorators made of it."""
+    home, path, digest = name
+    value = found(home, path)
+    while value is not None:
+        if isinstance(value, types.FunctionType) and value.__qualname__ == path and digest_of(value) == digest:
+            return value
+        value = getattr(value, "__wrapped__", None)
+    raise Unnamed(f"{path}, which does something else")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a constant that pickles to the same in any process."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
 def member_parts(value: enum.Enum) -> tuple[str, ...]:
@@ -93,6 +144,11 @@ def named(name: tuple[str, ...]) -> Any:
         value = getattr(found(rest[0], rest[1]), "__members__", {}).get(rest[2])
         if not isinstance(value, enum.Enum) or list(member_parts(value)) != rest:
             raise Unnamed(f"{rest[1]}.{rest[2]}, which is another here")
+        return value
+    if kind == "operator":
+        value = operator(rest[0], rest[1])
+        if list(operator_parts(value)) != rest:
+            raise Unnamed(f"operator {rest[0]}, which has changed")
         return value
     if kind != "attribute":
         raise Unnamed(kind)

@@ -47,6 +47,7 @@ from torch._dynamo.utils import CleanupHook, CleanupManager
 from torch._dynamo.variables import builtin as builtin_variables
 from torch._dynamo.variables import functions as function_variables
 from torch._dynamo.variables import nn_module as module_variables
+from torch._dynamo.variables.constant import ConstantVariable
 from torch.fx.experimental import symbolic_shapes
 
 from inrush import _aliasing, _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
@@ -107,6 +108,8 @@ class Guards:
     """Guards on modules, with digests of what these were made of."""
     aliasing: list[dict[str, Any]] = field(default_factory=list)
     """How the inputs of graphs overlapped that change inputs."""
+    constants: list[tuple[tuple[str, str, str], tuple[Any, ...], dict[str, Any], str]] = field(default_factory=list)
+    """Calls of functions whose results are declared constant, in their order, with what they gave."""
     files: dict[str, str] = field(default_factory=dict)
     operators: dict[str, str] = field(default_factory=dict)
 
@@ -138,6 +141,13 @@ class Inlined:
     """Where it was called."""
 
 
+def place_of(caller: Any) -> str:
+    """Where in the user's code Dynamo is; functions of its own stand in for some of the interpreter."""
+    while POLYFILLS in caller.f_code.co_filename and hasattr(caller, "parent"):
+        caller = caller.parent
+    return f"{caller.f_code.co_filename}:{caller.lineno}"
+
+
 class Pending:
     """A frame that is being captured."""
 
@@ -152,6 +162,7 @@ class Pending:
         self.digests: dict[type, str] = {}
         self.told: set[types.FunctionType] = set()
         self.inlined: dict[Any, Inlined] = {}
+        self.constants: dict[str, Any] = {}
         self.refused: str | None = None
         self.stored: Stored | None = None
         self.tasks: list[Callable[[], None]] = []
@@ -213,10 +224,26 @@ class Pending:
         code = variable.get_code()
         if (function or code) not in self.inlined:
             is_guarded = getattr(variable, "get_source", lambda: None)() is not None
-            # Dynamo's own functions stand in for some of the interpreter.
-            while POLYFILLS in caller.f_code.co_filename and hasattr(caller, "parent"):
-                caller = caller.parent
-            self.inlined[function or code] = Inlined(function, code, is_guarded, f"{caller.f_code.co_filename}:{caller.lineno}")
+            self.inlined[function or code] = Inlined(function, code, is_guarded, place_of(caller))
+
+    def add_constant(self, function: Any, args: tuple[Any, ...], named_args: dict[str, Any], result: Any) -> None:
+        """Called for each result that is declared constant. What was called is called again before the capture is used, as tracing
+        would call it."""
+        args, result = tuple(a.realize() for a in args), result.realize()
+        named_args = {k: a.realize() for k, a in named_args.items()}
+        variables = (*args, *named_args.values(), result)
+        is_plain = all(type(v) is ConstantVariable and _naming.is_plain(v.value) for v in variables)
+        name = _naming.name_of_wrapped(function) if is_plain else None
+        if name is None:
+            raise Unnamed(f"{_naming.described(function)}, whose result is declared constant")
+        if isinstance(result.source, source.ConstantSource):
+            # Captured code may find it among the global names.
+            self.constants[result.source.source_name] = result.value
+        call = (tuple(a.value for a in args), {k: a.value for k, a in named_args.items()})
+        entry = (name, *call, _naming.value_text(result.value))
+        # By their text: True and 1 are equal.
+        if repr(entry) not in map(repr, self.guards.constants):
+            self.guards.constants.append(entry)
 
     def add_files(self, codes: list[types.CodeType]) -> None:
         """Code that was traced must be what its file holds. Where there is no file, a digest must cover it."""
@@ -258,18 +285,22 @@ class Pending:
 
     def finish(self, code: types.CodeType) -> None:
         """Called with the new bytecode when all guards are known."""
+        code = without_namespaces(code, self.scope)
         names = set(global_names(code))
         for resume in self.resumes.values():
             names.update(global_names(resume))
         names_of_guards = (n for guard, _ in self.guards.identities for n in BY_ADDRESS.findall(guard.name))
         addresses = {n for n in (*names, *names_of_guards) if is_by_address(n)}
         graphs = sorted(n for n in names if n.startswith("__compiled_fn_"))
-        resumes = {n: c for n, c in self.resumes.items() if n in names}
+        resumes = {n: without_namespaces(c, self.scope) for n, c in self.resumes.items() if n in names}
         values = {}
         for n in sorted(addresses):
             with _naming.found_at(f"G[{n!r}]"):
                 values[n] = name_of(self.scope[n])
                 named(values[n])
+        for n in sorted(names & self.constants.keys()):
+            with _naming.found_at(f"G[{n!r}]"):
+                values[n] = name_of(self.constants[n])
         self.stored = Stored(
             guards=self.guards,
             code=SerializedCode.from_code_object(code),
@@ -373,9 +404,8 @@ class Captures:
                 pending.refuse(str(error))
 
     def add_resume_function(self, python_code: types.CodeType, python_module: str, function_name: str | None) -> None:
-        if function_name is None:
-            _local.pending.refuse("a graph break where variables are shared with an inner function")
-        else:
+        # Where variables are shared with an inner function it has no name: captured code holds it, and makes the function.
+        if function_name is not None:
             _local.pending.resumes[function_name] = python_code
 
     def add_import_source(self, alias: str, module_name: str) -> None:
@@ -431,10 +461,11 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
         if key:
             put(key, output_graph.get_builtins_dict(scope))
         manager = guard_manager(state, held, code, scope, locals, hooks)
+        compare_constants(held)
         # Fresh names, which nothing else in the process has.
         fresh = {n: _fresh(n) for n in (*stored.graphs, *stored.resumes)}
-        resumes = {n: renamed(SerializedCode.to_code_object(c), fresh) for n, c in stored.resumes.items()}
-        compiled = renamed(SerializedCode.to_code_object(stored.code), fresh)
+        resumes = {n: renamed(SerializedCode.to_code_object(c), fresh, scope) for n, c in stored.resumes.items()}
+        compiled = renamed(SerializedCode.to_code_object(stored.code), fresh, scope)
         made = set(fresh.values())
         unknown = [n for n in global_names(compiled) if n not in scope and n not in made and not hasattr(builtins, n)]
         if unknown:
@@ -521,6 +552,14 @@ def guard_manager(
     return manager
 
 
+def compare_constants(held: Guards) -> None:
+    """Calls what tracing would call now; guards hold, so that it would come to the same calls until one gives something else."""
+    for name, args, named_args, text in held.constants:
+        result = _naming.wrapped(name)(*args, **named_args)
+        if not _naming.is_plain(result) or _naming.value_text(result) != text:
+            raise Unnamed(f"{name[1]}, which gives another result")
+
+
 def report(codes: list[_cache.Code], seconds: float) -> None:
     new = _report.begin()
     new.direct = all(c.direct for c in codes)
@@ -535,10 +574,43 @@ def _fresh(name: str) -> str:
     return bytecode_transformation.unique_id(f"{name}_restored")
 
 
-def renamed(code: types.CodeType, fresh: dict[str, str]) -> types.CodeType:
-    """Code that finds some global names under others."""
-    consts = tuple(renamed(k, fresh) if isinstance(k, types.CodeType) else k for k in code.co_consts)
-    return code.replace(co_names=tuple(fresh.get(n, n) for n in code.co_names), co_consts=consts)
+@dataclass(frozen=True)
+class Namespace:
+    """Stands for the global names of a module among the constants of code, where Dynamo has code make a function; None: those of
+    the frame."""
+
+    module: str | None
+
+
+def without_namespaces(code: types.CodeType, scope: dict[str, Any]) -> types.CodeType:
+    def stand_in(k: Any) -> Any:
+        if not isinstance(k, dict):
+            return k
+        name = k.get("__name__")
+        if k is not scope and getattr(sys.modules.get(name), "__dict__", None) is not k:
+            raise Unnamed(f"a dictionary in the code of {code.co_name}")
+        return Namespace(None if k is scope else name)
+
+    return with_constants(code, stand_in)
+
+
+def with_constants(code: types.CodeType, change: Callable[[Any], Any]) -> types.CodeType:
+    """Code with other constants, in the code nested in it too."""
+    consts = tuple(with_constants(k, change) if isinstance(k, types.CodeType) else change(k) for k in code.co_consts)
+    return code.replace(co_consts=consts)
+
+
+def renamed(code: types.CodeType, fresh: dict[str, str], scope: dict[str, Any]) -> types.CodeType:
+    """Code that finds some global names under others, and namespaces of this process."""
+
+    def here(k: Any) -> Any:
+        if isinstance(k, types.CodeType):
+            return renamed(k, fresh, scope)
+        if isinstance(k, Namespace):
+            return scope if k.module is None else vars(_naming.imported(k.module))
+        return k
+
+    return code.replace(co_names=tuple(fresh.get(n, n) for n in code.co_names), co_consts=tuple(map(here, code.co_consts)))
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
@@ -759,6 +831,7 @@ def install() -> None:
             manager.serialize_guards: ("builder", "sorted_guards", "output_graph"),
             manager.__init__: ("shape_code_parts", "runtime_global_scope", "save_guards", "guard_fail_fn"),
             inliner.build_inline_tracer: ("parent", "func", "args", "kwargs"),
+            function_variables.invoke_and_store_as_constant: ("tx", "fn", "name", "args", "kwargs"),
             graph.bypass_package: ("reason",),
             graph.install_global: ("prefix", "value"),
             graph.install_global_by_id: ("prefix", "value"),
@@ -814,11 +887,16 @@ def install() -> None:
             return install_by_id(self, prefix if pending() is None else f"{prefix}_{_token}", value)
 
         @functools.wraps(constant)
-        def own_constant(*args: Any, **named: Any) -> Any:
+        def own_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
+            result = constant(tx, fn, name, args, kwargs)
             frame = pending()
-            if frame is not None:
-                frame.refuse("a result that is declared constant")
-            return constant(*args, **named)
+            if frame is not None and frame.refused is None:
+                try:
+                    with _naming.found_at(place_of(tx)):
+                        frame.add_constant(fn, tuple(args), dict(kwargs), result)
+                except Exception as error:
+                    frame.refuse(str(error))
+            return result
 
         _lean.install()
         _describe_more(guards.GuardsStatePickler)

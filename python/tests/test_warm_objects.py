@@ -12,7 +12,7 @@ from inrush import _naming, _warm
 
 NUMBERS = "BY = 2.5"
 FORMS = """
-import dataclasses, enum, functools
+import dataclasses, enum, functools, torch
 from captured_numbers import BY
 
 class Form(enum.Enum):
@@ -51,8 +51,25 @@ def times(by):
 
 def shift(x):
     return x + 1
+
+@functools.lru_cache
+@torch._dynamo.assume_constant_result
+def has(name, *, least=1.0):
+    return BY > least and name
+
+@torch._dynamo.assume_constant_result
+def is_large():
+    return BY > 2.0
+
+@torch.library.custom_op("captured::shifted", mutates_args=())
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + 3
+
+@shifted.register_fake
+def _(x):
+    return torch.empty_like(x)
 """
-HEAD = "import types, torch\nimport captured_forms as forms\nfrom captured_forms import Form, Out, Made, times, shift\n"
+HEAD = "import types, torch\nimport captured_forms as forms\nfrom captured_forms import Form, Out, Made, times, shift, has, is_large\n"
 NETS = {
     "enum": "def f(x, form=Form.WIDE):\n    return x * (form.value if form is Form.WIDE else 7.0)",
     "enum of a call": "def g(x, form=Form.WIDE):\n    return x * form.value\ndef f(x):\n    return g(x) + 1",
@@ -62,6 +79,23 @@ NETS = {
     "dataclass as the result": "def f(x):\n    return Out(x + 1, more=[])",
     "dataclass with a decorator": "def f(x):\n    out = Made(x + 1)\n    return out.x * out.by",
     "decorated twice": "@times(2.0)\n@times(3.0)\ndef f(x):\n    return x + 1\ng = f\ndef f(x):\n    return g(x) - 1",
+    "declared constant": "def f(x):\n    return x * 2 if has('a', least=2.0) else x * 3",
+    "declared constant as the result": "def f(x):\n    return x * 2, is_large()",
+    "operator": "def f(x):\n    return torch.ops.captured.shifted(x) * 2",
+    "shared with an inner function": """
+def f(x):
+    n = 1.0
+    def inner(y):
+        nonlocal n
+        n = n + 1
+        return shift(y) * n
+    z = inner(x)
+    n = n * 2
+    torch._dynamo.graph_break()
+    z = inner(z) - n
+    torch._dynamo.graph_break()
+    return inner(z) + n
+""",
 }
 # What changes, in which file, and what is told of it.
 CHANGES = [
@@ -76,6 +110,11 @@ CHANGES = [
     ("dataclass with a decorator", "captured_numbers", "BY = 2.5", "BY = 3.5"),
     ("dataclass as the result", "captured_forms", "x: object", "by_name: int = 1\n    x: object = None"),
     ("decorated twice", "captured_net", "times(3.0)", "times(4.0)"),
+    ("declared constant", "captured_numbers", "BY = 2.5", "BY = 1.5"),
+    ("declared constant as the result", "captured_numbers", "BY = 2.5", "BY = 1.5"),
+    ("operator", "captured_forms", "x + 3", "x + 4"),
+    ("shared with an inner function", "captured_net", "n + 1", "n + 2"),
+    ("shared with an inner function", "captured_forms", "x + 1", "x + 2"),
 ]
 
 
@@ -134,6 +173,13 @@ def f(x):
     return model(x)
 """
     assert process(parts) == {("not kept", "A, a captured_net.Other, at model[1].kind")}
+
+
+def test_a_constant_that_cannot_be_asked_for_again_is_told_with_its_place(process):
+    net = "g = torch._dynamo.assume_constant_result(lambda x: 2.0)\ndef f(x):\n    return x * g(3.0)"
+    assert {(what, why.rpartition("/")[2]) for what, why in process(net)} == {("not kept", "captured_net.py:6")}
+    made = "g = torch._dynamo.assume_constant_result(lambda: torch.ones(5))\ndef f(x):\n    return x * g()"
+    assert "whose result is declared constant, at " in str(process(made))
 
 
 def test_generated_code_that_nothing_tells_is_named_with_its_caller(process):
