@@ -62,19 +62,19 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None, seed: int 
 class CompiledPackage:
     """A compiled program: called like the module that was exported, or with flat inputs by :meth:`flat`."""
 
-    def __init__(self, path: str, compiled: Any, inputs: list[tuple[str, tuple[str, int] | None, Any]], trees: Any) -> None:
+    def __init__(self, path: str, compiled: Any, inputs: list[tuple[str, tuple[str, int] | None, Any, bool]], trees: Any) -> None:
         import torch
         from torch.utils import _pytree as pytree
 
         self.path = path
         self._compiled = compiled
         self._inputs = inputs
-        self._wanted = [None if t is None else (getattr(torch, t[0]), t[1]) for _, t, _ in inputs]
+        self._wanted = [None if t is None else (getattr(torch, t[0]), t[1]) for _, t, _, _ in inputs]
         self._in = None if trees is None else pytree.treespec_loads(trees["inputs"])
         self._out = None if trees is None else pytree.treespec_loads(trees["outputs"])
 
     def __repr__(self) -> str:
-        return f"CompiledPackage({self.path!r}, inputs: {', '.join(name for name, _, _ in self._inputs) or 'none'})"
+        return f"CompiledPackage({self.path!r}, inputs: {', '.join(name for name, *_ in self._inputs) or 'none'})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from torch.utils import _pytree as pytree
@@ -95,7 +95,7 @@ class CompiledPackage:
 
         if len(inputs) != len(self._inputs):
             raise InputError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}")
-        for value, (name, _, constant), want in zip(inputs, self._inputs, self._wanted):
+        for value, (name, _, constant, begins), want in zip(inputs, self._inputs, self._wanted):
             if constant is not None and value != constant:
                 raise InputError(f"input `{name}` was exported as {constant!r} and takes nothing else")
             if want is None:
@@ -104,6 +104,11 @@ class CompiledPackage:
                 raise InputError(f"input `{name}` takes a dense tensor of the CPU, not {type(value).__name__}")
             if (value.dtype, value.dim()) != want:
                 raise InputError(f"input `{name}` takes {want[1]} dimensions of {want[0]}, not {value.dim()} of {value.dtype}")
+            if begins and value.storage_offset():
+                raise InputError(
+                    f"input `{name}` must begin its storage, its offset is {value.storage_offset()}: "
+                    "the program counts positions in the storage (`as_strided`)"
+                )
         if forward_ad._current_level >= 0 and any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
             raise InputError("an input carries a tangent of `torch.autograd.forward_ad`, which a package would lose")
         with torch.no_grad():

@@ -67,3 +67,36 @@ def test_errors_name_what_is_wrong(tmp_path):
     (tmp_path / "bad.inrush").write_bytes(b"nothing")
     with pytest.raises(inrush.Error):
         inrush.load(tmp_path / "bad.inrush")
+
+
+class Positions(torch.nn.Module):
+    """Counts positions in the storage of an input and of a buffer that begins later, and from the first element of an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.arange(12.0)[2:])
+
+    def forward(self, x, y):
+        return x.as_strided((2,), (1,), 3) + self.kept.as_strided((2,), (1,), 3), y.as_strided((2,), (1,)) * 2
+
+
+def test_memory_in_which_positions_are_counted_is_the_callers(tmp_path):
+    model, x, y = Positions(), torch.arange(10.0), torch.arange(12.0).reshape(3, 4)
+    loaded = inrush.load(inrush.aot_compile(torch.export.export(model, (x, y)), tmp_path / "m.inrush"))
+    for args in ((x, y), (x, torch.arange(24.0).reshape(6, 4)[3:])):
+        for got, wanted in zip(loaded(*args), model(*args)):
+            assert torch.equal(got, wanted)
+    later = torch.arange(12.0)[2:]
+    with pytest.raises(inrush.InputError, match="`x` must begin its storage, its offset is 2"):
+        loaded(later, y)
+    assert torch.equal(loaded(later.clone(), y)[0], model(later.clone(), y)[0])
+    with pytest.raises(inrush.InputError, match=r"`y` must have strides \[4, 1\], got \[1, 3\]"):
+        loaded(x, torch.arange(12.0).reshape(4, 3).t())
+
+
+def test_a_weight_before_whose_first_element_positions_are_counted_is_refused(tmp_path):
+    model = Positions()
+    model.forward = lambda x: model.kept.as_strided((2,), (1,), 1) + x
+    program = torch.export.export(model, (torch.zeros(2),))
+    with pytest.raises(inrush.Error, match="before a weight's first element"):
+        inrush.aot_compile(program, tmp_path / "m.inrush")

@@ -235,10 +235,9 @@ impl Reader<'_> {
         let index = self.graph.inputs.len();
         let ty = Type::Tensor(TensorType::contiguous(&self.graph.exprs, dtype, sizes));
         let value = self.graph.add_value(&format!("x{index}"), ty);
-        self.graph.inputs.push(Input {
-            value,
-            kind: InputKind::User { index },
-        });
+        self.graph
+            .inputs
+            .push(Input::new(value, InputKind::User { index }));
         self.ranges.push(range);
         Ok(Arg::Value(value))
     }

@@ -16,10 +16,7 @@ fn chain(n: usize) -> Graph {
     let ty = Type::Tensor(TensorType::contiguous(&g.exprs, DType::F32, vec![b, wide]));
     let row = Type::Tensor(TensorType::contiguous(&g.exprs, DType::F32, vec![wide]));
     let mut at = g.add_value("x", ty.clone());
-    g.inputs.push(Input {
-        value: at,
-        kind: InputKind::User { index: 0 },
-    });
+    g.inputs.push(Input::new(at, InputKind::User { index: 0 }));
     for k in 0..n {
         let (op, args, ty) = match k % 5 {
             0 => (

@@ -100,13 +100,13 @@ pub fn seed_by_state(graph: &mut Graph, buffer: &str) {
     let next = graph.add_value("random_seed_next", ty);
     distribute(graph, seed);
     let input = graph.inputs.len();
-    graph.inputs.push(Input {
-        value: seed,
-        kind: InputKind::Buffer {
+    graph.inputs.push(Input::new(
+        seed,
+        InputKind::Buffer {
             name: buffer.into(),
             persistent: true,
         },
-    });
+    ));
     let one = graph.exprs.int(1);
     graph.nodes.push(Node {
         op: "aten.add.Tensor".into(),

@@ -573,10 +573,9 @@ impl Builder<'_> {
             if !matches!(self.whole.value(at).ty, Type::Int(_)) {
                 let index = self.inputs.len();
                 self.inputs.push(at);
-                self.out.inputs.push(Input {
-                    value: new,
-                    kind: InputKind::User { index },
-                });
+                self.out
+                    .inputs
+                    .push(Input::new(new, InputKind::User { index }));
             }
         }
         for n in chain.into_iter().rev() {
@@ -645,10 +644,9 @@ impl Builder<'_> {
                 ty: Type::Int(self.whole.exprs.sym_expr(s)),
             });
             let index = self.out.inputs.len();
-            self.out.inputs.push(Input {
-                value,
-                kind: InputKind::User { index },
-            });
+            self.out
+                .inputs
+                .push(Input::new(value, InputKind::User { index }));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Sym, SymKind};
-use inrush_graph::{Graph, InputKind, TensorType, Type};
+use inrush_graph::{Graph, InputKind, Reads, TensorType, Type};
 use inrush_program::{Symbol, SymbolSource};
 
 /// The user's side of a graph, in call order.
@@ -16,6 +16,7 @@ pub struct Signature {
 pub struct SignatureInput {
     pub name: String,
     pub ty: Type,
+    pub reads: Reads,
 }
 
 /// Reads the signature from the graph's inputs.
@@ -34,6 +35,7 @@ pub fn signature(graph: &Graph) -> Result<Signature> {
                     SignatureInput {
                         name: v.name.clone(),
                         ty: v.ty.clone(),
+                        reads: i.reads,
                     },
                 ))
             }

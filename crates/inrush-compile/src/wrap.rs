@@ -7,7 +7,7 @@ use crate::sizes::Sizes;
 use crate::together::together;
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Sym};
-use inrush_graph::{Guard, Relation as GraphRelation, Type};
+use inrush_graph::{Guard, Reads as GraphReads, Relation as GraphRelation, Type};
 use inrush_kernel::Kernel;
 use inrush_loops::{
     Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput, Stmt,
@@ -91,6 +91,11 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
         out.inputs.push(program::Input {
             name: i.name.clone(),
             ty,
+            reads: match i.reads {
+                GraphReads::Elements => program::Reads::Elements,
+                GraphReads::Memory => program::Reads::Memory,
+                GraphReads::Storage => program::Reads::Storage,
+            },
         });
     }
     for g in guards {

@@ -54,10 +54,8 @@ impl Make {
         for (index, sizes) in shapes.into_iter().enumerate() {
             let ty = TensorType::contiguous(&m.g.exprs, inrush_base::DType::F32, sizes);
             let value = m.g.add_value(&format!("in{index}"), Type::Tensor(ty));
-            m.g.inputs.push(Input {
-                value,
-                kind: InputKind::User { index },
-            });
+            m.g.inputs
+                .push(Input::new(value, InputKind::User { index }));
             m.tensors.push(value);
         }
         m

@@ -86,6 +86,33 @@ pub struct TensorType {
 pub struct Input {
     pub value: ValueId,
     pub kind: InputKind,
+    /// Elements of its storage before its first one. Zero where the importer does not know.
+    pub begin: i64,
+    pub reads: Reads,
+}
+
+impl Input {
+    /// An input that begins its storage and whose elements are read by their coordinates.
+    pub fn new(value: ValueId, kind: InputKind) -> Input {
+        Input {
+            value,
+            kind,
+            begin: 0,
+            reads: Reads::default(),
+        }
+    }
+}
+
+/// What a graph relies on of the memory of an input, least first.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Reads {
+    /// Elements by coordinates: a copy with other strides does as well.
+    #[default]
+    Elements,
+    /// Positions counted from its first element: its strides are those of its type.
+    Memory,
+    /// Positions counted from the beginning of its storage: it begins there, too.
+    Storage,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

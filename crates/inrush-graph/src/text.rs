@@ -51,6 +51,12 @@ impl Graph {
     }
 }
 
+/// What is relied on of an input's memory, where it is more than its elements.
+const READS: [(crate::Reads, &str); 2] = [
+    (crate::Reads::Memory, "memory"),
+    (crate::Reads::Storage, "storage"),
+];
+
 const FORMATS: [(crate::MemoryFormat, &str); 4] = [
     (crate::MemoryFormat::Contiguous, "contiguous"),
     (crate::MemoryFormat::ChannelsLast, "channels_last"),

@@ -20,8 +20,8 @@ pub use output::{cannot_write, write_whole};
 pub use read::Package;
 pub use write::{WeightData, write};
 
-/// Format number; a reader refuses others.
-pub const FORMAT: u32 = 1;
+/// Format number; a reader refuses others. From 2 on inputs say what is relied on of their memory.
+pub const FORMAT: u32 = 2;
 
 const MANIFEST: &str = "inrush.json";
 const OBJECT: &str = "kernels.so";

@@ -74,11 +74,24 @@ pub enum SymbolSource {
 pub struct Input {
     pub name: String,
     pub ty: InputType,
+    pub reads: Reads,
+}
+
+/// What steps rely on of the memory of a tensor that a call brings, least first.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub enum Reads {
+    /// Its elements: an executor copies a tensor that lies otherwise.
+    #[default]
+    Elements,
+    /// Positions counted from its first element: a tensor with other strides is refused.
+    Memory,
+    /// Positions counted from the beginning of its storage: so is one that begins elsewhere.
+    Storage,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InputType {
-    /// A tensor. Kernels read it with these strides; an executor copies a tensor that lies otherwise.
+    /// A tensor. Kernels read it with these strides; [`Reads`] says what becomes of a tensor that lies otherwise.
     Tensor {
         dtype: Dt,
         sizes: Vec<SizeId>,

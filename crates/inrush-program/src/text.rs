@@ -25,7 +25,7 @@ mod print;
 
 pub use parse::parse;
 
-use crate::{Program, Relation, Size, SizeId};
+use crate::{Program, Reads, Relation, Size, SizeId};
 use std::fmt;
 
 /// A line of the text form that an error can stand on. Steps are counted from the first that runs at load.
@@ -41,6 +41,9 @@ pub enum Place {
     Step(usize),
     Output(usize),
 }
+
+/// What is relied on of an input's memory, where it is more than its elements.
+const READS: [(Reads, &str); 2] = [(Reads::Memory, "memory"), (Reads::Storage, "storage")];
 
 const RELATIONS: [(Relation, &str); 4] = [
     (Relation::Eq, "=="),

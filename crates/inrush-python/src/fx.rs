@@ -209,7 +209,7 @@ impl<'py> Importer<'py> {
         };
         self.given = false;
         let kind = InputKind::User { index: self.users };
-        self.out.graph.inputs.push(Input { value, kind });
+        self.out.graph.inputs.push(Input::new(value, kind));
         self.users += 1;
         Ok(source)
     }
@@ -236,7 +236,7 @@ impl<'py> Importer<'py> {
         let kind = InputKind::Constant {
             name: target.to_string(),
         };
-        self.out.graph.inputs.push(Input { value, kind });
+        self.out.graph.inputs.push(Input::new(value, kind));
         self.out.constants.push(object.unbind());
         self.attributes.insert(target.to_string(), value);
         Ok(Source::Value(value))

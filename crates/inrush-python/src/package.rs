@@ -8,7 +8,7 @@ use crate::run::{Loaded, MachineCode, Runner, scalar};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Options;
 use inrush_package::{Package, Target as Machine, WeightData};
-use inrush_program::{InputType, Output, Program, SymbolSource};
+use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::Model;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -72,8 +72,14 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     })
 }
 
-/// What a package takes: for each input its name, dtype and rank where it is a tensor, and the value where only one is taken.
-type Inputs = Vec<(String, Option<(&'static str, usize)>, Option<Py<PyAny>>)>;
+/// What a package takes: for each input its name, dtype and rank where it is a tensor, the value where only one is taken, and
+/// whether it has to begin its storage.
+type Inputs = Vec<(
+    String,
+    Option<(&'static str, usize)>,
+    Option<Py<PyAny>>,
+    bool,
+)>;
 
 /// Loads a package: a callable of flat arguments, and what these are.
 #[pyfunction]
@@ -102,7 +108,8 @@ pub fn load_package(
                 InputType::Constant { value } => Some(scalar(py, (*value).into())?),
                 _ => None,
             };
-            Ok((i.name.clone(), tensor, constant))
+            let begins = i.reads == Reads::Storage;
+            Ok((i.name.clone(), tensor, constant, begins))
         })
         .collect::<PyResult<Inputs>>()?;
     let runner = Runner::new(

@@ -4,11 +4,12 @@
 //! without the interpreter's lock. Nothing is looked up by name.
 
 use crate::call::Frame;
+use crate::errors::raise;
 use crate::gpu;
 use crate::recipe::{ObjectId, Out, Read, Recipe, Segment, View, What};
 use crate::shim::{Shims, dtype_code, shims};
 use inrush_base::{Error, ErrorKind, Scalar};
-use inrush_program::{Buffer, Place, Size, SizeId, evaluate_known};
+use inrush_program::{Buffer, Place, Reads, Size, SizeId, evaluate_known};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -263,7 +264,7 @@ impl Call<'_> {
         let plan = self.plan(s, l)?;
         let mut copies: SmallVec<[(usize, Py<PyAny>); 2]> = SmallVec::new();
         let mut inputs: SmallVec<[*mut u8; 32]> = SmallVec::new();
-        for (slot, want) in s.inputs.iter().zip(plan.inputs()) {
+        for (k, (slot, want)) in s.inputs.iter().zip(plan.inputs()).enumerate() {
             let Some(want) = want else {
                 inputs.push(std::ptr::null_mut());
                 continue;
@@ -282,6 +283,14 @@ impl Call<'_> {
             // A called operator may give other strides, and for some even another dtype, than its metadata says.
             let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
                 .all(|(n, (a, b))| *n <= 1 || a == b);
+            if !lies && want.reads != Reads::Elements && !sizes.contains(&0) {
+                let name = &s.program.inputs[k].name;
+                return Err(raise(inrush_runtime::other_strides(
+                    name,
+                    &want.strides,
+                    strides,
+                )));
+            }
             // SAFETY: as above.
             let plain =
                 sizes.contains(&0) || (lies && unsafe { shims.is_materialized(h, address) });

@@ -3,7 +3,7 @@
 use crate::tensor::{Tensor, Value};
 use inrush_base::{Error, Result, Scalar};
 use inrush_program::{
-    InputType, Program, Relation, SizeId, SymbolSource, evaluate, evaluate_known,
+    Input, InputType, Program, Reads, Relation, SizeId, SymbolSource, evaluate, evaluate_known,
 };
 
 /// Values of the program's symbols for this call.
@@ -154,8 +154,16 @@ pub fn sizes(program: &Program, symbols: &[i64]) -> Result<Vec<i64>> {
 pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]) -> Result<()> {
     for (spec, value) in program.inputs.iter().zip(inputs) {
         match (&spec.ty, value) {
-            (InputType::Tensor { sizes: want, .. }, Value::Tensor(t)) => {
+            (
+                InputType::Tensor {
+                    sizes: want,
+                    strides,
+                    ..
+                },
+                Value::Tensor(t),
+            ) => {
                 check_sizes(program, &spec.name, want, sizes, symbols, t)?;
+                check_memory(spec, strides, sizes, t)?;
             }
             (InputType::Int { value }, Value::Int(given)) if sizes[value.0 as usize] != *given => {
                 return Err(Error::input(format!(
@@ -215,6 +223,35 @@ fn check_sizes(
         )));
     }
     Ok(())
+}
+
+/// A program that counts positions in an input's memory gets that memory, not a copy laid out for it.
+fn check_memory(spec: &Input, strides: &[SizeId], sizes: &[i64], t: &Tensor) -> Result<()> {
+    if spec.reads == Reads::Elements {
+        return Ok(());
+    }
+    let want: Vec<i64> = strides.iter().map(|s| sizes[s.0 as usize]).collect();
+    if !t.lies_as(&want) {
+        return Err(other_strides(&spec.name, &want, &t.strides));
+    }
+    match spec.reads == Reads::Storage && t.offset != 0 {
+        true => Err(begins_later(&spec.name, t.offset)),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a tensor in whose memory a program counts positions, as `as_strided` does.
+pub fn other_strides(name: &str, want: &[i64], got: &[i64]) -> Error {
+    Error::input(format!(
+        "input `{name}` must have strides {want:?}, got {got:?}: the program counts positions in its memory (`as_strided`)"
+    ))
+}
+
+/// Likewise one that does not begin its storage.
+fn begins_later(name: &str, offset: usize) -> Error {
+    Error::input(format!(
+        "input `{name}` must begin its storage, its offset is {offset}: the program counts positions in the storage (`as_strided`)"
+    ))
 }
 
 /// Sizes that depend on no symbol; what is computed at load time uses these.

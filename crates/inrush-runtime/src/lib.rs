@@ -20,6 +20,7 @@ pub mod triton;
 pub mod watch;
 mod weights;
 
+pub use bind::other_strides;
 pub use exec::CallStats;
 pub use inrush_cpu::Pool;
 pub use model::{Bound, Model, Parts};

@@ -6,7 +6,7 @@ use crate::model::{Model, root};
 use crate::poison;
 use crate::tensor::{Storage, extent};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_program::{InputType, Output, Place, Program, SizeId};
+use inrush_program::{InputType, Output, Place, Program, Reads, SizeId};
 use std::sync::Arc;
 
 /// Everything about a call that depends on the values of its symbols only.
@@ -23,6 +23,8 @@ pub struct PlannedInput {
     pub sizes: Vec<i64>,
     /// In elements. Those of dimensions of size one are nobody's business.
     pub strides: Vec<i64>,
+    /// What the program relies on of its memory.
+    pub reads: Reads,
 }
 
 /// What an output of the program is at these sizes.
@@ -120,6 +122,7 @@ impl CallShape {
                     dtype: dtype.0,
                     sizes: sizes.iter().map(value).collect(),
                     strides: strides.iter().map(value).collect(),
+                    reads: i.reads,
                 }),
                 _ => None,
             })

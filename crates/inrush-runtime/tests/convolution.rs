@@ -73,6 +73,7 @@ fn program() -> Program {
                 sizes: vec![images, padded_high, padded_wide, ci],
                 strides: vec![image, row, ci, one],
             },
+            reads: Reads::Elements,
         }],
         buffers: vec![
             buffer("x", Place::Input { input: 0 }, x_bytes),

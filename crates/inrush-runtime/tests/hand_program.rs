@@ -76,6 +76,7 @@ fn program() -> Program {
                 sizes: vec![id(0), id(1)],
                 strides: vec![id(1), id(3)],
             },
+            reads: Reads::Elements,
         }],
         buffers: vec![
             buffer("x", Place::Input { input: 0 }, id(8)),
@@ -268,6 +269,39 @@ fn an_input_with_other_strides_is_copied() {
         result(&model.run(&[Value::Tensor(transposed)]).unwrap()),
         expected(&x, &w, 6)
     );
+}
+
+#[test]
+fn an_input_in_whose_memory_positions_are_counted_is_not_copied() {
+    let (x, t) = input(6);
+    let transposed = t.with_strides(&[1, 6]).unwrap();
+    let later = Tensor {
+        offset: K as usize,
+        sizes: vec![5, K],
+        ..t.clone()
+    };
+    for reads in [Reads::Memory, Reads::Storage] {
+        let mut program = program();
+        program.inputs[0].reads = reads;
+        assert_eq!(text::parse(&program.print()).unwrap(), program);
+        let (_dir, model, w) = load_of(program);
+        let run = |t: &Tensor| model.run(&[Value::Tensor(t.clone())]);
+        assert_eq!(result(&run(&t).unwrap()), expected(&x, &w, 6));
+        let e = run(&transposed).map(drop).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Input);
+        assert!(
+            e.to_string()
+                .contains("must have strides [5, 1], got [1, 6]"),
+            "{e}"
+        );
+        match (run(&later), reads) {
+            (Ok(y), Reads::Memory) => assert_eq!(result(&y), expected(&x[K as usize..], &w, 5)),
+            (Err(e), Reads::Storage) => {
+                assert!(e.to_string().contains("its offset is 5"), "{e}");
+            }
+            (other, _) => panic!("{reads:?}: {}", other.is_ok()),
+        }
+    }
 }
 
 #[test]

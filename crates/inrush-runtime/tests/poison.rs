@@ -122,6 +122,7 @@ int second(char *const *bufs, const i64 *s, i64 begin, i64 end) {{
                 sizes: vec![id(0)],
                 strides: vec![id(1)],
             },
+            reads: Reads::Elements,
         }],
         buffers: vec![
             buffer("x", Place::Input { input: 0 }),

@@ -12,7 +12,7 @@ use crate::layouts::strides;
 use crate::{Args, Call, Demands, Route, View, bind, lookup};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, SymMap};
-use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Graph, Node, Reads, TensorType, Type, ValueId};
 
 const STRIDED: &str = "aten.as_strided.default";
 const SCATTER: &str = "aten.as_strided_scatter.default";
@@ -88,14 +88,12 @@ impl Rebase<'_> {
         }
         let root = self.root(operand)?;
         node.args.resize(node.args.len().max(place + 1), Arg::None);
-        if node.args[place] == Arg::None {
-            node.args[place] = Arg::Int(root.begin);
-        } else if root.recast
-            || (self.graph.foreign_inputs && self.made_by[root.value.index()].is_none())
-        {
-            return Err(Error::unsupported(
-                "positions counted from the beginning of an input's memory: a call alone knows where in it the input begins",
-            ));
+        match node.args[place] {
+            Arg::None => {
+                node.args[place] = Arg::Int(root.begin);
+                self.note(&root, Reads::Memory);
+            }
+            _ => self.from_storage(&root, &mut node.args[place])?,
         }
         let ty = self.graph.tensor(root.value)?.clone();
         let ex = &self.graph.exprs;
@@ -139,6 +137,50 @@ impl Rebase<'_> {
             ..like
         });
         Ok(())
+    }
+
+    /// Has an offset counted from the beginning of the storage count from the root's first element.
+    fn from_storage(&mut self, root: &Root, offset: &mut Arg) -> Result<()> {
+        let input = self.input(root);
+        if root.recast || (self.graph.foreign_inputs && input.is_some()) {
+            return Err(Error::unsupported(
+                "positions counted from the beginning of an input's memory: a call alone knows where in it the input begins",
+            ));
+        }
+        self.note(root, Reads::Storage);
+        let begin = input.map_or(0, |at| self.graph.inputs[at].begin);
+        if begin == 0 {
+            return Ok(());
+        }
+        let ex = &self.graph.exprs;
+        let from = match offset {
+            Arg::Int(e) => ex.sub(*e, ex.int(begin)),
+            _ => return Err(Error::input("the storage offset must be an integer")),
+        };
+        if !ex.prove_nonneg(from) {
+            return Err(Error::unsupported(
+                "positions in the memory before a weight's first element, of which the archive tells nothing",
+            ));
+        }
+        *offset = Arg::Int(from);
+        Ok(())
+    }
+
+    /// Which of the graph's inputs the root is.
+    fn input(&self, root: &Root) -> Option<usize> {
+        let made = self.made_by[root.value.index()].is_some();
+        let mut inputs = self.graph.inputs.iter();
+        (!made)
+            .then(|| inputs.position(|i| i.value == root.value))
+            .flatten()
+    }
+
+    /// Notes what a call relies on of the user's memory. Inside PyTorch guards see to strides.
+    fn note(&mut self, root: &Root, reads: Reads) {
+        if let Some(at) = self.input(root).filter(|_| !self.graph.foreign_inputs) {
+            let input = &mut self.graph.inputs[at];
+            input.reads = input.reads.max(reads);
+        }
     }
 
     fn ints(&self, of: &[usize]) -> Arg {

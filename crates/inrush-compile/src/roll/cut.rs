@@ -105,8 +105,10 @@ pub fn cut(whole: &mut Graph) -> Option<(Graph, Cut)> {
     {
         position.insert(at, short.inputs.len());
         let value = take(&mut short, input.value, &mut new);
-        let kind: InputKind = input.kind.clone();
-        short.inputs.push(Input { value, kind });
+        short.inputs.push(Input {
+            value,
+            ..input.clone()
+        });
     }
     // A value of a block that was left out stands for the one that takes its place before the third block.
     let at = |v: ValueId, new: &[Option<ValueId>]| -> Option<ValueId> {

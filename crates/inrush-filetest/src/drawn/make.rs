@@ -179,7 +179,7 @@ impl Make {
             strides: exprs(strides),
         };
         let value = self.g.add_value(&name, Type::Tensor(ty));
-        self.g.inputs.push(Input { value, kind });
+        self.g.inputs.push(Input::new(value, kind));
         value
     }
 

@@ -86,10 +86,10 @@ fn candidates(d: &Drawn) -> Vec<Drawn> {
             let users = (cut.inputs.iter())
                 .filter(|i| matches!(i.kind, InputKind::User { .. }))
                 .count();
-            cut.inputs.push(inrush_graph::Input {
+            cut.inputs.push(inrush_graph::Input::new(
                 value,
-                kind: InputKind::User { index: users },
-            });
+                InputKind::User { index: users },
+            ));
             with(pruned(cut));
         }
     }

@@ -1,6 +1,6 @@
 //! Text to graph. References are checked here; rules are the verifier's.
 
-use super::{FORMATS, RELATIONS};
+use super::{FORMATS, READS, RELATIONS};
 use crate::*;
 use inrush_base::Result;
 use inrush_base::text::{Scanner, Token};
@@ -137,7 +137,17 @@ impl Parser<'_> {
         }
         let value = ValueId::from_index(self.g.values.len());
         self.g.values.extend(new);
-        self.g.inputs.push(Input { value, kind });
+        let mut input = Input::new(value, kind);
+        if self.s.eat_word("at")? {
+            input.begin = self.s.int()?;
+        }
+        if self.s.eat_word("reads")? {
+            let word = self.s.ident()?;
+            let found = READS.iter().find(|r| r.1 == word);
+            let found = found.ok_or_else(|| self.s.error("expected `memory` or `storage`"))?;
+            input.reads = found.0;
+        }
+        self.g.inputs.push(input);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Graph to text.
 
-use super::{FORMATS, Place, RELATIONS};
+use super::{FORMATS, Place, READS, RELATIONS};
 use crate::*;
 use inrush_base::text::{quote, show_name};
 use rustc_hash::FxHashMap;
@@ -38,7 +38,13 @@ pub(super) fn lines(g: &Graph) -> Vec<(Option<Place>, String)> {
             InputKind::Constant { name } => format!("constant {}", show_name(name)),
         };
         let left = p.define(i.value);
-        out.push((Some(Place::Input(k)), format!("{left} = {what}")));
+        let at = match i.begin {
+            0 => String::new(),
+            begin => format!(" at {begin}"),
+        };
+        let reads = READS.iter().find(|r| r.0 == i.reads);
+        let reads = reads.map_or(String::new(), |r| format!(" reads {}", r.1));
+        out.push((Some(Place::Input(k)), format!("{left} = {what}{at}{reads}")));
     }
     for (k, gd) in g.guards.iter().enumerate() {
         let rel = RELATIONS.iter().find(|r| r.0 == gd.relation);

@@ -1,6 +1,6 @@
 //! Text to programs. Numbers of buffers, kernels and inputs are taken as they stand: what they refer to is the verifier's.
 
-use super::RELATIONS;
+use super::{READS, RELATIONS};
 use crate::*;
 use inrush_base::text::{Scanner, Token};
 use inrush_base::{DType, Result};
@@ -311,7 +311,17 @@ impl Parser<'_> {
                 strides,
             }
         };
-        self.out.inputs.push(Input { name, ty });
+        let reads = match self.s.eat_word("reads")? {
+            false => Reads::Elements,
+            true => {
+                let word = self.s.ident()?;
+                let found = READS.iter().find(|r| r.1 == word);
+                found
+                    .ok_or_else(|| self.s.error("expected `memory` or `storage`"))?
+                    .0
+            }
+        };
+        self.out.inputs.push(Input { name, ty, reads });
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Programs to text. Nothing is assumed of the program: a damaged one prints too.
 
-use super::{Place as Line, RELATIONS};
+use super::{Place as Line, READS, RELATIONS};
 use crate::*;
 use inrush_base::text::{quote, show_name};
 use std::collections::BTreeMap;
@@ -34,7 +34,9 @@ pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
             InputType::Constant { value } => format!("constant {}", Scalar::from(*value)),
             InputType::Ignored => "ignored".into(),
         };
-        let line = format!("input {k} {}: {ty}", show_name(&i.name));
+        let reads = READS.iter().find(|r| r.0 == i.reads);
+        let reads = reads.map_or(String::new(), |r| format!(" reads {}", r.1));
+        let line = format!("input {k} {}: {ty}{reads}", show_name(&i.name));
         out.push((Some(Line::Input(k)), line));
     }
     for (k, g) in p.guards.iter().enumerate() {

@@ -61,8 +61,11 @@ impl<'a> Importer<'a, '_> {
                 InputSpec::Unknown(k) => return Err(unknown("input", k)),
             };
             let value = self.define_tensor(scope, name)?;
-            self.same_as_weight(value, &kind, weights)?;
-            self.graph.inputs.push(Input { value, kind });
+            let begin = self.same_as_weight(value, &kind, weights)?;
+            self.graph.inputs.push(Input {
+                begin,
+                ..Input::new(value, kind)
+            });
         }
         Ok(())
     }
@@ -72,7 +75,7 @@ impl<'a> Importer<'a, '_> {
         let ty = value.map_or(Type::None, Type::Constant);
         let value = self.graph.add_value(name, ty);
         let kind = InputKind::User { index };
-        self.graph.inputs.push(Input { value, kind });
+        self.graph.inputs.push(Input::new(value, kind));
     }
 
     fn user_input(
@@ -106,7 +109,7 @@ impl<'a> Importer<'a, '_> {
             }
         };
         let kind = InputKind::User { index };
-        self.graph.inputs.push(Input { value, kind });
+        self.graph.inputs.push(Input::new(value, kind));
         Ok(())
     }
 
@@ -115,13 +118,13 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
-    /// The graph's input and the stored tensor must agree.
-    fn same_as_weight(&self, value: ValueId, kind: &InputKind, weights: &Weights) -> Result<()> {
+    /// The graph's input and the stored tensor must agree. Gives where in its storage the tensor begins.
+    fn same_as_weight(&self, value: ValueId, kind: &InputKind, weights: &Weights) -> Result<i64> {
         let name = match kind {
             InputKind::Parameter { name }
             | InputKind::Buffer { name, .. }
             | InputKind::Constant { name } => name,
-            InputKind::User { .. } => return Ok(()),
+            InputKind::User { .. } => return Ok(0),
         };
         let stored: &TensorRef = weights.get(name)?;
         let t = self.graph.tensor(value)?;
@@ -133,7 +136,7 @@ impl<'a> Importer<'a, '_> {
                 .zip(&stored.sizes)
                 .all(|(a, b)| x.is_int(*a, *b));
         if same {
-            return Ok(());
+            return Ok(stored.offset);
         }
         Err(Error::input(format!(
             "the graph takes `{name}` as {}{}, the archive stores {}{:?}",
