@@ -247,6 +247,31 @@ def _zero(fake_mode: Any, func: Any, x: Any) -> Any:
         return torch.empty_like(x)
 
 
+def _mend_lstm() -> None:
+    """PyTorch's decomposition of LSTMs gives states with a dimension too many for batches of two and more where it does not call
+    oneDNN. Where only weights or states want gradients, it calls oneDNN for inference, on which AOTAutograd fails."""
+    from torch._decomp import decompositions
+
+    plain, select = decompositions.one_layer_lstm, decompositions.select_one_layer_lstm_function
+
+    @functools.wraps(plain)
+    def one_layer(*args: Any, **kwargs: Any) -> Any:
+        out, states = plain(*args, **kwargs)
+        return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
+
+    @functools.wraps(select)
+    def own_select(input: Any, hx: Any, params: Any) -> Any:
+        weights = (w for layer in params for w in layer)
+        trains = torch.is_grad_enabled() and any(t.requires_grad for t in (*hx, *weights))
+        return one_layer if trains else select(input, hx, params)
+
+    decompositions.one_layer_lstm = one_layer
+    decompositions.select_one_layer_lstm_function = own_select
+
+
+_mend_lstm()
+
+
 def call_aot(gm: Any, example_inputs: Iterable[Any], keep_draws: bool, **compilers: Any) -> Callable[..., Any]:
     """AOTAutograd on a graph that Dynamo captured. ``keep_draws``: random operators are no dead code where nothing reads them."""
     from torch._inductor import config

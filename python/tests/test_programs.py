@@ -132,6 +132,25 @@ def test_recurrent_layers(check, layer):
     check.training(Last(layer(4, 6, num_layers=2, batch_first=True, bidirectional=True)), torch.randn(3, 5, 4))
 
 
+@pytest.mark.parametrize("projected", [False, True])
+def test_states_of_recurrent_layers(projected):
+    """PyTorch's own tracing has a dimension too many in the states with projections, and fails where weights alone are trained."""
+    sizes = [(8, 3), (8, 1), (8,), (8,), (1, 2)] if projected else [(8, 3), (8, 2), (8,), (8,)]
+    weights = [torch.randn(n, requires_grad=True) for n in sizes]
+    x, states = torch.randn(2, 3, 3), (torch.randn(1, 3, 2 - projected), torch.randn(1, 3, 2))
+
+    def f(x, states, *weights):
+        out, h, c = torch.lstm(x, states, weights, True, 1, 0.0, True, False, False)
+        return out, h, c, h[0] + 1
+
+    got, wanted = compiled(f)(x, states, *weights), f(x, states, *weights)
+    same(got, wanted)
+    for a, b in zip(*(torch.autograd.grad(sum(t.square().sum() for t in out), weights) for out in (got, wanted))):
+        same(a, b)
+    with torch.no_grad():
+        same(compiled(f)(x, states, *weights), wanted)
+
+
 @pytest.mark.parametrize("norm", ["spectral_norm", "weight_norm", "orthogonal"])
 def test_parametrizations(norm):
     model = getattr(nn.utils.parametrizations, norm)(nn.Linear(4, 4))
