@@ -247,6 +247,13 @@ def _zero(fake_mode: Any, func: Any, x: Any) -> Any:
         return torch.empty_like(x)
 
 
+@register_op_impl((torch.ops.aten.softshrink_backward.default, torch.ops.aten.hardshrink_backward.default))
+def _shrink_backward(fake_mode: Any, func: Any, grad: Any, x: Any, lambd: Any) -> Any:
+    """PyTorch's shape functions of these do not take symbols; a sum has the same sizes, strides and dtype."""
+    with fake_mode:
+        return grad + x
+
+
 def _mend_lstm() -> None:
     """PyTorch's decomposition of LSTMs gives states with a dimension too many for batches of two and more where it does not call
     oneDNN. Where only weights or states want gradients, it calls oneDNN for inference, on which AOTAutograd fails."""
@@ -286,7 +293,7 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def own_operators(active: bool = True) -> Iterator[None]:
-    """While this lasts (with ``active=False`` not), this thread's captures keep resampling of images on CPUs whole, and products
+    """While this lasts (with ``active=False`` not), this thread's captures keep shrinks and resampling of images on CPUs whole, and products
     get the gradients of :mod:`inrush._gradients`. PyTorch takes resampling apart into lookups by index before autograd sees it,
     whose gradients are sums by index, of another layout than the images have. Where sizes are symbols it stays so: positions
     depend on them."""
@@ -310,8 +317,14 @@ def _intercept() -> None:
         for operator in (getattr(packet, overload) for overload in packet.overloads()):
             for key in keys:
                 if key in operator.py_kernels:
-                    operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key])
+                    operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key], _is_known_image)
             operator._dispatch_cache.clear()
+    # Composed of others, these round their number to the dtype of halves, or keep it, where eager does not.
+    for operator in (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default):
+        key = torch._C.DispatchKey.Autograd
+        if key in operator.py_kernels:
+            operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key], lambda *_: True)
+        operator._dispatch_cache.clear()
     for operator in _gradients.FORMULAS:
         key = torch._C.DispatchKey.Autograd
         plain = operator.py_kernels.get(key) or functools.partial(operator._op_dk, key)
@@ -319,10 +332,10 @@ def _intercept() -> None:
         operator._dispatch_cache.clear()
 
 
-def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any], applies: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(decomposition)
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_own, "active", False) and _is_known_image(*args, *kwargs.values()):
+        if getattr(_own, "active", False) and applies(*args, *kwargs.values()):
             return operator._op_dk(key, *args, **kwargs)
         return decomposition(*args, **kwargs)
 

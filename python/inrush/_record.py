@@ -86,7 +86,8 @@ def record(gm: Any, keep_draws: bool = False) -> Any:
     on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
     if symbolic and (on_gpu or "interpret" in _gpu.settings()):
         raise Involved("sizes that are not known on a GPU")
-    with _compat.python_dispatcher() if symbolic else contextlib.nullcontext(), fake, recorder:
+    dispatcher = _compat.python_dispatcher() if symbolic else contextlib.nullcontext()
+    with _compat.own_operators(), dispatcher, fake, recorder:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 continue

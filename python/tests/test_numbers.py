@@ -69,6 +69,22 @@ def test_numbers_beside_halves(dtype):
             assert same.all(), f"{name} with {v}: {a[at]}, eager {b[at]} for {x[at]}"
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+def test_shrinks_of_halves_at_their_number(dynamic):
+    """PyTorch's tracing composes them of operators that round 0.7, for sizes that vary and for gradients."""
+    near = torch.tensor([0.7, 0.1], dtype=torch.float16)
+    x = torch.cat([near, -near, near.nextafter(torch.zeros(2).half())]).requires_grad_()
+
+    def f(x):
+        return [shrink(x, v) for shrink in (F.softshrink, F.hardshrink) for v in (0.7, 0.1)]
+
+    got = torch.compile(f, backend=inrush.backend, dynamic=dynamic, options={"strict": True})
+    for a, b in zip(got(x), f(x)):
+        assert torch.equal(a, b) and torch.equal(*(torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (a, b)))
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(got(x), f(x)))
+
+
 def test_tensors_without_dimensions_are_numbers():
     x, v = halves(torch.float16), torch.tensor(0.1)
 
