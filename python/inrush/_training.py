@@ -28,12 +28,15 @@ def shorten(graph: _compat.TrainingGraph) -> Callable[[list[Any]], Any]:
         return graph.call
     apply: Callable[..., Any] | None = None
     full = graph.call
-    counted = graph.mutated
+    counted, inputs = graph.mutated, len(graph.meta.input_info)
     no_autocast = _compat.no_autocast if graph.disable_amp else None
 
     def short(args: Any) -> Any:
         """The graph's results, or None where AOTAutograd's call is to give them."""
         if apply is None or not torch.is_grad_enabled() or _compat.transforms_are_active():
+            return None
+        if len(args) != inputs:
+            # Wrappers above merge arguments: one that comes twice, or overlapping ones of which one is written.
             return None
         if counted:
             torch.autograd.graph.increment_version([args[i] for i in counted])

@@ -269,6 +269,25 @@ def test_inputs_that_are_changed_or_given_back_keep_the_wrappers():
     torch.testing.assert_close(a.grad, 3 * a.detach().cos())
 
 
+def test_arguments_that_wrappers_merge_keep_the_wrappers():
+    def f(x, written, view):
+        sign = x * 2
+        total = written.sum()
+        view.mul_(3)
+        return sign, total
+
+    def call(g, data):
+        x = torch.full((3,), 2.0, requires_grad=True)
+        sign, total = g(x, data, data.view(-1)[1:])
+        sign.sum().backward()
+        return sign.detach(), total, x.grad, data
+
+    compiled = torch.compile(f, backend=inrush.backend, options={"strict": True})
+    for _ in range(3):
+        for got, expected in zip(call(compiled, torch.arange(6.0).view(2, 3)), call(f, torch.arange(6.0).view(2, 3)), strict=True):
+            assert torch.equal(got, expected)
+
+
 def test_autocast():
     layer = nn.Linear(8, 8)
     twin = nn.Linear(8, 8)
