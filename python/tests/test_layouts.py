@@ -80,6 +80,33 @@ def test_results_that_share_memory_in_eager_are_left_to_it():
     same(lambda x: torch.select_scatter((x * 2).unfold(0, 4, 2), torch.zeros(4), 0, 1), x, calls=["aten.select_scatter.default"])
 
 
+def test_positions_in_copies_of_tensors_with_gaps_and_shared_elements(tmp_path):
+    """``as_strided_scatter`` copies first: gaps with it, shared elements one by one."""
+    scatter = torch.as_strided_scatter
+
+    def f(x, one):
+        y, ones = x * 2, one.expand(2, 1)
+        return (
+            scatter(ones, ones.flatten()[:2] * 3, (2,), (1,)),
+            scatter(ones * 1, ones.flatten()[:2] * 3, (2,), (1,)),
+            scatter(x[:, :1].expand(3, 4), x[0, :2] + 5, (2,), (1,), 10),
+            scatter(y[:, ::2], x[0, :2] + 5, (2,), (1,), 1),
+            scatter(y[1:, ::2], x[0, :2] + 5, (2,), (1,)),
+            scatter(y.flatten().unfold(0, 4, 2) * 1, x[0, :2] + 5, (2,), (1,), 2),
+        )
+
+    x, one = torch.arange(12.0).reshape(3, 4), torch.tensor([2.0])
+    same(f, x, one)
+    program = torch.export.export(Module(f), (x, one), strict=False)
+    equal(inrush.load(inrush.aot_compile(program, tmp_path / "m.inrush"))(x, one), f(x, one))
+    # Of an input with gaps nothing says what they hold.
+    wide = torch.arange(24.0).reshape(3, 8)[:, ::2]
+    same(lambda x: scatter(x, x[0, :2] + 5, (2,), (1,)), wide, calls=["aten.as_strided_scatter.default"])
+    program = torch.export.export(Module(lambda x: scatter(x, x[0, :2] + 5, (2,), (1,))), (wide,), strict=False)
+    with pytest.raises(inrush.Error, match="as_strided of a tensor with gaps"):
+        inrush.aot_compile(program, tmp_path / "m.inrush")
+
+
 def test_random_numbers_of_expanded_tensors():
     operators = [torch.ops.aten.uniform, torch.ops.aten.normal_functional, torch.ops.aten.exponential, torch.ops.aten.log_normal]
     f = torch.compile(lambda x: [op(x) for op in operators], backend=inrush.backend, fullgraph=True, options={"strict": True})
