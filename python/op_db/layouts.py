@@ -66,7 +66,7 @@ class Difference:
 
     cell: str
     sample: int
-    operands: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    operands: list[tuple[tuple[int, ...], tuple[int, ...] | torch.layout]]
     result: int
     shape: tuple[int, ...]
     eager: tuple[int, ...]
@@ -79,14 +79,16 @@ class Difference:
 
 def laid_out(tensors: list[torch.Tensor], form: Callable[[torch.Tensor], torch.Tensor], only: int | None) -> list[torch.Tensor] | None:
     """The tensors in another format, one of them or all; None where that changes nothing."""
-    out = []
+    out, changed = [], False
     for k, t in enumerate(tensors):
         plain = type(t) is torch.Tensor and t.layout == torch.strided and not t.is_conj() and not t.is_neg()
         if plain and only in (None, k):
             with torch.no_grad():
-                t = form(t).detach().requires_grad_(t.requires_grad)
+                other = form(t).detach().requires_grad_(t.requires_grad)
+            changed |= other.stride() != t.stride()
+            t = other
         out.append(t)
-    return None if all(a.stride() == b.stride() for a, b in zip(out, tensors)) else out
+    return out if changed else None
 
 
 def variants(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -135,7 +137,7 @@ def first(cell: Cell, s: Sample, tensors: list[torch.Tensor], eager: list[Any], 
     for k, (e, f) in enumerate(zip(eager, fake)):
         strided = all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in (e, f))
         if strided and e.shape == f.shape and e.numel() and any(n > 1 and a != b for n, a, b in zip(e.shape, e.stride(), f.stride())):
-            operands = [(tuple(t.shape), t.stride()) for t in tensors]
+            operands = [(tuple(t.shape), t.stride() if t.layout == torch.strided else t.layout) for t in tensors]
             return Difference(str(cell), s.number, operands, k, tuple(e.shape), e.stride(), tuple(f.stride()))
     return None
 
