@@ -24,13 +24,8 @@ THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
 
 # Of each the reason, the verdict's beginning, and what the program has.
 KNOWN: list[tuple[str, str, Callable[[Program], bool]]] = [
-    ("writes through views with gaps", r"(result|argument|gradient)", lambda p: "unfold(" in p.body()),
-    ("writes into expanded tensors", r"(result|strides|gradient|\w*Error)", lambda p: "_scatter(" in p.body()),
-    ("as_strided of what was computed", r"(result|argument|gradient)", lambda p: "as_strided" in p.body()),
     ("tensors that are negated lazily", r"(result|argument|gradient|\w*Error)", negated),
     ("numbers beside halves", r"(result|gradient)", lambda p: halves(p) and bool(set(p.features) & {"kind number", "theme number"})),
-    ("strides of results", r"strides", lambda p: True),
-    ("results that share memory", r"shared memory", lambda p: True),
 ]
 
 
