@@ -57,6 +57,7 @@ FLAGS = {
     "argument": (lambda x: (x + 1, x.clone(), x, x[1:], x[1:] * 2), negated),
     "argument, conjugated": (lambda z: (z.imag + 1, z.imag, z + 1, z, torch.view_as_real(z.resolve_conj()) * 2), conjugated),
     "argument, its imaginary part": (lambda x: x * 2, lambda: (complex_numbers(5).conj().imag,)),
+    "argument, expanded": (lambda x: (x * 2 + 1).sum(0), lambda: (complex_numbers(3, 1).conj().imag[:1].expand(3, 4),)),
     "joined": (lambda z: torch.stack([z.conj().imag, z.real]), one),
     "reduced": (lambda z: z.conj().imag.sum(0) + torch.cat([z.imag, z.mH.mT.imag]).sum(0), one),
     "multiplied": (lambda z: z.conj().imag @ torch.ones(4, 2), one),

@@ -263,6 +263,8 @@ impl Call<'_> {
     fn segment(&mut self, py: Python<'_>, shims: &Shims, s: &Segment, l: &Loaded) -> PyResult<()> {
         let plan = self.plan(s, l)?;
         let mut copies: SmallVec<[(usize, Py<PyAny>); 2]> = SmallVec::new();
+        // Copies that no call writes.
+        let mut lent: SmallVec<[Py<PyAny>; 2]> = SmallVec::new();
         let mut inputs: SmallVec<[*mut u8; 32]> = SmallVec::new();
         for (k, (slot, want)) in s.inputs.iter().zip(plan.inputs()).enumerate() {
             let Some(want) = want else {
@@ -298,9 +300,27 @@ impl Call<'_> {
                 inputs.push(address);
                 continue;
             }
-            let (copy, address) = shims.empty(py, &want.sizes, &want.strides, code)?;
-            copy.bind(py).call_method1("copy_", (object,))?;
-            copies.push((*slot, copy));
+            let whole = want.sizes.iter().zip(&want.strides);
+            let shared = lies && whole.clone().any(|(n, s)| *n > 1 && *s == 0);
+            if !shared {
+                let (copy, address) = shims.empty(py, &want.sizes, &want.strides, code)?;
+                copy.bind(py).call_method1("copy_", (object,))?;
+                copies.push((*slot, copy));
+                inputs.push(address);
+                continue;
+            }
+            // Nothing can be written through a stride of zero: one element of each such dimension is copied, which stands for all.
+            let one: SmallVec<[i64; 8]> =
+                whole.map(|(n, s)| if *s == 0 { 1 } else { *n }).collect();
+            let (copy, address) = shims.empty(py, &one, &want.strides, code)?;
+            let mut seen = object.clone();
+            for (d, n) in one.iter().enumerate() {
+                if *n != want.sizes[d] {
+                    seen = seen.call_method1("narrow", (d, 0, *n))?;
+                }
+            }
+            copy.bind(py).call_method1("copy_", (seen,))?;
+            lent.push(copy);
             inputs.push(address);
         }
         // Integers are symbols by now.
@@ -333,6 +353,7 @@ impl Call<'_> {
             unsafe { l.model.run_planned(&plan, &a.0, &a.1) }
         })
         .map_err(|e| run_error(&e))?;
+        drop(lent);
         if l.mutates {
             for (slot, copy) in &copies {
                 let original = self.value(*slot)?.bind(py);
