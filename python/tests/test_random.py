@@ -190,6 +190,19 @@ def test_what_nothing_reads_is_drawn_as_eager_does(order, training):
             torch.testing.assert_close(results[0][:2], results[1][:2])
 
 
+def test_draws_that_nothing_reads_in_a_graph_without_kernels():
+    def f(x, y):
+        y.sigmoid().bernoulli()
+        return (x,)
+
+    x, states = torch.ones(3), []
+    for g in (f, compiled(f, fallback_random=True)):
+        torch.manual_seed(3)
+        assert g(x, torch.zeros(16))[0] is x
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
 def test_draws_of_a_backward_pass_are_drawn_once():
     class Noisy(torch.autograd.Function):
         @staticmethod
