@@ -117,14 +117,31 @@ def _repeats(tensor: torch.Tensor) -> bool:
 def _may_write(node: Any) -> bool:
     """Whether a node could change what it is given, by its looks."""
     if node.op == "call_method":
-        return node.target.endswith("_") or node.target == "__setitem__"
+        if node.target.startswith("__"):
+            return node.target.strip("_") in _OPERATORS
+        return node.target.endswith("_")
     if node.op != "call_function":
         return False
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable
     name = getattr(node.target, "__name__", "")
-    writes = name.endswith("_") or name == "setitem" or (getattr(node.target, "__module__", "") == "_operator" and name.startswith("i"))
-    return writes or "out" in node.kwargs or "inplace" in node.kwargs or isinstance(node.target, torch._ops.HigherOrderOperator)
+    if getattr(node.target, "__module__", "") == "_operator":
+        # Not those that end like them, such as `and_`.
+        return name in _OPERATORS
+    writes = name.endswith("_") or _is_in_place(node) or node.kwargs.get("out") is not None
+    return writes or isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+# Functions of the module `operator` that write.
+_OPERATORS = {"setitem", "delitem", "iconcat"} | {f"i{n}" for n in "add and floordiv lshift matmul mod mul or pow rshift sub truediv xor".split()}
+
+
+def _is_in_place(node: Any) -> bool:
+    """Whether a function takes an argument `inplace`, by name or by position, that is not False."""
+    code = getattr(node.target, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    return given.get("inplace", False) is not False
 
 
 def _found_by_running(gm: Any, fixed: set[Any], shared: set[Any]) -> str | None:

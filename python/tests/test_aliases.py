@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import inrush
+from inrush import _eager
 
 
 def tensors(values):
@@ -217,6 +219,23 @@ def test_writes_into_tensors_whose_elements_share_memory(kind):
     f, argument = REPEATS[kind]
     x, y = argument(), argument()
     torch.testing.assert_close([torch.compile(f, backend="inrush", options={"strict": True})(x), x], [f(y), y])
+
+
+@pytest.mark.parametrize("f", [lambda x: F.relu(x.expand(3, 4), True), lambda x: F.dropout(x.expand(3, 4), 0.5, True, True)])
+def test_functions_that_are_in_place_by_position_write(f):
+    for g in (f, torch.compile(f, backend="inrush", options={"strict": True})):
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            g(torch.tensor([[1.0], [-1.0], [2.0]]))
+
+
+def test_looking_for_writes_does_not_run_graphs_that_write_nothing(monkeypatch):
+    # Functions such as `and_`, methods such as `__eq__` end like those that write.
+    def f(x, y):
+        z = x.unsqueeze(0).expand(2, 3) & (x.__eq__(y)) | F.relu(y, False).bool()
+        return z.expand(2, 2, 3) + 1
+
+    monkeypatch.setattr(_eager, "_found_by_running", lambda *_: pytest.fail("the graph is run"))
+    torch.compile(f, backend="inrush", options={"strict": True})(torch.ones(3, dtype=torch.bool), torch.zeros(3))
 
 
 def test_expanded_values_that_are_only_read_are_compiled():
