@@ -34,8 +34,8 @@ class Unnamed(Exception):
     """Something that another process cannot find again, or that is not what it was."""
 
 
-def name_of(value: Any) -> tuple[str, ...]:
-    """What identifies ``value`` in any process."""
+def name_of(value: Any, known: dict[type, str] | None = None) -> tuple[str, ...]:
+    """What identifies ``value`` in any process. ``known`` remembers digests of classes for as long as nothing changes."""
     if value is None or isinstance(value, bool) or value is Ellipsis:
         return ("constant", repr(value))
     if isinstance(value, types.ModuleType):
@@ -48,7 +48,7 @@ def name_of(value: Any) -> tuple[str, ...]:
     for home in (h for h in homes if isinstance(h, str)):
         for path in paths:
             if is_at(value, home, path):
-                return ("attribute", home, path, digest_of(value))
+                return ("attribute", home, path, digest_of(value, known))
     if isinstance(value, (types.FunctionType, types.CodeType)):
         # Nested in another, or wrapped by a decorator: what it does stands for it.
         return ("function", digest_of(value))
@@ -58,7 +58,7 @@ def name_of(value: Any) -> tuple[str, ...]:
         for home in BUILT_IN_CLASSES:
             for path, entry in vars(imported(home)).items():
                 if entry is value:
-                    return ("attribute", home, path, digest_of(value))
+                    return ("attribute", home, path, digest_of(value, known))
     raise Unnamed(described(value))
 
 
@@ -215,10 +215,10 @@ def found(home: str, path: str) -> Any:
     return value
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: Any, known: dict[type, str] | None = None) -> str:
     """Of a Python function or class, what it does."""
     if isinstance(value, type):
-        return class_digest(value)
+        return class_digest(value, known)
     value = getattr(value, "__func__", value)
     if isinstance(value, types.FunctionType):
         # What the closure holds has guards of its own, as far as the capture depends on it.
@@ -374,11 +374,8 @@ def attribute_text(value: Any) -> Any:
 
 
 def functions_told(value: Any) -> Iterator[types.FunctionType]:
-    """The functions of which the digest of ``value`` tells all: of a class the methods, and those in their closures."""
-    if isinstance(value, type):
-        waiting = [f for base in value.__mro__ for f in functions_of(base)]
-    else:
-        waiting = list(functions_in(value))
+    """The functions of which the digest of ``value`` tells all: of a class its own methods, and those in their closures."""
+    waiting = list(functions_of(value) if isinstance(value, type) else functions_in(value))
     known = set(waiting)
     while waiting:
         function = waiting.pop()
@@ -389,13 +386,12 @@ def functions_told(value: Any) -> Iterator[types.FunctionType]:
             waiting += new
 
 
-def codes_of(value: Any) -> Iterator[types.CodeType]:
-    """All code whose change changes the digest of ``value``."""
-    for code in [value] if isinstance(value, types.CodeType) else [f.__code__ for f in functions_told(value)]:
-        yield code
-        for k in code.co_consts:
-            if isinstance(k, types.CodeType):
-                yield from codes_of(k)
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code and what is nested in it: its change changes the digest."""
+    yield code
+    for k in code.co_consts:
+        if isinstance(k, types.CodeType):
+            yield from codes_of(k)
 
 
 def _process_start() -> float:

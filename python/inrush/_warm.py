@@ -160,6 +160,8 @@ class Pending:
         self.resumes: dict[str, types.CodeType] = {}
         self.covered = set(map(_naming.code_digest, _naming.codes_of(code)))
         self.digests: dict[type, str] = {}
+        self.names: dict[int, tuple[Any, tuple[str, ...]]] = {}
+        self.bases: set[type] = set()
         self.told: set[types.FunctionType] = set()
         self.inlined: dict[Any, Inlined] = {}
         self.constants: dict[str, Any] = {}
@@ -182,28 +184,40 @@ class Pending:
             if guard.inner_create_fn() is _aliasing.aliasing:
                 self.guards.aliasing.append(guard.create_fn.keywords)
                 continue
-            entry = guards.make_guard_filter_entry(guard, builder)
-            kinds = {entry.guard_type, *entry.derived_guard_types}
-            with _naming.found_at(guard.name):
-                if kinds & IDENTITIES:
-                    if kinds & MOMENTARY or not entry.has_value:
-                        raise Unnamed(f"a guard of kind {entry.guard_type}")
-                    plain = _plain(guard)
-                    self.guards.identities.append((plain, name_of(entry.value)))
-                    self.cover(entry.value)
-                else:
-                    # What was on the stack is the larger part of a guard, and nobody asks for it in another process.
-                    kept.append(dataclasses.replace(guard, stack=None, user_stack=None))
-                    if entry.has_value:
-                        self.add_type(type(entry.value))
-                        if isinstance(entry.value, torch.nn.Module):
-                            modules.setdefault(id(entry.value), (guard, entry.value))
+            try:
+                self.take(guard, builder, kept, modules)
+            except Unnamed as error:
+                raise Unnamed(f"{error}, at {_naming.place_text(guard.name)}") from error
         inner = {id(child) for _, m in modules.values() for child in m.modules() if child is not m}
         for key, (guard, module) in modules.items():
             if key not in inner:
                 place = guards.Guard(guard.originating_source, guards.GuardBuilder.TYPE_MATCH)
                 self.guards.modules.append((place, _naming.digest(_naming.structure(module))))
         return kept
+
+    def take(self, guard: Any, builder: Any, kept: list[Any], modules: dict[int, tuple[Any, torch.nn.Module]]) -> None:
+        """Puts one guard among the identities, or among those that are ``kept`` as they are."""
+        try:
+            value, has_value = builder.get(guard), True
+        except Exception:
+            # Guards may ask that something is not there, and some are of no place.
+            value, has_value = None, False
+        kinds = {guard.create_fn_name(), *(guard.guard_types or ())}
+        if kinds & IDENTITIES:
+            if kinds & MOMENTARY or not has_value:
+                raise Unnamed(f"a guard of kind {guard.create_fn_name()}")
+            if id(value) not in self.names:
+                # With the value itself, whose address nothing else gets then.
+                self.names[id(value)] = (value, name_of(value, self.digests))
+                self.cover(value)
+            self.guards.identities.append((_plain(guard), self.names[id(value)][1]))
+            return
+        # What was on the stack is the larger part of a guard, and nobody asks for it in another process.
+        kept.append(_with(guard, stack=None, user_stack=None))
+        if has_value:
+            self.add_type(type(value))
+            if isinstance(value, torch.nn.Module):
+                modules.setdefault(id(value), (guard, value))
 
     def add_type(self, cls: type) -> None:
         key = (cls.__module__, cls.__qualname__)
@@ -215,8 +229,15 @@ class Pending:
 
     def cover(self, value: Any) -> None:
         """Notes which functions and code cannot change without a digest that is kept."""
-        self.covered.update(map(_naming.code_digest, _naming.codes_of(value)))
-        self.told.update(_naming.functions_told(value))
+        parts = [value]
+        if isinstance(value, type):
+            parts = [base for base in value.__mro__ if base not in self.bases]
+            self.bases.update(parts)
+        for part in parts:
+            told = set(_naming.functions_told(part))
+            self.told |= told
+            codes = [value] if isinstance(value, types.CodeType) else [f.__code__ for f in told]
+            self.covered.update(_naming.code_digest(inner) for code in codes for inner in _naming.codes_of(code))
 
     def add_inlined(self, variable: Any, caller: Any) -> None:
         """Called for each function that Dynamo begins to trace as a part of the frame."""
@@ -344,9 +365,19 @@ def _plain(guard: Any) -> Any:
     """A guard without references to objects of this process."""
     if isinstance(guard.create_fn, functools.partial):
         raise Unnamed(f"a guard of kind {guard.create_fn_name()}")
-    plain = dataclasses.replace(guard, obj_weakref=None, guarded_class_weakref=None, stack=None, user_stack=None)
-    plain.guard_types = plain.code_list = None
-    return plain
+    unset = ("obj_weakref", "guarded_class_weakref", "stack", "user_stack", "guard_types", "code_list")
+    return _with(guard, **dict.fromkeys(unset))
+
+
+def _with(guard: Any, **changed: Any) -> Any:
+    """A copy of a guard, without what `dataclasses.replace` asks of each field."""
+    copy = object.__new__(type(guard))
+    for name in _FIELDS:
+        setattr(copy, name, changed[name] if name in changed else getattr(guard, name))
+    return copy
+
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(torch._guards.Guard))
 
 
 def checksum(content: bytes) -> str:
@@ -514,6 +545,8 @@ def guard_manager(
 ) -> Any:
     """Guards of Dynamo's own for the objects of this process."""
 
+    digests: dict[type, str] = {}
+
     def here(builder: Any, guard: Any) -> Any:
         try:
             return builder.get(guard)
@@ -527,7 +560,7 @@ def guard_manager(
             builder.scope["L"], builder.scope["G"] = locals, scope
             builder.src_get_value_cache.clear()
             for guard, name in held.identities:
-                if name_of(here(builder, guard)) != name:
+                if name_of(here(builder, guard), digests) != name:
                     raise Unnamed(f"{guard.name}, which is another here")
                 guard.create_fn(builder, guard)
             for parts in held.aliasing:
