@@ -370,7 +370,9 @@ impl Emitter<'_> {
                 }
                 Item::Acc(a) => self.started[a.index()] = lanes.map(|l| l.0),
                 Item::Update { acc, .. } if self.started[acc.index()].is_none() => {
-                    self.spread[acc.index()] = lanes;
+                    // Parts of a row that is cut at bends feed one accumulator, with as many vectors side by side as each part has room for.
+                    let most = self.spread[acc.index()].map_or(0, |s| s.1);
+                    self.spread[acc.index()] = lanes.map(|(w, copies)| (w, copies.max(most)));
                 }
                 _ => {}
             }
