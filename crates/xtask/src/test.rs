@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
-/// How long graphs are drawn, from a new seed each time.
+/// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
 
 /// Public models that are compiled with the tests, others every day.
@@ -49,7 +49,8 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
         step("drawn graphs");
-        fuzz::graphs(GRAPHS_SECONDS, &["--jobs", "2"].map(String::from))?;
+        let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
+        fuzz::graphs(GRAPHS_SECONDS, &args)?;
     }
     Ok(())
 }

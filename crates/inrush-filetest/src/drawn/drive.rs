@@ -1,6 +1,6 @@
 //! Runs drawn graphs for a while, in processes of their own, and sums up.
 
-use super::{Drawn, draw, shrink};
+use super::{Drawn, draw, shrink, ways};
 use inrush_base::tally::Way;
 use inrush_base::{ErrorKind, Isa};
 use std::collections::BTreeMap;
@@ -20,13 +20,15 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --jobs N      processes (1)
   --family F    only families whose name contains this
   --out DIR     where failures are written (drawn-failures)
-  --reach yes   fail where an algorithm or a strategy was never taken
+  --reach yes   fail where an algorithm or a strategy was never taken on a level; those that few graphs take
+                are looked for until found, at most as long again
   --file PATH   check a file test, as one that was written to DIR
   --write DIR   write --count graphs as file tests instead of checking them
   --without T   with --write: leave out graphs that have this in their text, such as bf16
   --show SEED   print the graph of this seed, check it, and shrink it where it fails";
 
 /// What the command is asked for.
+#[derive(Clone)]
 struct Options {
     seconds: u64,
     count: u64,
@@ -197,7 +199,13 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         println!("family {}", d.family);
         for isa in &o.levels {
             println!("begin {seed} {}", isa.name());
+            let before = inrush_base::tally::counts();
             let checked = d.check(*isa);
+            for ((way, n), (_, old)) in inrush_base::tally::counts().into_iter().zip(before) {
+                if n > old {
+                    println!("way {} {} {}", isa.name(), way.name(), n - old);
+                }
+            }
             if let Err(e) = &checked
                 && e.kind() == ErrorKind::Unsupported
             {
@@ -230,9 +238,6 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         }
     }
     clear();
-    for (way, n) in inrush_base::tally::counts() {
-        println!("way {} {n}", way.name());
-    }
     println!("end");
     ExitCode::SUCCESS
 }
@@ -250,7 +255,24 @@ struct Summary {
     families: BTreeMap<String, u64>,
     failures: Vec<String>,
     notes: Vec<String>,
+    /// By level and name of the way.
     ways: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    fn taken(&self, isa: Isa, way: Way) -> u64 {
+        let key = format!("{} {}", isa.name(), way.name());
+        self.ways.get(&key).copied().unwrap_or(0)
+    }
+
+    /// What was never taken on a level that has it.
+    fn idle(&self, levels: &[Isa]) -> Vec<(Isa, Way)> {
+        let all = levels
+            .iter()
+            .flat_map(|l| Way::ALL.iter().map(|w| (*l, *w)));
+        all.filter(|(l, w)| ways::exists(*l, *w) && self.taken(*l, *w) == 0)
+            .collect()
+    }
 }
 
 /// Starts the processes and sums up what they say. One that dies is a failure of the graph that it was at, and is started again.
@@ -263,7 +285,7 @@ fn lead(o: &Options) -> ExitCode {
             let sum = &sum;
             s.spawn(move || {
                 let mut first = o.seed;
-                while let Some(next) = follow(o, w, first, end, sum) {
+                while let Some(next) = follow(o, w, first, end, sum, &|_| false) {
                     first = next;
                 }
             });
@@ -282,15 +304,22 @@ fn lead(o: &Options) -> ExitCode {
     for n in &s.notes {
         println!("{n}");
     }
-    let ways = Way::ALL
-        .iter()
-        .map(|w| (w, s.ways.get(w.name()).copied().unwrap_or(0)));
-    for (way, n) in ways.clone() {
-        println!("{n:>9} {}", way.name());
+    let heads = o.levels.iter().map(|l| format!("{:>9}", l.name()));
+    println!("{} of the ways:", heads.collect::<String>());
+    for way in Way::ALL {
+        let counts = o.levels.iter().map(|l| format!("{:>9}", s.taken(*l, *way)));
+        println!("{} {}", counts.collect::<String>(), way.name());
     }
-    let idle: Vec<&str> = ways.filter(|w| w.1 == 0).map(|w| w.0.name()).collect();
+    let idle = s.idle(&o.levels);
     if o.reach {
-        idle.iter().for_each(|w| println!("NEVER REACHED {w}"));
+        for (isa, way) in &idle {
+            println!("NEVER REACHED on {}: {}", isa.name(), way.name());
+        }
+        for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
+            if !o.levels.contains(&isa) || isa == Isa::Neon {
+                println!("not checked here: {}", isa.name());
+            }
+        }
     }
     for f in &s.failures {
         println!("FAILED {f}");
@@ -302,74 +331,72 @@ fn lead(o: &Options) -> ExitCode {
     }
 }
 
-/// Families that take ways which few graphs do, for what was not reached yet.
-const WHERE: &[(Way, &str)] = &[
-    (Way::GemmTransposing, "product"),
-    (Way::GemmStretches, "convolution of a model"),
-    (Way::Outer, "gradients of a convolution"),
-    (Way::Grouped, "convolution of a model"),
-    (Way::Planes, "by planes"),
-    (Way::PlanesCopied, "by planes"),
-    (Way::PlanesPacked, "by planes"),
-    (Way::TurnedPlanes, "by planes"),
-    (Way::Winograd2, "convolution of a model"),
-    (Way::Winograd4, "convolution of a model"),
-    (Way::Split, "long reduction"),
-    (Way::OneWalk, "long reduction"),
-    (Way::Pixels, "depthwise"),
-    (Way::RowEdges, "depthwise"),
-    (Way::Rows, "depthwise"),
-    (Way::Strips, "reduction"),
-    (Way::Bends, "arrangement"),
-    (Way::Beneath, "resampling"),
-    (Way::CombineVector, "scatter"),
-    (Way::LazyBranch, "row"),
-];
-
-/// How long a way is looked for.
-const SOUGHT: Duration = Duration::from_secs(25);
-
-/// Draws of families that take what was not reached.
+/// Draws of families that take what was not reached, until they have or as long as the draw took: seconds on a quiet machine.
 fn seek(o: &Options, sum: &std::sync::Mutex<Summary>) {
-    let left = |way: Way| {
-        let s = sum.lock().unwrap_or_else(|e| e.into_inner());
-        s.ways.get(way.name()).copied().unwrap_or(0) == 0
-    };
-    for (way, family) in WHERE {
-        if !left(*way) {
-            continue;
-        }
-        let one = Options {
-            family: (*family).into(),
-            seed: o.seed + 500_000,
-            count: u64::MAX,
-            levels: o.levels.clone(),
-            out: o.out.clone(),
-            show: None,
-            file: None,
-            write: None,
-            without: None,
-            worker: None,
-            ..*o
-        };
-        println!("looking for `{}` in `{family}`", way.name());
-        let end = Instant::now() + SOUGHT;
-        std::thread::scope(|s| {
-            for w in 0..o.jobs {
-                let one = &one;
-                s.spawn(move || follow(one, w, one.seed, end, sum));
+    let end = Instant::now() + Duration::from_secs(o.seconds);
+    for round in 1.. {
+        let idle = (sum.lock().unwrap_or_else(|e| e.into_inner())).idle(&o.levels);
+        let mut families: BTreeMap<&str, Vec<(Isa, Way)>> = BTreeMap::new();
+        for (isa, way) in idle {
+            if let Some(family) = ways::family(way) {
+                families.entry(family).or_default().push((isa, way));
             }
-        });
+        }
+        let time = end.saturating_duration_since(Instant::now());
+        if families.is_empty() || time < Duration::from_secs(2) {
+            return;
+        }
+        // As long for each, so that one that is not found leaves the others theirs.
+        let count = families.len() as u32;
+        for (at, (family, wanted)) in families.into_iter().enumerate() {
+            let time = end.saturating_duration_since(Instant::now());
+            let share = (time / (count - at as u32)).max(Duration::from_secs(2));
+            look(o, sum, family, &wanted, Instant::now() + share, round);
+        }
     }
 }
 
-/// Runs one process to its end; the seed to go on from where it died.
+/// Draws of a family until it has taken all that is wanted of it.
+fn look(
+    o: &Options,
+    sum: &std::sync::Mutex<Summary>,
+    family: &str,
+    wanted: &[(Isa, Way)],
+    end: Instant,
+    round: u64,
+) {
+    let lacks = |l: &Isa| wanted.iter().any(|w| w.0 == *l);
+    let one = Options {
+        family: family.into(),
+        seed: o.seed + 100_000 * round,
+        count: u64::MAX,
+        levels: o.levels.iter().copied().filter(lacks).collect(),
+        ..o.clone()
+    };
+    for (isa, way) in wanted {
+        println!(
+            "looking for `{}` on {} in `{family}`",
+            way.name(),
+            isa.name()
+        );
+    }
+    let found = |s: &Summary| wanted.iter().all(|(l, w)| s.taken(*l, *w) > 0);
+    std::thread::scope(|s| {
+        for w in 0..o.jobs {
+            let (one, found) = (&one, &found);
+            s.spawn(move || follow(one, w, one.seed, end, sum, found));
+        }
+    });
+}
+
+/// Runs one process to its end, or until there is `enough`; the seed to go on from where it died.
 fn follow(
     o: &Options,
     worker: u64,
     first: u64,
     end: Instant,
     sum: &std::sync::Mutex<Summary>,
+    enough: &(dyn Fn(&Summary) -> bool + Sync),
 ) -> Option<u64> {
     let left = end.saturating_duration_since(Instant::now()).as_secs();
     let counted = o.count.saturating_sub(first - o.seed);
@@ -427,6 +454,12 @@ fn follow(
             }
             "end" => ended = true,
             _ => s.notes.push(line.to_string()),
+        }
+        if enough(&s) {
+            // What it was at is neither right nor wrong.
+            _ = child.kill();
+            ended = true;
+            break;
         }
     }
     let status = child.wait().ok()?;

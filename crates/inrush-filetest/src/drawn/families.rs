@@ -1,7 +1,7 @@
 //! Families of graphs that models are made of, and what follows them.
 
 use super::make::Make;
-use super::{rows, windows};
+use super::{rare, rows, windows};
 use inrush_base::DType;
 use inrush_graph::{Arg, ValueId};
 
@@ -34,7 +34,12 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("arrangement", 3, arrange),
     ("resampling", 2, resample),
     ("pointwise", 2, pointwise),
-    ("row", 5, rows::row),
+    ("row of the table", 5, rows::row),
+    ("minimal filtering", 1, rare::minimal),
+    ("row of pixels", 1, rare::pixels),
+    ("sums of columns", 1, rare::columns),
+    ("bent row", 1, rare::bent),
+    ("bytes", 1, rare::bytes),
 ];
 
 /// A graph of some family, its followers and outputs.

@@ -6,8 +6,10 @@
 mod drive;
 mod families;
 mod make;
+mod rare;
 mod rows;
 mod shrink;
+mod ways;
 mod windows;
 
 pub use drive::main;

@@ -1,0 +1,124 @@
+//! Graphs that take ways of the engine and of kernels which few sizes, layouts and neighbours lead to.
+
+use super::make::Make;
+use inrush_base::DType;
+use inrush_graph::{Arg, ValueId};
+
+fn convolved(m: &mut Make, x: ValueId, f: ValueId, pad: i64, groups: i64) -> Option<ValueId> {
+    let args = vec![
+        Arg::Value(x),
+        Arg::Value(f),
+        Arg::None,
+        m.ints(&[1, 1]),
+        m.ints(&[pad, pad]),
+        m.ints(&[1, 1]),
+        Arg::Bool(false),
+        m.ints(&[0, 0]),
+        m.int(groups),
+    ];
+    m.one("aten.convolution.default", args)
+}
+
+/// Filters of 3 x 3 over enough channels for minimal filtering, by tiles of 2 where the image is small.
+pub(super) fn minimal(m: &mut Make) -> Option<ValueId> {
+    m.parameters = true;
+    let (i, o) = m.r.of(&[(32, 32), (64, 32), (64, 64)]);
+    let side = m.r.of(&[6, 8, 10, 12, 14, 16]);
+    let x = m.channels_last(DType::F32, &[1, i, side, side]);
+    let f = m.weight(DType::F32, &[o, i, 3, 3]);
+    convolved(m, x, f, 1, 1)
+}
+
+/// Depthwise windows over rows of pixels whose channels are vectors, and what a model does with the sums.
+pub(super) fn pixels(m: &mut Make) -> Option<ValueId> {
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::BF16]);
+    let c = m.r.of(&[32, 48, 64]);
+    let k = m.r.of(&[3, 3, 5]);
+    let side = m.r.of(&[8, 12, 14, 16, 21]);
+    let batch = m.r.of(&[1, 2, 2]);
+    let x = m.channels_last(dtype, &[batch, c, side, side]);
+    let f = m.weight(dtype, &[c, 1, k, k]);
+    let mut v = convolved(m, x, f, k / 2, c)?;
+    if m.r.odds(2, 3) {
+        for op in ["aten.mul.Tensor", "aten.add.Tensor"] {
+            let w = m.weight(dtype, &[c, 1, 1]);
+            v = m.one(op, vec![Arg::Value(v), Arg::Value(w)])?;
+        }
+        let op = m.r.of(&[
+            "aten.silu.default",
+            "aten.gelu.default",
+            "aten.hardswish.default",
+        ]);
+        v = m.one(op, vec![Arg::Value(v)])?;
+    }
+    Some(v)
+}
+
+/// Sums over rows that lie a kilobyte apart and more.
+pub(super) fn columns(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::BF16]);
+    let sizes = [m.r.of(&[64, 65, 100, 130]), m.r.of(&[520, 700, 1031])];
+    let x = m.input(dtype, &sizes);
+    match m.r.below(3) {
+        0 => {
+            let args = vec![Arg::Value(x), m.ints(&[0]), Arg::Bool(false)];
+            m.one("aten.amax.default", args)
+        }
+        n => {
+            let op = ["aten.sum.dim_IntList", "aten.mean.dim"][n - 1];
+            let args = vec![Arg::Value(x), m.ints(&[0]), Arg::Bool(m.r.odds(1, 2))];
+            m.one(op, args)
+        }
+    }
+}
+
+/// Long rows that are rolled, or reflected at their ends.
+pub(super) fn bent(m: &mut Make) -> Option<ValueId> {
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::U8]);
+    let width = m.r.of(&[300, 401, 512]);
+    let x = m.input(dtype, &[3, width]);
+    if m.r.odds(1, 2) && dtype.is_float() {
+        let pads = [m.r.int(1, 9), m.r.int(1, 9)];
+        let pads = m.ints(&pads);
+        return m.one("aten.reflection_pad1d.default", vec![Arg::Value(x), pads]);
+    }
+    let shift = m.r.int(1, 40);
+    let args = vec![Arg::Value(x), m.ints(&[shift]), m.ints(&[1])];
+    m.one("aten.roll.default", args)
+}
+
+/// Bytes that are rearranged: the only type of which code without vectors has lanes.
+pub(super) fn bytes(m: &mut Make) -> Option<ValueId> {
+    let sizes = [m.r.of(&[2, 5]), m.r.of(&[16, 33]), m.r.of(&[64, 130])];
+    let x = m.input(DType::U8, &sizes);
+    let arg = Arg::Value(x);
+    match m.r.below(5) {
+        0 => {
+            let dims = m.ints(&[0, 2, 1]);
+            let turned = m.one("aten.permute.default", vec![arg, dims])?;
+            let other = m.input(DType::U8, &[sizes[0], sizes[2], sizes[1]]);
+            m.one(
+                "aten.add.Tensor",
+                vec![Arg::Value(turned), Arg::Value(other)],
+            )
+        }
+        1 => {
+            let (shift, dim) = (m.r.int(1, 9), m.r.int(1, 2));
+            let args = vec![arg, m.ints(&[shift]), m.ints(&[dim])];
+            m.one("aten.roll.default", args)
+        }
+        2 => {
+            let args = vec![Arg::Values(vec![Some(x), Some(x)]), m.int(2)];
+            m.one("aten.cat.default", args)
+        }
+        3 => {
+            let args = vec![arg, m.ints(&[2]), Arg::Bool(false)];
+            m.one("aten.amax.default", args)
+        }
+        _ => {
+            let dims = m.ints(&[2]);
+            m.one("aten.flip.default", vec![arg, dims])
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Which ways each level of the CPU has, and the families of graphs that take those which few graphs take.
+
+use inrush_base::Isa;
+use inrush_base::tally::Way;
+
+/// Ways that code without vectors of floats has not: its lanes are types of one or two bytes, four of which fill a word, and the
+/// engine's tiles are loops.
+const VECTORS: &[Way] = &[
+    Way::GemmTransposing,
+    Way::GemmEven,
+    Way::Grouped,
+    Way::Beneath,
+    Way::Pixels,
+    Way::RowEdges,
+    Way::OneWalk,
+    Way::Strips,
+    Way::Rows,
+    Way::LazyBranch,
+    Way::CombineVector,
+];
+
+/// Ways that AVX-512 alone has.
+const WIDEST: &[Way] = &[Way::GemmEven];
+
+/// Whether a level has such a way.
+pub(super) fn exists(isa: Isa, way: Way) -> bool {
+    match isa {
+        Isa::Scalar => !VECTORS.contains(&way),
+        Isa::Avx2 => !WIDEST.contains(&way),
+        Isa::Avx512 => true,
+        // Not known: no run has counted them yet.
+        Isa::Neon => false,
+    }
+}
+
+/// The family that takes a way most often, where not nearly all graphs do.
+pub(super) fn family(way: Way) -> Option<&'static str> {
+    Some(match way {
+        Way::GemmTransposing | Way::GemmEven | Way::Dot | Way::Axpy | Way::Stored => "product",
+        Way::GemmStretches | Way::GemmTaps | Way::Grouped | Way::Edges | Way::EpilogueRows => {
+            "convolution of a model"
+        }
+        Way::Outer => "gradients of a convolution",
+        Way::Planes | Way::PlanesCopied | Way::PlanesPacked | Way::TurnedPlanes => "by planes",
+        Way::Winograd2 | Way::Winograd4 => "minimal filtering",
+        Way::Split | Way::OneWalk => "long reduction",
+        Way::Pixels | Way::RowEdges | Way::Rows => "row of pixels",
+        Way::Strips => "sums of columns",
+        Way::Bends => "bent row",
+        Way::Beneath => "resampling",
+        Way::Combine | Way::CombineVector | Way::Apart => "scatter",
+        Way::Scan => "scan",
+        Way::OwnLanes
+        | Way::SharedLanes
+        | Way::TransposedTile
+        | Way::Gather
+        | Way::Scatter
+        | Way::Copies
+        | Way::PartialVector => "bytes",
+        Way::LazyBranch | Way::Together => "row of the table",
+        _ => return None,
+    })
+}
