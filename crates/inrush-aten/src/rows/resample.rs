@@ -1,7 +1,7 @@
 //! Resampling of images: nearest, linear and cubic interpolation.
 
 use super::{Lowering, lowered};
-use crate::{Args, BodyBuilder, Call, Lower, Row, Tensor, meta};
+use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -24,6 +24,8 @@ pub(super) struct Axis {
     pub output: i64,
     scale: f64,
     pub align_corners: bool,
+    /// Take each output from the input of the same index, whatever scale is given.
+    copies: bool,
 }
 
 /// The spatial dimensions of a call. Sizes must be known: the scale is a constant of the kernel.
@@ -85,9 +87,27 @@ pub(super) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
                     None => input as f64 / output as f64,
                 },
                 align_corners,
+                copies: false,
             })
         })
         .collect()
+}
+
+/// The spatial dimensions of a call as a processor resamples them: eager's linear modes copy along a dimension of the same size on
+/// CPUs, also where the given scale is another.
+pub(super) fn axes_on(
+    processor: Processor,
+    args: &Args,
+    x: &[Expr],
+    kind: Kind,
+) -> Result<Vec<Axis>> {
+    let mut axes = axes(args, x)?;
+    for axis in &mut axes {
+        if processor == Processor::Cpu && kind == Kind::Linear && axis.input == axis.output {
+            (axis.copies, axis.scale, axis.align_corners) = (true, 1.0, false);
+        }
+    }
+    Ok(axes)
 }
 
 impl Axis {
@@ -160,6 +180,11 @@ pub(super) fn taps(
         && let Some(at) = axis.exact_nearest(body, i, half, dtype)
     {
         return vec![(at, None)];
+    }
+    if axis.copies {
+        // Eager multiplies by zero too, which makes NaN of an infinite element.
+        let (one, zero) = (body.float(1.0, dtype), body.float(0.0, dtype));
+        return vec![(i, Some(one)), (i, Some(zero))];
     }
     let step = body.float(axis.step(dtype), dtype);
     let at = body.index_value(i);
@@ -280,7 +305,7 @@ fn source_name(args: &Args) -> &'static str {
 
 fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, source_name(call))?;
-    let axes = axes(call, &x.sizes)?;
+    let axes = axes_on(lw.processor, call, &x.sizes, kind)?;
     let interpolates = matches!(kind, Kind::Linear | Kind::Cubic);
     if interpolates && !x.dtype.is_float() {
         return Err(Error::unsupported(format!(

@@ -3,7 +3,7 @@
 //! the layout, and what the weights are is known from the sizes alone.
 
 use super::convolution::in_bounds;
-use super::resample::{Axis, Kind, axes, taps};
+use super::resample::{Axis, Kind, axes, axes_on, taps};
 use super::view_backward::load_or_zero;
 use super::{Lowering, lowered};
 use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};
@@ -211,7 +211,7 @@ fn along<'g>(
 
 fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_output")?;
-    let axes = axes(call, call.ints("input_size")?)?;
+    let axes = axes_on(lw.processor, call, call.ints("input_size")?, kind)?;
     if !grad.dtype.is_float() {
         return Err(Error::unsupported(format!(
             "interpolation of dtype {}",
