@@ -500,20 +500,35 @@ fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec
     let value = call
         .operand("self")?
         .ok_or_else(|| Error::input("no value to search for"))?;
+    let mut rounds = false;
     let (sizes, dtype) = match value {
         Operand::Tensor(v) => {
             let t = call.type_of(v)?;
-            (t.sizes.clone(), promote(t.dtype, sequence.dtype))
+            // What has no dimensions takes part as a number does.
+            rounds = t.sizes.is_empty() && t.dtype.is_float() && sequence.dtype.is_float();
+            let dtype = match rounds {
+                true => sequence.dtype,
+                false => promote(t.dtype, sequence.dtype),
+            };
+            (t.sizes.clone(), dtype)
         }
         Operand::Scalar(s) if s.default_dtype().is_float() && !sequence.dtype.is_float() => {
             (Vec::new(), DType::F32)
         }
-        _ => (Vec::new(), sequence.dtype),
+        _ => {
+            rounds = sequence.dtype.is_float();
+            (Vec::new(), sequence.dtype)
+        }
     };
     let dtype = dtype.compute();
     let mut body = lw.body(&sizes);
     let outer = body.outer();
-    let x = lw.operand(&mut body, value, dtype)?;
+    let mut x = lw.operand(&mut body, value, dtype)?;
+    if rounds && sequence.dtype != dtype {
+        // Eager converts a number to the dtype of the sequence.
+        x = body.cast(x, sequence.dtype);
+        x = body.cast(x, dtype);
+    }
     let lead: Vec<Expr> = match sequence.sizes.len() {
         1 => Vec::new(),
         n if n == sizes.len() => outer[..n - 1].to_vec(),
