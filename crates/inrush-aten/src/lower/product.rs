@@ -141,10 +141,10 @@ impl<'g> Product<'g> {
             };
             let (x, y) = (factor(&ta, &form.a), factor(&tb, &form.b));
             let product = body.op(ScalarOp::Mul, &[x, y]);
-            if form.k.is_empty() {
-                product
-            } else {
-                body.reduce(ReduceOp::Sum, product)
+            // A sum of one product starts from zero too, so that -0 becomes +0 as in eager.
+            match self.declared[Role::K as usize] {
+                true => body.reduce(ReduceOp::Sum, product),
+                false => product,
             }
         };
         let value = finish(&mut body, sum, &form.out)?;

@@ -1,9 +1,9 @@
 //! Running sums and products, and differences.
 
-use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
+use crate::{Args, BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, Type, ValueId};
-use inrush_loops::ReduceOp;
+use inrush_loops::{ReduceOp, ScalarOp, StmtId};
 
 fn scan_meta(c: &Call) -> Result<Vec<Type>> {
     let t = c.tensor("self")?;
@@ -14,6 +14,12 @@ fn scan_meta(c: &Call) -> Result<Vec<Type>> {
         None => DType::I64,
     };
     meta::one(c.exprs, dtype, t.sizes.clone())
+}
+
+/// Returns a value with +0 in place of -0, as the logarithm of a sum of exponentials gives it.
+fn positive_zero(body: &mut BodyBuilder, v: StmtId) -> StmtId {
+    let zero = body.float(0.0, body.dtype(v));
+    body.op(ScalarOp::Add, &[v, zero])
 }
 
 fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
@@ -43,8 +49,13 @@ fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Ten
         // As eager has it.
         (ReduceOp::LogSumExp, DType::F32) => {
             let wide = body.cast(v, DType::F64);
-            let v = body.scan(op, wide);
+            let v = positive_zero(&mut body, wide);
+            let v = body.scan(op, v);
             body.cast(v, dtype)
+        }
+        (ReduceOp::LogSumExp, _) => {
+            let v = positive_zero(&mut body, v);
+            body.scan(op, v)
         }
         _ => body.scan(op, v),
     };

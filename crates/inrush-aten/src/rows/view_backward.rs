@@ -320,9 +320,8 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let mut at = outer[..rank - 3].to_vec();
     at.extend([row, column]);
     let mut v = load_or_zero(&mut body, &columns, &at, mask);
-    if !single {
-        v = body.reduce(ReduceOp::Sum, v);
-    }
+    // Without axes to reduce over this adds a zero, which makes -0 positive as eager's sum into zeros does.
+    v = body.reduce(ReduceOp::Sum, v);
     Ok(vec![lw.store_new(body, v, columns.dtype, &sizes)])
 }
 
