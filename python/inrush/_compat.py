@@ -718,6 +718,29 @@ def _keep_writes_to_numbers() -> None:
 
 _keep_writes_to_numbers()
 
+
+def _keep_addcdiv() -> None:
+    """Dynamo composes `addcdiv` with a `value` of three operators, each of which rounds, so that a tensor need not be read. A number
+    need not be either way."""
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    composed = handlers.get(torch.addcdiv)
+    if composed is None:
+        return
+
+    @functools.wraps(composed)
+    def handler(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        value = kwargs.get("value")
+        if value is not None and value.is_python_constant():
+            return None
+        return composed(self, tx, *args, **kwargs)
+
+    handlers[torch.addcdiv] = handler
+
+
+_keep_addcdiv()
+
 transforms_are_active = torch._C._are_functorch_transforms_active
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 graph_is_kept = torch._C._autograd._get_current_graph_task_keep_graph

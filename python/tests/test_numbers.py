@@ -85,6 +85,12 @@ def test_shrinks_of_halves_at_their_number(dynamic):
         assert all(torch.equal(a, b) for a, b in zip(got(x), f(x)))
 
 
+def test_addcdiv_of_halves_rounds_once():
+    x = torch.tensor([0.7, -0.7, 0.3], dtype=torch.float16)
+    f = lambda x: torch.addcdiv(x, x.roll(1), x, value=0.7)
+    assert torch.equal(torch.compile(f, backend=inrush.backend, options={"strict": True})(x), f(x))
+
+
 def test_tensors_without_dimensions_are_numbers():
     x, v = halves(torch.float16), torch.tensor(0.1)
 
@@ -171,3 +177,65 @@ def test_lines_of_numbers_agree_with_eager(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["numbers_check.py", "shrink"])
     assert not numbers_check.main(), capsys.readouterr().out
     assert capsys.readouterr().out.startswith("8 tried, 0 wrong")
+
+
+SINGLE = {
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+    "cumsum": lambda x: x.cumsum(1),
+    "amax": lambda x: x.amax(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "nansum": lambda x: x.nansum(1),
+    "deviation": lambda x: x.std(1, correction=0),
+    "norm": lambda x: torch.linalg.vector_norm(x, 3, 1),
+    "matrix and vector": lambda x: x @ torch.ones(1, dtype=x.dtype),
+    "vectors": lambda x: torch.dot(x[0], torch.ones(1, dtype=x.dtype)),
+    "outer product": lambda x: torch.outer(x[:, 0], torch.ones(2, dtype=x.dtype)),
+    "einsum": lambda x: torch.einsum("ij,ij->i", x, torch.ones_like(x)),
+    "convolution": lambda x: F.conv2d(x.reshape(1, 1, -1, 1), torch.ones(1, 1, 1, 1, dtype=x.dtype)),
+    "average": lambda x: F.avg_pool2d(x[None, None], 1),
+    "fold": lambda x: F.fold(x.reshape(1, 1, -1), (len(x), 1), 1),
+    "linear": lambda x: F.interpolate(x[None], size=1, mode="linear"),
+    "bilinear": lambda x: F.interpolate(x[None, None], size=(len(x), 1), mode="bilinear"),
+    "index_add": lambda x: torch.full_like(x, -0.0).index_add(0, torch.arange(len(x)), x),
+    "segments": lambda x: torch.segment_reduce(x[:, 0], "sum", lengths=torch.ones(len(x), dtype=torch.int64)),
+    "distance": lambda x: torch.cdist(x.float(), x.float() * 0),
+    "bags": lambda x: F.embedding_bag(torch.arange(len(x))[:, None], x, mode="sum"),
+    "softmax": lambda x: x.softmax(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_reductions_of_one_element(dtype):
+    x = torch.tensor([-0.0, 0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.0], dtype=dtype)[:, None]
+
+    def f(x):
+        return {name: reduction(x) for name, reduction in SINGLE.items()}
+
+    wanted = f(x)
+    for name, a in torch.compile(f, backend=inrush.backend, options={"strict": True})(x).items():
+        b = wanted[name]
+        same = torch.isclose(a, b, equal_nan=True) & ((a.signbit() == b.signbit()) | b.isnan())
+        assert same.all(), f"{name}: {a}, eager {b}"
+
+
+def test_resampling_to_the_same_size_copies():
+    """Eager's linear modes on CPUs ignore a scale that does not change the size."""
+    x = torch.rand(1, 2, 4, 4, requires_grad=True)
+
+    def f(x):
+        images = [F.interpolate(x, scale_factor=s, mode="bilinear", align_corners=c) for s in (1.2, (1.0, 2.0)) for c in (False, True)]
+        return *images, F.interpolate(x[0], scale_factor=1.2, mode="linear"), F.interpolate(x[None], scale_factor=(1.0, 1.1, 0.5), mode="trilinear")
+
+    got = torch.compile(f, backend=inrush.backend, options={"strict": True})(x)
+    for a, b in zip(got, f(x)):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x, retain_graph=True)[0] for y in (a, b)))
+
+
+def test_numbers_looked_up_among_halves():
+    x, v = torch.tensor([0.05, 0.1, 0.1, 0.2], dtype=torch.float16), torch.tensor(0.1)
+
+    def f(x, v):
+        return torch.bucketize(0.1, x), torch.searchsorted(x, 0.1, right=True), torch.bucketize(v, x), torch.bucketize(0.1, x.float())
+
+    assert torch.compile(f, backend=inrush.backend, options={"strict": True})(x, v) == f(x, v)
