@@ -232,6 +232,47 @@ def test_arguments_out_of_range(f):
     same_kind(f, (ones(1, 2, 4, 4),))
 
 
+FOREACH = {
+    "lengths": (lambda a: torch._foreach_add([a, a], [a]), ones(2)),
+    "lengths of numbers": (lambda a: torch._foreach_mul([a, a], [1.0, 2.0, 3.0]), ones(2)),
+    "nothing": (lambda a: (torch._foreach_add([], []), a + 1), ones(2)),
+    "shapes": (lambda a, b: torch._foreach_add([a], [b]), ones(2), ones(3)),
+    "alpha": (lambda a: torch._foreach_add([a], [a], alpha=1.5), ints(2)),
+    "booleans": (lambda a: torch._foreach_sub([a], [a]), ones(2) > 0),
+    "power": (lambda a: torch._foreach_pow([a], -1), ints(2)),
+    "lerp": (lambda a: torch._foreach_lerp([a], [a, a], 0.5), ones(2)),
+    "addcmul": (lambda a: torch._foreach_addcmul([a], [a, a], [a], 1.0), ones(2)),
+    "norm": (lambda a: torch._foreach_norm([a]), ints(2)),
+    "copy": (lambda a, b: torch._foreach_copy_([a.clone()], [b]), ones(2), ones(3)),
+    "result": (lambda a, b: torch._foreach_add_([a.clone()], [b]), ints(2), ones(1)),
+}
+MORE_VALUES = {
+    "quantile": (lambda a, q: a.quantile(q), ones(4), floats(0.5, 1.5)),
+    "quantile that is no number": (lambda a, q: a.quantile(q), ones(4), floats(nan)),
+    "one_hot": (lambda i: F.one_hot(i, 3), ints(3, 1)),
+    "one_hot below": (lambda i: F.one_hot(i, 3), ints(-1, 1)),
+    "sorter": (lambda a, s: torch.searchsorted(a, a, sorter=s), floats(1.0, 2.0, 3.0), ints(0, 1, 5)),
+    "masked_scatter": (lambda a: a.masked_scatter(a > 0, ones(1)), ones(4)),
+    "unpooling": (lambda a, i: F.max_unpool1d(a, i, 2), ones(1, 1, 2), ints(0, 9).reshape(1, 1, 2)),
+    "segments": (lambda a, n: torch.segment_reduce(a, "sum", lengths=n), ones(4), ints(1, 2)),
+    "targets of pixels": (F.nll_loss, ones(1, 3, 1, 2), ints(0, -3).reshape(1, 1, 2)),
+    "smoothed targets": (lambda a, t: F.cross_entropy(a, t, label_smoothing=0.1), ones(2, 3), ints(0, 3)),
+    "margins": (F.multi_margin_loss, ones(2, 3), ints(0, 3)),
+    "samples": (lambda p: torch.multinomial(p, 1), floats(1.0, nan)),
+    "rates": (torch.poisson, floats(1.0, -1.0)),
+    "histogram": (lambda a: torch.histc(a, 4), floats(nan, 1.0)),
+    "eigenvalues": (torch.linalg.eigvalsh, torch.full((3, 3), nan)),
+    "weights of a covariance": (lambda a, w: torch.cov(a, aweights=w), ones(2, 3), floats(-1.0, 1.0, 1.0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cases", [FOREACH, MORE_VALUES], ids=["foreach", "values"])
+def test_what_eager_rejects_at_run_time(cases):
+    for f, *args in cases.values():
+        same_kind(f, args)
+
+
 @pytest.mark.parametrize(
     "name, operator",
     [
