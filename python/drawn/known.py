@@ -16,6 +16,11 @@ def halves(p: Program) -> bool:
     return any(i.dtype in ("float16", "bfloat16") for i in p.inputs)
 
 
+def single_picture_normed(p: Program) -> bool:
+    last = any(i.layout == "channels_last" and len(i.shape) == 4 and i.shape[0] == 1 for i in p.inputs)
+    return last and any("GroupNorm" in m for m in p.modules)
+
+
 # Faults of eager itself, by device: what inrush gives is right by float64.
 THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
     ("cuda", "eager's gradient of avg_pool2d with channels last", r"gradient", lambda p: "avg_pool2d(" in p.body()),
@@ -25,6 +30,7 @@ THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
 # Of each the reason, the verdict's beginning, and what the program has.
 KNOWN: list[tuple[str, str, Callable[[Program], bool]]] = [
     ("tensors that are negated lazily", r"(result|argument|gradient|\w*Error)", negated),
+    ("group norm of a single picture with channels last", r"strides of result", single_picture_normed),
     ("numbers beside halves", r"(result|gradient)", lambda p: halves(p) and bool(set(p.features) & {"kind number", "theme number"})),
 ]
 
