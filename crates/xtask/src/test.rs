@@ -107,6 +107,14 @@ fn torch_compile(python: &str) -> Result<(), String> {
     step("torch.compile");
     run(Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .args([
+            "-n",
+            &workers(4),
+            "--dist",
+            "worksteal",
+            "--durations",
+            "15",
+        ])
         .arg(root().join("python").join("tests")))?;
     step("programs drawn by chance");
     run(Command::new(python)
