@@ -1,5 +1,6 @@
 //! Compiled code as a way to evaluate a graph.
 
+use crate::emulated::Emulated;
 use inrush_base::{Caps, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, OutputKind};
 use inrush_interp::{Tensor, Value};
@@ -11,10 +12,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+/// The kernels' machine code.
+enum Code {
+    Native(PathBuf),
+    Emulated(Emulated),
+}
+
+impl Code {
+    fn build(compiled: &inrush_compile::Compiled, isa: Isa) -> Result<Code> {
+        let cache = Cache::at(cache_dir());
+        if crate::emulated::is_needed(isa) {
+            let emulated = Emulated::new(&compiled.program, &compiled.pieces, &cache)?;
+            return Ok(Code::Emulated(emulated));
+        }
+        let target = Target {
+            isa,
+            vector_math: false,
+        };
+        let built = Compiler::find()?.build(&compiled.pieces, &target, &cache)?;
+        Ok(Code::Native(built.path))
+    }
+}
+
 /// A compiled graph. Weights are given with each call, so the model is loaded anew for each.
 pub struct Compiled {
     compiled: inrush_compile::Compiled,
-    object: PathBuf,
+    code: Code,
     isa: Isa,
     threads: usize,
     /// Position of the user's input whose new contents each output is; `None` for the user's outputs.
@@ -35,11 +58,7 @@ impl Compiled {
             ..Default::default()
         };
         let compiled = inrush_compile::compile(g.clone(), &caps, &options, &mut ())?;
-        let target = Target {
-            isa,
-            vector_math: false,
-        };
-        let built = Compiler::find()?.build(&compiled.pieces, &target, &Cache::at(cache_dir()))?;
+        let code = Code::build(&compiled, isa)?;
         let outputs = g.outputs.iter().map(|o| match o.kind {
             OutputKind::User { .. } => Ok(None),
             OutputKind::Mutation { input } => match g.inputs[input].kind {
@@ -49,7 +68,7 @@ impl Compiled {
         });
         Ok(Compiled {
             compiled,
-            object: built.path,
+            code,
             isa,
             threads,
             outputs: outputs.collect::<Result<_>>()?,
@@ -63,11 +82,15 @@ impl Compiled {
         weights: &BTreeMap<String, Tensor>,
         offset: usize,
     ) -> Result<Vec<Value>> {
-        inrush_cpu::limited(self.isa, || self.run_here(user, weights, offset))
+        inrush_cpu::limited(self.isa, || match &self.code {
+            Code::Native(object) => self.run_here(object, user, weights, offset),
+            Code::Emulated(e) => e.run(|| self.run_here(&e.object, user, weights, offset)),
+        })
     }
 
     fn run_here(
         &self,
+        object: &Path,
         user: &[Value],
         weights: &BTreeMap<String, Tensor>,
         offset: usize,
@@ -78,7 +101,7 @@ impl Compiled {
         }
         let model = Model::from_parts(Parts {
             program: self.compiled.program.clone(),
-            object: &self.object,
+            object,
             weights: Box::new(source),
             pool: pool(self.threads)?,
         })?;

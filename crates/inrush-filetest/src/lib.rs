@@ -8,6 +8,7 @@
 mod cases;
 mod compiled;
 pub mod drawn;
+mod emulated;
 mod markdown;
 mod random;
 mod roundtrip;

@@ -94,9 +94,7 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     {
         // A level that this processor lacks is the best that it has.
         let best = inrush_cpu::detect();
-        let level = settings
-            .level
-            .filter(|l| inrush_cpu::available().contains(l));
+        let level = settings.level.filter(|l| crate::emulated::is_available(*l));
         let mut levels = vec![("compiled", level.unwrap_or(best))];
         if !settings.brief {
             levels.push(("scalar", Isa::Scalar));

@@ -20,7 +20,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 /// Builds and runs the targets (or one of them), each for `seconds`; `args` are the drawn graphs' own.
 pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), String> {
     if only == Some("graphs") {
-        return graphs(seconds, args);
+        return graphs(seconds, args, &[]);
     }
     if let Some(name) = only
         && !TARGETS.iter().any(|t| t.0 == name)
@@ -72,8 +72,8 @@ pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), Str
     Ok(())
 }
 
-/// Draws graphs for a while and compares compiled code with the interpreter.
-pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
+/// Draws graphs for a while and compares compiled code with the interpreter. `env` names the tools that run NEON's.
+pub fn graphs(seconds: u32, args: &[String], env: &[(&str, &str)]) -> Result<(), String> {
     eprintln!("==> drawn graphs, {seconds} s");
     let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
     let out = out.display().to_string();
@@ -94,7 +94,7 @@ pub fn graphs(seconds: u32, args: &[String]) -> Result<(), String> {
         &out,
     ]);
     all.extend(args.iter().map(String::as_str));
-    cargo(&all, &[])
+    cargo(&all, env)
 }
 
 fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Result<(), String> {

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 const FUZZ_SECONDS: u32 = 20;
 /// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
+/// How long graphs are drawn whose kernels run in the emulator, two or three a second.
+const NEON_SECONDS: u32 = 20;
 
 /// Public models that are compiled with the tests, others every day.
 const SURVEYED: &str = "12";
@@ -50,7 +52,15 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
         step("drawn graphs");
         let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
-        fuzz::graphs(GRAPHS_SECONDS, &args)?;
+        fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
+        if env
+            .iter()
+            .any(|(k, v)| *k == "INRUSH_UNICORN" && !v.is_empty())
+        {
+            step("drawn graphs for NEON, in the emulator");
+            let args = ["--jobs", "2", "--level", "neon"].map(String::from);
+            fuzz::graphs(NEON_SECONDS, &args, &env)?;
+        }
     }
     Ok(())
 }

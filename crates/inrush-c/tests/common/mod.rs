@@ -1,10 +1,8 @@
 //! Compiles kernels with the machine's C compiler and runs them beside the interpreter.
 #![allow(dead_code)]
 
-mod aarch64;
-
-use aarch64::Emulator;
 use inrush_base::{Caps, DType, Isa};
+use inrush_emulator::Emulator;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::{Kernel, Kind};
@@ -66,7 +64,7 @@ pub fn levels() -> Vec<Caps> {
     if levels[0].isa != Isa::Scalar {
         levels.push(Caps::cpu(Isa::Scalar, 1));
     }
-    if aarch64::tools().is_some() {
+    if inrush_emulator::tools().is_some() {
         levels.push(Caps::cpu(Isa::Neon, 2));
     }
     levels
@@ -112,7 +110,7 @@ impl Code {
             },
             Code::Emulated(e) => {
                 let places = [bufs.as_ptr() as u64, sizes.as_ptr() as u64];
-                e.call(name, &[places[0], places[1], begin as u64, end as u64])
+                (e.call(name, &[places[0], places[1], begin as u64, end as u64])).unwrap()
             }
         }
     }
@@ -156,7 +154,7 @@ impl Code {
             Code::Emulated(e) => {
                 let mut arguments = vec![bufs.as_ptr() as u64, sizes.as_ptr() as u64, acc as u64];
                 arguments.extend(place.map(|n| n as u64));
-                e.call(name, &arguments);
+                e.call(name, &arguments).unwrap();
             }
         }
     }
@@ -165,7 +163,7 @@ impl Code {
 fn code(source: &str, caps: &Caps) -> Code {
     match caps.isa {
         Isa::Neon if cfg!(not(target_arch = "aarch64")) => {
-            Code::Emulated(Emulator::new(source, caps))
+            Code::Emulated(Emulator::new(source, &flags(caps)).unwrap())
         }
         _ => Code::Native(compile(source, caps)),
     }

@@ -15,7 +15,8 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --seconds N   how long (60)
   --count N     how many graphs a level at most
   --seed N      the first seed (from the clock)
-  --level L     scalar, avx2, avx512 or neon; several with commas (all that this processor has)
+  --level L     scalar, avx2, avx512 or neon; several with commas (all that this processor has); neon runs in an emulator
+                where INRUSH_CLANG and INRUSH_UNICORN name its tools
   --threads N   threads of every call (1 to 3 by chance)
   --jobs N      processes (1)
   --family F    only families whose name contains this
@@ -94,9 +95,16 @@ fn options() -> Result<Options, String> {
                 o.levels = (value.split(','))
                     .map(|l| Isa::parse(l).ok_or_else(|| format!("no level `{l}`")))
                     .collect::<Result<_, _>>()?;
-                let have = inrush_cpu::available();
-                if let Some(l) = o.levels.iter().find(|l| !have.contains(l)) {
-                    return Err(format!("this processor has no {}", l.name()));
+                let lacks = |l: &&Isa| !crate::emulated::is_available(**l);
+                if let Some(l) = o.levels.iter().find(lacks) {
+                    return Err(format!(
+                        "this processor has no {}{}",
+                        l.name(),
+                        match l {
+                            Isa::Neon => ", and INRUSH_CLANG and INRUSH_UNICORN name no emulator",
+                            _ => "",
+                        }
+                    ));
                 }
             }
             _ => return Err(format!("unknown option {name}\n\n{HELP}")),

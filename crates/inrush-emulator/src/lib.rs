@@ -3,8 +3,7 @@
 //! Two programs are needed, named by the environment: a clang with all targets (`INRUSH_CLANG`, a command) and the library of
 //! the Unicorn emulator (`INRUSH_UNICORN`, a path). `cargo xtask test` sets both.
 
-use super::flags;
-use inrush_base::Caps;
+use inrush_base::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::process::Command;
@@ -25,6 +24,9 @@ const STACK_BYTES: u64 = 1 << 20;
 /// Memory of the host appears under its own addresses, in pieces of this size, when it is first touched.
 const PIECE: u64 = 1 << 16;
 
+/// How many programs are kept for the next emulator.
+const KEPT: usize = 64;
+
 type Engine = *mut c_void;
 type Unmapped = unsafe extern "C" fn(Engine, i32, u64, i32, i64, *mut c_void) -> bool;
 type Map = unsafe extern "C" fn(Engine, u64, usize, u32) -> i32;
@@ -38,30 +40,32 @@ pub fn tools() -> Option<(String, String)> {
     Some((get("INRUSH_CLANG")?, get("INRUSH_UNICORN")?))
 }
 
-/// A whole program: its C library is linked in, at fixed addresses.
-fn build(source: &str, caps: &Caps, clang: &str) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
+/// Builds a whole program: its C library is linked in, at fixed addresses.
+fn build(source: &str, flags: &[&str], clang: &str) -> Result<Vec<u8>> {
+    let say = |e: std::io::Error| Error::machine(format!("a build for AArch64: {e}"));
+    let dir = tempfile::tempdir().map_err(say)?;
     let (c, elf) = (dir.path().join("k.c"), dir.path().join("k"));
-    std::fs::write(&c, format!("{source}\nint main(void) {{ return 0; }}\n")).unwrap();
+    std::fs::write(&c, format!("{source}\nint main(void) {{ return 0; }}\n")).map_err(say)?;
     let mut words = clang.split_whitespace();
-    let out = Command::new(words.next().unwrap())
+    let out = Command::new(words.next().unwrap_or_default())
         .args(words)
         .args(["-target", "aarch64-linux-musl", "-static"])
-        .args((flags(caps).into_iter()).filter(|f| !matches!(*f, "-shared" | "-fPIC")))
+        .args((flags.iter()).filter(|f| !matches!(**f, "-shared" | "-fPIC")))
         .args(["-fno-pie", "-no-pie", "-fno-sanitize=all", "-o"])
         .args([&elf, &c])
         .arg("-lm")
         .output()
-        .expect("a C compiler");
-    assert!(
-        out.status.success(),
-        "{}\n{source}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    std::fs::read(&elf).unwrap()
+        .map_err(say)?;
+    match out.status.success() {
+        true => std::fs::read(&elf).map_err(say),
+        false => Err(Error::machine(format!(
+            "{}\n{source}",
+            String::from_utf8_lossy(&out.stderr)
+        ))),
+    }
 }
 
-/// A program in the emulator's memory.
+/// A program in the emulator's memory. It may move to other threads, and runs on one at a time.
 pub struct Emulator {
     library: libloading::Library,
     engine: Engine,
@@ -71,16 +75,32 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Builds C source for AArch64, once, and loads it.
-    pub fn new(source: &str, caps: &Caps) -> Emulator {
+    /// Builds C source for AArch64, once in a process, and loads it.
+    ///
+    /// # Errors
+    /// A machine error where a tool is missing, or the compiler's own message.
+    ///
+    /// # Panics
+    /// Where the library is no emulator.
+    pub fn new(source: &str, flags: &[&str]) -> Result<Emulator> {
         static BUILT: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
-        let (clang, unicorn) = tools().expect("a compiler and an emulator");
-        let known = BUILT.lock().unwrap().get(source).cloned();
-        let image = known.unwrap_or_else(|| build(source, caps, &clang));
+        let built = || BUILT.lock().unwrap_or_else(|e| e.into_inner());
+        let missing = || Error::machine("INRUSH_CLANG and INRUSH_UNICORN do not name tools");
+        let (clang, unicorn) = tools().ok_or_else(missing)?;
+        let known = built().get(source).cloned();
+        let image = match known {
+            Some(image) => image,
+            None => build(source, flags, &clang)?,
+        };
         // SAFETY: the library is the emulator's, its functions have the types that its header gives them.
         let emulator = unsafe { Emulator::load(&image, &unicorn) };
-        BUILT.lock().unwrap().insert(source.into(), image);
-        emulator
+        let mut built = built();
+        // Drawn graphs are built once each.
+        if built.len() >= KEPT {
+            built.clear();
+        }
+        built.insert(source.into(), image);
+        Ok(emulator)
     }
 
     unsafe fn load(image: &[u8], unicorn: &str) -> Emulator {
@@ -144,8 +164,14 @@ impl Emulator {
         }
     }
 
-    /// Calls a function with integers and addresses of the host.
-    pub fn call(&self, name: &str, arguments: &[u64]) -> i32 {
+    /// Calls a function with integers and addresses of the host. Gives what it returns.
+    ///
+    /// # Errors
+    /// Where the function is not there, or touches memory that is not.
+    pub fn call(&self, name: &str, arguments: &[u64]) -> Result<i32> {
+        let Some(at) = self.symbols.get(name) else {
+            return Err(Error::internal(format!("no function `{name}`")));
+        };
         let (first, rest) = arguments.split_at(arguments.len().min(8));
         for (k, a) in first.iter().enumerate() {
             self.register(X0 + k as i32, *a);
@@ -165,13 +191,20 @@ impl Emulator {
             ));
             type Start = unsafe extern "C" fn(Engine, u64, u64, u64, usize) -> i32;
             let start = self.library.get::<Start>(b"uc_emu_start").unwrap();
-            ok(start(self.engine, self.symbols[name], RETURN, 0, 0));
+            let status = start(self.engine, *at, RETURN, 0, 0);
+            if status != 0 {
+                let what = format!("`{name}` stopped in the emulator with status {status}");
+                return Err(Error::internal(what));
+            }
             let read = self.library.get::<Register>(b"uc_reg_read").unwrap();
             ok(read(self.engine, X0, (&raw mut result).cast()));
         }
-        result as i32
+        Ok(result as i32)
     }
 }
+
+// SAFETY: the engine has no ties to the thread that opened it.
+unsafe impl Send for Emulator {}
 
 impl Drop for Emulator {
     fn drop(&mut self) {
