@@ -37,6 +37,20 @@ def patch() -> None:
 
     interpreter.InterpreterBuilder.create_splat = create_splat
 
+    # A cast to bfloat16 cuts bits off there. Devices round to the nearest, and to the even one of two.
+    convert = interpreter._convert_float
+    towards_zero = interpreter._ir.ROUNDING_MODE.RTZ
+
+    def convert_float(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if source != tl.float32 or target != tl.bfloat16 or mode == towards_zero:
+            return convert(data, source, target, mode)
+        bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
+        nearest = bits + np.uint32(0x7FFF) + (bits >> 16 & 1)
+        quiet = bits | np.uint32(0x400000)
+        return (np.where(np.isnan(data), quiet, nearest) >> 16).astype(np.uint16).reshape(np.shape(data))
+
+    interpreter._convert_float = convert_float
+
 
 @functools.cache
 def libdevice() -> Any:
