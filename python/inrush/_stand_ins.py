@@ -51,6 +51,20 @@ def patch() -> None:
 
     interpreter._convert_float = convert_float
 
+    # bfloat16 is kept in 16-bit integers there, and the product of matrices multiplies these.
+    create_dot = interpreter.InterpreterBuilder.create_dot
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return create_dot(self, widened(a), widened(b), *rest)
+
+    def widened(x: Any) -> Any:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        bits = np.asarray(x.data).view(np.uint16).astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+    interpreter.InterpreterBuilder.create_dot = dot
+
 
 @functools.cache
 def libdevice() -> Any:

@@ -110,7 +110,12 @@ fn shims(program: &Program) -> String {
          void *inrush_emulator;\n\
          int (*inrush_forward)(void *, const char *, const word *, word);\n",
     );
+    let mut written = BTreeSet::new();
     for (k, kernel) in program.kernels.iter().enumerate() {
+        // Equal kernels have one name.
+        if !written.insert(&kernel.symbol) {
+            continue;
+        }
         let count = if epilogues.contains(&k) {
             EPILOGUE
         } else {

@@ -200,7 +200,11 @@ fn clang() -> Option<(String, String)> {
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
 const GPU_BUILDS: &str = "40";
 
-/// The kernels of the file tests for GPUs, without a GPU: built by Triton for two vendors, run in its interpreter.
+/// Graphs that are drawn for GPUs, from a new seed each time; the interpreter takes half a second for one.
+const GPU_DRAWN: &str = "24";
+
+/// The kernels of the file tests and of drawn graphs for GPUs, without a GPU: built by Triton for two vendors, run in its
+/// interpreter.
 fn gpu_kernels(python: &str) -> Result<(), String> {
     step("GPU kernels");
     let found = Command::new(python)
@@ -215,6 +219,25 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
     _ = std::fs::remove_dir_all(&folder);
     let folder = folder.display().to_string();
     let tests = root().join("tests").display().to_string();
+    let drawn = root().join("target").join("drawn_for_gpus");
+    _ = std::fs::remove_dir_all(&drawn);
+    let drawn = drawn.display().to_string();
+    let command = [
+        "--bin",
+        "drawn-graphs",
+        "--",
+        "--count",
+        GPU_DRAWN,
+        "--write",
+    ];
+    let run_quietly = [
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "inrush-filetest",
+    ];
+    cargo(&[&run_quietly[..], &command, &[&drawn]].concat(), &[])?;
     cargo(
         &[
             "run",
@@ -240,6 +263,10 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
             "map",
             "tests",
             &tests,
+            "pointers",
+            "plain",
+            "tests",
+            &drawn,
         ],
         &[],
     )?;
