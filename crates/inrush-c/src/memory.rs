@@ -9,6 +9,7 @@ use inrush_base::{DType, Error, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};
 use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Loop, ValId, access};
 use inrush_loops::StoreMode;
+use smallvec::SmallVec;
 
 /// Bytes of a row from which on the hardware does not fetch the next one by itself.
 const PREFETCHED_ROW: i64 = 2048;
@@ -51,6 +52,15 @@ impl Emitter<'_> {
         let Some(lane) = self.lane.clone() else {
             return Ok(());
         };
+        // Indices that the loop itself loads are not known before it.
+        let found = l.body.iter().filter_map(|item| match item {
+            Item::Let(v) => match self.kernel.value(*v).def {
+                Def::Indirect { sym, .. } => Some(sym),
+                _ => None,
+            },
+            _ => None,
+        });
+        let found: SmallVec<[Sym; 4]> = found.collect();
         for item in &l.body {
             let Item::Let(v) = item else { continue };
             let Def::Load {
@@ -62,6 +72,9 @@ impl Emitter<'_> {
             else {
                 continue;
             };
+            if (self.exprs.free_syms(offset).iter()).any(|s| found.contains(s)) {
+                continue;
+            }
             let Access::Strided(stride) = self.access(offset) else {
                 continue;
             };
