@@ -135,6 +135,7 @@ VALUES = {
     "repeats": (lambda a, i: a.repeat_interleave(i), ones(2), ints(1, -1)),
     "counts": (lambda i: i.bincount(), ints(-1, 2)),
     "bags": (lambda a, i: F.embedding_bag(ints(0, 1, 2), a, i), ones(4, 2), ints(0, 5)),
+    "bags that go back": (lambda a, i: F.embedding_bag(ints(0, 1, 2), a, i), ones(4, 2), ints(0, 2, 1)),
     "probabilities": (torch.bernoulli, floats(0.5, 1.5)),
     "probabilities that are no numbers": (torch.bernoulli, floats(0.5, float("nan"))),
     "probabilities in place": (lambda a, p: a.clone().bernoulli_(p), ones(2), floats(0.5, -0.5)),

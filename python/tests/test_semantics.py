@@ -133,6 +133,7 @@ def test_halves_round_where_eager_rounds(exact, dtype):
     x = torch.linspace(-3, 3, 257).to(dtype)
     y = torch.linspace(0.1, 2, 257).to(dtype)
     exact(lambda x, y: [x + y, x * y, x - y, x / y, x * y + x, (x + y) * (x - y), torch.addcmul(x, x, y), torch.lerp(x, y, 0.3)], x, y)
+    exact(lambda y: [y.logit(0.1), (y - 0.5).logit()], y)
     # Numbers stay float32 in products and quotients; in sums eager rounds them first, which is less exact, and not on every device.
     exact(lambda x: [x * 0.1, x + 2.5, x / 3, x.float() * 0.1, (x * 0.1).float(), torch.where(x > 0, x, 0.1)], x)
 

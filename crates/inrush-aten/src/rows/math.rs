@@ -1,7 +1,7 @@
 //! Functions of one element or two: rounding, exponentials, trigonometry, extremes, choices.
 
 use super::pointwise::pointwise;
-use crate::{Operand, Pw, numbers};
+use crate::{Operand, Processor, Pw, numbers};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{ScalarOp as S, StmtId};
 
@@ -147,8 +147,15 @@ fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         let upper = p.select(above, high, v);
         v = p.select(below, low, upper);
     }
+    // Eager's kernel for CPUs rounds each step to the tensor's dtype.
+    let step = match p.processor {
+        Processor::Cpu => p.dtype,
+        Processor::Gpu => p.dtype.compute(),
+    };
     let rest = p.cop(S::Sub, 1.0, v);
+    let rest = p.body.cast(rest, step);
     let odds = p.div(v, rest);
+    let odds = p.body.cast(odds, step);
     Ok(p.op1(S::Log, odds))
 }
 
