@@ -212,7 +212,7 @@ class Pending:
                 self.cover(value)
             self.guards.identities.append((_plain(guard), self.names[id(value)][1]))
             return
-        # What was on the stack is the larger part of a guard, and nobody asks for it in another process.
+        # Drop the stack: the larger part of a guard, and without use in another process.
         kept.append(_with(guard, stack=None, user_stack=None))
         if has_value:
             self.add_type(type(value))

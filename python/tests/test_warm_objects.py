@@ -1,4 +1,4 @@
-"""What captures depend on beside plain values: enumerations, generated methods, decorated functions. A second process is played by
+"""What captures depend on besides plain values: enumerations, generated methods, decorated functions. A second process is played by
 modules that are read anew, after their source has changed."""
 
 import importlib

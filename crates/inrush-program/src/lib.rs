@@ -80,7 +80,7 @@ pub struct Input {
 /// What steps rely on of the memory of a tensor that a call brings, least first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Reads {
-    /// Its elements: an executor copies a tensor that lies otherwise.
+    /// Elements by index: an executor copies a tensor with other strides.
     #[default]
     Elements,
     /// Positions counted from its first element: a tensor with other strides is refused.
@@ -91,7 +91,7 @@ pub enum Reads {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InputType {
-    /// A tensor. Kernels read it with these strides; [`Reads`] says what becomes of a tensor that lies otherwise.
+    /// A tensor. Kernels read it with these strides; [`Reads`] says what becomes of a tensor with others.
     Tensor {
         dtype: Dt,
         sizes: Vec<SizeId>,

@@ -193,7 +193,7 @@ fn group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![y])
 }
 
-/// Checks the sizes that are given beside the input: images, channels, and elements of a channel.
+/// Checks the arguments `N`, `C` and `HxW` against the sizes of the input.
 pub(super) fn check_groups(args: &Args, sizes: &[Expr]) -> Result<()> {
     let &[images, channels, ref rest @ ..] = sizes else {
         return Err(Error::input("the input must have two dimensions or more"));

@@ -1,23 +1,9 @@
 //! Graphs that take ways of the engine and of kernels which few sizes, layouts and neighbours lead to.
 
 use super::make::Make;
+use super::windows::convolved;
 use inrush_base::DType;
 use inrush_graph::{Arg, ValueId};
-
-fn convolved(m: &mut Make, x: ValueId, f: ValueId, pad: i64, groups: i64) -> Option<ValueId> {
-    let args = vec![
-        Arg::Value(x),
-        Arg::Value(f),
-        Arg::None,
-        m.ints(&[1, 1]),
-        m.ints(&[pad, pad]),
-        m.ints(&[1, 1]),
-        Arg::Bool(false),
-        m.ints(&[0, 0]),
-        m.int(groups),
-    ];
-    m.one("aten.convolution.default", args)
-}
 
 /// Filters of 3 x 3 over enough channels for minimal filtering, by tiles of 2 where the image is small.
 pub(super) fn minimal(m: &mut Make) -> Option<ValueId> {
@@ -26,7 +12,7 @@ pub(super) fn minimal(m: &mut Make) -> Option<ValueId> {
     let side = m.r.of(&[6, 8, 10, 12, 14, 16]);
     let x = m.channels_last(DType::F32, &[1, i, side, side]);
     let f = m.weight(DType::F32, &[o, i, 3, 3]);
-    convolved(m, x, f, 1, 1)
+    convolved(m, [x, f], Arg::None, 1, 1, 1)
 }
 
 /// Depthwise windows over rows of pixels whose channels are vectors, and what a model does with the sums.
@@ -38,7 +24,7 @@ pub(super) fn pixels(m: &mut Make) -> Option<ValueId> {
     let batch = m.r.of(&[1, 2, 2]);
     let x = m.channels_last(dtype, &[batch, c, side, side]);
     let f = m.weight(dtype, &[c, 1, k, k]);
-    let mut v = convolved(m, x, f, k / 2, c)?;
+    let mut v = convolved(m, [x, f], Arg::None, 1, k / 2, c)?;
     if m.r.odds(2, 3) {
         for op in ["aten.mul.Tensor", "aten.add.Tensor"] {
             let w = m.weight(dtype, &[c, 1, 1]);
@@ -54,7 +40,7 @@ pub(super) fn pixels(m: &mut Make) -> Option<ValueId> {
     Some(v)
 }
 
-/// Sums over rows that lie a kilobyte apart and more.
+/// Reductions over the outer dimension, whose rows are a kilobyte or longer.
 pub(super) fn columns(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::BF16]);

@@ -124,18 +124,7 @@ pub(super) fn modelled(m: &mut Make) -> Option<ValueId> {
         false => Arg::None,
     };
     let step = m.r.of(&[1, 1, 1, 2]);
-    let args = vec![
-        Arg::Value(x),
-        Arg::Value(f),
-        bias,
-        m.ints(&[step, step]),
-        m.ints(&[k / 2, k / 2]),
-        m.ints(&[1, 1]),
-        Arg::Bool(false),
-        m.ints(&[0, 0]),
-        m.int(groups),
-    ];
-    m.one("aten.convolution.default", args)
+    convolved(m, [x, f], bias, step, k / 2, groups)
 }
 
 /// Convolutions of images of contiguous layout: by planes.
@@ -149,16 +138,28 @@ pub(super) fn planes(m: &mut Make) -> Option<ValueId> {
     let strides = inrush_runtime::tensor::contiguous_strides(&sizes);
     let x = m.input_with(dtype, &sizes, &strides);
     let f = m.weight(dtype, &[o, i, k, k]);
+    convolved(m, [x, f], Arg::None, 1, k / 2, 1)
+}
+
+/// The convolution of images with a filter: the same stride and padding along both sides.
+pub(super) fn convolved(
+    m: &mut Make,
+    [x, f]: [ValueId; 2],
+    bias: Arg,
+    stride: i64,
+    padding: i64,
+    groups: i64,
+) -> Option<ValueId> {
     let args = vec![
         Arg::Value(x),
         Arg::Value(f),
-        Arg::None,
-        m.ints(&[1, 1]),
-        m.ints(&[k / 2, k / 2]),
+        bias,
+        m.ints(&[stride, stride]),
+        m.ints(&[padding, padding]),
         m.ints(&[1, 1]),
         Arg::Bool(false),
         m.ints(&[0, 0]),
-        m.int(1),
+        m.int(groups),
     ];
     m.one("aten.convolution.default", args)
 }
