@@ -15,7 +15,7 @@ pub struct Allocator;
 /// Alignment of plain blocks that are at least this large (`MI_MAX_ALIGN_SIZE`); smaller ones are aligned to 8 bytes.
 const PLAIN: usize = 16;
 
-/// Whether a plain block will do.
+/// Returns true if a plain block is aligned as `layout` asks.
 fn plain(layout: Layout) -> bool {
     layout.align() <= PLAIN && layout.align() <= layout.size()
 }

@@ -2,7 +2,10 @@
 
 mod bench;
 mod docs;
+mod documents;
 mod fuzz;
+mod history;
+mod sources;
 mod test;
 mod tidy;
 
@@ -30,7 +33,7 @@ enum Chore {
         /// Only files whose path contains this.
         filter: Option<String>,
     },
-    /// Check formatting, lints, and what each crate must not know.
+    /// Check documents, words of comments, commit subjects, formatting, lints, and what each crate must not know.
     Tidy,
     /// Run every test, setting up the Python environment that makes the operator cases.
     Test {

@@ -1,6 +1,7 @@
-//! What CI holds besides tests: formatting, lints, and the sentences "does not know" of the layers.
+//! What CI holds besides tests: documents, words, commit subjects, formatting, lints, and the sentences "does not know" of
+//! the layers.
 
-use crate::{cargo, root};
+use crate::{cargo, documents, history, root, sources};
 use std::process::Command;
 
 /// A crate and one that must not be among what it is built from.
@@ -42,6 +43,10 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
 ];
 
 pub fn tidy() -> Result<(), String> {
+    let wrong = [documents::check()?, sources::check()?, history::check()?].concat();
+    if !wrong.is_empty() {
+        return Err(wrong.join("\n"));
+    }
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(
         &[

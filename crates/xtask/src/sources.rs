@@ -1,0 +1,190 @@
+//! Checks of the sources that no lint makes: words of comments, and what a pure crate must not touch.
+
+use crate::root;
+use std::path::{Path, PathBuf};
+
+/// Crates whose comments are checked. A crate is added once it is clean.
+const PLAIN: &[&str] = &["inrush-alloc", "inrush-rocm", "inrush-xpu"];
+
+/// Words that documentation comments do not use, with what to write instead.
+const IDIOMS: &[(&str, &str)] = &[
+    ("behind", "after, or the name of the relation"),
+    (
+        "beside",
+        "next to, in parallel, besides, or a standard term",
+    ),
+    ("lie", "be, be stored, start"),
+    ("lies", "is, is stored, starts"),
+    ("nobody", "nothing, no caller, no reader"),
+    ("settled", "decided, known, or a standard term"),
+];
+
+/// Words with which no documentation comment begins: a function does something, a type is something.
+const OPENINGS: &[(&str, &str)] = &[
+    (
+        "Whether",
+        "Returns true if (of a function), True if (of a field)",
+    ),
+    ("What", "a verb or a noun"),
+];
+
+/// Files in which a word is right, as in "a name behind a macro": file, word.
+const ALLOWED: &[(&str, &str)] = &[];
+
+/// Crates that compile: what they give depends on their arguments only.
+const PURE: &[&str] = &[
+    "inrush-expr",
+    "inrush-graph",
+    "inrush-loops",
+    "inrush-aten",
+    "inrush-sched",
+    "inrush-kernel",
+    "inrush-c",
+    "inrush-triton",
+    "inrush-program",
+    "inrush-compile",
+];
+
+/// Ways to the outside.
+const OUTSIDE: &[&str] = &[
+    "std::env::",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "Instant::now",
+    "SystemTime",
+];
+
+/// Checks all sources. Gives one line for each mistake.
+pub fn check() -> Result<Vec<String>, String> {
+    let mut wrong = Vec::new();
+    for package in PLAIN {
+        for (path, text) in sources(package)? {
+            wrong.extend(idioms(&path, &text));
+        }
+    }
+    for package in PURE {
+        for (path, text) in sources(&format!("{package}/src"))? {
+            wrong.extend(reaches_outside(&path, &text));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Reads the Rust files of a folder below `crates`, in order, with their paths from there.
+fn sources(folder: &str) -> Result<Vec<(String, String)>, String> {
+    let crates = root().join("crates");
+    let mut paths = Vec::new();
+    walk(&crates.join(folder), &mut paths)?;
+    paths.sort();
+    let read = |p: PathBuf| {
+        let text = std::fs::read_to_string(&p).map_err(|e| format!("{}: {e}", p.display()))?;
+        let name = p.strip_prefix(&crates).unwrap_or(&p);
+        Ok((name.display().to_string(), text))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn walk(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            walk(&path, out)?;
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Finds idioms in the documentation comments of a file.
+fn idioms(path: &str, text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut inside = false;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let comment = line
+            .strip_prefix("///")
+            .or_else(|| line.strip_prefix("//!"));
+        let Some(comment) = comment else {
+            inside = false;
+            continue;
+        };
+        let plain = without_code(comment);
+        let mut words = plain.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let first = words.clone().find(|w| !w.is_empty());
+        if let Some((word, instead)) = OPENINGS.iter().find(|o| !inside && first == Some(o.0)) {
+            out.push(format!(
+                "{path}:{}: a comment begins with `{word}`: write {instead}",
+                at + 1
+            ));
+        }
+        inside = true;
+        let found = |w: &str| IDIOMS.iter().find(|i| w.eq_ignore_ascii_case(i.0));
+        if let Some((word, instead)) = words.find_map(found)
+            && !ALLOWED.contains(&(path, word))
+        {
+            out.push(format!(
+                "{path}:{}: `{word}` in a comment: write {instead}",
+                at + 1
+            ));
+        }
+    }
+    out
+}
+
+/// A comment without its code spans.
+fn without_code(comment: &str) -> String {
+    comment.split('`').step_by(2).collect()
+}
+
+/// Finds where the code of a file, ahead of its tests, goes to files, clocks, processes or the environment.
+fn reaches_outside(path: &str, text: &str) -> Vec<String> {
+    if is_test_only(path) {
+        return Vec::new();
+    }
+    let code = text.lines().take_while(|l| l.trim() != "#[cfg(test)]");
+    let mut out = Vec::new();
+    for (at, line) in code.enumerate() {
+        if let Some(what) = OUTSIDE.iter().find(|o| line.contains(**o)) {
+            out.push(format!(
+                "{path}:{}: `{what}` in a crate that is pure",
+                at + 1
+            ));
+        }
+    }
+    out
+}
+
+/// Returns true for files that are modules of tests: their parent declares them under `#[cfg(test)]`.
+fn is_test_only(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path == "inrush-aten/src/flat.rs"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idioms_are_found_in_documentation_only() {
+        let text = "//! Whether it lies.\n\
+                    /// Returns `beside`.\n\
+                    /// What follows is the second line.\n\
+                    // beside\n\
+                    /// Nobody's.\n\
+                    fn behind() {}\n";
+        let lines: Vec<String> = idioms("f.rs", text)
+            .iter()
+            .map(|l| l.split(": ").next().unwrap_or_default().to_string())
+            .collect();
+        assert_eq!(lines, ["f.rs:1", "f.rs:1", "f.rs:5"]);
+    }
+
+    #[test]
+    fn clocks_are_found_ahead_of_the_tests() {
+        let text = "let t = Instant::now();\n#[cfg(test)]\nmod tests { use std::fs; }\n";
+        assert_eq!(reaches_outside("x/src/a.rs", text).len(), 1);
+        assert_eq!(reaches_outside("x/src/tests.rs", text).len(), 0);
+    }
+}
