@@ -1,10 +1,11 @@
-//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`, `fuzz`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`, `fuzz`, `replay`.
 
 mod bench;
 mod docs;
 mod documents;
 mod fuzz;
 mod history;
+mod replay;
 mod sources;
 mod test;
 mod tidy;
@@ -67,6 +68,15 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Compile a corpus at a commit and in the working tree, and compare what the compiler writes.
+    ///
+    /// Every plan, kernel and program must be equal byte for byte: the file tests, the examples of all operator rows, drawn graphs,
+    /// the repository's archives and the operator cases (INRUSH_OP_CASES or target/op_cases, where they are), for scalar, AVX2 and
+    /// AVX-512 CPUs, H100 (two ways to address memory) and MI300X. Programs that the compiler refuses are compared by the error.
+    /// What it does not see: the Rust code of the CPU engine and the executors, and how PyTorch's graphs are divided into segments.
+    ///
+    /// The base is built once, in a worktree below target/replay, and its records are kept. The exit code is 1 where anything differs.
+    Replay(replay::Replay),
     /// Write docs/operators.md, or check that it is true.
     Docs {
         #[arg(long)]
@@ -85,6 +95,7 @@ fn main() -> ExitCode {
             target,
             args,
         } => fuzz::fuzz(seconds, target.as_deref(), &args),
+        Chore::Replay(args) => replay::replay(&args),
         Chore::Docs { check } => docs::docs(check),
         Chore::Coverage { args } => test::coverage(&args),
         Chore::Survey { args } => test::survey(&args),
