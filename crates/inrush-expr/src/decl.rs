@@ -5,7 +5,7 @@ use inrush_base::Result;
 use inrush_base::text::{Scanner, show_name};
 
 impl Exprs {
-    /// One line for each size and unbacked symbol, in order of declaration.
+    /// Returns one line for each size and unbacked symbol, in order of declaration.
     pub fn show_decls(&self) -> Vec<String> {
         self.symbols().into_iter().map(|s| self.decl(s)).collect()
     }

@@ -1,4 +1,9 @@
-//! Division and modulo: exact division, and the rules by their names ([`Rule`]).
+//! Floor division and modulo.
+//!
+//! Both try the rewrite rules of [`Rule`] in one order, cheapest first: constants, exact division,
+//! a quotient that ranges determine, splitting off divisible terms, nested divisions, and common
+//! factors. An expression that no rule rewrites is interned as it is. All rules but the first two
+//! need a divisor that is proved positive.
 
 use crate::rules::{Rule, fired};
 use crate::sum::Terms;
@@ -6,7 +11,7 @@ use crate::{Expr, Exprs, Node, Op, floor_div};
 use smallvec::{SmallVec, smallvec};
 
 impl Exprs {
-    /// `e / d` when `d` divides `e` exactly for every value of the symbols.
+    /// Returns `e / d` when `d` divides `e` exactly for every value of the symbols.
     pub fn divide_exact(&self, e: Expr, d: Expr) -> Option<Expr> {
         if self.is_int(d, 1) {
             return Some(e);
@@ -29,7 +34,7 @@ impl Exprs {
         if let Node::Sum { .. } = self.node(d) {
             return self.divide_by_sum(e, d);
         }
-        // d = product of factors: every term must hold them all.
+        // Every term must contain all factors of `d`.
         let want: SmallVec<[Expr; 2]> = match self.node(d) {
             Node::Product(f) => f,
             _ => smallvec![d],
@@ -53,7 +58,8 @@ impl Exprs {
         Some(out)
     }
 
-    /// Division by a sum: `k * d` for a constant or monomial `k` found from the leading terms.
+    /// Divides by a sum. Guesses the quotient, a constant or monomial `k`, from the leading terms,
+    /// and checks that `k * d` is `e`.
     fn divide_by_sum(&self, e: Expr, d: Expr) -> Option<Expr> {
         let ((_, te), (_, td)) = (self.terms(e), self.terms(d));
         let (ce, xe) = *te.last()?;
@@ -66,7 +72,7 @@ impl Exprs {
         (self.mul(q, d) == e).then_some(q)
     }
 
-    /// `floor(a / b)`.
+    /// Returns `floor(a / b)`.
     pub fn floordiv(&self, a: Expr, b: Expr) -> Expr {
         self.remembered(Op::FloorDiv, a, b, || self.divide(a, b))
     }
@@ -118,7 +124,7 @@ impl Exprs {
         self.intern(Node::FloorDiv(a, b))
     }
 
-    /// `a - b * floor(a / b)`.
+    /// Returns `a - b * floor(a / b)`.
     pub fn modulo(&self, a: Expr, b: Expr) -> Expr {
         self.remembered(Op::Mod, a, b, || self.remainder(a, b))
     }
@@ -158,7 +164,8 @@ impl Exprs {
         self.intern(Node::Mod(a, b))
     }
 
-    /// The quotient of `a` by positive `b` when ranges tell it: by constants, or 0 by proof.
+    /// Returns the quotient of `a` by a positive `b` if it is the same over the whole range: a
+    /// constant from the ranges' ends, or 0 if `0 <= a < b` is proved.
     fn one_quotient(&self, a: Expr, b: Expr) -> Option<i64> {
         let (ra, rb) = (self.range(a), self.range(b));
         if ra.lo != i64::MIN && ra.hi != i64::MAX && rb.lo == rb.hi {
@@ -170,7 +177,7 @@ impl Exprs {
         (self.prove_nonneg(a) && self.prove_lt(a, b)).then_some(0)
     }
 
-    /// `a` as `q * b + r` with the terms divisible by `b` in `q`; `None` when no term is.
+    /// Returns `a` as `q * b + r` with the terms divisible by `b` in `q`; `None` when no term is.
     fn split_divisible(&self, a: Expr, b: Expr) -> Option<(Expr, Expr)> {
         let (base, terms) = self.terms(a);
         if terms.is_empty() || (terms.len() == 1 && base == 0) {
@@ -202,7 +209,7 @@ impl Exprs {
         hit.then_some((quotient, rest))
     }
 
-    /// `(x, m, k, r)` with `a = k*x + r`, `b = k*m`, `0 <= r < k` and `k` not 1.
+    /// Returns `(x, m, k, r)` with `a = k*x + r`, `b = k*m`, `0 <= r < k` and `k` not 1.
     fn common_factor(&self, a: Expr, b: Expr) -> Option<(Expr, Expr, Expr, Expr)> {
         let (_, terms) = self.terms(a);
         let mut candidates: SmallVec<[Expr; 4]> = smallvec![];
@@ -255,7 +262,7 @@ impl Exprs {
         None
     }
 
-    /// `ceil(a / b)` for positive `b`.
+    /// Returns `ceil(a / b)` for positive `b`.
     pub fn ceildiv(&self, a: Expr, b: Expr) -> Expr {
         self.neg(self.floordiv(self.neg(a), b))
     }

@@ -4,7 +4,11 @@ use crate::{Expr, Exprs, Node, Sym};
 use inrush_base::{Error, Result};
 
 impl Exprs {
-    /// The value of `e`. Errors: a symbol without a value, a division by zero, a result beyond `i64`.
+    /// Returns the value of `e`.
+    ///
+    /// # Errors
+    ///
+    /// A symbol without a value, a division by zero, a result beyond `i64`.
     pub fn eval(&self, e: Expr, value: &dyn Fn(Sym) -> Option<i64>) -> Result<i64> {
         let overflow = || Error::input(format!("`{}` does not fit a 64-bit integer", self.show(e)));
         match self.node(e) {
@@ -41,7 +45,7 @@ impl Exprs {
     }
 }
 
-/// Floor division; `None` for a zero divisor or a quotient beyond `i64`.
+/// Returns the floor of `a / b`; `None` for a zero divisor or a quotient beyond `i64`.
 pub(crate) fn floor_div(a: i64, b: i64) -> Option<i64> {
     let q = a.checked_div(b)?;
     Some(if a % b != 0 && ((a < 0) != (b < 0)) {

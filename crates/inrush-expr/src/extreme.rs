@@ -1,9 +1,10 @@
-//! Minimum and maximum: flat lists in canonical order without operands that cannot win.
+//! Minimum and maximum in canonical form: flattened, sorted, without dominated operands.
 
 use crate::rules::{Rule, fired};
 use crate::{Expr, Exprs, Node, Op};
 
-/// Operands among which dominated ones are looked for; beyond, only equal ones are dropped.
+/// Up to this many operands are compared pairwise for dominance. Of longer lists only duplicates
+/// are dropped.
 const MAX_COMPARED: usize = 8;
 
 impl Exprs {
@@ -25,7 +26,7 @@ impl Exprs {
         if a == b {
             return a;
         }
-        // Whether `x` makes `y` superfluous.
+        // True if `x` dominates `y`.
         let wins = |x: Expr, y: Expr| match min {
             true => self.prove_le(x, y),
             false => self.prove_le(y, x),

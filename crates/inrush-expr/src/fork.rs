@@ -1,10 +1,16 @@
-//! Forks of an arena: threads intern in arenas of their own, and what is to stay is imported into the first.
+//! Forks of an arena, so that threads can make expressions without a lock.
+//!
+//! Each thread interns into a clone of the arena. Handles below the fork point mean the same in
+//! both. Afterwards [`Import`] copies the kept expressions into the first arena and translates
+//! their handles. Canonical order follows structure and never handles, so the result does not
+//! depend on the number of threads.
 
 use crate::{Expr, Exprs, Node, Sym, SymKind};
 use rustc_hash::FxHashMap;
 
 impl Exprs {
-    /// An arena in which everything that this one holds has the same numbers. What either gets later is its own.
+    /// Returns a clone in which every existing expression and symbol has the same handle. Handles
+    /// that either arena adds later mean nothing in the other.
     pub fn fork(&self) -> Exprs {
         let fork = self.clone();
         let mut inner = fork.inner.borrow_mut();
@@ -34,7 +40,8 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Whether the fork has nothing of its own, so that its numbers mean the same in both.
+    /// Returns true if the fork has added nothing, so that all of its handles are valid in both
+    /// arenas.
     pub fn is_trivial(&self) -> bool {
         let inner = self.from.inner.borrow();
         self.common == (inner.nodes.len(), inner.syms.len())
@@ -62,7 +69,7 @@ impl<'a> Import<'a> {
             Node::Min(a, b) => Node::Min(self.expr(a), self.expr(b)),
             Node::Max(a, b) => Node::Max(self.expr(a), self.expr(b)),
         };
-        // Constants are factors only of what stands for values beyond `i64`, no two of which are equal.
+        // Only a saturated value has constants as factors, and no two of these are equal.
         let unknown = |f: &Expr| self.to.as_int(*f).is_some();
         let new = match &node {
             Node::Product(factors) if factors.iter().any(unknown) => self.to.saturated(),
@@ -98,7 +105,7 @@ mod tests {
         let n = ex.sym_expr(ex.size_sym("s0", 2, 100));
         let before = ex.add(n, ex.int(1));
         let fork = ex.fork();
-        // Both go on: the same numbers mean different things now.
+        // Both arenas grow: the same new handles mean different expressions now.
         let (mine, theirs) = (ex.mul(n, ex.int(3)), fork.mul(n, fork.int(5)));
         assert_eq!(mine, theirs);
         let i = fork.index(70_000, theirs);

@@ -66,7 +66,7 @@ impl Clone for Node {
         match self {
             Node::Const(v) => Node::Const(*v),
             Node::Sym(s) => Node::Sym(*s),
-            // Copies bytes, where the derived one goes element by element.
+            // Copies bytes; the derived implementation clones element by element.
             Node::Sum { base, terms } => Node::Sum {
                 base: *base,
                 terms: SmallVec::from_slice(terms),
@@ -80,7 +80,7 @@ impl Clone for Node {
     }
 }
 
-/// What a symbol stands for.
+/// The kind of a symbol.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SymKind {
     /// A size of an input tensor or an integer input.
@@ -102,7 +102,7 @@ pub struct SymInfo {
     pub hint: Option<i64>,
 }
 
-/// Constructors whose results are remembered.
+/// Constructors whose results are memoized.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 enum Op {
     Add,
@@ -117,41 +117,44 @@ enum Op {
 struct Inner {
     nodes: Vec<Node>,
     ranges: Vec<Range>,
-    /// Of each expression the symbols in it, as bits by number modulo 64: a clear bit says that a symbol is not there.
+    /// Per expression: a Bloom filter of its symbols, one bit per symbol number modulo 64. A clear
+    /// bit proves that the symbol does not occur.
     masks: Vec<u64>,
     /// Positions in `nodes`.
     lookup: Lookup,
     syms: Vec<SymInfo>,
-    /// Each symbol as an expression, once it was asked for.
+    /// Per symbol: its expression, made on first use.
     sym_exprs: Vec<Option<Expr>>,
-    /// Integers as expressions, each at its [`place`] until another one that was asked for takes it. Empty at first.
+    /// A direct-mapped cache of constants: an integer is at its [`place`] until another one evicts
+    /// it. Allocated on first use.
     ints: Vec<(i64, Option<Expr>)>,
     by_name: FxHashMap<String, Sym>,
-    /// By extent, then position: the index symbol. Positions from [`NEAR`] on are in `far`.
+    /// Index symbols by extent, then position. Positions from [`NEAR`] on are in `far`.
     near: Vec<SmallVec<[Option<Sym>; 4]>>,
     far: FxHashMap<(u32, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
-    /// Weighted sums, each at its [`subst::Dot::place`] until another one takes it. Empty at first.
+    /// A direct-mapped cache of weighted sums, by [`subst::Dot::place`]. Allocated on first use.
     dots: Vec<Option<subst::Dot>>,
-    /// Number of values beyond `i64` so far.
+    /// Number of saturated values so far, which keeps them distinct.
     saturated: i64,
-    /// Numbers of expressions and symbols that a fork has in common with what it was forked from.
+    /// Numbers of expressions and symbols that a fork shares with the arena it was cloned from.
     common: (usize, usize),
 }
 
-/// Positions of index symbols that have a place of their own.
+/// Positions of index symbols below this are found by table lookup, others by hashing.
 const NEAR: u32 = 16;
 
-/// Logarithm of the number of integers that have a place in [`Inner::ints`].
+/// Base-2 logarithm of the slots of [`Inner::ints`].
 const PLACES: u32 = 9;
 
-/// The place of an integer: multiples of powers of two, which sizes and offsets are, are spread out.
+/// Returns the cache slot of an integer. Fibonacci hashing spreads multiples of powers of two,
+/// which sizes and offsets are.
 fn place(v: i64) -> usize {
     ((v as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - PLACES)) as usize
 }
 
 impl Inner {
-    /// The expression of a node, or the place for it.
+    /// Returns the expression of a node, or the vacant slot for it.
     fn find(&self, node: &Node) -> Result<Expr, Vacant> {
         let at = self.lookup.find(node, |k| self.nodes[k] == *node)?;
         Ok(Expr::from_index(at))
@@ -166,7 +169,7 @@ impl Inner {
     }
 }
 
-/// The bit of a symbol in a mask.
+/// Returns the bit of a symbol in a mask.
 pub(crate) fn sym_bit(s: Sym) -> u64 {
     1 << (s.index() % 64)
 }
@@ -182,7 +185,7 @@ impl Exprs {
         Self::default()
     }
 
-    /// The node behind a handle, cloned (nodes are small).
+    /// Returns a clone of the node of a handle (nodes are small).
     pub fn node(&self, e: Expr) -> Node {
         self.inner.borrow().nodes[e.index()].clone()
     }
@@ -220,7 +223,7 @@ impl Exprs {
         e
     }
 
-    /// The result of `make`, computed once for these operands.
+    /// Returns the memoized result of `make` for these operands.
     fn remembered(&self, op: Op, a: Expr, b: Expr, make: impl FnOnce() -> Expr) -> Expr {
         if let Some(&e) = self.inner.borrow().memo.get(&(op, a, b)) {
             return e;
@@ -261,18 +264,18 @@ impl Exprs {
         e
     }
 
-    /// Bits of the symbols in `e`, see [`sym_bit`].
+    /// Returns the bits of the symbols in `e`, see [`sym_bit`].
     #[inline]
     pub(crate) fn mask(&self, e: Expr) -> u64 {
         self.inner.borrow().masks[e.index()]
     }
 
-    /// What a symbol stands for.
+    /// Returns the kind of a symbol.
     pub fn sym_kind(&self, s: Sym) -> SymKind {
         self.inner.borrow().syms[s.index()].kind
     }
 
-    /// The constant value, if it is one.
+    /// Returns the constant value, if it is one.
     #[inline]
     pub fn as_int(&self, e: Expr) -> Option<i64> {
         self.with_node(e, |n| match n {
@@ -286,7 +289,7 @@ impl Exprs {
         self.as_int(e) == Some(v)
     }
 
-    /// The symbol, if the expression is nothing else.
+    /// Returns the symbol, if the expression is nothing else.
     #[inline]
     pub fn as_sym(&self, e: Expr) -> Option<Sym> {
         self.with_node(e, |n| match n {
@@ -331,8 +334,8 @@ impl Exprs {
         s
     }
 
-    /// The loop index of position `position` with the given extent: one symbol for each pair, named `i{position}` and told
-    /// apart by extent. Its range is `0..extent`.
+    /// Returns the loop index of position `position` with the given extent: one symbol for each
+    /// pair, named `i{position}` and told apart by extent. Its range is `0..extent`.
     pub fn index_sym(&self, position: u32, extent: Expr) -> Sym {
         if let Some(s) = self.inner.borrow().known_index(position, extent) {
             return s;
@@ -360,7 +363,7 @@ impl Exprs {
         s
     }
 
-    /// [`Exprs::index_sym`] as an expression.
+    /// Returns [`Exprs::index_sym`] as an expression.
     #[inline]
     pub fn index(&self, position: u32, extent: Expr) -> Expr {
         self.sym_expr(self.index_sym(position, extent))
@@ -378,7 +381,7 @@ impl Exprs {
         self.inner.borrow_mut().syms[s.index()].hint = Some(hint);
     }
 
-    /// Size and unbacked symbols in order of declaration (loop indices left out).
+    /// Returns the size and unbacked symbols in order of declaration (loop indices left out).
     pub fn symbols(&self) -> Vec<Sym> {
         let inner = self.inner.borrow();
         (0..inner.syms.len())
@@ -405,7 +408,7 @@ impl Exprs {
         items.into_iter().fold(self.int(1), |a, b| self.mul(a, b))
     }
 
-    /// Row-major strides of `sizes`; a zero size counts as one, as in ATen.
+    /// Returns row-major strides of `sizes`; a zero size counts as one, as in ATen.
     pub fn contiguous_strides(&self, sizes: &[Expr]) -> Vec<Expr> {
         let mut strides = vec![self.int(1); sizes.len()];
         for d in (0..sizes.len().saturating_sub(1)).rev() {

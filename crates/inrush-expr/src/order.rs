@@ -18,7 +18,7 @@ fn rank(n: &Node) -> u8 {
 }
 
 impl Exprs {
-    /// Total structural order.
+    /// Compares two expressions by structure: a total order.
     pub fn compare(&self, a: Expr, b: Expr) -> Ordering {
         if a == b {
             return Ordering::Equal;

@@ -1,13 +1,16 @@
-//! Whether strides put elements in one place.
+//! Finds tensors two of whose elements share a memory location, as `expand` and `unfold` make them.
 
 use crate::{Expr, Exprs};
 use rustc_hash::FxHashSet;
 
-/// Elements up to which positions are listed where nothing simpler tells.
+/// Tensors of up to this many elements are decided by listing all offsets, if no simpler test
+/// decides.
 const LISTED: i64 = 1 << 16;
 
 impl Exprs {
-    /// Returns true if a tensor of these sizes and strides surely has two elements in one place, so that it cannot be written.
+    /// Returns true if a tensor of these sizes and strides is proved to have two elements at one
+    /// offset, so that it cannot be written. Symbolic sizes and strides get the benefit of the
+    /// doubt.
     pub fn overlaps(&self, sizes: &[Expr], strides: &[Expr]) -> bool {
         if sizes.iter().any(|n| self.range(*n).lo == 0) {
             return false;
@@ -25,7 +28,10 @@ impl Exprs {
     }
 }
 
-/// The same for known strides and sizes, none of either zero.
+/// Returns true if two points of a box of known `(stride, size)` pairs have the same offset.
+///
+/// Tries the cheap tests first: strides that nest (each exceeds the span of the smaller ones) never
+/// collide, and more elements than offsets always do.
 fn overlap(mut dims: Vec<(i64, i64)>) -> bool {
     dims.sort_unstable();
     let (mut span, mut nested, mut count) = (0i64, true, 1i64);
@@ -37,7 +43,7 @@ fn overlap(mut dims: Vec<(i64, i64)>) -> bool {
     if nested {
         return false;
     }
-    // More elements than places.
+    // Pigeonhole: more elements than offsets.
     if count > span.saturating_add(1) {
         return true;
     }

@@ -1,12 +1,20 @@
-//! Proofs of inequalities: by ranges, by putting loop indices at their ends, and by giving up what rounds.
+//! Proofs of inequalities, which decide whether an access is in bounds and a branch is dead.
+//!
+//! All are reduced to `e >= 0`. Three steps, each sound and none complete:
+//!
+//! 1. The constant range of `e`.
+//! 2. Interval arithmetic over loop indices with symbolic extents: each index is replaced by the end
+//!    of its range that makes `e` smallest. This proves `n - 1 - i >= 0` for `i` in `0..n`.
+//! 3. Relaxation: a minimum, maximum, quotient or remainder is replaced by a simpler lower bound, at
+//!    most [`MAX_STEPS`] times.
 
 use crate::{Expr, Exprs, Node, SymKind};
 
-/// How many minima, maxima and quotients one proof replaces.
+/// Most terms that one proof relaxes.
 const MAX_STEPS: u32 = 4;
 
 impl Exprs {
-    /// `e >= 0` for every value of the symbols. `false` means "not proved".
+    /// Returns true if `e >= 0` is proved for every value of the symbols. False means "not proved".
     pub fn prove_nonneg(&self, e: Expr) -> bool {
         if self.range(e).lo >= 0 {
             return true;
@@ -18,8 +26,8 @@ impl Exprs {
         self.relaxed_nonneg(low, MAX_STEPS)
     }
 
-    /// A bound of `e` over the values of all loop indices: each stands at the end of its range that makes `e` largest
-    /// (`up`) or smallest. This is what knows that `n - 1 - i >= 0` for `i` in `0..n` with symbolic `n`.
+    /// Returns an upper (`up`) or lower bound of `e` over all loop indices: each index is replaced
+    /// by the end of its range that makes `e` largest or smallest.
     fn bound(&self, e: Expr, up: bool) -> Expr {
         match self.node(e) {
             Node::Const(_) => e,
@@ -58,7 +66,7 @@ impl Exprs {
         self.free_syms(e).iter().any(|s| self.is_index(*s))
     }
 
-    /// Replaces one term after the other by something that is no larger and simpler.
+    /// Proves `e >= 0` by replacing terms, one after the other, with simpler lower bounds.
     fn relaxed_nonneg(&self, e: Expr, steps: u32) -> bool {
         if self.range(e).lo >= 0 {
             return true;
@@ -109,22 +117,22 @@ impl Exprs {
         false
     }
 
-    /// `a <= b`, proved.
+    /// Returns true if `a <= b` is proved.
     pub fn prove_le(&self, a: Expr, b: Expr) -> bool {
         a == b || self.prove_nonneg(self.sub(b, a))
     }
 
-    /// `a < b`, proved.
+    /// Returns true if `a < b` is proved.
     pub fn prove_lt(&self, a: Expr, b: Expr) -> bool {
         self.prove_nonneg(self.sub(self.sub(b, a), self.int(1)))
     }
 
-    /// `a == b`, proved: canonical forms make this a comparison of handles.
+    /// Returns true if `a == b` is proved, which canonical forms make a comparison of handles.
     pub fn prove_eq(&self, a: Expr, b: Expr) -> bool {
         a == b || self.is_int(self.sub(a, b), 0)
     }
 
-    /// `a != b`, proved.
+    /// Returns true if `a != b` is proved.
     pub fn prove_ne(&self, a: Expr, b: Expr) -> bool {
         if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
             return x != y;

@@ -51,7 +51,8 @@ impl Range {
     fn scale(self, k: i64) -> Range {
         self.mul(Range::new(k, k))
     }
-    /// Floor division, for a divisor that is known to be positive; the full range otherwise.
+    /// Returns the range of a floor division by a positive divisor; the full range for other
+    /// divisors.
     fn floordiv(self, d: Range) -> Range {
         if d.lo < 1 {
             return Range { lo: NEG, hi: POS };
@@ -73,7 +74,7 @@ impl Range {
     }
 }
 
-/// The largest value of an index whose extent has range `r`.
+/// Returns the largest value of an index whose extent has range `r`.
 pub(crate) fn index_upper(r: Range) -> i64 {
     match r.hi {
         POS => POS,
@@ -82,7 +83,7 @@ pub(crate) fn index_upper(r: Range) -> i64 {
 }
 
 impl Exprs {
-    /// Constant bounds of `e`.
+    /// Returns constant bounds of `e`.
     pub fn range(&self, e: Expr) -> Range {
         self.inner.borrow().ranges[e.index()]
     }
@@ -101,7 +102,7 @@ impl Exprs {
                     acc.add(r(t).scale(*c))
                 })
             }
-            // A product with constants stands for a value beyond `i64`.
+            // A product with constants is a saturated value.
             Node::Product(f)
                 if f.iter()
                     .any(|t| matches!(inner.nodes[t.index()], Node::Const(_))) =>
@@ -141,7 +142,8 @@ impl Exprs {
         }
     }
 
-    /// A typical value of `e`: symbols at their hints, else at their lower bound or 8192 at most. For cost estimates.
+    /// Returns a typical value of `e` for cost estimates: symbols have their hints, or else their
+    /// lower bound or 8192 at most.
     pub fn hint(&self, e: Expr) -> i64 {
         if let Some(v) = self.as_int(e) {
             return v;

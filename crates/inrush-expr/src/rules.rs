@@ -1,4 +1,7 @@
-//! The names of the rewrite rules. Each fires in a row of the test table below, or the test fails.
+//! The rewrite rules of index arithmetic, by name and law.
+//!
+//! Each rule must fire in a row of the test table below, or the test fails. To add one: a line with
+//! its law, the call of [`fired`] where it is applied, and a row that needs it.
 
 /// Declares the rules: name and law, in which `b`, `k`, `m` are positive.
 macro_rules! rules {
@@ -39,7 +42,7 @@ thread_local! {
     static FIRED: std::cell::RefCell<Vec<Rule>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Notes that a rule was applied; only tests listen.
+/// Records that a rule was applied. Compiled out except in tests.
 pub(crate) fn fired(_rule: Rule) {
     #[cfg(test)]
     FIRED.with_borrow_mut(|f| f.push(_rule));

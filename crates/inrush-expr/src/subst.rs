@@ -1,14 +1,19 @@
-//! Substitution, free symbols, and the affine view of an expression.
+//! Substitution, free symbols, and affine decomposition.
+//!
+//! These are the hot queries of the compiler: inlining substitutes axes, layouts ask for strides as
+//! coefficients. So each has a fast path: a Bloom filter of symbols skips what does not contain
+//! them, a plain sum of symbols is answered from its terms, and the last weighted sums are cached.
 
 use crate::sum::Terms;
 use crate::{Expr, Exprs, Inner, Node, Sym, sym_bit};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// What symbols are multiplied by.
+/// Factors of symbols, in the order of the symbols.
 pub type Coefficients = SmallVec<[Expr; 6]>;
 
-/// What stands for symbols. Few are replaced at once, so this is a list; symbols that are left out stand for themselves.
+/// A substitution: symbols with their replacements. Few are replaced at once, so this is a list.
+/// Other symbols stay.
 #[derive(Clone, Default, Debug)]
 pub struct SymMap {
     /// Bits of the symbols, see [`sym_bit`].
@@ -17,7 +22,7 @@ pub struct SymMap {
 }
 
 impl SymMap {
-    /// Lets `e` stand for `s`, whatever did before.
+    /// Maps `s` to `e`, replacing an earlier entry.
     pub fn insert(&mut self, s: Sym, e: Expr) {
         match self.entries.iter_mut().find(|(x, _)| *x == s) {
             Some((_, old)) => *old = e,
@@ -53,12 +58,12 @@ impl FromIterator<(Sym, Expr)> for SymMap {
 }
 
 impl Exprs {
-    /// `e` with each symbol of `map` replaced; the result is canonical again.
+    /// Returns `e` with each symbol of `map` replaced; the result is canonical again.
     pub fn subst(&self, e: Expr, map: &SymMap) -> Expr {
         self.subst_memo(e, map, &mut FxHashMap::default(), true)
     }
 
-    /// [`Exprs::subst`] over many expressions with one memo.
+    /// Substitutes in many expressions with one memo.
     pub fn subst_all(&self, es: &[Expr], map: &SymMap) -> Vec<Expr> {
         let mut memo = FxHashMap::default();
         es.iter()
@@ -66,8 +71,8 @@ impl Exprs {
             .collect()
     }
 
-    /// The root of a single expression is not remembered: most are sums of
-    /// symbols, for which the memo stays empty.
+    /// Substitutes with a memo of subexpressions. The root of a single expression is not memoized:
+    /// most are sums of symbols, for which the memo then stays empty and unallocated.
     fn subst_memo(
         &self,
         e: Expr,
@@ -121,7 +126,7 @@ impl Exprs {
         r
     }
 
-    /// Symbols that occur in `e`, each once, in order of first occurrence.
+    /// Returns the symbols that occur in `e`, each once, in order of first occurrence.
     pub fn free_syms(&self, e: Expr) -> SmallVec<[Sym; 6]> {
         let mut out = SmallVec::new();
         self.inner.borrow().each_sym(e, &mut |s| {
@@ -150,12 +155,12 @@ impl Exprs {
         self.inner.borrow().contains_sym(e, s)
     }
 
-    /// `e` as `rest + sum(coefficient[k] * syms[k])` where neither `rest` nor a coefficient holds any of `syms`.
-    /// `None` when `e` is not affine in them.
+    /// Decomposes `e` into `rest + sum(coefficient[k] * syms[k])` where neither `rest` nor a
+    /// coefficient contains any of `syms`. `None` if `e` is not affine in them.
     pub fn affine(&self, e: Expr, syms: &[Sym]) -> Option<(Coefficients, Expr)> {
         let mut rest = None;
         let coefs = self.split(e, syms, |r| rest = Some(r))?;
-        // Terms that were sorted and joined in `e` may join anew without the others.
+        // Terms that did not join in `e` may join once the others are gone.
         let rest = match rest {
             None => Some(e),
             Some((base, terms)) => self.make_sum(base, terms),
@@ -163,12 +168,12 @@ impl Exprs {
         Some((coefs, rest.unwrap_or_else(|| self.saturated())))
     }
 
-    /// The coefficients of [`Exprs::affine`], without the work for the rest.
+    /// Returns the coefficients of [`Exprs::affine`], without the work for the rest.
     pub fn coefficients(&self, e: Expr, syms: &[Sym]) -> Option<Coefficients> {
         self.split(e, syms, |_| ())
     }
 
-    /// The coefficient of one symbol, as [`Exprs::coefficients`] has it.
+    /// Returns the coefficient of one symbol, as [`Exprs::coefficients`] has it.
     pub fn coefficient(&self, e: Expr, s: Sym) -> Option<Expr> {
         // Most expressions are sums of symbols.
         let plain = self.inner.borrow().plain_coefficient(e, s);
@@ -178,7 +183,8 @@ impl Exprs {
         }
     }
 
-    /// Gives the coefficients, and to `take` the base and the terms of the rest, unless that is `e` itself.
+    /// Returns the coefficients, and calls `take` with the base and terms of the rest, unless the
+    /// rest is `e` itself.
     fn split(
         &self,
         e: Expr,
@@ -239,12 +245,13 @@ impl Exprs {
         Some(coefs)
     }
 
-    /// `sum(factor * expression)`.
+    /// Returns `sum(factor * expression)`.
     pub fn dot(&self, factors: &[Expr], of: &[Expr]) -> Expr {
         if factors.len() != of.len() || !(2..=Dot::MOST).contains(&of.len()) {
             return self.new_dot(factors, of);
         }
-        // The same position is asked for again and again: accesses of a kernel have few coordinates and strides.
+        // The same offset is computed again and again, because the accesses of a kernel have few
+        // distinct coordinates and strides.
         let place = Dot::place(factors, of);
         let saturated = {
             let inner = self.inner.borrow();
@@ -258,7 +265,7 @@ impl Exprs {
         };
         let sum = self.new_dot(factors, of);
         let mut inner = self.inner.borrow_mut();
-        // A value beyond the integers equals no other one.
+        // A saturated value equals no other one, so it is not cached.
         if inner.saturated == saturated {
             if inner.dots.is_empty() {
                 inner.dots.resize_with(Dot::PLACES, || None);
@@ -281,7 +288,7 @@ impl Exprs {
     }
 }
 
-/// A sum that [`Exprs::dot`] has made.
+/// An entry of the cache of [`Exprs::dot`].
 pub(crate) struct Dot {
     factors: SmallVec<[Expr; Dot::MOST]>,
     of: SmallVec<[Expr; Dot::MOST]>,
@@ -289,9 +296,9 @@ pub(crate) struct Dot {
 }
 
 impl Dot {
-    /// Terms of what is remembered.
+    /// Most terms of a cached sum.
     const MOST: usize = 4;
-    /// How many are remembered.
+    /// Slots of the cache.
     const PLACES: usize = 64;
 
     fn place(factors: &[Expr], of: &[Expr]) -> usize {
@@ -317,7 +324,8 @@ impl Inner {
         }
     }
 
-    /// The coefficient of a symbol that is nowhere but in terms of its own; `None` where more is to be looked at.
+    /// Returns the coefficient of a symbol that occurs only as a plain term; `None` if the
+    /// expression needs a closer look.
     fn plain_coefficient(&self, e: Expr, s: Sym) -> Option<i64> {
         let of = |t: Expr| match self.nodes[t.index()] {
             Node::Sym(x) => Some((x == s) as i64),

@@ -1,4 +1,11 @@
-//! Sums and products in canonical form, and the rules that join the parts of a split index.
+//! Sums and products in canonical form.
+//!
+//! A sum is a constant plus terms `coefficient * factor`, sorted by [`Exprs::compare`], with equal
+//! factors merged and zero coefficients dropped. Products are expanded over sums, so that every
+//! polynomial has one form and equality is a comparison of handles.
+//!
+//! Two rules reassemble an index that was split by division and modulo (delinearized): `b*(a // b)
+//! + a % b -> a`, and `x % k + k*((x // k) % m) -> x % (k*m)`.
 
 use crate::rules::{Rule, fired};
 use crate::{Expr, Exprs, Node, Op};
@@ -7,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 pub(crate) type Terms = SmallVec<[(i64, Expr); 4]>;
 
 impl Exprs {
-    /// `e` as base plus terms, whatever its node is.
+    /// Returns `e` as base plus terms, whatever its node is.
     pub(crate) fn terms(&self, e: Expr) -> (i64, Terms) {
         match self.node(e) {
             Node::Const(v) => (v, smallvec![]),
@@ -60,7 +67,7 @@ impl Exprs {
         sum.unwrap_or_else(|| self.saturated())
     }
 
-    /// `base + sum(factor * expression)`.
+    /// Returns `base + sum(factor * expression)`.
     pub(crate) fn weighted(&self, base: i64, parts: impl Iterator<Item = (i64, Expr)>) -> Expr {
         let mut terms: Terms = smallvec![];
         let mut total = Some(base);
@@ -78,7 +85,7 @@ impl Exprs {
         sum.unwrap_or_else(|| self.saturated())
     }
 
-    /// `e + k`: the terms stay as they are.
+    /// Returns `e + k`; the terms stay sorted and joined.
     fn shift(&self, e: Expr, k: i64) -> Expr {
         let (base, terms) = self.terms(e);
         match base.checked_add(k) {
@@ -134,8 +141,8 @@ impl Exprs {
         }
     }
 
-    /// What stands for a value beyond `i64`: evaluation of it is an overflow error. Each is a product of its own, so that
-    /// two unknown values are never taken to be equal.
+    /// Returns a stand-in for a value beyond `i64`, whose evaluation is an overflow error. Each
+    /// stand-in is a distinct product of constants, so that two unknown values are never equal.
     pub(crate) fn saturated(&self) -> Expr {
         let count = {
             let mut inner = self.inner.borrow_mut();
@@ -156,7 +163,7 @@ impl Exprs {
         self.remembered(Op::Mul, a, b, || self.expand(a, b))
     }
 
-    /// Products are expanded, so that equal polynomials are equal handles.
+    /// Expands a product over sums, so that equal polynomials have equal handles.
     fn expand(&self, a: Expr, b: Expr) -> Expr {
         let ((ba, ta), (bb, tb)) = (self.terms(a), self.terms(b));
         let mut out = self.int(0);
@@ -175,7 +182,7 @@ impl Exprs {
         out
     }
 
-    /// Product of two factors that are no sums and no constants other than 1.
+    /// Returns the product of two factors that are no sums and no constants other than 1.
     fn monomial(&self, x: Expr, y: Expr) -> Expr {
         let factors = |e: Expr| -> SmallVec<[Expr; 2]> {
             match self.node(e) {
@@ -194,7 +201,8 @@ impl Exprs {
         }
     }
 
-    /// Puts the parts of one split index together, where a sum holds both. The inner `None` is an overflow.
+    /// Reassembles a split index if the sum holds both of its parts. The inner `None` is an
+    /// overflow.
     fn join(&self, base: i64, terms: &Terms) -> Option<Option<Expr>> {
         for (k, (c, t)) in terms.iter().enumerate() {
             let Node::Mod(x, b) = self.node(*t) else {
@@ -208,7 +216,7 @@ impl Exprs {
                 if j == k {
                     continue;
                 }
-                // What `c2*t2` must be: `c*b*q`, or `c*b*(q % m)`.
+                // Tests that `c2*t2` is `c*b*q`, or `c*b*(q % m)`.
                 let is_upper = |part: Expr| {
                     let (zero, whole) = self.terms(self.mul(b, part));
                     matches!(whole.as_slice(), [(w, e)] if zero == 0 && e == t2 && c.checked_mul(*w) == Some(*c2))
@@ -240,7 +248,7 @@ impl Exprs {
         None
     }
 
-    /// The factor `q % m` of `t`, with its `m`.
+    /// Returns the factor `q % m` of `t`, with its `m`.
     fn wrapped(&self, t: Expr, q: Expr) -> Option<(Expr, Expr)> {
         let of = |e: Expr| match self.node(e) {
             Node::Mod(y, m) if y == q && self.range(m).lo > 0 => Some((e, m)),

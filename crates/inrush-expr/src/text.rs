@@ -5,25 +5,26 @@ use inrush_base::Result;
 use inrush_base::text::{Scanner, Token};
 use std::fmt::Write;
 
-/// Nesting that the parser accepts; text is untrusted.
+/// Deepest nesting that the parser accepts, because text is untrusted.
 const MAX_DEPTH: usize = 200;
-/// Terms that a product may expand to.
+/// Most terms that a parsed product may expand to.
 const MAX_TERMS: usize = 1000;
 
 impl Exprs {
-    /// The text of `e`.
+    /// Returns the text of `e`.
     pub fn show(&self, e: Expr) -> String {
         self.show_with(e, &|s| self.sym_info(s).name)
     }
 
-    /// The text of `e` with symbols named by the caller (two loop indices may bear one name).
+    /// Returns the text of `e` with symbols named by the caller (two loop indices may bear one
+    /// name).
     pub fn show_with(&self, e: Expr, name: &dyn Fn(Sym) -> String) -> String {
         let mut out = String::new();
         self.write(e, 0, name, &mut out);
         out
     }
 
-    /// `[a, b, c]`.
+    /// Returns `[a, b, c]`.
     pub fn show_list(&self, es: &[Expr]) -> String {
         let parts: Vec<String> = es.iter().map(|e| self.show(*e)).collect();
         format!("[{}]", parts.join(", "))
@@ -154,7 +155,7 @@ impl Exprs {
     ) -> Result<Expr> {
         let mut acc = self.parse_atom(s, symbol, depth)?;
         loop {
-            // A chain of divisions nests as deep as it is long.
+            // A chain of divisions nests as deeply as it is long.
             depth += 1;
             if depth > 2 * MAX_DEPTH {
                 return Err(s.error("expression nested too deeply"));

@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// What was meant, before any rule.
+/// A random expression as a plain tree, before any rewrite: the reference.
 #[derive(Clone, Debug)]
 enum Raw {
     Int(i64),
