@@ -1,11 +1,15 @@
-//! Calls that look alike: the same operator with the same constants, on values of the same types.
+//! Structural hashes of calls: the same operator with the same constants, on values of the same
+//! types.
+//!
+//! Used wherever equal work is done once: common subexpressions, memoized decompositions and
+//! lowerings, and repeated blocks. Hashes find candidates; [`alike`] and [`paired`] compare them.
 
 use crate::{Arg, Node, Type, Value, ValueId};
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 
-/// A number for each type and each call: equal for what is alike, and seldom for anything else.
+/// Hashes of values' types and of calls. Equal for alike calls, and rarely for others.
 pub struct Looks {
     types: Vec<u64>,
 }
@@ -21,7 +25,7 @@ impl Looks {
                     t.strides.iter().for_each(|e| h.write_u32(e.0));
                 }
                 Type::Int(e) => h.write_u32(e.0),
-                // Few, and compared where it matters.
+                // Rare types share a hash; callers compare them.
                 _ => h.write_u32(u32::MAX),
             }
             h.finish()
@@ -31,7 +35,7 @@ impl Looks {
         }
     }
 
-    /// Makes a value unlike those that have another `mark`.
+    /// Mixes `mark` into a value's hash, so that only values with the same mark are alike.
     pub fn mark(&mut self, v: ValueId, mark: u64) {
         let mut h = FxHasher::default();
         h.write_u64(self.types[v.index()]);
@@ -39,12 +43,12 @@ impl Looks {
         self.types[v.index()] = h.finish();
     }
 
-    /// Makes `v` like `w`, marks included.
+    /// Gives `v` the hash of `w`, marks included.
     pub fn copy(&mut self, v: ValueId, w: ValueId) {
         self.types[v.index()] = self.types[w.index()];
     }
 
-    /// Of a call and the types of its results.
+    /// Returns the hash of a call and the types of its results.
     pub fn of(&self, node: &Node) -> u64 {
         let mut h = FxHasher::default();
         h.write_u64(self.call(node));
@@ -54,7 +58,7 @@ impl Looks {
         h.finish()
     }
 
-    /// Of a call, whatever its results.
+    /// Returns the hash of a call without its results.
     pub fn call(&self, node: &Node) -> u64 {
         let mut h = FxHasher::default();
         h.write(node.op.as_bytes());
@@ -67,7 +71,7 @@ impl Looks {
                 Arg::Int(e) => h.write_u32(e.0),
                 Arg::Ints(es) => es.iter().for_each(|e| h.write_u32(e.0)),
                 Arg::Float(v) => h.write_u64(v.to_bits()),
-                // The rest is compared where numbers are equal.
+                // Other arguments are left to the comparison.
                 _ => {}
             }
         }
@@ -75,8 +79,8 @@ impl Looks {
     }
 }
 
-/// Whether two calls are of the same operator with the same constants and as many results, and `values` holds for each pair of
-/// values that they read.
+/// Returns true if two calls have the same operator, constants and number of results, and `values`
+/// holds for each pair of values that they read.
 pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> bool {
     let args = |x: &Arg, y: &Arg| match (x, y) {
         (Arg::Value(v), Arg::Value(w)) => values(*v, *w),
@@ -87,7 +91,7 @@ pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> 
                     (v, w) => v == w,
                 })
         }
-        // Bits tell -0.0 from 0.0, and one NaN is like another.
+        // Compares bits: -0.0 differs from 0.0, and a NaN equals itself.
         (Arg::Float(v), Arg::Float(w)) => v.to_bits() == w.to_bits(),
         (Arg::Floats(v), Arg::Floats(w)) => {
             let bits = |f: &f64| f.to_bits();
@@ -101,7 +105,7 @@ pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> 
         && a.args.iter().zip(&b.args).all(|(x, y)| args(x, y))
 }
 
-/// What stands for what: pairs, one to one. Few are held at once, so this is a list.
+/// A one-to-one correspondence. Few pairs are held at once, so this is a list.
 #[derive(Debug)]
 pub struct Pairs<T>(SmallVec<[(T, T); 8]>);
 
@@ -112,7 +116,7 @@ impl<T> Default for Pairs<T> {
 }
 
 impl<T: Copy + PartialEq> Pairs<T> {
-    /// Lets `b` stand for `a`; false where another one does, or `b` stands for another one.
+    /// Pairs `a` with `b`. Returns false if either is already paired with something else.
     pub fn pair(&mut self, a: T, b: T) -> bool {
         match self.0.iter().find(|(x, y)| *x == a || *y == b) {
             Some(known) => *known == (a, b),
@@ -123,14 +127,14 @@ impl<T: Copy + PartialEq> Pairs<T> {
         }
     }
 
-    /// What stands for `a`.
+    /// Returns the partner of `a`.
     pub fn of(&self, a: T) -> Option<T> {
         self.0.iter().find(|(x, _)| *x == a).map(|(_, y)| *y)
     }
 }
 
-/// The values that `b` reads in the places of those that `a` reads, if the calls are alike, `values` holds for each pair, and
-/// where one reads a value twice so does the other.
+/// Returns the correspondence of the values that `a` and `b` read, if the calls are alike, `values`
+/// holds for each pair, and the correspondence is one to one.
 pub fn paired(
     a: &Node,
     b: &Node,

@@ -8,7 +8,7 @@ impl Graph {
         &self.values[v.index()]
     }
 
-    /// The tensor type of `v`, or an error that names the value.
+    /// Returns the tensor type of `v`, or an error that names the value.
     pub fn tensor(&self, v: ValueId) -> Result<&TensorType> {
         match &self.value(v).ty {
             Type::Tensor(t) => Ok(t),
@@ -29,14 +29,15 @@ impl Graph {
         id
     }
 
-    /// The Python line of a node, for errors and reports.
+    /// Returns the Python line of a node, for errors and reports.
     pub fn line_of(&self, node: &Node) -> Option<&str> {
         node.line
             .and_then(|l| self.lines.get(l.index()))
             .map(String::as_str)
     }
 
-    /// Puts the node's place on an error. A node that a stage made is named by the one it was made from.
+    /// Adds the node's place to an error. A node that a stage made is named by the source node it
+    /// was made from.
     pub fn locate(&self, node: &Node, e: Error) -> Error {
         let name = node
             .outs
@@ -51,13 +52,14 @@ impl Graph {
     }
 }
 
-/// The value of the source graph that a value was made for: stages name theirs `source.suffix`.
+/// Returns the value of the source graph that a value was made for: stages name theirs
+/// `source.suffix`.
 pub fn source_name(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
 impl TensorType {
-    /// A row-major tensor.
+    /// Returns a row-major tensor.
     pub fn contiguous(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> TensorType {
         let strides = exprs.contiguous_strides(&sizes);
         TensorType {
@@ -71,14 +73,14 @@ impl TensorType {
         self.sizes.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn numel(&self, exprs: &Exprs) -> Expr {
         exprs.product(self.sizes.iter().copied())
     }
 }
 
 impl Node {
-    /// Values that the node reads, in argument order.
+    /// Returns the values that the node reads, in argument order.
     pub fn reads(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.args.iter().flat_map(|a| {
             let (one, several): (Option<ValueId>, &[Option<ValueId>]) = match a {
@@ -90,7 +92,7 @@ impl Node {
         })
     }
 
-    /// The same, to be replaced.
+    /// Returns the values that the node reads, mutably.
     pub fn reads_mut(&mut self) -> impl Iterator<Item = &mut ValueId> {
         self.args.iter_mut().flat_map(|a| {
             let (one, several): (Option<&mut ValueId>, &mut [Option<ValueId>]) = match a {

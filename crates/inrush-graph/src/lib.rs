@@ -40,7 +40,8 @@ pub struct Graph {
     pub outputs: Vec<Output>,
     /// Relations between input sizes that must hold at a call, beyond what the input types say.
     pub guards: Vec<Guard>,
-    /// Inputs may begin anywhere in their memory, as tensors of PyTorch do: nothing in the graph says where.
+    /// True if inputs may begin anywhere in their storage, as PyTorch's tensors do, without the
+    /// graph saying where.
     pub foreign_inputs: bool,
     /// Python source lines (`model.py:12 in forward`), referred to by nodes.
     pub lines: Vec<String>,
@@ -92,7 +93,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// An input that begins its storage and whose elements are read by their coordinates.
+    /// Returns an input that begins its storage and whose elements are read by their coordinates.
     pub fn new(value: ValueId, kind: InputKind) -> Input {
         Input {
             value,
@@ -103,7 +104,7 @@ impl Input {
     }
 }
 
-/// What a graph relies on of the memory of an input, least first.
+/// The assumption that a graph makes about the memory of an input, weakest first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Reads {
     /// Elements by coordinates: a copy with other strides does as well.
@@ -121,7 +122,7 @@ pub enum InputKind {
     User {
         index: usize,
     },
-    /// Weights by fully qualified name: where their bytes are is the importer's knowledge.
+    /// A weight by its fully qualified name. The importer knows where its bytes are.
     Parameter {
         name: String,
     },
@@ -165,7 +166,8 @@ pub struct Node {
     pub args: Vec<Arg>,
     pub outs: Vec<ValueId>,
     pub line: Option<LineId>,
-    /// The operator that errors name instead of `op`: what a decomposition checks, it checks for the operator that it stands for.
+    /// The operator that errors name instead of `op`. A decomposition checks on behalf of the
+    /// operator that it replaces.
     pub made_for: Option<Box<str>>,
 }
 

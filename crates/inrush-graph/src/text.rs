@@ -37,7 +37,7 @@ impl Graph {
         self.print_with_notes(&[])
     }
 
-    /// The text form with each note under its line, behind a caret: how verifier reports are shown.
+    /// Returns the text form with each note under its line, after a caret. Verifier reports use it.
     pub fn print_with_notes(&self, notes: &[(Place, String)]) -> String {
         let mut out = String::new();
         for (place, line) in print::lines(self) {
@@ -51,7 +51,7 @@ impl Graph {
     }
 }
 
-/// What is relied on of an input's memory, where it is more than its elements.
+/// Names of the assumptions about an input's memory that are stronger than the default.
 const READS: [(crate::Reads, &str); 2] = [
     (crate::Reads::Memory, "memory"),
     (crate::Reads::Storage, "storage"),

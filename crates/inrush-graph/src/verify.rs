@@ -29,7 +29,8 @@ pub fn verify(g: &Graph) -> Result<()> {
     )))
 }
 
-/// The graph with each problem under its line. References outside the arena cannot be printed: then only the problems.
+/// Returns the graph with each problem under its line. References outside the arena cannot be
+/// printed: then only the problems.
 pub fn report(g: &Graph, problems: &[Problem]) -> String {
     let known = |v: ValueId| v.index() < g.values.len();
     let printable = (g.inputs.iter().all(|i| known(i.value)))
@@ -47,7 +48,7 @@ pub fn report(g: &Graph, problems: &[Problem]) -> String {
         .collect()
 }
 
-/// Every broken rule, in program order.
+/// Returns every broken rule, in program order.
 pub fn problems(g: &Graph) -> Vec<Problem> {
     let mut c = Check {
         g,

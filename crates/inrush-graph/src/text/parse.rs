@@ -84,7 +84,7 @@ impl Parser<'_> {
         self.s.list(|s| expr(exprs, s))
     }
 
-    /// `%3` of a value that is defined.
+    /// Reads `%3` of a value that is defined.
     fn value(&mut self) -> Result<ValueId> {
         self.s.expect("%")?;
         let k = self.s.int()?;
@@ -94,7 +94,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `%0 a: type, %1 b: type = ...`.
+    /// Reads `%0 a: type, %1 b: type = ...`.
     fn definition(&mut self) -> Result<()> {
         let mut new = Vec::new();
         loop {
@@ -178,7 +178,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The arguments of `op` and what follows; `new` are its results.
+    /// Reads the arguments of `op` and what follows; `new` are its results.
     fn call(&mut self, op: String, new: Vec<Value>) -> Result<()> {
         self.s.expect("(")?;
         let mut args = Vec::new();
@@ -265,7 +265,7 @@ impl Parser<'_> {
         })
     }
 
-    /// An integer expression or a float.
+    /// Reads an integer expression or a float.
     fn number(&mut self) -> Result<Arg> {
         let mut ahead = self.s.clone();
         if let Ok(Scalar::Float(f)) = ahead.scalar() {
@@ -275,7 +275,7 @@ impl Parser<'_> {
         Ok(Arg::Int(self.expr()?))
     }
 
-    /// `[%0, none]` or `[2, s0]`.
+    /// Reads `[%0, none]` or `[2, s0]`.
     fn list(&mut self) -> Result<Arg> {
         let mut ahead = self.s.clone();
         ahead.expect("[")?;

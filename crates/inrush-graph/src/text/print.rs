@@ -5,7 +5,7 @@ use crate::*;
 use inrush_base::text::{quote, show_name};
 use rustc_hash::FxHashMap;
 
-/// Every line with the place that it is about.
+/// Returns every line with the place that it is about.
 pub(super) fn lines(g: &Graph) -> Vec<(Option<Place>, String)> {
     let mut p = Printer {
         g,
@@ -82,7 +82,7 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    /// `%3 name: type`.
+    /// Returns `%3 name: type`.
     fn define(&mut self, v: ValueId) -> String {
         let next = self.ids.len();
         let id = *self.ids.entry(v).or_insert(next);
