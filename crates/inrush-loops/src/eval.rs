@@ -1,13 +1,15 @@
-//! What the scalar operations compute: constant folding and the interpreters share these functions.
+//! Evaluates scalar operations. Constant folding and the interpreters share these functions, so
+//! this file is the definition of each operation; compiled code is tested against it.
 //!
-//! Floats are carried as `f64` and rounded to the operation's dtype after each step. For `f32` that is exact `f32` arithmetic
-//! (a double holds more than twice the digits, so rounding twice changes nothing) and correctly rounded math functions but
-//! for rare ties. Integers wrap.
+//! Floats are carried as `f64` and rounded to the operation's dtype after each step. For `f32` that
+//! is exact: `f64` has more than twice the digits, so double rounding changes nothing. Math
+//! functions are correctly rounded except for rare ties. Integers are carried as `i128` and wrap.
 
 use crate::{MOST_STEPS, ReduceOp, ScalarOp, StoreMode};
 use inrush_base::{DType, Error, Result, Scalar};
 
-/// The value of `op` for operands of compute dtype `dtype` (for [`ScalarOp::Where`]: of the second and third).
+/// Returns the value of `op` for operands of compute dtype `dtype` (for [`ScalarOp::Where`]: of the
+/// second and third).
 ///
 /// Operands are expected in `dtype`'s representation, as [`Scalar::convert`] gives it, and in the row's number.
 pub fn op(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Result<Scalar> {
@@ -37,7 +39,8 @@ pub fn op(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Result<Scalar> {
     value.ok_or_else(|| Error::internal(format!("{} is not defined on {dtype}", op.text())))
 }
 
-/// An integer constant of dtype `d` as a number (`u64` constants are held as the `i64` of the same bits).
+/// Returns an integer constant of dtype `d` as a number (`u64` constants are held as the `i64` of
+/// the same bits).
 fn wide(a: Scalar, d: DType) -> i128 {
     match d {
         DType::U64 => a.as_i64() as u64 as i128,
@@ -182,7 +185,8 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Shr if !(0..bits).contains(&b) => -((a < 0) as i128),
             Shr => a >> b,
             Gcd => {
-                // The least number has no absolute value: it stays what it is, as in wrapping arithmetic.
+                // The least integer has no absolute value: it stays as it is, as in wrapping
+                // arithmetic.
                 let size = |v: i128| match v == -(1 << (bits - 1)) {
                     true => v,
                     false => v.abs(),
@@ -204,7 +208,7 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
     ))
 }
 
-/// [`ScalarOp::Recurrence`], every step rounded to the dtype.
+/// Evaluates [`ScalarOp::Recurrence`], every step rounded to the dtype.
 fn recurrence(x: &[f64], single: bool) -> f64 {
     let r = |v: f64| if single { v as f32 as f64 } else { v };
     let &[n, first, a, s, c, d, q] = x else {
@@ -222,7 +226,7 @@ fn recurrence(x: &[f64], single: bool) -> f64 {
     now
 }
 
-/// [`ScalarOp::Logaddexp`].
+/// Evaluates [`ScalarOp::Logaddexp`].
 fn logaddexp(a: f64, b: f64) -> f64 {
     let high = if a > b || a.is_nan() { a } else { b };
     if a == b {
@@ -231,7 +235,7 @@ fn logaddexp(a: f64, b: f64) -> f64 {
     high + libm::log1p(libm::exp(-(a - b).abs()))
 }
 
-/// [`ScalarOp::Kummer`], every step rounded to the dtype.
+/// Evaluates [`ScalarOp::Kummer`], every step rounded to the dtype.
 fn kummer(b: f64, c: f64, x: f64, close: f64, single: bool) -> f64 {
     let r = |v: f64| if single { v as f32 as f64 } else { v };
     let (mut term, mut sum) = (1.0, 0.0);
@@ -246,7 +250,8 @@ fn kummer(b: f64, c: f64, x: f64, close: f64, single: bool) -> f64 {
     sum
 }
 
-/// [`ScalarOp::GammaFraction`], every step rounded to the dtype: Steed's recursion, whose terms need one division each.
+/// Evaluates [`ScalarOp::GammaFraction`], every step rounded to the dtype, by Steed's recursion,
+/// which needs one division per term.
 fn gamma_fraction(a: f64, x: f64, close: f64, single: bool) -> f64 {
     let r = |v: f64| if single { v as f32 as f64 } else { v };
     let least = if single { 1e-30 } else { 1e-300 };
@@ -268,8 +273,8 @@ fn gamma_fraction(a: f64, x: f64, close: f64, single: bool) -> f64 {
     sum
 }
 
-/// Philox 4x32-10: four random words for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
-/// as 1, 2, 3", 2011).
+/// Returns four random words for a key and a counter by Philox 4x32-10 (Salmon, Moraes, Dror, Shaw:
+/// "Parallel random numbers: as easy as 1, 2, 3", 2011).
 pub fn philox(mut key: [u32; 2], mut c: [u32; 4]) -> [u32; 4] {
     for round in 0..10 {
         if round > 0 {
@@ -306,7 +311,8 @@ fn logical(op: ScalarOp, x: &[Scalar]) -> Option<Scalar> {
     }))
 }
 
-/// `value` of dtype `from` converted to `to` with ATen's meaning, in the representation of `to`.
+/// Returns `value` of dtype `from` converted to `to` with ATen's meaning, in the representation of
+/// `to`.
 ///
 /// A float beyond the integer's range is unspecified in ATen; here it saturates at 64 bits and then wraps.
 pub fn cast(value: Scalar, from: DType, to: DType) -> Scalar {
@@ -316,7 +322,7 @@ pub fn cast(value: Scalar, from: DType, to: DType) -> Scalar {
     value.convert(to)
 }
 
-/// The bits of `value` of storage dtype `from` read as `to` of equal size.
+/// Returns the bits of `value` of storage dtype `from` read as `to` of equal size.
 pub fn bitcast(value: Scalar, from: DType, to: DType) -> Result<Scalar> {
     if from.size() != to.size() {
         return Err(Error::internal(format!("{from} and {to} differ in size")));
@@ -325,7 +331,7 @@ pub fn bitcast(value: Scalar, from: DType, to: DType) -> Result<Scalar> {
     from_bits(bits, to)
 }
 
-/// Little-endian bits of a value of storage dtype `d`, which is rounded or wrapped to it.
+/// Returns the bits of a value of storage dtype `d`, after rounding or wrapping it to `d`.
 pub fn to_bits(value: Scalar, d: DType) -> Result<u64> {
     let v = value.convert(d);
     Ok(match d {
@@ -339,7 +345,7 @@ pub fn to_bits(value: Scalar, d: DType) -> Result<u64> {
     })
 }
 
-/// The value with these bits ([`to_bits`]).
+/// Returns the value with these bits ([`to_bits`]).
 pub fn from_bits(bits: u64, d: DType) -> Result<Scalar> {
     Ok(match d {
         DType::Bool => Scalar::Bool(bits != 0),
@@ -352,7 +358,8 @@ pub fn from_bits(bits: u64, d: DType) -> Result<Scalar> {
     })
 }
 
-/// What an empty reduction gives. Extremes start from the end of the range (for floats from an infinity).
+/// Returns the neutral element of a reduction, which an empty reduction gives. Extremes start from
+/// the end of the range (for floats from an infinity).
 pub fn neutral(op: ReduceOp, d: DType) -> Scalar {
     let limit = |low: bool| match d.int_range() {
         Some((_, 1)) if d == DType::Bool => Scalar::Bool(!low),
@@ -371,8 +378,8 @@ pub fn neutral(op: ReduceOp, d: DType) -> Scalar {
     }
 }
 
-/// The operation that combines two partial results of a reduction that gives values; `None` for the arg kinds, which
-/// [`beats`] decides.
+/// Returns the operation that combines two partial results of a reduction that gives values; `None`
+/// for the arg kinds, which [`beats`] decides.
 pub fn combiner(r: ReduceOp) -> Option<ScalarOp> {
     Some(match r {
         ReduceOp::Sum => ScalarOp::Add,
@@ -387,7 +394,8 @@ pub fn combiner(r: ReduceOp) -> Option<ScalarOp> {
     })
 }
 
-/// Whether `new` replaces `best` as the extreme of an arg reduction: strictly beyond it, or the first NaN.
+/// Returns true if `new` replaces `best` in an arg reduction: it is strictly more extreme, or the
+/// first NaN.
 pub fn beats(r: ReduceOp, d: DType, new: Scalar, best: Scalar) -> bool {
     if d.is_float() {
         let (n, b) = (new.as_f64(), best.as_f64());
@@ -397,7 +405,7 @@ pub fn beats(r: ReduceOp, d: DType, new: Scalar, best: Scalar) -> bool {
     if r == ReduceOp::ArgMax { n > b } else { n < b }
 }
 
-/// The operation by which a store combines with what is there; `None` for a plain store.
+/// Returns the operation by which a store combines with what is there; `None` for a plain store.
 pub fn store_op(mode: StoreMode) -> Option<ScalarOp> {
     Some(match mode {
         StoreMode::Set => return None,
@@ -489,7 +497,7 @@ mod tests {
             let fraction = op(GammaFraction, F64, &[f(1.0), f(x), f(f64::EPSILON)]);
             let fraction = fraction.unwrap().as_f64();
             assert!((fraction * x - 1.0).abs() < 1e-14, "{x}: {fraction}");
-            // Who asks for less gets it sooner.
+            // A looser tolerance ends the series earlier.
             let series = op(Kummer, F64, &[f(1.0), f(2.0), f(x), f(1e-5)]).unwrap();
             let off = (series.as_f64() / want - 1.0).abs();
             assert!((1e-14..1e-4).contains(&off), "{x}: {off}");
@@ -500,7 +508,7 @@ mod tests {
         assert!(lost.as_f64().is_nan());
     }
 
-    /// Test vectors that its authors publish with the generator.
+    /// Compares with the test vectors that its authors publish.
     #[test]
     fn philox_gives_its_authors_numbers() {
         assert_eq!(

@@ -1,11 +1,12 @@
-//! Loop IR: what a graph means once every operator is a loop nest over scalar operations, or a template.
+//! Loop IR: a graph whose operators have become loop nests over scalar operations, or contractions.
 //!
-//! Bodies are data: a [`Body`] is an arena of a few kinds of statements. Dependencies, ranges, dtypes, cost, printing and
-//! interpretation are plain functions over it.
+//! Bodies are data: a [`Body`] is an arena of a few kinds of statements. Dependencies, ranges,
+//! dtypes, cost, printing and interpretation are plain functions over it.
 //!
-//! Accesses use *logical coordinates*, one expression per dimension of the buffer; how a buffer lies in memory
-//! ([`Buffer::layout`]) is decided after lowering and applied when kernels are formed. So a view is a substitution of
-//! coordinates, inlining a producer is a substitution of its axes, and a change of memory format touches no body.
+//! Accesses use *logical coordinates*, one expression per dimension of the buffer. The strides of a
+//! buffer ([`Buffer::layout`]) are chosen after lowering and applied in stage tile. So a view is a
+//! substitution of coordinates, inlining a producer is a substitution of its axes, and a change of
+//! memory format touches no body.
 //!
 //! Does not know: the graph, devices.
 
@@ -51,8 +52,8 @@ pub struct Loops {
     pub num_inputs: usize,
 }
 
-/// What bodies refer to by number. The arena may be a fork of the one that the rest belongs to, so that threads can share
-/// the rest.
+/// The tables that ids in bodies index. The expressions may be a fork of the program's arena, so
+/// that threads can share the other tables.
 #[derive(Copy, Clone)]
 pub struct Tables<'a> {
     pub exprs: &'a Exprs,
@@ -123,25 +124,26 @@ pub enum Output {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Node {
     Body(Body),
-    /// In a place of its own: bodies are many, and lists of nodes are moved often.
+    /// Boxed: bodies are far more frequent, and lists of nodes are moved often.
     Contraction(Box<Contraction>),
 }
 
-/// What it means that the value of a [`Stmt::Indirect`] is out of range.
+/// The error that a value of a [`Stmt::Indirect`] out of range stands for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Check {
-    /// Nothing: it never is.
+    /// None: the value is always in range.
     None,
-    /// An index that names no element. With the operator that takes it: bodies of several operators become one.
+    /// An index out of range. Carries its operator, because bodies of several operators are fused.
     Index(Option<OriginId>),
-    /// An integer was divided by zero: the value is 0 where it was not, and the extent is 2 so that the symbol stays.
+    /// An integer division by zero. The value is 0 where the divisor is not zero; the extent is 2,
+    /// so that the symbol is not simplified away.
     Divisor(Option<OriginId>),
-    /// An argument's element is none that the operator takes; in numbers as [`Check::Divisor`].
+    /// An element of an argument that the operator does not accept. Encoded as [`Check::Divisor`].
     Value(Option<OriginId>),
 }
 
 impl Check {
-    /// The operator that an error names.
+    /// Returns the operator that an error names.
     pub fn origin(self) -> Option<OriginId> {
         match self {
             Check::None => None,
@@ -149,7 +151,7 @@ impl Check {
         }
     }
 
-    /// [`Check::origin`], to be rewritten.
+    /// Returns the operator that an error names, mutably.
     pub fn origin_mut(&mut self) -> Option<&mut OriginId> {
         match self {
             Check::None => None,
@@ -157,7 +159,7 @@ impl Check {
         }
     }
 
-    /// With `origin` where no operator is named yet.
+    /// Returns the check with `origin` as its operator if it has none.
     pub fn or(self, origin: Option<OriginId>) -> Check {
         match self {
             Check::None => Check::None,

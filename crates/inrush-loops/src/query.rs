@@ -1,4 +1,18 @@
-//! Plain functions over bodies that every later stage asks: operands, dtypes, levels, reads and writes, cost.
+//! Queries over bodies: operands, dtypes, levels, reads and writes, cost.
+//!
+//! A body with reduction axes is one loop nest in three phases per outer point:
+//!
+//! ```text
+//! for i0 in outer axes:
+//!     Before: what depends on neither the reduction axes nor a reduction   (hoisted)
+//!     for i1 in reduction axes:
+//!         Inside: what depends on a reduction axis
+//!     After: the reductions' results and what depends on them
+//! ```
+//!
+//! A statement's phase follows from its operands and from the symbols of its coordinates
+//! ([`Body::phases`]). A statement that depends on both a reduction axis and a reduction's result
+//! would need a second pass over the reduction, which is a second body; the verifier refuses it.
 
 use crate::*;
 use inrush_expr::SymKind;
@@ -33,7 +47,7 @@ pub struct Cost {
     pub ops: i64,
 }
 
-/// What one math function weighs in [`Cost::ops`].
+/// Weight of one math function in [`Cost::ops`].
 pub const MATH_OPS: i64 = 16;
 
 impl Cost {
@@ -48,7 +62,8 @@ impl Cost {
 }
 
 impl Clone for Stmt {
-    /// Lists are copied as bytes; the derived code goes element by element, and compiling is mostly copying statements.
+    /// Copies lists as bytes. The derived code clones element by element, and cloning statements is
+    /// a large part of compile time.
     fn clone(&self) -> Stmt {
         match self {
             Stmt::Const { value, dtype } => Stmt::Const {
@@ -125,7 +140,7 @@ impl Clone for Stmt {
 }
 
 impl Clone for Body {
-    /// As with statements.
+    /// Copies lists as bytes, as for statements.
     fn clone(&self) -> Body {
         Body {
             axes: self.axes.clone(),
@@ -137,7 +152,7 @@ impl Clone for Body {
 }
 
 impl Stmt {
-    /// Statements whose values this one uses, masks included.
+    /// Returns the statements whose values this one uses, masks included.
     pub fn operands(&self) -> SmallVec<[StmtId; 4]> {
         let mut out = SmallVec::new();
         self.each_operand(|o| out.push(o));
@@ -180,7 +195,7 @@ impl Stmt {
         }
     }
 
-    /// Index expressions of the statement: coordinates, the value of [`Stmt::Index`].
+    /// Returns the index expressions of the statement: coordinates, the value of [`Stmt::Index`].
     pub fn exprs(&self) -> &[Expr] {
         match self {
             Stmt::Index { expr, .. } => std::slice::from_ref(expr),
@@ -189,7 +204,7 @@ impl Stmt {
         }
     }
 
-    /// [`Stmt::exprs`], to be rewritten.
+    /// Returns the index expressions of the statement, mutably.
     pub fn exprs_mut(&mut self) -> &mut [Expr] {
         match self {
             Stmt::Index { expr, .. } => std::slice::from_mut(expr),
@@ -207,7 +222,7 @@ impl Stmt {
         }
     }
 
-    /// Whether the statement has a value that others may use as an operand.
+    /// Returns true if the statement has a value that others may use as an operand.
     pub fn has_value(&self) -> bool {
         !matches!(self, Stmt::Store { .. } | Stmt::Indirect { .. })
     }
@@ -247,12 +262,12 @@ impl ReduceOp {
         Self::ALL.into_iter().find(|r| r.text() == text)
     }
 
-    /// Gives an index (`i64`) rather than a value.
+    /// Returns true if the result is an index (`i64`) and not a value.
     pub fn is_arg(self) -> bool {
         matches!(self, ReduceOp::ArgMax | ReduceOp::ArgMin)
     }
 
-    /// Gives the greatest or the least value.
+    /// Returns true if the result is the greatest or the least value.
     pub fn is_extreme(self) -> bool {
         matches!(self, ReduceOp::Max | ReduceOp::Min)
     }
@@ -280,7 +295,7 @@ impl StoreMode {
 }
 
 impl Body {
-    /// Checks that name no operator name the body's own, the last of its origins.
+    /// Gives checks without an operator the body's own, the last of its origins.
     pub fn name_checks(&mut self) {
         let own = self.origins.last().copied();
         for s in &mut self.stmts {
@@ -294,7 +309,7 @@ impl Body {
         &self.stmts[s.index()]
     }
 
-    /// Statement ids in order.
+    /// Returns the ids of all statements in order.
     pub fn ids(&self) -> impl Iterator<Item = StmtId> + use<> {
         (0..self.stmts.len()).map(StmtId::from_index)
     }
@@ -307,7 +322,8 @@ impl Body {
         &self.axes[self.outer..]
     }
 
-    /// dtype of every statement's value. A store has that of its value, an [`Stmt::Indirect`] has `i64`.
+    /// Returns the dtype of every statement's value. A store has the dtype of its value, an
+    /// [`Stmt::Indirect`] has `i64`.
     pub fn dtypes(&self, loops: &Loops) -> Vec<DType> {
         let mut out: Vec<DType> = Vec::with_capacity(self.stmts.len());
         for stmt in &self.stmts {
@@ -327,7 +343,7 @@ impl Body {
         out
     }
 
-    /// How often each statement is evaluated.
+    /// Returns how often each statement is evaluated.
     pub fn levels(&self, exprs: &Exprs) -> Vec<Level> {
         let of = |p| match p {
             Phase::Inside => Level::Point,
@@ -336,17 +352,18 @@ impl Body {
         self.phases(exprs).into_iter().map(of).collect()
     }
 
-    /// When each statement is evaluated. In a body without reduction axes everything is [`Phase::Before`].
+    /// Returns the phase of each statement. In a body without reduction axes everything is
+    /// [`Phase::Before`].
     pub fn phases(&self, exprs: &Exprs) -> Vec<Phase> {
         self.phases_from(exprs, self.outer)
     }
 
-    /// [`Body::phases`] if the axes from `outer` on were those of the reduction.
+    /// Returns the phases as if the axes from `outer` on were the reduction axes.
     pub fn phases_from(&self, exprs: &Exprs, outer: usize) -> Vec<Phase> {
         if outer == self.axes.len() {
             return vec![Phase::Before; self.stmts.len()];
         }
-        // Few symbols: a list is searched faster than a table.
+        // There are few symbols, and a list is searched faster than a hash table.
         let mut of_sym: SmallVec<[(Sym, Phase); 8]> = self.axes[outer..]
             .iter()
             .map(|a| (a.sym, Phase::Inside))
@@ -359,7 +376,7 @@ impl Body {
                 _ => {
                     let mut phase = Phase::Before;
                     let mut meet = |p: Phase| {
-                        // Inside wins: a mix of both is what the verifier refuses.
+                        // Inside wins; the verifier refuses a mix of Inside and After.
                         phase = match (phase, p) {
                             (Phase::Inside, _) | (_, Phase::Inside) => Phase::Inside,
                             (a, b) => a.max(b),
@@ -374,7 +391,7 @@ impl Body {
                 }
             };
             if let Stmt::Indirect { sym, .. } = stmt {
-                // The last definition of a symbol counts.
+                // The latest definition of a symbol counts.
                 of_sym.retain(|(s, _)| s != sym);
                 of_sym.push((*sym, phase));
             }
@@ -383,12 +400,14 @@ impl Body {
         out
     }
 
-    /// Whether `s` is evaluated for each point of the reduction axes. For many statements ask [`Body::levels`] once.
+    /// Returns true if `s` is evaluated for each point of the reduction axes. For many statements
+    /// ask [`Body::levels`] once.
     pub fn depends_on_reduction(&self, exprs: &Exprs, s: StmtId) -> bool {
         self.levels(exprs)[s.index()] == Level::Point
     }
 
-    /// Buffers that the body reads, each once, in order of first read. Not what a combining store reads.
+    /// Returns the buffers that the body loads, each once, in order of first load. Combining stores
+    /// do not count as loads.
     pub fn reads(&self) -> Bufs {
         unique(self.stmts.iter().filter_map(|s| match s {
             Stmt::Load { buf, .. } => Some(*buf),
@@ -396,7 +415,7 @@ impl Body {
         }))
     }
 
-    /// Buffers that the body writes, each once, in order of first write.
+    /// Returns the buffers that the body writes, each once, in order of first write.
     pub fn writes(&self) -> Bufs {
         unique(self.stmts.iter().filter_map(|s| match s {
             Stmt::Store { buf, .. } => Some(*buf),
@@ -404,18 +423,18 @@ impl Body {
         }))
     }
 
-    /// Whether the body has reduction axes.
+    /// Returns true if the body has reduction axes.
     pub fn is_reduction(&self) -> bool {
         self.outer < self.axes.len()
     }
 
-    /// The statement that defines the index symbol `sym`, if it is not an axis.
+    /// Returns the statement that defines the index symbol `sym`, if it is not an axis.
     pub fn indirect(&self, sym: Sym) -> Option<StmtId> {
         self.ids()
             .find(|s| matches!(self.stmt(*s), Stmt::Indirect { sym: t, .. } if *t == sym))
     }
 
-    /// Rough cost of the whole body.
+    /// Returns a rough cost of the whole body.
     pub fn cost(&self, loops: &Loops) -> Cost {
         let ex = &loops.exprs;
         let points = |axes: &[Axis]| hint_product(ex, axes.iter().map(|a| a.size));
@@ -456,7 +475,7 @@ impl Body {
 }
 
 impl Contraction {
-    /// Axes in the order batch, m, n, k.
+    /// Returns the axes in the order batch, m, n, k.
     pub fn axes(&self) -> impl Iterator<Item = &Axis> {
         (self.batch.iter())
             .chain(&self.m)
@@ -466,7 +485,7 @@ impl Contraction {
 }
 
 impl Node {
-    /// The body, or the contraction's epilogue.
+    /// Returns the body, or the contraction's epilogue.
     pub fn body(&self) -> &Body {
         match self {
             Node::Body(b) => b,
@@ -481,7 +500,7 @@ impl Node {
         }
     }
 
-    /// Buffers that the node reads, each once.
+    /// Returns the buffers that the node reads, each once.
     pub fn reads(&self) -> Bufs {
         match self {
             Node::Body(b) => b.reads(),
@@ -491,12 +510,12 @@ impl Node {
         }
     }
 
-    /// Buffers that the node writes, each once.
+    /// Returns the buffers that the node writes, each once.
     pub fn writes(&self) -> Bufs {
         self.body().writes()
     }
 
-    /// [`Node::reads`] and [`Node::writes`] in one pass.
+    /// Returns [`Node::reads`] and [`Node::writes`] in one pass.
     pub fn uses(&self) -> (Bufs, Bufs) {
         let (mut reads, mut writes) = (Bufs::new(), Bufs::new());
         if let Node::Contraction(c) = self {
@@ -534,7 +553,7 @@ impl<'a> Tables<'a> {
         &self.buffers[b.index()]
     }
 
-    /// The buffer whose storage `b` shares: itself unless it is an alias.
+    /// Returns the buffer whose storage `b` shares: itself unless it is an alias.
     pub fn storage(self, mut b: BufId) -> BufId {
         // An alias refers to an earlier buffer (the verifier says so), so this ends.
         while let BufferKind::Alias { of } = self.buffer(b).kind {
@@ -545,7 +564,7 @@ impl<'a> Tables<'a> {
 }
 
 impl Loops {
-    /// What the nodes refer to by number.
+    /// Returns the tables that ids in nodes index.
     pub fn tables(&self) -> Tables<'_> {
         Tables {
             exprs: &self.exprs,
@@ -558,13 +577,14 @@ impl Loops {
         &self.buffers[b.index()]
     }
 
-    /// [`Tables::storage`].
+    /// Returns [`Tables::storage`].
     pub fn storage(&self, b: BufId) -> BufId {
         self.tables().storage(b)
     }
 
-    /// Bytes of distinct elements that an access touches at the hints: the extents of the indices that occur in it,
-    /// at most the whole buffer and at most one element for each evaluation.
+    /// Returns the bytes of distinct elements that an access touches at the hints: the extents of
+    /// the indices that occur in it, at most the whole buffer and at most one element for each
+    /// evaluation.
     fn access_bytes(&self, buf: BufId, coords: &[Expr], times: i64) -> i64 {
         let buffer = self.buffer(buf);
         let mut syms = Vec::new();

@@ -1,7 +1,8 @@
-//! The scalar operations: one row each.
+//! The table of scalar operations: one row each.
 //!
-//! Operands of an operation have one compute dtype (the *operand dtype*) except where the row says otherwise; the lowering
-//! inserts casts. A language spells the core and one naming rule for math functions.
+//! Operands of an operation have one compute dtype (the *operand dtype*) unless the row says
+//! otherwise; lowering inserts casts. A language spells each core operation, and has one naming
+//! rule for math functions.
 
 use inrush_base::DType;
 
@@ -15,7 +16,7 @@ macro_rules! scalar_ops {
     };
 }
 
-/// dtype of the result.
+/// The rule for the dtype of the result.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ResultRule {
     /// That of the operands.
@@ -26,7 +27,7 @@ pub enum ResultRule {
     Second,
 }
 
-/// How costly an operation is and who spells it.
+/// The cost of an operation, and how languages spell it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum OpClass {
     /// One or a few instructions that every language spells.
@@ -43,7 +44,7 @@ struct Row {
     class: OpClass,
 }
 
-/// Where series and continued fractions that have not converged end.
+/// Most terms of series and continued fractions, if these do not converge earlier.
 pub const MOST_STEPS: u32 = 2000;
 
 scalar_ops! {
@@ -132,7 +133,8 @@ scalar_ops! {
     /// `log(exp(a) + exp(b))` without overflow; equal infinities stay what they are.
     Logaddexp "logaddexp" 2 Same Math;
     Nextafter "nextafter" 2 Same Math;
-    /// Greatest common divisor of integers, by Euclid's steps; as large as the dtype's least number where that is all there is.
+    /// Greatest common divisor of integers, by Euclid's algorithm. The dtype's least integer has no
+    /// absolute value and may be the result.
     Gcd "gcd" 2 Same Math;
     /// Degree `n` of a family of polynomials from degrees 0, which is 1, and 1, which is `first`: `(n, first, a, s, c, r, q)` with
     /// `p[k+1] = ((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`, until that is NaN. 0 for degrees below 0.
@@ -153,11 +155,12 @@ impl ScalarOp {
         debug_assert!(row.op == self);
         row
     }
-    /// Every operation, in table order.
+    /// Returns every operation, in table order.
     pub fn all() -> impl Iterator<Item = ScalarOp> {
         ROWS.iter().map(|r| r.op)
     }
-    /// Name in text forms; for [`OpClass::Math`] also the C library's name of the `double` function.
+    /// Returns the name in text forms. For [`OpClass::Math`] it is also the C library's name of the
+    /// `double` function.
     pub fn text(self) -> &'static str {
         self.row().text
     }
@@ -170,7 +173,8 @@ impl ScalarOp {
     pub fn class(self) -> OpClass {
         self.row().class
     }
-    /// dtype of the result for operands of dtype `operand` (of the second operand for [`ScalarOp::Where`]).
+    /// Returns the dtype of the result for operands of dtype `operand` (for [`ScalarOp::Where`]: of
+    /// the second operand).
     pub fn result(self, operand: DType) -> DType {
         match self.row().result {
             ResultRule::Bool => DType::Bool,

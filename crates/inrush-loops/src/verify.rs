@@ -1,4 +1,4 @@
-//! The verifier of loops: what must hold at this level, each breach with its place.
+//! The verifier of loops: the rules of this level, each violation with its place.
 
 mod body;
 mod bounds;
@@ -43,7 +43,8 @@ fn outcome(p: &Loops, problems: Vec<Problem>) -> Result<()> {
     )))
 }
 
-/// The program with each problem under its line. Broken references cannot be printed: then only the problems.
+/// Returns the program with each problem under its line. Broken references cannot be printed: then
+/// only the problems.
 pub fn report(p: &Loops, problems: &[Problem]) -> String {
     if reference_problems(p).is_empty() {
         let notes: Vec<(Place, String)> = problems
@@ -59,13 +60,13 @@ pub fn report(p: &Loops, problems: &[Problem]) -> String {
     }
 }
 
-/// Accesses that range analysis does not prove to be in bounds and that no mask guards. Not errors: lowering is allowed to
-/// know more than ranges do, but each such access deserves a look.
+/// Returns the accesses that range analysis does not prove to be in bounds and that no mask guards.
+/// They are not errors: lowering may know more than ranges do. File tests list them (`unproven`).
 pub fn unproven(p: &Loops) -> Vec<Unproven> {
     bounds::unproven(p)
 }
 
-/// Every broken rule, in program order.
+/// Returns every broken rule, in program order.
 pub fn problems(p: &Loops) -> Vec<Problem> {
     problems_at(p, false)
 }
@@ -98,7 +99,7 @@ fn problem(out: &mut Vec<Problem>, place: Place, message: impl Into<String>) {
     });
 }
 
-/// Ids that refer to nothing.
+/// Finds ids that are out of range.
 fn reference_problems(p: &Loops) -> Vec<Problem> {
     let mut out = Vec::new();
     let nbufs = p.buffers.len();
@@ -205,7 +206,7 @@ fn buffers(p: &Loops, out: &mut Vec<Problem>) {
     }
 }
 
-/// An alias must lie within its storage; what ranges cannot tell passes.
+/// Checks that an alias is within its storage. What ranges cannot decide passes.
 fn alias(p: &Loops, place: Place, b: &Buffer, of: &Buffer, out: &mut Vec<Problem>) {
     let ex = &p.exprs;
     let (Some(layout), Some(_)) = (&b.layout, &of.layout) else {
@@ -237,8 +238,8 @@ fn alias(p: &Loops, place: Place, b: &Buffer, of: &Buffer, out: &mut Vec<Problem
     }
 }
 
-/// Each temporary is written before it is read. Before scheduling, inputs and weights are never written and no node reads
-/// what it writes.
+/// Checks that each temporary is written before it is read. Before scheduling, inputs and weights
+/// are never written, and no node reads what it writes.
 fn order(
     p: &Loops,
     k: usize,

@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<Loops> {
 /// Reads the parts of a program's text; forms that hold loops (a schedule's) are read with it too.
 pub struct Reader<'a> {
     pub s: Scanner<'a>,
-    /// What was read so far.
+    /// The program as read so far.
     pub out: Loops,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `WORD name inputs n`.
+    /// Reads `WORD name inputs n`.
     pub fn header(&mut self, word: &str) -> Result<()> {
         self.s.skip_newlines()?;
         self.s.expect_word(word)?;
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.s.end_of_line()
     }
 
-    /// Skips empty lines; whether anything follows.
+    /// Skips empty lines. Returns true if anything follows.
     pub fn more(&mut self) -> Result<bool> {
         self.s.skip_newlines()?;
         Ok(!self.s.at_end()?)
@@ -79,13 +79,14 @@ impl<'a> Reader<'a> {
         Ok(Node::Body(self.body()?))
     }
 
-    /// A count: an integer that is not negative.
+    /// Reads a count: an integer that is not negative.
     pub fn size(&mut self) -> Result<usize> {
         let v = self.s.int()?;
         usize::try_from(v).map_err(|_| self.s.error("expected a count"))
     }
 
-    /// A reference or declaration `prefix` + number that must be `count` (declaration) or below it (reference).
+    /// Reads a reference or declaration `prefix` + number that must be `count` (declaration) or
+    /// below it (reference).
     fn declared(&mut self, prefix: &str, count: usize) -> Result<()> {
         let k = self.s.id(prefix)?;
         if k == count {
@@ -95,7 +96,7 @@ impl<'a> Reader<'a> {
         Err(self.s.error(found))
     }
 
-    /// A name `prefix` + number below `count`.
+    /// Reads a name `prefix` + number below `count`.
     pub fn reference(&mut self, prefix: &str, count: usize) -> Result<usize> {
         let k = self.s.id(prefix)?;
         if k < count {
@@ -104,7 +105,7 @@ impl<'a> Reader<'a> {
         Err(self.s.error(format!("`{prefix}{k}` is not defined")))
     }
 
-    /// A buffer that was declared.
+    /// Reads a buffer that was declared.
     pub fn buf(&mut self) -> Result<BufId> {
         let count = self.out.buffers.len();
         Ok(BufId::from_index(self.reference("b", count)?))
@@ -203,7 +204,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `i3` or `i3.1` with an extent: the symbol of position 3 and that extent.
+    /// Reads `i3` or `i3.1` with an extent: the symbol of position 3 and that extent.
     fn index(&mut self, scope: &mut Scope) -> Result<Axis> {
         let name = self.s.ident()?;
         let position = name
@@ -225,12 +226,12 @@ impl<'a> Reader<'a> {
         Ok(Axis { sym, size })
     }
 
-    /// `[i0: s0, i1: 4]` with a scope of its own.
+    /// Reads `[i0: s0, i1: 4]` with a scope of its own.
     pub fn outer_axes(&mut self) -> Result<Vec<Axis>> {
         self.axes(&mut Scope::new())
     }
 
-    /// An expression over sizes.
+    /// Reads an expression over sizes.
     pub fn size_expr(&mut self) -> Result<Expr> {
         self.expr(&Scope::new())
     }
@@ -261,7 +262,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// The operator that a check names, if one follows.
+    /// Reads the operator that a check names, if one follows.
     fn named(&mut self) -> Result<Option<OriginId>> {
         match self.s.peek()? {
             Token::Ident(word) if word != "if" => {
@@ -361,7 +362,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A statement and the dtype of its value.
+    /// Reads a statement and the dtype of its value.
     fn stmt(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
         match self.s.peek()? {
             Token::Ident(w) if w == "store" || w.starts_with("store.") => self.store(dtypes, scope),
@@ -417,7 +418,7 @@ impl<'a> Reader<'a> {
         Ok((stmt, DType::I64))
     }
 
-    /// The right side of `v3: dtype = ...`.
+    /// Reads the right side of `v3: dtype = ...`.
     fn defining(&mut self, dtype: DType, dtypes: &[DType], scope: &Scope) -> Result<Stmt> {
         let word = self.s.ident()?;
         let stmt = match word.as_str() {

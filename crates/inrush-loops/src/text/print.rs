@@ -1,15 +1,15 @@
-//! Loops to text.
+//! Prints loops.
 
 use super::Place;
 use crate::*;
 use inrush_base::text::{quote, show_name};
 
-/// `[i0: s0, i1: 4]`.
+/// Returns `[i0: s0, i1: 4]`.
 pub fn axes(p: &Loops, axes: &[Axis]) -> String {
     Names::new(&p.exprs).axes(axes)
 }
 
-/// Every line of a program with the place that it is about.
+/// Returns every line of a program with the place that it is about.
 pub fn lines(p: &Loops) -> Vec<(Option<Place>, String)> {
     let mut out = Vec::new();
     let header = format!("loops {} inputs {}", show_name(&p.name), p.num_inputs);
@@ -119,7 +119,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The lines of a node, as if it stood at position `at`.
+/// Appends the lines of a node, as if it were at position `at`.
 pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String)>) {
     let mut names = Names::new(&p.exprs);
     let from: String = n.body().origins.iter().map(|o| format!(" {o}")).collect();
@@ -192,7 +192,7 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
             ..
         } => {
             let wrap = if *wrap { " wrap" } else { "" };
-            // The body's own operator needs no word.
+            // The body's own operator is not printed.
             let origin = (check.origin())
                 .filter(|o| body.origins.last() != Some(o))
                 .map_or(String::new(), |o| format!(" {o}"));

@@ -12,11 +12,11 @@ pub(super) struct Check<'a> {
     body: &'a Body,
     dtypes: Vec<DType>,
     levels: Vec<Level>,
-    /// Depends on the result of a reduction of this body.
+    /// Per statement: true if it depends on the result of a reduction of this body.
     late: Vec<bool>,
     /// Index symbols in scope so far.
     scope: FxHashSet<Sym>,
-    /// Those of `scope` that depend on a reduction's result.
+    /// Symbols of `scope` that depend on a reduction's result.
     late_syms: FxHashSet<Sym>,
     out: &'a mut Vec<Problem>,
 }
@@ -157,7 +157,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Types and shapes of one statement.
+    /// Checks dtypes and numbers of coordinates of one statement.
     fn typed(&mut self, s: StmtId, stmt: &Stmt) {
         match stmt {
             Stmt::Const { value, dtype } => {
@@ -268,8 +268,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A plain store must not be reached twice for one element: each axis that it runs over must show in the coordinates.
-    /// Data-dependent and masked stores are the lowering's responsibility.
+    /// Checks that a plain store writes each element once: each axis of its loops must occur in the
+    /// coordinates. Data-dependent and masked stores are the lowering's responsibility.
     fn stored_once(&mut self, s: StmtId, coords: &[Expr], mask: Option<StmtId>) {
         let ex = &self.p.exprs;
         let mut syms = Vec::new();

@@ -3,7 +3,7 @@
 use crate::text::Place;
 use crate::*;
 
-/// An access whose coordinate is not proved to lie in `0..size`.
+/// An access with a coordinate that is not proved to be in `0..size`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unproven {
     pub place: Place,
@@ -15,7 +15,7 @@ pub struct Unproven {
 pub(super) fn unproven(p: &Loops) -> Vec<Unproven> {
     let mut out = Vec::new();
     for (k, node) in p.nodes.iter().enumerate() {
-        // A nest that never runs touches nothing.
+        // A nest of zero points accesses nothing.
         let never = |a: &Axis| p.exprs.is_int(a.size, 0);
         if node.body().axes.iter().any(never) {
             continue;

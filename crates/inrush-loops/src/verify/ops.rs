@@ -1,9 +1,9 @@
-//! Which dtypes an operation takes.
+//! The dtypes that each operation takes.
 
 use crate::{ReduceOp, ScalarOp};
 use inrush_base::DType;
 
-/// Why `op` does not take operands of compute dtype `d`; `None` when it does.
+/// Returns the reason why `op` does not take operands of compute dtype `d`; `None` if it does.
 pub(super) fn refuses(op: ScalarOp, d: DType) -> Option<&'static str> {
     use ScalarOp::*;
     if d != d.compute() {
@@ -29,7 +29,7 @@ pub(super) fn refuses(op: ScalarOp, d: DType) -> Option<&'static str> {
     (!ok).then_some(why)
 }
 
-/// The dtype that a reduction of values of `d` gives, or why there is none.
+/// Returns the dtype that a reduction of values of `d` gives, or why there is none.
 pub(super) fn reduced(op: ReduceOp, d: DType) -> Result<DType, &'static str> {
     let real = d.is_float() || d.is_int() || d == DType::Bool;
     match op {
