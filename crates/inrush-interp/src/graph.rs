@@ -1,5 +1,6 @@
-//! The interpreter of graphs: ATen operators evaluated directly from their definition, floats in `f64`, rounded to the result's
-//! dtype once for each operator. Independent of the lowerings on purpose: it is what they are measured by.
+//! The interpreter of graphs. Evaluates ATen operators directly from their definitions, floats in
+//! `f64`, rounded to the result's dtype once per operator. It shares no code with the lowerings,
+//! because tests compare these with it.
 
 mod call;
 mod index;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 /// Evaluates one operator.
 type Eval = fn(&Call) -> Result<Vec<Tensor>>;
 
-/// The definition of `aten.NAME` (overload `default` left out).
+/// Returns the definition of `aten.NAME` (overload `default` left out).
 fn lookup(name: &str) -> Option<Eval> {
     [
         shape::TABLE,
@@ -34,7 +35,7 @@ fn lookup(name: &str) -> Option<Eval> {
     .map(|row| row.1)
 }
 
-/// Whether [`graph`] knows this operator.
+/// Returns true if [`graph`] knows this operator.
 pub fn knows(op: &str) -> bool {
     short(op).is_some_and(|n| pointwise::knows(n) || lookup(n).is_some())
 }
@@ -44,8 +45,9 @@ fn short(op: &str) -> Option<&str> {
     Some(name.strip_suffix(".default").unwrap_or(name))
 }
 
-/// Runs `g`. `inputs` are the user's by position; `weights` holds parameters, buffers and constants by name. Size symbols are
-/// learned from the inputs; `symbols` adds those that no shape tells.
+/// Runs `g`. `inputs` are the user's by position; `weights` holds parameters, buffers and constants
+/// by name. Size symbols are bound from the inputs' shapes; `symbols` adds those that no shape
+/// determines.
 pub fn graph(
     g: &Graph,
     inputs: &[Value],
@@ -173,7 +175,7 @@ impl Run<'_> {
     }
 }
 
-/// Calls `f` for every point of `extents` in row-major order.
+/// Returns an iterator over the points of `extents` in row-major order.
 fn points(extents: &[i64]) -> Points {
     Points {
         at: vec![0; extents.len()],
@@ -224,7 +226,8 @@ impl Iterator for Points {
     }
 }
 
-/// Row-major position of `at` in a tensor of `sizes`; an error where it has no element.
+/// Returns the row-major position of `at` in a tensor of `sizes`; an error if there is no such
+/// element.
 fn position(sizes: &[i64], at: &[i64]) -> Result<usize> {
     let next = |p: i64, (n, i): (&i64, &i64)| match (0..*n).contains(i) {
         true => p.checked_mul(*n)?.checked_add(*i),
@@ -237,7 +240,7 @@ fn position(sizes: &[i64], at: &[i64]) -> Result<usize> {
         .ok_or_else(|| Error::input(format!("reads {at:?} of {sizes:?}")))
 }
 
-/// Position of the element that a broadcast of `sizes` has at `at`.
+/// Returns the position of the element that a broadcast of `sizes` has at `at`.
 fn broadcast_position(sizes: &[i64], at: &[i64]) -> Result<usize> {
     let front = at.len().saturating_sub(sizes.len());
     let inner: smallvec::SmallVec<[i64; 8]> = (sizes.iter().zip(&at[front..]))
@@ -246,7 +249,7 @@ fn broadcast_position(sizes: &[i64], at: &[i64]) -> Result<usize> {
     position(sizes, &inner)
 }
 
-/// Sizes that both broadcast to.
+/// Returns the sizes that both broadcast to.
 fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
     let mut out = long.to_vec();
@@ -260,7 +263,7 @@ fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     Ok(out)
 }
 
-/// An error unless `from` broadcasts to `to`.
+/// Returns an error unless `from` broadcasts to `to`.
 fn broadcasts(from: &[i64], to: &[i64]) -> Result<()> {
     match broadcast(from, to)? == to {
         true => Ok(()),
@@ -270,7 +273,7 @@ fn broadcasts(from: &[i64], to: &[i64]) -> Result<()> {
     }
 }
 
-/// The dtype in which the interpreter computes values of `d`.
+/// Returns the dtype in which the interpreter computes values of `d`.
 fn domain(d: DType) -> DType {
     if d.is_float() { DType::F64 } else { d }
 }

@@ -1,4 +1,5 @@
-//! Symbols: values bound from input shapes, and index expressions prepared for evaluation at every point of a nest.
+//! Values of symbols, bound from input shapes, and index expressions compiled for evaluation at
+//! every point of a nest.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node, Sym};
@@ -7,8 +8,8 @@ use rustc_hash::FxHashMap;
 /// Values of the size symbols.
 pub type Symbols = FxHashMap<Sym, i64>;
 
-/// Learns symbols from the sizes of an input: each dimension tells at most one new symbol. [`check`] compares them once all
-/// are known.
+/// Binds symbols from the sizes of an input. Each dimension determines at most one new symbol.
+/// [`check`] compares the sizes once all symbols are bound.
 pub fn bind(
     exprs: &Exprs,
     declared: &[Expr],
@@ -39,7 +40,7 @@ pub fn bind(
     Ok(())
 }
 
-/// The one unknown symbol of `e`, from `e == v` where `e` is `k*s + c`.
+/// Returns the one unknown symbol of `e`, from `e == v` where `e` is `k*s + c`.
 fn solve(exprs: &Exprs, e: Expr, v: i64, symbols: &Symbols) -> Option<(Sym, i64)> {
     let mut unknown = exprs.free_syms(e);
     unknown.retain(|s| !symbols.contains_key(s));
@@ -69,17 +70,17 @@ pub fn check(
     Ok(())
 }
 
-/// Values of `list`.
+/// Returns the values of `list`.
 pub fn sizes(exprs: &Exprs, list: &[Expr], symbols: &Symbols) -> Result<Vec<i64>> {
     list.iter().map(|e| size(exprs, *e, symbols)).collect()
 }
 
-/// Value of `e`.
+/// Returns the value of `e`.
 pub fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
     exprs.eval(e, &|s| symbols.get(&s).copied())
 }
 
-/// An index expression with sizes put in and loop indices resolved to slots.
+/// An index expression with sizes substituted and loop indices resolved to slots.
 #[derive(Debug)]
 pub enum Index {
     Const(i64),
@@ -93,7 +94,7 @@ pub enum Index {
 }
 
 impl Index {
-    /// Prepares `e`; `slot` tells where the value of a loop index is found.
+    /// Compiles `e`; `slot` returns the slot of a loop index.
     pub fn new(
         exprs: &Exprs,
         e: Expr,
@@ -124,7 +125,7 @@ impl Index {
         })
     }
 
-    /// The value; a division by zero or an overflow is an error.
+    /// Returns the value; a division by zero or an overflow is an error.
     pub fn eval(&self, slots: &[i64]) -> Result<i64> {
         let overflow = || Error::input("an index does not fit a 64-bit integer");
         let both = |p: &[Index; 2]| Ok::<_, Error>((p[0].eval(slots)?, p[1].eval(slots)?));

@@ -1,4 +1,5 @@
-//! Slow and obvious interpreters of graphs and loops. They say what a program means; everything else is measured by them.
+//! Reference interpreters of graphs and loops: slow and obvious. They define what a program means,
+//! and tests compare everything else with them.
 //!
 //! Does not know: code generation.
 

@@ -11,16 +11,16 @@ use inrush_loops::{BufferKind, Loops, Node, Output};
 use memory::Memory;
 use std::collections::BTreeMap;
 
-/// How exact the interpreter is.
+/// Precision of the interpreter.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct LoopsOptions {
-    /// Sums and products of reductions and contractions of `f32` are kept in `f64` and rounded once: a reference for kernels
-    /// that sum in another order.
+    /// Accumulates `f32` reductions and contractions in `f64` and rounds once: a reference for
+    /// kernels that add in another order.
     pub wide_sums: bool,
 }
 
-/// Runs `p`. `inputs` are the user's, in call order; `weights` by fully qualified name; symbols are learned from input shapes
-/// and integer inputs, `symbols` adds those that no shape tells.
+/// Runs `p`. `inputs` are the user's in call order, `weights` are by fully qualified name. Symbols
+/// are bound from input shapes and integer inputs; `symbols` adds those that no shape determines.
 pub fn loops(
     p: &Loops,
     inputs: &[Value],

@@ -19,10 +19,12 @@ pub enum Value {
     None,
 }
 
-/// Elements that a tensor of an interpreter may have: these run one by one, so anything beyond is a mistake.
+/// Most elements of an interpreter's tensor. Elements are computed one by one, so a larger tensor
+/// is a mistake.
 const MAX_ELEMENTS: i64 = 1 << 31;
 
-/// Number of elements of `sizes`, refused when negative or beyond what an interpreter can hold.
+/// Returns the number of elements of `sizes`, refused when negative or beyond what an interpreter
+/// can hold.
 pub fn numel(sizes: &[i64]) -> Result<usize> {
     let mut n = 1i64;
     for s in sizes {
@@ -48,10 +50,10 @@ impl Tensor {
         })
     }
 
-    /// What strides lay out over `bytes`, which start at the element with coordinates zero.
+    /// Builds a row-major tensor from strided `bytes`, which start at the element with coordinates
+    /// zero.
     ///
-    /// # Errors
-    /// An element outside of `bytes`.
+    /// # Errors An element outside of `bytes`.
     pub fn from_strided(
         dtype: DType,
         sizes: &[i64],
@@ -75,7 +77,7 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A tensor of the given elements, each converted to `dtype`.
+    /// Returns a tensor of the given elements, each converted to `dtype`.
     pub fn from_scalars(dtype: DType, sizes: &[i64], values: &[Scalar]) -> Result<Tensor> {
         let mut t = Tensor::zeros(dtype, sizes)?;
         if t.numel() != values.len() {
@@ -98,7 +100,7 @@ impl Tensor {
         self.sizes.len()
     }
 
-    /// Element `k` in row-major order.
+    /// Returns element `k` in row-major order.
     pub fn get(&self, k: usize) -> Result<Scalar> {
         let size = self.dtype.size();
         let Some(bytes) = self.data.get(k * size..(k + 1) * size) else {
@@ -134,18 +136,19 @@ impl Tensor {
         Ok(())
     }
 
-    /// All elements.
+    /// Returns all elements.
     pub fn scalars(&self) -> Result<Vec<Scalar>> {
         (0..self.numel()).map(|k| self.get(k)).collect()
     }
 
-    /// [`Tensor::error_above`] with no floor to speak of.
+    /// Returns [`Tensor::error_above`] with a negligible floor.
     pub fn max_error(&self, want: &Tensor) -> Result<f64> {
         self.error_above(want, 1e-30)
     }
 
-    /// Largest error relative to the largest finite magnitude of `want` (`floor` at least), element by element; infinite where one is NaN or
-    /// infinite and the other is not the same, or where the types differ.
+    /// Returns the largest error relative to the largest finite magnitude of `want` (at least
+    /// `floor`). Infinite if one element is NaN or infinite and the other is not the same, or if
+    /// the types differ.
     pub fn error_above(&self, want: &Tensor, floor: f64) -> Result<f64> {
         if self.dtype != want.dtype || self.sizes != want.sizes {
             return Ok(f64::INFINITY);

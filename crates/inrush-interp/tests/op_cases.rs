@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the interpreters lack and compiled code has.
+/// Cases that the interpreters lack and compiled code has.
 const GAPS: &[(&str, &str)] = &[
     ("constant_inputs", "another type"),
     ("mask", "masks as indices"),
@@ -51,7 +51,7 @@ fn every_case_agrees_with_pytorch() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What an output is: the user's, or the new contents of a weight or input.
+/// An output: the user's, or the new contents of a weight or input.
 enum Target {
     User,
     Weight(String),

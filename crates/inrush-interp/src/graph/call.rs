@@ -1,4 +1,4 @@
-//! What an operator's definition sees of its call: arguments by position in schema order.
+//! An operator's call as its definition sees it: arguments by position in schema order.
 
 use super::{broadcast_position, points, position};
 use crate::index::{Symbols, size};
@@ -29,7 +29,7 @@ impl Floats {
             data: vec![0.0; numel(sizes)?],
         })
     }
-    /// Of these sizes; the elements are `f` of their coordinates.
+    /// Builds a tensor of these sizes whose elements are `f` of their coordinates.
     pub fn build(sizes: &[i64], mut f: impl FnMut(&[i64]) -> Result<f64>) -> Result<Floats> {
         numel(sizes)?;
         Ok(Floats {
@@ -40,7 +40,7 @@ impl Floats {
     pub fn at(&self, at: &[i64]) -> Result<f64> {
         self.get(position(&self.sizes, at)?)
     }
-    /// The element that a broadcast has at `at`.
+    /// Returns the element that a broadcast has at `at`.
     pub fn broadcast_at(&self, at: &[i64]) -> Result<f64> {
         self.get(broadcast_position(&self.sizes, at)?)
     }
@@ -48,7 +48,7 @@ impl Floats {
         let element = self.data.get(place).copied();
         element.ok_or_else(|| Error::input(format!("element {place} of {:?}", self.sizes)))
     }
-    /// The elements at these places.
+    /// Returns the elements at these places.
     pub fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
         places.iter().map(|p| self.get(*p)).collect()
     }
@@ -111,7 +111,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A number; `None` when the argument is.
+    /// Returns a number; `None` when the argument is.
     pub fn opt_scalar(&self, k: usize) -> Result<Option<Scalar>> {
         Ok(Some(match self.arg(k) {
             Arg::None => return Ok(None),
@@ -155,7 +155,8 @@ impl<'a> Call<'a> {
         Ok(self.opt_ints(k)?.unwrap_or_default())
     }
 
-    /// Entry for each of `n` dimensions: one integer stands for all, an absent list for `default`.
+    /// Returns one entry per dimension: a single integer serves all `n`, an absent list means
+    /// `default`.
     pub fn per_dim(&self, k: usize, n: usize, default: i64) -> Result<Vec<i64>> {
         let v = self.ints(k)?;
         match v.len() {
@@ -173,24 +174,25 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A dimension of a tensor of `rank`, from zero; the one that a scalar may be asked about is none.
+    /// Returns a dimension of a tensor of `rank`, counted from zero. Scalars accept dimension 0 and
+    /// -1, which they do not have.
     pub fn dim(&self, k: usize, rank: usize) -> Result<usize> {
         wrap(self.int(k, 0)?, rank)
     }
 
-    /// A dimension of `x`, which is no scalar, and its size.
+    /// Returns a dimension of `x`, which is no scalar, and its size.
     pub fn axis(&self, k: usize, x: &Tensor) -> Result<(usize, i64)> {
         let d = self.dim(k, x.rank())?;
         let n = x.sizes.get(d).copied();
         Ok((d, n.ok_or_else(|| Error::input("a dimension of a scalar"))?))
     }
 
-    /// Dimensions to reduce: none or an empty list means all.
+    /// Returns the dimensions to reduce: none or an empty list means all.
     pub fn dims(&self, k: usize, rank: usize) -> Result<Vec<usize>> {
         match self.opt_ints(k)? {
             None => Ok((0..rank).collect()),
             Some(v) if v.is_empty() => Ok((0..rank).collect()),
-            // The one dimension that a scalar may be asked about is none.
+            // Scalars accept dimension 0 and -1, which they do not have.
             Some(v) if rank == 0 => v
                 .into_iter()
                 .try_for_each(|d| wrap(d, 0).map(|_| ()))
@@ -199,7 +201,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// dtype and sizes that the graph declares for result `k`.
+    /// Returns the dtype and sizes that the graph declares for result `k`.
     pub fn out(&self, k: usize) -> Result<(DType, &'a [i64])> {
         match self.outs.get(k) {
             Some(Some((d, s))) => Ok((*d, s)),
@@ -207,15 +209,17 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The dtype of result `k`, which must be declared with `sizes`: those that the operator gives. A definition derives them
-    /// from the operands, and has them compared here before anything is computed or allocated.
+    /// Returns the dtype of result `k`, which must be declared with `sizes`: those that the
+    /// operator gives. A definition derives them from the operands, and has them compared here
+    /// before anything is computed or allocated.
     pub fn given(&self, k: usize, sizes: &[i64]) -> Result<DType> {
         let (dtype, declared) = self.out(k)?;
         same(dtype, sizes, dtype, declared)?;
         Ok(dtype)
     }
 
-    /// Result `k`, which has these sizes and the declared dtype; the elements are `f` of their coordinates.
+    /// Builds result `k` of these sizes and the declared dtype; its elements are `f` of their
+    /// coordinates.
     pub fn build(
         &self,
         k: usize,
@@ -230,7 +234,7 @@ impl<'a> Call<'a> {
         Ok(t)
     }
 
-    /// [`Call::build`] of the one result, from floats.
+    /// Builds the only result from floats.
     pub fn floats_of(
         &self,
         sizes: &[i64],
@@ -240,7 +244,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// An error unless a result is what it is declared as.
+/// Checks that a result has the dtype and sizes that it is declared with.
 pub(super) fn same(dtype: DType, sizes: &[i64], declared: DType, dims: &[i64]) -> Result<()> {
     match dtype == declared && sizes == dims {
         true => Ok(()),

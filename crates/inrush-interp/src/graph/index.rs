@@ -75,7 +75,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("scatter_add", |c| scattered(c, Some(ScalarOp::Add))),
 ];
 
-/// A checked index; negative ones count from the end where `wrap`.
+/// Checks an index and returns it; with `wrap`, negative ones count from the end.
 fn checked(i: i64, n: i64, wrap: bool) -> Result<i64> {
     let w = if wrap && i < 0 { i + n } else { i };
     if !(0..n).contains(&w) {
@@ -86,7 +86,8 @@ fn checked(i: i64, n: i64, wrap: bool) -> Result<i64> {
     Ok(w)
 }
 
-/// Position in `x` of `at` with coordinate `d`, where there is one, replaced by an index.
+/// Returns the position in `x` of `at` with coordinate `d`, where there is one, replaced by an
+/// index.
 fn replaced(x: &Tensor, at: &[i64], d: usize, i: Scalar) -> Result<usize> {
     let mut at = at.to_vec();
     if let (Some(a), Some(n)) = (at.get_mut(d), x.sizes.get(d)) {
@@ -116,8 +117,9 @@ fn scattered(c: &Call, combine: Option<ScalarOp>) -> Result<Vec<Tensor>> {
     Ok(vec![Tensor::from_scalars(x.dtype, &x.sizes, &wide)?])
 }
 
-/// Advanced indexing: index tensors (broadcast together) stand for the dimensions that they index. Their result dimensions
-/// come first, unless the indexed dimensions are neighbours: then in their place.
+/// Advanced indexing. Index tensors are broadcast together and replace the dimensions that they
+/// index. Their result dimensions come first, unless the indexed dimensions are adjacent: then they
+/// stay in place.
 struct Picker<'a> {
     x: &'a Tensor,
     /// One entry a dimension of `x`.
@@ -152,7 +154,7 @@ impl<'a> Picker<'a> {
         })
     }
 
-    /// Sizes of the result.
+    /// Returns the sizes of the result.
     fn sizes(&self) -> Vec<i64> {
         let rest = (0..self.x.rank()).filter(|d| self.index[*d].is_none());
         let mut out: Vec<i64> = rest.map(|d| self.x.sizes[d]).collect();
@@ -160,7 +162,7 @@ impl<'a> Picker<'a> {
         out
     }
 
-    /// Position in `x` of the element at `at` of the result.
+    /// Returns the position in `x` of the element at `at` of the result.
     fn position(&self, at: &[i64]) -> Result<usize> {
         let end = self.place + self.common.len();
         let picked = &at[self.place..end];

@@ -55,7 +55,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("scaled_dot_product_attention", attention),
 ];
 
-/// The last two dimensions exchanged.
+/// Exchanges the last two dimensions.
 fn transposed(x: &Floats) -> Result<Floats> {
     let n = x.sizes.len();
     if n < 2 {
@@ -75,7 +75,7 @@ struct Product {
     /// Batches of matrices.
     a: Floats,
     b: Floats,
-    /// Whether `a` was given as a vector, which is a row then, and `b`, a column.
+    /// True if `a` was a vector, which is a row then. `column` likewise for `b`.
     row: bool,
     column: bool,
     /// Sizes of the result.
@@ -109,7 +109,7 @@ impl Product {
         })
     }
 
-    /// The element at `at` of the result.
+    /// Returns the element at `at` of the result.
     fn at(&self, at: &[i64]) -> Result<f64> {
         let mut at = at.to_vec();
         if self.row {
@@ -142,7 +142,7 @@ struct Window {
 }
 
 impl Window {
-    /// Arguments `s`, `p` and `d` are stride, padding and dilation.
+    /// Builds a window whose stride, padding and dilation are the arguments `s`, `p` and `d`.
     fn new(c: &Call, kernel: Vec<i64>, [s, p, d]: [usize; 3]) -> Result<Window> {
         let n = kernel.len();
         let w = Window {
@@ -157,25 +157,28 @@ impl Window {
         Ok(w)
     }
 
-    /// Input coordinate that kernel position `k` sees for output `o`. No input has one that does not fit 64 bits.
+    /// Returns the input coordinate that kernel position `k` reads for output `o`. It saturates,
+    /// since no input has a coordinate beyond 64 bits.
     fn at(&self, d: usize, o: i64, k: i64) -> i64 {
         let moved = o as i128 * self.stride[d] as i128 - self.padding[d] as i128;
         let at = moved + k as i128 * self.dilation[d] as i128;
         at.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
-    /// Input coordinates that kernel position `k` sees for output `o`, unless it sees the padding.
+    /// Returns the input coordinates that kernel position `k` reads for output `o`, or `None` in
+    /// the padding.
     fn seen(&self, o: &[i64], k: &[i64], sizes: &[i64]) -> Option<Vec<i64>> {
         let at = |d: usize| Some(self.at(d, o[d], k[d])).filter(|i| (0..sizes[d]).contains(i));
         (0..sizes.len()).map(at).collect()
     }
 
-    /// Extent of the dilated kernel.
+    /// Returns the extent of the dilated kernel.
     fn span(&self, d: usize) -> i128 {
         (self.kernel[d] as i128 - 1) * self.dilation[d] as i128 + 1
     }
 
-    /// How often the window fits into a padded input of these sizes, counting a last partial one if `ceil`.
+    /// Returns how often the window fits into a padded input of these sizes, counting a last
+    /// partial one if `ceil`.
     fn places(&self, sizes: &[i64], ceil: bool) -> Result<Vec<i64>> {
         let places = |(d, n): (usize, &i64)| {
             let [n, stride, padding] = [*n, self.stride[d], self.padding[d]].map(i128::from);
@@ -193,7 +196,8 @@ impl Window {
         sizes.iter().enumerate().map(places).collect()
     }
 
-    /// Sizes of what has so many places for the window, plus `extra`: strides leave several.
+    /// Returns the input sizes that have this many window positions, plus `extra`: with strides,
+    /// several sizes have the same number.
     fn spread(&self, sizes: &[i64], extra: &[i64]) -> Result<Vec<i64>> {
         let spread = |(d, n): (usize, &i64)| {
             let steps = (*n as i128 - 1) * self.stride[d] as i128;
@@ -275,15 +279,16 @@ fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
     })
 }
 
-/// Dimensions in front of the `n` pooled ones, none of which is empty.
+/// Returns the dimensions in front of the `n` pooled ones, none of which is empty.
 fn lead(x: &Floats, n: usize) -> Result<usize> {
     let lead = x.sizes.len().checked_sub(n);
     lead.filter(|l| !x.sizes[*l..].contains(&0))
         .ok_or_else(|| Error::input(format!("pooling of {n} dimensions of {:?}", x.sizes)))
 }
 
-/// The window of a pool, and the sizes of its result. Arguments 1 and 2 are kernel and stride, which is the kernel unless given;
-/// `args` are padding and dilation, `ceil` says whether a last partial window counts.
+/// Returns the window of a pool, and the sizes of its result. Arguments 1 and 2 are kernel and
+/// stride, which is the kernel unless given; `args` are padding and dilation, `ceil` says whether a
+/// last partial window counts.
 fn pool(
     c: &Call,
     x: &Floats,
@@ -301,7 +306,7 @@ fn pool(
     }
     let (front, pooled) = x.sizes.split_at(lead(x, n)?);
     let sizes = [front, &w.places(pooled, c.bool(ceil, false)?)?].concat();
-    // Every place of every window is looked at.
+    // Every element of every window is visited.
     numel(&[sizes.as_slice(), &w.kernel].concat())?;
     Ok((w, sizes))
 }
@@ -318,7 +323,7 @@ fn max_pool(c: &Call, n: usize, with_index: bool) -> Result<Vec<Tensor>> {
                 continue;
             };
             let v = x.at(&[&at[..lead], &seen].concat())?;
-            // NaN wins, and the last NaN's place is kept.
+            // NaN wins, and the position of the last NaN is kept.
             if best.is_none_or(|(b, _)| v > b || v.is_nan()) {
                 best = Some((v, position(pooled, &seen)? as i64));
             }
@@ -350,7 +355,8 @@ fn avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     c.floats_of(&sizes, |at| {
         let (mut sum, mut inside, mut window) = (0.0, 0.0, 1.0);
         for d in 0..n {
-            // The window may reach into the padding, but a ceiled one does not count what lies beyond it.
+            // The window may reach into the padding. A last partial one does not count elements
+            // after the padding.
             let start = w.at(d, at[lead + d], 0);
             let end = pooled[d].saturating_add(w.padding[d]);
             window *= end.saturating_sub(start).min(w.kernel[d]) as f64;
@@ -386,7 +392,7 @@ fn adaptive_avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     })
 }
 
-/// `softmax(q k^T * scale + mask) v`; a row that is masked everywhere gives zero.
+/// Returns `softmax(q k^T * scale + mask) v`; a row that is masked everywhere gives zero.
 fn attention(c: &Call) -> Result<Vec<Tensor>> {
     let (q, k, v) = (c.floats(0)?, c.floats(1)?, c.floats(2)?);
     if [&q, &k, &v].iter().any(|x| x.sizes.len() < 2) {

@@ -68,7 +68,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     }),
 ];
 
-/// The input has the dimensions `dims`, and `others` have their sizes.
+/// Checks that the input has the dimensions `dims`, and that `others` have their sizes.
 fn fits(x: &Floats, dims: Range<usize>, others: &[Option<&Floats>]) -> Result<()> {
     let sizes = x.sizes.get(dims);
     let fit = |o: &&Floats| sizes.is_some_and(|s| o.sizes == s);
@@ -78,12 +78,12 @@ fn fits(x: &Floats, dims: Range<usize>, others: &[Option<&Floats>]) -> Result<()
     Ok(())
 }
 
-/// An element of a weight or bias, which may be missing.
+/// Returns an element of a weight or bias, which may be missing.
 fn parameter(p: &Option<Floats>, at: &[i64], missing: f64) -> Result<f64> {
     p.as_ref().map_or(Ok(missing), |p| p.at(at))
 }
 
-/// The elements that share the leading coordinates of `at`.
+/// Returns the elements that share the leading coordinates of `at`.
 fn row<'a>(x: &'a Floats, lead: usize, at: &[i64]) -> Result<&'a [f64]> {
     let inner = numel(&x.sizes[lead..])?;
     let start = position(&x.sizes[..lead], &at[..lead])? * inner;
@@ -115,7 +115,7 @@ fn layer_norm(c: &Call) -> Result<Vec<Tensor>> {
     Ok(out)
 }
 
-/// With running statistics (arguments 3 and 4); `eps` is argument `k`.
+/// Normalises with running statistics (arguments 3 and 4); `eps` is argument `k`.
 fn batch_norm(c: &Call, k: usize) -> Result<Vec<Tensor>> {
     let (x, weight, bias) = (c.floats(0)?, c.opt_floats(1)?, c.opt_floats(2)?);
     let (mean, var) = (c.floats(3)?, c.floats(4)?);

@@ -390,7 +390,7 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
     Ok(vec![out?])
 }
 
-/// Whether eager keeps a number on the right that halves are multiplied with or divided by.
+/// Returns true if eager keeps the precision of a number on the right of this operator on halves.
 fn keeps(name: &str) -> bool {
     let family = name.split('.').next().unwrap_or(name);
     matches!(family, "mul" | "div" | "floor_divide" | "lerp")
@@ -429,7 +429,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// ATen's promotion: dimensioned tensors, then zero-dimensional ones, then numbers; a weaker kind counts only by its class.
+/// Returns the common dtype by ATen's promotion: tensors with dimensions, then zero-dimensional
+/// ones, then numbers. A weaker kind counts only if its class is higher.
 fn common<'a, 'b: 'a>(operands: impl Iterator<Item = &'a Operand<'b>>) -> DType {
     let mut by_rank: [Option<DType>; 3] = [None; 3];
     for o in operands {
@@ -460,7 +461,7 @@ fn op(o: ScalarOp, d: DType, x: &[Scalar]) -> Result<Scalar> {
     eval::op(o, d, x)
 }
 
-/// `a op alpha * b`.
+/// Returns `a op alpha * b`.
 fn scaled(p: &Call, d: DType, o: ScalarOp, a: Scalar, b: Scalar) -> Result<Scalar> {
     if d == DType::Bool {
         return op(ScalarOp::Or, d, &[a, b]);
@@ -487,7 +488,8 @@ fn divide(mode: &str, d: DType, x: &[Scalar]) -> Result<Scalar> {
     }
 }
 
-/// As Python's `//`: the quotient of what the remainder leaves, so that infinities follow the remainder.
+/// Computes Python's `//` from the remainder: `(a - a % b) / b`, so that infinities follow the
+/// remainder.
 fn floor_quotient(a: f64, b: f64) -> f64 {
     if b == 0.0 {
         return a / b;

@@ -97,7 +97,7 @@ pub(super) fn mean(v: &[f64]) -> f64 {
     v.iter().sum::<f64>() / v.len() as f64
 }
 
-/// Sum of squared deviations over `n - correction`, not less than zero.
+/// Returns the sum of squared deviations over `n - correction`, at least zero.
 pub(super) fn variance(v: &[f64], correction: f64) -> f64 {
     let m = mean(v);
     let sum: f64 = v.iter().map(|x| (x - m) * (x - m)).sum();
@@ -111,8 +111,8 @@ pub(super) fn exponentials(v: &[f64]) -> (Vec<f64>, f64) {
     (exps, sum)
 }
 
-/// Result `k`: elements are `f` of the positions in the argument that they reduce, in row-major order. Argument `keep` says
-/// whether the reduced dimensions are kept as ones.
+/// Builds result `k`: each element is `f` of the positions in the argument that it reduces, in
+/// row-major order. Argument `keep` says whether reduced dimensions are kept as ones.
 fn reduced(
     c: &Call,
     k: usize,
@@ -151,7 +151,7 @@ fn dims_sorted(dims: &[usize]) -> Vec<usize> {
     d
 }
 
-/// Reduction with a combining operation over the dimensions in argument `k` (all when there is none).
+/// Reduces with a combining operation over the dimensions in argument `k` (all if there is none).
 fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let dims = match k {
@@ -161,7 +161,7 @@ fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
     fold(c, 0, &dims, r)
 }
 
-/// Result `k` as the reduction over `dims`.
+/// Builds result `k` as the reduction over `dims`.
 fn fold(c: &Call, k: usize, dims: &[usize], r: ReduceOp) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let (dtype, _) = c.out(k)?;
@@ -185,7 +185,7 @@ fn fold(c: &Call, k: usize, dims: &[usize], r: ReduceOp) -> Result<Vec<Tensor>> 
     Ok(vec![out?])
 }
 
-/// Row-major number among the reduced elements of the first extreme.
+/// Returns the row-major index of the first extreme among the reduced elements.
 fn first_extreme(x: &Tensor, r: ReduceOp, from: &[usize]) -> Result<usize> {
     let mut best: Option<(usize, Scalar)> = None;
     for (k, p) in from.iter().enumerate() {
@@ -267,7 +267,7 @@ fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
     Ok(vec![out])
 }
 
-/// A function of each row along dimension argument 1.
+/// Applies a function to each row along the dimension in argument 1.
 fn along(c: &Call, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
     let dim = c.dim(1, x.sizes.len())?;

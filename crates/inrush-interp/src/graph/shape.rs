@@ -1,4 +1,4 @@
-//! Views, copies in another arrangement, and tensors from nothing.
+//! Views, rearranging copies, and creation of tensors.
 
 use super::call::{Call, wrap};
 use super::{Eval, broadcast_position, broadcasts, points, position};
@@ -210,13 +210,14 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("new_ones", |c| filled(c, 1, Some(Scalar::Int(1)))),
 ];
 
-/// `value`, zero when there is none, in the sizes that argument `k` lists.
+/// Returns `value`, zero when there is none, in the sizes that argument `k` lists.
 fn filled(c: &Call, k: usize, value: Option<Scalar>) -> Result<Vec<Tensor>> {
     let value = value.unwrap_or(Scalar::Int(0));
     Ok(vec![c.build(0, &c.ints(k)?, |_| Ok(value))?])
 }
 
-/// `arange(end)`, `arange(start, end)`, `arange(start, end, step)`: told apart by what is a number.
+/// Evaluates `arange(end)`, `arange(start, end)` and `arange(start, end, step)`, told apart by
+/// which arguments are numbers.
 fn arange(c: &Call) -> Result<Vec<Tensor>> {
     let number = |k: usize| matches!(c.arg(k), Arg::Int(_) | Arg::Float(_));
     let (start, end, step) = match (number(1), number(2)) {
@@ -233,7 +234,7 @@ fn arange(c: &Call) -> Result<Vec<Tensor>> {
     c.floats_of(&[len.max(0.0) as i64], |at| Ok(start + step * at[0] as f64))
 }
 
-/// The same elements in row-major order, in the sizes that the result is declared with.
+/// Returns the same elements in row-major order, in the sizes that the result is declared with.
 fn same_elements(c: &Call) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let (_, sizes) = c.out(0)?;
@@ -246,20 +247,21 @@ fn same_elements(c: &Call) -> Result<Vec<Tensor>> {
     }])
 }
 
-/// Sizes of `x` with `n` in dimension `d`.
+/// Returns the sizes of `x` with `n` in dimension `d`.
 fn resized(x: &Tensor, d: usize, n: i64) -> Vec<i64> {
     let mut sizes = x.sizes.clone();
     sizes[d] = n;
     sizes
 }
 
-/// Sizes of the dimensions of `x` but `dims`.
+/// Returns the sizes of the dimensions of `x` but `dims`.
 fn without(x: &Tensor, dims: &[usize]) -> Vec<i64> {
     let left = (0..x.rank()).filter(|d| !dims.contains(d));
     left.map(|d| x.sizes[d]).collect()
 }
 
-/// Result `k`, of these sizes, whose elements are the argument's at the coordinates that `from` makes of theirs.
+/// Builds result `k` of these sizes. Its elements are the argument's at the coordinates that `from`
+/// makes of theirs.
 fn picked(c: &Call, k: usize, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Result<Tensor> {
     let x = c.tensor(0)?;
     c.build(k, sizes, |at| {
@@ -269,7 +271,7 @@ fn picked(c: &Call, k: usize, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Re
     })
 }
 
-/// [`picked`] for the one result.
+/// Builds the only result by [`picked`].
 fn gathered(c: &Call, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Result<Vec<Tensor>> {
     Ok(vec![picked(c, 0, sizes, from)?])
 }
@@ -295,7 +297,7 @@ fn swapped(c: &Call, a: usize, b: usize) -> Result<Vec<Tensor>> {
     permuted(c, dims)
 }
 
-/// An index that counts from the end when it is negative.
+/// Returns an index that counts from the end when it is negative.
 fn from_end(i: i64, n: i64) -> i64 {
     if i < 0 { i.saturating_add(n) } else { i }
 }
@@ -304,7 +306,7 @@ fn clipped(i: i64, n: i64) -> i64 {
     from_end(i, n).clamp(0, n)
 }
 
-/// Consecutive pieces along a dimension, as long as the results say.
+/// Splits into consecutive pieces along a dimension, of the sizes that the results declare.
 fn parts(c: &Call) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let (d, n) = c.axis(2, x)?;

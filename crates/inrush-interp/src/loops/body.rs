@@ -1,4 +1,4 @@
-//! One loop nest.
+//! Runs one loop nest: phase Before, then every point of the reduction axes, then phase After.
 
 use super::{Run, for_each_point};
 use crate::index::{Index, size, sizes};
@@ -9,7 +9,7 @@ use inrush_loops::{Body, Check, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
 /// Values of a contraction's sum, by outer point in row-major order.
 pub(super) type Sums<'a> = Option<&'a [Scalar]>;
 
-/// A body prepared for running: expressions compiled, phases known.
+/// A body compiled for running: expressions with slots, statements with phases.
 struct Prepared<'b> {
     body: &'b Body,
     dtypes: Vec<DType>,
@@ -252,7 +252,7 @@ impl Run<'_> {
 }
 
 impl Prepared<'_> {
-    /// A scan starts anew for each row along the last reduction axis.
+    /// Restarts scans for each row along the last reduction axis.
     fn restart_scans(&mut self) {
         for (k, s) in self.body.stmts.iter().enumerate() {
             if matches!(s, Stmt::Scan { .. }) {

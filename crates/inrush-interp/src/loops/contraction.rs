@@ -1,4 +1,4 @@
-//! Contractions: the sum of products at every point, then the epilogue.
+//! Runs contractions: the sum of products at every point, then the epilogue.
 
 use super::{Run, for_each_point};
 use crate::index::size;
@@ -44,7 +44,8 @@ impl Run<'_> {
                     .memory
                     .read_at(b.buf, position(pb.wrapping_add(b.inner(outer, k)))?)?;
                 acc = match d {
-                    // The hot cases spelled out; a fused and a separate rounding are both allowed.
+                    // The frequent cases are written out. Rounding once or twice per product is
+                    // allowed.
                     DType::F32 => {
                         let product = x.as_f64() as f32 * y.as_f64() as f32;
                         Scalar::Float((acc.as_f64() as f32 + product) as f64)
@@ -63,7 +64,8 @@ impl Run<'_> {
         self.body(&c.epilogue, Some(&sums))
     }
 
-    /// Positions of an access, checked at the corners of the iteration space: affine coordinates are extreme there.
+    /// Returns the positions of an access, checked at the corners of the iteration space: affine
+    /// coordinates are extreme there.
     fn linear(&self, x: &Access, axes: &[Axis], extents: &[i64]) -> Result<Linear> {
         let exprs = &self.p.exprs;
         let syms: Vec<Sym> = axes.iter().map(|a| a.sym).collect();

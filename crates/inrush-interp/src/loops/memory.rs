@@ -1,4 +1,5 @@
-//! Buffers in memory: each as its layout says (row-major where none is chosen), aliases sharing their buffer's storage.
+//! Buffers in memory, each with its layout (row-major if none is chosen). Aliases share their
+//! buffer's storage.
 
 use crate::index::{Symbols, size, sizes};
 use crate::tensor::{Tensor, numel};
@@ -52,7 +53,7 @@ impl Memory {
         Ok(Memory { views, storages })
     }
 
-    /// Element at `coords`.
+    /// Returns the element at `coords`.
     pub fn load(&self, buf: usize, coords: &[i64]) -> Result<Scalar> {
         let v = &self.views[buf];
         self.read_at(buf, v.position(coords)?)
@@ -63,7 +64,7 @@ impl Memory {
         self.write_at(buf, at, value)
     }
 
-    /// Element at a position of the storage.
+    /// Returns the element at a position of the storage.
     pub fn read_at(&self, buf: usize, at: usize) -> Result<Scalar> {
         let v = &self.views[buf];
         let storage = &self.storages[v.storage];
@@ -124,7 +125,7 @@ impl View {
             .map_err(|_| Error::internal(format!("{} lies at a negative position", self.name)))
     }
 
-    /// Elements of storage that the layout needs.
+    /// Returns the number of storage elements that the layout spans.
     fn extent(&self) -> Result<i64> {
         if numel(&self.sizes)? == 0 {
             return Ok(0);
