@@ -20,12 +20,12 @@ pub use output::{cannot_write, write_whole};
 pub use read::Package;
 pub use write::{WeightData, write};
 
-/// Format number; a reader refuses others. From 2 on inputs say what is relied on of their memory.
+/// Format number; readers refuse others. Since 2, inputs carry the assumptions about their memory.
 pub const FORMAT: u32 = 2;
 
 const MANIFEST: &str = "inrush.json";
 const OBJECT: &str = "kernels.so";
-/// Weights start on a cache line.
+/// Weights start at cache lines, so that they can be used where they are mapped.
 const ALIGN: u16 = 64;
 
 /// The machine that a package runs on.

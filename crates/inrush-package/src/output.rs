@@ -1,15 +1,16 @@
-//! Files that a user asked for: written whole or not at all.
+//! Files that a user asked for, written whole or not at all.
 
 use inrush_base::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
 
-/// Writes `path` through `fill`: into a temporary file beside it, which takes its place when complete. What is there and
-/// is no regular file (`/dev/stdout`, a pipe) is written to instead of being replaced.
+/// Writes `path` through `fill`, into a temporary file of the same folder that replaces `path` when
+/// complete. A path that exists and is no regular file (`/dev/stdout`, a pipe) is written to
+/// directly.
 ///
-/// # Errors
-/// The error of `fill`, or a machine error that names `path`; a file that was there before is then as it was.
+/// # Errors The error of `fill`, or a machine error that names `path`. An existing file is
+/// unchanged then.
 pub fn write_whole(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
@@ -20,7 +21,8 @@ pub fn write_whole(
     builder.prefix(".inrush-");
     #[cfg(unix)]
     {
-        // Readable as the user's mask says, as any file; temporary files are the owner's alone otherwise.
+        // Applies the user's mask, as for any file. Temporary files are readable by their owner
+        // only.
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
@@ -29,7 +31,7 @@ pub fn write_whole(
         (_, true) => builder.tempfile(),
         (dir, false) => builder.tempfile_in(dir.unwrap_or(Path::new("."))),
     }
-    // The temporary name says nothing to the user.
+    // Names the path that the user gave, not the temporary one.
     .map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => cannot_write(path, &"there is no such folder"),
         kind => cannot_write(path, &kind),
@@ -51,7 +53,7 @@ pub fn write_whole(
     Ok(())
 }
 
-/// The machine error of a file that cannot be written.
+/// Returns the machine error of a file that cannot be written.
 pub fn cannot_write(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::machine(format!("cannot write `{}`: {why}", path.display()))
 }

@@ -41,7 +41,7 @@ impl std::ops::Deref for Bytes {
     }
 }
 
-/// An entry of the zip: where its bytes lie, and what their checksum is.
+/// An entry of the zip: the range of its bytes, and their checksum.
 #[derive(Clone)]
 struct Entry {
     range: Range<usize>,
@@ -68,7 +68,7 @@ struct StoredWeight {
 }
 
 impl Package {
-    /// The file starts like a zip and holds a package's manifest.
+    /// Returns true if the file starts like a zip and holds a package's manifest.
     pub fn is_package(path: &Path) -> bool {
         File::open(path)
             .ok()
@@ -180,12 +180,12 @@ impl Package {
         })
     }
 
-    /// The shared object's bytes.
+    /// Returns the shared object's bytes.
     pub fn object(&self) -> &[u8] {
         &self.bytes[self.object.clone()]
     }
 
-    /// A weight by name.
+    /// Returns a weight by name.
     pub fn weight(&self, name: &str) -> Option<crate::WeightData<'_>> {
         self.weights.get(name).map(|w| crate::WeightData {
             dtype: w.dtype,
@@ -207,7 +207,7 @@ impl Package {
         };
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         std::thread::scope(|s| {
-            // A thread that the machine does not give is done without.
+            // If the machine refuses a thread, the others do its work.
             let helpers: Vec<_> = (1..threads.min(files.len()))
                 .filter_map(|_| std::thread::Builder::new().spawn_scoped(s, work).ok())
                 .collect();

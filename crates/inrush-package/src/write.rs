@@ -18,10 +18,10 @@ pub struct WeightData<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Writes a package. `weight` gives the program's weights by name.
+/// Writes a package. `weight` returns the program's weights by name.
 ///
-/// # Errors
-/// A machine error when the file cannot be written (nothing is left behind), an input error when a weight is missing.
+/// # Errors A machine error if the file cannot be written (no file is left then), an input error if
+/// a weight is missing.
 pub fn write<'a>(
     path: &Path,
     target: Target,
@@ -83,7 +83,7 @@ pub fn write<'a>(
             zip.write_all(bytes).map_err(|e| fail(&e))
         });
         if let Err(e) = written.and_then(|()| zip.flush().map_err(|e| fail(&e))) {
-            // Its destructor would try to finish the archive, and complain on stderr that it cannot.
+            // Its destructor would try to finish the archive and report the failure on stderr.
             std::mem::forget(zip);
             return Err(e);
         }
@@ -91,7 +91,7 @@ pub fn write<'a>(
     })
 }
 
-/// Bytes up to the last element that the weight touches.
+/// Returns the bytes up to the last element that the weight touches.
 fn used_bytes(w: &WeightData<'_>) -> usize {
     if w.sizes.contains(&0) {
         return 0;
