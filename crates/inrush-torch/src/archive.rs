@@ -1,7 +1,8 @@
-//! Zip archives seen through a map of the file: names and byte ranges, nothing unpacked.
+//! Zip archives over a mapped file: names and byte ranges; nothing is unpacked.
 //!
-//! Only stored (uncompressed) entries have readable contents; that is all that PyTorch writes. Every length and offset is
-//! untrusted: ranges are checked against the file and against each other before anything is sliced.
+//! Only stored (uncompressed) entries are readable, which is all that PyTorch writes. Every length
+//! and offset is untrusted. Ranges are checked against the file, and must not overlap, before any
+//! slice is taken.
 
 use inrush_base::{Error, Result};
 use std::fs::File;
@@ -40,7 +41,7 @@ impl Bytes {
         Ok(Bytes(Arc::new(Source::Map(map))))
     }
 
-    /// All of it is read before long: where the file is not in memory yet, reading begins now, beside the compiler's work.
+    /// Asks the system to read the file ahead, in parallel with the compiler's work.
     pub fn will_be_read(&self) {
         #[cfg(unix)]
         if let Source::Map(map) = &*self.0 {
@@ -69,16 +70,16 @@ impl Deref for Bytes {
 /// One file of the archive.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Where the name stands (in the central directory).
+    /// Range of the name, in the central directory.
     name: Range<usize>,
-    /// Where the contents stand.
+    /// Range of the contents.
     data: Range<usize>,
     method: u16,
     encrypted: bool,
     crc: u32,
 }
 
-/// The directory of a zip archive that lies in `bytes[base]`. Ranges are positions in `bytes`.
+/// The directory of a zip archive in `bytes[base]`. Ranges are positions in `bytes`.
 pub struct Archive {
     bytes: Bytes,
     /// Sorted by name.
@@ -116,7 +117,7 @@ impl Fields<'_> {
     }
 }
 
-/// Where the central directory lies and how many entries it holds.
+/// The range of the central directory and its number of entries.
 struct Directory {
     at: usize,
     len: usize,
@@ -163,7 +164,7 @@ impl Archive {
         std::str::from_utf8(&self.bytes[e.name.clone()]).unwrap_or_default()
     }
 
-    /// Names of all entries, sorted.
+    /// Returns the names of all entries, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|e| self.name(e))
     }
@@ -179,7 +180,7 @@ impl Archive {
         self.find(name).is_some()
     }
 
-    /// Where the contents of `name` lie.
+    /// Returns the range of the contents of `name`.
     pub fn range(&self, name: &str) -> Result<Range<usize>> {
         let e = self
             .find(name)
@@ -252,7 +253,7 @@ fn directory(file: &[u8]) -> Result<Directory> {
     })
 }
 
-/// Every entry, in directory order, with ranges inside `file` that do not overlap.
+/// Returns every entry, in directory order, with ranges inside `file` that do not overlap.
 fn entries(file: &[u8]) -> Result<Vec<Entry>> {
     const HEADER: usize = 46;
     let dir = directory(file)?;
@@ -306,7 +307,8 @@ fn entries(file: &[u8]) -> Result<Vec<Entry>> {
     Ok(out)
 }
 
-/// Sizes and offset with those that are all ones replaced from the zip64 field, in its order.
+/// Returns the sizes and the offset of an entry. Fields of all ones are replaced from the zip64
+/// field, in its order.
 fn zip64(mut extra: &[u8], fields: [u32; 3]) -> Option<[usize; 3]> {
     let mut out = fields.map(|v| v as usize);
     if fields.iter().all(|v| *v != u32::MAX) {
@@ -329,7 +331,7 @@ fn zip64(mut extra: &[u8], fields: [u32; 3]) -> Option<[usize; 3]> {
     None
 }
 
-/// Where the contents of the entry with a local header at `header` lie.
+/// Returns the range of the contents of the entry whose local header is at `header`.
 fn payload(file: &[u8], header: usize, len: usize) -> Result<Range<usize>> {
     let f = Fields(file);
     if f.u32(header)? != LOCAL {

@@ -75,7 +75,7 @@ fn degree(x: &Exprs, e: Expr) -> usize {
     }
 }
 
-/// `a RELATION b` for Python's six comparison operators, or sympy's names of them.
+/// Returns `a RELATION b` for Python's six comparison operators, or sympy's names of them.
 pub fn relation(op: &str, a: Expr, b: Expr) -> Option<(Relation, Expr, Expr)> {
     Some(match op {
         "==" | "Equality" | "Eq" => (Relation::Eq, a, b),
@@ -88,7 +88,7 @@ pub fn relation(op: &str, a: Expr, b: Expr) -> Option<(Relation, Expr, Expr)> {
     })
 }
 
-/// The relation that holds exactly where `r` does not.
+/// Returns the relation that holds exactly where `r` does not.
 pub fn negated((r, a, b): (Relation, Expr, Expr)) -> (Relation, Expr, Expr) {
     match r {
         Relation::Eq => (Relation::Ne, a, b),
@@ -98,7 +98,8 @@ pub fn negated((r, a, b): (Relation, Expr, Expr)) -> (Relation, Expr, Expr) {
     }
 }
 
-/// Whether the relation holds (or fails) for every value of the symbols; `None` when that is not known.
+/// Decides a relation: true if it holds for every value of the symbols, false if for none, `None`
+/// if that is not proved.
 pub fn decide(x: &Exprs, (r, a, b): (Relation, Expr, Expr)) -> Option<bool> {
     let holds = |r: Relation, a: Expr, b: Expr| match r {
         Relation::Eq => x.prove_eq(a, b),

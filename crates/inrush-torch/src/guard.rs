@@ -1,6 +1,7 @@
-//! `guards_code`: Python conditions on the sizes of inputs, such as `L['x'].size()[0] % 2 == 0`.
+//! Reads `guards_code`: Python conditions on the sizes of inputs, such as `L['x'].size()[0] % 2 ==
+//! 0`.
 //!
-//! Only comparisons of integer arithmetic are read; the caller keeps a note of what is not.
+//! Only comparisons of integer arithmetic are read. The caller notes the others.
 
 use crate::arith::{self, Relations};
 use crate::lex::{Lexer, Token};
@@ -17,7 +18,7 @@ pub enum Step<'a> {
     Key(&'a str),
 }
 
-/// What is asked of an input.
+/// The part of an input that a condition reads.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Part {
     /// The integer itself.
@@ -29,7 +30,7 @@ pub enum Part {
 /// Gives the expression of a part of the input at `path` below the argument called `name`.
 pub type Resolve<'r> = dyn Fn(&str, &[Step], Part) -> Option<Expr> + 'r;
 
-/// The relations that `text` demands.
+/// Reads the relations that `text` demands.
 pub fn parse(exprs: &Exprs, text: &str, resolve: &Resolve) -> Result<Relations> {
     if text.len() > MAX_LEN {
         return Err(Error::unsupported("a guard of this length"));
@@ -50,7 +51,7 @@ pub fn parse(exprs: &Exprs, text: &str, resolve: &Resolve) -> Result<Relations> 
     }
 }
 
-/// An arithmetic expression over symbols, as sympy prints it: `2*s0 + 1`.
+/// Reads an arithmetic expression over symbols, as sympy prints it: `2*s0 + 1`.
 pub fn arithmetic(exprs: &Exprs, text: &str, symbol: &Resolve) -> Result<Expr> {
     if text.len() > MAX_LEN {
         return Err(Error::unsupported("an expression of this length"));
@@ -72,7 +73,7 @@ struct Parser<'a, 'e> {
 }
 
 impl Parser<'_, '_> {
-    /// `a < b`, or a chain `a <= b < c`.
+    /// Reads `a < b`, or a chain `a <= b < c`.
     fn comparison(&mut self, out: &mut Relations) -> Result<()> {
         let mut left = self.sum(0)?;
         let mut any = false;
@@ -170,7 +171,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// The rest of `L['args'][0].size()[1]`.
+    /// Reads the rest of `L['args'][0].size()[1]`.
     fn input(&mut self) -> Result<Expr> {
         self.lexer.expect("[")?;
         let Token::Str(name) = self.lexer.next()? else {

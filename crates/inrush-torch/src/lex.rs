@@ -90,12 +90,12 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Text from an archive as an error message shows it.
+/// Returns the text from an archive as an error message shows it.
 pub fn shorten(text: &str) -> String {
     shortened(text.to_string())
 }
 
-/// [`shorten`] of a text that is there.
+/// Returns [`shorten`] of a text that is there.
 pub fn shortened(mut text: String) -> String {
     const MOST: usize = 160;
     // Most texts are plain.

@@ -1,14 +1,15 @@
-//! Reads `.pt2` archives of `torch.export`: the graph, and where its weights lie in the file.
+//! Reads `.pt2` archives of `torch.export`: the graph, and the ranges of its weights in the file.
 //!
-//! An archive is a zip whose entries are stored as they are, so that the file is mapped and weights are slices of the map.
-//! Everything in it is untrusted: it is checked before it is believed, and nothing in it is executed. Sample inputs are a
-//! pickle, which is read by a reader that can build tensors and plain containers only.
+//! An archive is a zip with uncompressed entries, so the file is mapped and weights are slices of
+//! the mapping. Everything in it is untrusted: it is checked before it is used, and nothing in it
+//! is executed. Sample inputs are a pickle; the pickle reader can build tensors and plain
+//! containers only.
 //!
 //! ```text
-//! archive   zip directory over the map
-//! json      errors with their place; schema: what is read of the program's JSON
+//! archive   zip directory over the mapping
+//! json      errors with their place; schema: the keys of the program's JSON that are read
 //! convert   JSON -> Graph: names, symbols (srepr), guards, nodes, signature
-//! weights   names -> slices of the map; sample: the inputs the model was exported with (pickle)
+//! weights   names -> slices of the mapping; sample: the inputs the model was exported with (pickle)
 //! tree      Python's nesting of inputs and outputs
 //! ```
 

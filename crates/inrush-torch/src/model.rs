@@ -31,13 +31,13 @@ pub struct Model {
     pub torch_version: String,
     /// Schema version, major and minor.
     pub schema_version: (i64, i64),
-    /// What was left out at import, for people.
+    /// Notes for the user about parts of the archive that were ignored.
     pub notes: Vec<String>,
     /// Values that symbols had at export, by name.
     hints: Vec<(String, i64)>,
 }
 
-/// Bytes of a program from which on a second thread pays that reads the list of weights.
+/// From this many bytes of program text on, a second thread reads the list of weights.
 const LONG: usize = 64 << 10;
 
 /// Names and nesting of the user's inputs and outputs.
@@ -52,9 +52,9 @@ pub struct Signature {
     pub output_names: Vec<String>,
 }
 
-/// How an archive is read.
+/// Options of reading an archive.
 pub struct Options<'a> {
-    /// Which of several models; the only one, or `model`, when it is not given.
+    /// The name of the model. By default the only one, or `model`.
     pub model: Option<&'a str>,
     pub bind: Bind<'a>,
 }
@@ -87,7 +87,8 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let name = model_name(&archive, &root, options.model)?;
     let entry = format!("{root}/models/{name}.json");
     let text = archive.read(&entry)?;
-    // What is long is read by two threads; the system takes a while to find out what it has of a file.
+    // Two threads read a long program. Asking the system which parts of a file are in memory takes
+    // a while.
     let (program, weights) = with_helpers((text.len() >= LONG) as usize, || {
         both(
             || program(text).map_err(|e| e.context(&entry)),
@@ -152,7 +153,7 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     })
 }
 
-/// The one folder at the top.
+/// Returns the one folder at the top.
 fn root(archive: &Archive) -> Result<String> {
     let format = "/archive_format";
     if let Some(root) = archive
@@ -227,7 +228,7 @@ fn program(text: &[u8]) -> Result<ExportedProgram<'_>> {
     match json::parse::<ExportedProgram>(text) {
         Ok(p) if p.schema_version.major == MAJOR => Ok(p),
         Ok(p) => Err(wrong_major(p.schema_version, p.torch_version.as_deref())),
-        // The version stands behind the graph: look for it alone before the graph's mistake is believed.
+        // The version comes after the graph. Read it alone before reporting a mistake of the graph.
         Err(e) => match json::parse::<Versions>(text) {
             Ok(v) if v.schema_version.major != MAJOR => {
                 Err(wrong_major(v.schema_version, v.torch_version.as_deref()))
@@ -250,7 +251,7 @@ fn wrong_major(v: schema::SchemaVersion, torch: Option<&str>) -> Error {
     ))
 }
 
-/// Says so when an archive that cannot be read is newer than the reader.
+/// Adds to an error that the archive is newer than the reader, if it is.
 fn newer(e: Error, program: &ExportedProgram) -> Error {
     let v = program.schema_version;
     if v.minor <= MINOR {
@@ -283,12 +284,13 @@ fn signature(program: &ExportedProgram, call: &schema::CallSignature) -> Result<
 }
 
 impl Model {
-    /// Values that symbols had at export, by name.
+    /// Returns the values that symbols had at export, by name.
     pub fn hints(&self) -> Vec<(String, i64)> {
         self.hints.clone()
     }
 
-    /// A few lines for people: what goes in, what comes out, which operators are called how often.
+    /// Returns a few lines for people: what goes in, what comes out, which operators are called how
+    /// often.
     pub fn summary(&self) -> String {
         let g = &self.graph;
         let x = &g.exprs;
@@ -364,7 +366,7 @@ impl Model {
         out
     }
 
-    /// Operators with the number of their calls, most frequent first.
+    /// Returns the operators with their numbers of calls, most frequent first.
     pub fn operators(&self) -> Vec<(&str, usize)> {
         let mut count: BTreeMap<&str, usize> = BTreeMap::new();
         for n in &self.graph.nodes {

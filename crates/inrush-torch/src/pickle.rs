@@ -1,7 +1,11 @@
 //! A pickle reader that can build tensors and plain containers and nothing else.
 //!
-//! `torch.save` writes sample inputs as a pickle, which in general is a program. This reader knows the few opcodes and the
-//! handful of names that tensors need; any other name is refused, and nothing is ever executed.
+//! `torch.save` writes sample inputs as a pickle. A pickle is a program for a stack machine that
+//! may import and call anything. This reader interprets only the opcodes that containers, numbers,
+//! strings and tensors need. A name is refused unless it is in [`Global`], and a call of such a
+//! name builds data; no code of the archive or of Python runs. Objects are entries of one list
+//! ([`Pickle::objects`]) and refer to each other by position, so that shared and cyclic objects are
+//! harmless. Limits on objects and dimensions bound what a small file can expand to.
 
 use inrush_base::{DType, Error, Result};
 use rustc_hash::FxHashMap;
@@ -39,7 +43,7 @@ pub struct Tensor {
     pub storage: String,
 }
 
-/// What a pickle may name.
+/// The names that a pickle may use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Global {
     RebuildTensor,
@@ -52,9 +56,10 @@ pub enum Global {
     Storage(Option<DType>),
 }
 
-/// Objects that a pickle may hold; sample inputs are a few nested containers.
+/// Most objects of a pickle. Sample inputs are a few nested containers.
 const MOST_OBJECTS: usize = 1 << 20;
-/// Dimensions of a tensor and bytes of a storage's key: what calls copy must not multiply.
+/// Most dimensions of a tensor and bytes of a storage's key. Calls copy these, and must not
+/// multiply memory.
 const MOST_DIMENSIONS: usize = 64;
 const MOST_KEY: usize = 64;
 
@@ -65,7 +70,7 @@ pub struct Pickle {
     pub root: Ref,
 }
 
-/// Runs the opcodes of `bytes`.
+/// Interprets the opcodes of `bytes`.
 pub fn read(bytes: &[u8]) -> Result<Pickle> {
     let mut m = Machine {
         bytes,
@@ -329,7 +334,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A little-endian two's complement integer of `n` bytes.
+    /// Reads a little-endian two's complement integer of `n` bytes.
     fn long(&mut self, n: usize) -> Result<i64> {
         let s = self.take(n)?;
         let mut v: i64 = if s.last().is_some_and(|b| *b >= 0x80) {
@@ -418,7 +423,7 @@ impl<'a> Machine<'a> {
         }))
     }
 
-    /// `('storage', class, key, location, number of elements)`.
+    /// Reads `('storage', class, key, location, number of elements)`.
     fn storage(&self, id: Ref) -> Result<Object> {
         let id = self.tuple(id)?;
         let [kind, class, key, ..] = id else {

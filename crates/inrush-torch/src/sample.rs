@@ -47,7 +47,7 @@ impl fmt::Debug for Slice {
 
 const MAX_DEPTH: usize = 64;
 const MOST_STEPS: usize = 1 << 14;
-/// Bytes that a tensor may have beyond those of its storage.
+/// Most bytes of a tensor that is larger than its storage.
 const MOST_REPEATED: usize = 64 << 20;
 
 /// Reads `entry`, a zip inside the archive, and flattens its value in the order of `tree` (its own order without one).
@@ -81,7 +81,8 @@ struct Flatten<'a> {
 
 impl Flatten<'_> {
     fn value(&mut self, at: Ref, tree: Option<&Tree>, depth: usize) -> Result<()> {
-        // An object may be met many times in a pickle: the count bounds what a small file can unfold to.
+        // A pickle may refer to an object many times. The count bounds what a small file can expand
+        // to.
         self.steps += 1;
         if depth > MAX_DEPTH || self.steps > MOST_STEPS {
             return Err(Error::input("nested too deeply, or too large"));
@@ -113,7 +114,7 @@ impl Flatten<'_> {
         Ok(())
     }
 
-    /// The values of a dictionary in the order of the tree's keys.
+    /// Returns the values of a dictionary in the order of the tree's keys.
     fn in_order(&self, items: &[(Ref, Ref)], tree: Option<&Tree>) -> Result<Vec<Ref>> {
         let Some(Tree::Dict(keys)) = tree else {
             return Ok(items.iter().map(|i| i.1).collect());
@@ -163,7 +164,8 @@ impl Flatten<'_> {
     }
 }
 
-/// The elements of `t` in row-major order: a slice of the map where they lie so, else a copy.
+/// Returns the elements of `t` in row-major order: a slice of the mapping if it is contiguous, else
+/// a copy.
 fn row_major(bytes: &Bytes, t: &TensorRef) -> Result<Slice> {
     let size = t.dtype.size();
     let count = t.numel() as usize;

@@ -1,4 +1,5 @@
-//! The JSON of an exported program, as far as it is read. Names are those of the archive; keys that are not listed are skipped.
+//! The JSON schema of an exported program, as far as it is read. Names are those of the archive;
+//! other keys are skipped.
 
 use crate::json::{Number, Pairs, Skipped, Text, Trace, record, union};
 
@@ -16,7 +17,7 @@ record!(ExportedProgram<'a> {
 });
 
 record!(
-    /// What can be read of an archive whose other parts cannot.
+    /// The versions alone, for archives whose other parts cannot be read.
     Versions<'a> {
         schema_version: SchemaVersion,
         torch_version: Option<Text<'a>>,
@@ -77,7 +78,7 @@ record!(Node<'a> {
 });
 
 impl Node<'_> {
-    /// The Python line that it comes from.
+    /// Returns the Python line that it comes from.
     pub fn line(&self) -> Option<String> {
         self.metadata.stack_trace?.last_frame()
     }
@@ -90,7 +91,7 @@ record!(
     }
 );
 
-/// `NamedArgument::kind` of an argument that stands behind its keyword.
+/// `NamedArgument::kind` of a keyword argument.
 pub const KEYWORD: i64 = 2;
 
 record!(NamedArgument<'a> {

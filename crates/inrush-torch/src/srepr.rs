@@ -6,7 +6,7 @@ use crate::sympy::{Sympy, Value};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
 
-/// Nesting and length that are accepted.
+/// Deepest nesting that is accepted.
 const MAX_DEPTH: usize = 64;
 const MAX_LEN: usize = 16 << 10;
 
@@ -97,7 +97,7 @@ impl<'a> Parser<'a, '_> {
         Ok(Value::Ratio(self.sympy.exprs.int(v), 1))
     }
 
-    /// The rest of `Symbol('s0', positive=True, integer=True)`.
+    /// Reads the rest of `Symbol('s0', positive=True, integer=True)`.
     fn symbol(&mut self) -> Result<Value> {
         let Token::Str(name) = self.lexer.next()? else {
             return Err(self.lexer.error("a symbol without a name"));
@@ -122,7 +122,7 @@ impl<'a> Parser<'a, '_> {
         Ok(Value::Ratio((self.symbol)(s)?, 1))
     }
 
-    /// The rest of `Float('2.5', precision=53)`.
+    /// Reads the rest of `Float('2.5', precision=53)`.
     fn float(&mut self) -> Result<Value> {
         let mut value = Value::Real("Float".into());
         loop {

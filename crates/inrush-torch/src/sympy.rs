@@ -1,11 +1,18 @@
-//! What sympy's functions mean: the semantics of symbolic sizes, whether they come as text or as objects.
+//! The semantics of sympy's functions on symbolic sizes, whether these come as text or as Python
+//! objects.
+//!
+//! Sizes are integers, but sympy writes some of them through fractions and real numbers:
+//! `s0*(s0 - 1)/2` is a product with `1/2`, and `int(0.5*s0)` truncates a float. So a [`Value`] may be
+//! a ratio, an integer with a fraction on the way, or a quotient, an exact real number `a / b`, which
+//! a rounding turns into an integer expression. Any other real number is refused with the name of the
+//! function that made it.
 
 use crate::arith::{self, Relations};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::Relation;
 
-/// What an expression stands for.
+/// The meaning of an expression.
 #[derive(Clone, Debug)]
 pub enum Parsed {
     Int(Expr),
@@ -24,7 +31,7 @@ pub enum Value {
     Bool(Relations),
     OtherBool,
     Real(String),
-    /// `a / b` as a real number; what rounds it knows how to divide.
+    /// `a / b` as a real number. A rounding turns it into an integer division.
     Quotient(Expr, Expr),
 }
 
@@ -49,11 +56,11 @@ impl Sympy<'_> {
         })
     }
 
-    /// The integer that `v` is.
+    /// Returns the integer that `v` is.
     pub fn int(&self, v: Value, user: &str) -> Result<Expr> {
         match v {
             Value::Ratio(n, 1) => Ok(n),
-            // sympy knows that the quotient is an integer, so rounding does nothing.
+            // sympy has proved that the quotient is an integer, so rounding changes nothing.
             Value::Ratio(n, d) => arith::floordiv(self.exprs, n, self.exprs.int(d)),
             Value::Real(f) => Err(Error::unsupported(format!(
                 "`{f}` in a symbolic size (argument of {user})"
@@ -67,7 +74,8 @@ impl Sympy<'_> {
         }
     }
 
-    /// A real number that is written out: a short binary fraction (2.0, 0.5, 1.25) is one, others stay what they are.
+    /// Returns the value of a float literal. A short binary fraction (2.0, 0.5, 1.25) becomes a
+    /// ratio; others stay real.
     pub fn float(&self, v: f64) -> Value {
         let scaled = v * EXACT as f64;
         if scaled.fract() != 0.0 || v.abs() > EXACT as f64 {
@@ -166,7 +174,8 @@ impl Sympy<'_> {
         }
     }
 
-    /// What is exact among real numbers: an integer as one, a quotient of two such, sums and products of short binary fractions.
+    /// Evaluates functions of real numbers whose result is exact: integers, quotients of
+    /// these, sums and products of short binary fractions.
     fn real(&self, name: &str, args: &[Value]) -> Result<Option<Value>> {
         let x = self.exprs;
         let whole = |v: &Value| match v {
@@ -205,7 +214,7 @@ impl Sympy<'_> {
         }
     }
 
-    /// Roundings of `a / b`.
+    /// Evaluates roundings of `a / b`.
     fn round(&self, name: &str, args: &[Value]) -> Result<Option<Expr>> {
         let x = self.exprs;
         let [Value::Quotient(a, b)] = args else {
@@ -220,7 +229,7 @@ impl Sympy<'_> {
         }))
     }
 
-    /// Sums and products, of fractions too.
+    /// Evaluates sums and products, of fractions too.
     fn fold(&self, name: &str, args: Vec<Value>) -> Result<Value> {
         let x = self.exprs;
         let overflow = || Error::input("a fraction beyond 64 bits");
@@ -244,7 +253,8 @@ impl Sympy<'_> {
         Ok(Value::Ratio(acc.0, acc.1))
     }
 
-    /// Only constants are decided here: what ranges prove may rest on the very assertion that is being read.
+    /// Builds a relation. Decides constants only: a proof from ranges may depend on the very
+    /// assertion that is being read.
     fn relation(&self, r: (Relation, Expr, Expr)) -> Value {
         let constant = |e: Expr| self.exprs.as_int(e).is_some();
         match arith::decide(self.exprs, r).filter(|_| constant(r.1) && constant(r.2)) {

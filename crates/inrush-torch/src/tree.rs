@@ -60,7 +60,7 @@ impl Tree {
         tree(spec, fields)
     }
 
-    /// Number of leaves.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> usize {
         match self {
             Tree::Leaf => 1,
@@ -68,7 +68,7 @@ impl Tree {
         }
     }
 
-    /// Children with the step that leads to each: an index, key or field.
+    /// Returns the children with the step that leads to each: an index, key or field.
     pub fn children(&self) -> Vec<(String, &Tree)> {
         let indexed = |v: &'_ [Tree]| (0..v.len()).map(|k| k.to_string()).collect::<Vec<_>>();
         match self {
@@ -82,7 +82,7 @@ impl Tree {
         }
     }
 
-    /// The path of each leaf: `0`, `1.mask`; a lone leaf has an empty path.
+    /// Returns the path of each leaf: `0`, `1.mask`; a lone leaf has an empty path.
     pub fn paths(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.collect("", &mut out);
@@ -101,8 +101,9 @@ impl Tree {
         }
     }
 
-    /// Names of the leaves of a call: `self` is the pair of positional and keyword arguments, `names` are the names of
-    /// the function's parameters in that order. `x`, `pair.0`, `mask`.
+    /// Returns the names of the leaves of a call: `self` is the pair of positional and keyword
+    /// arguments, `names` are the names of the function's parameters in that order. `x`, `pair.0`,
+    /// `mask`.
     pub fn input_names(&self, names: &[String]) -> Vec<String> {
         let mut out = Vec::new();
         let mut names = names.iter();
@@ -161,7 +162,8 @@ fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree
     })
 }
 
-/// Dictionary keys of a context: a JSON list, which most classes write as a string. That of a `defaultdict` lies deeper.
+/// Returns the dictionary keys of a context: a JSON list, which most classes write as a string. A
+/// `defaultdict` nests it once more.
 fn keys(context: &Option<Value>) -> Vec<String> {
     let show = |v: &Value| match v {
         Value::Text(s) => s.to_string(),

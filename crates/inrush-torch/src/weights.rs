@@ -1,4 +1,4 @@
-//! Weights and constants: names of tensors that lie in the map of the archive.
+//! Weights and constants: tensors of the mapped archive, by name.
 
 use crate::archive::Archive;
 use crate::json;
@@ -23,7 +23,7 @@ pub struct TensorRef {
 }
 
 impl TensorRef {
-    /// A tensor that lies inside its storage.
+    /// Returns a tensor after checking that it is inside its storage.
     pub fn new(
         dtype: DType,
         sizes: Vec<i64>,
@@ -54,20 +54,20 @@ impl TensorRef {
         })
     }
 
-    /// Where the element with coordinates zero lies in the archive.
+    /// Returns the position in the archive of the element with coordinates zero.
     pub fn start(&self) -> usize {
         // An empty tensor may have any offset.
         let skip = (self.offset as usize).saturating_mul(self.dtype.size());
         self.storage.start + skip.min(self.storage.len())
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn numel(&self) -> i64 {
         // Does not overflow: checked when the tensor was made.
         self.sizes.iter().fold(1i64, |a, s| a.saturating_mul(*s))
     }
 
-    /// Rows follow each other without gaps.
+    /// Returns true if the tensor is row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1i64;
         for (size, stride) in self.sizes.iter().zip(&self.strides).rev() {
@@ -80,7 +80,8 @@ impl TensorRef {
     }
 }
 
-/// Elements of storage that a tensor reaches; `None` when it is no tensor (negative or overflowing).
+/// Returns the number of storage elements that a tensor spans; `None` if a size or position is
+/// negative or overflows.
 fn extent(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
     if sizes.len() != strides.len() || offset < 0 {
         return None;
@@ -100,7 +101,7 @@ fn extent(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
     usize::try_from(last).ok()?.checked_add(1)
 }
 
-/// A weight as it lies in its storage; `bytes` begins at the element with coordinates zero.
+/// A weight with its strides. `bytes` begins at the element with coordinates zero.
 #[derive(Copy, Clone, Debug)]
 pub struct WeightView<'a> {
     pub dtype: DType,
@@ -163,7 +164,7 @@ impl Weights {
         Ok(())
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn get(&self, name: &str) -> Result<&TensorRef> {
         if let Some(file) = self.pickled.get(name) {
             return Err(Error::unsupported(format!(
@@ -174,17 +175,17 @@ impl Weights {
             .ok_or_else(|| Error::input(format!("the archive holds no weight called `{name}`")))
     }
 
-    /// All tensors, by name.
+    /// Returns all tensors, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &TensorRef)> {
         self.tensors.iter().map(|(n, t)| (n.as_str(), t))
     }
 
-    /// Names in order.
+    /// Returns the names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A weight by name, with its bytes.
+    /// Returns a weight by name, with its bytes.
     pub fn view(&self, name: &str) -> Option<WeightView<'_>> {
         self.tensors.get(name).map(|t| WeightView {
             dtype: t.dtype,
@@ -207,7 +208,7 @@ impl Weights {
         };
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         std::thread::scope(|s| {
-            // A thread that the machine does not give is done without.
+            // If the machine refuses a thread, the others do its work.
             let helpers: Vec<_> = (1..threads.min(files.len()))
                 .filter_map(|_| std::thread::Builder::new().spawn_scoped(s, work).ok())
                 .collect();
@@ -220,7 +221,7 @@ impl Weights {
         })
     }
 
-    /// Bytes of all storages, each counted once.
+    /// Returns the bytes of all storages, each counted once.
     pub fn total_bytes(&self) -> usize {
         let mut ranges: Vec<_> = (self.tensors.values())
             .map(|t| (t.storage.start, t.storage.end))

@@ -1,4 +1,4 @@
-//! What is read of the archives in `tests/data`.
+//! Reads the archives in `tests/data` and checks the graphs.
 
 mod common;
 use common::*;

@@ -11,7 +11,7 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 impl<'a> Importer<'a, '_> {
-    /// An argument as the graph holds it.
+    /// Returns an argument as the graph holds it.
     pub(super) fn arg(&self, scope: &Scope<'a>, a: &'a Argument<'a>) -> Result<Arg> {
         let x = &self.graph.exprs;
         Ok(match a {
@@ -116,7 +116,7 @@ impl<'a> Importer<'a, '_> {
     }
 }
 
-/// The tensor's name, or `None`.
+/// Returns the tensor's name, or `None`.
 pub(super) fn optional<'a>(o: &'a OptionalTensor<'a>) -> Result<Option<&'a Named<'a>>> {
     match o {
         OptionalTensor::Tensor(n) => Ok(Some(n)),
@@ -126,7 +126,7 @@ pub(super) fn optional<'a>(o: &'a OptionalTensor<'a>) -> Result<Option<&'a Named
 }
 
 impl Scope<'_> {
-    /// What a name stands for here.
+    /// Returns the binding of a name in this scope.
     pub(super) fn find(&self, name: &str) -> Result<&Bound> {
         (self.names.get(name))
             .ok_or_else(|| Error::input(format!("`{name}` is used before it is defined")))

@@ -10,7 +10,8 @@ use inrush_graph::{Guard, InputKind, Relation, Type};
 use rustc_hash::FxHashMap;
 
 impl<'a> Importer<'a, '_> {
-    /// Reads `guards_code`; what cannot be read is noted, since export has checked it for the sample inputs only.
+    /// Reads `guards_code`. Conditions that cannot be read become notes, because export has checked
+    /// them for the sample inputs only.
     pub(super) fn guards(&mut self, code: &[Text], signature: &Signature) {
         // Python paths of the user's inputs (`x`, `pair.0`) to their types.
         let mut inputs: FxHashMap<&str, &Type> = FxHashMap::default();
@@ -49,7 +50,7 @@ impl<'a> Importer<'a, '_> {
         }
     }
 
-    /// Adds what is not known to hold to the graph's guards, each relation once.
+    /// Adds relations that are not proved to the graph's guards, each once.
     pub(super) fn demand(&mut self, relations: Relations, why: &str) {
         for (relation, left, right) in relations {
             let held = arith::decide(&self.graph.exprs, (relation, left, right)) == Some(true);
@@ -91,8 +92,8 @@ impl<'a> Importer<'a, '_> {
     }
 }
 
-/// Names under which an input may be known: `L['args'][0]` is `args.0`, or `args_0` for a variadic parameter;
-/// `L['kwargs']['mask']` is `mask`.
+/// Returns the names under which an input may be known: `L['args'][0]` is `args.0`, or `args_0` for
+/// a variadic parameter; `L['kwargs']['mask']` is `mask`.
 fn candidates(name: &str, path: &[Step]) -> Vec<String> {
     let steps: Vec<String> = path
         .iter()

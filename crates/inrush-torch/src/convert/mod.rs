@@ -19,10 +19,10 @@ use rustc_hash::FxHashMap;
 use symbols::{Meeting, Symbols};
 use unknown::UnknownOps;
 
-/// A graph and what it does not say.
+/// A graph, with the parts of the archive that a graph does not hold.
 pub struct Converted {
     pub graph: Graph,
-    /// What was left out, for people.
+    /// Notes for the user about parts of the archive that were ignored.
     pub notes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub fn convert<'a>(
     })
 }
 
-/// What a name of the archive stands for.
+/// The binding of a name of the archive.
 #[derive(Clone, Debug)]
 enum Bound {
     Value(ValueId),
@@ -82,7 +82,7 @@ struct Scope<'a> {
     bools: FxHashMap<&'a str, &'a schema::SymBool<'a>>,
     floats: FxHashMap<&'a str, &'a schema::SymFloat<'a>>,
     names: FxHashMap<&'a str, Bound>,
-    /// Put before the names of values, which are unique over all graphs.
+    /// Prefix of the names of values, which are unique over all graphs.
     prefix: String,
 }
 
@@ -183,14 +183,14 @@ impl<'a> Importer<'a, '_> {
         })
     }
 
-    /// A new value called `name` in `scope`.
+    /// Returns a new value called `name` in `scope`.
     fn define_value(&mut self, scope: &mut Scope<'a>, name: &'a str, ty: Type) -> Result<ValueId> {
         let v = self.graph.add_value(&format!("{}{name}", scope.prefix), ty);
         scope.define(name, Bound::Value(v))?;
         Ok(v)
     }
 
-    /// A new tensor value with the type that the archive describes.
+    /// Returns a new tensor value with the type that the archive describes.
     fn define_tensor(&mut self, scope: &mut Scope<'a>, name: &'a str) -> Result<ValueId> {
         let ty = scope.meta(name).and_then(|m| self.tensor_type(m));
         let ty = ty.map_err(|e| e.context(format!("tensor `{name}`")))?;

@@ -11,7 +11,7 @@ use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, LineId, Node, Type, ValueId};
 
-/// Calls that only say what is known anyway: sizes and strides of tensors.
+/// Calls for sizes and strides of tensors, which are known from the metadata.
 const SIZE_OPS: &[&str] = &[
     "aten.sym_size.int",
     "aten.sym_stride.int",
@@ -21,7 +21,7 @@ const SIZE_OPS: &[&str] = &[
 
 const ASSERT: &str = "aten._assert_scalar.default";
 
-/// Calls about the graph itself, which have no result: kept with their arguments as they are where no row describes them.
+/// Checks without a result. They are kept with their arguments as written if no row describes them.
 const CHECKS: &[&str] = &[
     ASSERT,
     "aten._assert_async.msg",
@@ -330,7 +330,7 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
-    /// A value that holds `e`, defined by a node.
+    /// Returns a value that holds `e`, defined by a node.
     pub(super) fn int_value(&mut self, e: Expr) -> ValueId {
         let v = self
             .graph
@@ -346,7 +346,8 @@ impl<'a> Importer<'a, '_> {
     }
 }
 
-/// `torch.ops.aten.add.Tensor` is `aten.add.Tensor`; Python's operators and math functions on sizes are `sym.floordiv`.
+/// Returns the name of a call's target: `torch.ops.aten.add.Tensor` becomes `aten.add.Tensor`, and
+/// Python's operators and math functions on sizes become names such as `sym.floordiv`.
 fn op_name(target: &str) -> String {
     if let Some(op) = target.strip_prefix("torch.ops.") {
         return op.to_string();
@@ -365,7 +366,7 @@ fn op_name(target: &str) -> String {
     target.to_string()
 }
 
-/// Higher-order operators that mean no more than a call of their graph.
+/// Returns true for higher-order operators that only call their graph.
 fn inlined(op: &str) -> bool {
     matches!(
         op,
@@ -388,7 +389,7 @@ fn name_of<'a>(a: &'a Argument<'a>) -> Option<&'a str> {
     }
 }
 
-/// Names of results, lists flattened; `None` for those without one.
+/// Returns the names of results, lists flattened; `None` for those without one.
 fn names_of<'a>(args: &'a [Argument<'a>]) -> Result<Vec<Option<&'a str>>> {
     let mut out = Vec::new();
     for a in args {

@@ -70,7 +70,8 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
-    /// An input that export has made a constant: the caller passes it, the graph does not read it.
+    /// Adds an input that export specialised to a constant: the caller passes it, the graph does
+    /// not read it.
     fn constant(&mut self, index: usize, name: &str, value: Option<Scalar>) {
         let ty = value.map_or(Type::None, Type::Constant);
         let value = self.graph.add_value(name, ty);
@@ -118,7 +119,8 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
-    /// The graph's input and the stored tensor must agree. Gives where in its storage the tensor begins.
+    /// Checks that the graph's input and the stored tensor agree, and returns the tensor's offset
+    /// in its storage.
     fn same_as_weight(&self, value: ValueId, kind: &InputKind, weights: &Weights) -> Result<i64> {
         let name = match kind {
             InputKind::Parameter { name }

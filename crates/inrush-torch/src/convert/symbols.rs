@@ -9,7 +9,7 @@ use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Sym, SymKind};
 use rustc_hash::FxHashMap;
 
-/// Declares symbols when they are met and remembers what each text stands for.
+/// Declares symbols at their first occurrence, and memoizes the expression of each text.
 pub struct Symbols<'a> {
     ranges: FxHashMap<&'a str, (i64, i64)>,
     parsed: FxHashMap<&'a str, Parsed>,
@@ -91,7 +91,8 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// The relations that the condition demands; `None` when it is no conjunction of relations.
+    /// Returns the relations that the condition demands; `None` when it is no conjunction of
+    /// relations.
     pub fn relations(&mut self, exprs: &Exprs, e: &'a SymExpr<'a>) -> Result<Option<Relations>> {
         match self.parse(exprs, e)? {
             Parsed::Bool(r) => Ok(Some(r.clone())),
@@ -100,7 +101,7 @@ impl<'a> Symbols<'a> {
     }
 }
 
-/// The error about a key that the schema of this reader does not have.
+/// Returns the error about a key that the schema of this reader does not have.
 pub fn unknown(what: &str, key: &Text) -> Error {
     Error::unsupported(format!("an unknown kind of {what}: `{key}`"))
 }
@@ -120,7 +121,7 @@ fn symbol(
         _ => i64::MIN,
     };
     let (lower, upper) = match ranges.get(s.name) {
-        // Where there is a range it wins: export assumes positive sizes even where it accepts zero.
+        // A declared range wins: export assumes positive sizes even where it accepts zero.
         Some(range) => *range,
         None => (assumed, i64::MAX),
     };
@@ -131,7 +132,7 @@ fn symbol(
     }
 }
 
-/// All symbols of the relation are known when a call begins.
+/// Returns true if all symbols of the relations are known when a call begins.
 pub fn known_at_call(exprs: &Exprs, relations: &Relations) -> bool {
     relations.iter().all(|(_, a, b)| {
         [a, b]

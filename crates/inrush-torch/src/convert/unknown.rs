@@ -39,7 +39,7 @@ impl UnknownOps {
         }
     }
 
-    /// The error, if there are any.
+    /// Returns the error, if there are any.
     pub fn check(&self) -> Result<()> {
         if self.ops.is_empty() {
             return Ok(());

@@ -10,11 +10,11 @@ use std::ops::Deref;
 use crate::lex::{shorten, shortened};
 pub use reader::{Read, Reader};
 
-/// What is written as JSON.
+/// A type that is read from JSON.
 pub trait FromJson<'a>: Sized {
     fn read(r: &mut Reader<'a>) -> Read<Self>;
 
-    /// What it is where its key is missing; `None` where the key must be there.
+    /// Returns the value for a missing key; `None` if the key is required.
     fn missing() -> Option<Self> {
         None
     }
@@ -114,7 +114,7 @@ impl<'a, T: FromJson<'a>> FromJson<'a> for Vec<T> {
     }
 }
 
-/// A value that nobody looks at.
+/// A value that is skipped.
 #[derive(Copy, Clone, Debug)]
 pub struct Skipped;
 
@@ -193,12 +193,12 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// A stack trace as it is written: many nodes have the same, so few are read.
+/// A stack trace as it is written. Many nodes share one, so it is read only once per distinct text.
 #[derive(Copy, Clone, Debug)]
 pub struct Trace<'a>(pub &'a str);
 
 impl Trace<'_> {
-    /// Its last Python frame outside PyTorch itself: `model.py:12 in forward: x = x + 1`.
+    /// Returns the last Python frame outside of PyTorch: `model.py:12 in forward: x = x + 1`.
     pub fn last_frame(self) -> Option<String> {
         last_frame(&Reader::new(self.0).string("a stack trace").ok()?)
     }
@@ -210,8 +210,8 @@ impl<'a> FromJson<'a> for Trace<'a> {
     }
 }
 
-/// The last line of a Python stack trace that is the user's own. Frames are written
-/// `File "path", line 12, in forward` with the source text on the next line.
+/// Returns the last line of a Python stack trace that is the user's own. Frames are written `File
+/// "path", line 12, in forward` with the source text on the next line.
 pub fn last_frame(trace: &str) -> Option<String> {
     const START: &str = "File \"";
     let own = |frame: &str| {
@@ -226,7 +226,7 @@ pub fn last_frame(trace: &str) -> Option<String> {
                 return show_frame(frame, below);
             }
             last = last.or(Some((frame, below)));
-            // What stands above a frame is no source of its.
+            // The line above a frame is not its source.
             below = "";
         } else {
             below = line;
@@ -235,7 +235,7 @@ pub fn last_frame(trace: &str) -> Option<String> {
     last.and_then(|(frame, source)| show_frame(frame, source))
 }
 
-/// `path", line 12, in forward` and the source text for people.
+/// Returns `path", line 12, in forward` and the source text for people.
 fn show_frame(frame: &str, source: &str) -> Option<String> {
     let (path, rest) = frame.split_once("\", line ")?;
     let (line, function) = rest.split_once(", in ")?;
@@ -248,7 +248,7 @@ fn show_frame(frame: &str, source: &str) -> Option<String> {
     Some(shortened(out))
 }
 
-/// Reads `text`; an error shows what stands around the place.
+/// Reads `text`. An error shows the text around the place.
 pub fn parse<'a, T: FromJson<'a>>(text: &'a [u8]) -> Result<T> {
     let read = std::str::from_utf8(text).map_err(|e| (e.valid_up_to(), "invalid UTF-8".into()));
     let read = read.and_then(|text| {
@@ -275,7 +275,7 @@ pub fn parse<'a, T: FromJson<'a>>(text: &'a [u8]) -> Result<T> {
     })
 }
 
-/// The operator of the last node that begins before the mistake.
+/// Returns the operator of the last node that begins before the mistake.
 fn target_before(text: &[u8]) -> Option<String> {
     const KEY: &[u8] = b"\"target\": \"";
     let at = text.windows(KEY.len()).rposition(|w| w == KEY)? + KEY.len();
@@ -283,8 +283,8 @@ fn target_before(text: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&text[at..at + end]).into_owned())
 }
 
-/// Declares a record: an object with these keys. Keys that are not listed are skipped; a key that is missing is an error
-/// unless its type, or `= default`, says what it is then. `as "key"` tells the key where it is no name.
+/// Declares a record: an object with these keys. Other keys are skipped. A missing key is an error
+/// unless its type, or `= default`, gives a value. `as "key"` gives a key that is no identifier.
 macro_rules! record {
     ($(#[$attribute:meta])* $name:ident $(<$lt:lifetime>)? {
         $($field:ident: $ty:ty $(as $key:literal)? $(= $default:expr)?),* $(,)?

@@ -1,7 +1,9 @@
-//! A reader of JSON text that is known to be UTF-8: one pass, strings borrowed where they hold no escapes.
+//! A one-pass reader of JSON text that is known to be UTF-8. Strings without escapes are borrowed.
 //!
-//! Archives are mostly keys, short names and small numbers, so these have paths of their own. What is skipped is looked at just
-//! as closely as it takes to find its end.
+//! Archives are mostly keys, short names and small numbers, so these have fast paths:
+//! [`Reader::plain`] scans strings eight bytes at a time, and [`Reader::integer`] reads short
+//! integers without a text. A value that no record names is skipped, with no more checks than
+//! finding its end takes.
 
 use std::borrow::Cow;
 
@@ -15,7 +17,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-/// What reading gives.
+/// The result of reading a value.
 pub type Read<T> = std::result::Result<T, Box<Mistake>>;
 
 pub struct Reader<'a> {
@@ -30,14 +32,14 @@ impl<'a> Reader<'a> {
         Reader { text, at, depth }
     }
 
-    /// A mistake here.
+    /// Returns a mistake here.
     #[cold]
     pub fn mistake(&self, message: impl Into<String>) -> Box<Mistake> {
         let (at, message) = (self.at, message.into());
         Box::new(Mistake { at, message })
     }
 
-    /// The mistake that here stands no `what`.
+    /// Returns the mistake that `what` was expected here.
     #[cold]
     pub fn expected(&mut self, what: &str) -> Box<Mistake> {
         let found = match self.peek() {
@@ -58,7 +60,7 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The first byte of what comes next, behind white space.
+    /// Skips white space and returns the next byte.
     #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         loop {
@@ -77,7 +79,7 @@ impl<'a> Reader<'a> {
         hit
     }
 
-    /// Nothing but white space is left.
+    /// Checks that only white space is left.
     pub fn end(&mut self) -> Read<()> {
         match self.peek() {
             None => Ok(()),
@@ -85,7 +87,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Enters a container; whether it holds something.
+    /// Enters a container. Returns true if it is not empty.
     #[inline]
     fn open(&mut self, open: u8, close: u8, what: &str) -> Read<bool> {
         if !self.eat(open) {
@@ -101,7 +103,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether another item follows in a container; leaves the container behind the last.
+    /// Returns true if another item follows in a container; leaves the container after the last.
     #[inline]
     fn more(&mut self, close: u8, what: &str) -> Read<bool> {
         match self.peek() {
@@ -119,7 +121,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object: `value` is called behind each key.
+    /// Reads an object and calls `value` after each key.
     #[inline]
     pub fn object(
         &mut self,
@@ -138,7 +140,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads a list: `item` is called for each item.
+    /// Reads a list and calls `item` for each item.
     #[inline]
     pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> Read<()>) -> Read<()> {
         let mut more = self.open(b'[', b']', "a list")?;
@@ -149,7 +151,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A string; `what` it is.
+    /// Reads a string, which errors call `what`.
     pub fn string(&mut self, what: &str) -> Read<Cow<'a, str>> {
         if !self.eat(b'"') {
             return Err(self.expected(what));
@@ -165,7 +167,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The string that began at `start` and holds escapes or a mistake.
+    /// Reads the rest of the string that began at `start`, which holds escapes or a mistake.
     #[cold]
     fn unescaped(&mut self, mut start: usize) -> Read<String> {
         let mut out = String::new();
@@ -188,7 +190,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Goes to the next quotation mark, backslash or control character.
+    /// Advances to the next quotation mark, backslash or control character, a word at a time.
     #[inline]
     fn plain(&mut self) {
         const ONES: u64 = u64::MAX / 255;
@@ -197,7 +199,8 @@ impl<'a> Reader<'a> {
         let mut at = 0;
         while let Some(chunk) = rest.get(at..at + 8) {
             let word = u64::from_le_bytes(chunk.try_into().expect("8 bytes"));
-            // The high bit of each byte below `limit`; perhaps also of bytes above the lowest such.
+            // Sets the high bit of each byte below `limit`, and possibly of bytes above the lowest
+            // of these: only the lowest is used.
             let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word;
             let is = |byte: u8| below(word ^ (ONES * byte as u64), 1);
             let hits = (is(b'"') | is(b'\\') | below(word, 0x20)) & HIGH;
@@ -212,7 +215,7 @@ impl<'a> Reader<'a> {
         self.at += at + last.iter().position(hit).unwrap_or(last.len());
     }
 
-    /// A string as it is written, quotation marks and escapes included.
+    /// Reads a string as it is written, with quotation marks and escapes.
     pub fn written(&mut self, what: &str) -> Read<&'a str> {
         if !self.eat(b'"') {
             return Err(self.expected(what));
@@ -224,7 +227,7 @@ impl<'a> Reader<'a> {
             };
             let inside = &self.text.as_bytes()[self.at..self.at + next];
             self.at += next + 1;
-            // Behind an odd number of backslashes it belongs to the string.
+            // After an odd number of backslashes it belongs to the string.
             let backslashes = inside.iter().rev().take_while(|b| **b == b'\\').count();
             if backslashes % 2 == 0 {
                 return Ok(&self.text[start..self.at]);
@@ -232,7 +235,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The character of an escape, behind its backslash.
+    /// Reads the rest of an escape, after its backslash.
     fn escape(&mut self) -> Read<char> {
         let letter = self.byte();
         self.at += letter.is_some() as usize;
@@ -249,7 +252,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The character of `\uXXXX`, behind the `u`; characters outside the basic plane are two of these.
+    /// Reads the rest of `\uXXXX`, after the `u`. Characters outside of the basic plane are two of
+    /// these.
     fn unicode(&mut self) -> Read<char> {
         let code = match self.hex()? {
             high @ 0xD800..0xDC00 if self.text.as_bytes()[self.at..].starts_with(b"\\u") => {
@@ -274,7 +278,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// An integer.
+    /// Reads an integer.
     pub fn integer(&mut self) -> Read<i64> {
         self.peek();
         let rest = &self.text.as_bytes()[self.at..];
@@ -294,7 +298,7 @@ impl<'a> Reader<'a> {
         text.parse().map_err(wrong)
     }
 
-    /// The text of a number; `what` it is.
+    /// Reads the text of a number, which errors call `what`.
     pub fn number(&mut self, what: &str) -> Read<&'a str> {
         if !matches!(self.peek(), Some(b'-' | b'0'..=b'9')) {
             return Err(self.expected(what));
@@ -317,7 +321,7 @@ impl<'a> Reader<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Goes over digits; how many there are.
+    /// Skips digits and returns how many there are.
     fn digits(&mut self) -> Read<usize> {
         let rest = &self.text.as_bytes()[self.at..];
         let count = rest.iter().take_while(|b| b.is_ascii_digit()).count();
@@ -328,7 +332,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `null`, `true` or `false`, if it comes next.
+    /// Reads `null`, `true` or `false`, if it comes next.
     pub fn word(&mut self) -> Option<&'static str> {
         let word = match self.peek()? {
             b'n' => "null",
@@ -343,7 +347,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Leaves out a value.
+    /// Skips a value.
     pub fn skip(&mut self) -> Read<()> {
         match self.peek() {
             Some(b'{') => self.object("", |r, _| r.skip()),
