@@ -22,7 +22,8 @@ pub fn bench(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// Lowered operators beside eager, by a script: PyTorch calls both. `INRUSH_PYTHON` names a Python that has inrush installed.
+/// Measures lowered operators and eager by a script, in which PyTorch calls both. `INRUSH_PYTHON`
+/// names a Python that has inrush installed.
 fn operators(args: &[String]) -> Result<(), String> {
     let python = std::env::var_os("INRUSH_PYTHON").unwrap_or_else(|| "python3".into());
     let status = Command::new(python)

@@ -57,7 +57,7 @@ fn read(path: &str) -> Result<String, String> {
     std::fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))
 }
 
-/// What a document may name.
+/// The files, folders and tests that a document may name.
 struct Files {
     /// Files by their paths from the root.
     paths: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! What CI holds besides tests: documents, words, commit subjects, formatting, lints, and the sentences "does not know" of
-//! the layers.
+//! Checks besides tests: documents, words, commit subjects, formatting, lints, and the sentences "does
+//! not know" of the layers.
 
 use crate::{cargo, documents, history, root, sources};
 use std::process::Command;
@@ -79,8 +79,8 @@ pub fn tidy() -> Result<(), String> {
     }
 }
 
-/// Whether `package`, as it is built into others (without what only its tests use), depends on `other`. A package that is not
-/// there depends on nothing.
+/// Returns true if `package`, as it is built into others (without dependencies of its tests), depends on
+/// `other`. A package that does not exist depends on nothing.
 fn depends(package: &str, other: &str) -> Result<bool, String> {
     let out = Command::new(env!("CARGO"))
         .args([
