@@ -1,4 +1,5 @@
-//! Kernels that memory bounds, on tensors beyond the caches, beside a copy of as many bytes by as many threads.
+//! Measures memory-bound kernels on tensors larger than the caches, relative to a copy of as many
+//! bytes by as many threads.
 
 use crate::Args;
 use crate::clock::median;
@@ -175,9 +176,8 @@ pub(crate) fn build(
     })
 }
 
-/// A copy of so many elements, spread over the threads that run the kernels.
-///
-/// Both sides lie in memory of the kind that models get.
+/// A copy of so many elements, spread over the threads that run the kernels. Both blocks are of the
+/// kind of memory that models get.
 struct Copy {
     from: Storage,
     to: Storage,

@@ -17,7 +17,7 @@ struct Used {
     children: Duration,
 }
 
-/// What passed since a [`Mark`]. Processor times are missing where the system has no such clock.
+/// The time since a [`Mark`]. Processor times are missing if the system has no such clock.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Span {
     pub wall: Duration,

@@ -94,7 +94,7 @@ pub fn growth(a: &Args) -> Result<Value> {
     Ok(report.into())
 }
 
-/// Nodes of the graph behind stage decompose.
+/// Returns the number of nodes after stage decompose.
 fn decomposed(text: &str) -> Result<usize> {
     let graph = inrush_aten::normalize(inrush_graph::text::parse(text)?)?;
     Ok(inrush_aten::decompose(graph)?.nodes.len())

@@ -18,11 +18,12 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
 
-/// Measures compile time, latency, memory and errors of exported models, beside PyTorch where --peer gives one.
+/// Measures compile time, latency, memory and errors of exported models, and of PyTorch if --peer
+/// is given.
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask bench", arg_required_else_help = true)]
 pub struct Args {
-    /// Folder of NAME.pt2 archives with NAME.inputs.safetensors and NAME.expect.safetensors beside them; files
+    /// Folder of NAME.pt2 archives, each with NAME.inputs.safetensors and NAME.expect.safetensors; files
     /// NAME.bN.inputs.safetensors are further batch sizes to check
     pub archives: Option<PathBuf>,
     /// Only archives (generated graphs, kernels) whose name contains this
@@ -66,7 +67,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether `--only` leaves this one in.
+    /// Returns true if `--only` selects this one.
     fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|o| name.contains(o.as_str()))
     }

@@ -1,4 +1,4 @@
-//! What a call costs beside its kernels: chains of tiny kernels of growing length.
+//! Measures the overhead of a call and of a kernel, by chains of tiny kernels of growing length.
 
 use crate::Args;
 use crate::clock::median;

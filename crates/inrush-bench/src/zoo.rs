@@ -1,4 +1,4 @@
-//! Exported models: compile time, load time, latency, memory and errors, beside PyTorch's.
+//! Measures exported models: compile time, load time, latency, memory and errors, and PyTorch's.
 
 use crate::Args;
 use crate::clock::{mark, median};
@@ -29,7 +29,7 @@ pub struct Zoo {
     pub report: serde_json::Value,
 }
 
-/// What is known of one archive.
+/// The measurements of one archive.
 #[derive(Default)]
 struct Row {
     name: String,
@@ -51,7 +51,7 @@ struct Row {
     aoti_compile: Option<(f64, f64)>,
     kernels: usize,
     contractions: usize,
-    /// What was checked (`-`, or a batch size) and its error.
+    /// Checked runs (`-`, or a batch size) with their errors.
     errors: Vec<(String, f64)>,
 }
 
@@ -162,7 +162,8 @@ fn compile(path: &Path, target: &TargetArgs, times: usize, row: &mut Row) -> Res
     last.ok_or_else(|| Error::internal("nothing was compiled"))
 }
 
-/// Batch sizes that files `NAME.bN.inputs.safetensors` beside the archive give, ascending.
+/// Returns the batch sizes of the files `NAME.bN.inputs.safetensors` next to the archive,
+/// ascending.
 fn batches(path: &Path) -> Result<Vec<Option<u64>>> {
     let name = stem(path);
     let dir = path.parent().unwrap_or(Path::new("."));
@@ -179,7 +180,7 @@ fn batches(path: &Path) -> Result<Vec<Option<u64>>> {
     Ok(out.into_iter().map(Some).collect())
 }
 
-/// Runs on the inputs beside the archive (of a batch size) and compares with what is expected.
+/// Runs on the inputs next to the archive (of a batch size) and compares with the expected outputs.
 fn check(model: &Model, path: &Path, batch: Option<u64>) -> Result<(String, f64)> {
     let label = batch.map_or("-".into(), |b| b.to_string());
     let infix = batch.map_or(String::new(), |b| format!("b{b}."));
@@ -308,7 +309,7 @@ fn print(rows: &[Row], failed: &[(String, String)]) {
     verdicts(rows);
 }
 
-/// What was reached of the targets.
+/// Prints which targets were reached.
 fn verdicts(rows: &[Row]) {
     let worst = |f: &dyn Fn(&Row) -> Option<f64>| {
         let known = rows

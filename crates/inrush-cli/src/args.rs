@@ -99,7 +99,7 @@ pub struct CompileArgs {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Archives or packages to measure; inputs beside them (NAME.inputs.safetensors) are used when present
+    /// Archives or packages to measure; inputs next to them (NAME.inputs.safetensors) are used when present
     #[arg(required = true)]
     pub models: Vec<PathBuf>,
     /// Seconds to measure each model for

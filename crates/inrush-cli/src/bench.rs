@@ -97,7 +97,7 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// `NAME.inputs.safetensors` beside `NAME.pt2`.
+/// Returns `NAME.inputs.safetensors`, next to `NAME.pt2`.
 fn sibling(path: &Path) -> PathBuf {
     path.with_extension("inputs.safetensors")
 }

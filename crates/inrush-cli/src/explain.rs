@@ -34,7 +34,7 @@ struct Report {
 struct Compilation {
     plan: Plan,
     stages: Vec<(&'static str, Duration)>,
-    /// What is to be said of the build where it did not run.
+    /// The note on the build if it did not run.
     build: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the `inrush` command does, as a library, so that benchmarks and tests call the same code.
+//! The `inrush` command as a library, so that benchmarks and tests call the same code.
 
 pub mod args;
 pub mod bench;

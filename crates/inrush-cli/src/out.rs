@@ -1,4 +1,5 @@
-//! What commands print. A reader that closes the pipe early (`| head -1`) has seen enough; any other failure is an error.
+//! Standard output of commands. A reader may close the pipe early (`| head -1`); any other failure
+//! is an error.
 
 use inrush_base::{Error, Result};
 use std::fmt::Arguments;

@@ -343,7 +343,7 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// What a comparison with expected outputs found.
+/// The result of a comparison with expected outputs.
 struct Check {
     max_rel_err: Option<f64>,
     accuracy: Option<(usize, usize)>,

@@ -39,7 +39,8 @@ pub fn caps(target: &TargetArgs) -> Result<Caps> {
 pub struct Times {
     /// Stages by name: import, normalize, …, build.
     pub stages: Vec<(&'static str, Duration)>,
-    /// From the built object to a model that runs; weights are laid out beside the build.
+    /// Time from the built object to a model that runs. Weights are packed in parallel with the
+    /// build.
     pub load: Duration,
 }
 
@@ -48,7 +49,7 @@ impl Times {
     pub fn compile(&self) -> Duration {
         self.stages.iter().map(|s| s.1).sum()
     }
-    /// What the C compiler took.
+    /// Returns the time that the C compiler took.
     pub fn build(&self) -> Duration {
         self.stages
             .iter()
@@ -88,7 +89,7 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// What is known of an archive after compiling it.
+/// A compiled archive, with the times of its stages.
 pub struct CompiledArchive {
     pub archive: inrush_torch::Model,
     pub compiled: Compiled,

@@ -467,7 +467,8 @@ fn json_of_every_command() {
     }
 }
 
-/// A reader that has seen enough is no error; a full disk behind standard output is the machine's fault.
+/// A reader that closes standard output is no error; a full disk that standard output goes to is
+/// the machine's fault.
 #[cfg(target_os = "linux")]
 #[test]
 fn standard_output_may_be_closed_or_full() {

@@ -11,8 +11,8 @@ use inrush_runtime::cc::{Compiler, Target};
 use std::path::Path;
 use std::process::Command;
 
-/// Name, lines of the graph behind `x: f32[6, 10]`, `i: i64[6, 3]` and `v: f32[6, 3]`, the operator that is to blame, and what
-/// the index is below. All are followed by operators that they fuse with.
+/// Name, lines of the graph after `x: f32[6, 10]`, `i: i64[6, 3]` and `v: f32[6, 3]`, the operator
+/// to blame, and the bound of the index. All are followed by operators that they fuse with.
 const CASES: &[(&str, &str, &str, i64)] = &[
     (
         "embedding",

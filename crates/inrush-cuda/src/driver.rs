@@ -16,7 +16,7 @@ use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
 
-/// What the driver's functions return.
+/// The status that the driver's functions return.
 type Status = c_int;
 type Handle = *mut c_void;
 /// An address on the device.
@@ -322,7 +322,7 @@ impl Driver {
         })
     }
 
-    /// Whether what is issued on the stream is being captured.
+    /// Returns true if the stream is being captured.
     pub fn is_capturing(&self, stream: Stream) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the pointer is to an int; the caller vouches for the stream.
@@ -364,7 +364,7 @@ impl Driver {
     }
 }
 
-/// What the driver's text for a failure leaves open.
+/// Returns advice that the driver's text for a failure lacks.
 fn advice(status: Status) -> &'static str {
     match status {
         ILLEGAL_ADDRESS => {
@@ -400,8 +400,9 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Has launches tell the driver each argument by itself, given where they begin. Tensor maps have to lie at multiples of 64 in
-    /// a machine's memory for arguments, which begins somewhere else on every machine: the driver knows.
+    /// Makes launches pass each argument by itself, given the offsets where these begin. Tensor maps
+    /// must be aligned to 64 bytes in the device's argument memory, whose start differs between
+    /// machines and is known to the driver only.
     pub fn with_places(self, places: Vec<u32>) -> Kernel {
         let mut kernel = self;
         kernel.places = places.into();

@@ -40,7 +40,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
     }
 }
 
-/// What a device says of itself.
+/// The properties that a device reports.
 pub struct Properties {
     pub major: u32,
     pub minor: u32,

@@ -34,7 +34,7 @@ type MapHost = unsafe extern "C" fn(Engine, u64, usize, u32, *mut c_void) -> i32
 type Write = unsafe extern "C" fn(Engine, u64, *const c_void, usize) -> i32;
 type Register = unsafe extern "C" fn(Engine, i32, *mut c_void) -> i32;
 
-/// What the environment names, if it does.
+/// Returns the tools that the environment names, if it does.
 pub fn tools() -> Option<(String, String)> {
     let get = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
     Some((get("INRUSH_CLANG")?, get("INRUSH_UNICORN")?))
@@ -259,7 +259,7 @@ fn number(image: &[u8], at: u64, bytes: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What is to be loaded, by address.
+/// Returns the segments to load, by address.
 fn segments(image: &[u8]) -> Vec<Segment<'_>> {
     let (table, size, count) = (
         number(image, 32, 8),

@@ -12,7 +12,7 @@ pub use sources::{archive, benchmarks, file_tests, operator_cases};
 
 use inrush_base::{Caps, Error, Result};
 
-/// A target by the name of its device and, behind a colon, of a preset: `cuda:h200`.
+/// Returns a target by the name of its device and, after a colon, of a preset: `cuda:h200`.
 pub fn target(name: &str) -> Result<(&'static str, Caps)> {
     let devices = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
     let (device, preset) = match name.split_once(':') {

@@ -240,7 +240,7 @@ impl Writer {
         self.programs.push(entry);
     }
 
-    /// What was refused so far: the program and why.
+    /// Returns the programs that were refused so far, with the reasons.
     pub fn refusals(&self) -> Vec<(String, String)> {
         let text = |v: &Json| v.as_str().unwrap_or_default().to_string();
         let reasons = |p: &Json| p["refused"].as_array().cloned().unwrap_or_default();
@@ -440,7 +440,7 @@ impl Writer {
     }
 }
 
-/// What tells a build from others: the code's name, the constants, the warps.
+/// Returns the identity of a build: the code's name, the constants, the warps.
 fn id(k: &TritonKernel) -> String {
     let mut out = k.name.clone();
     for (_, v) in &k.constants {

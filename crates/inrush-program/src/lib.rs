@@ -77,7 +77,7 @@ pub struct Input {
     pub reads: Reads,
 }
 
-/// What steps rely on of the memory of a tensor that a call brings, least first.
+/// The assumption that steps make about the memory of a call's tensor, weakest first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Reads {
     /// Elements by index: an executor copies a tensor with other strides.
@@ -114,7 +114,7 @@ pub struct Guard {
     pub relation: Relation,
     pub left: SizeId,
     pub right: SizeId,
-    /// What the relation is, in the user's terms.
+    /// The relation in the user's terms.
     pub why: String,
 }
 
@@ -155,7 +155,7 @@ pub enum Place {
     Alias { of: BufferId, offset: SizeId },
 }
 
-/// A tensor of the model by its fully qualified name, as it lies in its storage.
+/// A tensor of the model by its fully qualified name, with its strides.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Weight {
     pub name: String,
@@ -220,7 +220,7 @@ pub struct Contract {
     pub epilogue: u32,
     pub buffers: Vec<BufferId>,
     pub sizes: Vec<SizeId>,
-    /// Where sums lie in the epilogue's only buffer, if all it does is to store them as they are.
+    /// The positions of sums in the epilogue's only buffer, if the epilogue only stores them.
     pub store: Option<Store>,
     pub origins: Vec<String>,
 }
@@ -255,7 +255,7 @@ pub struct KLevel {
     pub b_stride: SizeId,
 }
 
-/// What a call gives back at one position.
+/// One result of a call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Output {
     Tensor {

@@ -42,7 +42,7 @@ pub enum Place {
     Output(usize),
 }
 
-/// What is relied on of an input's memory, where it is more than its elements.
+/// Names of the assumptions about an input's memory that are stronger than the default.
 const READS: [(Reads, &str); 2] = [(Reads::Memory, "memory"), (Reads::Storage, "storage")];
 
 const RELATIONS: [(Relation, &str); 4] = [

@@ -75,7 +75,7 @@ impl Sympy<'_> {
     }
 
     /// Returns the value of a float literal. A short binary fraction (2.0, 0.5, 1.25) becomes a
-    /// ratio; others stay real.
+    /// quotient; others stay real.
     pub fn float(&self, v: f64) -> Value {
         let scaled = v * EXACT as f64;
         if scaled.fract() != 0.0 || v.abs() > EXACT as f64 {

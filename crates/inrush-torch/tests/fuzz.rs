@@ -1,7 +1,7 @@
 //! Random damage, for a bounded time: whatever an archive holds, reading it ends in a model or an error.
 //!
 //! Bytes are changed in the container, in the program's JSON, in the configurations of weights, in the sample inputs. The
-//! archive is packed again with right checksums, so that damage reaches what stands behind them. `INRUSH_FUZZ_SECONDS` sets
+//! archive is packed again with right checksums, so that damage reaches the readers of its entries. `INRUSH_FUZZ_SECONDS` sets
 //! the time (5 otherwise), `INRUSH_FUZZ_SEED` the seed.
 
 mod common;

@@ -36,7 +36,7 @@ pub fn touched(step: &Step) -> Vec<u32> {
     }
 }
 
-/// Where the arena's buffers lie, and when.
+/// Returns the arena's buffers with their ranges of bytes and of steps.
 pub fn blocks(program: &Program, sizes: &[i64]) -> Vec<Block> {
     let value = |id: SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
     let n = program.buffers.len();

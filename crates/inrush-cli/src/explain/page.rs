@@ -139,7 +139,7 @@ fn arena(r: &Report, sizes: &[i64]) -> String {
     out
 }
 
-/// What was fused into a step: operators with the lines that called them.
+/// Returns the operators fused into a step, with the lines that called them.
 fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
     let named = match step {
         Step::Launch(l) => &l.origins,

@@ -25,7 +25,7 @@ pub struct List {
     graph: Handle,
     ready: Handle,
     nodes: Vec<Handle>,
-    /// What the nodes run must stay loaded.
+    /// Keeps the nodes' kernels loaded.
     kernels: Vec<Arc<Kernel>>,
 }
 

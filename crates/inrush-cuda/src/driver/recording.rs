@@ -1,6 +1,6 @@
-//! What was issued on a stream, kernels of libraries included, to be issued again as one.
+//! Work issued on a stream, kernels of libraries included, recorded to be issued again as one.
 //!
-//! Unlike a [`super::List`], what it holds cannot be set anew: it is good for the addresses that it was recorded with.
+//! Unlike a [`super::List`], a recording cannot be updated: it is valid for the addresses that it was made with.
 
 use super::{Driver, Handle, Stream};
 use inrush_base::Result;

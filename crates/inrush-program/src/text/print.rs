@@ -278,7 +278,7 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// What tells constants and symbols apart.
+/// Returns a key that tells constants and symbols apart.
 fn leaf(s: &Size) -> Option<(bool, i64)> {
     match *s {
         Size::Const(v) => Some((false, v)),
