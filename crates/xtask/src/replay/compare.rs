@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// A target and a stage.
 type Head<'a> = (&'a str, &'a str);
 
-/// What differs between two sets of records.
+/// The differences between two sets of records.
 #[derive(Default)]
 pub struct Comparison {
     /// Programs that both have.
