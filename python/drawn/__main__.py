@@ -86,12 +86,14 @@ class Work:
         self.tasks = tasks(options, seeds(options))
         self.end = time.monotonic() + options.seconds if options.seconds else float("inf")
         self.told = time.monotonic()
+        # What processes were at when one of them ended: run again, one by one.
+        self.suspects: list[tuple[Any, ...]] = []
 
     def run_pool(self) -> bool:
         """Runs until there is nothing more to do, or until a process ends, as one does whose device fails. Returns whether all is done."""
         context = multiprocessing.get_context("spawn")
         pool = concurrent.futures.ProcessPoolExecutor(self.options.workers, context, max_tasks_per_child=200)
-        running: set[concurrent.futures.Future] = set()
+        running: dict[concurrent.futures.Future, tuple[Any, ...]] = {}
         try:
             while True:
                 while len(running) < 2 * self.options.workers and time.monotonic() < self.end:
@@ -99,25 +101,43 @@ class Work:
                     if task is None:
                         self.end = time.monotonic()
                         break
-                    running.add(pool.submit(*task))
+                    running[pool.submit(*task)] = task
                 if not running:
                     return True
-                done, running = concurrent.futures.wait(running, timeout=INTERVAL, return_when=concurrent.futures.FIRST_COMPLETED)
+                done, _ = concurrent.futures.wait(running, timeout=INTERVAL, return_when=concurrent.futures.FIRST_COMPLETED)
                 for future in done:
-                    self.take(future.result())
+                    found = future.result()
+                    del running[future]
+                    self.take(found)
                 self.tell()
                 if self.options.seconds and time.monotonic() > self.end + GRACE:
                     self.summary.verdicts["not finished in time"] += len(running)
                     return True
         except concurrent.futures.process.BrokenProcessPool:
-            self.summary.verdicts["wrong"] += 1
-            self.summary.verdicts["lost with the process"] += len(running)
+            self.suspects += running.values()
             return False
         finally:
             processes = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes if running else []:
                 process.kill()
+
+    def run_suspects(self) -> None:
+        """Runs each task that was lost with a process in a process of its own, and names those that end theirs."""
+        context = multiprocessing.get_context("spawn")
+
+        def alone(task: tuple[Any, ...]) -> Any:
+            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+                return pool.submit(*task).result()
+
+        with concurrent.futures.ThreadPoolExecutor(self.options.workers) as threads:
+            running = {threads.submit(alone, task): task for task in self.suspects}
+            for future in concurrent.futures.as_completed(running):
+                try:
+                    self.take(future.result())
+                except concurrent.futures.process.BrokenProcessPool:
+                    self.summary.verdicts["wrong"] += 1
+                    print(f"the process ended at seed {running[future][1]}: --show prints its program", flush=True)
 
     def take(self, found: Any) -> None:
         for outcome in found if isinstance(found, list) else [found]:
@@ -152,6 +172,7 @@ def main() -> int:
     work = Work(options, summary)
     while not work.run_pool():
         pass
+    work.run_suspects()
     if options.features:
         print("\n".join(summary.lines()))
     print(summary.verdict_line())
