@@ -155,6 +155,9 @@ def cases():
         yield f.__name__, lambda f=f: compare(f, (x.clone(), y.clone()))
     yield "unaligned input", lambda: compare(lambda a: a * 2, (torch.randn(65)[1:],))
     yield "unaligned and written", lambda: compare(lambda a: a.mul_(3).sum(), (torch.randn(65)[1:],))
+    shared = torch.randn(68)[3:]
+    yield "unaligned and expanded", lambda: compare(lambda a: torch.cat([a, a], -1).mean(0), (shared[:32].view(8, 4).expand(2, 8, 4),))
+    yield "unaligned and overlapping", lambda: compare(lambda a: a.sum(1) + a[:, 0], (shared.unfold(0, 9, 4),))
     yield "a number from data", lambda: number_from_data(x)
     for pointers in ("block", "descriptor", "map"):
         yield f"{pointers} pointers", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), pointers=p)

@@ -107,6 +107,21 @@ impl Shape {
         }
         Ok((last as u64 + 1) * self.element)
     }
+
+    /// Returns false if every element has memory of its own: each stride passes all that the dimensions of smaller strides span.
+    pub fn may_share_elements(&self) -> bool {
+        let mut dims: SmallVec<[(i64, i64); 6]> = (self.strides.iter().copied())
+            .zip(self.sizes.iter().copied())
+            .filter(|(_, n)| *n > 1)
+            .collect();
+        dims.sort_unstable();
+        let mut span = 1;
+        dims.iter().any(|(stride, n)| {
+            let shares = *stride < span;
+            span = span.saturating_add((n - 1).saturating_mul(*stride));
+            shares
+        })
+    }
 }
 
 pub struct Take {

@@ -2,7 +2,7 @@
 
 use super::{ALIGNMENT, Copies, Frame, Stop, out_of_memory};
 use crate::gpu::owned::Owned;
-use crate::gpu::plan::{Op, Plain, Take};
+use crate::gpu::plan::{Op, Plain, Shape, Take};
 use crate::recipe::What;
 use crate::run::{Call, scalar, share};
 use pyo3::exceptions::PyRuntimeError;
@@ -109,7 +109,11 @@ impl Frame<'_> {
             true => intern!(py, "fill_"),
             false => intern!(py, "copy_"),
         };
-        copy.bind(py).call_method1(how, (object,))?;
+        let same_places = here && lies && dtype == want.dtype;
+        match same_places && want.may_share_elements() {
+            true => copy_memory(copy.bind(py), object, want)?,
+            false => drop(copy.bind(py).call_method1(how, (object,))?),
+        }
         self.bases[t.slot] = address;
         if t.written {
             copies.push((object.clone().unbind(), copy));
@@ -162,4 +166,24 @@ impl Frame<'_> {
             Ok(()) => PyRuntimeError::new_err(format!("PyTorch refused a library call ({name})")),
         }
     }
+}
+
+/// Copies the memory that a tensor spans, element by element of memory. `copy_` refuses to write tensors whose elements share
+/// memory, as those of an expanded tensor do.
+fn copy_memory<'py>(
+    copy: &Bound<'py, PyAny>,
+    from: &Bound<'py, PyAny>,
+    shape: &Shape,
+) -> PyResult<()> {
+    let py = copy.py();
+    let span = (shape.sizes.iter().zip(&shape.strides))
+        .map(|(n, stride)| (n - 1) * stride)
+        .sum::<i64>()
+        + 1;
+    let flat = |tensor: &Bound<'py, PyAny>| {
+        let start = tensor.call_method0(intern!(py, "storage_offset"))?;
+        tensor.call_method1(intern!(py, "as_strided"), ((span,), (1,), start))
+    };
+    flat(copy)?.call_method1(intern!(py, "copy_"), (flat(from)?,))?;
+    Ok(())
 }
