@@ -155,7 +155,7 @@ fn settle(
     Ok(())
 }
 
-/// What the names of values begin with that a call becomes.
+/// Returns the prefix of the names of values that a call's decomposition makes.
 fn prefix(graph: &Graph, node: &Node) -> String {
     let first = node.outs.first();
     first.map_or(String::new(), |v| graph.value(*v).name.clone())

@@ -1,8 +1,8 @@
 //! Examples of rows: `(f32[2,3], [0,-1], keepdim=true)` is a call on tensors of those types.
 //!
-//! A tensor is `dtype[sizes]`, with `{lo:hi}` behind it when its values must lie in a range (bounds inclusive, of data that
-//! a test makes up). Sizes are integers or symbols. Other arguments are numbers, `true`, `none`, strings, lists, and dtypes
-//! as `dtype=f64`.
+//! A tensor is `dtype[sizes]`. `{lo:hi}` after it bounds its random values, inclusively. Sizes are
+//! integers or symbols. Other arguments are numbers, `true`, `none`, strings, lists, and dtypes as
+//! `dtype=f64`.
 
 use crate::{Demands, NamedArg, bind, lookup, meta};
 use inrush_base::text::{Scanner, Token};

@@ -1,8 +1,10 @@
-//! What ATen operators mean: one [`Row`] each, grouped in family files, and the stages that read them.
+//! The meaning of ATen operators: one [`Row`] each, grouped in family files, and the stages that
+//! read them.
 //!
-//! A row says how an operator is called (`schema`), what it returns (`meta`) and how it becomes loops (`route`); its
-//! `example` is its test. The stages [`normalize`], [`decompose`] and [`lower`] know no operator by name beyond what the
-//! rows say, except for the few that are about the graph itself (in-place writes, asserts).
+//! A row gives an operator's signature (`schema`), the types of its results (`meta`) and its way to
+//! loops (`route`); its `example` is its test. The stages [`normalize`], [`decompose`] and
+//! [`lower`] know an operator only through its row, except for a few that are about the graph
+//! itself (in-place writes, asserts).
 //!
 //! Does not know: scheduling, languages.
 
@@ -52,7 +54,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether the operator draws random numbers: it has a parameter for the seed ([`random`]).
+    /// Returns true if the operator draws random numbers, that is, has a parameter for the seed
+    /// ([`random`]).
     pub fn draws(&self) -> bool {
         self.schema.contains("Tensor? seed=None")
     }
@@ -61,7 +64,7 @@ impl Row {
 /// Types of the results.
 #[derive(Copy, Clone)]
 pub enum Meta {
-    /// What the route says: promotion and broadcast of a [`Route::Pointwise`], sizes of a [`Route::View`].
+    /// By the route: promotion and broadcast of a [`Route::Pointwise`], sizes of a [`Route::View`].
     Route,
     Fn(fn(&Call) -> Result<Vec<Type>>),
 }

@@ -1,9 +1,10 @@
 //! Random numbers that kernels draw themselves.
 //!
-//! Operators that draw have two parameters more than in PyTorch, which nobody but this file fills in: `seed`, a tensor of one
-//! `i64`, and `stream`, a number of the call. Their numbers are a function of seed, stream and position in the result and of
-//! nothing else: how a kernel is tiled, vectorised, threaded, fused or repeated makes no difference. Without a seed their
-//! rows refuse, so that a caller which has PyTorch can let PyTorch draw.
+//! Operators that draw have two parameters beyond PyTorch's, which only this file fills in: `seed`,
+//! a tensor of one `i64`, and `stream`, a number per call. A random number is a function of seed,
+//! stream and position in the result. Tiling, vectorisation, threads, fusion and recomputation do
+//! not change it. Without a seed the rows refuse, so that a caller inside PyTorch can let PyTorch
+//! draw.
 
 use crate::bind;
 use inrush_base::DType;
@@ -17,7 +18,7 @@ pub const SEED_OPERATOR: &str = "inrush.seed.default";
 /// Streams that one operator may use, one for each word that an element needs.
 const STREAMS: i64 = 8;
 
-/// Whether a node draws random numbers that a kernel can draw.
+/// Returns true if a node draws random numbers that a kernel can draw.
 #[must_use]
 pub fn draws(node: &Node) -> bool {
     let Some(op) = bind::signature(&node.op) else {
@@ -40,7 +41,7 @@ pub fn draws(node: &Node) -> bool {
     op.row.draws() && trains && !given("generator") && !given("seed")
 }
 
-/// Whether any node draws.
+/// Returns true if any node draws.
 pub fn needed(graph: &Graph) -> bool {
     graph.nodes.iter().any(draws)
 }

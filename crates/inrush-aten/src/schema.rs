@@ -27,7 +27,7 @@ pub struct Return {
     pub alias: Option<char>,
 }
 
-/// What a parameter takes.
+/// The kind of a parameter's arguments.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     Tensor,

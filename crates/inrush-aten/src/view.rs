@@ -207,7 +207,7 @@ impl View {
 }
 
 impl View {
-    /// Whether the view is one of strides over a source of these strides.
+    /// Returns true if the view of a source of these strides has strides too.
     pub fn is_affine(&self, exprs: &Exprs, source: &[Expr]) -> bool {
         let syms: Vec<Sym> = self
             .sizes

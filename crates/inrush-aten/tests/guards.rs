@@ -1,4 +1,4 @@
-//! What a row demands of sizes and nothing proves is a guard; what cannot hold is an error.
+//! Relations of sizes that rows demand: unproved ones become guards, impossible ones are errors.
 
 use inrush_aten::{decompose, lower, normalize};
 use inrush_graph::{Graph, text};

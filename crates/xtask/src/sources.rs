@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 /// Crates whose comments are checked. A crate is added once it is clean.
 const PLAIN: &[&str] = &[
     "inrush-alloc",
+    "inrush-aten",
     "inrush-bench",
     "inrush-cli",
     "inrush-cuda",

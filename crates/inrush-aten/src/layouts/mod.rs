@@ -30,7 +30,7 @@ static TABLE: LazyLock<FxHashMap<&str, Vec<&str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// What is known of a value's layout.
+/// The knowledge about a value's layout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Known {
     /// It is as the exporter declared.
@@ -76,7 +76,8 @@ pub fn correct(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// What is known of a result's layout, and its strides. `changed`: the least that is known of an operand.
+/// Returns the knowledge about a result's layout, and its strides. `changed` is the least knowledge
+/// about an operand.
 fn result(
     graph: &Graph,
     node: &Node,
@@ -131,7 +132,7 @@ fn fresh(call: &Call, k: usize, declared: &TensorType) -> Option<Vec<Expr>> {
     )
 }
 
-/// What a line of the table says.
+/// Returns the strides by a line of the table.
 fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<Expr>>> {
     let (ex, sizes) = (call.exprs, &declared.sizes);
     let mut words = rule.split(' ');
@@ -213,7 +214,8 @@ fn by_suggestion(call: &Call, declared: &TensorType) -> Result<Option<Vec<Expr>>
     }))
 }
 
-/// What follows from a corrected operand, where the operator is one whose result goes by its operands' layout.
+/// Returns the strides that follow from a corrected operand, if the result's layout follows its
+/// operands.
 fn by_route(
     call: &Call,
     node: &Node,

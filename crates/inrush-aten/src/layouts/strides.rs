@@ -92,8 +92,8 @@ pub fn dense_order(ex: &Exprs, sizes: &[Expr], strides: &[Expr]) -> Option<Vec<u
     Some(order)
 }
 
-/// What an iteration over operands allocates for a result: all of them in one dense layout keep it, else dimensions are
-/// sorted by the first operand that tells two of them apart.
+/// Returns the strides that eager's pointwise iteration allocates. Operands of one dense layout
+/// keep it. Otherwise dimensions are sorted by the first operand that orders two of them.
 pub fn pointwise(ex: &Exprs, sizes: &[Expr], operands: &[&TensorType]) -> Vec<Expr> {
     let same = operands.iter().all(|t| t.sizes == sizes);
     if let (true, Some(first)) = (same, operands.first())
@@ -158,7 +158,7 @@ fn order_of(ex: &Exprs, sizes: &[Expr], operands: &[Vec<Expr>]) -> Vec<usize> {
     inner_first
 }
 
-/// What a copy of `t` allocates.
+/// Returns the strides that a copy of `t` allocates.
 pub fn copy_of(ex: &Exprs, t: &TensorType) -> Vec<Expr> {
     match is_dense(ex, t) {
         true => t.strides.clone(),

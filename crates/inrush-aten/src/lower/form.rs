@@ -118,7 +118,7 @@ impl Form {
         }
     }
 
-    /// Whether the coordinates are affine in the axes.
+    /// Returns true if the coordinates are affine in the axes.
     pub fn is_affine(&self, exprs: &Exprs, coords: &[Expr]) -> bool {
         let syms = self.syms();
         coords

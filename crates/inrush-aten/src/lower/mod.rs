@@ -83,7 +83,7 @@ impl Tensor {
         }
     }
 
-    /// Whether this is all of `buffer`, in order.
+    /// Returns true if this is all of `buffer`, in order.
     pub fn is_whole(&self, exprs: &Exprs, buffer: &Buffer) -> bool {
         self.sizes == buffer.sizes
             && self
@@ -94,7 +94,7 @@ impl Tensor {
     }
 }
 
-/// What kind of machine the loops are for. Few operators have different ones.
+/// The kind of machine that loops are for. Few operators have different loops.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Processor {
     /// A few threads over caches: what arrives by index is added where it belongs, and copies with zeros around them spare
@@ -139,12 +139,12 @@ pub struct Mark {
     pub origins: usize,
 }
 
-/// What came of which part of a graph.
+/// Positions in the output for positions in a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Marks {
     /// At positions between nodes.
     pub nodes: Vec<Mark>,
-    /// Before each output, and behind the last.
+    /// Before each output, and after the last.
     pub outputs: Vec<Mark>,
 }
 
@@ -252,7 +252,8 @@ impl<'g> Lower<'g> {
         Ok(())
     }
 
-    /// Whether anything reads a value: one that nothing reads costs nothing, if it can be left out.
+    /// Returns true if anything reads a value. Optional results that nothing reads are not
+    /// computed.
     pub fn is_read(&self, value: ValueId) -> bool {
         let all = || {
             let mut read = vec![false; self.graph.values.len()];
@@ -321,7 +322,7 @@ impl<'g> Lower<'g> {
         Ok(())
     }
 
-    /// What is made from here on comes from this node.
+    /// Sets the origin of the following loops to this node.
     fn begin_node(&mut self, node: &inrush_graph::Node) {
         let name = node
             .outs
@@ -336,7 +337,7 @@ impl<'g> Lower<'g> {
         &self.loops.origins[self.origin.index()].name
     }
 
-    /// What is made from here on comes from this operator and is named after this value.
+    /// Sets the origin of the following loops to this operator, and their names to this value's.
     fn begin(&mut self, op: &str, name: String, line: Option<String>) {
         self.origin = OriginId::from_index(self.loops.origins.len());
         self.loops.origins.push(Origin {
@@ -369,7 +370,7 @@ impl<'g> Lower<'g> {
         })
     }
 
-    /// What a value of the graph became.
+    /// Returns the tensor that a value of the graph was lowered to.
     pub fn tensor(&self, v: ValueId) -> Result<Tensor> {
         self.tensors[v.index()].clone().ok_or_else(|| {
             Error::internal(format!(

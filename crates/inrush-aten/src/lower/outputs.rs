@@ -7,7 +7,7 @@ use inrush_graph::{OutputKind, OutputValue, TensorType, Type, ValueId, source_na
 use inrush_loops::{BufId, BufferKind, Output};
 
 impl Lower<'_> {
-    /// Adds the outputs; gives how much there was before each, and behind the last.
+    /// Adds the outputs. Returns the marks before each, and after the last.
     pub(super) fn outputs(&mut self) -> Result<Vec<Mark>> {
         let mut taken: Vec<BufId> = Vec::new();
         let mut marks = Vec::with_capacity(self.graph.outputs.len() + 1);

@@ -9,7 +9,8 @@ use inrush_graph::Type;
 use inrush_loops::{ScalarOp, StmtId};
 use std::ops::{Deref, DerefMut};
 
-/// What a scalar function sees: the body, the call, and the dtype that operands were promoted to.
+/// The context of a scalar function: the body, the call, and the dtype that operands were promoted
+/// to.
 pub struct Pw<'a, 'g> {
     pub body: &'a mut BodyBuilder<'g>,
     pub call: &'a Call<'g>,

@@ -50,7 +50,8 @@ fn inplace(node: &Node) -> Option<String> {
     }
 }
 
-/// Whether an operator, called in place, changes what its argument looks like and no element: `unsqueeze_`.
+/// Returns true if an operator, called in place, changes its argument's metadata and no element:
+/// `unsqueeze_`.
 fn is_view_operator(op: &str) -> bool {
     lookup(op).is_some_and(|op| {
         matches!(op.row.route, Route::View(_))
@@ -104,7 +105,7 @@ fn is_identity(op: &str) -> bool {
     )
 }
 
-/// What is known of one value of the source graph.
+/// The state of one value of the source graph.
 #[derive(Clone, Default)]
 struct State {
     /// The view that defines it; `None` for a base.

@@ -57,7 +57,7 @@ struct Rebase<'g> {
     made_by: Vec<Option<(usize, usize)>>,
 }
 
-/// What a value is a view of.
+/// The storage that a value is a view of.
 struct Root {
     value: ValueId,
     /// Where in the root the value begins.
@@ -254,7 +254,7 @@ impl Rebase<'_> {
     }
 }
 
-/// Whether the result is the first argument itself.
+/// Returns true if the result is the first argument itself.
 fn passes_on(graph: &Graph, node: &Node) -> Result<bool> {
     let (Some(Arg::Value(from)), [out]) = (node.args.first(), node.outs.as_slice()) else {
         return Ok(false);
@@ -281,7 +281,7 @@ fn passes_on(graph: &Graph, node: &Node) -> Result<bool> {
         })
 }
 
-/// Whether the results share memory with the first argument, at other places than elements of the same coordinates.
+/// Returns true if the results share memory with the first argument at other coordinates.
 pub(super) fn is_view(graph: &Graph, node: &Node) -> Result<bool> {
     let Some(op) = lookup(&node.op) else {
         return Ok(false);

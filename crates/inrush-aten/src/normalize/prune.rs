@@ -1,4 +1,4 @@
-//! Removes nodes whose results nobody reads, and values that nothing defines.
+//! Dead code elimination: removes nodes without read results, and values that nothing defines.
 
 use inrush_graph::{Graph, OutputValue, Value, ValueId};
 

@@ -1,15 +1,15 @@
-//! What is computed several times from the same values is computed once.
+//! Common subexpression elimination over calls.
 //!
-//! Exporters write down every call that Python makes: blocks of a transformer each make the same mask and the same rotary
-//! angles. Calls have no effects here, and one that draws random numbers has a stream of its own, so that equal calls give equal
-//! values.
+//! Exporters record every call that Python makes: each block of a transformer makes the same mask
+//! and the same rotary angles. Calls have no effects at this point, and a call that draws random
+//! numbers has a stream of its own, so equal calls give equal values.
 
 use inrush_graph::alike::{Looks, alike};
 use inrush_graph::{Graph, Node, OutputValue, ValueId};
 use rustc_hash::FxHashMap;
 
-/// Lets readers of a call's results read those of the first call that is equal; the calls that nobody reads are left to
-/// [`super::prune`].
+/// Redirects readers of a call's results to those of the first equal call. [`super::prune`] removes
+/// the calls that become dead.
 pub fn share(graph: &mut Graph) {
     let mut looks = Looks::new(&graph.values);
     for k in 0..graph.values.len() {
@@ -39,7 +39,8 @@ pub fn share(graph: &mut Graph) {
     }
 }
 
-/// Whether two calls have the same results, types included: sizes read from data have names of their own.
+/// Returns true if two calls have the same results, types included: each size read from data is a
+/// symbol of its own.
 fn equal(graph: &Graph, a: &Node, b: &Node) -> bool {
     let ty = |v: &ValueId| &graph.value(*v).ty;
     alike(a, b, &|v, w| v == w) && (a.outs.iter().zip(&b.outs)).all(|(v, w)| ty(v) == ty(w))

@@ -11,7 +11,7 @@ fn keep(p: &mut Pw, cond: StmtId, grad: StmtId) -> StmtId {
     p.select(cond, grad, zero)
 }
 
-/// The gradient where `x` lies strictly between two numbers, 0 elsewhere and for NaN the gradient.
+/// Returns the gradient where `x` is strictly between two numbers or NaN, and 0 elsewhere.
 fn inside(p: &mut Pw, x: StmtId, lo: f64, hi: f64, grad: StmtId) -> StmtId {
     let (below, above) = (p.opc(S::Le, x, lo), p.opc(S::Ge, x, hi));
     let outside = p.op2(S::Or, below, above);

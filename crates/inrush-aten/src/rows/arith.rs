@@ -103,7 +103,8 @@ fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     }
 }
 
-/// What integers are divided by: zero is an error, known at once of a number and else when it is met.
+/// Returns the divisor of integers with a check for zero: at compile time for a number, else at run
+/// time.
 fn divisor(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     if p.is_float() || p.dtype == DType::Bool {
         return Ok(b);

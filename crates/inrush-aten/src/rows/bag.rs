@@ -40,7 +40,8 @@ fn ascending(b: &mut Builder, offsets: ValueId, bags: Expr) -> Result<ValueId> {
     b.assured(offsets, holds)
 }
 
-/// Where bags begin, without the end of the last one, which some lists have. What lies beyond that is in the last bag all the same.
+/// Returns the starts of bags, without the end of the last one, which some lists have. Later
+/// indices belong to the last bag all the same.
 fn without_end(b: &mut Builder, offsets: ValueId, bags: Expr) -> Result<ValueId> {
     if b.sizes(offsets)? == [bags] {
         return Ok(offsets);
@@ -70,7 +71,7 @@ fn column(b: &mut Builder, x: ValueId) -> Result<ValueId> {
     b.view(x, &sizes)
 }
 
-/// Whether an index counts, as all but the padding do; nothing where there is no padding.
+/// Returns a mask of the indices that are no padding; `None` without padding.
 fn counted(b: &mut Builder, args: &Args, indices: ValueId) -> Result<Option<ValueId>> {
     let padding = args.int("padding_idx")?;
     if b.exprs.range(padding).hi < 0 {

@@ -40,7 +40,7 @@ impl Builder<'_> {
         self.call("aten.where.self", &[mask.into(), x.into(), y.into()])
     }
 
-    /// `x`, each element of which has to lie from `low` to `high`.
+    /// Returns `x` with a check that each element is from `low` to `high`.
     pub(super) fn between(&mut self, x: ValueId, low: Arg, high: Arg) -> Result<ValueId> {
         let above = self.call("aten.ge.Scalar", &[x.into(), low])?;
         let below = self.call("aten.le.Scalar", &[x.into(), high])?;

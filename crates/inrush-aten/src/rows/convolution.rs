@@ -157,7 +157,7 @@ fn padding(
     }
 }
 
-/// True where every position lies in `0..size`; `None` where ranges prove that it always does.
+/// Returns a mask that is true if every position is in `0..size`; `None` if ranges prove this.
 pub(super) fn in_bounds(body: &mut BodyBuilder, checks: &[(Expr, Expr)]) -> Option<StmtId> {
     let exprs = body.exprs;
     let mut all: Option<StmtId> = None;
@@ -388,8 +388,9 @@ fn grouped<'g>(
 /// left the image.
 const MANY_TAPS: i64 = 25;
 
-/// Whether lanes of a CPU will be pixels of a row, each of which leaves the image at another tap: the image is given, row by row.
-/// What is computed on the way mostly has channels last, and there all lanes leave it together.
+/// Returns true if vector lanes on a CPU will be pixels of a row, which leave the image at
+/// different taps. That is so for a given image in row-major layout. Intermediate images mostly
+/// have channels last, where all lanes leave the image together.
 fn lanes_leave_apart(lw: &Lower, conv: &Conv, x: &Tensor) -> bool {
     let exprs = lw.exprs;
     let buffer = lw.loops.buffer(x.buf);

@@ -13,7 +13,7 @@ use inrush_loops::{ReduceOp, ScalarOp, StmtId, StoreMode};
 
 /// Products that a body may hold.
 const MOST_TERMS: i64 = 64;
-/// Places that lie beside each other in the result of a transposed convolution and that a body may compute.
+/// Most adjacent elements of a transposed convolution's result that one body computes.
 const MOST_PHASES: i64 = 16;
 /// Sums that a body keeps at once: more do not fit into registers.
 const MOST_SUMS: i64 = 25;
@@ -37,7 +37,8 @@ struct Phase {
 }
 
 impl Along {
-    /// A dimension of a result of `output` places, where the windows of `w` lie; their numbers are the input's indices.
+    /// Builds a dimension of a result of `output` elements over windows `w`, which the input's
+    /// indices number.
     pub fn new(exprs: &Exprs, w: &Window, output: Expr) -> Option<Along> {
         let int = |e: Expr| exprs.as_int(e);
         let (input, output, kernel) = (int(w.input)?, int(output)?, int(w.kernel)?);
@@ -68,7 +69,7 @@ impl Along {
     }
 }
 
-/// Whether a body has room for all products and all places beside each other.
+/// Returns true if one body has room for all products of all adjacent elements.
 pub(super) fn fits(along: &[Along], terms: i64) -> bool {
     let phases = along.iter().map(|a| a.phases.len() as i64);
     terms <= MOST_TERMS && phases.product::<i64>() <= MOST_PHASES
@@ -77,9 +78,9 @@ pub(super) fn fits(along: &[Along], terms: i64) -> bool {
 /// A tap that reaches a place: its number and the element that it finds, for each dimension.
 pub(super) type Tap = (Vec<i64>, Vec<Expr>);
 
-/// A result of `lead` and spatial dimensions, by one body that computes the places between two multiples of the strides side by
-/// side: `value` makes one of the coordinates of `lead` and all taps that reach it. Elements may lie outside of the input by as
-/// much as [`Along::around`].
+/// Builds a result of `lead` and spatial dimensions by one body, unrolled over the phases of the
+/// strides: `value` makes one element from the coordinates of `lead` and all taps that reach it.
+/// Input coordinates may be outside of the input by as much as [`Along::around`].
 pub(super) fn by_phases<'g>(
     lw: &mut Lower<'g>,
     lead: &[Expr],
@@ -198,7 +199,7 @@ fn add_product(body: &mut BodyBuilder, sum: Option<StmtId>, a: StmtId, b: StmtId
     body.add_to(sum, product)
 }
 
-/// What the gradient of the filters is made of.
+/// The operands of the gradient of the filters.
 pub struct Filters<'a> {
     /// The tensor with the sizes of the convolution's result, and the one that its windows move over.
     pub small: &'a Tensor,

@@ -1,9 +1,12 @@
-//! Transposed convolutions with strides, without the zeros between the elements that would make them ordinary ones.
+//! Transposed convolutions with strides by phases (sub-pixel decomposition), without inserting
+//! zeros between the elements.
 //!
-//! Element `i` of the input adds to the places `i * stride + tap` of the result. A place that lies `phase` behind a multiple of the
-//! stride is reached by the taps `phase`, `phase + stride`, ... only: phases are columns of a product, as channels are, and what is
-//! summed are the steps from tap to tap. Where the stride does not divide the kernel some phases have a tap less than others;
-//! these are products of their own, since a tap of zeros is none where the input is infinite.
+//! Element `i` of the input adds to the elements `i * stride + tap` of the result. An element that
+//! is `phase` after a multiple of the stride is reached by the taps `phase`, `phase + stride`, ...
+//! only. So phases are columns of a product, as channels are, and the sum runs over the steps from
+//! tap to tap. If the stride does not divide the kernel, some phases have one tap less than others.
+//! These are products of their own, because a tap of zeros is not neutral where the input is
+//! infinite.
 
 use super::convolution::{Conv, add_bias, in_bounds, load_or_zero, zeros_around};
 use crate::lower::product::{Product, Role, Target};

@@ -55,7 +55,7 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(fraction, dtype)?, b.cast(power, DType::I32)?])
 }
 
-/// Whether an element equals a number.
+/// Tests each element for equality with a number.
 fn isin_number(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let op = match args.bool("invert")? {
         true => "aten.ne.Scalar",

@@ -7,7 +7,7 @@ use inrush_expr::Expr;
 use inrush_graph::Type;
 use inrush_loops::{ScalarOp as S, StmtId};
 
-/// What a tensor is filled with: an argument, or a constant that the operator's name says.
+/// The fill value of a tensor: an argument, or a constant of the operator.
 #[derive(Copy, Clone)]
 enum Fill {
     Zero,

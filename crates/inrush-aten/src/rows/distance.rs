@@ -95,7 +95,7 @@ fn pdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.call(norm, &[d.into(), p, last])?])
 }
 
-/// What a pair gives its first row it takes from its second.
+/// A pair's gradient is added to its first row and subtracted from its second.
 fn pdist_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (g, x) = (args.value("grad")?, args.value("self")?);
     let t = b.tensor(x)?;

@@ -5,7 +5,7 @@ use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
 
-/// What stands beside a list: the same for each element, or an entry for each.
+/// Returns the argument for element `k` of a list: the same for all, or an entry per element.
 fn nth(arg: &Arg, k: usize) -> Result<Arg> {
     let short = || Error::input("lists of different lengths");
     Ok(match arg {

@@ -11,7 +11,7 @@ use inrush_expr::Expr;
 use inrush_graph::Type;
 use inrush_loops::{ReduceOp, ScalarOp as S, StmtId, StoreMode};
 
-/// What a point outside the image reads.
+/// The value of a point outside the image.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Outside {
     Zeros,
@@ -181,7 +181,7 @@ impl<'g> Line<'_, 'g> {
         }
     }
 
-    /// What the point at coordinate `x` of the grid reads.
+    /// Returns the taps that the grid's coordinate `x` reads.
     fn taps(&mut self, x: StmtId) -> Vec<Tap> {
         let (p, growth) = self.position(x);
         if self.mode.interpolation == Interpolation::Cubic {
@@ -277,7 +277,7 @@ fn corners(taps: &[Vec<Tap>]) -> Vec<Vec<Tap>> {
     })
 }
 
-/// Whether all of a corner's taps lie in the image.
+/// Returns a mask that is true if all of a corner's taps are in the image.
 fn inside(body: &mut BodyBuilder, corner: &[Tap]) -> StmtId {
     let first = corner[0].inside;
     (corner[1..].iter()).fold(first, |m, t| body.op(S::And, &[m, t.inside]))

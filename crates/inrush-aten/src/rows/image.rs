@@ -26,7 +26,7 @@ fn image_sizes(b: &Builder, x: ValueId) -> Result<(Vec<Expr>, [Expr; 3])> {
     }
 }
 
-/// Dimensions `lead` of themselves, then the others in the order `order` behind them.
+/// Permutes dimensions: the first `lead` stay, the others follow in the order `order`.
 fn permute_tail(b: B, x: ValueId, lead: usize, order: &[usize]) -> Result<ValueId> {
     let mut dims: Vec<i64> = (0..lead as i64).collect();
     dims.extend(order.iter().map(|d| (lead + d) as i64));

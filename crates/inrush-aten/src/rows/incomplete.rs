@@ -14,8 +14,8 @@ use std::f64::consts::PI;
 const LARGE: f64 = 200.0;
 const NEAR: f64 = 0.25;
 
-/// What a step of a series or a fraction may leave out where the result is no `f64`: far below the last place of `f32`, also of
-/// a share that is a fiftieth of the whole and found as what the other one leaves.
+/// Tolerance of series and continued fractions whose result is not `f64`: far below the last place
+/// of `f32`, even if the result is the complement of a value fifty times as large.
 const CLOSE: f64 = 1.0 / (1u64 << 36) as f64;
 /// Second arguments below which small first ones have a series of their own: the upper share is small there.
 const SMALL: f64 = 1.1;

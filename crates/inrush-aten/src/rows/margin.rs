@@ -32,7 +32,7 @@ fn own(b: B, target: ValueId, classes: Expr) -> Result<ValueId> {
     b.call("aten.eq.Tensor", &[numbers.into(), target.into()])
 }
 
-/// What each wrong class misses of the margin, as a positive number where it does; its own class misses nothing.
+/// By how much each wrong class violates the margin, if positive; 0 for the right class.
 struct Missed {
     by: ValueId,
     own: ValueId,

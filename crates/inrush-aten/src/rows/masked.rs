@@ -45,7 +45,7 @@ fn masked_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.view(new, &sizes)?])
 }
 
-/// The gradient of the source: those of the masked elements in order, zeros behind.
+/// Computes the gradient of the source: those of the masked elements in order, then zeros.
 fn masked_scatter_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (grad, mask) = (args.value("grad_output")?, args.value("mask")?);
     let sizes = args.ints("sizes")?.to_vec();
@@ -212,7 +212,7 @@ fn unpool(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.view(out, &sizes)?])
 }
 
-/// Whether an element equals any of a list.
+/// Tests each element for membership in a list.
 fn isin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, list) = (args.value("elements")?, args.value("test_elements")?);
     let list = flat(b, list)?;

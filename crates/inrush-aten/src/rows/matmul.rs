@@ -160,7 +160,7 @@ fn linear_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, x.dtype, sizes)
 }
 
-/// `x @ w^T + bias`; the weight is read as it lies.
+/// Lowers `x @ w^T + bias`; the weight is read in place.
 fn linear<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (x, w) = (lw.arg(call, "input")?, lw.arg(call, "weight")?);
     let bias = lw.opt_arg(call, "bias")?;

@@ -41,7 +41,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Whether the element `a` belongs before `b`; of equals the one that stood first, which `a` did not.
+    /// Returns a mask that is true if `a` sorts strictly before `b`. `a` comes later in the row, so
+    /// equal elements keep their order.
     fn precedes(&self, body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
         match self.descending {
             true => before(body, b, a),
@@ -273,7 +274,7 @@ fn sort_meta(call: &Call) -> Result<Vec<Type>> {
     ])
 }
 
-/// Whether so many elements are found one after the other instead of by sorting the row.
+/// Returns true if the `k` greatest are found one after the other instead of by sorting the row.
 pub fn selects(k: i64) -> bool {
     (1..=8).contains(&k)
 }

@@ -1,4 +1,4 @@
-//! What the pointwise families share: the table macro, and rows that are other rows under an older name.
+//! Parts shared by the pointwise families: the table macro, and aliases of operators.
 
 use crate::Pw;
 use inrush_base::Result;

@@ -143,7 +143,7 @@ fn chebyshev(p: &mut Pw, x: &[StmtId], kind: Kind, shifted: bool) -> Result<Stmt
     Ok(p.select(there, value, zero))
 }
 
-/// What the recurrence gives after `steps`, and zero for degrees that eager does not count to.
+/// Returns the recurrence after `steps`, or zero for degrees beyond eager's limit.
 fn counted(p: &mut Pw, steps: StmtId, there: StmtId, rule: Rule) -> StmtId {
     let zero = p.c(0.0);
     let steps = p.select(there, steps, zero);
@@ -166,7 +166,8 @@ fn hermite(p: &mut Pw, x: &[StmtId], factor: f64) -> Result<StmtId> {
     Ok(counted(p, n, there, rule))
 }
 
-/// What polynomials that divide by the degree have in common: `((first + k s) p[k] - k p[k-1]) / (1 + k)`.
+/// Returns the recurrence of polynomials that divide by the degree: `((first + k s) p[k] - k
+/// p[k-1]) / (1 + k)`.
 fn divided(first: StmtId, s: StmtId) -> Rule {
     Rule {
         first,

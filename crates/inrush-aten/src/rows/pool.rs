@@ -19,7 +19,7 @@ fn spatial(args: &Args) -> usize {
         .map_or(2, |k| k + 1)
 }
 
-/// Where windows lie, for pools of fixed windows.
+/// The windows of a pool of fixed window size.
 pub(super) struct Pool {
     pub windows: Vec<Window>,
     pub output: Vec<Expr>,
@@ -149,9 +149,10 @@ fn winning_tap(body: &mut BodyBuilder, v: StmtId, kernel: &[Expr], taps: &[Expr]
     body.select(found, nan, greatest)
 }
 
-/// Row-major position in the input's spatial dimensions of tap number `tap` (row-major over the taps of a window), where
-/// `start` and `step` say where tap `k` of a dimension lies. In a window of minus infinities the first tap may lie in the
-/// padding: the first one inside the input stands for it.
+/// Returns the row-major position in the input's spatial dimensions of tap number `tap` (row-major
+/// over the taps of a window). `start` and `step` give the position of tap `k` per dimension. In a
+/// window of minus infinities the first tap may be in the padding: the first one inside the input
+/// replaces it.
 fn flat_position(
     body: &mut BodyBuilder,
     tap: StmtId,
@@ -399,7 +400,7 @@ pub(super) fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: &[Expr])
     body.op(op, &[sum, count])
 }
 
-/// Where the windows of an adaptive pool lie: they differ in size by one at most.
+/// The windows of an adaptive pool, whose sizes differ by one at most.
 pub(super) struct Adaptive {
     pub input: Vec<Expr>,
     pub output: Vec<Expr>,
@@ -467,7 +468,8 @@ impl Adaptive {
     }
 }
 
-/// An adaptive average pool over volumes: sums of slices first, of which rows lie beside each other, then of what is left.
+/// Lowers an adaptive average pool over volumes one dimension at a time: sums of slices first,
+/// whose rows are contiguous, then sums of rows and of elements.
 fn volumes<'g>(lw: &mut Lower<'g>, pool: &Adaptive, x: &Tensor) -> Tensor {
     let e = lw.exprs;
     let lead = pool.lead;

@@ -255,7 +255,8 @@ fn share(body: &mut BodyBuilder, g: StmtId, count: Expr, mask: Option<StmtId>) -
     }
 }
 
-/// The first window of an adaptive pool from `input` to `output` elements that holds element `at`, and the first behind them.
+/// Returns the range of windows of an adaptive pool from `input` to `output` elements that hold
+/// element `at`.
 fn holders(e: &Exprs, input: Expr, output: Expr, at: Expr) -> (Expr, Expr) {
     match e.divide_exact(input, output) {
         // Windows side by side.
@@ -270,8 +271,9 @@ fn holders(e: &Exprs, input: Expr, output: Expr, at: Expr) -> (Expr, Expr) {
 /// Windows of one dimension of an adaptive pool that may hold an element, where all of them stand side by side in a body.
 const MOST_WINDOWS: i64 = 8;
 
-/// The gradient of an adaptive average pool: each window's share first, then along one dimension after the other, the last one
-/// first, the sum of the few that hold an element: what lies in one row of windows is found once for all rows of the image.
+/// Computes the gradient of an adaptive average pool: each window's share first, then, one
+/// dimension after the other from the last, the sum over the few windows that hold an element. The
+/// sums along a row of windows are shared by all rows of the image.
 fn adaptive_shares<'g>(
     lw: &mut Lower<'g>,
     grad: &Tensor,

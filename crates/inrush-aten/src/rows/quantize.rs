@@ -10,8 +10,9 @@ fn both(b: &mut Builder, x: ValueId, y: ValueId) -> Result<ValueId> {
     b.call("aten.logical_and.default", &[x.into(), y.into()])
 }
 
-/// How many elements fall into each of `bins` equal parts of `min..max`, whose end belongs to the last part; what lies
-/// elsewhere, NaN too, is not counted. Ranges that are looked for in the data are left alone.
+/// Counts the elements in each of `bins` equal parts of `min..=max`; the end belongs to the last
+/// part. Elements outside, and NaN, are not counted. Refuses ranges that are computed from the
+/// data.
 fn histc(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dtype = b.dtype(x)?;
@@ -58,8 +59,9 @@ fn histc(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     )?])
 }
 
-/// `x` in steps of `scale` around `zero`, as far as the numbers of the steps lie between the bounds, and where they do.
-/// A step whose number 64 bits do not hold is the least one for channels, as eager's conversion has it.
+/// Rounds `x` to steps of `scale` around `zero`, clamped to the bounds, and returns also a mask of
+/// the elements within them. A step number beyond 64 bits is the least one for channels, as in
+/// eager's conversion.
 fn stepped(
     b: &mut Builder,
     args: &Args,

@@ -1,4 +1,4 @@
-//! What lies at a place of the sorted row: medians, modes.
+//! Order statistics: medians, modes.
 
 use super::decomposed as row;
 use crate::{Args, Builder, Row};

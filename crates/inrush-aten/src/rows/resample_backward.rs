@@ -14,12 +14,12 @@ use inrush_loops::{ReduceOp, ScalarOp as S, StmtId};
 
 /// Outputs of a run that stand side by side in a body; longer runs are loops.
 const MOST_BESIDE: i64 = 8;
-/// Stands in tables of weights where an output does not read the element. Weights, and sums of those that meet at a border, lie
-/// between -1 and 2.
+/// Marks outputs that do not read the element in tables of weights. Weights, and sums of those that
+/// meet at a border, are between -1 and 2.
 const NOT_READ: f64 = 4.0;
 /// Elements along a dimension up to which runs are looked for: all of them are gone through, when a graph is compiled.
 const LONGEST: i64 = 1 << 24;
-/// How far a source that is computed here may lie from where a kernel finds it.
+/// Tolerance between a source position computed here and the one that a kernel computes.
 const ROUNDING: f64 = 1e-3;
 
 /// Which outputs read an element of one dimension: those of `reach` outputs from `(at * slope + shift) / divisor` on, rounded
@@ -29,7 +29,7 @@ struct Run {
     shift: i64,
     divisor: i64,
     reach: i64,
-    /// Whether all of them do.
+    /// True if all of these outputs read the element.
     exact: bool,
 }
 
@@ -113,7 +113,7 @@ impl Axis {
     }
 }
 
-/// What element `at` gets from output `o`, which may lie outside: a weight, or `NOT_READ`.
+/// Returns the weight with which output `o` reads element `at`, or `NOT_READ`. `o` may be outside.
 fn weight(
     body: &mut BodyBuilder,
     axis: &Axis,

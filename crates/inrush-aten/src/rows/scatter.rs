@@ -13,7 +13,7 @@ fn same_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, t.dtype, t.sizes.clone())
 }
 
-/// What is written is not converted: PyTorch refuses it.
+/// Checks that the source has the dtype of the destination, as PyTorch does.
 fn same_dtype(t: &TensorType, source: &TensorType, what: &str) -> Result<()> {
     if t.dtype == source.dtype {
         return Ok(());
@@ -22,7 +22,8 @@ fn same_dtype(t: &TensorType, source: &TensorType, what: &str) -> Result<()> {
     Err(Error::input(format!("{what} must be {want}, is {is}")))
 }
 
-/// The index must lie within the source, and outside `dim` within the input.
+/// Checks that the index is no larger than the source, and except in `dim` no larger than the
+/// input.
 fn scatter_meta(call: &Call) -> Result<Vec<Type>> {
     let (t, index) = (call.tensor("self")?, call.tensor("index")?);
     let dim = call.dim("dim", t.rank())?;
@@ -112,7 +113,7 @@ pub(super) fn filled<'g>(
     lw.store_new(body, v, dtype, sizes)
 }
 
-/// What a scatter stores: elements of a tensor of the index's shape (or larger), or a number.
+/// The source of a scatter: a tensor of the index's shape (or larger), or a number.
 #[derive(Clone)]
 enum Source {
     Tensor(Tensor),

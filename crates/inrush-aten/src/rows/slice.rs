@@ -287,7 +287,8 @@ fn diagonal(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View { sizes, map }])
 }
 
-/// `self` with a part of it replaced by `src`: at each point of `self`, whether it lies in the part, and where in `src`.
+/// Replaces a part of `self` by `src`. For each point of `self`, the callback returns whether it is
+/// in the part, and its coordinates in `src`.
 fn replace_part<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,

@@ -86,7 +86,7 @@ fn log_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 pub(super) struct Exponents {
     pub values: ValueId,
     pub total: ValueId,
-    /// What was subtracted.
+    /// The subtracted maximum.
     pub max: ValueId,
 }
 

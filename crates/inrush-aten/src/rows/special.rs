@@ -74,10 +74,11 @@ impl Pw<'_, '_> {
     }
 }
 
-/// `x` times a function of `w = -log(1 - x^2)`: a polynomial of `w` or, near the ends, of its root, after Giles ("Approximating
-/// the erfinv function", 2010). Both are fit as what is left beside `x` and an exact term, so that their last places hardly
-/// count: the result is within 1.3 units in the last place of `f32` up to 0.97, within 2 beyond. Newton steps give it the
-/// digits of `f64`.
+/// Computes `x` times a function of `w = -log(1 - x^2)`: a polynomial of `w` or, near the ends, of
+/// its root, after Giles ("Approximating the erfinv function", 2010). Both polynomials are
+/// corrections to `x` and an exact term, so their rounding hardly matters: the result is within 1.3
+/// units in the last place of `f32` up to 0.97, within 2 beyond. Newton steps give it the digits of
+/// `f64`.
 fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     /// `(y / x - sqrt(pi) / 2) / w` up to `w = 5`.
     const CENTRE: &[f64] = &[

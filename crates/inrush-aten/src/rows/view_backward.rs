@@ -170,13 +170,14 @@ fn image_sizes(call: &Call, columns: &[Expr]) -> Result<Vec<Expr>> {
     Ok([lead, &[channels, size[0], size[1]]].concat())
 }
 
-/// What one dimension of an image reads of columns of patches: the tap of the kernel and the place of the patch.
+/// The element of columns of patches that one dimension of an image reads: the tap of the kernel
+/// and the position of the patch.
 struct Reach {
     tap: Expr,
     place: Expr,
-    /// Coordinates that have to lie below their sizes, and not below zero.
+    /// Coordinates that must be in `0..size`.
     checks: Vec<(Expr, Expr)>,
-    /// Has to be zero: the pixel lies between the taps of every patch otherwise.
+    /// Must be zero; otherwise the pixel is between the taps of every patch.
     rest: Expr,
 }
 
@@ -216,7 +217,8 @@ fn reach(e: &Exprs, w: &Window, count: Expr, at: Expr, k: Expr) -> Reach {
     }
 }
 
-/// Patches that overlap, by phases of their strides: what a tap finds lies beside what it finds for the next patch.
+/// Sums overlapping patches by phases of the stride, so that a tap reads adjacent elements for
+/// adjacent patches.
 fn overlapping<'g>(
     lw: &mut Lower<'g>,
     columns: &Tensor,
@@ -363,7 +365,7 @@ fn zero_padded(b: B, x: ValueId, dim: usize, before: Expr, after: Expr) -> Resul
     b.call("aten.constant_pad_nd.default", &[x.into(), list.into()])
 }
 
-/// What was mirrored at either end comes back mirrored, one dimension after the other.
+/// Mirrors the padding at either end back, one dimension after the other.
 fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.sizes(args.value("self")?)?;
     let one = b.exprs.int(1);
@@ -392,7 +394,7 @@ fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![g])
 }
 
-/// What lies outside is added to the first or the last element.
+/// Adds the padding to the first or the last element.
 fn replication_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.sizes(args.value("self")?)?;
     let (mut g, pads) = pads(b, args, sizes.len())?;

@@ -38,7 +38,8 @@ impl Window {
         exprs.min(by_room, by_start)
     }
 
-    /// Input position of kernel tap `tap` for output position `at`; may lie in the padding.
+    /// Returns the input position of kernel tap `tap` for output position `at`, which may be in the
+    /// padding.
     pub fn position(&self, exprs: &Exprs, at: Expr, tap: Expr) -> Expr {
         let start = exprs.sub(exprs.mul(at, self.stride), self.before);
         exprs.add(start, exprs.mul(tap, self.dilation))
