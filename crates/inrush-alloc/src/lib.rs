@@ -27,9 +27,10 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: any size and any power of two are valid arguments.
         unsafe {
-            match plain(layout) {
-                true => mi::mi_malloc(layout.size()).cast(),
-                false => mi::mi_malloc_aligned(layout.size(), layout.align()).cast(),
+            if plain(layout) {
+                mi::mi_malloc(layout.size()).cast()
+            } else {
+                mi::mi_malloc_aligned(layout.size(), layout.align()).cast()
             }
         }
     }
@@ -38,9 +39,10 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as for `alloc`.
         unsafe {
-            match plain(layout) {
-                true => mi::mi_zalloc(layout.size()).cast(),
-                false => mi::mi_zalloc_aligned(layout.size(), layout.align()).cast(),
+            if plain(layout) {
+                mi::mi_zalloc(layout.size()).cast()
+            } else {
+                mi::mi_zalloc_aligned(layout.size(), layout.align()).cast()
             }
         }
     }
@@ -56,9 +58,10 @@ unsafe impl GlobalAlloc for Allocator {
         // SAFETY: the caller hands back what mimalloc gave. What stays in its place is aligned as it was, and a plain block of
         // the new size is aligned as the type needs.
         unsafe {
-            match plain(layout) && layout.align() <= size {
-                true => mi::mi_realloc(block.cast(), size).cast(),
-                false => mi::mi_realloc_aligned(block.cast(), size, layout.align()).cast(),
+            if plain(layout) && layout.align() <= size {
+                mi::mi_realloc(block.cast(), size).cast()
+            } else {
+                mi::mi_realloc_aligned(block.cast(), size, layout.align()).cast()
             }
         }
     }

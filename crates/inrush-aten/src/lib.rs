@@ -8,6 +8,8 @@
 //!
 //! Does not know: scheduling, languages.
 
+#![forbid(unsafe_code)]
+
 pub mod bind;
 pub mod call;
 pub mod decompose;

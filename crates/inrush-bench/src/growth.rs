@@ -39,7 +39,8 @@ pub fn growth(a: &Args) -> Result<Value> {
         target: "native".into(),
         threads: Some(a.threads()),
     })?;
-    let kinds: [(&str, fn(usize) -> Text); 5] = [
+    type Make = fn(usize) -> Text;
+    let kinds: [(&str, Make); 5] = [
         ("pointwise chain", pointwise),
         ("matmul chain", chain),
         ("shared weights", shared),

@@ -102,9 +102,10 @@ fn archives(dir: &Path, only: Option<&str>) -> Result<Vec<PathBuf>> {
         }
     }
     out.sort();
-    match out.is_empty() {
-        true => Err(Error::input("no .pt2 archives here").in_file(dir.display().to_string())),
-        false => Ok(out),
+    if out.is_empty() {
+        Err(Error::input("no .pt2 archives here").in_file(dir.display().to_string()))
+    } else {
+        Ok(out)
     }
 }
 
@@ -131,9 +132,10 @@ fn one(path: &Path, name: &str, a: &Args) -> Result<Row> {
         row.bytes = s.model.stats(&inputs)?.bytes;
         latency(path, &s.model, &inputs, a, &mut row)?;
     }
-    match row.errors.is_empty() {
-        true => Err(Error::input("no NAME.inputs.safetensors beside it")),
-        false => Ok(row),
+    if row.errors.is_empty() {
+        Err(Error::input("no NAME.inputs.safetensors beside it"))
+    } else {
+        Ok(row)
     }
 }
 
@@ -199,9 +201,10 @@ fn check(model: &Model, path: &Path, batch: Option<u64>) -> Result<(String, f64)
             .map_err(|e| e.context(format!("batch {label}, output {at}")))?;
         worst = if e.is_nan() { e } else { worst.max(e) };
     }
-    match outputs.iter().any(|o| matches!(o, Value::Tensor(_))) {
-        true => Ok((label, worst)),
-        false => Err(Error::input("the model has no tensor outputs to check")),
+    if outputs.iter().any(|o| matches!(o, Value::Tensor(_))) {
+        Ok((label, worst))
+    } else {
+        Err(Error::input("the model has no tensor outputs to check"))
     }
 }
 

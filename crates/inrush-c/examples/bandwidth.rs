@@ -239,6 +239,7 @@ unsafe extern "C" {
 fn cpu_seconds() -> f64 {
     const THREAD_CPU: i32 = 3;
     let mut t = [0i64; 2];
+    // SAFETY: the clock writes two words.
     unsafe { clock_gettime(THREAD_CPU, &mut t) };
     t[0] as f64 + t[1] as f64 * 1e-9
 }

@@ -88,13 +88,14 @@ impl Helpers {
             let (v, i) = (h.vector(elem, w), h.vector("i32", w));
             let name = format!("{}_{v}", if masked { "ldgm" } else { "ldg" });
             let each = each_lane(&w.to_string());
-            let (parameter, mask, guard) = match masked {
-                true => (
+            let (parameter, mask, guard) = if masked {
+                (
                     format!(", {} m", h.vector(int_like(elem), w)),
                     format!("__builtin_ia32_{to_bits}(m)"),
                     "if (m[k]) ",
-                ),
-                false => (String::new(), format!("({bits})-1"), ""),
+                )
+            } else {
+                (String::new(), format!("({bits})-1"), "")
             };
             h.function(
                 &name,
@@ -264,18 +265,17 @@ impl Helpers {
                 &format!("return __builtin_shuffle(a, b, ({m}){{{places}}});"),
                 &format!("return __builtin_shufflevector(a, b, {places});"),
             );
-            let head = match part {
-                true => {
-                    let f = h.load_part(elem, w, caps);
-                    format!(
-                        "const i64 n = 2 * c - 1; const {v} a = {f}(p, n < {w} ? n : {w}), \
-                         b = n > {w} ? {f}(p + {w}, n - {w}) : ({v}){{0}};"
-                    )
-                }
-                false => format!(
+            let head = if part {
+                let f = h.load_part(elem, w, caps);
+                format!(
+                    "const i64 n = 2 * c - 1; const {v} a = {f}(p, n < {w} ? n : {w}), \
+                     b = n > {w} ? {f}(p + {w}, n - {w}) : ({v}){{0}};"
+                )
+            } else {
+                format!(
                     "const {v} a = *(const {v}u *)p, b = *(const {v}u *)(p + {});",
                     w - 1
-                ),
+                )
             };
             let count = if part { ", i64 c" } else { "" };
             h.function(

@@ -31,7 +31,7 @@ pub(crate) struct Cascade {
 }
 
 impl Cascade {
-    pub fn find(exprs: &Exprs, kernel: &Kernel) -> Self {
+    pub(crate) fn find(exprs: &Exprs, kernel: &Kernel) -> Self {
         let mut long: Vec<bool> = (kernel.accs.iter())
             .map(|a| matches!(a.op, ReduceOp::Sum | ReduceOp::Prod) && a.dtype == DType::F32)
             .collect();
@@ -73,15 +73,15 @@ impl Cascade {
         found
     }
 
-    pub fn is_long(&self, a: AccId) -> bool {
+    pub(crate) fn is_long(&self, a: AccId) -> bool {
         self.long.get(a.index()) == Some(&true)
     }
 
-    pub fn is_scan(&self, a: AccId) -> bool {
+    pub(crate) fn is_scan(&self, a: AccId) -> bool {
         self.scans.get(a.index()) == Some(&true)
     }
 
-    pub fn counts(&self, a: AccId) -> bool {
+    pub(crate) fn counts(&self, a: AccId) -> bool {
         self.counts.get(a.index()) == Some(&true)
     }
 
@@ -263,9 +263,10 @@ impl Emitter<'_> {
         let lanes = self.acc_lanes(a).is_some();
         let copy = lanes.then(|| self.copy());
         let wide = self.wide(a, copy);
-        let x = match lanes {
-            false => self.var(value)?.0,
-            true => self.vector(value)?,
+        let x = if !lanes {
+            self.var(value)?.0
+        } else {
+            self.vector(value)?
         };
         let x = self.widened(a, &x);
         self.line([&*wide, " = ", &wide, self.sign(a), &x, ";"]);

@@ -71,9 +71,10 @@ impl Emitter<'_> {
     pub(crate) fn parted(&self, e: Expr) -> (Expr, Expr) {
         let exprs = self.exprs;
         let Node::Sum { base, terms } = exprs.node(e) else {
-            return match self.expr_varies(e) {
-                true => (exprs.int(0), e),
-                false => (e, exprs.int(0)),
+            return if self.expr_varies(e) {
+                (exprs.int(0), e)
+            } else {
+                (e, exprs.int(0))
             };
         };
         let (varying, same): (Vec<_>, Vec<_>) =
@@ -92,10 +93,7 @@ impl Emitter<'_> {
             let r = exprs.range(e);
             r.lo >= i32::MIN.into() && r.hi <= i32::MAX.into()
         };
-        match fits(e) {
-            true => self.low_bits(e),
-            false => Ok(None),
-        }
+        if fits(e) { self.low_bits(e) } else { Ok(None) }
     }
 
     /// The low 32 bits of `e` by lanes: sums and products of such bits are those of the sum and the product.

@@ -459,9 +459,10 @@ impl Emitter<'_> {
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
         let alone = self.lane.as_ref().is_some_and(|l| l.copies == 1);
-        let plan = match alone && !self.fused.any() && self.open_branches < DEPTH {
-            true => self.uses.plan(self.kernel, items),
-            false => Plan::default(),
+        let plan = if alone && !self.fused.any() && self.open_branches < DEPTH {
+            self.uses.plan(self.kernel, items)
+        } else {
+            Plan::default()
         };
         for item in items {
             match item {
@@ -474,12 +475,11 @@ impl Emitter<'_> {
                     while copy < copies {
                         self.set_copy(copy);
                         let n = (copies - copy).min(4);
-                        copy += match self.together(*v, n)? {
-                            true => n,
-                            false => {
-                                self.value(*v)?;
-                                1
-                            }
+                        copy += if self.together(*v, n)? {
+                            n
+                        } else {
+                            self.value(*v)?;
+                            1
                         };
                     }
                 }

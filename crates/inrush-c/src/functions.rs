@@ -51,9 +51,10 @@ impl Helpers {
             }
             if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
                 let (part, lanes) = gamma::log_gamma(h, w, caps);
-                return match w == lanes {
-                    true => part,
-                    false => h.by_parts(&part, elem, lanes, w, 1),
+                return if w == lanes {
+                    part
+                } else {
+                    h.by_parts(&part, elem, lanes, w, 1)
                 };
             }
             let scalar = h.libm(f, elem, arity);

@@ -17,7 +17,7 @@ pub(crate) struct Fused {
 
 impl Fused {
     /// `uses` counts how often each value is used.
-    pub fn find(kernel: &Kernel, uses: &Uses) -> Fused {
+    pub(crate) fn find(kernel: &Kernel, uses: &Uses) -> Fused {
         let mut out = Fused::default();
         let has_function = |v: &Value| {
             let (erf, tanh) = (ScalarOp::Erf, ScalarOp::Tanh);
@@ -76,16 +76,16 @@ impl Fused {
     }
 
     /// The function that gives `v`, and of what.
-    pub fn sum(&self, v: ValId) -> Option<(&'static str, ValId)> {
+    pub(crate) fn sum(&self, v: ValId) -> Option<(&'static str, ValId)> {
         self.sums.get(&v).copied()
     }
 
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         !self.sums.is_empty()
     }
 
     /// Whether `v` needs no line.
-    pub fn unused(&self, v: ValId) -> bool {
+    pub(crate) fn unused(&self, v: ValId) -> bool {
         self.unused.contains(&v)
     }
 }

@@ -77,7 +77,7 @@ fn vector_place(elem: &str, w: u32) -> usize {
 
 impl Helpers {
     /// The helpers of a kernel that is done; another one may begin.
-    pub fn take(&mut self) -> Vec<Arc<Helper>> {
+    pub(crate) fn take(&mut self) -> Vec<Arc<Helper>> {
         (self.plain, self.spread) = (None, None);
         let used = std::mem::take(&mut self.used);
         (used.into_iter())
@@ -513,9 +513,10 @@ impl Helpers {
         w: u32,
         both: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
-        let (request, b) = match masks {
-            true => ("across_masks", "b"),
-            false => ("across", ""),
+        let (request, b) = if masks {
+            ("across_masks", "b")
+        } else {
+            ("across", "")
         };
         self.once((request, what, elem, w), |h| {
             let both = both(h);

@@ -40,13 +40,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub fn waits(&self, v: ValId) -> bool {
+    pub(crate) fn waits(&self, v: ValId) -> bool {
         self.later.contains(&v)
     }
 }
 
 impl Uses {
-    pub fn of(kernel: &Kernel) -> Uses {
+    pub(crate) fn of(kernel: &Kernel) -> Uses {
         fn count(kernel: &Kernel, items: &[Item], seen: &mut [bool], uses: &mut [u32]) {
             for item in items {
                 match item {
@@ -75,7 +75,7 @@ impl Uses {
 
     /// The branches among the values of one turn of a loop. Those of later selections come first: what stands in a branch is
     /// looked at again when the branch is written.
-    pub fn plan(&self, kernel: &Kernel, items: &[Item]) -> Plan {
+    pub(crate) fn plan(&self, kernel: &Kernel, items: &[Item]) -> Plan {
         let chooses = |i: &Item| matches!(i, Item::Let(v) if is_selection(kernel, *v));
         if !items.iter().any(chooses) {
             return Plan::default();

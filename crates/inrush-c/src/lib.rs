@@ -11,6 +11,8 @@
 //!
 //! Does not know: the scheduler.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod approx;
 mod cascade;

@@ -236,9 +236,10 @@ impl Emitter<'_> {
             }
             _ => None,
         };
-        let (whole, own_mask) = match mask_varies {
-            true => (whole, own_mask.or(gathered)),
-            false => (whole.or(gathered), own_mask),
+        let (whole, own_mask) = if mask_varies {
+            (whole, own_mask.or(gathered))
+        } else {
+            (whole.or(gathered), own_mask)
         };
         // Lanes that are not loaded are zeros already, but for those of an element that is spread out.
         let zeroed = own_mask.is_some() && kind != Access::Uniform && is_zero(&fill);
@@ -274,16 +275,14 @@ impl Emitter<'_> {
                 let each = format!("{guard}{name}[k] = {buf}[{at}];");
                 let near =
                     !own && mask.is_none() && count.is_none() && self.mostly_contiguous(offset);
-                let text = match near {
-                    // All lanes beside each other but at a few places.
-                    true => format!(
+                let text = if near {
+                    format!(
                         "{raw_ty} {name} = {{0}}; {{ i64 p, q; {{ const i32 k = 0; p = {at}; }} {{ const i32 k = {w} - 1; q = {at}; }} \
-                         if (q - p == {w} - 1) {name} = *(const {raw_ty}u *)({buf} + p); else for (i32 k = 0; k < {w}; k++) {each} }}"
-                    ),
-                    false => {
-                        let lanes = each_lane(&self.lane_count());
-                        format!("{raw_ty} {name} = {{0}}; {lanes} {each}")
-                    }
+                     if (q - p == {w} - 1) {name} = *(const {raw_ty}u *)({buf} + p); else for (i32 k = 0; k < {w}; k++) {each} }}"
+                    )
+                } else {
+                    let lanes = each_lane(&self.lane_count());
+                    format!("{raw_ty} {name} = {{0}}; {lanes} {each}")
                 };
                 self.line(text.as_str());
                 let value = self.widen_vector(&name, d);
@@ -368,9 +367,10 @@ impl Emitter<'_> {
             return Ok(None);
         };
         let at = self.expr(rest, false)?;
-        let mask = match masks.is_empty() {
-            true => String::new(),
-            false => format!(", {}", masks.join(" & ")),
+        let mask = if masks.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", masks.join(" & "))
         };
         Ok(Some(format!("{f}({buf} + {at}, {index}{mask})")))
     }
@@ -413,9 +413,10 @@ impl Emitter<'_> {
     ) -> Result<Option<String>> {
         let elem = types::memory(self.kernel.buffer(buf).dtype);
         let w = self.width();
-        let f = match second {
-            true => (self.helpers.load_second_where(elem, w, self.caps)).map(|f| f.to_string()),
-            false => self.helpers.load_where(elem, w, self.caps),
+        let f = if second {
+            (self.helpers.load_second_where(elem, w, self.caps)).map(|f| f.to_string())
+        } else {
+            self.helpers.load_where(elem, w, self.caps)
         };
         let Some(f) = f else {
             return Ok(None);
@@ -662,9 +663,10 @@ impl Emitter<'_> {
         let lanes_loop = self.lane.is_some();
         // Lanes add one after the other; what differs between their places has 32 bits where these are enough.
         let (rest, varying) = self.parted(offset);
-        let short = match lanes_loop && self.expr_varies(offset) {
-            true => self.short_expr(varying)?,
-            false => None,
+        let short = if lanes_loop && self.expr_varies(offset) {
+            self.short_expr(varying)?
+        } else {
+            None
         };
         if !own
             && let (Some(index), Some((m, true))) = (&short, &mask)
@@ -697,9 +699,10 @@ impl Emitter<'_> {
             None => (String::new(), self.expr(offset, lanes_loop)?),
         };
         // In scratch each lane has elements of its own, one vector apart.
-        let at = match own {
-            true => format!("({at}) * {} + k", self.width()),
-            false => at,
+        let at = if own {
+            format!("({at}) * {} + k", self.width())
+        } else {
+            at
         };
         let elem = types::scalar(d);
         let pick = |text: &str, varies: bool| {
@@ -728,9 +731,10 @@ impl Emitter<'_> {
         let body = format!("{guard}{{ {ty} *p = {buf} + ({at}); *p = {both}; }}");
         if lanes_loop {
             let lanes = each_lane(&self.lane_count());
-            match places.is_empty() {
-                true => self.line(format_args!("{lanes} {body}")),
-                false => self.line(format_args!("{{ {places}{lanes} {body} }}")),
+            if places.is_empty() {
+                self.line(format_args!("{lanes} {body}"))
+            } else {
+                self.line(format_args!("{{ {places}{lanes} {body} }}"))
             }
         } else {
             self.line(body.as_str());
@@ -784,9 +788,10 @@ impl Emitter<'_> {
         let at = self.expr(offset, false)?;
         let ty = self.helpers.vector(types::memory(d), w);
         let old = self.widen_vector(&format!("({ty})*p"), d);
-        let new = match varies {
-            true => value.to_string(),
-            false => self.spread_out(value, d.compute()),
+        let new = if varies {
+            value.to_string()
+        } else {
+            self.spread_out(value, d.compute())
         };
         let both = self.both(mode, elem, w, &old, new);
         let both = self.narrow_vector(&format!("({both})"), d);
@@ -823,10 +828,13 @@ fn steps(exprs: &Exprs, e: Expr, lane: Sym, varies: &dyn Fn(Sym) -> bool) -> Opt
             }
             sum
         }
-        Node::Product(f) => match f.iter().all(|t| of(*t) == Some((0, 0))) {
-            true => (0, 0),
-            false => return None,
-        },
+        Node::Product(f) => {
+            if f.iter().all(|t| of(*t) == Some((0, 0))) {
+                (0, 0)
+            } else {
+                return None;
+            }
+        }
         // The quotient of a lane's index does not go on by one.
         Node::FloorDiv(a, b) if of(a)? == (0, 0) && of(b)? == (0, 0) => (0, 0),
         Node::FloorDiv(..) => return None,

@@ -31,9 +31,10 @@ impl Emitter<'_> {
             varies |= self.varies(*a)?;
         }
         if !self.infix(v, op, args, varies)? {
-            let text = match varies {
-                true => self.vector_op(op, args)?,
-                false => self.scalar_op(op, args)?,
+            let text = if varies {
+                self.vector_op(op, args)?
+            } else {
+                self.scalar_op(op, args)?
             };
             self.declare(v, &*text, varies);
         }
@@ -471,9 +472,10 @@ impl Emitter<'_> {
             _ => return Ok(None),
         };
         let bc = self.helpers.broadcast("i32", w);
-        Ok(Some(match moves {
-            true => format!("({bc}({first}) + {})", self.helpers.iota("i32", w)),
-            false => format!("{bc}({first})"),
+        Ok(Some(if moves {
+            format!("({bc}({first}) + {})", self.helpers.iota("i32", w))
+        } else {
+            format!("{bc}({first})")
         }))
     }
 
@@ -539,9 +541,10 @@ impl Emitter<'_> {
             return Err(Error::unsupported(format!("conversion to {to}")));
         }
         // No instruction converts 64 bits to floats.
-        let short = match varies && from == DType::I64 && to != DType::Bool {
-            true => self.short_index(arg)?,
-            false => None,
+        let short = if varies && from == DType::I64 && to != DType::Bool {
+            self.short_index(arg)?
+        } else {
+            None
         };
         let text = if let Some(x) = short {
             self.cast_vector(&x, DType::I32, to)

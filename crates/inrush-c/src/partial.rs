@@ -104,15 +104,18 @@ impl Helpers {
             let body = match masked(elem, w, caps) {
                 Some(m) => {
                     let (declared, chunk) = h.chunk(&m);
-                    let calls = h.chunks(&m, w, |at, mask| match m.bits {
-                        true => format!(
-                            "{}((const {} *)p + {at}, ({chunk}){{0}}, {mask})",
-                            m.load, m.elem
-                        ),
-                        false => format!(
-                            "{}((const {chunk} *)((const {} *)p + {at}), {mask})",
-                            m.load, m.elem
-                        ),
+                    let calls = h.chunks(&m, w, |at, mask| {
+                        if m.bits {
+                            format!(
+                                "{}((const {} *)p + {at}, ({chunk}){{0}}, {mask})",
+                                m.load, m.elem
+                            )
+                        } else {
+                            format!(
+                                "{}((const {chunk} *)((const {} *)p + {at}), {mask})",
+                                m.load, m.elem
+                            )
+                        }
                     });
                     let native = match calls.as_slice() {
                         [call] => format!("{declared}return ({v}){call};"),
@@ -124,9 +127,10 @@ impl Helpers {
                             text + "return r;"
                         }
                     };
-                    match m.bits {
-                        true => gcc_only(&native, &simple),
-                        false => native,
+                    if m.bits {
+                        gcc_only(&native, &simple)
+                    } else {
+                        native
                     }
                 }
                 None => simple,
@@ -152,23 +156,26 @@ impl Helpers {
                     let whole = m.lanes == w;
                     let mut part = 0;
                     let calls = h.chunks(&m, w, |at, mask| {
-                        let x = match whole {
-                            true => format!("({chunk})x"),
-                            false => format!("(({chunk}u *)&x)[{part}]"),
+                        let x = if whole {
+                            format!("({chunk})x")
+                        } else {
+                            format!("(({chunk}u *)&x)[{part}]")
                         };
                         part += 1;
-                        match m.bits {
-                            true => format!("{}(({} *)p + {at}, {x}, {mask});", m.store, m.elem),
-                            false => format!(
+                        if m.bits {
+                            format!("{}(({} *)p + {at}, {x}, {mask});", m.store, m.elem)
+                        } else {
+                            format!(
                                 "{}(({chunk} *)(({} *)p + {at}), {mask}, {x});",
                                 m.store, m.elem
-                            ),
+                            )
                         }
                     });
                     let native = declared + &calls.join(" ");
-                    match m.bits {
-                        true => gcc_only(&native, &simple),
-                        false => native,
+                    if m.bits {
+                        gcc_only(&native, &simple)
+                    } else {
+                        native
                     }
                 }
                 None => simple,
@@ -205,14 +212,13 @@ impl Helpers {
     ) -> Vec<String> {
         let mut out = Vec::new();
         for at in (0..w).step_by(m.lanes as usize) {
-            let mask = match m.bits {
-                true => bits(at, m.lanes, w),
-                false => {
-                    let lanes = self.lane_mask(int_like(m.elem), m.lanes);
-                    match at {
-                        0 => format!("{lanes}(c)"),
-                        _ => format!("{lanes}(c - {at})"),
-                    }
+            let mask = if m.bits {
+                bits(at, m.lanes, w)
+            } else {
+                let lanes = self.lane_mask(int_like(m.elem), m.lanes);
+                match at {
+                    0 => format!("{lanes}(c)"),
+                    _ => format!("{lanes}(c - {at})"),
                 }
             };
             out.push(one(at, &mask));

@@ -9,10 +9,10 @@ impl Helpers {
     /// Greatest common divisor of integers, by lanes.
     pub(crate) fn gcd(&mut self, elem: &'static str, w: u32) -> String {
         let name = format!("gcd_{elem}");
-        let size = match elem.starts_with('u') {
-            true => "",
-            // The least number stays what it is.
-            false => "a = a < 0 ? 0ull - a : a; b = b < 0 ? 0ull - b : b; ",
+        let size = if elem.starts_with('u') {
+            ""
+        } else {
+            "a = a < 0 ? 0ull - a : a; b = b < 0 ? 0ull - b : b; "
         };
         self.function(
             &name,
@@ -55,9 +55,10 @@ impl Helpers {
         let bc = self.broadcast(elem, w);
         let select = self.select(elem, w, caps);
         let any = self.lanes_test("any", types::int_like(elem), w, caps);
-        let (name, quotient) = match divides {
-            true => (format!("recurrence_{v}"), format!(" / ({bc}(1) + k * q)")),
-            false => (format!("recurrence_plain_{v}"), String::new()),
+        let (name, quotient) = if divides {
+            (format!("recurrence_{v}"), format!(" / ({bc}(1) + k * q)"))
+        } else {
+            (format!("recurrence_plain_{v}"), String::new())
         };
         let params = names.map(|x| format!("{v} {x}")).join(", ");
         self.function(&name, format_args!("{v} {name}({params})"), |_| {

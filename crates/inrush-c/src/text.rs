@@ -47,8 +47,9 @@ pub(crate) fn paren(text: &str) -> String {
 
 /// The same of a text that is there.
 pub(crate) fn parens(text: String) -> String {
-    match text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        true => text,
-        false => joined!("(", text, ")"),
+    if text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        text
+    } else {
+        joined!("(", text, ")")
     }
 }

@@ -46,9 +46,10 @@ impl Emitter<'_> {
 
     /// A variable `v..` that was declared as a vector for each time that the value is evaluated.
     fn lanes_var(&self, v: ValId) -> Var {
-        match self.all_copies() > 1 && self.copies(v) == 1 {
-            true => Var::Common,
-            false => Var::Lanes('v'),
+        if self.all_copies() > 1 && self.copies(v) == 1 {
+            Var::Common
+        } else {
+            Var::Lanes('v')
         }
     }
 
@@ -135,9 +136,10 @@ impl Emitter<'_> {
         self.out.push_str(";\n");
         let name = name.clone();
         if !by_row {
-            self.vars[v.index()] = Some(match varies {
-                true => self.lanes_var(v),
-                false => Var::Uniform(name),
+            self.vars[v.index()] = Some(if varies {
+                self.lanes_var(v)
+            } else {
+                Var::Uniform(name)
             });
             return;
         }
@@ -177,10 +179,13 @@ impl Emitter<'_> {
                 mask,
                 fill,
             } => self.load(v, *buf, *offset, *mask, *fill),
-            Def::Op { op, args } => match self.fused_sum(v)? {
-                true => Ok(()),
-                false => self.op(v, *op, args),
-            },
+            Def::Op { op, args } => {
+                if self.fused_sum(v)? {
+                    Ok(())
+                } else {
+                    self.op(v, *op, args)
+                }
+            }
             Def::Cast { arg, to } => self.cast(v, *arg, *to),
             Def::Bitcast { arg, from, to } => self.bitcast(v, *arg, *from, *to),
             Def::Indirect { .. } => self.indirect(v),

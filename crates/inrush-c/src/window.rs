@@ -421,11 +421,12 @@ impl Emitter<'_> {
         if beside > 1 {
             reached(Way::Rows);
             let step = digits(beside as u64);
-            match known == Some(beside) {
-                true => self.open(""),
-                false => self.open([
+            if known == Some(beside) {
+                self.open("")
+            } else {
+                self.open([
                     "for (; ", name, " + ", &step, " <= ", &count, "; ", name, " += ", &step, ")",
-                ]),
+                ])
             }
             self.name_copies(name, beside as u32, 1);
             self.rows = Some((rows.sym, beside as u32));
@@ -449,7 +450,7 @@ impl Emitter<'_> {
 
 impl Lane {
     /// Whether a symbol differs from copy to copy.
-    pub fn copied(&self, s: Sym) -> bool {
+    pub(crate) fn copied(&self, s: Sym) -> bool {
         self.copies > 1 && s == self.rows.unwrap_or(self.sym)
     }
 }

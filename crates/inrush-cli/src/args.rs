@@ -163,17 +163,19 @@ pub struct CacheArgs {
 /// A time to measure for.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    match (0.0..=600.0).contains(&value) {
-        true => Ok(value),
-        false => Err("must be between 0 and 600".into()),
+    if (0.0..=600.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("must be between 0 and 600".into())
     }
 }
 
 /// An error that is accepted.
 fn tolerance(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    match value >= 0.0 {
-        true => Ok(value),
-        false => Err("must not be negative".into()),
+    if value >= 0.0 {
+        Ok(value)
+    } else {
+        Err("must not be negative".into())
     }
 }

@@ -62,9 +62,10 @@ pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
     if !a.model.exists() {
         return Err(Error::input("no such file").in_file(shown));
     }
-    let report = match Package::is_package(&a.model) {
-        true => of_package(&a.model)?,
-        false => of_archive(a).map_err(|e| e.in_file(shown.clone()))?,
+    let report = if Package::is_package(&a.model) {
+        of_package(&a.model)?
+    } else {
+        of_archive(a).map_err(|e| e.in_file(shown.clone()))?
     };
     let page = page::page(&report);
     write_whole(&a.output, |f| {

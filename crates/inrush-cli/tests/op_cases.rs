@@ -212,8 +212,9 @@ fn run_once(folder: &Path, case: &Json, run: &Json, model: &Model) -> Result<()>
             _ => {}
         }
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(Error::internal(problems.join("\n"))),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::internal(problems.join("\n")))
     }
 }

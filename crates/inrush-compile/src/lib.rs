@@ -5,6 +5,8 @@
 //!
 //! Does not know: files, clocks, Python, devices by name.
 
+#![forbid(unsafe_code)]
+
 mod functions;
 mod gpu;
 mod library;

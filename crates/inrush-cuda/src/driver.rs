@@ -185,11 +185,12 @@ impl Driver {
         self.check("cuCtxGetCurrent", unsafe {
             (self.0.context_current)(&mut c)
         })?;
-        match c.is_null() {
-            true => Err(Error::machine(
+        if c.is_null() {
+            Err(Error::machine(
                 "no CUDA context is current on this thread: use the device once (for example `torch.cuda.init()`)",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -239,9 +240,10 @@ impl Driver {
         self.check("cuCtxGetCurrent", unsafe {
             (self.0.context_current)(&mut c)
         })?;
-        match c.is_null() {
-            true => self.make_current(device),
-            false => Ok(()),
+        if c.is_null() {
+            self.make_current(device)
+        } else {
+            Ok(())
         }
     }
 

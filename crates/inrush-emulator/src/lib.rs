@@ -56,12 +56,13 @@ fn build(source: &str, flags: &[&str], clang: &str) -> Result<Vec<u8>> {
         .arg("-lm")
         .output()
         .map_err(say)?;
-    match out.status.success() {
-        true => std::fs::read(&elf).map_err(say),
-        false => Err(Error::machine(format!(
+    if out.status.success() {
+        std::fs::read(&elf).map_err(say)
+    } else {
+        Err(Error::machine(format!(
             "{}\n{source}",
             String::from_utf8_lossy(&out.stderr)
-        ))),
+        )))
     }
 }
 
@@ -103,9 +104,13 @@ impl Emulator {
         Ok(emulator)
     }
 
+    /// # Safety
+    /// `unicorn` is the path of the emulator's library.
     unsafe fn load(image: &[u8], unicorn: &str) -> Emulator {
+        // SAFETY: as the caller promises.
         let library = unsafe { libloading::Library::new(unicorn) }.unwrap();
         let mut engine: Engine = std::ptr::null_mut();
+        // SAFETY: the functions have the types that the library's header gives them, and get the engine that it opened.
         unsafe {
             type Open = unsafe extern "C" fn(i32, i32, *mut Engine) -> i32;
             ok(library.get::<Open>(b"uc_open").unwrap()(
@@ -237,6 +242,7 @@ unsafe extern "C" fn touch(
         // SAFETY: the pointer is that of `Emulator::_map_host`.
         let f = unsafe { *map_host.cast::<MapHost>() };
         // A piece that is there already is refused.
+        // SAFETY: the engine runs in this thread; the piece is the host's memory, which the kernel was given.
         any |= unsafe { f(engine, piece, PIECE as usize, ALL, piece as *mut c_void) } == 0;
         piece += PIECE;
     }

@@ -27,9 +27,12 @@ impl Exprs {
             return a;
         }
         // True if `x` dominates `y`.
-        let wins = |x: Expr, y: Expr| match min {
-            true => self.prove_le(x, y),
-            false => self.prove_le(y, x),
+        let wins = |x: Expr, y: Expr| {
+            if min {
+                self.prove_le(x, y)
+            } else {
+                self.prove_le(y, x)
+            }
         };
         let mut all = Vec::new();
         self.operands(a, min, &mut all);
@@ -52,9 +55,10 @@ impl Exprs {
         }
         let first = all[0];
         all[1..].iter().fold(first, |x, y| {
-            self.intern(match min {
-                true => Node::Min(x, *y),
-                false => Node::Max(x, *y),
+            self.intern(if min {
+                Node::Min(x, *y)
+            } else {
+                Node::Max(x, *y)
             })
         })
     }

@@ -7,6 +7,8 @@
 //!
 //! Does not know: loops.
 
+#![forbid(unsafe_code)]
+
 mod decl;
 mod divide;
 mod eval;

@@ -48,10 +48,13 @@ impl Exprs {
                 self.product(f.iter().map(|t| self.bound(*t, up)))
             }
             Node::FloorDiv(a, b) if self.is_positive_size(b) => self.floordiv(self.bound(a, up), b),
-            Node::Mod(a, b) if self.is_positive_size(b) && self.has_index(a) => match up {
-                true => self.sub(b, self.int(1)),
-                false => self.int(0),
-            },
+            Node::Mod(a, b) if self.is_positive_size(b) && self.has_index(a) => {
+                if up {
+                    self.sub(b, self.int(1))
+                } else {
+                    self.int(0)
+                }
+            }
             Node::Min(a, b) => self.min(self.bound(a, up), self.bound(b, up)),
             Node::Max(a, b) => self.max(self.bound(a, up), self.bound(b, up)),
             _ => e,

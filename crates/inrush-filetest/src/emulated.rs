@@ -125,9 +125,9 @@ fn shims(program: &Program) -> String {
             let all: Vec<String> = (0..count).map(|n| format!("{prefix}a{n}")).collect();
             all.join(", ")
         };
-        _ = write!(
+        _ = writeln!(
             out,
-            "int {0}({1}) {{ word a[] = {{{2}}}; return inrush_forward(inrush_emulator, \"{0}\", a, {count}); }}\n",
+            "int {0}({1}) {{ word a[] = {{{2}}}; return inrush_forward(inrush_emulator, \"{0}\", a, {count}); }}",
             kernel.symbol,
             list("word "),
             list(""),

@@ -65,9 +65,10 @@ impl Document {
             doc.blocks.push(block);
         }
         doc.prose.push(prose);
-        match doc.title.is_empty() {
-            true => Err("the first line is no `# ` header".into()),
-            false => Ok(doc),
+        if doc.title.is_empty() {
+            Err("the first line is no `# ` header".into())
+        } else {
+            Ok(doc)
         }
     }
 

@@ -69,9 +69,10 @@ impl Random {
             -1e-30,
             0.5,
         ];
-        match special && self.next() % 4 == 0 {
-            true => SPECIAL[(self.next() % 8) as usize],
-            false => self.float(),
+        if special && self.next().is_multiple_of(4) {
+            SPECIAL[(self.next() % 8) as usize]
+        } else {
+            self.float()
         }
     }
 }

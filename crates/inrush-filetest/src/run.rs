@@ -211,9 +211,10 @@ fn small(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> R
     let points = sizes
         .iter()
         .fold(1i64, |p, s| p.saturating_mul((*s).max(0)));
-    match points <= 2000 {
-        true => Ok(()),
-        false => Err(Error::input("too large to be interpreted in a test")),
+    if points <= 2000 {
+        Ok(())
+    } else {
+        Err(Error::input("too large to be interpreted in a test"))
     }
 }
 
@@ -385,9 +386,10 @@ fn floor_within(program: &Program, inputs: &Inputs, settings: &Settings) -> Opti
         most = (values.iter().filter(|s| finite(s))).fold(most, |m, s| m.max(s.as_f64().abs()));
     }
     let filters = |n: &inrush_graph::Node| n.op.contains("conv");
-    let steps = match g.nodes.iter().any(filters) {
-        true => FILTERED,
-        false => STEPS,
+    let steps = if g.nodes.iter().any(filters) {
+        FILTERED
+    } else {
+        STEPS
     };
     let steps = steps * f64::from(f32::EPSILON) / tolerance(DType::F32);
     Some((most * steps).max(FLOOR))

@@ -4,6 +4,8 @@
 //! A folder holds `index.json`, one Python module for each distinct kernel, and for each program that can be run its storages
 //! before the call and the loop interpreter's results.
 
+#![forbid(unsafe_code)]
+
 mod program;
 mod sources;
 

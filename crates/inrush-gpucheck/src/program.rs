@@ -176,14 +176,13 @@ impl Writer {
         let pieces: Vec<Piece> = (blocks.iter().zip(&buffers))
             .map(|(block, buffers)| Piece { block, buffers })
             .collect();
-        let launches = match join {
-            true => {
-                let regions = plan.regions();
-                let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
-                let units = caps.gpu.as_ref().map_or(1, |g| g.multiprocessors as i64);
-                together(plan.loops.tables(), &pieces, &overlap, units)
-            }
-            false => (0..pieces.len()).map(|k| vec![k]).collect(),
+        let launches = if join {
+            let regions = plan.regions();
+            let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
+            let units = caps.gpu.as_ref().map_or(1, |g| g.multiprocessors as i64);
+            together(plan.loops.tables(), &pieces, &overlap, units)
+        } else {
+            (0..pieces.len()).map(|k| vec![k]).collect()
         };
         for group in launches {
             let made = match group.as_slice() {

@@ -3,6 +3,8 @@
 //! Does not know: any ATen operator. An operator here is a name with arguments; what it means is said by the rows of
 //! `inrush-aten`.
 
+#![forbid(unsafe_code)]
+
 pub mod alike;
 mod build;
 pub mod text;

@@ -180,9 +180,10 @@ fn points(extents: &[i64]) -> Points {
     Points {
         at: vec![0; extents.len()],
         extents: extents.to_vec(),
-        state: match extents.iter().any(|n| *n <= 0) {
-            true => State::Done,
-            false => State::Fresh,
+        state: if extents.iter().any(|n| *n <= 0) {
+            State::Done
+        } else {
+            State::Fresh
         },
     }
 }
@@ -229,9 +230,12 @@ impl Iterator for Points {
 /// Returns the row-major position of `at` in a tensor of `sizes`; an error if there is no such
 /// element.
 fn position(sizes: &[i64], at: &[i64]) -> Result<usize> {
-    let next = |p: i64, (n, i): (&i64, &i64)| match (0..*n).contains(i) {
-        true => p.checked_mul(*n)?.checked_add(*i),
-        false => None,
+    let next = |p: i64, (n, i): (&i64, &i64)| {
+        if (0..*n).contains(i) {
+            p.checked_mul(*n)?.checked_add(*i)
+        } else {
+            None
+        }
     };
     (sizes.len() == at.len())
         .then(|| sizes.iter().zip(at).try_fold(0, next))
@@ -265,11 +269,12 @@ fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
 
 /// Returns an error unless `from` broadcasts to `to`.
 fn broadcasts(from: &[i64], to: &[i64]) -> Result<()> {
-    match broadcast(from, to)? == to {
-        true => Ok(()),
-        false => Err(Error::input(format!(
+    if broadcast(from, to)? == to {
+        Ok(())
+    } else {
+        Err(Error::input(format!(
             "{from:?} does not broadcast to {to:?}"
-        ))),
+        )))
     }
 }
 

@@ -71,18 +71,18 @@ pub fn check(
 }
 
 /// Returns the values of `list`.
-pub fn sizes(exprs: &Exprs, list: &[Expr], symbols: &Symbols) -> Result<Vec<i64>> {
+pub(crate) fn sizes(exprs: &Exprs, list: &[Expr], symbols: &Symbols) -> Result<Vec<i64>> {
     list.iter().map(|e| size(exprs, *e, symbols)).collect()
 }
 
 /// Returns the value of `e`.
-pub fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
+pub(crate) fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
     exprs.eval(e, &|s| symbols.get(&s).copied())
 }
 
 /// An index expression with sizes substituted and loop indices resolved to slots.
 #[derive(Debug)]
-pub enum Index {
+pub(crate) enum Index {
     Const(i64),
     Slot(usize),
     Sum(i64, Vec<(i64, Index)>),
@@ -95,7 +95,7 @@ pub enum Index {
 
 impl Index {
     /// Compiles `e`; `slot` returns the slot of a loop index.
-    pub fn new(
+    pub(crate) fn new(
         exprs: &Exprs,
         e: Expr,
         symbols: &Symbols,
@@ -126,7 +126,7 @@ impl Index {
     }
 
     /// Returns the value; a division by zero or an overflow is an error.
-    pub fn eval(&self, slots: &[i64]) -> Result<i64> {
+    pub(crate) fn eval(&self, slots: &[i64]) -> Result<i64> {
         let overflow = || Error::input("an index does not fit a 64-bit integer");
         let both = |p: &[Index; 2]| Ok::<_, Error>((p[0].eval(slots)?, p[1].eval(slots)?));
         match self {

@@ -3,6 +3,8 @@
 //!
 //! Does not know: code generation.
 
+#![forbid(unsafe_code)]
+
 mod graph;
 mod index;
 mod loops;

@@ -25,7 +25,7 @@ const MAX_ELEMENTS: i64 = 1 << 31;
 
 /// Returns the number of elements of `sizes`, refused when negative or beyond what an interpreter
 /// can hold.
-pub fn numel(sizes: &[i64]) -> Result<usize> {
+pub(crate) fn numel(sizes: &[i64]) -> Result<usize> {
     let mut n = 1i64;
     for s in sizes {
         if *s < 0 {

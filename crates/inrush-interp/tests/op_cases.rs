@@ -250,8 +250,9 @@ fn run_once(
     if user != run["outputs"].as_array().map_or(0, Vec::len) {
         problems.push(format!("{user} outputs"));
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(Error::internal(problems.join("\n"))),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::internal(problems.join("\n")))
     }
 }

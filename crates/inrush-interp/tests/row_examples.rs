@@ -105,8 +105,9 @@ fn by_loops(loops: &Loops, inputs: &[Value], file: &SafeTensors) -> Result<()> {
             &mut problems,
         )?;
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(Error::internal(problems.join("; "))),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::internal(problems.join("; ")))
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Does not know: how C or Triton is spelled.
 
+#![forbid(unsafe_code)]
+
 mod apart;
 mod bends;
 mod beneath;

@@ -187,10 +187,7 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Gcd => {
                 // The least integer has no absolute value: it stays as it is, as in wrapping
                 // arithmetic.
-                let size = |v: i128| match v == -(1 << (bits - 1)) {
-                    true => v,
-                    false => v.abs(),
-                };
+                let size = |v: i128| if v == -(1 << (bits - 1)) { v } else { v.abs() };
                 let (mut a, mut b) = (size(a), size(b));
                 while a != 0 {
                     (a, b) = (b % a, a);

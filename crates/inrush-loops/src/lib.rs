@@ -10,6 +10,8 @@
 //!
 //! Does not know: the graph, devices.
 
+#![forbid(unsafe_code)]
+
 pub mod eval;
 mod query;
 pub mod scalar;

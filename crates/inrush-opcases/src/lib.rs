@@ -1,5 +1,7 @@
 //! For tests: results against the operator cases that `python/gen_op_cases.py` writes with PyTorch.
 
+#![forbid(unsafe_code)]
+
 pub mod rows;
 
 use inrush_base::{DType, Error, Result};

@@ -51,11 +51,12 @@ struct Entry {
 impl Entry {
     fn check<'a>(&self, name: &str, file: &'a [u8]) -> Result<&'a [u8]> {
         let bytes = &file[self.range.clone()];
-        match crc32fast::hash(bytes) == self.crc {
-            true => Ok(bytes),
-            false => Err(Error::input(format!(
+        if crc32fast::hash(bytes) == self.crc {
+            Ok(bytes)
+        } else {
+            Err(Error::input(format!(
                 "`{name}` is damaged: its checksum does not match"
-            ))),
+            )))
         }
     }
 }

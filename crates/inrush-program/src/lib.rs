@@ -2,6 +2,8 @@
 //!
 //! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a number of units.
 
+#![forbid(unsafe_code)]
+
 mod gpu;
 mod size;
 pub mod text;

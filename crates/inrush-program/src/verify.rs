@@ -14,12 +14,13 @@ struct Problem {
 type Checked = std::result::Result<(), Problem>;
 
 fn rule(holds: bool, line: Line, message: impl FnOnce() -> String) -> Checked {
-    match holds {
-        true => Ok(()),
-        false => Err(Problem {
+    if holds {
+        Ok(())
+    } else {
+        Err(Problem {
             line,
             message: message(),
-        }),
+        })
     }
 }
 

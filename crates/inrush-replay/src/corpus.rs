@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// Replaces the folder `dir` by the corpus: `tests`, `rows` and `drawn`.
-pub fn write(dir: &Path, tests: &Path, seeds: Range<u64>) -> Result<()> {
+pub(crate) fn write(dir: &Path, tests: &Path, seeds: Range<u64>) -> Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(dir, e)),
         _ => {}

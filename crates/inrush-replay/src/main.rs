@@ -5,6 +5,8 @@
 //! and archive below the folders for every target and writes one file for each. Both commits read the corpus that one of
 //! them wrote: a change of the tests or of the generator of drawn graphs is then no difference.
 
+#![forbid(unsafe_code)]
+
 mod corpus;
 mod record;
 mod targets;

@@ -28,7 +28,7 @@ struct Item {
 }
 
 /// Compiles what is below `folders`, as far as its name contains `only`, into `out`.
-pub fn record(out: &Path, folders: &[(String, PathBuf)], only: &str) -> Result<()> {
+pub(crate) fn record(out: &Path, folders: &[(String, PathBuf)], only: &str) -> Result<()> {
     let targets = targets::all()?;
     let items = items(folders, only)?;
     let exe = std::env::current_exe().map_err(|e| Error::machine(e.to_string()))?;

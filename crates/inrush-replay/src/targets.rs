@@ -4,7 +4,7 @@ use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Pointers;
 
 /// A device and how its kernels address memory.
-pub struct Target {
+pub(crate) struct Target {
     pub name: &'static str,
     pub caps: Caps,
     pub pointers: Pointers,
@@ -15,7 +15,7 @@ pub struct Target {
 ///
 /// # Errors
 /// A preset that no longer exists.
-pub fn all() -> Result<Vec<Target>> {
+pub(crate) fn all() -> Result<Vec<Target>> {
     let cpu = |isa: Isa| Target {
         name: isa.name(),
         caps: Caps::cpu(isa, 2),

@@ -234,9 +234,10 @@ fn check_memory(spec: &Input, strides: &[SizeId], sizes: &[i64], t: &Tensor) -> 
     if !t.lies_as(&want) {
         return Err(other_strides(&spec.name, &want, &t.strides));
     }
-    match spec.reads == Reads::Storage && t.offset != 0 {
-        true => Err(begins_later(&spec.name, t.offset)),
-        false => Ok(()),
+    if spec.reads == Reads::Storage && t.offset != 0 {
+        Err(begins_later(&spec.name, t.offset))
+    } else {
+        Ok(())
     }
 }
 

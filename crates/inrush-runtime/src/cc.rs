@@ -62,9 +62,10 @@ impl Compiler {
         // Elsewhere than on macOS no other compiler is installed under this name: links have been followed.
         let name = self.path.canonicalize().unwrap_or_default();
         let name = name.file_name().unwrap_or_default().to_string_lossy();
-        match name.contains("gcc") && !cfg!(target_os = "macos") {
-            true => &["-fira-region=one"],
-            false => &[],
+        if name.contains("gcc") && !cfg!(target_os = "macos") {
+            &["-fira-region=one"]
+        } else {
+            &[]
         }
     }
 

@@ -233,9 +233,10 @@ impl Packed {
     ) -> Result<Option<Packed>> {
         let buffer = &program.buffers[c.b as usize];
         if !is_weight(program, c.b, base) {
-            return match is_weight(program, c.a, base) {
-                true => Self::of_left(program, c, sizes, base, pool),
-                false => Ok(None),
+            return if is_weight(program, c.a, base) {
+                Self::of_left(program, c, sizes, base, pool)
+            } else {
+                Ok(None)
             };
         }
         let known = |id: SizeId| sizes[id.0 as usize];

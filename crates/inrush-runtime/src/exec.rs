@@ -314,9 +314,10 @@ impl Model {
             .iter()
             .map(|o| o.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()))
             .collect();
-        let fences = match poison::enabled() {
-            true => poison::fences(&self.bound.program, inputs, &copies, &outputs),
-            false => Vec::new(),
+        let fences = if poison::enabled() {
+            poison::fences(&self.bound.program, inputs, &copies, &outputs)
+        } else {
+            Vec::new()
         };
         self.issue(p, frame, &given, &made, &fences)?;
         // A mutated input that was copied in is copied back.

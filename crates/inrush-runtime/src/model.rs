@@ -66,6 +66,7 @@ impl State {
 // SAFETY: base addresses point into the weight source's mapping (read only) or into `owned`; writes to owned memory happen
 // during load and under `Model::exclusive` only.
 unsafe impl Send for State {}
+// SAFETY: as above; what threads share is read only between these writes.
 unsafe impl Sync for State {}
 
 impl Model {
@@ -264,9 +265,10 @@ fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library
 
 /// A block of zeros, or of poison.
 fn blank(len: usize) -> Result<Storage> {
-    match poison::enabled() {
-        true => Storage::uninit(len),
-        false => Storage::zeroed(len),
+    if poison::enabled() {
+        Storage::uninit(len)
+    } else {
+        Storage::zeroed(len)
     }
 }
 

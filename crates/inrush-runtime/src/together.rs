@@ -68,9 +68,10 @@ impl Together {
                 continue;
             }
             let unit = size(l.unit_cost).max(1);
-            let grain = match l.serial {
-                true => units,
-                false => up(share, unit).clamp(1, units),
+            let grain = if l.serial {
+                units
+            } else {
+                up(share, unit).clamp(1, units)
             };
             let mut begin = 0;
             while begin < units {
@@ -124,12 +125,13 @@ impl Together {
                 }
             }
         };
-        match self.serial {
-            true => work(0..self.shares.len()),
-            false => model
+        if self.serial {
+            work(0..self.shares.len())
+        } else {
+            model
                 .bound
                 .pool
-                .parallel_for(self.shares.len(), 1, &|range| work(range))?,
+                .parallel_for(self.shares.len(), 1, &|range| work(range))?
         }
         let failed = failed.into_inner();
         model.check((failed >> 32) as u32, failed as i32 as i64)

@@ -458,9 +458,10 @@ impl Pool {
             &json!({"end": worker.process}),
         );
         let status = told.ok()?["status"].as_i64()?;
-        Some(match status < 0 {
-            true => format!("signal {}", -status),
-            false => format!("exit status {status}"),
+        Some(if status < 0 {
+            format!("signal {}", -status)
+        } else {
+            format!("exit status {status}")
         })
     }
 

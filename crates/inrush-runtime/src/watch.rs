@@ -132,9 +132,10 @@ fn hear(running: &mut [(String, Running)]) -> Result<()> {
             .map(|pipe| PollFd::new(pipe, PollFlags::IN))
             .collect();
         // What closed its pipe ends at once, or else is asked again and again.
-        let glance = match pipes.len() == running.len() {
-            true => GLANCE,
-            false => Duration::from_micros(200),
+        let glance = if pipes.len() == running.len() {
+            GLANCE
+        } else {
+            Duration::from_micros(200)
         };
         let glance = Timespec::try_from(glance).map_err(|e| Error::internal(e.to_string()))?;
         match poll(&mut pipes, Some(&glance)) {
@@ -155,9 +156,10 @@ fn hear(running: &mut [(String, Running)]) -> Result<()> {
 fn failure(program: &str, status: ExitStatus, said: &[u8]) -> Error {
     let message = String::from_utf8_lossy(said);
     let shown: Vec<&str> = message.lines().take(12).collect();
-    let shown = match shown.is_empty() {
-        true => " and said nothing".to_string(),
-        false => format!(":\n{}", shown.join("\n")),
+    let shown = if shown.is_empty() {
+        " and said nothing".to_string()
+    } else {
+        format!(":\n{}", shown.join("\n"))
     };
     Error::machine(format!("`{program}` failed ({status}){shown}"))
 }

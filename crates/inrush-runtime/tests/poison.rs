@@ -95,21 +95,26 @@ int second(char *const *bufs, const i64 *s, i64 begin, i64 end) {{
             origins: vec![origin.into()],
         })
     };
-    let made = |at| match load {
-        true => Place::Persistent { offset: id(at) },
-        false => Place::Arena { offset: id(at) },
+    let made = |at| {
+        if load {
+            Place::Persistent { offset: id(at) }
+        } else {
+            Place::Arena { offset: id(at) }
+        }
     };
-    let both = match load {
-        true => vec![launch(0, &[2, 1], "aten.neg.default t")],
-        false => vec![
+    let both = if load {
+        vec![launch(0, &[2, 1], "aten.neg.default t")]
+    } else {
+        vec![
             launch(0, &[0, 2], "aten.neg.default u"),
             launch(0, &[0, 1], "aten.neg.default t"),
-        ],
+        ]
     };
     let sum = launch(1, &[1, 2, 3], "aten.add.Tensor y");
-    let (load_steps, steps) = match load {
-        true => (both, vec![sum]),
-        false => (vec![], both.into_iter().chain([sum]).collect()),
+    let (load_steps, steps) = if load {
+        (both, vec![sum])
+    } else {
+        (vec![], both.into_iter().chain([sum]).collect())
     };
     let program = Program {
         name: "poisoned".into(),

@@ -16,7 +16,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    pub fn new(nodes: &[Node]) -> Classes {
+    pub(crate) fn new(nodes: &[Node]) -> Classes {
         let mut out = Classes {
             of: Vec::with_capacity(nodes.len()),
             members: Vec::new(),
@@ -50,22 +50,22 @@ impl Classes {
     }
 
     /// The class of a node.
-    pub fn of(&self, node: usize) -> usize {
+    pub(crate) fn of(&self, node: usize) -> usize {
         self.of[node] as usize
     }
 
     /// The first node of each class.
-    pub fn firsts(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = usize> {
         self.members.iter().map(|m| m.0 as usize)
     }
 
     /// How many nodes are of the class of `node`.
-    pub fn like(&self, node: usize) -> usize {
+    pub(crate) fn like(&self, node: usize) -> usize {
         self.members[self.of(node)].1 as usize
     }
 
     /// Buffers that the body of a node names, each once. In the same places for all of a class.
-    pub fn buffers(&self, node: usize) -> &[BufId] {
+    pub(crate) fn buffers(&self, node: usize) -> &[BufId] {
         &self.buffers[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 }

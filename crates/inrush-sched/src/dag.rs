@@ -29,7 +29,7 @@ pub(crate) struct Dag {
 
 impl Dag {
     /// One unit per node, in node order.
-    pub fn new(before: Vec<SmallVec<[u32; 4]>>) -> Dag {
+    pub(crate) fn new(before: Vec<SmallVec<[u32; 4]>>) -> Dag {
         let n = before.len();
         let mut after: Vec<SmallVec<[u32; 4]>> = crate::deps::lists(n);
         for (k, list) in before.iter().enumerate() {
@@ -49,7 +49,7 @@ impl Dag {
         }
     }
 
-    pub fn unit_of(&self, node: usize) -> usize {
+    pub(crate) fn unit_of(&self, node: usize) -> usize {
         self.unit[node] as usize
     }
 
@@ -64,7 +64,7 @@ impl Dag {
 
     /// Merges unit `b` into unit `a` and gives the nodes that `b` had; `None`, and nothing is done, when a third unit lies on
     /// a path between them (or too many units might).
-    pub fn merge(&mut self, a: usize, b: usize) -> Option<Members> {
+    pub(crate) fn merge(&mut self, a: usize, b: usize) -> Option<Members> {
         let (low, high) = if self.position[a] < self.position[b] {
             (a, b)
         } else {
@@ -159,7 +159,7 @@ impl Dag {
     }
 
     /// Units in a valid order.
-    pub fn order(&self) -> Vec<usize> {
+    pub(crate) fn order(&self) -> Vec<usize> {
         self.at
             .iter()
             .filter(|u| **u != u32::MAX)

@@ -32,12 +32,12 @@ pub(crate) fn uses(nodes: &[Node]) -> Uses {
 }
 
 impl Deps {
-    pub fn new(loops: &Loops, nodes: &[Node]) -> Deps {
+    pub(crate) fn new(loops: &Loops, nodes: &[Node]) -> Deps {
         Deps::of(loops, uses(nodes))
     }
 
     /// Of nodes with these uses.
-    pub fn of(loops: &Loops, uses: Uses) -> Deps {
+    pub(crate) fn of(loops: &Loops, uses: Uses) -> Deps {
         let n = loops.buffers.len();
         let mut d = Deps {
             reads: Vec::with_capacity(uses.len()),
@@ -82,19 +82,19 @@ impl Deps {
     }
 
     /// Nodes that write the storage of `b` after `from`, up to and including `to`.
-    pub fn written_between(&self, loops: &Loops, b: BufId, from: usize, to: usize) -> bool {
+    pub(crate) fn written_between(&self, loops: &Loops, b: BufId, from: usize, to: usize) -> bool {
         self.storage_writers[loops.storage(b).index()]
             .iter()
             .any(|w| (*w as usize) > from && (*w as usize) <= to)
     }
 
     /// Number of nodes that write the storage of `b`.
-    pub fn storage_writers(&self, loops: &Loops, b: BufId) -> usize {
+    pub(crate) fn storage_writers(&self, loops: &Loops, b: BufId) -> usize {
         self.storage_writers[loops.storage(b).index()].len()
     }
 
     /// Whether `b` may hold different values at different times.
-    pub fn rewritten(&self, loops: &Loops, b: BufId) -> bool {
+    pub(crate) fn rewritten(&self, loops: &Loops, b: BufId) -> bool {
         let s = loops.storage(b).index();
         let writers = self.storage_writers[s].len();
         writers > 1 || (writers == 1 && self.fixed[s])
@@ -102,7 +102,7 @@ impl Deps {
 
     /// The nodes that must run before node `k`, each once: writers of what it reads, readers and writers of what it
     /// writes.
-    pub fn before(&self, loops: &Loops, k: usize) -> SmallVec<[u32; 4]> {
+    pub(crate) fn before(&self, loops: &Loops, k: usize) -> SmallVec<[u32; 4]> {
         let mut out: SmallVec<[u32; 4]> = SmallVec::new();
         let (reads, writes) = (&self.reads[k], &self.writes[k]);
         let k = k as u32;

@@ -53,7 +53,11 @@ pub(crate) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// A body that will run over axes with the given symbols.
-    pub fn new(ex: &'a Exprs, buffers: &'a [Buffer], axes: impl Iterator<Item = Sym>) -> Self {
+    pub(crate) fn new(
+        ex: &'a Exprs,
+        buffers: &'a [Buffer],
+        axes: impl Iterator<Item = Sym>,
+    ) -> Self {
         Builder {
             ex,
             buffers,
@@ -68,17 +72,17 @@ impl<'a> Builder<'a> {
     }
 
     /// Makes room for this many statements.
-    pub fn make_room(&mut self, stmts: usize) {
+    pub(crate) fn make_room(&mut self, stmts: usize) {
         self.stmts.reserve_exact(stmts);
         self.dtypes.reserve_exact(stmts);
     }
 
-    pub fn dtype(&self, s: StmtId) -> DType {
+    pub(crate) fn dtype(&self, s: StmtId) -> DType {
         self.dtypes[s.index()]
     }
 
     /// Adds a statement, or gives the equal or simpler one that is there. Not for [`Stmt::Indirect`].
-    pub fn push(&mut self, stmt: Stmt) -> StmtId {
+    pub(crate) fn push(&mut self, stmt: Stmt) -> StmtId {
         let stmt = match self.simplify(stmt) {
             Ok(known) => return known,
             Err(stmt) => stmt,
@@ -116,7 +120,7 @@ impl<'a> Builder<'a> {
 
     /// Begins with the statements of a body that a builder has made, under their numbers: copying them by
     /// [`Builder::splice`] would change nothing.
-    pub fn resume(&mut self, body: &Body) {
+    pub(crate) fn resume(&mut self, body: &Body) {
         self.make_room(body.stmts.len());
         for stmt in &body.stmts {
             if let Stmt::Indirect {
@@ -150,12 +154,12 @@ impl<'a> Builder<'a> {
         self.memo.get(stmt).copied()
     }
 
-    pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
+    pub(crate) fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
         let value = value.convert(dtype);
         self.push(Stmt::Const { value, dtype })
     }
 
-    pub fn op(&mut self, op: ScalarOp, args: &[StmtId], dtype: DType) -> StmtId {
+    pub(crate) fn op(&mut self, op: ScalarOp, args: &[StmtId], dtype: DType) -> StmtId {
         self.push(Stmt::Op {
             op,
             args: args.into(),
@@ -163,7 +167,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    pub fn and(&mut self, a: Option<StmtId>, b: Option<StmtId>) -> Option<StmtId> {
+    pub(crate) fn and(&mut self, a: Option<StmtId>, b: Option<StmtId>) -> Option<StmtId> {
         match (a, b) {
             (Some(a), Some(b)) => Some(self.op(ScalarOp::And, &[a, b], DType::Bool)),
             (a, b) => a.or(b),
@@ -171,7 +175,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `value` as a store into and a load from a buffer of `dtype` would give it.
-    pub fn through_memory(&mut self, value: StmtId, dtype: DType) -> StmtId {
+    pub(crate) fn through_memory(&mut self, value: StmtId, dtype: DType) -> StmtId {
         if dtype.is_narrow_float() {
             self.push(Stmt::Cast {
                 arg: value,
@@ -183,7 +187,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `value` under a mask: what a masked load of it would give.
-    pub fn masked(&mut self, value: StmtId, mask: Option<StmtId>, fill: Scalar) -> StmtId {
+    pub(crate) fn masked(&mut self, value: StmtId, mask: Option<StmtId>, fill: Scalar) -> StmtId {
         let Some(m) = mask else { return value };
         if let Stmt::Load {
             buf,
@@ -207,7 +211,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A symbol of extent `size` that this body does not use yet.
-    pub fn fresh(&mut self, size: Expr) -> Sym {
+    pub(crate) fn fresh(&mut self, size: Expr) -> Sym {
         let mut position = 0;
         loop {
             let s = self.ex.index_sym(position, size);
@@ -219,7 +223,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Keeps `sym` from being given out.
-    pub fn reserve(&mut self, sym: Sym) {
+    pub(crate) fn reserve(&mut self, sym: Sym) {
         self.claim(sym);
     }
 
@@ -233,13 +237,13 @@ impl<'a> Builder<'a> {
     }
 
     /// Announces the buffers that the coming statements write.
-    pub fn will_write(&mut self, buffers: &[BufId]) {
+    pub(crate) fn will_write(&mut self, buffers: &[BufId]) {
         self.volatile.extend_from_slice(buffers);
     }
 
     /// Copies the statements of `body` that `wanted` needs (all, when `None`), with symbols substituted by `map` and
     /// loads guarded by `mask` too. Gives the new id of each old statement.
-    pub fn splice(
+    pub(crate) fn splice(
         &mut self,
         body: &Body,
         wanted: Option<StmtId>,
@@ -354,7 +358,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The body, without statements that reach no store.
-    pub fn finish(self, mut body: Body) -> Body {
+    pub(crate) fn finish(self, mut body: Body) -> Body {
         body.stmts = self.stmts;
         sweep(self.ex, &mut body);
         body

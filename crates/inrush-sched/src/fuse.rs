@@ -251,9 +251,10 @@ impl Fuser<'_> {
     /// One kernel without shared axes.
     fn decide_tiny(&mut self, a: usize, b: usize) -> Result<(), Reason> {
         self.fits(a, b)?;
-        match self.absorb(a, b, &[], &[]) {
-            true => Ok(()),
-            false => Err(Reason::WouldCycle),
+        if self.absorb(a, b, &[], &[]) {
+            Ok(())
+        } else {
+            Err(Reason::WouldCycle)
         }
     }
 
@@ -593,9 +594,10 @@ impl Fuser<'_> {
         if self.caps.gpu.is_some() && !self.one_tile((a, &keep_a), (b, &keep_b), edges) {
             return Ok(Err(Reason::SeveralTiles));
         }
-        Ok(match self.absorb(a, b, &keep_a, &keep_b) {
-            true => Ok(()),
-            false => Err(Reason::WouldCycle),
+        Ok(if self.absorb(a, b, &keep_a, &keep_b) {
+            Ok(())
+        } else {
+            Err(Reason::WouldCycle)
         })
     }
 

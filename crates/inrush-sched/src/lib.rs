@@ -5,6 +5,8 @@
 //!
 //! Does not know: languages; devices other than by `Caps`.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod axes;
 mod beside;

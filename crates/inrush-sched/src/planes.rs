@@ -70,9 +70,10 @@ fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<T
     let extent =
         |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
     let windows = c.k.iter().filter(|a| !ex.is_int(a.size, 1)).count() > 1;
-    let fewest = match is_weight(loops, c.b.buf) {
-        false if windows => FEW,
-        _ => FEWEST,
+    let fewest = if !is_weight(loops, c.b.buf) && windows {
+        FEW
+    } else {
+        FEWEST
     };
     if c.n.is_empty()
         || !matches!(c.dtype, DType::F32 | DType::F64)

@@ -134,9 +134,10 @@ fn steps(
                 Step::Kernel(formed.group)
             }
         };
-        match at_load[first] {
-            true => load_steps.push(step),
-            false => steps.push(step),
+        if at_load[first] {
+            load_steps.push(step)
+        } else {
+            steps.push(step)
         }
     }
     (steps, load_steps)

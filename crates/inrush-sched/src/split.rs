@@ -37,9 +37,10 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
             }
             None => chunks(loops, &mut node, caps, options)?.map(|count| (count, None)),
         };
-        let writes = match length.is_some() || !known.is_empty() {
-            true => node.writes(),
-            false => Bufs::new(),
+        let writes = if length.is_some() || !known.is_empty() {
+            node.writes()
+        } else {
+            Bufs::new()
         };
         match (length, node) {
             (Some((count, length)), Node::Body(body)) => {
@@ -71,10 +72,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     }
     // Neighbouring columns are lanes of one unit, in four vectors.
     let columns = ragged::reduces_columns(loops, body);
-    let together = match columns {
-        true => 4 * caps.lanes(4) as i64,
-        false => 1,
-    };
+    let together = if columns { 4 * caps.lanes(4) as i64 } else { 1 };
     let threads = caps.threads as i64;
     let units = outer.saturating_add(together - 1) / together;
     let target = 4 * threads;

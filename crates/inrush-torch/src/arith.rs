@@ -43,9 +43,10 @@ pub fn modulo(x: &Exprs, a: Expr, b: Expr) -> Result<Expr> {
 }
 
 fn nonzero(x: &Exprs, b: Expr) -> Result<()> {
-    match x.is_int(b, 0) {
-        true => Err(Error::input("a division by zero")),
-        false => Ok(()),
+    if x.is_int(b, 0) {
+        Err(Error::input("a division by zero"))
+    } else {
+        Ok(())
     }
 }
 

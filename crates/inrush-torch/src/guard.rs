@@ -83,9 +83,10 @@ impl Parser<'_, '_> {
             out.extend(arith::relation(op, left, right));
             (left, any) = (right, true);
         }
-        match any {
-            true => Ok(()),
-            false => Err(self.lexer.error("not a comparison")),
+        if any {
+            Ok(())
+        } else {
+            Err(self.lexer.error("not a comparison"))
         }
     }
 

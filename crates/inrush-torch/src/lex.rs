@@ -76,9 +76,10 @@ impl<'a> Lexer<'a> {
     }
 
     pub fn expect(&mut self, p: &str) -> Result<()> {
-        match self.eat(p)? {
-            true => Ok(()),
-            false => Err(self.error(format_args!("expected `{p}`"))),
+        if self.eat(p)? {
+            Ok(())
+        } else {
+            Err(self.error(format_args!("expected `{p}`")))
         }
     }
 

@@ -126,10 +126,11 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     notes.extend(converted.notes);
 
     let sample_entry = format!("{root}/data/sample_inputs/{name}.pt");
-    let samples = match archive.contains(&sample_entry) {
-        false => Err(format!("the archive holds no `{sample_entry}`")),
-        true => sample::read(&archive, &sample_entry, signature.in_tree.as_ref())
-            .map_err(|e| format!("`{sample_entry}`: {e}")),
+    let samples = if !archive.contains(&sample_entry) {
+        Err(format!("the archive holds no `{sample_entry}`"))
+    } else {
+        sample::read(&archive, &sample_entry, signature.in_tree.as_ref())
+            .map_err(|e| format!("`{sample_entry}`: {e}"))
     };
     let x = &converted.graph.exprs;
     let hints = (x.symbols().into_iter())

@@ -94,9 +94,10 @@ impl Tree {
             return out.push(prefix.to_string());
         }
         for (step, child) in self.children() {
-            match prefix.is_empty() {
-                true => child.collect(&step, out),
-                false => child.collect(&format!("{prefix}.{step}"), out),
+            if prefix.is_empty() {
+                child.collect(&step, out)
+            } else {
+                child.collect(&format!("{prefix}.{step}"), out)
             }
         }
     }

@@ -5,6 +5,8 @@
 //!
 //! Does not know: the scheduler, other languages.
 
+#![forbid(unsafe_code)]
+
 mod expr;
 mod function;
 mod fused;

@@ -2,6 +2,8 @@
 //!
 //! Does not know: the other devices, any compiler crate.
 
+#![forbid(unsafe_code)]
+
 use inrush_base::{Caps, CppStrings, DType, Device, DeviceKind, Gpu, Preset, PythonStrings};
 
 /// The device.

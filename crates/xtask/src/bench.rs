@@ -4,7 +4,7 @@ use crate::root;
 use std::process::Command;
 
 /// Runs them in the current folder, so that relative paths mean what the user sees.
-pub fn bench(args: &[String]) -> Result<(), String> {
+pub(crate) fn bench(args: &[String]) -> Result<(), String> {
     if args.first().is_some_and(|a| a == "--operators") {
         return operators(&args[1..]);
     }
@@ -16,9 +16,10 @@ pub fn bench(args: &[String]) -> Result<(), String> {
         .args(args)
         .status()
         .map_err(|e| format!("cargo: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err("the measurements failed, see above".into()),
+    if status.success() {
+        Ok(())
+    } else {
+        Err("the measurements failed, see above".into())
     }
 }
 
@@ -31,8 +32,9 @@ fn operators(args: &[String]) -> Result<(), String> {
         .args(args)
         .status()
         .map_err(|e| format!("Python: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err("the measurements failed, see above".into()),
+    if status.success() {
+        Ok(())
+    } else {
+        Err("the measurements failed, see above".into())
     }
 }

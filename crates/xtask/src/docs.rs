@@ -5,15 +5,16 @@ use inrush_aten::Route;
 use std::fmt::Write;
 
 /// Writes `docs/operators.md`, or with `check` fails where it is not what the rows say.
-pub fn docs(check: bool) -> Result<(), String> {
+pub(crate) fn docs(check: bool) -> Result<(), String> {
     let path = root().join("docs").join("operators.md");
     let text = table();
     if check {
         let have =
             std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        return match have == text {
-            true => Ok(()),
-            false => Err("docs/operators.md is out of date: run `cargo xtask docs`".into()),
+        return if have == text {
+            Ok(())
+        } else {
+            Err("docs/operators.md is out of date: run `cargo xtask docs`".into())
         };
     }
     std::fs::create_dir_all(root().join("docs")).map_err(|e| e.to_string())?;

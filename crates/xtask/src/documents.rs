@@ -23,7 +23,7 @@ const UNCHECKED: &[&str] = &[
 const ENDINGS: &[&str] = &[".rs", ".py", ".md", ".toml", ".txt"];
 
 /// Checks all documents. Gives one line for each mistake.
-pub fn check() -> Result<Vec<String>, String> {
+pub(crate) fn check() -> Result<Vec<String>, String> {
     let files = Files::read(&root())?;
     let mut wrong = Vec::new();
     for path in documents(&files) {

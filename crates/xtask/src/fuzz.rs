@@ -18,7 +18,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Ccodegen-units=4 --cfg fuzzing";
 
 /// Builds and runs the targets (or one of them), each for `seconds`; `args` are the drawn graphs' own.
-pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), String> {
+pub(crate) fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), String> {
     if only == Some("graphs") {
         return graphs(seconds, args, &[]);
     }
@@ -73,7 +73,7 @@ pub fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<(), Str
 }
 
 /// Draws graphs for a while and compares compiled code with the interpreter. `env` names the tools that run NEON's.
-pub fn graphs(seconds: u32, args: &[String], env: &[(&str, &str)]) -> Result<(), String> {
+pub(crate) fn graphs(seconds: u32, args: &[String], env: &[(&str, &str)]) -> Result<(), String> {
     eprintln!("==> drawn graphs, {seconds} s");
     let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
     let out = out.display().to_string();
@@ -123,13 +123,14 @@ fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Re
         command.arg(known);
     }
     let status = command.status().map_err(|e| format!("{name}: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!(
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!(
             "the fuzz target `{name}` failed: the input lies in {}; run it with `{} FILE`",
             failures.display(),
             program.display()
-        )),
+        ))
     }
 }
 

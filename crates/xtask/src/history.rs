@@ -10,7 +10,7 @@ const SINCE: &str = "1511dbc";
 const LONGEST: usize = 72;
 
 /// Checks the commits since [`SINCE`]. Gives one line for each mistake; none where this is no clone with that history.
-pub fn check() -> Result<Vec<String>, String> {
+pub(crate) fn check() -> Result<Vec<String>, String> {
     let range = format!("{SINCE}..HEAD");
     let out = Command::new("git")
         .args(["log", "--no-merges", "--format=%h %s", &range])

@@ -1,5 +1,7 @@
 //! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`, `fuzz`, `replay`.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod docs;
 mod documents;
@@ -121,9 +123,10 @@ fn run(command: &mut Command) -> Result<(), String> {
         .current_dir(root())
         .status()
         .map_err(|e| e.to_string())?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?} failed ({status})")),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} failed ({status})"))
     }
 }
 
@@ -135,9 +138,10 @@ fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
         .current_dir(root())
         .status()
         .map_err(|e| format!("cargo: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("`cargo {}` failed", args.join(" "))),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`cargo {}` failed", args.join(" ")))
     }
 }
 

@@ -17,7 +17,7 @@ use std::process::Command;
 const PROGRAM: &str = "inrush-replay";
 
 #[derive(Args)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// The commit to compare the working tree with.
     base: String,
     /// A folder of `.pt2` archives to compile, too.
@@ -44,7 +44,7 @@ pub struct Replay {
 ///
 /// # Errors
 /// Says how many programs differ, or why the base cannot be recorded.
-pub fn replay(args: &Replay) -> Result<(), String> {
+pub(crate) fn replay(args: &Replay) -> Result<(), String> {
     let dir = root().join("target").join("replay");
     let commit = base_commit(&args.base)?;
     // The working tree comes first: where it is the base, unchanged, its program serves as both.
@@ -90,9 +90,10 @@ fn folders(corpus: &Path, models: &[PathBuf]) -> Result<Vec<String>, String> {
     }
     let cases = std::env::var_os("INRUSH_OP_CASES").map(PathBuf::from);
     let cases = cases.unwrap_or_else(|| root().join("target").join("op_cases"));
-    match cases.is_dir() {
-        true => out.push(format!("cases={}", cases.display())),
-        false => eprintln!("no operator cases in {}", cases.display()),
+    if cases.is_dir() {
+        out.push(format!("cases={}", cases.display()))
+    } else {
+        eprintln!("no operator cases in {}", cases.display())
     }
     for (k, dir) in models.iter().enumerate() {
         // The recording programs run in the root.
@@ -130,13 +131,14 @@ fn base_program(name: &str, commit: &str, dir: &Path) -> Result<PathBuf, String>
     let tree = dir.join("base");
     let shown = tree.display().to_string();
     // A worktree that is reused keeps the times of unchanged files, and so what cargo built of them.
-    match tree.join(".git").exists() {
-        true => git(&[
+    if tree.join(".git").exists() {
+        git(&[
             "-C", &shown, "checkout", "--quiet", "--force", "--detach", commit,
-        ])?,
-        false => git(&[
-            "worktree", "add", "--quiet", "--force", "--detach", &shown, &commit,
-        ])?,
+        ])?
+    } else {
+        git(&[
+            "worktree", "add", "--quiet", "--force", "--detach", &shown, commit,
+        ])?
     };
     let build = dir.join("build");
     run(Command::new(env!("CARGO"))
@@ -182,13 +184,14 @@ fn git(args: &[&str]) -> Result<String, String> {
         .current_dir(root())
         .output()
         .map_err(|e| format!("git: {e}"))?;
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).trim().to_string()),
-        false => Err(format!(
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    } else {
+        Err(format!(
             "`git {}` failed: {}",
             args.join(" "),
             String::from_utf8_lossy(&out.stderr).trim()
-        )),
+        ))
     }
 }
 

@@ -75,7 +75,7 @@ const OUTSIDE: &[&str] = &[
 ];
 
 /// Checks all sources. Gives one line for each mistake.
-pub fn check() -> Result<Vec<String>, String> {
+pub(crate) fn check() -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     for package in PLAIN {
         for (path, text) in sources(package)? {

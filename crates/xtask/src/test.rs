@@ -19,7 +19,7 @@ const DRAWN_SECONDS: &str = "60";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
 /// the fuzz targets, for a bounded time.
-pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
+pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     step("formatting, lints, layers");
     tidy::tidy()?;
     docs::docs(true)?;
@@ -67,7 +67,7 @@ pub fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
 }
 
 /// Runs PyTorch's operator samples against a fresh wheel and writes `docs/coverage.md`.
-pub fn coverage(args: &[String]) -> Result<(), String> {
+pub(crate) fn coverage(args: &[String]) -> Result<(), String> {
     let python = python("setup_env.py")?;
     install(&python)?;
     step("operator samples");
@@ -79,7 +79,7 @@ pub fn coverage(args: &[String]) -> Result<(), String> {
 }
 
 /// Compiles public models with a fresh wheel and compares them with eager.
-pub fn survey(args: &[String]) -> Result<(), String> {
+pub(crate) fn survey(args: &[String]) -> Result<(), String> {
     install(&python("setup_env.py")?)?;
     let python = python_with("setup_env.py", &["--survey"])?;
     step("public models");

@@ -42,7 +42,7 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-interp", "inrush-c"),
 ];
 
-pub fn tidy() -> Result<(), String> {
+pub(crate) fn tidy() -> Result<(), String> {
     let wrong = [documents::check()?, sources::check()?, history::check()?].concat();
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));
@@ -57,13 +57,6 @@ pub fn tidy() -> Result<(), String> {
             "--",
             "-D",
             "warnings",
-            // Matters of taste, which differ between versions of the tool.
-            "-A",
-            "clippy::style",
-            "-A",
-            "clippy::complexity",
-            "-A",
-            "clippy::large_enum_variant",
         ],
         &[],
     )?;
@@ -73,9 +66,10 @@ pub fn tidy() -> Result<(), String> {
             broken.push(format!("{package} knows {other}"));
         }
     }
-    match broken.is_empty() {
-        true => Ok(()),
-        false => Err(broken.join("\n")),
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(broken.join("\n"))
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn crew() -> Option<Arc<Crew>> {
 
 impl Crew {
     /// Does `here` on this thread while helpers do `work`; returns, or panics, when nobody is at it any more.
-    pub fn run(self: &Arc<Self>, work: &(dyn Fn() + Sync), here: impl FnOnce()) {
+    pub(super) fn run(self: &Arc<Self>, work: &(dyn Fn() + Sync), here: impl FnOnce()) {
         // SAFETY: the work ends with `Closed`, which waits until no helper is at it, also where `here` panics.
         let work = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), Work>(work) };
         {

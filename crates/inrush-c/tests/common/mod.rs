@@ -1,5 +1,5 @@
 //! Compiles kernels with the machine's C compiler and runs them beside the interpreter.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)] // several test crates take this module, each a part of it
 
 use inrush_base::{Caps, DType, Isa};
 use inrush_emulator::Emulator;
@@ -104,6 +104,7 @@ impl Code {
     fn grid(&self, name: &str, bufs: &[*mut u8], sizes: &[i64], begin: i64, end: i64) -> i32 {
         type Entry = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64) -> i32;
         match self {
+            // SAFETY: emitted kernels over a grid have this type; buffers and sizes are those that the kernel declares.
             Code::Native(library) => unsafe {
                 let entry = library.get::<Entry>(name.as_bytes()).unwrap();
                 entry(bufs.as_ptr(), sizes.as_ptr(), begin, end)
@@ -136,6 +137,7 @@ impl Code {
             i64,
         );
         match self {
+            // SAFETY: emitted epilogues have this type; `acc` holds the range of sums that `place` names.
             Code::Native(library) => unsafe {
                 let entry = library.get::<Entry>(name.as_bytes()).unwrap();
                 let [ld, batch, m0, m1, n0, n1] = place;
@@ -187,6 +189,7 @@ pub fn compile(source: &str, caps: &Caps) -> libloading::Library {
         "{}\n{source}",
         String::from_utf8_lossy(&out.stderr)
     );
+    // SAFETY: emitted code has no initialisers.
     unsafe { libloading::Library::new(&so) }.unwrap()
 }
 
@@ -275,6 +278,7 @@ impl Compiled {
             let mut scratch = vec![0x5Au8; len + 64];
             if kernel.scratch_bytes.is_some() {
                 let p = scratch.as_mut_ptr();
+                // SAFETY: alignment takes less than the 64 spare bytes.
                 bufs.push(unsafe { p.add(p.align_offset(64)) });
             }
             launches.push(Launch {
@@ -406,10 +410,10 @@ fn localize(p: &mut Loops, axes: usize, locals: &[usize]) {
     }
     for node in &mut p.nodes {
         for stmt in &mut node.body_mut().stmts {
-            if let Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } = stmt {
-                if locals.contains(&buf.index()) {
-                    coords.drain(..axes);
-                }
+            if let Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } = stmt
+                && locals.contains(&buf.index())
+            {
+                coords.drain(..axes);
             }
         }
     }
@@ -469,6 +473,7 @@ impl Memory {
 
     fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
         let s = &mut self.storages[at];
+        // SAFETY: a storage is a list of 8-byte words, borrowed as long as its bytes.
         unsafe { std::slice::from_raw_parts_mut(s.as_mut_ptr() as *mut u8, s.len() * 8) }
     }
 
@@ -496,6 +501,7 @@ impl Memory {
             let mut data = Vec::new();
             for k in 0..n as usize {
                 let place = self.place(at, k) as usize * size;
+                // SAFETY: the place is that of an element of the buffer.
                 data.extend(unsafe { std::slice::from_raw_parts(base.add(place), size) });
             }
             Value::Tensor(Tensor {
@@ -543,6 +549,7 @@ impl Memory {
                     .zip(&self.strides[at])
                     .map(|(e, s)| eval(exprs, *e, known) * s)
                     .sum::<i64>();
+            // SAFETY: the coordinates are in the buffer's bounds.
             unsafe { *(self.pointer(&run.loops, access.buf) as *const f32).add(offset as usize) }
         };
         let (nb, nm, nn, nk) = (count(&c.batch), count(&c.m), count(&c.n), count(&c.k));

@@ -1,7 +1,7 @@
 //! A few pieces of HTML. All text is escaped where it enters.
 
 /// Text that is safe in elements and attributes.
-pub fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -17,7 +17,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// A table of cells that are HTML already.
-pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(super) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut out = String::from("<table><thead><tr>");
     for h in head {
         out.push_str(&format!("<th>{}</th>", escape(h)));
@@ -35,7 +35,7 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
 }
 
 /// A part of the page that is shown on a click.
-pub fn details(summary: &str, inner: &str) -> String {
+pub(super) fn details(summary: &str, inner: &str) -> String {
     format!(
         "<details><summary>{}</summary>\n{inner}</details>\n",
         escape(summary)
@@ -43,7 +43,7 @@ pub fn details(summary: &str, inner: &str) -> String {
 }
 
 /// `12.3 MB`.
-pub fn bytes(n: i64) -> String {
+pub(super) fn bytes(n: i64) -> String {
     let v = n as f64;
     match n {
         ..1_000 => format!("{n} B"),
@@ -53,7 +53,7 @@ pub fn bytes(n: i64) -> String {
     }
 }
 
-pub const STYLE: &str = "\
+pub(super) const STYLE: &str = "\
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d0d7de}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.2rem .6rem;vertical-align:top;border-bottom:1px solid #eaeef2}

@@ -7,7 +7,7 @@ use inrush_program::{Place, Program, SizeId, Step};
 use std::fmt::Write;
 
 /// A buffer of the arena.
-pub struct Block {
+pub(super) struct Block {
     pub buffer: usize,
     pub offset: i64,
     pub bytes: i64,
@@ -17,7 +17,7 @@ pub struct Block {
 }
 
 /// The values of all size lines, zeros where they overflow.
-pub fn sizes(program: &Program, symbols: &[i64]) -> Vec<i64> {
+pub(super) fn sizes(program: &Program, symbols: &[i64]) -> Vec<i64> {
     let mut out = Vec::new();
     _ = inrush_program::evaluate(&program.sizes, symbols, &mut out);
     out.resize(program.sizes.len(), 0);
@@ -25,7 +25,7 @@ pub fn sizes(program: &Program, symbols: &[i64]) -> Vec<i64> {
 }
 
 /// Buffers that a step touches.
-pub fn touched(step: &Step) -> Vec<u32> {
+pub(super) fn touched(step: &Step) -> Vec<u32> {
     match step {
         Step::Launch(l) => l.buffers.clone(),
         Step::Contract(c) => {
@@ -37,7 +37,7 @@ pub fn touched(step: &Step) -> Vec<u32> {
 }
 
 /// Returns the arena's buffers with their ranges of bytes and of steps.
-pub fn blocks(program: &Program, sizes: &[i64]) -> Vec<Block> {
+pub(super) fn blocks(program: &Program, sizes: &[i64]) -> Vec<Block> {
     let value = |id: SizeId| sizes.get(id.0 as usize).copied().unwrap_or(0);
     let n = program.buffers.len();
     let (mut from, mut to) = (vec![usize::MAX; n], vec![0; n]);
@@ -74,7 +74,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 360.0;
 
 /// The drawing.
-pub fn svg(report: &Report, blocks: &[Block], arena: i64) -> String {
+pub(super) fn svg(report: &Report, blocks: &[Block], arena: i64) -> String {
     let program = &report.program;
     let (steps, arena) = (program.steps.len().max(1) as f64, arena.max(1) as f64);
     let mut out = format!(

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Refusals of one reason that are listed.
 const MAX_LISTED: usize = 500;
 
-pub fn page(r: &Report) -> String {
+pub(super) fn page(r: &Report) -> String {
     let sizes = memory::sizes(&r.program, &r.symbols);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -205,9 +205,10 @@ fn steps(r: &Report, sizes: &[i64]) -> String {
             let touched: Vec<String> = (memory::touched(s).iter())
                 .map(|b| escape(&buffer(p, *b as usize)))
                 .collect();
-            let at = match k < loads {
-                true => format!("load {k}"),
-                false => (k - loads).to_string(),
+            let at = if k < loads {
+                format!("load {k}")
+            } else {
+                (k - loads).to_string()
             };
             vec![
                 format!("<span class=\"num\">{at}</span>"),

@@ -333,9 +333,10 @@ fn lead(o: &Options) -> ExitCode {
         println!("FAILED {f}");
     }
     println!("{} failed", s.failures.len());
-    match s.failures.is_empty() && (idle.is_empty() || !o.reach) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if s.failures.is_empty() && (idle.is_empty() || !o.reach) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

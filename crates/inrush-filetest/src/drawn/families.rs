@@ -175,9 +175,12 @@ fn pointwise(m: &mut Make) -> Option<ValueId> {
 
 fn product(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
-    let side = |m: &mut Make| match m.r.odds(1, 12) {
-        true => m.r.of(&[65, 96, 127, 129, 130, 257]),
-        false => m.size(),
+    let side = |m: &mut Make| {
+        if m.r.odds(1, 12) {
+            m.r.of(&[65, 96, 127, 129, 130, 257])
+        } else {
+            m.size()
+        }
     };
     let (mut rows, mut inner, mut cols) = (side(m), side(m), side(m));
     if m.r.odds(1, 12) {
@@ -218,9 +221,10 @@ fn product(m: &mut Make) -> Option<ValueId> {
             let a = m.source(dtype, &[lead, rows, inner]);
             let dtype = m.dtype(a);
             let b = m.weight(dtype, &[cols, inner]);
-            let bias = match m.r.odds(1, 2) {
-                true => Arg::Value(m.weight(dtype, &[cols])),
-                false => Arg::None,
+            let bias = if m.r.odds(1, 2) {
+                Arg::Value(m.weight(dtype, &[cols]))
+            } else {
+                Arg::None
             };
             let args = vec![Arg::Value(a), Arg::Value(b), bias];
             m.one("aten.linear.default", args)
@@ -472,9 +476,10 @@ fn long(m: &mut Make) -> Option<ValueId> {
         ];
         return m.one("aten.layer_norm.default", args);
     }
-    let sizes = match m.r.odds(2, 3) {
-        true => vec![1, m.r.of(&[32_768, 40_000, 65_536])],
-        false => vec![m.r.of(&[192, 256]), m.r.of(&[200, 256])],
+    let sizes = if m.r.odds(2, 3) {
+        vec![1, m.r.of(&[32_768, 40_000, 65_536])]
+    } else {
+        vec![m.r.of(&[192, 256]), m.r.of(&[200, 256])]
     };
     let x = m.source(dtype, &sizes);
     match m.r.below(3) {
@@ -496,9 +501,10 @@ fn scan(m: &mut Make) -> Option<ValueId> {
     let sizes = shape(m, rank);
     let x = m.source(dtype, &sizes);
     let d = m.r.below(rank) as i64;
-    let op = match m.whole {
-        true => "aten.cumsum.default",
-        false => m.r.of(&["aten.cumsum.default", "aten.cumprod.default"]),
+    let op = if m.whole {
+        "aten.cumsum.default"
+    } else {
+        m.r.of(&["aten.cumsum.default", "aten.cumprod.default"])
     };
     let d = m.int(d);
     m.one(op, vec![Arg::Value(x), d])
@@ -511,16 +517,13 @@ fn order(m: &mut Make) -> Option<ValueId> {
     let x = m.input(dtype, &sizes);
     let d = m.r.below(rank);
     let largest = Arg::Bool(m.r.odds(1, 2));
-    let outs = match m.r.odds(1, 2) {
-        true => {
-            let k = m.r.int(1, sizes[d].min(5));
-            let args = vec![Arg::Value(x), m.int(k), m.int(d as i64), largest];
-            m.call("aten.topk.default", args)?
-        }
-        false => {
-            let args = vec![Arg::Value(x), m.int(d as i64), largest];
-            m.call("aten.sort.default", args)?
-        }
+    let outs = if m.r.odds(1, 2) {
+        let k = m.r.int(1, sizes[d].min(5));
+        let args = vec![Arg::Value(x), m.int(k), m.int(d as i64), largest];
+        m.call("aten.topk.default", args)?
+    } else {
+        let args = vec![Arg::Value(x), m.int(d as i64), largest];
+        m.call("aten.sort.default", args)?
     };
     Some(outs[0])
 }

@@ -67,9 +67,10 @@ impl Make {
 
     /// A size; none in few.
     pub fn size(&mut self) -> i64 {
-        match self.r.odds(1, 150) {
-            true => 0,
-            false => self.r.of(&SIZES),
+        if self.r.odds(1, 150) {
+            0
+        } else {
+            self.r.of(&SIZES)
         }
     }
 
@@ -205,15 +206,13 @@ impl Make {
             _ => gaps = true,
         }
         let mut strides = vec![0; rank];
-        let mut step = match gaps && self.r.odds(1, 3) {
-            true => 2,
-            false => 1,
-        };
+        let mut step = if gaps && self.r.odds(1, 3) { 2 } else { 1 };
         for d in order.into_iter().rev() {
             strides[d] = step;
-            let gap = match gaps && self.r.odds(1, 2) {
-                true => self.r.int(1, 3),
-                false => 0,
+            let gap = if gaps && self.r.odds(1, 2) {
+                self.r.int(1, 3)
+            } else {
+                0
             };
             step *= sizes[d].max(1) + gap;
         }
@@ -270,18 +269,20 @@ impl Make {
     /// What reads a fresh input goes through a pointwise operator in some graphs, which may change its dtype.
     pub fn source(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let x = self.input(dtype, sizes);
-        match self.r.odds(1, 3) {
-            true => self.pointwise(x).unwrap_or(x),
-            false => x,
+        if self.r.odds(1, 3) {
+            self.pointwise(x).unwrap_or(x)
+        } else {
+            x
         }
     }
 
     /// A second operand: as [`Self::source`], of a given dtype in the end.
     pub fn operand(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let x = self.source(dtype, sizes);
-        match self.dtype(x) == dtype {
-            true => x,
-            false => self.input(dtype, sizes),
+        if self.dtype(x) == dtype {
+            x
+        } else {
+            self.input(dtype, sizes)
         }
     }
 
@@ -291,9 +292,10 @@ impl Make {
             return self.source(dtype, sizes);
         }
         let x = self.channels_last(dtype, sizes);
-        match self.r.odds(1, 3) {
-            true => self.pointwise(x).unwrap_or(x),
-            false => x,
+        if self.r.odds(1, 3) {
+            self.pointwise(x).unwrap_or(x)
+        } else {
+            x
         }
     }
 
@@ -375,9 +377,10 @@ impl Make {
             Some(k) if self.dtype(k) == dtype && self.r.odds(1, 2) => k,
             _ => self.input(dtype, &sizes),
         };
-        let args = match self.r.odds(1, 5) {
-            true => vec![Arg::Value(other), Arg::Value(v)],
-            false => vec![Arg::Value(v), Arg::Value(other)],
+        let args = if self.r.odds(1, 5) {
+            vec![Arg::Value(other), Arg::Value(v)]
+        } else {
+            vec![Arg::Value(v), Arg::Value(other)]
         };
         self.one(op, args)
     }

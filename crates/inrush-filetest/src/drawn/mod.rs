@@ -95,9 +95,10 @@ impl Drawn {
     /// The file test that says that it agrees.
     pub fn print(&self, isa: Isa) -> String {
         let settings = self.block(isa).settings.join(" ");
-        let who = match settings.contains("lowered") {
-            true => "loops",
-            false => "graph",
+        let who = if settings.contains("lowered") {
+            "loops"
+        } else {
+            "graph"
         };
         format!(
             "## A drawn graph ({})\n\n```graph\n{}```\n\n```run {settings}\n{who}, compiled agree\n```\n",

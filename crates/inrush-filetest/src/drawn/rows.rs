@@ -54,9 +54,10 @@ pub(super) fn row(m: &mut Make) -> Option<ValueId> {
         let sizes: Vec<i64> = (sizes.iter())
             .map(|s| change.get(s).copied().unwrap_or(*s))
             .collect();
-        let dtype = match other && *dtype == DType::F32 {
-            true => to,
-            false => *dtype,
+        let dtype = if other && *dtype == DType::F32 {
+            to
+        } else {
+            *dtype
         };
         let v = match e.ranges[k] {
             Some((lo, hi)) if dtype.is_float() => m.within(dtype, &sizes, lo, hi),

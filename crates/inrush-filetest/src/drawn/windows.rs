@@ -40,25 +40,23 @@ fn windows(m: &mut Make, dims: usize, dilated: bool) -> Windows {
         }
         let k = m.r.of(&[1, 2, 3, 3, 3, 5, 7]);
         let step = m.r.of(&[1, 1, 1, 2, 2, 3]);
-        let dilation = match dilated {
-            true => m.r.of(&[1, 1, 1, 1, 2]),
-            false => 1,
+        let dilation = if dilated { m.r.of(&[1, 1, 1, 1, 2]) } else { 1 };
+        let (k, step, dilation) = if usual {
+            (m.r.of(&[3, 3, 3, 5, 7]), step.min(2), 1)
+        } else {
+            (k, step, dilation)
         };
-        let (k, step, dilation) = match usual {
-            true => (m.r.of(&[3, 3, 3, 5, 7]), step.min(2), 1),
-            false => (k, step, dilation),
-        };
-        let pad = match usual {
-            true => (k - 1) / 2,
-            false => m.r.of(&[0, (k - 1) / 2, k / 2, k - 1]),
+        let pad = if usual {
+            (k - 1) / 2
+        } else {
+            m.r.of(&[0, (k - 1) / 2, k / 2, k - 1])
         };
         // Rows of results that vectors and tiles are cut by, more often than not.
-        let image = match m.r.odds(3, 4) {
-            true => {
-                let out = m.r.of(&[4, 7, 8, 8, 8, 9, 14, 16, 16, 17]).min(largest);
-                (out - 1) * step + (k - 1) * dilation + 1 - 2 * pad
-            }
-            false => m.up_to(largest),
+        let image = if m.r.odds(3, 4) {
+            let out = m.r.of(&[4, 7, 8, 8, 8, 9, 14, 16, 16, 17]).min(largest);
+            (out - 1) * step + (k - 1) * dilation + 1 - 2 * pad
+        } else {
+            m.up_to(largest)
         };
         let image = image.max((k - 1) * dilation + 1 - 2 * pad);
         w.kernel.push(k);
@@ -73,9 +71,10 @@ fn windows(m: &mut Make, dims: usize, dilated: bool) -> Windows {
 /// Groups and channels a group.
 fn channels(m: &mut Make, depthwise: bool) -> (i64, i64, i64) {
     if depthwise {
-        let all = match m.r.odds(2, 3) {
-            true => m.r.of(&[8, 16, 16, 24, 32, 48, 64, 64]),
-            false => m.up_to(64).max(1),
+        let all = if m.r.odds(2, 3) {
+            m.r.of(&[8, 16, 16, 24, 32, 48, 64, 64])
+        } else {
+            m.up_to(64).max(1)
         };
         return (all, 1, m.r.of(&[1, 1, 1, 1, 2, 3]));
     }
@@ -111,17 +110,17 @@ pub(super) fn modelled(m: &mut Make) -> Option<ValueId> {
     }
     let batch = m.r.of(&[1, 2]);
     let sizes = [batch, groups * i, side, side];
-    let x = match m.r.odds(2, 3) {
-        true => m.channels_last(DType::F32, &sizes),
-        false => {
-            let strides = inrush_runtime::tensor::contiguous_strides(&sizes);
-            m.input_with(DType::F32, &sizes, &strides)
-        }
+    let x = if m.r.odds(2, 3) {
+        m.channels_last(DType::F32, &sizes)
+    } else {
+        let strides = inrush_runtime::tensor::contiguous_strides(&sizes);
+        m.input_with(DType::F32, &sizes, &strides)
     };
     let f = m.weight(DType::F32, &[groups * o, i, k, k]);
-    let bias = match m.r.odds(1, 2) {
-        true => Arg::Value(m.weight(DType::F32, &[groups * o])),
-        false => Arg::None,
+    let bias = if m.r.odds(1, 2) {
+        Arg::Value(m.weight(DType::F32, &[groups * o]))
+    } else {
+        Arg::None
     };
     let step = m.r.of(&[1, 1, 1, 2]);
     convolved(m, [x, f], bias, step, k / 2, groups)
@@ -180,21 +179,26 @@ fn convolution(m: &mut Make, depthwise: bool) -> Option<ValueId> {
     let batch = m.r.of(&[1, 1, 2, 3]);
     let dtype = m.float();
     let image: Vec<i64> = [&[batch, groups * i], w.image.as_slice()].concat();
-    let filter: Vec<i64> = match transposed {
-        true => [&[groups * i, o], w.kernel.as_slice()].concat(),
-        false => [&[groups * o, i], w.kernel.as_slice()].concat(),
+    let filter: Vec<i64> = if transposed {
+        [&[groups * i, o], w.kernel.as_slice()].concat()
+    } else {
+        [&[groups * o, i], w.kernel.as_slice()].concat()
     };
     let x = m.image(dtype, &image);
     let dtype = m.dtype(x);
     let f = m.weight(dtype, &filter);
-    let bias = match m.r.odds(1, 2) {
-        true => Arg::Value(m.weight(dtype, &[groups * o])),
-        false => Arg::None,
+    let bias = if m.r.odds(1, 2) {
+        Arg::Value(m.weight(dtype, &[groups * o]))
+    } else {
+        Arg::None
     };
     let extra: Vec<i64> = (w.stride.iter().zip(&w.dilation))
-        .map(|(s, d)| match transposed && m.r.odds(1, 3) {
-            true => (s.max(d) - 1).min(1),
-            false => 0,
+        .map(|(s, d)| {
+            if transposed && m.r.odds(1, 3) {
+                (s.max(d) - 1).min(1)
+            } else {
+                0
+            }
         })
         .collect();
     let args = vec![

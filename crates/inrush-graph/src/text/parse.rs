@@ -157,9 +157,10 @@ impl Parser<'_> {
             && *self.s.peek()? == Token::Punct("[")
         {
             let sizes = self.exprs()?;
-            let strides = match self.s.eat_word("strides")? {
-                true => self.exprs()?,
-                false => self.g.exprs.contiguous_strides(&sizes),
+            let strides = if self.s.eat_word("strides")? {
+                self.exprs()?
+            } else {
+                self.g.exprs.contiguous_strides(&sizes)
             };
             return Ok(Type::Tensor(TensorType {
                 dtype,
@@ -191,19 +192,19 @@ impl Parser<'_> {
                 self.s.expect(",")?;
             }
         }
-        let line = match self.s.eat_word("at")? {
-            true => {
-                let k = self.s.id("line")?;
-                if k >= self.g.lines.len() {
-                    return Err(self.s.error(format!("`line{k}` is not defined")));
-                }
-                Some(LineId::from_index(k))
+        let line = if self.s.eat_word("at")? {
+            let k = self.s.id("line")?;
+            if k >= self.g.lines.len() {
+                return Err(self.s.error(format!("`line{k}` is not defined")));
             }
-            false => None,
+            Some(LineId::from_index(k))
+        } else {
+            None
         };
-        let made_for = match self.s.eat_word("for")? {
-            true => Some(self.s.name()?.into()),
-            false => None,
+        let made_for = if self.s.eat_word("for")? {
+            Some(self.s.name()?.into())
+        } else {
+            None
         };
         let first = self.g.values.len();
         self.g.values.extend(new);
@@ -290,9 +291,10 @@ impl Parser<'_> {
         self.s.expect("[")?;
         let mut out = Vec::new();
         loop {
-            out.push(match self.s.eat_word("none")? {
-                true => None,
-                false => Some(self.value()?),
+            out.push(if self.s.eat_word("none")? {
+                None
+            } else {
+                Some(self.value()?)
             });
             if self.s.eat("]")? {
                 return Ok(Arg::Values(out));

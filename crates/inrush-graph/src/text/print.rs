@@ -120,9 +120,10 @@ impl Printer<'_> {
     fn node(&mut self, n: &Node) -> String {
         let args: Vec<String> = n.args.iter().map(|a| self.arg(a)).collect();
         let outs: Vec<String> = n.outs.iter().map(|v| self.define(*v)).collect();
-        let left = match outs.is_empty() {
-            true => "call ".to_string(),
-            false => format!("{} = ", outs.join(", ")),
+        let left = if outs.is_empty() {
+            "call ".to_string()
+        } else {
+            format!("{} = ", outs.join(", "))
         };
         let at = n.line.map(|l| format!(" at {l}")).unwrap_or_default();
         let made_for = n.made_for.as_ref();

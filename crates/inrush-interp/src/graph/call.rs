@@ -23,25 +23,25 @@ pub(super) struct Floats {
 }
 
 impl Floats {
-    pub fn zeros(sizes: &[i64]) -> Result<Floats> {
+    pub(super) fn zeros(sizes: &[i64]) -> Result<Floats> {
         Ok(Floats {
             sizes: sizes.to_vec(),
             data: vec![0.0; numel(sizes)?],
         })
     }
     /// Builds a tensor of these sizes whose elements are `f` of their coordinates.
-    pub fn build(sizes: &[i64], mut f: impl FnMut(&[i64]) -> Result<f64>) -> Result<Floats> {
+    pub(super) fn build(sizes: &[i64], mut f: impl FnMut(&[i64]) -> Result<f64>) -> Result<Floats> {
         numel(sizes)?;
         Ok(Floats {
             sizes: sizes.to_vec(),
             data: points(sizes).map(|at| f(&at)).collect::<Result<_>>()?,
         })
     }
-    pub fn at(&self, at: &[i64]) -> Result<f64> {
+    pub(super) fn at(&self, at: &[i64]) -> Result<f64> {
         self.get(position(&self.sizes, at)?)
     }
     /// Returns the element that a broadcast has at `at`.
-    pub fn broadcast_at(&self, at: &[i64]) -> Result<f64> {
+    pub(super) fn broadcast_at(&self, at: &[i64]) -> Result<f64> {
         self.get(broadcast_position(&self.sizes, at)?)
     }
     fn get(&self, place: usize) -> Result<f64> {
@@ -49,17 +49,17 @@ impl Floats {
         element.ok_or_else(|| Error::input(format!("element {place} of {:?}", self.sizes)))
     }
     /// Returns the elements at these places.
-    pub fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
+    pub(super) fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
         places.iter().map(|p| self.get(*p)).collect()
     }
-    pub fn of(t: &Tensor) -> Result<Floats> {
+    pub(super) fn of(t: &Tensor) -> Result<Floats> {
         let data = (0..t.numel()).map(|k| Ok(t.get(k)?.as_f64()));
         Ok(Floats {
             sizes: t.sizes.clone(),
             data: data.collect::<Result<_>>()?,
         })
     }
-    pub fn tensor(&self, dtype: DType) -> Result<Tensor> {
+    pub(super) fn tensor(&self, dtype: DType) -> Result<Tensor> {
         let mut t = Tensor::zeros(dtype, &self.sizes)?;
         for (k, v) in self.data.iter().enumerate() {
             t.set(k, Scalar::Float(*v).convert(dtype))?;
@@ -69,7 +69,7 @@ impl Floats {
 }
 
 impl<'a> Call<'a> {
-    pub fn arg(&self, k: usize) -> &'a Arg {
+    pub(super) fn arg(&self, k: usize) -> &'a Arg {
         self.args.get(k).unwrap_or(&Arg::None)
     }
 
@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
         self.values[v.index()].tensor()
     }
 
-    pub fn opt_tensor(&self, k: usize) -> Result<Option<&'a Tensor>> {
+    pub(super) fn opt_tensor(&self, k: usize) -> Result<Option<&'a Tensor>> {
         match self.arg(k) {
             Arg::None => Ok(None),
             Arg::Value(v) => self.value(*v).map(Some),
@@ -89,19 +89,19 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub fn tensor(&self, k: usize) -> Result<&'a Tensor> {
+    pub(super) fn tensor(&self, k: usize) -> Result<&'a Tensor> {
         self.opt_tensor(k)?.ok_or_else(|| self.wrong(k, "tensor"))
     }
 
-    pub fn floats(&self, k: usize) -> Result<Floats> {
+    pub(super) fn floats(&self, k: usize) -> Result<Floats> {
         Floats::of(self.tensor(k)?)
     }
 
-    pub fn opt_floats(&self, k: usize) -> Result<Option<Floats>> {
+    pub(super) fn opt_floats(&self, k: usize) -> Result<Option<Floats>> {
         self.opt_tensor(k)?.map(Floats::of).transpose()
     }
 
-    pub fn tensors(&self, k: usize) -> Result<Vec<Option<&'a Tensor>>> {
+    pub(super) fn tensors(&self, k: usize) -> Result<Vec<Option<&'a Tensor>>> {
         match self.arg(k) {
             Arg::Values(vs) => vs
                 .iter()
@@ -112,7 +112,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns a number; `None` when the argument is.
-    pub fn opt_scalar(&self, k: usize) -> Result<Option<Scalar>> {
+    pub(super) fn opt_scalar(&self, k: usize) -> Result<Option<Scalar>> {
         Ok(Some(match self.arg(k) {
             Arg::None => return Ok(None),
             Arg::Int(e) => Scalar::Int(size(&self.g.exprs, *e, self.symbols)?),
@@ -127,19 +127,19 @@ impl<'a> Call<'a> {
         }))
     }
 
-    pub fn float(&self, k: usize, default: f64) -> Result<f64> {
+    pub(super) fn float(&self, k: usize, default: f64) -> Result<f64> {
         Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_f64()))
     }
 
-    pub fn int(&self, k: usize, default: i64) -> Result<i64> {
+    pub(super) fn int(&self, k: usize, default: i64) -> Result<i64> {
         Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_i64()))
     }
 
-    pub fn bool(&self, k: usize, default: bool) -> Result<bool> {
+    pub(super) fn bool(&self, k: usize, default: bool) -> Result<bool> {
         Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_bool()))
     }
 
-    pub fn opt_ints(&self, k: usize) -> Result<Option<Vec<i64>>> {
+    pub(super) fn opt_ints(&self, k: usize) -> Result<Option<Vec<i64>>> {
         match self.arg(k) {
             Arg::None => Ok(None),
             Arg::Ints(es) => (es.iter())
@@ -151,13 +151,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub fn ints(&self, k: usize) -> Result<Vec<i64>> {
+    pub(super) fn ints(&self, k: usize) -> Result<Vec<i64>> {
         Ok(self.opt_ints(k)?.unwrap_or_default())
     }
 
     /// Returns one entry per dimension: a single integer serves all `n`, an absent list means
     /// `default`.
-    pub fn per_dim(&self, k: usize, n: usize, default: i64) -> Result<Vec<i64>> {
+    pub(super) fn per_dim(&self, k: usize, n: usize, default: i64) -> Result<Vec<i64>> {
         let v = self.ints(k)?;
         match v.len() {
             0 => Ok(vec![default; n]),
@@ -167,7 +167,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub fn str(&self, k: usize) -> &'a str {
+    pub(super) fn str(&self, k: usize) -> &'a str {
         match self.arg(k) {
             Arg::Str(s) => s,
             _ => "",
@@ -176,19 +176,19 @@ impl<'a> Call<'a> {
 
     /// Returns a dimension of a tensor of `rank`, counted from zero. Scalars accept dimension 0 and
     /// -1, which they do not have.
-    pub fn dim(&self, k: usize, rank: usize) -> Result<usize> {
+    pub(super) fn dim(&self, k: usize, rank: usize) -> Result<usize> {
         wrap(self.int(k, 0)?, rank)
     }
 
     /// Returns a dimension of `x`, which is no scalar, and its size.
-    pub fn axis(&self, k: usize, x: &Tensor) -> Result<(usize, i64)> {
+    pub(super) fn axis(&self, k: usize, x: &Tensor) -> Result<(usize, i64)> {
         let d = self.dim(k, x.rank())?;
         let n = x.sizes.get(d).copied();
         Ok((d, n.ok_or_else(|| Error::input("a dimension of a scalar"))?))
     }
 
     /// Returns the dimensions to reduce: none or an empty list means all.
-    pub fn dims(&self, k: usize, rank: usize) -> Result<Vec<usize>> {
+    pub(super) fn dims(&self, k: usize, rank: usize) -> Result<Vec<usize>> {
         match self.opt_ints(k)? {
             None => Ok((0..rank).collect()),
             Some(v) if v.is_empty() => Ok((0..rank).collect()),
@@ -202,7 +202,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the dtype and sizes that the graph declares for result `k`.
-    pub fn out(&self, k: usize) -> Result<(DType, &'a [i64])> {
+    pub(super) fn out(&self, k: usize) -> Result<(DType, &'a [i64])> {
         match self.outs.get(k) {
             Some(Some((d, s))) => Ok((*d, s)),
             _ => Err(Error::input(format!("result {k} is no tensor"))),
@@ -212,7 +212,7 @@ impl<'a> Call<'a> {
     /// Returns the dtype of result `k`, which must be declared with `sizes`: those that the
     /// operator gives. A definition derives them from the operands, and has them compared here
     /// before anything is computed or allocated.
-    pub fn given(&self, k: usize, sizes: &[i64]) -> Result<DType> {
+    pub(super) fn given(&self, k: usize, sizes: &[i64]) -> Result<DType> {
         let (dtype, declared) = self.out(k)?;
         same(dtype, sizes, dtype, declared)?;
         Ok(dtype)
@@ -220,7 +220,7 @@ impl<'a> Call<'a> {
 
     /// Builds result `k` of these sizes and the declared dtype; its elements are `f` of their
     /// coordinates.
-    pub fn build(
+    pub(super) fn build(
         &self,
         k: usize,
         sizes: &[i64],
@@ -235,7 +235,7 @@ impl<'a> Call<'a> {
     }
 
     /// Builds the only result from floats.
-    pub fn floats_of(
+    pub(super) fn floats_of(
         &self,
         sizes: &[i64],
         mut f: impl FnMut(&[i64]) -> Result<f64>,
@@ -246,11 +246,12 @@ impl<'a> Call<'a> {
 
 /// Checks that a result has the dtype and sizes that it is declared with.
 pub(super) fn same(dtype: DType, sizes: &[i64], declared: DType, dims: &[i64]) -> Result<()> {
-    match dtype == declared && sizes == dims {
-        true => Ok(()),
-        false => Err(Error::input(format!(
+    if dtype == declared && sizes == dims {
+        Ok(())
+    } else {
+        Err(Error::input(format!(
             "gives {dtype}{sizes:?}, declared as {declared}{dims:?}"
-        ))),
+        )))
     }
 }
 

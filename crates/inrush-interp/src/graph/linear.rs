@@ -183,14 +183,15 @@ impl Window {
         let places = |(d, n): (usize, &i64)| {
             let [n, stride, padding] = [*n, self.stride[d], self.padding[d]].map(i128::from);
             let room = n + 2 * padding - self.span(d);
-            let last = match ceil {
-                // It starts inside the input or the padding before it.
-                true => (room + stride - 1).min(n + padding - 1),
-                false => room,
+            let last = if ceil {
+                (room + stride - 1).min(n + padding - 1)
+            } else {
+                room
             };
-            match room < 0 {
-                true => Err(Error::input("a window larger than its padded input")),
-                false => narrowed(last.div_euclid(stride) + 1),
+            if room < 0 {
+                Err(Error::input("a window larger than its padded input"))
+            } else {
+                narrowed(last.div_euclid(stride) + 1)
             }
         };
         sizes.iter().enumerate().map(places).collect()
@@ -228,9 +229,10 @@ fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
         return Err(misfit());
     };
     // Channels in a group of the input, channels of the result.
-    let (inputs, outputs) = match transposed {
-        false => (Some(columns), Some(rows)),
-        true => (rows.checked_div(groups), columns.checked_mul(groups)),
+    let (inputs, outputs) = if !transposed {
+        (Some(columns), Some(rows))
+    } else {
+        (rows.checked_div(groups), columns.checked_mul(groups))
     };
     let fits = groups > 0 && rows % groups == 0 && image.len() == kernel.len();
     let (Some(inputs), Some(outputs), true) = (inputs, outputs, fits) else {
@@ -242,9 +244,10 @@ fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
         return Err(misfit());
     }
     let w = Window::new(c, kernel.to_vec(), [3, 4, 5])?;
-    let places = match transposed {
-        false => w.places(image, false)?,
-        true => w.spread(image, &c.per_dim(7, image.len(), 0)?)?,
+    let places = if !transposed {
+        w.places(image, false)?
+    } else {
+        w.spread(image, &c.per_dim(7, image.len(), 0)?)?
     };
     let sizes = [&[images, outputs], places.as_slice()].concat();
     let start = |channel: i64| bias.as_ref().map_or(Ok(0.0), |b| b.at(&[channel]));
@@ -402,9 +405,10 @@ fn attention(c: &Call) -> Result<Vec<Tensor>> {
     let causal = c.bool(5, false)?;
     let width = q.sizes.last().map_or(1.0, |n| *n as f64);
     let scale = c.float(6, 1.0 / width.sqrt())?;
-    let (k, v) = match c.bool(7, false)? {
-        true => (repeated(&k, &q)?, repeated(&v, &q)?),
-        false => (k, v),
+    let (k, v) = if c.bool(7, false)? {
+        (repeated(&k, &q)?, repeated(&v, &q)?)
+    } else {
+        (k, v)
     };
     let product = Product::new(q, transposed(&k)?)?;
     if let Some(m) = mask {
@@ -420,9 +424,10 @@ fn attention(c: &Call) -> Result<Vec<Tensor>> {
                 x => s += x.as_f64(),
             }
         }
-        Ok(match causal && at[rank - 1] > at[rank - 2] {
-            true => f64::NEG_INFINITY,
-            false => s,
+        Ok(if causal && at[rank - 1] > at[rank - 2] {
+            f64::NEG_INFINITY
+        } else {
+            s
         })
     })?;
     let weights = super::reduce::each_row(&scores, rank - 1, |row| {

@@ -468,12 +468,13 @@ fn scaled(p: &Call, d: DType, o: ScalarOp, a: Scalar, b: Scalar) -> Result<Scala
     }
     let alpha = p.opt_scalar(2)?.unwrap_or(Scalar::Int(1)).convert(d);
     match o {
-        ScalarOp::Sub => {
-            op(o, d, &[a, b]).and_then(|plain| match alpha == Scalar::Int(1).convert(d) {
-                true => Ok(plain),
-                false => op(o, d, &[a, op(ScalarOp::Mul, d, &[alpha, b])?]),
-            })
-        }
+        ScalarOp::Sub => op(o, d, &[a, b]).and_then(|plain| {
+            if alpha == Scalar::Int(1).convert(d) {
+                Ok(plain)
+            } else {
+                op(o, d, &[a, op(ScalarOp::Mul, d, &[alpha, b])?])
+            }
+        }),
         _ => op(o, d, &[a, op(ScalarOp::Mul, d, &[alpha, b])?]),
     }
 }

@@ -124,9 +124,12 @@ fn reduced(
     let kept = c.bool(keep, false)?;
     let dims = dims_sorted(dims);
     let extents: Vec<i64> = dims.iter().map(|d| x[*d]).collect();
-    let left = |(d, n): (usize, &i64)| match dims.contains(&d) {
-        true => kept.then_some(1),
-        false => Some(*n),
+    let left = |(d, n): (usize, &i64)| {
+        if dims.contains(&d) {
+            kept.then_some(1)
+        } else {
+            Some(*n)
+        }
     };
     let sizes: Vec<i64> = x.iter().enumerate().filter_map(left).collect();
     c.build(k, &sizes, |at| {

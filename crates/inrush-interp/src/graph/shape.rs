@@ -184,9 +184,10 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             for (i, [low, _]) in at.iter_mut().rev().zip(pairs) {
                 *i = i.saturating_sub(*low);
             }
-            match at.iter().zip(&x.sizes).all(|(i, n)| (0..*n).contains(i)) {
-                true => x.get(position(&x.sizes, &at)?),
-                false => Ok(value),
+            if at.iter().zip(&x.sizes).all(|(i, n)| (0..*n).contains(i)) {
+                x.get(position(&x.sizes, &at)?)
+            } else {
+                Ok(value)
             }
         });
         Ok(vec![out?])
@@ -319,9 +320,10 @@ fn parts(c: &Call) -> Result<Vec<Tensor>> {
         })?);
         start = start.saturating_add(len);
     }
-    match start == n {
-        true => Ok(out),
-        false => Err(Error::input(format!("pieces of {start} of {n}"))),
+    if start == n {
+        Ok(out)
+    } else {
+        Err(Error::input(format!("pieces of {start} of {n}")))
     }
 }
 
@@ -366,9 +368,10 @@ fn triangle(c: &Call, keep: impl Fn(i64, i64, i64) -> bool) -> Result<Vec<Tensor
         let &[.., row, col] = at else {
             return Err(Error::input("a triangle of no matrix"));
         };
-        match keep(row, col, k) {
-            true => x.get(position(&x.sizes, at)?),
-            false => Ok(Scalar::Int(0)),
+        if keep(row, col, k) {
+            x.get(position(&x.sizes, at)?)
+        } else {
+            Ok(Scalar::Int(0))
         }
     });
     Ok(vec![out?])

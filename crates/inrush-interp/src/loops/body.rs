@@ -175,9 +175,10 @@ impl Run<'_> {
                 let (value, d) = (v(*value), pre.dtypes[value.index()]);
                 let next = self.step(*op, d, pre.state[k], value, pre.slots[last], true)?;
                 pre.state[k] = next;
-                match op.is_arg() {
-                    true => Scalar::Int(next.at),
-                    false => next.value.convert(*dtype),
+                if op.is_arg() {
+                    Scalar::Int(next.at)
+                } else {
+                    next.value.convert(*dtype)
                 }
             }
             Stmt::Acc { .. } => {
@@ -228,10 +229,10 @@ impl Run<'_> {
             });
         }
         let Some(combine) = eval::combiner(op) else {
-            let better = match last_wins {
-                false => eval::beats(op, d, v, p.value),
-                // Among equals the later one wins: the old value does not beat the new one.
-                true => !eval::beats(op, d, p.value, v),
+            let better = if !last_wins {
+                eval::beats(op, d, v, p.value)
+            } else {
+                !eval::beats(op, d, p.value, v)
             };
             return Ok(if better {
                 Partial { value: v, at, ..p }

@@ -22,13 +22,13 @@ impl Run<'_> {
             .collect::<Result<_>>()?;
         let outer = axes.len() - c.k.len();
         let empty = extents.contains(&0);
-        let (a, b) = match empty {
-            false => (
+        let (a, b) = if !empty {
+            (
                 self.linear(&c.a, &axes, &extents)?,
                 self.linear(&c.b, &axes, &extents)?,
-            ),
-            // No product is formed, so nothing is read.
-            true => (Linear::nothing(&axes), Linear::nothing(&axes)),
+            )
+        } else {
+            (Linear::nothing(&axes), Linear::nothing(&axes))
         };
         let wide = self.options.wide_sums && c.dtype == DType::F32;
         let d = if wide { DType::F64 } else { c.dtype };

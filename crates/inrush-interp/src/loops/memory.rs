@@ -23,7 +23,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(p: &Loops, symbols: &Symbols) -> Result<Memory> {
+    pub(super) fn new(p: &Loops, symbols: &Symbols) -> Result<Memory> {
         let mut views = Vec::new();
         let mut storages = Vec::new();
         for (k, b) in p.buffers.iter().enumerate() {
@@ -54,38 +54,40 @@ impl Memory {
     }
 
     /// Returns the element at `coords`.
-    pub fn load(&self, buf: usize, coords: &[i64]) -> Result<Scalar> {
+    pub(super) fn load(&self, buf: usize, coords: &[i64]) -> Result<Scalar> {
         let v = &self.views[buf];
         self.read_at(buf, v.position(coords)?)
     }
 
-    pub fn store(&mut self, buf: usize, coords: &[i64], value: Scalar) -> Result<()> {
+    pub(super) fn store(&mut self, buf: usize, coords: &[i64], value: Scalar) -> Result<()> {
         let at = self.views[buf].position(coords)?;
         self.write_at(buf, at, value)
     }
 
     /// Returns the element at a position of the storage.
-    pub fn read_at(&self, buf: usize, at: usize) -> Result<Scalar> {
+    pub(super) fn read_at(&self, buf: usize, at: usize) -> Result<Scalar> {
         let v = &self.views[buf];
         let storage = &self.storages[v.storage];
         let value = storage.get(at).map_err(|e| e.context(&v.name))?;
-        match storage.dtype == v.dtype {
-            true => Ok(value),
-            false => inrush_loops::eval::bitcast(value, storage.dtype, v.dtype),
+        if storage.dtype == v.dtype {
+            Ok(value)
+        } else {
+            inrush_loops::eval::bitcast(value, storage.dtype, v.dtype)
         }
     }
 
     fn write_at(&mut self, buf: usize, at: usize, value: Scalar) -> Result<()> {
         let v = &self.views[buf];
         let storage = &mut self.storages[v.storage];
-        let value = match storage.dtype == v.dtype {
-            true => value,
-            false => inrush_loops::eval::bitcast(value, v.dtype, storage.dtype)?,
+        let value = if storage.dtype == v.dtype {
+            value
+        } else {
+            inrush_loops::eval::bitcast(value, v.dtype, storage.dtype)?
         };
         storage.set(at, value).map_err(|e| e.context(&v.name))
     }
 
-    pub fn write_all(&mut self, buf: usize, t: &Tensor) -> Result<()> {
+    pub(super) fn write_all(&mut self, buf: usize, t: &Tensor) -> Result<()> {
         let mut k = 0;
         super::for_each_point(&t.sizes, |at| {
             self.store(buf, at, t.get(k)?)?;
@@ -94,7 +96,7 @@ impl Memory {
         })
     }
 
-    pub fn read_all(&self, buf: usize) -> Result<Tensor> {
+    pub(super) fn read_all(&self, buf: usize) -> Result<Tensor> {
         let v = &self.views[buf];
         let mut t = Tensor::zeros(v.dtype, &v.sizes)?;
         let mut k = 0;

@@ -129,9 +129,10 @@ impl<'a> Reader<'a> {
         self.declared("o", self.out.origins.len())?;
         self.s.expect(":")?;
         let (op, name) = (self.s.name()?, self.s.name()?);
-        let line = match self.s.eat_word("at")? {
-            true => Some(self.s.string()?),
-            false => None,
+        let line = if self.s.eat_word("at")? {
+            Some(self.s.string()?)
+        } else {
+            None
         };
         self.s.end_of_line()?;
         self.out.origins.push(Origin { op, name, line });
@@ -145,15 +146,17 @@ impl<'a> Reader<'a> {
         let dtype = self.dtype()?;
         let none = Scope::new();
         let sizes = self.exprs(&none)?;
-        let layout = match self.s.eat_word("layout")? {
-            true => Some(Layout {
+        let layout = if self.s.eat_word("layout")? {
+            Some(Layout {
                 strides: self.exprs(&none)?,
-                offset: match self.s.eat_word("offset")? {
-                    true => self.expr(&none)?,
-                    false => self.out.exprs.int(0),
+                offset: if self.s.eat_word("offset")? {
+                    self.expr(&none)?
+                } else {
+                    self.out.exprs.int(0)
                 },
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         self.s.expect("=")?;
         let kind = match self.s.ident()?.as_str() {
@@ -191,12 +194,13 @@ impl<'a> Reader<'a> {
             Output::None
         } else {
             let first = self.buf()?;
-            match self.s.eat("=")? {
-                true => Output::Mutation {
+            if self.s.eat("=")? {
+                Output::Mutation {
                     input: first,
                     buffer: self.buf()?,
-                },
-                false => Output::Tensor { buffer: first },
+                }
+            } else {
+                Output::Tensor { buffer: first }
             }
         };
         self.s.end_of_line()?;
@@ -356,9 +360,10 @@ impl<'a> Reader<'a> {
     }
 
     fn guard(&mut self, dtypes: &[DType]) -> Result<Option<StmtId>> {
-        match self.s.eat_word("if")? {
-            true => Ok(Some(self.value(dtypes)?)),
-            false => Ok(None),
+        if self.s.eat_word("if")? {
+            Ok(Some(self.value(dtypes)?))
+        } else {
+            Ok(None)
         }
     }
 

@@ -133,20 +133,23 @@ impl Parser<'_> {
         self.s.expect("=")?;
         self.s.expect_word("input")?;
         let input = self.number()?;
-        let source = match self.s.eat_word("dim")? {
-            false => SymbolSource::Int { input },
-            true => SymbolSource::Dim {
+        let source = if !self.s.eat_word("dim")? {
+            SymbolSource::Int { input }
+        } else {
+            SymbolSource::Dim {
                 input,
                 dim: self.number()?,
-                factor: match self.s.eat_word("factor")? {
-                    true => self.s.int()?,
-                    false => 1,
+                factor: if self.s.eat_word("factor")? {
+                    self.s.int()?
+                } else {
+                    1
                 },
-                offset: match self.s.eat_word("offset")? {
-                    true => self.s.int()?,
-                    false => 0,
+                offset: if self.s.eat_word("offset")? {
+                    self.s.int()?
+                } else {
+                    0
                 },
-            },
+            }
         };
         self.out.symbols.push(Symbol {
             name,
@@ -182,9 +185,10 @@ impl Parser<'_> {
             self.s.expect(",")?;
             let b = self.size()?;
             self.s.expect(")")?;
-            return Ok(match least {
-                true => Size::Min(a, b),
-                false => Size::Max(a, b),
+            return Ok(if least {
+                Size::Min(a, b)
+            } else {
+                Size::Max(a, b)
             });
         }
         // A lone constant or symbol is a line of its own, also when an earlier line holds the same.
@@ -311,15 +315,14 @@ impl Parser<'_> {
                 strides,
             }
         };
-        let reads = match self.s.eat_word("reads")? {
-            false => Reads::Elements,
-            true => {
-                let word = self.s.ident()?;
-                let found = READS.iter().find(|r| r.1 == word);
-                found
-                    .ok_or_else(|| self.s.error("expected `memory` or `storage`"))?
-                    .0
-            }
+        let reads = if !self.s.eat_word("reads")? {
+            Reads::Elements
+        } else {
+            let word = self.s.ident()?;
+            let found = READS.iter().find(|r| r.1 == word);
+            found
+                .ok_or_else(|| self.s.error("expected `memory` or `storage`"))?
+                .0
         };
         self.out.inputs.push(Input { name, ty, reads });
         Ok(())
@@ -418,9 +421,10 @@ impl Parser<'_> {
     }
 
     fn step(&mut self) -> Result<Step> {
-        match self.s.eat_word("launch")? {
-            true => self.launch().map(Step::Launch),
-            false => self.contract().map(Step::Contract),
+        if self.s.eat_word("launch")? {
+            self.launch().map(Step::Launch)
+        } else {
+            self.contract().map(Step::Contract)
         }
     }
 
@@ -489,14 +493,15 @@ impl Parser<'_> {
             epilogue: self.id("k")?,
             buffers: self.buffers()?,
             sizes: self.sizes_of("sizes")?,
-            store: match self.s.eat_word("stores")? {
-                true => Some(Store {
+            store: if self.s.eat_word("stores")? {
+                Some(Store {
                     offset: self.size_of("at")?,
                     batch: self.sizes_of("batch")?,
                     m: self.sizes_of("m")?,
                     n: self.sizes_of("n")?,
-                }),
-                false => None,
+                })
+            } else {
+                None
             },
             origins: self.origins()?,
         })

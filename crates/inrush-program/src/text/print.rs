@@ -104,10 +104,7 @@ pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
 /// A symbol's name where sizes stand: quoted if it would read as something else there.
 fn symbol_name(name: &str) -> String {
     let taken = name == "min" || name == "max" || super::parse::size_number(name).is_some();
-    match taken {
-        true => quote(name),
-        false => show_name(name),
-    }
+    if taken { quote(name) } else { show_name(name) }
 }
 
 fn symbol(s: &Symbol) -> String {

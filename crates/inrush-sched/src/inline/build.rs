@@ -86,7 +86,7 @@ impl Inlining<'_> {
 
     /// The nodes that stay, with everything inlined that was chosen. What is the same over other buffers, with all that goes
     /// into it, is built once.
-    pub fn build_all(
+    pub(super) fn build_all(
         &self,
         ex: &Exprs,
         mut nodes: Vec<Node>,

@@ -42,16 +42,16 @@ pub(super) struct Spread {
 }
 
 impl Known {
-    pub fn add(&mut self, body: Body, sums: Vec<(StmtId, BufId)>) {
+    pub(super) fn add(&mut self, body: Body, sums: Vec<(StmtId, BufId)>) {
         self.bodies.push((body, sums));
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.bodies.is_empty()
     }
 
     /// Drops what reads storage that has been written anew.
-    pub fn forget(&mut self, loops: &Loops, writes: &[BufId]) {
+    pub(super) fn forget(&mut self, loops: &Loops, writes: &[BufId]) {
         let written: Vec<BufId> = writes.iter().map(|b| loops.storage(*b)).collect();
         self.bodies.retain(|(body, _)| {
             let mut reads = body.reads().into_iter();
@@ -60,7 +60,7 @@ impl Known {
     }
 
     /// Whether a reduction of `body` is such a sum of values whose chunks have been reduced.
-    pub fn spread(&self, loops: &Loops, body: &Body, length: Expr) -> Option<Spread> {
+    pub(super) fn spread(&self, loops: &Loops, body: &Body, length: Expr) -> Option<Spread> {
         let levels = body.levels(&loops.exprs);
         body.stmts.iter().enumerate().find_map(|(k, s)| {
             let Stmt::Reduce {
@@ -272,7 +272,7 @@ impl Spread {
     }
 
     /// The sum over a chunk by itself.
-    pub fn within(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> StmtId {
+    pub(super) fn within(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> StmtId {
         let dtype = self.dtype;
         let mut value = match self.of {
             Of::Squares => {
@@ -307,7 +307,7 @@ impl Spread {
     }
 
     /// What a chunk adds to the whole sum.
-    pub fn between(
+    pub(super) fn between(
         &self,
         stmts: &mut Vec<Stmt>,
         within: StmtId,

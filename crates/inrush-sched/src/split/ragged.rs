@@ -40,9 +40,10 @@ pub(super) fn read_again(loops: &Loops) -> Bufs {
         let reads = b.reads();
         let mut passed: SmallVec<[(BufId, i64); 2]> = SmallVec::new();
         for (root, points) in reads.iter().filter_map(|r| from.get(r)).flatten() {
-            match all >= *points {
-                true => found.push(*root),
-                false => passed.push((*root, *points)),
+            if all >= *points {
+                found.push(*root)
+            } else {
+                passed.push((*root, *points))
             }
         }
         if !passed.is_empty() {
@@ -93,9 +94,10 @@ pub(super) fn chunks(
     };
     let units = caps.threads as i64;
     // What goes over its rows again is one launch if it is not split, for which half of the device is enough.
-    let enough = match !columns && body.writes().iter().any(|w| again.contains(w)) {
-        true => units / 2,
-        false => 2 * units,
+    let enough = if !columns && body.writes().iter().any(|w| again.contains(w)) {
+        units / 2
+    } else {
+        2 * units
     };
     if programs >= enough || inner < 4 * least {
         return Ok(None);
@@ -128,21 +130,20 @@ pub(super) fn chunks(
     if wanted < 2 {
         return Ok(None);
     }
-    let length = match body.reduction_axes().len() == 1 && in_lines(loops, body, axis.sym) {
-        true => whole_tiles(n, most),
-        // The number of chunks divides the length where it can.
-        false => {
-            let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
-            steps(n, exact.unwrap_or(wanted))
-        }
+    let length = if body.reduction_axes().len() == 1 && in_lines(loops, body, axis.sym) {
+        whole_tiles(n, most)
+    } else {
+        let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
+        steps(n, exact.unwrap_or(wanted))
     };
     let count = steps(n, length);
     cut(loops, body, at, count, length, n);
     let chunk = &body.axes[body.outer];
     let left = ex.sub(ex.int(n), ex.mul(ex.sym_expr(chunk.sym), ex.int(length)));
-    let along = match count * length > n {
-        true => ex.min(ex.int(length), left),
-        false => ex.int(length),
+    let along = if count * length > n {
+        ex.min(ex.int(length), left)
+    } else {
+        ex.int(length)
     };
     let others = (body.axes[body.outer + 1..].iter().enumerate())
         .filter(|(k, _)| *k != at)
@@ -179,9 +180,10 @@ pub(super) fn reduces_columns(loops: &Loops, body: &Body) -> bool {
 /// Length of the chunks of a row of `n` elements that starts at a multiple of 16 bytes: so does every chunk, and its tile has no
 /// lanes to spare. More programs than `most` take several tiles each.
 fn whole_tiles(n: i64, most: i64) -> i64 {
-    match n <= most * ROW {
-        true => ROW,
-        false => 2 * ROW * steps(steps(n, most), 2 * ROW),
+    if n <= most * ROW {
+        ROW
+    } else {
+        2 * ROW * steps(steps(n, most), 2 * ROW)
     }
 }
 
@@ -214,9 +216,12 @@ fn in_lines(loops: &Loops, body: &Body, axis: Sym) -> bool {
         let lanes = ex.int(16 / (loops.buffer(*buf).dtype.size() as i64).clamp(1, 16));
         let lines = ex.affine(offset, &syms).is_some_and(|(coefs, rest)| {
             let starts = |e: Expr| ex.is_int(ex.modulo(e, lanes), 0);
-            (syms.iter().zip(&coefs)).all(|(s, c)| match *s == axis {
-                true => ex.is_int(*c, 1),
-                false => starts(*c),
+            (syms.iter().zip(&coefs)).all(|(s, c)| {
+                if *s == axis {
+                    ex.is_int(*c, 1)
+                } else {
+                    starts(*c)
+                }
             }) && starts(rest)
         });
         (some, all) = (true, all && lines);

@@ -53,9 +53,10 @@ impl Parser<'_> {
             return Ok(());
         }
         let step = self.step()?;
-        match load {
-            true => self.plan.load_steps.push(step),
-            false => self.plan.steps.push(step),
+        if load {
+            self.plan.load_steps.push(step)
+        } else {
+            self.plan.steps.push(step)
         }
         Ok(())
     }

@@ -22,14 +22,14 @@ enum Space {
     Local(u32),
 }
 
-pub struct Machine<'a> {
+pub(crate) struct Machine<'a> {
     plan: &'a Plan,
     syms: Env,
     memory: BTreeMap<Space, Vec<Option<u8>>>,
     seed: u64,
 }
 
-pub fn run(
+pub(crate) fn run(
     plan: &Plan,
     inputs: &[Value],
     weights: &BTreeMap<String, Tensor>,

@@ -97,9 +97,10 @@ impl<'a> Reader<'a> {
             return Ok(false);
         }
         self.depth += 1;
-        match self.depth > DEEPEST {
-            true => Err(self.mistake("recursion limit exceeded")),
-            false => Ok(true),
+        if self.depth > DEEPEST {
+            Err(self.mistake("recursion limit exceeded"))
+        } else {
+            Ok(true)
         }
     }
 

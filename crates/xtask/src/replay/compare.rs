@@ -11,7 +11,7 @@ type Head<'a> = (&'a str, &'a str);
 
 /// The differences between two sets of records.
 #[derive(Default)]
-pub struct Comparison {
+pub(super) struct Comparison {
     /// Programs that both have.
     pub programs: usize,
     /// Sections of these programs.
@@ -25,7 +25,7 @@ pub struct Comparison {
 impl Comparison {
     /// Adds a program by its records, one of which may be missing. Keeps at most `lines` lines of each side of the first
     /// section that differs.
-    pub fn add(&mut self, name: &str, base: Option<&str>, now: Option<&str>, lines: usize) {
+    pub(super) fn add(&mut self, name: &str, base: Option<&str>, now: Option<&str>, lines: usize) {
         let (Some(base), Some(now)) = (base, now) else {
             let what = match base {
                 Some(_) => "  only the base has it\n",
