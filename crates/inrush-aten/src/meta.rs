@@ -1,7 +1,7 @@
 //! Types of results: ATen's promotion, broadcasting, and the dispatch over [`Meta`].
 
 use crate::{Args, Call, Meta, Operand, Pointwise, Promo, Route};
-use inrush_base::{DType, DTypeClass, Error, Result, Scalar, promote};
+use inrush_base::{DType, DTypeClass, Error, Result, promote};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{TensorType, Type, Value};
 
@@ -165,9 +165,4 @@ pub fn common_dtype<'t>(types: impl IntoIterator<Item = &'t TensorType>) -> Opti
         p.tensor(t.dtype, t.rank());
     }
     p.result()
-}
-
-/// The dtype of a created tensor: the one asked for, else that of the number.
-pub fn created_dtype(asked: Option<DType>, fill: Scalar) -> DType {
-    asked.unwrap_or_else(|| fill.default_dtype())
 }

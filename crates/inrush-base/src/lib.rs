@@ -14,7 +14,7 @@ pub mod text;
 mod threads;
 
 pub use caps::{Caps, DeviceKind, Gpu, Isa};
-pub use device::{CppStrings, Device, Preset, PythonStrings};
+pub use device::{Device, Preset};
 pub use digits::{Digits, digits};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};

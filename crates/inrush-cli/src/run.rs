@@ -59,13 +59,6 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
         .is_some_and(|e| e.is_nan() || e > a.tolerance);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     if a.json {
-        let fallbacks: Vec<&str> = s
-            .model
-            .program()
-            .fallbacks
-            .iter()
-            .map(|f| f.op.as_str())
-            .collect();
         let stages: serde_json::Map<String, serde_json::Value> = s
             .times
             .stages
@@ -85,7 +78,6 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             "kernels": counts.kernels,
             "contractions": counts.contractions,
             "extern_calls": 0,
-            "fallbacks": fallbacks,
             "peak_bytes": peak,
             "max_rel_err": report.max_rel_err,
             "accuracy": report.accuracy.map(|(r, n)| r as f64 / n as f64),

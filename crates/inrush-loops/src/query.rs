@@ -400,12 +400,6 @@ impl Body {
         out
     }
 
-    /// Returns true if `s` is evaluated for each point of the reduction axes. For many statements
-    /// ask [`Body::levels`] once.
-    pub fn depends_on_reduction(&self, exprs: &Exprs, s: StmtId) -> bool {
-        self.levels(exprs)[s.index()] == Level::Point
-    }
-
     /// Returns the buffers that the body loads, each once, in order of first load. Combining stores
     /// do not count as loads.
     pub fn reads(&self) -> Bufs {

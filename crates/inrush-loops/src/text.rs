@@ -47,14 +47,6 @@ impl Loops {
         out
     }
 
-    /// Returns the text of one node (not necessarily of this program's list), as [`Loops::print`]
-    /// shows it.
-    pub fn print_node(&self, node: &crate::Node) -> String {
-        let mut lines = Vec::new();
-        print::node(self, 0, node, &mut lines);
-        lines.into_iter().map(|(_, line)| line + "\n").collect()
-    }
-
     /// Returns the text form with each note under its line, after a caret. Verifier reports use it.
     pub fn print_with_notes(&self, notes: &[(Place, String)]) -> String {
         let mut out = String::new();

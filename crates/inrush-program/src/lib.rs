@@ -43,8 +43,6 @@ pub struct Program {
     pub load_steps: Vec<Step>,
     pub steps: Vec<Step>,
     pub outputs: Vec<Output>,
-    /// Operators that are called instead of compiled, with the reason.
-    pub fallbacks: Vec<Fallback>,
 }
 
 /// A symbolic integer of a call.
@@ -275,13 +273,6 @@ pub enum Output {
     /// A step has written the new contents into an input or weight; the caller gets nothing at this position.
     Mutation,
     None,
-}
-
-/// An operator that is called instead of compiled.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Fallback {
-    pub op: String,
-    pub reason: String,
 }
 
 /// A dtype by its short name, so that a stored program reads well.

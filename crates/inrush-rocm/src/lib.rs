@@ -1,10 +1,10 @@
-//! AMD GPUs: presets and the strings of wrappers.
+//! AMD GPUs: presets.
 //!
 //! Does not know: the other devices, any compiler crate.
 
 #![forbid(unsafe_code)]
 
-use inrush_base::{Caps, CppStrings, DType, Device, DeviceKind, Gpu, Preset, PythonStrings};
+use inrush_base::{Caps, DType, Device, DeviceKind, Gpu, Preset};
 
 /// The device. PyTorch calls it `cuda`.
 pub static ROCM: Device = Device {
@@ -26,22 +26,6 @@ pub static ROCM: Device = Device {
             caps: mi355x,
         },
     ],
-    python: PythonStrings {
-        import_raw_stream: "from torch._C import _cuda_getCurrentRawStream as get_raw_stream",
-        raw_stream: "get_raw_stream({})",
-        guard: "torch.cuda._DeviceGuard({})",
-        set_device: "torch.cuda.set_device({})",
-        synchronize: "torch.cuda.synchronize()",
-    },
-    cpp: CppStrings {
-        header: "#include <hip/hip_runtime.h>",
-        stream_type: "hipStream_t",
-        kernel_type: "hipFunction_t",
-        device_pointer: "hipDeviceptr_t",
-        guard: "AOTICudaGuard device_guard({});",
-        stream_guard: "AOTICudaStreamGuard stream_guard(stream, {});",
-        global_scratch: None,
-    },
 };
 
 /// Triton converts these in software where the machine does not. The kinds of CDNA3 alone, which have neither infinities nor a

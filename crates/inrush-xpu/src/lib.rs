@@ -1,10 +1,10 @@
-//! Intel GPUs: presets and the strings of wrappers.
+//! Intel GPUs: presets.
 //!
 //! Does not know: the other devices, any compiler crate.
 
 #![forbid(unsafe_code)]
 
-use inrush_base::{Caps, CppStrings, DType, Device, DeviceKind, Gpu, Preset, PythonStrings};
+use inrush_base::{Caps, DType, Device, DeviceKind, Gpu, Preset};
 
 /// The device.
 pub static XPU: Device = Device {
@@ -26,22 +26,6 @@ pub static XPU: Device = Device {
             caps: a770,
         },
     ],
-    python: PythonStrings {
-        import_raw_stream: "from torch._C import _xpu_getCurrentRawStream as get_raw_stream",
-        raw_stream: "get_raw_stream({})",
-        guard: "torch.xpu._DeviceGuard({})",
-        set_device: "torch.xpu.set_device({})",
-        synchronize: "torch.xpu.synchronize()",
-    },
-    cpp: CppStrings {
-        header: "#include <sycl/sycl.hpp>",
-        stream_type: "sycl::queue*",
-        kernel_type: "std::unique_ptr<sycl::kernel>",
-        device_pointer: "void *",
-        guard: "AOTIXpuGuard device_guard({});",
-        stream_guard: "AOTIXpuStreamGuard stream_guard(stream, {});",
-        global_scratch: Some("void *global_scratch = nullptr;"),
-    },
 };
 
 fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {

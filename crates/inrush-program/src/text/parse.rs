@@ -70,12 +70,6 @@ impl Parser<'_> {
                 Ok(())
             }
             "output" => self.output(),
-            "fallback" => {
-                self.s.next_token()?;
-                let (op, reason) = (self.s.name()?, self.s.string()?);
-                self.out.fallbacks.push(Fallback { op, reason });
-                Ok(())
-            }
             _ => self.buffer(),
         }
     }

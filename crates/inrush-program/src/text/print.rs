@@ -94,10 +94,6 @@ pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
         };
         out.push((Some(Line::Output(k)), format!("output {k}: {what}")));
     }
-    for f in &p.fallbacks {
-        let line = format!("fallback {} {}", show_name(&f.op), quote(&f.reason));
-        out.push((None, line));
-    }
     out
 }
 
