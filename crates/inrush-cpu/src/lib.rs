@@ -5,41 +5,27 @@
 //!
 //! - [`Pool`]: threads that spin for a moment before they sleep, a dispatch costs about a microsecond; or those of an
 //!   OpenMP runtime that the process has.
-//! - [`PackedB`]: weights laid out once, at load.
-//! - [`Gemm`]: batched products, also with several taps, which is what a convolution is. Right operands that are not
-//!   packed are read where they lie by few rows, and packed block by block for many.
-//! - [`Planes`]: products that read their right operand where it lies, as convolutions of images of contiguous layout do.
-//! - [`Conv`]: channels-last convolutions in one to three dimensions, grouped or depthwise.
+//! - `operand`: where elements are, how they are converted, packed and stored. [`PackedB`] is a right operand packed once, at
+//!   load.
+//! - `kernels`: register-blocked loops, compiled for each instruction set level.
+//! - `algorithms`: the loop nests around them. [`Gemm`] is a batched product, also with several taps, which is what a
+//!   convolution is; [`DirectNchw`] reads its right operand in place, as convolutions of NCHW images do; [`Conv`] computes
+//!   NHWC convolutions in one to three dimensions, grouped or depthwise.
 
-mod affine;
-mod blocking;
-mod conv;
-mod convert;
-mod depthwise;
-mod even;
-mod gemm;
-mod grouped;
-mod in_place;
+mod algorithms;
 mod isa;
-mod micro;
-mod outer;
-mod pack;
-mod planes;
+mod kernels;
+mod operand;
 pub mod poison;
 mod pool;
-mod scratch;
 mod simd;
-mod store;
-mod thin;
-mod transpose;
-mod winograd;
 
-pub use affine::Affine;
-pub use conv::{Algorithm, Conv, ConvShape, PackedFilters};
-pub use gemm::{Gemm, GemmShape, Lhs, Rhs};
+pub use algorithms::conv::{Algorithm, Conv, PackedFilters};
+pub use algorithms::direct_nchw::{DirectNchw, Left, NchwShape, PackedA};
+pub use algorithms::gemm::Gemm;
 pub use isa::{available, detect, limited};
-pub use pack::{PackedB, RhsView};
-pub use planes::{Left, PackedA, Planes, PlanesShape};
+pub use operand::{
+    Affine, Bytes, ConvShape, Epilogue, EpilogueFn, GemmShape, Lhs, Output, PackedB, Rhs, RhsView,
+    StoreView,
+};
 pub use pool::{OpenMp, Pool};
-pub use scratch::Bytes;
-pub use store::{Epilogue, EpilogueFn, Output, StoreView};

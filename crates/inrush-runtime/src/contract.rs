@@ -4,8 +4,8 @@ use crate::model::Symbol;
 use inrush_base::tally::{self, reached};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{
-    Affine, Algorithm, Conv, ConvShape, Epilogue, EpilogueFn, Gemm, GemmShape, Left, Lhs, Output,
-    PackedA, PackedB, PackedFilters, Planes, PlanesShape, Pool, Rhs, RhsView, StoreView,
+    Affine, Algorithm, Conv, ConvShape, DirectNchw, Epilogue, EpilogueFn, Gemm, GemmShape, Left,
+    Lhs, NchwShape, Output, PackedA, PackedB, PackedFilters, Pool, Rhs, RhsView, StoreView,
 };
 use inrush_program::{BufferId, Contract, Place, Program, SizeId, Store};
 
@@ -20,7 +20,7 @@ pub(crate) enum Packed {
 
 /// A contraction with its sizes known.
 pub(crate) struct Contraction {
-    way: Way,
+    algorithm: Kind,
     a: BufferId,
     a_offset: isize,
     a_dtype: DType,
@@ -38,11 +38,11 @@ pub(crate) struct Contraction {
 }
 
 #[allow(clippy::large_enum_variant, reason = "boxed with its contraction")]
-enum Way {
+enum Kind {
     Product(Gemm),
     Filters(Conv),
     /// The right-hand side is read where it lies; the left one too, where it was not laid out at load.
-    Planes(Planes, OperandView),
+    DirectNchw(DirectNchw, OperandView),
 }
 
 /// An operand where it lies; the columns of the left one are its rows.
@@ -197,7 +197,7 @@ impl Numbers {
     }
 
     /// The product as one that reads its right operand where it lies.
-    fn planes(&self) -> Result<PlanesShape> {
+    fn planes(&self) -> Result<NchwShape> {
         // Batches count the matrices of the left operand through the levels that move in it.
         let mut index = 1;
         let mut lefts: Vec<(usize, isize)> = Vec::with_capacity(self.batch.len());
@@ -211,7 +211,7 @@ impl Numbers {
         let over = |f: fn(&(usize, isize, isize)) -> (usize, isize), of: &[_]| {
             Affine::new(&of.iter().map(f).collect::<Vec<_>>())
         };
-        Ok(PlanesShape {
+        Ok(NchwShape {
             m: self.m.iter().map(|l| l.0).product(),
             lefts: Affine::new(&lefts)?,
             matrices: over(|l| (l.0, l.2), &self.batch)?,
@@ -269,9 +269,9 @@ impl Packed {
             && program.buffers[c.a as usize].dtype.0 == DType::F32
         {
             let isa = inrush_cpu::detect();
-            let way = Conv::choose(&shape, c.acc.0, isa, pool.threads());
-            if way != Algorithm::Direct {
-                let conv = Conv::plan_with(shape, c.acc.0, isa, pool.threads(), way)?;
+            let algorithm = Conv::choose(&shape, c.acc.0, isa, pool.threads());
+            if algorithm != Algorithm::Direct {
+                let conv = Conv::plan_with(shape, c.acc.0, isa, pool.threads(), algorithm)?;
                 // SAFETY: as below.
                 let filters = unsafe { conv.pack(pool, ptr, buffer.dtype.0, strides) }?;
                 return Ok(Some(Packed::Filters(filters)));
@@ -319,7 +319,7 @@ impl Packed {
         // What is not known does not move in the left operand.
         let numbers = Numbers::new(c, &|id| known(id).unwrap_or(2))?;
         let (isa, stored) = (inrush_cpu::detect(), program.buffers[c.b as usize].dtype.0);
-        if Planes::plan(numbers.planes()?, c.acc.0, stored, isa)?.is_none() {
+        if DirectNchw::plan(numbers.planes()?, c.acc.0, stored, isa)?.is_none() {
             return Ok(None);
         }
         let (matrices, k, cols) = numbers.left()?;
@@ -406,10 +406,12 @@ impl Contraction {
         let isa = inrush_cpu::detect();
         let b_dtype = program.buffers[c.b as usize].dtype.0;
         let planes = match packed {
-            None | Some(Packed::Left(_)) => Planes::plan(numbers.planes()?, c.acc.0, b_dtype, isa)?,
+            None | Some(Packed::Left(_)) => {
+                DirectNchw::plan(numbers.planes()?, c.acc.0, b_dtype, isa)?
+            }
             _ => None,
         };
-        let way = match packed {
+        let algorithm = match packed {
             Some(Packed::Filters(f)) => {
                 let (shape, _) = numbers.convolution().ok_or_else(|| {
                     Error::internal("a convolution at load is none for the sizes of a call")
@@ -420,7 +422,7 @@ impl Contraction {
                     Algorithm::Direct | Algorithm::Depthwise => {}
                 }
                 let conv = Conv::plan_with(shape, c.acc.0, isa, threads, f.algorithm())?;
-                Way::Filters(conv)
+                Kind::Filters(conv)
             }
             _ => match planes {
                 Some(planes) => {
@@ -433,11 +435,11 @@ impl Contraction {
                         k,
                         cols,
                     };
-                    Way::Planes(planes, left)
+                    Kind::DirectNchw(planes, left)
                 }
                 None => {
                     let packs = matches!(packed, Some(Packed::Product(_)));
-                    Way::Product(plan(shape, c.acc.0, isa, threads, packs)?)
+                    Kind::Product(plan(shape, c.acc.0, isa, threads, packs)?)
                 }
             },
         };
@@ -460,10 +462,10 @@ impl Contraction {
         let store = c.store.as_ref().map(|s| stored(c, s, &get)).transpose()?;
         let store = store.filter(|s| {
             let view = s.at(std::ptr::null_mut());
-            match &way {
-                Way::Product(gemm) => gemm.stores(&view),
-                Way::Planes(planes, _) => planes.stores(&view),
-                Way::Filters(_) => false,
+            match &algorithm {
+                Kind::Product(gemm) => gemm.stores(&view),
+                Kind::DirectNchw(planes, _) => planes.stores(&view),
+                Kind::Filters(_) => false,
             }
         });
         reached(match &store {
@@ -474,7 +476,7 @@ impl Contraction {
         let epilogue =
             unsafe { std::mem::transmute::<Symbol, EpilogueFn>(symbols[c.epilogue as usize]) };
         Ok(Some(Contraction {
-            way,
+            algorithm,
             a: c.a,
             a_offset: get(c.a_offset) as isize,
             a_dtype,
@@ -504,14 +506,14 @@ impl Contraction {
                 syms: self.sizes.as_ptr(),
             }),
         };
-        let gemm = match (&self.way, packed) {
-            (Way::Product(gemm), _) => gemm,
-            (Way::Filters(conv), Some(Packed::Filters(f))) => {
+        let gemm = match (&self.algorithm, packed) {
+            (Kind::Product(gemm), _) => gemm,
+            (Kind::Filters(conv), Some(Packed::Filters(f))) => {
                 // SAFETY: as below.
                 return unsafe { conv.run(pool, a, self.a_dtype, f, &out) };
             }
-            (Way::Filters(_), _) => return Err(Error::internal("packed filters are missing")),
-            (Way::Planes(planes, left), packed) => {
+            (Kind::Filters(_), _) => return Err(Error::internal("packed filters are missing")),
+            (Kind::DirectNchw(planes, left), packed) => {
                 let b = self.b.as_ref();
                 let b = b.ok_or_else(|| Error::internal("an operand of a product is missing"))?;
                 let view = left.at(pointers);

@@ -1,25 +1,25 @@
-//! Products of several groups of few columns, as grouped convolutions of channels-last images are: one by one each would leave most
-//! lanes of a vector idle, so that lanes are columns of as many groups as fit.
+//! Grouped GEMM: groups of few columns, as grouped convolutions of NHWC images have. One group would leave most lanes
+//! of a vector idle, so a vector holds the columns of as many groups as fit.
 //!
-//! No product between groups is computed, not even with zeros: what is infinite in one group is nothing to the others.
-
-mod tile;
+//! ```text
+//! before: for group                          after: for vector of groups
+//!           for pixel                                 for pixels                  // up to 16 sums in registers
+//!             for k                                     v = channels of all groups of the vector
+//!               c[pixel, group] += ..                   for k
+//!                                                         c[pixel] += permute(v, at[k]) * w[k]
+//! ```
+//!
+//! The permutation gives each lane the channel of its own group. No product between groups is computed, not even with
+//! zeros: an infinity in one group must not become a NaN in another.
 
 use crate::Pool;
-use crate::blocking::part;
-use crate::gemm::{GemmShape, Lhs, Rhs};
-use crate::micro::Kernel;
-use crate::pack::{Columns, RowCopy, Shared};
-use crate::scratch::{self, ALIGN, Owner};
-use crate::store::{Block, Output, StoreView};
+use crate::kernels::gemm::Kernel;
+use crate::kernels::grouped::{Tile, Tiles};
+use crate::operand::scratch::{self, ALIGN, Owner};
+use crate::operand::{
+    Block, Columns, GemmShape, Lhs, Output, Rhs, RowCopy, Shared, StoreView, part,
+};
 use inrush_base::{Isa, Result};
-use tile::Tile;
-
-pub(crate) use tile::{Permute, Tiles};
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod levels {
-    pub(crate) use super::tile::{avx2, avx512};
-}
 
 /// Rows of a unit of work.
 const ROWS: usize = 256;
@@ -27,12 +27,12 @@ const ROWS: usize = 256;
 const SERIAL: usize = 8000;
 
 /// Groups that share a vector of so many lanes; `None` where they do not fill whole vectors.
-pub(crate) fn together(s: &GemmShape, lanes: usize) -> Option<usize> {
+pub(crate) fn groups_per_vector(s: &GemmShape, lanes: usize) -> Option<usize> {
     let matrices = s.batch * s.groups;
     let fits = s.n > 0 && 2 * s.n <= lanes && lanes.is_multiple_of(s.n);
-    let together = lanes.checked_div(s.n)?;
+    let per_vector = lanes.checked_div(s.n)?;
     let alone = s.batch == 1 || s.groups == 1;
-    (fits && alone && matrices > 0 && matrices.is_multiple_of(together)).then_some(together)
+    (fits && alone && matrices > 0 && matrices.is_multiple_of(per_vector)).then_some(per_vector)
 }
 
 /// A product that is computed this way.
@@ -40,7 +40,7 @@ pub(crate) struct Grouped<'a, T: 'static> {
     shape: GemmShape,
     lhs: &'a Lhs<'a>,
     tiles: &'static Tiles<T>,
-    together: usize,
+    per_vector: usize,
     /// Vectors that cover the columns of all groups.
     vectors: usize,
     /// Elements between the groups of a row, and elements from the first to the last that a row has at each tap.
@@ -65,7 +65,7 @@ impl<'a, T: Kernel> Grouped<'a, T> {
         let s = *shape;
         let tiles = T::grouped(isa)?;
         let lanes = tiles.lanes;
-        let together = together(&s, lanes)?;
+        let per_vector = groups_per_vector(&s, lanes)?;
         if lhs.dtype != T::DTYPE || s.k == 0 || s.taps == 0 || lhs.k_step != 1 && s.k > 1 {
             return None;
         }
@@ -74,15 +74,15 @@ impl<'a, T: Kernel> Grouped<'a, T> {
         let span = |groups: usize| (groups - 1).checked_mul(between)?.checked_add(s.k);
         let matrices = s.batch * s.groups;
         let extent = span(matrices)?;
-        if between == 0 || span(together)? > lanes || extent < lanes {
+        if between == 0 || span(per_vector)? > lanes || extent < lanes {
             return None;
         }
         Some(Grouped {
             shape: s,
             lhs,
             tiles,
-            together,
-            vectors: matrices / together,
+            per_vector,
+            vectors: matrices / per_vector,
             between,
             extent,
         })
@@ -90,7 +90,7 @@ impl<'a, T: Kernel> Grouped<'a, T> {
 
     /// Where in a row the vector `v` is loaded from, and how far behind that its first group lies.
     fn first(&self, v: usize) -> (usize, usize) {
-        let at = v * self.together * self.between;
+        let at = v * self.per_vector * self.between;
         let from = at.min(self.extent - self.tiles.lanes);
         (from, at - from)
     }
@@ -172,7 +172,7 @@ impl<'a, T: Kernel> Grouped<'a, T> {
         let s = &self.shape;
         let (lanes, depth) = (self.tiles.lanes, s.taps * s.k);
         for matrix in 0..s.batch * s.groups {
-            let (v, group) = (matrix / self.together, matrix % self.together);
+            let (v, group) = (matrix / self.per_vector, matrix % self.per_vector);
             let to = to.wrapping_add(v * depth * lanes + group * s.n);
             // SAFETY: elements of the operand; the caller's contract.
             unsafe {
@@ -211,7 +211,7 @@ impl<'a, T: Kernel> Grouped<'a, T> {
     }
 
     /// Address of the first row's columns of group 0 and the distance of rows, where whole vectors may be written there.
-    fn straight(&self, out: &Output) -> Option<(*mut T, usize)> {
+    fn direct_store(&self, out: &Output) -> Option<(*mut T, usize)> {
         let Output::Store(view) = out else {
             return None;
         };
@@ -236,21 +236,21 @@ impl<T: Kernel> Job<'_, T> {
         let lanes = me.tiles.lanes;
         let rows = part(s.m, self.row_parts, unit / self.vector_parts);
         let vectors = part(me.vectors, self.vector_parts, unit % self.vector_parts);
-        let straight = me.straight(self.out);
-        let bytes = match straight {
+        let direct_store = me.direct_store(self.out);
+        let bytes = match direct_store {
             Some(_) => 0,
             None => (rows.1 - rows.0) * lanes * size_of::<T>(),
         };
         scratch::with(Owner::Unit, bytes, |memory| {
             for v in vectors.0..vectors.1 {
-                let (c, ldc) = match straight {
+                let (c, ldc) = match direct_store {
                     Some((to, step)) => (to.wrapping_add(rows.0 * step + v * lanes), step),
                     None => (memory.cast::<T>(), lanes),
                 };
                 // SAFETY: the caller's contract; sums of these rows have room at `c`.
                 unsafe {
                     self.vector(rows, v, c, ldc);
-                    if straight.is_none() {
+                    if direct_store.is_none() {
                         self.put(rows, v, c);
                     }
                 }
@@ -283,7 +283,7 @@ impl<T: Kernel> Job<'_, T> {
         let mut m = begin;
         while m < end {
             let run = (length - m % length).min(end - m);
-            let (parts, low, more) = me.tiles.cut(run);
+            let (parts, low, more) = me.tiles.heights(run);
             tile.row = from.wrapping_offset(me.lhs.rows.offset(m));
             for i in 0..parts {
                 let height = low + usize::from(i < more);
@@ -302,7 +302,7 @@ impl<T: Kernel> Job<'_, T> {
     /// As [`Job::unit`].
     unsafe fn put(&self, m: (usize, usize), v: usize, sums: *mut T) {
         let (me, s) = (self.of, &self.of.shape);
-        let (lanes, first) = (me.tiles.lanes, v * me.together);
+        let (lanes, first) = (me.tiles.lanes, v * me.per_vector);
         let block = |acc, batch, n| Block {
             acc,
             ld: lanes,
@@ -316,7 +316,7 @@ impl<T: Kernel> Job<'_, T> {
                 self.out.put(&block(sums, 0, (v * lanes, (v + 1) * lanes)));
                 return;
             }
-            for group in 0..me.together {
+            for group in 0..me.per_vector {
                 let acc = sums.wrapping_add(group * s.n);
                 self.out.put(&block(acc, first + group, (0, s.n)));
             }

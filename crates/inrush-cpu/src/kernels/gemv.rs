@@ -1,11 +1,10 @@
-//! Products with few rows whose right operand is read where it lies, once: laying it out would cost more than it saves.
+//! Loops of products with few rows, over a right operand that is read in place.
 //!
-//! Where its columns are contiguous (a linear layer's weight) each result is a dot product, a few rows by four columns at
-//! a time. Where its rows are contiguous each row, times its factor, is added to the rows of results in the first cache.
+//! - Dot: columns are contiguous, as a linear layer's weight is. Each result is a dot product; a few rows by four
+//!   columns at a time.
+//! - Axpy: rows are contiguous. Each row, times its factor, is added to the rows of results in the first cache.
 
-use crate::Affine;
-use crate::blocking::part;
-use crate::pack::RhsView;
+use crate::operand::{Affine, RhsView, part};
 use crate::simd::{Element, Widen};
 
 /// The loops of one level, element type and stored type of the right operand.
@@ -55,7 +54,7 @@ pub(crate) struct Spread<T> {
 
 /// How a right operand can be read in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Form {
     Dot,
     Axpy { step: isize },
 }
@@ -64,12 +63,12 @@ pub(crate) enum Way {
 const DOT_ROWS: usize = 12;
 const AXPY_ROWS: usize = 16;
 
-/// The way for `rows` rows, if any.
-pub(crate) fn way(rows: usize, view: &RhsView) -> Option<Way> {
+/// The form for `rows` rows, if any.
+pub(crate) fn form(rows: usize, view: &RhsView) -> Option<Form> {
     let unit = |map: &Affine| map.len() == 1 || map.stride() == Some(1);
     match view.k.stride() {
-        Some(step) if rows <= AXPY_ROWS && unit(&view.cols) => Some(Way::Axpy { step }),
-        Some(_) if rows <= DOT_ROWS && unit(&view.k) => Some(Way::Dot),
+        Some(step) if rows <= AXPY_ROWS && unit(&view.cols) => Some(Form::Axpy { step }),
+        Some(_) if rows <= DOT_ROWS && unit(&view.k) => Some(Form::Dot),
         _ => None,
     }
 }
@@ -84,7 +83,7 @@ pub(crate) fn chunk(matrices: usize, rows: usize, n: usize, threads: usize) -> u
 }
 
 /// Steps of the sum that dot products of several groups of rows take at a time: four columns stay in the first cache.
-pub(crate) const DOT_STRETCH: usize = 1024;
+pub(crate) const DOT_K_BLOCK: usize = 1024;
 
 #[inline(always)]
 #[allow(

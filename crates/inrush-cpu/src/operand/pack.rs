@@ -1,80 +1,12 @@
-//! The right operand in the order in which tiles read it: panels of a few vectors across, each `[k][width]`.
+//! Packing: a right operand in the order in which tiles read it, as panels of a few vectors across, each `[k][width]`.
 
-use crate::convert::CopyFn;
-use crate::micro::{Ahead, Kernel, Kernels, MAX_NV, with_element};
-use crate::scratch::Bytes;
-use crate::thin::{Loops, Spread};
-use crate::transpose::{COLUMNS, TransposeFn};
-use crate::{Affine, Pool};
+use super::{Bytes, COLUMNS, Columns, CopyFn, RhsView, Shared, TransposeFn, reader};
+use crate::Pool;
+use crate::kernels::gemm::Kernel;
+use crate::kernels::gemv::{Loops, Spread};
+use crate::kernels::prefetch::Prefetch;
+use crate::kernels::with_element;
 use inrush_base::{DType, Error, Isa, Result};
-
-/// A right operand where it lies: element `(matrix, k, n)` at the sum of the three maps' offsets. `k` counts through all
-/// taps.
-#[derive(Clone, Copy)]
-pub struct RhsView {
-    pub ptr: *const u8,
-    pub dtype: DType,
-    pub matrices: Affine,
-    pub k: Affine,
-    pub cols: Affine,
-}
-
-/// How the columns of one matrix are cut into panels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Columns {
-    pub n: usize,
-    /// Columns of a full panel, and of the last one where it is narrower (else 0); whole vectors.
-    pub width: usize,
-    pub last: usize,
-    pub full: usize,
-}
-
-impl Columns {
-    /// The cut with the least work: a narrower last panel spares padding, wide panels load less for each product.
-    pub(crate) fn choose<T>(kernels: &Kernels<T>, n: usize) -> Columns {
-        let mut best = (f64::INFINITY, 1);
-        for nv in (1..=MAX_NV).filter(|nv| kernels.rows[nv - 1] > 0) {
-            let width = nv * kernels.lanes;
-            let last = (n % width).div_ceil(kernels.lanes);
-            let mut cost = (n / width * nv) as f64 * kernels.cost[nv - 1];
-            if last > 0 {
-                cost += last as f64 * kernels.cost[last - 1];
-            }
-            if cost < best.0 {
-                best = (cost, nv);
-            }
-        }
-        let width = best.1 * kernels.lanes;
-        Columns {
-            n,
-            width,
-            last: (n % width).next_multiple_of(kernels.lanes),
-            full: n / width,
-        }
-    }
-
-    pub(crate) fn panels(&self) -> usize {
-        self.full + usize::from(self.last > 0)
-    }
-
-    /// Columns of panel `p`, padding included.
-    pub(crate) fn width_of(&self, p: usize) -> usize {
-        if p < self.full { self.width } else { self.last }
-    }
-
-    /// The columns of panel `p` that exist.
-    fn of(&self, p: usize) -> (usize, usize) {
-        (
-            p * self.width,
-            (p * self.width + self.width_of(p)).min(self.n),
-        )
-    }
-
-    /// All columns, padding included.
-    pub(crate) fn padded(&self) -> usize {
-        self.full * self.width + self.last
-    }
-}
 
 /// Right operands laid out once, for example a layer's weights at load.
 pub struct PackedB {
@@ -188,82 +120,6 @@ impl PackedB {
     }
 }
 
-/// Lets a reference with raw pointers inside cross into the pool; the pointers' users keep to their own parts.
-pub(crate) struct Shared<'a, T>(pub &'a T);
-// SAFETY: see above; every user says why its parts are apart.
-unsafe impl<T> Sync for Shared<'_, T> {}
-impl<'a, T> Shared<'a, T> {
-    pub(crate) fn get(&self) -> &'a T {
-        self.0
-    }
-}
-
-pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
-    T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
-}
-
-/// Copies runs of elements; by instructions where they are contiguous.
-#[derive(Clone, Copy)]
-pub(crate) struct RowCopy<T: 'static> {
-    copy: CopyFn<u8, T>,
-    loops: Option<&'static Loops<T>>,
-    lanes: usize,
-    size: usize,
-}
-
-impl<T: Kernel> RowCopy<T> {
-    pub(crate) fn new(dtype: DType, isa: Isa) -> Result<Self> {
-        Ok(RowCopy {
-            copy: reader::<T>(dtype)?,
-            loops: T::thin(isa, dtype),
-            lanes: T::kernels(isa).lanes,
-            size: dtype.size(),
-        })
-    }
-
-    /// Address of an element of what is copied.
-    pub(crate) fn place(&self, base: *const u8, element: isize) -> *const u8 {
-        base.wrapping_offset(element * self.size as isize)
-    }
-
-    /// `n` neighbours, to places `step` elements apart.
-    ///
-    /// # Safety
-    /// They are readable, and `dst` can take them.
-    pub(crate) unsafe fn scatter(&self, src: *const u8, dst: *mut T, step: usize, n: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { (self.copy)(src, 1, dst, step as isize, n) }
-    }
-
-    /// `n` elements that lie `step` elements apart.
-    ///
-    /// # Safety
-    /// They are readable, and `dst` can take them.
-    pub(crate) unsafe fn run(&self, src: *const u8, step: isize, dst: *mut T, n: usize) {
-        let (mut src, mut dst, mut n) = (src, dst, n);
-        // SAFETY: the caller's contract.
-        unsafe {
-            if let Some(loops) = self.loops.filter(|_| step == 1 && n >= self.lanes) {
-                let panels = n / self.lanes;
-                (loops.spread)(&Spread {
-                    src,
-                    step: 0,
-                    rows: 1,
-                    nv: 1,
-                    panels,
-                    dst,
-                    panel_step: self.lanes,
-                });
-                let done = panels * self.lanes;
-                src = src.wrapping_add(done * self.size);
-                dst = dst.wrapping_add(done);
-                n -= done;
-            }
-            (self.copy)(src, step, dst, 1, n);
-        }
-    }
-}
-
 /// How a view is packed.
 pub(crate) struct Packing<'a, T: 'static> {
     view: &'a RhsView,
@@ -279,21 +135,21 @@ impl<'a, T: Kernel> Packing<'a, T> {
             view,
             copy: reader::<T>(view.dtype)?,
             transpose: T::transpose(isa, view.dtype),
-            loops: T::thin(isa, view.dtype),
+            loops: T::gemv(isa, view.dtype),
             lanes: T::kernels(isa).lanes,
         })
     }
 
     /// Where rows `k.0..k.1` of panel `p` lie; nothing where they are no runs of memory.
-    pub(crate) fn ahead(
+    pub(crate) fn prefetch(
         &self,
         matrix: usize,
         columns: &Columns,
         p: usize,
         k: (usize, usize),
-    ) -> Ahead {
+    ) -> Prefetch {
         let (Some(down), Some(across)) = (self.view.k.stride(), self.view.cols.stride()) else {
-            return Ahead::NONE;
+            return Prefetch::NONE;
         };
         let size = self.view.dtype.size();
         let n = columns.of(p);
@@ -301,11 +157,11 @@ impl<'a, T: Kernel> Packing<'a, T> {
             + self.view.k.offset(k.0)
             + self.view.cols.offset(n.0);
         let at = self.view.ptr.wrapping_offset(first * size as isize);
-        let runs = |n: usize, step: isize| Ahead::runs(at, n * size, step * size as isize);
+        let runs = |n: usize, step: isize| Prefetch::runs(at, n * size, step * size as isize);
         match (down, across) {
             (_, 1) => runs(n.1 - n.0, down),
             (1, _) => runs(k.1 - k.0, across),
-            _ => Ahead::NONE,
+            _ => Prefetch::NONE,
         }
     }
 
@@ -368,7 +224,7 @@ impl<'a, T: Kernel> Packing<'a, T> {
             }
             if self.by_rows() {
                 // A few rows at a time through all panels: as many streams of the source as prefetchers follow, and
-                // stretches of each panel long enough to be written as one.
+                // k_blocks of each panel long enough to be written as one.
                 const ROWS: usize = 8;
                 for i in (0..depth).step_by(ROWS) {
                     for q in p.0..p.1 {
@@ -423,7 +279,7 @@ impl<T: Kernel> Source<'_, T> {
         }
     }
 
-    /// Columns `n.0..n.1`, a stretch of rows at a time so that what is written stays in the first cache.
+    /// Columns `n.0..n.1`, a k_block of rows at a time so that what is written stays in the first cache.
     unsafe fn columns(
         &self,
         n: (usize, usize),
@@ -432,14 +288,14 @@ impl<T: Kernel> Source<'_, T> {
         transpose: Option<TransposeFn<T>>,
         to: *mut T,
     ) {
-        const STRETCH: usize = 128;
+        const K_BLOCK: usize = 128;
         let view = self.view;
         let (k_run, k_step) = view.k.inner();
         let transpose = transpose.filter(|_| k_step == 1 && k_run >= 8);
         let valid = n.1 - n.0;
         let (mut at, mut to) = (k.0, to);
         while at < k.1 {
-            let run = (k_run - at % k_run).min(STRETCH).min(k.1 - at);
+            let run = (k_run - at % k_run).min(K_BLOCK).min(k.1 - at);
             let row = view.k.offset(at);
             let mut first = 0;
             // SAFETY: the caller's contract.

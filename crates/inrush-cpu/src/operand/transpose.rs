@@ -1,4 +1,5 @@
-//! Columns that are contiguous in memory become rows of a panel: eight by eight elements at a time, or sixteen by sixteen.
+//! Transposition in registers: columns that are contiguous in memory become rows of a panel, 8 x 8 or 16 x 16 elements
+//! at a time.
 
 use crate::simd::Element;
 #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,12 @@
-//! Tiles of one vector and many rows that lie evenly, as the pixels of a line do: few output channels leave a vector of the
-//! right operand for each product, which twelve rows are too few for.
+//! GEMM tiles of one vector and up to 28 rows at even distances, as the pixels of a line have. Few output channels
+//! leave one vector of the right operand for each product, which twelve rows are too few for.
 //!
-//! Rows need no pointer each, so that there are as many as registers for their sums.
+//! Rows need no pointer each, so a tile has as many rows as there are registers for their sums.
 
 use crate::simd::Simd;
 
 /// What a tile computes: `c[i][..] (+)= sum over taps t and k of row[i * step + taps[t] + k] * b[t][k][..]`.
-pub(crate) struct EvenTile<T> {
+pub(crate) struct TallTile<T> {
     pub row: *const T,
     pub step: isize,
     pub taps: *const isize,
@@ -22,7 +22,7 @@ pub(crate) struct EvenTile<T> {
 /// # Safety
 /// The processor has the level's features; rows are readable for `k` elements at each tap; `b` holds `ntaps * k` vectors;
 /// `c` can take one for each row.
-pub(crate) type EvenFn<T> = unsafe fn(&EvenTile<T>);
+pub(crate) type TallFn<T> = unsafe fn(&TallTile<T>);
 
 /// Heights are multiples of this, from `GROUP * SMALLEST` on.
 pub(crate) const GROUP: usize = 4;
@@ -30,11 +30,11 @@ const SMALLEST: usize = 4;
 const HEIGHTS: usize = 4;
 
 /// The tiles of [`SMALLEST`] groups and more.
-pub(crate) struct Tiles<T>([EvenFn<T>; HEIGHTS]);
+pub(crate) struct Tiles<T>([TallFn<T>; HEIGHTS]);
 
 impl<T> Tiles<T> {
     /// The tile that begins `rows` rows and its height: nearly equal ones, where there are several. `None` for few rows.
-    pub(crate) fn next(&self, rows: usize) -> Option<(usize, EvenFn<T>)> {
+    pub(crate) fn next(&self, rows: usize) -> Option<(usize, TallFn<T>)> {
         let groups = rows / GROUP;
         let most = SMALLEST + HEIGHTS - 1;
         let of = groups.div_ceil(groups.div_ceil(most).max(1));
@@ -48,7 +48,7 @@ impl<T> Tiles<T> {
 #[allow(
     unsafe_op_in_unsafe_fn,
     clippy::needless_range_loop,
-    reason = "the contract of `EvenFn`; loops of constant length over register arrays"
+    reason = "the contract of `TallFn`; loops of constant length over register arrays"
 )]
 unsafe fn group<S: Simd, const K: usize>(
     acc: &mut [S::V; GROUP],
@@ -76,9 +76,9 @@ macro_rules! level {
                 #[allow(
                     unsafe_op_in_unsafe_fn,
                     clippy::needless_range_loop,
-                    reason = "the contract of `EvenFn`; loops of constant length over register arrays"
+                    reason = "the contract of `TallFn`; loops of constant length over register arrays"
                 )]
-                unsafe fn $name<S: Simd>(t: &EvenTile<S::T>) {
+                unsafe fn $name<S: Simd>(t: &TallTile<S::T>) {
                     const UNROLL: usize = 2;
                     let mut acc = [[S::zero(); GROUP]; [$($g),*].len()];
                     let mut b = t.b;
@@ -134,7 +134,7 @@ level! { avx512, "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl";
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::micro::Kernel;
+    use crate::kernels::gemm::Kernel;
     use inrush_base::Isa;
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         if !crate::available().contains(&Isa::Avx512) {
             return;
         }
-        let tiles = f32::even(Isa::Avx512).unwrap();
+        let tiles = f32::tall(Isa::Avx512).unwrap();
         for rows in 1..200 {
             let (mut left, mut heights) = (rows, Vec::new());
             while let Some((height, _)) = tiles.next(left) {
@@ -164,7 +164,7 @@ mod tests {
         if !crate::available().contains(&Isa::Avx512) {
             return;
         }
-        let tiles = f64::even(Isa::Avx512).unwrap();
+        let tiles = f64::tall(Isa::Avx512).unwrap();
         let (lanes, taps) = (8, [5isize, 40]);
         let a: Vec<f64> = (0..500).map(|i| ((i * 37) % 19) as f64 - 9.0).collect();
         for height in (SMALLEST * GROUP..).step_by(GROUP).take(HEIGHTS) {
@@ -173,7 +173,7 @@ mod tests {
                     .map(|i| ((i * 53) % 23) as f64 - 11.0)
                     .collect();
                 let mut c = vec![0.5; height * (lanes + 1)];
-                let mut t = EvenTile {
+                let mut t = TallTile {
                     row: a.as_ptr(),
                     step: 7,
                     taps: taps.as_ptr(),

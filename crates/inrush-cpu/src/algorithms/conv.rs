@@ -1,105 +1,16 @@
-//! Channels-last convolutions in one to three dimensions.
+//! NHWC convolutions in one to three dimensions: as GEMM over taps, by Winograd's algorithm, or depthwise.
 
-use crate::depthwise::{self, Filters};
-use crate::gemm::{Gemm, GemmShape, Lhs, Rhs};
-use crate::micro::{Kernel, with_element};
-use crate::pack::{PackedB, RhsView, Shared};
-use crate::scratch::{self, Owner};
-use crate::store::Output;
-use crate::winograd::{self, Winograd};
-use crate::{Affine, Pool};
+use super::depthwise::{self, Filters};
+use super::gemm::Gemm;
+use super::winograd::{self, Winograd};
+use crate::Pool;
+use crate::kernels::gemm::Kernel;
+use crate::kernels::with_element;
+use crate::operand::scratch::{self, Owner};
+use crate::operand::{
+    Affine, ConvShape, GemmShape, Geometry, Lhs, Output, PackedB, Rhs, RhsView, Shared, reader,
+};
 use inrush_base::{DType, Error, Isa, Result};
-
-/// Sizes of a convolution over an input that holds its zero padding already. Dimensions are depth, height, width; those
-/// that a convolution does not have are 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvShape {
-    pub batch: usize,
-    pub groups: usize,
-    /// Channels of all groups.
-    pub c_in: usize,
-    pub c_out: usize,
-    /// Input sizes, padding included.
-    pub input: [usize; 3],
-    /// Elements between neighbours along batch, depth, height, width; channels are contiguous.
-    pub strides: [isize; 4],
-    pub kernel: [usize; 3],
-    pub step: [usize; 3],
-    pub dilation: [usize; 3],
-}
-
-impl ConvShape {
-    /// A plain two-dimensional convolution over a dense `[batch, height, width, c_in]` input.
-    pub fn new_2d(
-        batch: usize,
-        c_in: usize,
-        c_out: usize,
-        input: [usize; 2],
-        kernel: [usize; 2],
-        step: usize,
-    ) -> Self {
-        let row = (input[1] * c_in) as isize;
-        let image = row * input[0] as isize;
-        ConvShape {
-            batch,
-            groups: 1,
-            c_in,
-            c_out,
-            input: [1, input[0], input[1]],
-            strides: [image, image, row, c_in as isize],
-            kernel: [1, kernel[0], kernel[1]],
-            step: [1, step, step],
-            dilation: [1; 3],
-        }
-    }
-
-    /// Output sizes: depth, height, width.
-    pub fn output(&self) -> [usize; 3] {
-        std::array::from_fn(|d| {
-            let reach = self.dilation[d] * self.kernel[d].saturating_sub(1) + 1;
-            match self.input[d].checked_sub(reach) {
-                Some(room) if self.kernel[d] > 0 => room / self.step[d].max(1) + 1,
-                _ => 0,
-            }
-        })
-    }
-
-    fn depthwise(&self) -> bool {
-        self.groups > 1 && self.groups == self.c_in && self.groups == self.c_out
-    }
-
-    fn check(&self) -> Result<()> {
-        if self.groups == 0
-            || !self.c_in.is_multiple_of(self.groups)
-            || !self.c_out.is_multiple_of(self.groups)
-        {
-            return Err(Error::input(format!(
-                "{} and {} channels do not divide into {} groups",
-                self.c_in, self.c_out, self.groups
-            )));
-        }
-        if self.step.contains(&0) || self.dilation.contains(&0) || self.kernel.contains(&0) {
-            return Err(Error::input(format!(
-                "a convolution with a zero step, dilation or kernel: {self:?}"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Where output lines and taps lie in the input.
-#[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    /// Output lines (batch, depth, height) to the input offset of their first pixel.
-    pub lines: Affine,
-    /// Output pixels of a line, and elements between their inputs.
-    pub width: usize,
-    pub step: isize,
-    pub taps: Vec<isize>,
-    pub channels: usize,
-    /// Input pixels that one line of output reads.
-    pub reach: usize,
-}
 
 /// The plan of a convolution: cheap to make, so that sizes may change between calls. Filters are packed by any plan of the
 /// same channels, groups, kernel and [`Algorithm`], for whatever input sizes.
@@ -123,7 +34,7 @@ enum Kind {
     Winograd(Winograd),
     Depthwise {
         geometry: Geometry,
-        cut: depthwise::Cut,
+        blocking: depthwise::Blocking,
     },
 }
 
@@ -176,7 +87,7 @@ impl Conv {
         if !winograd::applies(shape, acc) {
             return Algorithm::Direct;
         }
-        let lanes = <f32 as crate::micro::Kernel>::kernels(isa).lanes;
+        let lanes = <f32 as Kernel>::kernels(isa).lanes;
         let time = |out| winograd::estimate(shape, out, threads, lanes);
         let (direct, two, four) = (time(1), time(2), time(4));
         if four < two && four < 0.9 * direct {
@@ -264,7 +175,7 @@ impl Conv {
                 channels: s.c_out,
                 reach: kd * kh * (ow.saturating_sub(1) * s.step[2] + (kw - 1) * s.dilation[2] + 1),
             };
-            let cut = depthwise::choose(
+            let blocking = depthwise::choose(
                 geometry.lines.len(),
                 ow,
                 s.c_out,
@@ -273,7 +184,7 @@ impl Conv {
             );
             // The accumulator is checked here, as a product's is.
             let _ = with_element!(acc, T => size_of::<T>())?;
-            Kind::Depthwise { geometry, cut }
+            Kind::Depthwise { geometry, blocking }
         } else {
             let rows = Affine::new(&[
                 (s.batch, image),
@@ -396,10 +307,10 @@ impl Conv {
                 // SAFETY: the caller's contract.
                 unsafe { gemm.run(pool, &lhs, Rhs::Packed(b), out) }
             }
-            (Kind::Depthwise { geometry, cut }, PackedKind::Depthwise(f)) => {
+            (Kind::Depthwise { geometry, blocking }, PackedKind::Depthwise(f)) => {
                 // SAFETY: the caller's contract.
                 with_element!(self.acc, T => unsafe {
-                    depthwise::run::<T>(pool, geometry, cut, self.isa, input, f, out)
+                    depthwise::run::<T>(pool, geometry, blocking, self.isa, input, f, out)
                 })?
             }
             (Kind::Winograd(w), PackedKind::Winograd(size, b)) if w.out == *size => {
@@ -423,7 +334,7 @@ impl Conv {
         dtype: DType,
         f: impl FnOnce(*const u8) -> Result<()>,
     ) -> Result<()> {
-        let read = crate::pack::reader::<T>(dtype)?;
+        let read = reader::<T>(dtype)?;
         let s = &self.shape;
         let [image, plane, row, pixel] = s.strides;
         let [id, ih, iw] = s.input;

@@ -1,30 +1,28 @@
-//! The job around the loops of [`crate::thin`]: units of columns, rows made contiguous, results handed on.
+//! GEMV: products of few rows whose right operand is read in place, once. Packing it would cost more than it saves.
+//! Threads share the columns; the loops are those of [`crate::kernels::gemv`].
 
 use crate::Pool;
-use crate::blocking::part;
-use crate::gemm::{GemmShape, Lhs};
-use crate::micro::Kernel;
-use crate::pack::{RhsView, RowCopy, Shared};
-use crate::scratch::{self, ALIGN, Owner};
-use crate::store::{Block, Output};
-use crate::thin::{self, Axpy, DOT_STRETCH, Dot, Loops, Way};
+use crate::kernels::gemm::Kernel;
+use crate::kernels::gemv::{self, Axpy, DOT_K_BLOCK, Dot, Form, Loops};
+use crate::operand::scratch::{self, ALIGN, Owner};
+use crate::operand::{Block, GemmShape, Lhs, Output, RhsView, RowCopy, Shared, part};
 use inrush_base::Result;
 
 /// Cycles below which a dispatch costs more than it gives.
 const SERIAL: usize = 8000;
 
-pub(crate) struct InPlace<'a, T: 'static> {
+pub(crate) struct Gemv<'a, T: 'static> {
     pub shape: GemmShape,
     pub lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
     pub copy_lhs: Option<RowCopy<T>>,
     pub view: &'a RhsView,
-    pub way: Way,
+    pub form: Form,
     pub loops: &'static Loops<T>,
     pub out: &'a Output,
 }
 
-impl<T: Kernel> InPlace<'_, T> {
+impl<T: Kernel> Gemv<'_, T> {
     fn depth(&self) -> usize {
         self.shape.taps * self.shape.k
     }
@@ -39,7 +37,7 @@ impl<T: Kernel> InPlace<'_, T> {
             .saturating_mul(s.m.max(8))
             / 16;
         let threads = if cycles < SERIAL { 1 } else { pool.threads() };
-        let parts = s.n.div_ceil(thin::chunk(matrices, s.m, s.n, threads));
+        let parts = s.n.div_ceil(gemv::chunk(matrices, s.m, s.n, threads));
         let units = matrices * parts;
         let me = Shared(self);
         let grain = if threads == 1 { units } else { 1 };
@@ -81,8 +79,8 @@ impl<T: Kernel> InPlace<'_, T> {
                     let c = memory.add(sums).cast::<T>();
                     let size = self.view.dtype.size() as isize;
                     let base = self.view.matrices.offset(matrix);
-                    match self.way {
-                        Way::Axpy { step } => {
+                    match self.form {
+                        Form::Axpy { step } => {
                             std::slice::from_raw_parts_mut(c, s.m * ld).fill(T::default());
                             let at = base + self.view.cols.offset(n.0);
                             (self.loops.axpy)(&Axpy {
@@ -96,23 +94,23 @@ impl<T: Kernel> InPlace<'_, T> {
                                 ldc: ld,
                             });
                         }
-                        Way::Dot => {
+                        Form::Dot => {
                             let cols = memory.add(offsets).cast::<isize>();
                             let mut walk = self.view.cols.walk(n.0);
                             for j in 0..width {
                                 *cols.add(j) = walk.next();
                             }
-                            let stretch = if s.m > 3 { DOT_STRETCH } else { depth.max(1) };
-                            for k0 in (0..depth).step_by(stretch) {
+                            let k_block = if s.m > 3 { DOT_K_BLOCK } else { depth.max(1) };
+                            for k0 in (0..depth).step_by(k_block) {
                                 if k0 > 0 {
                                     for i in 0..s.m {
-                                        *x.add(i) = (*x.add(i)).add(stretch);
+                                        *x.add(i) = (*x.add(i)).add(k_block);
                                     }
                                 }
                                 (self.loops.dot)(&Dot {
                                     x,
                                     rows: s.m,
-                                    k: stretch.min(depth - k0),
+                                    k: k_block.min(depth - k0),
                                     w: self.view.ptr.wrapping_offset((base + k0 as isize) * size),
                                     cols,
                                     n: width,

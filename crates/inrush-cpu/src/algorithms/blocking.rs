@@ -1,11 +1,11 @@
-//! How a product is cut: units for the threads, blocks for the caches.
+//! Blocking: parts of a product for the threads, blocks for the caches, chosen by a rough count of cycles.
 
-use crate::pack::Columns;
+use crate::operand::Columns;
 
-/// One stretch of the sum: `taps` taps from `tap`, of each `k` elements from `k0`, starting at row `row` of the packed
+/// One k_block of the sum: `taps` taps from `tap`, of each `k` elements from `k0`, starting at row `row` of the packed
 /// operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct KBlock {
     pub tap: usize,
     pub taps: usize,
     pub k0: usize,
@@ -13,8 +13,8 @@ pub(crate) struct Stretch {
     pub row: usize,
 }
 
-/// Cuts a sum of `taps` times `k` products into stretches of about `limit`.
-pub(crate) fn stretches(taps: usize, k: usize, limit: usize) -> Vec<Stretch> {
+/// Cuts a sum of `taps` times `k` products into k_blocks of about `limit`.
+pub(crate) fn k_blocks(taps: usize, k: usize, limit: usize) -> Vec<KBlock> {
     let mut out = Vec::new();
     if taps == 0 || k == 0 {
         return out;
@@ -25,7 +25,7 @@ pub(crate) fn stretches(taps: usize, k: usize, limit: usize) -> Vec<Stretch> {
         for tap in 0..taps {
             for k0 in (0..k).step_by(step) {
                 let row = tap * k + k0;
-                out.push(Stretch {
+                out.push(KBlock {
                     tap,
                     taps: 1,
                     k0,
@@ -39,7 +39,7 @@ pub(crate) fn stretches(taps: usize, k: usize, limit: usize) -> Vec<Stretch> {
     let parts = (taps * k).div_ceil(limit).min(taps);
     for part in 0..parts {
         let (tap, end) = (taps * part / parts, taps * (part + 1) / parts);
-        out.push(Stretch {
+        out.push(KBlock {
             tap,
             taps: end - tap,
             k0: 0,
@@ -50,7 +50,7 @@ pub(crate) fn stretches(taps: usize, k: usize, limit: usize) -> Vec<Stretch> {
     out
 }
 
-/// What the cut depends on.
+/// What the blocking depends on.
 pub(crate) struct Problem<'a> {
     pub matrices: usize,
     pub m: usize,
@@ -69,46 +69,41 @@ pub(crate) struct Problem<'a> {
     pub whole_rows: bool,
 }
 
-/// The cut. Units are numbered by matrix, then by columns, then by rows.
+/// How a product is cut. Units are numbered by matrix, then by columns, then by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct Blocking {
     /// Parts of the rows, and of the panels.
     pub row_parts: usize,
     pub panel_parts: usize,
     /// Most rows of a block inside a unit.
     pub block_rows: usize,
-    /// Most rows whose sums are held while a right operand is packed stretch by stretch.
+    /// Most rows whose sums are held while a right operand is packed k_block by k_block.
     pub held_rows: usize,
     /// Too little work to share.
     pub serial: bool,
 }
 
-/// Part `i` of `n` things in `parts` parts of nearly equal size.
-pub(crate) fn part(n: usize, parts: usize, i: usize) -> (usize, usize) {
-    (n * i / parts, n * (i + 1) / parts)
-}
-
-/// Longest stretch of the sum, in bytes of one column: a panel's stretch and a block of rows share the second cache.
-const STRETCH_BYTES: usize = 3072;
-/// The same where the right operand is packed on the way and used by many rows: sums are fetched again for each stretch.
-const VIEW_STRETCH_BYTES: usize = 4096;
+/// Longest k_block of the sum, in bytes of one column: a panel's k_block and a block of rows share the second cache.
+const K_BLOCK_BYTES: usize = 3072;
+/// The same where the right operand is packed on the way and used by many rows: sums are fetched again for each k_block.
+const VIEW_K_BLOCK_BYTES: usize = 4096;
 /// The same for few rows, which pay more for a panel that leaves the first cache, and the panel's bytes there.
-const FEW_STRETCH_BYTES: usize = 1280;
+const FEW_K_BLOCK_BYTES: usize = 1280;
 const FIRST_CACHE_BYTES: usize = 40 << 10;
 /// What few rows are.
 const FEW_ROWS: usize = 256;
 
-/// Most bytes of one column in a stretch, for panels of `width` columns; `packs`: on the way.
+/// Most bytes of one column in a k_block, for panels of `width` columns; `packs`: on the way.
 pub(crate) fn longest(packs: bool, m: usize, width: usize) -> usize {
     match packs {
-        false => STRETCH_BYTES,
-        true if m <= FEW_ROWS => (FIRST_CACHE_BYTES / width.max(1)).min(FEW_STRETCH_BYTES),
-        true => VIEW_STRETCH_BYTES,
+        false => K_BLOCK_BYTES,
+        true if m <= FEW_ROWS => (FIRST_CACHE_BYTES / width.max(1)).min(FEW_K_BLOCK_BYTES),
+        true => VIEW_K_BLOCK_BYTES,
     }
 }
 /// The packed panels of a unit then: in the third cache, one at a time in the first.
 const PANEL_BYTES: usize = 1 << 20;
-/// The sums of a unit then; touched once a stretch, so that the third cache will do.
+/// The sums of a unit then; touched once a k_block, so that the third cache will do.
 const HELD_BYTES: usize = 1 << 20;
 /// A block of the left operand stays in the second cache.
 const LHS_BYTES: usize = 256 << 10;
@@ -126,15 +121,15 @@ const COPY: f64 = 1.5;
 /// No more parts of the rows than this for each thread.
 const MOST_PARTS: usize = 8;
 
-/// Picks the cheapest cut by a rough count of cycles.
-pub(crate) fn choose(p: &Problem) -> Cut {
+/// Picks the cheapest blocking by a rough count of cycles.
+pub(crate) fn choose(p: &Problem) -> Blocking {
     let panels = p.columns.panels();
     let longest = longest(p.packs, p.m, p.columns.width);
-    let stretch = p.k.min(longest / p.bytes).max(1);
+    let k_block = p.k.min(longest / p.bytes).max(1);
     let advances = p.packs && p.k > longest / p.bytes;
-    let block_rows = (LHS_BYTES / (stretch * p.bytes)).max(p.tile_rows);
+    let block_rows = (LHS_BYTES / (k_block * p.bytes)).max(p.tile_rows);
     let block_rows = block_rows - block_rows % p.tile_rows;
-    let mut best = Cut {
+    let mut best = Blocking {
         row_parts: 1,
         panel_parts: 1,
         block_rows,
@@ -151,7 +146,7 @@ pub(crate) fn choose(p: &Problem) -> Cut {
         let fewest = if p.whole_rows {
             1
         } else if p.packs {
-            (stretch * p.columns.padded() * p.bytes).div_ceil(PANEL_BYTES)
+            (k_block * p.columns.padded() * p.bytes).div_ceil(PANEL_BYTES)
         } else {
             sums.div_ceil(SUM_BYTES)
         };
@@ -172,7 +167,7 @@ pub(crate) fn choose(p: &Problem) -> Cut {
             let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts, packings);
             if cost < best_cost {
                 best_cost = cost;
-                best = Cut {
+                best = Blocking {
                     row_parts,
                     panel_parts,
                     block_rows,
@@ -234,9 +229,9 @@ mod tests {
             (0, 5),
             (4, 0),
         ] {
-            let cut = stretches(taps, k, 256);
+            let blocks = k_blocks(taps, k, 256);
             let mut row = 0;
-            for s in &cut {
+            for s in &blocks {
                 assert_eq!(s.row, row);
                 assert_eq!(s.row, s.tap * k + s.k0);
                 assert!(s.taps == 1 || s.k == k);
@@ -255,7 +250,7 @@ mod tests {
             full: 64,
         };
         for threads in [1, 2, 4, 16, 64] {
-            let cut = choose(&Problem {
+            let blocking = choose(&Problem {
                 matrices: 1,
                 m: 1024,
                 k: 1024,
@@ -269,8 +264,8 @@ mod tests {
                 whole_rows: false,
             });
             assert!(
-                !cut.serial && cut.row_parts * cut.panel_parts >= threads,
-                "{cut:?}"
+                !blocking.serial && blocking.row_parts * blocking.panel_parts >= threads,
+                "{blocking:?}"
             );
         }
     }

@@ -27,7 +27,7 @@ impl Case {
         })
     }
 
-    fn shape(&self) -> PlanesShape {
+    fn shape(&self) -> NchwShape {
         let [_, ih, iw] = self.input;
         let [od, oh, ow] = self.output();
         let [kd, kh, kw] = self.kernel;
@@ -38,7 +38,7 @@ impl Case {
         let image = group * self.groups as isize;
         let s = self.step;
         let d = self.dilation;
-        PlanesShape {
+        NchwShape {
             m: self.c_out,
             lefts: Affine::new(&[(self.groups, 1), (self.images, 0)]).unwrap(),
             matrices: Affine::new(&[(self.groups, group), (self.images, image)]).unwrap(),
@@ -117,7 +117,7 @@ fn check(case: Case, dtype: DType, threads: usize, rng: &mut Rng) -> (usize, usi
     let (along, across) = (view(&filters, 1, k), view(&across, m, 1));
     let (mut plans, mut stores) = (0, 0);
     for isa in available() {
-        let Some(plan) = Planes::plan(shape, DType::F32, dtype, isa).unwrap() else {
+        let Some(plan) = DirectNchw::plan(shape, DType::F32, dtype, isa).unwrap() else {
             continue;
         };
         plans += 1;
@@ -250,7 +250,7 @@ fn nothing_to_compute() {
         dilation: [1; 3],
     };
     assert!(
-        Planes::plan(case.shape(), DType::F32, DType::F32, Isa::Scalar)
+        DirectNchw::plan(case.shape(), DType::F32, DType::F32, Isa::Scalar)
             .unwrap()
             .is_none()
     );
@@ -258,14 +258,14 @@ fn nothing_to_compute() {
 
 #[test]
 fn many_rows_without_windows_are_a_product() {
-    let shape = |m: usize, k: usize| PlanesShape {
+    let shape = |m: usize, k: usize| NchwShape {
         m,
         lefts: Affine::ONE,
         matrices: Affine::ONE,
         k: Affine::linear(k, 4096),
         cols: Affine::linear(4096, 1),
     };
-    let plan = |m, k| Planes::plan(shape(m, k), DType::F32, DType::F32, Isa::Scalar).unwrap();
+    let plan = |m, k| DirectNchw::plan(shape(m, k), DType::F32, DType::F32, Isa::Scalar).unwrap();
     assert!(plan(16, 16).is_some());
     assert!(plan(1024, 16).is_none());
     assert!(plan(16, 4096).is_none());

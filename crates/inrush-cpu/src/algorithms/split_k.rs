@@ -1,35 +1,31 @@
-//! Products whose sum is long and whose results are few, as gradients of filters and of weights are: pixels are summed over, and
-//! what is multiplied with each other are some neighbours of one operand with some of the other.
+//! Split-K GEMM: a long sum with few results, as gradients of filters and of weights have. Results are some elements
+//! near a pixel of one operand times some near the same pixel of the other, and the sum runs over all pixels.
 //!
-//! Where both operands are contiguous along their results, nothing is laid out: sums of a few neighbours times a vector or two
-//! stay in registers while the loop runs along the products. Threads share the sum: each part of it has results of its own,
-//! which are added up in order. How many parts there are depends on sizes alone, so that results do not depend on threads.
+//! ```text
+//! before: for i in 0..m, j in 0..n           after: for part in 0..parts          // shared among threads
+//!           for k in 0..depth                        for chunk of part            // both operands in the first cache
+//!             c[i, j] += a[k, i] * b[k, j]             copy what is not contiguous
+//!                                                      for tile of (i, j)         // sums stay in registers
+//!                                                        for k in chunk
+//!                                                          c[part][tile] += a[k, i] * b[k, j]
+//!                                                  sum c[part] over parts, in order
+//! ```
 //!
-//! Operands of few channels that lie plane by plane are transposed chunk by chunk, where windows read the copy several times.
+//! The number of parts depends on sizes alone, so that results do not depend on the number of threads.
 //!
-//! Several groups of few channels are computed as one with the products between groups, which cost nothing where lanes would be
-//! idle.
+//! - Operands that are contiguous along the results are read in place.
+//! - NCHW operands of few channels are transposed chunk by chunk, where windows read the copy several times.
+//! - Several groups of few channels are computed as one product; products between groups are dropped. They cost nothing
+//!   where lanes would be idle.
 
-mod tile;
-
-use crate::gemm::{GemmShape, Lhs};
-use crate::micro::Kernel;
-use crate::pack::{RhsView, RowCopy, Shared};
-use crate::scratch::{self, ALIGN, Owner};
-use crate::store::{Block, Output};
-use crate::transpose::{COLUMNS, TransposeFn};
-use crate::{Affine, Pool, blocking::part};
+use crate::Pool;
+use crate::kernels::gemm::Kernel;
+use crate::kernels::split_k::{self as kernel, Piece, Tile, TileFn, Tiles};
+use crate::operand::scratch::{self, ALIGN, Owner};
+use crate::operand::{
+    Affine, Block, COLUMNS, GemmShape, Lhs, Output, RhsView, RowCopy, Shared, TransposeFn, part,
+};
 use inrush_base::{Isa, Result};
-use tile::{Piece, Tile, TileFn};
-
-pub(crate) use tile::Tiles;
-pub(crate) mod levels {
-    #[cfg(target_arch = "aarch64")]
-    pub(crate) use super::tile::neon;
-    pub(crate) use super::tile::plain;
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) use super::tile::{avx2, avx512};
-}
 
 /// Most results of a matrix, and fewest products of each.
 const MOST_RESULTS: usize = 1 << 16;
@@ -51,7 +47,7 @@ const CHUNK: std::ops::RangeInclusive<usize> = 64..=512;
 /// pixels of one operand are as well read in order.
 const MOST_COLUMNS: usize = 24;
 const MOST_PLANES: usize = 8;
-/// Planes lie at least so many elements apart; products in them at most so many, and windows reach no farther than this for one
+/// PlaneCopies lie at least so many elements apart; products in them at most so many, and windows reach no farther than this for one
 /// copy to do.
 const FAR: isize = 64;
 const MOST_STEP: isize = 4;
@@ -69,12 +65,12 @@ struct Side {
     /// Elements between successive products, and elements of all runs that each product is the first to read.
     step: isize,
     fresh: usize,
-    planes: Option<Planes>,
+    planes: Option<PlaneCopies>,
 }
 
 /// An operand whose products are neighbours in memory, as pixels of a plane are: of each chunk a copy has elements of all planes
 /// side by side.
-struct Planes {
+struct PlaneCopies {
     count: usize,
     /// Elements between planes.
     between: isize,
@@ -89,7 +85,7 @@ struct Planes {
 type Level = (usize, isize, usize);
 
 /// All sums of one step along each level, the first level slowest.
-fn places(levels: &[Level], of: impl Fn(&Level) -> isize) -> Vec<isize> {
+fn offsets(levels: &[Level], of: impl Fn(&Level) -> isize) -> Vec<isize> {
     levels.iter().fold(vec![0], |all, level| {
         let (size, step) = (level.0 as isize, of(level));
         let each = |at: isize| (0..size).map(move |x| at + x * step);
@@ -109,11 +105,11 @@ fn run(levels: &mut [Level]) -> (usize, usize) {
 }
 
 impl Side {
-    /// `map` says where rows or columns lie, of `together` matrices that lie `between` elements apart. `None` where they are no runs.
-    fn new(map: &Affine, (together, between): (usize, isize), step: isize) -> Option<Side> {
+    /// `map` says where rows or columns lie, of `merged` matrices that lie `between` elements apart. `None` where they are no runs.
+    fn new(map: &Affine, (merged, between): (usize, isize), step: isize) -> Option<Side> {
         let mut levels: Vec<Level> = map.levels().collect();
-        if together > 1 {
-            levels.push((together, between, map.len()));
+        if merged > 1 {
+            levels.push((merged, between, map.len()));
         }
         if levels.iter().any(|l| l.1 <= 0) || step <= 0 {
             return None;
@@ -122,7 +118,7 @@ impl Side {
         if len == 1 {
             return None;
         }
-        let runs = places(&levels[..outer], |l| l.1);
+        let runs = offsets(&levels[..outer], |l| l.1);
         Some(Side {
             fresh: runs.len() * len.min(step as usize),
             runs: runs.into_iter().map(|at| (0, at)).collect(),
@@ -134,28 +130,28 @@ impl Side {
     }
 
     /// The same for an operand that lies plane by plane; `None` where it does not.
-    fn planes(map: &Affine, (together, between): (usize, isize), step: isize) -> Option<Side> {
+    fn planes(map: &Affine, (merged, between): (usize, isize), step: isize) -> Option<Side> {
         let mut levels: Vec<Level> = map.levels().collect();
         if levels.iter().any(|l| l.1 <= 0) || !(1..=MOST_STEP).contains(&step) {
             return None;
         }
         levels.sort_by_key(|l| std::cmp::Reverse(l.1));
         let (planes, apart, place) = *levels.first()?;
-        if apart < FAR || together > 1 && between != apart * planes as isize {
+        if apart < FAR || merged > 1 && between != apart * planes as isize {
             return None;
         }
-        let count = planes * together;
+        let count = planes * merged;
         let near = |l: &Level| (l.0 - 1) as isize * l.1 <= NEAR;
         let (windows, others): (Vec<Level>, Vec<Level>) = levels[1..].iter().partition(|l| near(l));
         let reach = windows.iter().map(|l| (l.0 - 1) * l.1 as usize).sum();
         let mut inner = vec![(planes, 1, place)];
-        if together > 1 {
-            inner.push((together, planes as isize, map.len()));
+        if merged > 1 {
+            inner.push((merged, planes as isize, map.len()));
         }
         inner.extend(windows.iter().map(|l| (l.0, l.1 * count as isize, l.2)));
         let (outer, len) = run(&mut inner);
-        let copies = places(&others, |l| l.1);
-        let inside = places(&inner[..outer], |l| l.1);
+        let copies = offsets(&others, |l| l.1);
+        let inside = offsets(&inner[..outer], |l| l.1);
         let of = |copy: usize| inside.iter().map(move |at| (copy, *at));
         let runs = (0..copies.len()).flat_map(of).collect();
         Some(Side {
@@ -164,7 +160,7 @@ impl Side {
             index: index(&[others, inner].concat()),
             step: step * count as isize,
             fresh: copies.len() * step as usize * count,
-            planes: Some(Planes {
+            planes: Some(PlaneCopies {
                 count,
                 between: apart,
                 step: step as usize,
@@ -187,7 +183,7 @@ impl Side {
 
 /// The row or column of each element.
 fn index(levels: &[Level]) -> Vec<usize> {
-    let all = places(levels, |l| l.2 as isize);
+    let all = offsets(levels, |l| l.2 as isize);
     all.into_iter().map(|i| i as usize).collect()
 }
 
@@ -208,7 +204,7 @@ struct Part<T> {
 }
 
 /// A product that is computed this way.
-pub(crate) struct Outer<'a, T: 'static> {
+pub(crate) struct SplitK<'a, T: 'static> {
     shape: GemmShape,
     lhs: &'a Lhs<'a>,
     view: &'a RhsView,
@@ -221,16 +217,16 @@ pub(crate) struct Outer<'a, T: 'static> {
     b: Side,
     swapped: bool,
     /// Matrices that are computed as one.
-    together: usize,
-    /// Products that lie evenly in both operands; pieces that these lines are cut into, pieces of a chunk, chunks, parts of the sum.
+    merged: usize,
+    /// Products that lie evenly in both operands; pieces that these lines are line_pieces into, pieces of a chunk, chunks, parts of the sum.
     line: usize,
-    cut: usize,
+    line_pieces: usize,
     chunk: usize,
     chunks: usize,
     parts: usize,
 }
 
-impl<'a, T: Kernel> Outer<'a, T> {
+impl<'a, T: Kernel> SplitK<'a, T> {
     /// The product, if it is one for this way.
     pub(crate) fn new(
         shape: &GemmShape,
@@ -244,7 +240,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
         if s.m < 2 || s.n < 2 || results > MOST_RESULTS || depth < FEWEST_PRODUCTS {
             return None;
         }
-        let table = T::outer(isa)?;
+        let table = T::split_k(isa)?;
         // Both operands advance evenly along the shorter of their runs.
         let (run, b_step) = view.k.inner();
         let line = match (run % s.k, s.k % run) {
@@ -265,13 +261,13 @@ impl<'a, T: Kernel> Outer<'a, T> {
             true => (table.lanes / s.n).clamp(1, matrices),
             false => 1,
         };
-        let together = (1..=most).rev().find(|q| matrices.is_multiple_of(*q))?;
+        let merged = (1..=most).rev().find(|q| matrices.is_multiple_of(*q))?;
         let side = match view.cols.stride() {
             Some(1) => Side::new,
             _ => Side::planes,
         };
-        let rows = side(&lhs.rows, (together, apart.0), lhs.k_step)?;
-        let cols = side(&view.cols, (together, apart.1), b_step)?;
+        let rows = side(&lhs.rows, (merged, apart.0), lhs.k_step)?;
+        let cols = side(&view.cols, (merged, apart.1), b_step)?;
         let windows = rows.windows() || cols.windows();
         let pays = match &rows.planes {
             Some(planes) => {
@@ -298,16 +294,16 @@ impl<'a, T: Kernel> Outer<'a, T> {
 
         let bytes = (a.fresh + b.fresh) * size_of::<T>();
         let most = (CHUNK_BYTES / bytes).clamp(*CHUNK.start(), *CHUNK.end());
-        let cut = line.div_ceil(most);
-        let chunk = (most / line.div_ceil(cut)).max(1);
-        let chunks = (depth / line * cut).div_ceil(chunk);
-        let blocks = matrices / together;
+        let line_pieces = line.div_ceil(most);
+        let chunk = (most / line.div_ceil(line_pieces)).max(1);
+        let chunks = (depth / line * line_pieces).div_ceil(chunk);
+        let blocks = matrices / merged;
         let cycles = straight.min(turned).saturating_mul(depth) / 2;
         let parts = (PARTS.div_ceil(blocks))
             .min(MOST_SUMS / (blocks * sums).max(1))
             .min(cycles / PART_CYCLES)
             .clamp(1, chunks);
-        Some(Outer {
+        Some(SplitK {
             shape: s,
             lhs,
             view,
@@ -317,9 +313,9 @@ impl<'a, T: Kernel> Outer<'a, T> {
             a,
             b,
             swapped,
-            together,
+            merged,
             line,
-            cut,
+            line_pieces,
             chunk,
             chunks,
             parts,
@@ -327,7 +323,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
     }
 
     fn blocks(&self) -> usize {
-        self.shape.batch * self.shape.groups / self.together
+        self.shape.batch * self.shape.groups / self.merged
     }
 
     /// # Safety
@@ -339,7 +335,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
         let size = size_of::<T>();
         let sums = (blocks * self.parts * self.sums * size).next_multiple_of(ALIGN);
         let results = s.m * s.n;
-        let bytes = sums + blocks * self.together * results * size;
+        let bytes = sums + blocks * self.merged * results * size;
         scratch::with(Owner::Call, bytes, |memory| {
             let parts = blocks * self.parts;
             let threads = pool.threads();
@@ -374,29 +370,25 @@ impl<'a, T: Kernel> Outer<'a, T> {
                 }
             })?;
             let bands = results.div_ceil(GRAIN).min(s.m);
-            pool.parallel_for(
-                blocks * self.together * bands,
-                bands.div_ceil(4),
-                &|range| {
-                    let (me, _, _, results, out) = job.get();
-                    let s = &me.shape;
-                    for unit in range {
-                        let (matrix, band) = (unit / bands, unit % bands);
-                        let m = part(s.m, bands, band);
-                        let group = matrix % s.groups;
-                        // SAFETY: written above; blocks are disjoint.
-                        unsafe {
-                            out.put(&Block {
-                                acc: results.add((matrix * s.m + m.0) * s.n),
-                                ld: s.n,
-                                batch: matrix / s.groups,
-                                m,
-                                n: (group * s.n, (group + 1) * s.n),
-                            });
-                        }
+            pool.parallel_for(blocks * self.merged * bands, bands.div_ceil(4), &|range| {
+                let (me, _, _, results, out) = job.get();
+                let s = &me.shape;
+                for unit in range {
+                    let (matrix, band) = (unit / bands, unit % bands);
+                    let m = part(s.m, bands, band);
+                    let group = matrix % s.groups;
+                    // SAFETY: written above; blocks are disjoint.
+                    unsafe {
+                        out.put(&Block {
+                            acc: results.add((matrix * s.m + m.0) * s.n),
+                            ld: s.n,
+                            batch: matrix / s.groups,
+                            m,
+                            n: (group * s.n, (group + 1) * s.n),
+                        });
                     }
-                },
-            )
+                }
+            })
         })
     }
 
@@ -415,7 +407,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
 
     /// Address of the first product's elements in the left (or right) operand, for a block.
     fn base(&self, left: bool, block: usize) -> *const u8 {
-        let matrix = block * self.together;
+        let matrix = block * self.merged;
         let (ptr, at, dtype) = match left {
             true => (
                 self.lhs.ptr,
@@ -433,7 +425,10 @@ impl<'a, T: Kernel> Outer<'a, T> {
 
     /// Where piece `i` of all products lies.
     fn piece(&self, i: usize) -> Piece {
-        let (line, (k0, k1)) = (i / self.cut, part(self.line, self.cut, i % self.cut));
+        let (line, (k0, k1)) = (
+            i / self.line_pieces,
+            part(self.line, self.line_pieces, i % self.line_pieces),
+        );
         let k = line * self.line + k0;
         let (tap, inside) = (k / self.shape.k, k % self.shape.k);
         let left = self.lhs.taps[tap] + inside as isize * self.lhs.k_step;
@@ -449,7 +444,7 @@ impl<'a, T: Kernel> Outer<'a, T> {
     /// Some tiles of one part of the sum.
     ///
     /// # Safety
-    /// As [`Outer::run`]; no other thread has the same tiles of the same part.
+    /// As [`SplitK::run`]; no other thread has the same tiles of the same part.
     unsafe fn add_up(
         &self,
         of: usize,
@@ -460,8 +455,8 @@ impl<'a, T: Kernel> Outer<'a, T> {
         let (block, at) = (of / self.parts, of % self.parts);
         let sums = sums.wrapping_add(of * self.sums);
         let (c0, c1) = part(self.chunks, self.parts, at);
-        let pieces = self.shape.taps * self.shape.k / self.line * self.cut;
-        let longest = self.line.div_ceil(self.cut);
+        let pieces = self.shape.taps * self.shape.k / self.line * self.line_pieces;
+        let longest = self.line.div_ceil(self.line_pieces);
         let copied = |of, copy, left: bool| {
             let dtype = if left {
                 self.lhs.dtype
@@ -527,12 +522,12 @@ impl<'a, T: Kernel> Outer<'a, T> {
         unsafe {
             let total = std::slice::from_raw_parts_mut(first, t.rows * t.ld);
             for p in 1..self.parts {
-                tile::add(
+                kernel::add(
                     total,
                     std::slice::from_raw_parts(first.add(p * self.sums), t.rows * t.ld),
                 );
             }
-            let to = to.add(block * self.together * s.m * s.n);
+            let to = to.add(block * self.merged * s.m * s.n);
             for i in t.shared.0..t.rows {
                 for j in t.shared.1..t.cols {
                     let a = self.a.index[t.a.0 * self.a.len + t.a.1 + i];
@@ -696,7 +691,7 @@ impl<'a, T: Kernel> Copied<'a, T> {
     }
 }
 
-impl Planes {
+impl PlaneCopies {
     /// Elements of a plane that `n` products read.
     fn pixels(&self, n: usize) -> usize {
         (n - 1) * self.step + self.reach + 1

@@ -1,6 +1,7 @@
-//! Tiles of [`crate::outer`]: sums of products of a few neighbours in one operand with a vector or two in the other.
+//! Tiles of [`crate::algorithms::split_k`]: rank-1 updates of a block of sums in registers, a few rows by one or two
+//! vectors.
 
-use crate::micro::sets;
+use super::sets;
 use crate::simd::{Element, Simd};
 
 /// Where some successive products begin in both operands, and how many there are.

@@ -1,4 +1,4 @@
-//! Tiles of [`crate::planes`]: rows of results, vectors along what is contiguous in the right operand.
+//! Tiles of [`crate::algorithms::direct_nchw`]: rows of results, vectors along what is contiguous in the right operand.
 
 use crate::simd::Widen;
 
@@ -11,7 +11,7 @@ pub(crate) struct Tile<T> {
     pub offsets: *const isize,
     pub k: usize,
     /// Where vectors begin in `b` and in `c`. They may have elements in common, which are computed in each.
-    pub at: *const Place,
+    pub at: *const VectorOffsets,
     pub c: *mut T,
     pub ldc: usize,
     /// Add to `c` instead of overwriting it.
@@ -22,7 +22,7 @@ pub(crate) struct Tile<T> {
 
 /// Where a vector lies: elements of the right operand and of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct VectorOffsets {
     pub b: isize,
     pub c: usize,
 }
@@ -188,13 +188,13 @@ level! { neon; 8:
 
 #[cfg(test)]
 mod tests {
-    use crate::micro::Kernel;
+    use crate::kernels::gemm::Kernel;
     use inrush_base::DType;
 
     #[test]
     fn lower_panels_have_the_tiles_of_taller_ones() {
         for isa in crate::available() {
-            let tiles = f32::planes(isa, DType::F32, 1).unwrap();
+            let tiles = f32::direct_nchw(isa, DType::F32, 1).unwrap();
             for rows in 1..=tiles.rows {
                 assert!(tiles.part[rows - 1].is_some() && tiles.whole[rows - 1][0].is_some());
                 let lower = tiles.whole[rows.saturating_sub(2)];

@@ -1,10 +1,9 @@
-//! Where results go: through a generated function, or straight to memory.
+//! Results: handed to a generated epilogue, or stored as they are.
 
-use std::ffi::c_void;
-
-use crate::Affine;
-use crate::micro::Kernel;
+use super::Affine;
+use crate::kernels::gemm::Kernel;
 use inrush_base::{DType, Error, Result};
+use std::ffi::c_void;
 
 /// Called with a finished block of results: `acc[(m - m0) * ld + (n - n0)]` for `m` in `m0..m1`, `n` in `n0..n1`, in the
 /// type that sums are held in. Calls cover every result once, come from several threads in no fixed order, and `acc` is

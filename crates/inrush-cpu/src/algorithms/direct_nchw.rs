@@ -1,32 +1,27 @@
-//! Products whose right operand is read where it lies: images of contiguous layout, plane by plane, above all.
+//! Direct convolution over NCHW images: a product whose right operand is read in place, through a table of offsets.
 //!
-//! Results are rows (output channels) and columns (pixels). A vector runs along a line of pixels; for each of the `k`
-//! products (a channel and a tap of the filter) it is loaded from the place of the first pixel plus that product's offset,
-//! and multiplied by one filter value of each of several rows. Whatever a convolution's kernel, dilation or number of
-//! dimensions, it is a table of offsets, and nothing is laid out but the filters.
+//! Rows of results are output channels, columns are pixels, and `k` counts the filter's taps and input channels:
 //!
-//! Where lines are short and lie close to each other, several of them are computed as one with what lies between them: a line
+//! ```text
+//! before: pack b[k, n]                       after: for (strip of pixels, panels of channels)  // shared among threads
+//!         GEMM                                        for vectors of the strip                 // along a line of pixels
+//!                                                       for k_block                            // 256 products
+//!                                                         for panel of channels
+//!                                                           registers += a[panel, k] * image[pixel + offsets[k]]
+//! ```
+//!
+//! Whatever a convolution's kernel, dilation or number of dimensions, it is a table of offsets, and nothing is packed
+//! but the filters. Short lines that are close to each other are computed as one with the elements between them: a line
 //! of 7 pixels would leave half of a vector idle.
 
-mod tile;
-
-use crate::micro::{Kernel, with_element};
-use crate::pack::{RhsView, Shared, reader};
-use crate::scratch::{self, ALIGN, Bytes, Owner};
-use crate::store::{Block, Output, StoreView};
-use crate::{Affine, Pool, blocking::part};
+use crate::Pool;
+use crate::kernels::direct_nchw::{Tile, Tiles, VectorOffsets};
+use crate::kernels::gemm::Kernel;
+use crate::kernels::with_element;
+use crate::operand::scratch::{self, ALIGN, Bytes, Owner};
+use crate::operand::{Affine, Block, Output, RhsView, Shared, StoreView, part, reader};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
-use tile::{Place, Tile};
-
-pub(crate) use tile::Tiles;
-pub(crate) mod levels {
-    #[cfg(target_arch = "aarch64")]
-    pub(crate) use super::tile::neon;
-    pub(crate) use super::tile::plain;
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) use super::tile::{avx2, avx512};
-}
 
 /// Sums of a unit: they and what they are made of share the first two caches.
 const SUM_BYTES: usize = 128 << 10;
@@ -35,7 +30,7 @@ const ROWS: usize = 64;
 const COLUMNS: usize = 1024;
 /// Products that are summed in registers before they are added up: what several rows read for them stays in the first cache,
 /// and long sums lose less.
-const STRETCH: usize = 256;
+const K_BLOCK: usize = 256;
 /// Products beyond which the table of offsets is not worth keeping in a cache.
 const MOST_PRODUCTS: usize = 1 << 14;
 /// Without windows every element is a factor of each row just once: up to so many rows laying it out costs more than it saves,
@@ -47,7 +42,7 @@ const SERIAL: usize = 8000;
 
 /// Sizes of `C[batch, m, j] = sum over k of A[lefts(batch), m, k] * B[matrices(batch) + k(k) + cols(j)]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlanesShape {
+pub struct NchwShape {
     pub m: usize,
     /// By batch: which left operand. Filters are one for all images.
     pub lefts: Affine,
@@ -152,14 +147,14 @@ impl Strips {
 
     /// Where the vectors of a strip lie, with `pitch` sums from line to line; the last one of a line ends with it. Lines
     /// shorter than a vector have one each.
-    fn places(&self, s: &Strip, lanes: usize, pitch: usize) -> impl Iterator<Item = Place> {
+    fn places(&self, s: &Strip, lanes: usize, pitch: usize) -> impl Iterator<Item = VectorOffsets> {
         let Strips { step, between, .. } = *self;
         let width = self.fills(s);
         let lines = if self.joined { 1 } else { s.lines };
         (0..lines).flat_map(move |line| {
             (0..width).step_by(lanes).map(move |x| {
                 let x = x.min(width.saturating_sub(lanes));
-                Place {
+                VectorOffsets {
                     b: line as isize * between + (x * step) as isize,
                     c: line * pitch + x,
                 }
@@ -199,7 +194,7 @@ impl Panels {
     }
 }
 
-/// A left operand laid out for [`Planes::run`], for example a layer's filters at load.
+/// A left operand laid out for [`DirectNchw::run`], for example a layer's filters at load.
 pub struct PackedA {
     isa: Isa,
     dtype: DType,
@@ -222,7 +217,7 @@ impl PackedA {
         view: &RhsView,
     ) -> Result<Option<PackedA>> {
         with_element!(dtype, T => {
-            if T::planes(isa, dtype, 1).is_none() || Lefts::<T>::in_place(view).is_some() {
+            if T::direct_nchw(isa, dtype, 1).is_none() || Lefts::<T>::in_place(view).is_some() {
                 return Ok(None);
             }
             let (matrices, m, k) = (view.matrices.len(), view.cols.len(), view.k.len());
@@ -318,8 +313,8 @@ unsafe fn lay_out<T: Kernel>(pool: &Pool, view: &RhsView, to: *mut T) -> Result<
 
 /// The plan of a product: cheap to make, so that sizes may change between calls.
 #[derive(Clone, Debug)]
-pub struct Planes {
-    shape: PlanesShape,
+pub struct DirectNchw {
+    shape: NchwShape,
     dtype: DType,
     isa: Isa,
     acc: DType,
@@ -332,10 +327,15 @@ pub struct Planes {
     serial: bool,
 }
 
-impl Planes {
+impl DirectNchw {
     /// Plans a product that is summed in `acc` with a right operand of `dtype`; `None` where it is better computed as a
     /// [`crate::Gemm`]: few columns lie beside each other, or many rows are worth a copy of what they share.
-    pub fn plan(shape: PlanesShape, acc: DType, dtype: DType, isa: Isa) -> Result<Option<Planes>> {
+    pub fn plan(
+        shape: NchwShape,
+        acc: DType,
+        dtype: DType,
+        isa: Isa,
+    ) -> Result<Option<DirectNchw>> {
         if !crate::available().contains(&isa) {
             return Err(Error::machine(format!(
                 "this processor has no {}",
@@ -349,7 +349,7 @@ impl Planes {
         }
         let step = s.cols.inner().1;
         let found =
-            with_element!(acc, T => T::planes(isa, dtype, step).map(|t| (t.lanes, t.rows)))?;
+            with_element!(acc, T => T::direct_nchw(isa, dtype, step).map(|t| (t.lanes, t.rows)))?;
         let Some((lanes, tallest)) = found else {
             return Ok(None);
         };
@@ -366,7 +366,7 @@ impl Planes {
         let mut walk = s.k.walk(0);
         let offsets = (0..k).map(|_| walk.next()).collect();
         let cycles = (m * n).saturating_mul(k).saturating_mul(s.matrices.len()) / (2 * lanes);
-        Ok(Some(Planes {
+        Ok(Some(DirectNchw {
             shape,
             dtype,
             isa,
@@ -407,7 +407,7 @@ impl Planes {
     ) -> Result<()> {
         let s = &self.shape;
         let k = self.offsets.len();
-        let tiles = T::planes(self.isa, self.dtype, self.strips.step as isize);
+        let tiles = T::direct_nchw(self.isa, self.dtype, self.strips.step as isize);
         let tiles = tiles.ok_or_else(|| Error::internal("a plan without tiles"))?;
         out.check::<T>(s.matrices.len(), s.m, s.cols.len())?;
         let lefts = 1
@@ -467,7 +467,7 @@ impl Planes {
     }
 }
 
-impl PlanesShape {
+impl NchwShape {
     /// Whether columns share elements, as windows of an image do: there are more pairs of a product and a column than
     /// elements between the first and the last.
     fn windows(&self) -> bool {
@@ -481,7 +481,7 @@ impl PlanesShape {
 
 /// One call of a plan.
 struct Job<'a, T: 'static> {
-    plan: &'a Planes,
+    plan: &'a DirectNchw,
     tiles: &'static Tiles<T>,
     left: Lefts<T>,
     ptr: *const u8,
@@ -490,7 +490,7 @@ struct Job<'a, T: 'static> {
 
 impl<T: Kernel> Job<'_, T> {
     /// Address of column `n` of row `m` of a batch's results and the distance of rows, where tiles may be written there.
-    fn straight(&self, batch: usize, m: usize, n: usize) -> Option<(*mut T, usize)> {
+    fn direct_store(&self, batch: usize, m: usize, n: usize) -> Option<(*mut T, usize)> {
         let Output::Store(view) = self.out else {
             return None;
         };
@@ -502,7 +502,7 @@ impl<T: Kernel> Job<'_, T> {
     /// Some panels of one strip of one batch.
     ///
     /// # Safety
-    /// As [`Planes::run`]; `unit` is below the number of units, and each is run by one thread.
+    /// As [`DirectNchw::run`]; `unit` is below the number of units, and each is run by one thread.
     unsafe fn unit(&self, unit: usize) {
         let plan = self.plan;
         let (s, strips, panels) = (&plan.shape, &plan.strips, &plan.panels);
@@ -524,18 +524,18 @@ impl<T: Kernel> Job<'_, T> {
         let size = plan.dtype.size() as isize;
         let offset = s.matrices.offset(batch) + s.cols.offset(first);
         let base = self.ptr.wrapping_offset(offset * size);
-        let straight = self.straight(batch, m.0, first);
+        let direct_store = self.direct_store(batch, m.0, first);
         let ld = strips.longest(lanes);
-        let held = if straight.is_some() { 0 } else { m.1 - m.0 };
+        let held = if direct_store.is_some() { 0 } else { m.1 - m.0 };
         let sums = (held * ld * size_of::<T>()).next_multiple_of(ALIGN);
-        let parts = k.div_ceil(STRETCH);
+        let parts = k.div_ceil(K_BLOCK);
         let fills = strips.fills(&strip);
         let whole = fills >= lanes;
-        let bytes = sums + ld / lanes * size_of::<Place>();
+        let bytes = sums + ld / lanes * size_of::<VectorOffsets>();
         scratch::with(Owner::Unit, bytes, |memory| {
-            let places = memory.wrapping_add(sums).cast::<Place>();
-            let (c, ldc) = straight.unwrap_or((memory.cast::<T>(), ld));
-            let pitch = match straight {
+            let places = memory.wrapping_add(sums).cast::<VectorOffsets>();
+            let (c, ldc) = direct_store.unwrap_or((memory.cast::<T>(), ld));
+            let pitch = match direct_store {
                 Some(_) => strips.width,
                 None => strips.pitch,
             };
@@ -579,7 +579,7 @@ impl<T: Kernel> Job<'_, T> {
                 }
                 rest = &rest[vectors..];
             }
-            if straight.is_some() {
+            if direct_store.is_some() {
                 return;
             }
             for line in 0..strip.lines {
@@ -620,14 +620,14 @@ mod tests {
                 for i in 0..strips.len() {
                     let s = strips.strip(i, 16);
                     let first = s.line * strips.width + s.x;
-                    let places: Vec<Place> = strips.places(&s, 16, strips.pitch).collect();
+                    let places: Vec<VectorOffsets> = strips.places(&s, 16, strips.pitch).collect();
                     let lanes = strips.fills(&s).min(16);
                     for line in 0..s.lines {
                         for x in 0..s.width {
                             let sum = line * strips.pitch + x;
                             assert!(sum < strips.longest(16), "{levels:?}");
                             let (n, from) = (first + line * strips.width + x, cols.offset(first));
-                            let computes = |p: &&Place| (p.c..p.c + lanes).contains(&sum);
+                            let computes = |p: &&VectorOffsets| (p.c..p.c + lanes).contains(&sum);
                             let mut by = places.iter().filter(computes).peekable();
                             assert!(by.peek().is_some(), "{levels:?} {most}");
                             for p in by {

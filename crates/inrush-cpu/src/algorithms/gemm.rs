@@ -1,66 +1,49 @@
-//! Batched matrix products with taps.
+//! Blocked GEMM: batched matrix products, also with several taps, which is what a convolution over NHWC images is.
+//!
+//! The textbook nest reads the right operand with a stride of a whole row and each sum from memory:
+//!
+//! ```text
+//! for i in 0..m                            // rows
+//!   for j in 0..n                          // columns
+//!     for t in 0..taps, k in 0..k          // the sum
+//!       c[i, j] += a[i, t, k] * b[t, k, j]
+//! ```
+//!
+//! The blocked nest keeps sums in registers, a panel of the right operand in the first cache and a block of rows of the
+//! left one in the second:
+//!
+//! ```text
+//! for (rows, panels) in units              // shared among threads; see `blocking`
+//!   for row_block in rows                  // sums of these rows are kept through all k blocks
+//!     for k_block in sum                   // several taps, or a part of one
+//!       pack panels of b for k_block       // unless packed at load; a panel at a time where it is used once
+//!       for block of rows                  // its k block of a: 256 KiB
+//!         copy or transpose a              // where rows are not contiguous or have another dtype
+//!         for panel                        // 1 to 4 vectors across
+//!           for tile of rows               // at most 12 rows; `kernels::gemm`, one call
+//!             registers += a[tile, k_block] * panel
+//!     epilogue or store of row_block
+//! ```
+//!
+//! Full panels of results that are only stored go to memory from the registers ("direct store"). The others pass
+//! through a buffer of sums, from which the epilogue takes them.
 
-use crate::blocking::{self, Cut, Problem, Stretch, part};
-use crate::even::{self, EvenTile};
-use crate::grouped::{self, Grouped};
-use crate::in_place::InPlace;
-use crate::micro::{Ahead, Kernel, Kernels, Tile, TileFn, with_element};
-use crate::outer::Outer;
-use crate::pack::{Columns, PackedB, Packing, RhsView, RowCopy, Shared};
-use crate::scratch::{self, ALIGN, Owner};
-use crate::store::{Block, Output, StoreView};
-use crate::thin;
-use crate::transpose::{COLUMNS, TransposeFn};
-use crate::{Affine, Pool};
+use super::blocking::{self, Blocking, KBlock, Problem};
+use super::gemv::Gemv;
+use super::grouped::{self, Grouped};
+use super::split_k::SplitK;
+use crate::Pool;
+use crate::kernels::gemm::{Kernel, Kernels, Tile, TileFn};
+use crate::kernels::prefetch::Prefetch;
+use crate::kernels::tall::{self, TallTile};
+use crate::kernels::{gemv, with_element};
+use crate::operand::scratch::{self, ALIGN, Owner};
+use crate::operand::{
+    Block, COLUMNS, Columns, GemmShape, Lhs, Output, PackedB, Packing, Rhs, RhsView, RowCopy,
+    Shared, StoreView, TransposeFn, part,
+};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
-
-/// Sizes of `C[batch, m, group * n + j] = sum over taps t and k of A[batch, group, m, t, k] * B[batch, group, t, k, j]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GemmShape {
-    pub batch: usize,
-    /// Products that share their rows' results: each gives the next `n` columns.
-    pub groups: usize,
-    pub m: usize,
-    /// Columns of one group.
-    pub n: usize,
-    pub taps: usize,
-    /// Products of one tap.
-    pub k: usize,
-}
-
-impl GemmShape {
-    /// `batch` products of `m x k` with `k x n`.
-    pub fn new(batch: usize, m: usize, k: usize, n: usize) -> GemmShape {
-        GemmShape {
-            batch,
-            groups: 1,
-            m,
-            n,
-            taps: 1,
-            k,
-        }
-    }
-}
-
-/// A left operand where it lies: element `(matrix, m, t, k)` at
-/// `matrices(matrix) + rows(m) + taps[t] + k * k_step` elements from `ptr`, where `matrix = batch * groups + group`.
-#[derive(Clone, Copy)]
-pub struct Lhs<'a> {
-    pub ptr: *const u8,
-    pub dtype: DType,
-    pub matrices: Affine,
-    pub rows: Affine,
-    pub taps: &'a [isize],
-    pub k_step: isize,
-}
-
-/// A right operand. Packed with one matrix a group, it serves every batch; else it holds `batch * groups` matrices.
-#[derive(Clone, Copy)]
-pub enum Rhs<'a> {
-    Packed(&'a PackedB),
-    View(&'a RhsView),
-}
 
 /// The plan of a product: cheap to make (microseconds), so that sizes may change between calls.
 #[derive(Clone, Debug)]
@@ -69,8 +52,8 @@ pub struct Gemm {
     isa: Isa,
     acc: DType,
     columns: Columns,
-    stretches: Vec<Stretch>,
-    cut: Cut,
+    k_blocks: Vec<KBlock>,
+    blocking: Blocking,
     whole_rows: bool,
 }
 
@@ -129,7 +112,7 @@ impl Gemm {
         with_element!(acc, T => {
             let kernels = T::kernels(isa);
             let columns = Columns::choose(kernels, shape.n);
-            let cut = blocking::choose(&Problem {
+            let blocking = blocking::choose(&Problem {
                 matrices: shape.batch * shape.groups,
                 m: shape.m,
                 k: shape.taps * shape.k,
@@ -143,8 +126,8 @@ impl Gemm {
                 whole_rows,
             });
             let limit = blocking::longest(!packed, shape.m, columns.width) / size_of::<T>();
-            let stretches = blocking::stretches(shape.taps, shape.k, limit);
-            Gemm { shape, isa, acc, columns, stretches, cut, whole_rows }
+            let k_blocks = blocking::k_blocks(shape.taps, shape.k, limit);
+            Gemm { shape, isa, acc, columns, k_blocks, blocking, whole_rows }
         })
     }
 
@@ -155,7 +138,7 @@ impl Gemm {
             let lanes = with_element!(self.acc, T => T::grouped(self.isa).map(|t| t.lanes));
             let lanes = lanes.ok().flatten();
             lanes
-                .and_then(|l| grouped::together(&self.shape, l))
+                .and_then(|l| grouped::groups_per_vector(&self.shape, l))
                 .is_some()
                 && grouped::rows_of_groups(view, &self.shape).is_some()
         };
@@ -225,7 +208,7 @@ impl Gemm {
             return Ok(());
         }
         if let Rhs::View(view) = rhs
-            && let Some(outer) = Outer::<T>::new(s, lhs, view, self.isa)
+            && let Some(outer) = SplitK::<T>::new(s, lhs, view, self.isa)
         {
             reached(Way::Outer);
             // SAFETY: the caller's contract; operands were checked above.
@@ -237,21 +220,22 @@ impl Gemm {
             return unsafe { grouped.run(pool, rhs, &self.columns, self.isa, out) };
         }
         if let Rhs::View(view) = rhs
-            && let (Some(way), Some(loops)) = (thin::way(s.m, view), T::thin(self.isa, view.dtype))
+            && let (Some(form), Some(loops)) =
+                (gemv::form(s.m, view), T::gemv(self.isa, view.dtype))
             && !self.whole_rows
             && depth > 0
         {
-            reached(match way {
-                thin::Way::Dot => Way::Dot,
-                thin::Way::Axpy { .. } => Way::Axpy,
+            reached(match form {
+                gemv::Form::Dot => Way::Dot,
+                gemv::Form::Axpy { .. } => Way::Axpy,
             });
             let direct = lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && s.taps == 1;
-            let job = InPlace {
+            let job = Gemv {
                 shape: *s,
                 lhs,
                 copy_lhs: (!direct).then_some(copy_lhs),
                 view,
-                way,
+                form,
                 loops,
                 out,
             };
@@ -268,7 +252,7 @@ impl Gemm {
             plan: self,
             rows_step: rows_step.and_then(|step| usize::try_from(step).ok()),
             kernels: T::kernels(self.isa),
-            even: T::even(self.isa),
+            tall: T::tall(self.isa),
             lhs,
             copy_lhs: (!direct).then_some(copy_lhs),
             transpose_lhs: T::transpose(self.isa, lhs.dtype).filter(|_| lhs.k_step != 1),
@@ -278,12 +262,12 @@ impl Gemm {
         };
         job.count();
         let job = Shared(&job);
-        let units = matrices * self.cut.row_parts * self.cut.panel_parts;
+        let units = matrices * self.blocking.row_parts * self.blocking.panel_parts;
         let body = |range: std::ops::Range<usize>| {
             // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
             range.for_each(|unit| unsafe { job.get().unit(unit) })
         };
-        let grain = if self.cut.serial { units } else { 1 };
+        let grain = if self.blocking.serial { units } else { 1 };
         pool.parallel_for(units, grain, &body)
     }
 }
@@ -293,14 +277,14 @@ struct Job<'a, T: 'static> {
     plan: &'a Gemm,
     kernels: &'static Kernels<T>,
     /// Tiles for panels of one vector.
-    even: Option<&'static even::Tiles<T>>,
+    tall: Option<&'static tall::Tiles<T>>,
     lhs: &'a Lhs<'a>,
     /// Set where rows cannot be read in place.
     copy_lhs: Option<RowCopy<T>>,
     /// The same, where rows are contiguous along `m`.
     transpose_lhs: Option<TransposeFn<T>>,
     rhs: Rhs<'a>,
-    /// Set where the right operand is packed on the way.
+    /// Set where the right operand is packed on the form.
     packing: Option<Packing<'a, T>>,
     /// Distance of its rows where tiles can pack it.
     rows_step: Option<usize>,
@@ -311,7 +295,7 @@ struct Job<'a, T: 'static> {
 struct Target<T> {
     m: (usize, usize),
     /// Address of column 0 of the first row and distance of rows, for full panels that are stored as they are.
-    straight: Option<(*mut T, usize)>,
+    direct_store: Option<(*mut T, usize)>,
     /// Column 0 of the first panel.
     sums: *mut T,
     ld: usize,
@@ -340,7 +324,7 @@ struct Unit<T> {
     held_rows: usize,
     block_rows: usize,
     /// Every panel is used once, right after it was packed, in the same memory.
-    fleeting: bool,
+    transient: bool,
     pointers: *mut *const T,
     sums: *mut T,
     lhs: *mut T,
@@ -350,9 +334,9 @@ struct Unit<T> {
 impl<T: Kernel> Job<'_, T> {
     /// Counts what is special about this call.
     fn count(&self) {
-        let (s, cut) = (&self.plan.shape, &self.plan.cut);
-        let several = cut.row_parts * cut.panel_parts > 1 && !cut.serial;
-        let even = self.even.is_some() && self.plan.columns.panels() == 1 && !self.packs();
+        let (s, blocking) = (&self.plan.shape, &self.plan.blocking);
+        let several = blocking.row_parts * blocking.panel_parts > 1 && !blocking.serial;
+        let tall = self.tall.is_some() && self.plan.columns.panels() == 1 && !self.packs();
         for (way, taken) in [
             (Way::GemmPacked, !self.packs()),
             (Way::GemmPacking, self.packs()),
@@ -361,9 +345,9 @@ impl<T: Kernel> Job<'_, T> {
                 Way::GemmTransposing,
                 self.copy_lhs.is_some() && self.transpose_lhs.is_some(),
             ),
-            (Way::GemmEven, even),
+            (Way::GemmEven, tall),
             (Way::GemmTaps, s.taps > 1),
-            (Way::GemmStretches, self.plan.stretches.len() > 1),
+            (Way::GemmStretches, self.plan.k_blocks.len() > 1),
             (Way::GemmParts, several),
         ] {
             if taken {
@@ -379,29 +363,29 @@ impl<T: Kernel> Job<'_, T> {
     /// # Safety
     /// As [`Gemm::run`]; `unit` is below the number of units, and each is run by one thread.
     unsafe fn unit(&self, unit: usize) {
-        let (s, cut) = (&self.plan.shape, &self.plan.cut);
+        let (s, blocking) = (&self.plan.shape, &self.plan.blocking);
         let columns = &self.plan.columns;
-        let (rest, row_part) = (unit / cut.row_parts, unit % cut.row_parts);
-        let (matrix, panel_part) = (rest / cut.panel_parts, rest % cut.panel_parts);
-        let rows = part(s.m, cut.row_parts, row_part);
-        let panels = part(columns.panels(), cut.panel_parts, panel_part);
+        let (rest, row_part) = (unit / blocking.row_parts, unit % blocking.row_parts);
+        let (matrix, panel_part) = (rest / blocking.panel_parts, rest % blocking.panel_parts);
+        let rows = part(s.m, blocking.row_parts, row_part);
+        let panels = part(columns.panels(), blocking.panel_parts, panel_part);
         if rows.0 == rows.1 || panels.0 == panels.1 {
             return;
         }
         let count = rows.1 - rows.0;
-        // Where stretches are packed one after the other, all rows advance by one before the next is packed.
-        let advance = self.packs() && self.plan.stretches.len() > 1;
+        // Where k_blocks are packed one after the other, all rows advance by one before the next is packed.
+        let advance = self.packs() && self.plan.k_blocks.len() > 1;
         let limit = if advance {
-            cut.held_rows
+            blocking.held_rows
         } else {
-            cut.block_rows
+            blocking.block_rows
         };
-        let holds = count.div_ceil(limit);
-        let held_rows = count.div_ceil(holds);
-        let block_rows = held_rows.div_ceil(held_rows.div_ceil(cut.block_rows));
-        let fleeting = self.packs() && held_rows == block_rows && (advance || holds == 1);
+        let row_blocks = count.div_ceil(limit);
+        let held_rows = count.div_ceil(row_blocks);
+        let block_rows = held_rows.div_ceil(held_rows.div_ceil(blocking.block_rows));
+        let transient = self.packs() && held_rows == block_rows && (advance || row_blocks == 1);
 
-        let longest = self.plan.stretches.iter().map(|s| s.taps * s.k).max();
+        let longest = self.plan.k_blocks.iter().map(|s| s.taps * s.k).max();
         let longest = longest.unwrap_or(0);
         let padded = (panels.1 - panels.0) * columns.width;
         let mut end = 0;
@@ -418,7 +402,7 @@ impl<T: Kernel> Job<'_, T> {
         let pointers = take(true, block_rows * size_of::<*const T>());
         let sums = take(true, held_rows * padded * size);
         let lhs = take(self.copy_lhs.is_some(), block_rows * longest * size);
-        let packed = if fleeting { columns.width } else { padded };
+        let packed = if transient { columns.width } else { padded };
         let rhs = take(self.packs(), longest * packed * size);
         scratch::with(Owner::Unit, end, |scratch| {
             // SAFETY: the parts do not overlap and are large enough for their users.
@@ -428,16 +412,16 @@ impl<T: Kernel> Job<'_, T> {
                     panels,
                     held_rows,
                     block_rows,
-                    fleeting,
+                    transient,
                     pointers: scratch.add(pointers).cast(),
                     sums: scratch.add(sums).cast(),
                     lhs: scratch.add(lhs).cast(),
                     rhs: scratch.add(rhs).cast(),
                 };
-                for h in 0..holds {
-                    let (m0, m1) = part(count, holds, h);
+                for h in 0..row_blocks {
+                    let (m0, m1) = part(count, row_blocks, h);
                     let first = self.packs() && (advance || h == 0);
-                    self.hold(&unit, (rows.0 + m0, rows.0 + m1), first);
+                    self.row_block(&unit, (rows.0 + m0, rows.0 + m1), first);
                 }
             }
         });
@@ -447,32 +431,33 @@ impl<T: Kernel> Job<'_, T> {
     ///
     /// # Safety
     /// As [`Job::unit`].
-    unsafe fn hold(&self, unit: &Unit<T>, m: (usize, usize), pack: bool) {
+    unsafe fn row_block(&self, unit: &Unit<T>, m: (usize, usize), pack: bool) {
         let (s, columns) = (&self.plan.shape, &self.plan.columns);
         let (rows, panels) = (m.1 - m.0, unit.panels);
         debug_assert!(rows <= unit.held_rows);
         let ld = (panels.1 - panels.0) * columns.width;
-        // Full panels go straight to where results are stored, if nothing else is to be done with them.
-        let straight = self.straight(unit.matrix, m.0);
+        // Full panels go direct_store to where results are stored, if nothing else is to be done with them.
+        let direct_store = self.direct_store(unit.matrix, m.0);
         let blocks = rows.div_ceil(unit.block_rows);
         // SAFETY: see the steps; together with the contract they keep every access in its operand or part of scratch.
         unsafe {
-            for i in 0..self.plan.stretches.len() {
+            for i in 0..self.plan.k_blocks.len() {
                 for b in 0..blocks {
                     let (m0, m1) = part(rows, blocks, b);
                     let to = Target {
                         m: (m.0 + m0, m.0 + m1),
-                        straight: straight.map(|(to, step)| (to.wrapping_add(m0 * step), step)),
+                        direct_store: direct_store
+                            .map(|(to, step)| (to.wrapping_add(m0 * step), step)),
                         sums: unit.sums.add(m0 * ld),
                         ld,
                     };
-                    self.stretch(unit, i, &to, pack && b == 0);
+                    self.k_block(unit, i, &to, pack && b == 0);
                 }
             }
-            if self.plan.stretches.is_empty() {
+            if self.plan.k_blocks.is_empty() {
                 std::slice::from_raw_parts_mut(unit.sums, rows * ld).fill(T::default());
             }
-            let done = if straight.is_some() && !self.plan.stretches.is_empty() {
+            let done = if direct_store.is_some() && !self.plan.k_blocks.is_empty() {
                 columns.full
             } else {
                 0
@@ -496,41 +481,41 @@ impl<T: Kernel> Job<'_, T> {
         }
     }
 
-    /// One stretch of the sum for a block of rows.
+    /// One k_block of the sum for a block of rows.
     ///
     /// # Safety
     /// As [`Job::unit`].
-    unsafe fn stretch(&self, unit: &Unit<T>, i: usize, to: &Target<T>, pack: bool) {
+    unsafe fn k_block(&self, unit: &Unit<T>, i: usize, to: &Target<T>, pack: bool) {
         let columns = &self.plan.columns;
-        let stretch = &self.plan.stretches[i];
-        let depth = stretch.taps * stretch.k;
+        let k_block = &self.plan.k_blocks[i];
+        let depth = k_block.taps * k_block.k;
         let (panels, rows) = (unit.panels, to.m.1 - to.m.0);
-        // SAFETY: see [`Job::hold`].
+        // SAFETY: see [`Job::row_block`].
         unsafe {
             let size = self.lhs.dtype.size() as isize;
             let offset = self.lhs.matrices.offset(unit.matrix);
             let base = self.lhs.ptr.wrapping_offset(offset * size);
-            let shifted = [self.lhs.taps[stretch.tap] + stretch.k0 as isize];
+            let shifted = [self.lhs.taps[k_block.tap] + k_block.k0 as isize];
             let mut tile = Tile {
                 rows: unit.pointers,
-                taps: if stretch.k0 == 0 {
-                    self.lhs.taps[stretch.tap..].as_ptr()
+                taps: if k_block.k0 == 0 {
+                    self.lhs.taps[k_block.tap..].as_ptr()
                 } else {
                     shifted.as_ptr()
                 },
-                ntaps: stretch.taps,
-                k: stretch.k,
+                ntaps: k_block.taps,
+                k: k_block.k,
                 b: std::ptr::null(),
                 ldb: 0,
                 copy: std::ptr::null_mut(),
                 c: to.sums,
                 ldc: to.ld,
                 accumulate: i > 0,
-                ahead: Ahead::NONE,
-                ahead_lines: 0,
+                prefetch: Prefetch::NONE,
+                prefetch_lines: 0,
             };
             if let Some(copy) = self.copy_lhs {
-                self.copy_rows(copy, base, to.m, stretch, unit.lhs, unit.pointers);
+                self.copy_rows(copy, base, to.m, k_block, unit.lhs, unit.pointers);
                 tile.taps = NO_TAP.as_ptr();
                 tile.ntaps = 1;
                 tile.k = depth;
@@ -566,16 +551,16 @@ impl<T: Kernel> Job<'_, T> {
                 }
             };
             let packing = self.packing.as_ref().filter(|_| pack);
-            let k = (stretch.row, stretch.row + depth);
-            if let Some(packing) = packing.filter(|_| !unit.fleeting) {
+            let k = (k_block.row, k_block.row + depth);
+            if let Some(packing) = packing.filter(|_| !unit.transient) {
                 packing.panels(unit.matrix, columns, panels, k, unit.rhs);
             }
             // The panel after `p`, and the first row of it that is read then.
             let next = |p: usize| {
                 if p + 1 < panels.1 {
-                    return Some((p + 1, stretch.row));
+                    return Some((p + 1, k_block.row));
                 }
-                let after = self.plan.stretches.get(i + 1)?;
+                let after = self.plan.k_blocks.get(i + 1)?;
                 Some((panels.0, after.row))
             };
             for p in panels.0..panels.1 {
@@ -587,20 +572,20 @@ impl<T: Kernel> Job<'_, T> {
                     Rhs::Packed(b) => {
                         let matrix = self.packed_index(b, unit.matrix);
                         let panel = |p: usize| b.panel::<T>(matrix, p);
-                        tile.b = panel(p).add(stretch.row * width);
-                        tile.ahead = next(p).map_or(Ahead::NONE, |(p, row)| {
-                            Ahead::one(panel(p).add(row * columns.width_of(p)).cast())
+                        tile.b = panel(p).add(k_block.row * width);
+                        tile.prefetch = next(p).map_or(Prefetch::NONE, |(p, row)| {
+                            Prefetch::one(panel(p).add(row * columns.width_of(p)).cast())
                         });
                     }
-                    Rhs::View(view) if unit.fleeting => {
+                    Rhs::View(view) if unit.transient => {
                         tile.b = unit.rhs;
                         if let Some(packing) = packing {
-                            first = self.unpacked(view, unit.matrix, p, stretch.row);
+                            first = self.unpacked(view, unit.matrix, p, k_block.row);
                             if first.is_none() {
                                 packing.panels(unit.matrix, columns, (p, p + 1), k, unit.rhs);
                             }
-                            tile.ahead = next(p).map_or(Ahead::NONE, |(p, row)| {
-                                packing.ahead(unit.matrix, columns, p, (row, row + depth))
+                            tile.prefetch = next(p).map_or(Prefetch::NONE, |(p, row)| {
+                                packing.prefetch(unit.matrix, columns, p, (row, row + depth))
                             });
                         }
                     }
@@ -608,7 +593,7 @@ impl<T: Kernel> Job<'_, T> {
                         tile.b = unit.rhs.add((p - panels.0) * columns.width * depth);
                     }
                 }
-                let at = match to.straight {
+                let at = match to.direct_store {
                     Some((at, step)) if p < columns.full => {
                         tile.ldc = step;
                         at.wrapping_add(p * columns.width)
@@ -629,7 +614,7 @@ impl<T: Kernel> Job<'_, T> {
     }
 
     /// Address of column 0 of row `m` of a matrix's results and the distance of rows, where tiles may be written there.
-    fn straight(&self, matrix: usize, m: usize) -> Option<(*mut T, usize)> {
+    fn direct_store(&self, matrix: usize, m: usize) -> Option<(*mut T, usize)> {
         let Output::Store(view) = self.out else {
             return None;
         };
@@ -668,7 +653,7 @@ impl<T: Kernel> Job<'_, T> {
         }
     }
 
-    /// All rows of a block against one stretch of one panel.
+    /// All rows of a block against one k_block of one panel.
     ///
     /// # Safety
     /// As [`TileFn`], for the rows.
@@ -681,7 +666,7 @@ impl<T: Kernel> Job<'_, T> {
         packs: Option<(*const T, usize)>,
         sums: *mut T,
     ) {
-        let Some(even) = self.even.filter(|_| nv == 1 && packs.is_none()) else {
+        let Some(tall) = self.tall.filter(|_| nv == 1 && packs.is_none()) else {
             // SAFETY: the caller's contract.
             unsafe { self.tiles(tile, (0, rows.count), nv, packs, rows.pointers, sums) };
             return;
@@ -692,8 +677,8 @@ impl<T: Kernel> Job<'_, T> {
             let near = (run.length - (run.at + row) % run.length).min(rows.count - row);
             // SAFETY: the caller's contract; rows of a run lie evenly.
             unsafe {
-                if let Some((height, f)) = even.next(near) {
-                    f(&EvenTile {
+                if let Some((height, f)) = tall.next(near) {
+                    f(&TallTile {
                         row: *rows.pointers.add(row),
                         step: run.step,
                         taps: tile.taps,
@@ -734,10 +719,10 @@ impl<T: Kernel> Job<'_, T> {
         let short: Option<TileFn<T>> = (low > 0).then(|| self.kernels.tile(nv, low));
         let tall: Option<TileFn<T>> = (more > 0).then(|| self.kernels.tile(nv, low + 1));
         // The next panel comes while this one is used: each tile asks for a part of it.
-        let begin = tile.ahead;
+        let begin = tile.prefetch;
         let steps = tile.ntaps * (tile.k / 4);
         let bytes = tile.ntaps * tile.k * nv * self.kernels.lanes * size_of::<T>();
-        let lines = bytes.div_ceil(Ahead::LINE);
+        let lines = bytes.div_ceil(Prefetch::LINE);
         let each = lines.div_ceil(parts * steps.max(1));
         for i in 0..parts {
             let (height, f) = if i < more {
@@ -746,8 +731,8 @@ impl<T: Kernel> Job<'_, T> {
                 (low, short)
             };
             let asked = i * each * steps;
-            tile.ahead_lines = if asked < lines { each } else { 0 };
-            tile.ahead = begin.advanced(asked);
+            tile.prefetch_lines = if asked < lines { each } else { 0 };
+            tile.prefetch = begin.advanced(asked);
             // SAFETY: the caller's contract.
             unsafe {
                 tile.rows = pointers.add(row);
@@ -767,7 +752,7 @@ impl<T: Kernel> Job<'_, T> {
         }
     }
 
-    /// Copies one stretch of rows to scratch, converted and with its products in order, and points at them.
+    /// Copies one k_block of rows to scratch, converted and with its products in order, and points at them.
     ///
     /// # Safety
     /// As [`Job::block`].
@@ -776,25 +761,25 @@ impl<T: Kernel> Job<'_, T> {
         copy: RowCopy<T>,
         base: *const u8,
         m: (usize, usize),
-        stretch: &Stretch,
+        k_block: &KBlock,
         to: *mut T,
         pointers: *mut *const T,
     ) {
         let size = self.lhs.dtype.size() as isize;
-        let ld = stretch.taps * stretch.k;
+        let ld = k_block.taps * k_block.k;
         let (rows, step) = (m.1 - m.0, self.lhs.k_step);
         // Eight products at a time of as many rows as are contiguous; the rest row by row.
         let (run, along) = self.lhs.rows.inner();
         let transpose = self.transpose_lhs.filter(|_| along == 1 && run >= COLUMNS);
         let eights = if transpose.is_some() {
-            stretch.k - stretch.k % COLUMNS
+            k_block.k - k_block.k % COLUMNS
         } else {
             0
         };
         // SAFETY: reads elements of the operand, writes `rows * ld` elements of scratch.
         unsafe {
             let at = |row: isize, tap: usize, k: usize| {
-                let offset = row + self.lhs.taps[tap] + (stretch.k0 + k) as isize * step;
+                let offset = row + self.lhs.taps[tap] + (k_block.k0 + k) as isize * step;
                 base.wrapping_offset(offset * size)
             };
             if let Some(transpose) = transpose {
@@ -804,9 +789,9 @@ impl<T: Kernel> Job<'_, T> {
                 while i < rows {
                     let some = ROWS.min(rows - i).min(run - (m.0 + i) % run);
                     let row = self.lhs.rows.offset(m.0 + i);
-                    for t in 0..stretch.taps {
-                        let dst = to.add(i * ld + t * stretch.k);
-                        transpose(at(row, stretch.tap + t, 0), step, dst, ld, eights, some);
+                    for t in 0..k_block.taps {
+                        let dst = to.add(i * ld + t * k_block.k);
+                        transpose(at(row, k_block.tap + t, 0), step, dst, ld, eights, some);
                     }
                     i += some;
                 }
@@ -815,16 +800,16 @@ impl<T: Kernel> Job<'_, T> {
             for i in 0..rows {
                 let row = walk.next();
                 *pointers.add(i) = to.add(i * ld);
-                if eights == stretch.k {
+                if eights == k_block.k {
                     continue;
                 }
-                for t in 0..stretch.taps {
-                    let dst = to.add(i * ld + t * stretch.k + eights);
+                for t in 0..k_block.taps {
+                    let dst = to.add(i * ld + t * k_block.k + eights);
                     copy.run(
-                        at(row, stretch.tap + t, eights),
+                        at(row, k_block.tap + t, eights),
                         step,
                         dst,
-                        stretch.k - eights,
+                        k_block.k - eights,
                     );
                 }
             }

@@ -1,7 +1,8 @@
-//! Tiles of [`crate::grouped`]: pixels that lie evenly, times a vector of output channels of several groups.
+//! Tiles of [`crate::algorithms::grouped`]: pixels at even distances, times a vector of output channels of several
+//! groups.
 //!
-//! A vector of a pixel's input channels is loaded once; each of its products takes the channel of each lane's own group out of it,
-//! one permutation for every multiplication.
+//! A vector of a pixel's input channels is loaded once. Each product permutes it so that every lane has a channel of
+//! its own group: one permutation for every multiplication.
 
 use crate::simd::Simd;
 
@@ -41,19 +42,19 @@ pub(crate) type TileFn<T> = unsafe fn(&Tile<T>);
 /// Tiles by height, from one row on.
 pub(crate) struct Tiles<T: 'static> {
     pub lanes: usize,
-    heights: &'static [TileFn<T>],
+    by_height: &'static [TileFn<T>],
 }
 
 impl<T> Tiles<T> {
     /// Nearly equal heights that cover `rows` rows: how many, the lower height, and how many are one higher.
-    pub(crate) fn cut(&self, rows: usize) -> (usize, usize, usize) {
-        let parts = rows.div_ceil(self.heights.len()).max(1);
+    pub(crate) fn heights(&self, rows: usize) -> (usize, usize, usize) {
+        let parts = rows.div_ceil(self.by_height.len()).max(1);
         (parts, rows / parts, rows % parts)
     }
 
     /// The tile of so many rows.
     pub(crate) fn of(&self, rows: usize) -> TileFn<T> {
-        self.heights[rows - 1]
+        self.by_height[rows - 1]
     }
 }
 
@@ -112,7 +113,7 @@ macro_rules! level {
                 }
             )*
             pub(crate) const fn tiles<S: Permute>() -> Tiles<S::T> {
-                Tiles { lanes: S::LANES, heights: &[$( $name::<S> ),*] }
+                Tiles { lanes: S::LANES, by_height: &[$( $name::<S> ),*] }
             }
         }
     };

@@ -1,16 +1,13 @@
-//! The inner loop: a tile of at most twelve rows by four vectors of accumulators in registers.
+//! GEMM micro-kernel: a tile of at most twelve rows by four vectors of sums in registers.
 //!
 //! Rows of the left operand are given by pointers and need not be packed; the right operand is a packed panel. A row's
 //! products are summed over several taps, each a run of `k` contiguous elements at its own offset from the row pointer,
-//! so that a convolution needs no copy of its input. Every tile height has its own unrolled variant.
+//! so that a convolution needs no copy of its input (no im2col). Every tile height has its own unrolled variant.
 
-use crate::even;
-use crate::grouped;
-use crate::outer;
-use crate::planes;
+use super::prefetch::Prefetch;
+use super::{direct_nchw, gemv, grouped, sets, split_k, tall};
+use crate::operand::transpose::{self, TransposeFn};
 use crate::simd::{Element, Portable, Simd};
-use crate::thin;
-use crate::transpose::{self, TransposeFn};
 use inrush_base::{DType, Isa};
 
 /// What one tile computes: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
@@ -29,72 +26,8 @@ pub(crate) struct Tile<T> {
     /// Add to `c` instead of overwriting it.
     pub accumulate: bool,
     /// Memory that will be read next, and how many of its cache lines to ask for in every four steps.
-    pub ahead: Ahead,
-    pub ahead_lines: usize,
-}
-
-/// A place in memory that will be read soon: runs of `run` cache lines, each `step` bytes after the one before.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    pub at: *const u8,
-    pub run: usize,
-    pub step: isize,
-    /// Lines of the present run that are left.
-    pub left: usize,
-}
-
-impl Ahead {
-    /// Bytes of a cache line.
-    pub const LINE: usize = 64;
-    /// Nothing to read.
-    pub const NONE: Ahead = Ahead::one(std::ptr::null());
-
-    /// Memory without gaps.
-    pub const fn one(at: *const u8) -> Ahead {
-        Ahead {
-            at,
-            run: usize::MAX,
-            step: 0,
-            left: usize::MAX,
-        }
-    }
-
-    /// Runs of `bytes` bytes that begin `step` bytes apart.
-    pub fn runs(at: *const u8, bytes: usize, step: isize) -> Ahead {
-        // One more, for runs that begin inside a line.
-        let run = bytes.div_ceil(Self::LINE) + usize::from(step % Self::LINE as isize != 0);
-        Ahead {
-            at,
-            run,
-            step,
-            left: run,
-        }
-    }
-
-    /// The place `lines` lines further on from the first.
-    pub fn advanced(&self, lines: usize) -> Ahead {
-        let (runs, rest) = (lines / self.run, lines % self.run);
-        let at = self.at.wrapping_offset(runs as isize * self.step);
-        Ahead {
-            at: at.wrapping_add(rest * Self::LINE),
-            left: self.run - rest,
-            ..*self
-        }
-    }
-
-    /// The line that is next, as an address to ask for.
-    #[inline(always)]
-    fn next(&mut self) -> *const u8 {
-        let at = self.at;
-        self.at = at.wrapping_add(Self::LINE);
-        self.left -= 1;
-        if self.left == 0 {
-            let back = (self.run * Self::LINE) as isize;
-            self.at = self.at.wrapping_offset(self.step - back);
-            self.left = self.run;
-        }
-        at
-    }
+    pub prefetch: Prefetch,
+    pub prefetch_lines: usize,
 }
 
 /// # Safety
@@ -128,15 +61,6 @@ impl<T> Kernels<T> {
     }
 }
 
-/// Accumulator sets that keep the multipliers busy in a tile too small for it: at least eight independent sums.
-pub(crate) const fn sets(mr: usize, nv: usize) -> usize {
-    match mr * nv {
-        1 | 2 => 4,
-        3..8 => 2,
-        _ => 1,
-    }
-}
-
 #[inline(always)]
 #[allow(
     unsafe_op_in_unsafe_fn,
@@ -151,7 +75,7 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize, con
     let mut acc = [[[S::zero(); NV]; MR]; SETS];
     let mut b = t.b;
     let mut copy = t.copy;
-    let mut ahead = t.ahead;
+    let mut ahead = t.prefetch;
     // Sums may have left the caches since they were written.
     for i in 0..MR {
         S::prefetch(t.c.wrapping_add(i * t.ldc).cast());
@@ -185,7 +109,7 @@ unsafe fn tile<S: Simd, const NV: usize, const MR: usize, const SETS: usize, con
         }
         let mut k = 0;
         while k + UNROLL <= t.k {
-            for _ in 0..t.ahead_lines {
+            for _ in 0..t.prefetch_lines {
                 S::prefetch(ahead.next());
             }
             step!(k, b, acc[0]);
@@ -316,22 +240,26 @@ macro_rules! neon_table {
 }
 
 /// Element types that have kernels.
-pub(crate) trait Kernel: Element + crate::convert::Target {
+pub(crate) trait Kernel: Element + crate::operand::Target {
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
-    /// One function for one vector of channels of several pixels; see [`crate::depthwise`].
-    fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<Self>;
-    /// The loops of [`crate::thin`] over a right operand of dtype `stored`, where there are any.
-    fn thin(isa: Isa, stored: DType) -> Option<&'static thin::Loops<Self>>;
-    /// The tiles of [`crate::planes`] over a right operand of dtype `stored` whose columns lie `step` elements apart, where
+    /// One function for one vector of channels of several pixels; see [`crate::kernels::depthwise`].
+    fn depthwise(isa: Isa) -> crate::kernels::depthwise::PixelFn<Self>;
+    /// The loops of [`crate::kernels::gemv`] over a right operand of dtype `stored`, where there are any.
+    fn gemv(isa: Isa, stored: DType) -> Option<&'static gemv::Loops<Self>>;
+    /// The tiles of [`crate::kernels::direct_nchw`] over a right operand of dtype `stored` whose columns lie `step` elements apart, where
     /// there are any.
-    fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<Self>>;
-    /// The tiles of [`crate::even`], where there are any.
-    fn even(isa: Isa) -> Option<&'static even::Tiles<Self>>;
-    /// The tiles of [`crate::grouped`], where there are any.
+    fn direct_nchw(
+        isa: Isa,
+        stored: DType,
+        step: isize,
+    ) -> Option<&'static direct_nchw::Tiles<Self>>;
+    /// The tiles of [`crate::kernels::tall`], where there are any.
+    fn tall(isa: Isa) -> Option<&'static tall::Tiles<Self>>;
+    /// The tiles of [`crate::kernels::grouped`], where there are any.
     fn grouped(isa: Isa) -> Option<&'static grouped::Tiles<Self>>;
-    /// The tiles of [`crate::outer`], where there are any.
-    fn outer(isa: Isa) -> Option<&'static outer::Tiles<Self>>;
-    /// See [`crate::transpose`].
+    /// The tiles of [`crate::kernels::split_k`], where there are any.
+    fn split_k(isa: Isa) -> Option<&'static split_k::Tiles<Self>>;
+    /// See [`crate::operand::transpose`].
     fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
 }
 
@@ -359,11 +287,11 @@ macro_rules! float {
                     _ => &PLAIN,
                 }
             }
-            fn even(isa: Isa) -> Option<&'static even::Tiles<$t>> {
+            fn tall(isa: Isa) -> Option<&'static tall::Tiles<$t>> {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
-                        static L: even::Tiles<$t> = even::avx512::tiles::<crate::simd::$avx512>();
+                        static L: tall::Tiles<$t> = tall::avx512::tiles::<crate::simd::$avx512>();
                         Some(&L)
                     }
                     _ => None,
@@ -373,35 +301,35 @@ macro_rules! float {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => {
-                        static L: grouped::Tiles<$t> = grouped::levels::avx2::tiles::<crate::simd::$avx2>();
+                        static L: grouped::Tiles<$t> = grouped::avx2::tiles::<crate::simd::$avx2>();
                         Some(&L)
                     }
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
                         static L: grouped::Tiles<$t> =
-                            grouped::levels::avx512::tiles::<crate::simd::$avx512>();
+                            grouped::avx512::tiles::<crate::simd::$avx512>();
                         Some(&L)
                     }
                     _ => None,
                 }
             }
-            fn outer(isa: Isa) -> Option<&'static outer::Tiles<$t>> {
-                use crate::outer::levels;
-                static PLAIN: outer::Tiles<$t> = levels::plain::tiles::<Portable<$t>>();
+            fn split_k(isa: Isa) -> Option<&'static split_k::Tiles<$t>> {
+                use super::split_k as levels;
+                static PLAIN: split_k::Tiles<$t> = levels::plain::tiles::<Portable<$t>>();
                 Some(match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => {
-                        static L: outer::Tiles<$t> = levels::avx2::tiles::<crate::simd::$avx2>();
+                        static L: split_k::Tiles<$t> = levels::avx2::tiles::<crate::simd::$avx2>();
                         &L
                     }
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
-                        static L: outer::Tiles<$t> = levels::avx512::tiles::<crate::simd::$avx512>();
+                        static L: split_k::Tiles<$t> = levels::avx512::tiles::<crate::simd::$avx512>();
                         &L
                     }
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon => {
-                        static L: outer::Tiles<$t> = levels::neon::tiles::<crate::simd::$neon>();
+                        static L: split_k::Tiles<$t> = levels::neon::tiles::<crate::simd::$neon>();
                         &L
                     }
                     _ => &PLAIN,
@@ -410,24 +338,24 @@ macro_rules! float {
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
                 $transpose(isa, stored)
             }
-            fn thin(isa: Isa, stored: DType) -> Option<&'static thin::Loops<$t>> {
+            fn gemv(isa: Isa, stored: DType) -> Option<&'static gemv::Loops<$t>> {
                 match stored {
                     $( DType::$stored => {
-                        static PLAIN: thin::Loops<$t> = thin::plain::loops::<Portable<$t>, $e>();
+                        static PLAIN: gemv::Loops<$t> = gemv::plain::loops::<Portable<$t>, $e>();
                         Some(match isa {
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx2 => {
-                                static L: thin::Loops<$t> = thin::avx2::loops::<crate::simd::$avx2, $e>();
+                                static L: gemv::Loops<$t> = gemv::avx2::loops::<crate::simd::$avx2, $e>();
                                 &L
                             }
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx512 => {
-                                static L: thin::Loops<$t> = thin::avx512::loops::<crate::simd::$avx512, $e>();
+                                static L: gemv::Loops<$t> = gemv::avx512::loops::<crate::simd::$avx512, $e>();
                                 &L
                             }
                             #[cfg(target_arch = "aarch64")]
                             Isa::Neon => {
-                                static L: thin::Loops<$t> = thin::plain::loops::<crate::simd::$neon, $e>();
+                                static L: gemv::Loops<$t> = gemv::plain::loops::<crate::simd::$neon, $e>();
                                 &L
                             }
                             _ => &PLAIN,
@@ -436,27 +364,27 @@ macro_rules! float {
                     _ => None,
                 }
             }
-            fn planes(isa: Isa, stored: DType, step: isize) -> Option<&'static planes::Tiles<$t>> {
-                use crate::planes::levels;
+            fn direct_nchw(isa: Isa, stored: DType, step: isize) -> Option<&'static direct_nchw::Tiles<$t>> {
+                use super::direct_nchw as levels;
                 macro_rules! tiles {
                     ($stored_as:ty, $step:literal) => {{
-                        static PLAIN: planes::Tiles<$t> = levels::plain::tiles::<Portable<$t>, $stored_as, $step>();
+                        static PLAIN: direct_nchw::Tiles<$t> = levels::plain::tiles::<Portable<$t>, $stored_as, $step>();
                         Some(match isa {
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx2 => {
-                                static L: planes::Tiles<$t> =
+                                static L: direct_nchw::Tiles<$t> =
                                     levels::avx2::tiles::<crate::simd::$avx2, $stored_as, $step>();
                                 &L
                             }
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx512 => {
-                                static L: planes::Tiles<$t> =
+                                static L: direct_nchw::Tiles<$t> =
                                     levels::avx512::tiles::<crate::simd::$avx512, $stored_as, $step>();
                                 &L
                             }
                             #[cfg(target_arch = "aarch64")]
                             Isa::Neon => {
-                                static L: planes::Tiles<$t> =
+                                static L: direct_nchw::Tiles<$t> =
                                     levels::neon::tiles::<crate::simd::$neon, $stored_as, $step>();
                                 &L
                             }
@@ -470,8 +398,8 @@ macro_rules! float {
                     _ => None,
                 }
             }
-            fn depthwise(isa: Isa) -> crate::depthwise::PixelFn<$t> {
-                use crate::depthwise::*;
+            fn depthwise(isa: Isa) -> crate::kernels::depthwise::PixelFn<$t> {
+                use crate::kernels::depthwise::*;
                 match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => pixels_avx2::<crate::simd::$avx2>,
@@ -495,27 +423,27 @@ macro_rules! int {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
                 &PLAIN
             }
-            fn even(_: Isa) -> Option<&'static even::Tiles<$t>> {
+            fn tall(_: Isa) -> Option<&'static tall::Tiles<$t>> {
                 None
             }
             fn grouped(_: Isa) -> Option<&'static grouped::Tiles<$t>> {
                 None
             }
-            fn outer(_: Isa) -> Option<&'static outer::Tiles<$t>> {
+            fn split_k(_: Isa) -> Option<&'static split_k::Tiles<$t>> {
                 None
             }
             fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
                 transpose::none(isa, stored)
             }
-            fn thin(_: Isa, stored: DType) -> Option<&'static thin::Loops<$t>> {
-                static PLAIN: thin::Loops<$t> = thin::plain::loops::<Portable<$t>, $t>();
+            fn gemv(_: Isa, stored: DType) -> Option<&'static gemv::Loops<$t>> {
+                static PLAIN: gemv::Loops<$t> = gemv::plain::loops::<Portable<$t>, $t>();
                 (stored == <$t as Element>::DTYPE).then_some(&PLAIN)
             }
-            fn planes(_: Isa, _: DType, _: isize) -> Option<&'static planes::Tiles<$t>> {
+            fn direct_nchw(_: Isa, _: DType, _: isize) -> Option<&'static direct_nchw::Tiles<$t>> {
                 None
             }
-            fn depthwise(_: Isa) -> crate::depthwise::PixelFn<$t> {
-                crate::depthwise::pixels_plain::<Portable<$t>>
+            fn depthwise(_: Isa) -> crate::kernels::depthwise::PixelFn<$t> {
+                crate::kernels::depthwise::pixels_plain::<Portable<$t>>
             }
         }
     };
@@ -523,57 +451,9 @@ macro_rules! int {
 int!(i32);
 int!(i64);
 
-/// Runs `$body` with `$t` bound to the Rust type that sums are held in for dtype `$dtype`.
-macro_rules! with_element {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            inrush_base::DType::F32 => {
-                type $t = f32;
-                Ok($body)
-            }
-            inrush_base::DType::F64 => {
-                type $t = f64;
-                Ok($body)
-            }
-            inrush_base::DType::I32 => {
-                type $t = i32;
-                Ok($body)
-            }
-            inrush_base::DType::I64 => {
-                type $t = i64;
-                Ok($body)
-            }
-            other => Err(crate::micro::no_kernel(other)),
-        }
-    };
-}
-pub(crate) use with_element;
-
-pub(crate) fn no_kernel(dtype: DType) -> inrush_base::Error {
-    inrush_base::Error::unsupported(format!(
-        "matrix products accumulate in f32, f64, i32 or i64, not {dtype}"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_of_lines_follow_each_other() {
-        let base = std::ptr::without_provenance::<u8>(1 << 20);
-        let at = |x: *const u8| x.addr() - base.addr();
-        for (bytes, step, run) in [(192, 4096, 3), (100, 144, 3), (64, 64, 1)] {
-            let first = Ahead::runs(base, bytes, step as isize);
-            assert_eq!(first.run, run);
-            let mut walk = first;
-            for i in 0..20 {
-                let line = i / run * step + i % run * Ahead::LINE;
-                assert_eq!(at(first.advanced(i).at), line);
-                assert_eq!(at(walk.next()), line);
-            }
-        }
-    }
 
     /// Every height and width of the widest table, also those that this machine's levels do not use; tiles that pack leave
     /// what they read in order.
@@ -604,8 +484,8 @@ mod tests {
                         c: c.as_mut_ptr(),
                         ldc: n + 1,
                         accumulate: false,
-                        ahead: Ahead::runs(a.as_ptr().cast(), 100, 144),
-                        ahead_lines: 1,
+                        prefetch: Prefetch::runs(a.as_ptr().cast(), 100, 144),
+                        prefetch_lines: 1,
                     };
                     for times in [1.0, 2.0] {
                         // SAFETY: sizes as above; `plain` needs no features.

@@ -1,0 +1,29 @@
+//! Operands and results: where elements are, how they are converted, packed, transposed and stored.
+
+mod affine;
+mod columns;
+mod convert;
+mod geometry;
+mod output;
+mod pack;
+mod part;
+mod problem;
+pub(crate) mod scratch;
+pub(crate) mod transpose;
+mod view;
+
+pub use affine::Affine;
+pub(crate) use columns::Columns;
+pub(crate) use convert::{CopyFn, Target};
+pub use geometry::ConvShape;
+pub(crate) use geometry::Geometry;
+pub(crate) use output::Block;
+pub use output::{Epilogue, EpilogueFn, Output, StoreView};
+pub use pack::PackedB;
+pub(crate) use pack::Packing;
+pub(crate) use part::part;
+pub use problem::{GemmShape, Lhs, Rhs};
+pub use scratch::Bytes;
+pub(crate) use transpose::{COLUMNS, TransposeFn};
+pub use view::RhsView;
+pub(crate) use view::{RowCopy, Shared, reader};

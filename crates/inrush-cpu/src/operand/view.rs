@@ -1,0 +1,93 @@
+//! Operands that are read where they are in memory, and copies of runs of their elements.
+
+use super::{Affine, CopyFn};
+use crate::kernels::gemm::Kernel;
+use crate::kernels::gemv::{Loops, Spread};
+use inrush_base::{DType, Error, Isa, Result};
+
+/// A right operand where it lies: element `(matrix, k, n)` at the sum of the three maps' offsets. `k` counts through all
+/// taps.
+#[derive(Clone, Copy)]
+pub struct RhsView {
+    pub ptr: *const u8,
+    pub dtype: DType,
+    pub matrices: Affine,
+    pub k: Affine,
+    pub cols: Affine,
+}
+
+/// Lets a reference with raw pointers inside cross into the pool; the pointers' users keep to their own parts.
+pub(crate) struct Shared<'a, T>(pub &'a T);
+// SAFETY: see above; every user says why its parts are apart.
+unsafe impl<T> Sync for Shared<'_, T> {}
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn get(&self) -> &'a T {
+        self.0
+    }
+}
+
+pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
+    T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
+}
+
+/// Copies runs of elements; by instructions where they are contiguous.
+#[derive(Clone, Copy)]
+pub(crate) struct RowCopy<T: 'static> {
+    copy: CopyFn<u8, T>,
+    loops: Option<&'static Loops<T>>,
+    lanes: usize,
+    size: usize,
+}
+
+impl<T: Kernel> RowCopy<T> {
+    pub(crate) fn new(dtype: DType, isa: Isa) -> Result<Self> {
+        Ok(RowCopy {
+            copy: reader::<T>(dtype)?,
+            loops: T::gemv(isa, dtype),
+            lanes: T::kernels(isa).lanes,
+            size: dtype.size(),
+        })
+    }
+
+    /// Address of an element of what is copied.
+    pub(crate) fn place(&self, base: *const u8, element: isize) -> *const u8 {
+        base.wrapping_offset(element * self.size as isize)
+    }
+
+    /// `n` neighbours, to places `step` elements apart.
+    ///
+    /// # Safety
+    /// They are readable, and `dst` can take them.
+    pub(crate) unsafe fn scatter(&self, src: *const u8, dst: *mut T, step: usize, n: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { (self.copy)(src, 1, dst, step as isize, n) }
+    }
+
+    /// `n` elements that lie `step` elements apart.
+    ///
+    /// # Safety
+    /// They are readable, and `dst` can take them.
+    pub(crate) unsafe fn run(&self, src: *const u8, step: isize, dst: *mut T, n: usize) {
+        let (mut src, mut dst, mut n) = (src, dst, n);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if let Some(loops) = self.loops.filter(|_| step == 1 && n >= self.lanes) {
+                let panels = n / self.lanes;
+                (loops.spread)(&Spread {
+                    src,
+                    step: 0,
+                    rows: 1,
+                    nv: 1,
+                    panels,
+                    dst,
+                    panel_step: self.lanes,
+                });
+                let done = panels * self.lanes;
+                src = src.wrapping_add(done * self.size);
+                dst = dst.wrapping_add(done);
+                n -= done;
+            }
+            (self.copy)(src, step, dst, 1, n);
+        }
+    }
+}
