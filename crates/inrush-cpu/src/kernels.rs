@@ -8,12 +8,42 @@ pub(crate) mod direct_nchw;
 pub(crate) mod gemm;
 pub(crate) mod gemv;
 pub(crate) mod grouped;
+pub(crate) mod pack;
 pub(crate) mod prefetch;
 pub(crate) mod split_k;
 pub(crate) mod tall;
 pub(crate) mod winograd;
 
 use inrush_base::DType;
+
+/// Returns the table of level `$isa`, as `&'static $table`. Each is a constant, built for the architecture that has the level;
+/// `plain` serves all other levels.
+macro_rules! by_isa {
+    ($isa:expr, $table:ty, avx2: $avx2:expr, avx512: $avx512:expr, neon: $neon:expr, plain: $plain:expr) => {
+        match $isa {
+            #[cfg(target_arch = "x86_64")]
+            inrush_base::Isa::Avx2 => {
+                static TABLE: $table = $avx2;
+                &TABLE
+            }
+            #[cfg(target_arch = "x86_64")]
+            inrush_base::Isa::Avx512 => {
+                static TABLE: $table = $avx512;
+                &TABLE
+            }
+            #[cfg(target_arch = "aarch64")]
+            inrush_base::Isa::Neon => {
+                static TABLE: $table = $neon;
+                &TABLE
+            }
+            _ => {
+                static TABLE: $table = $plain;
+                &TABLE
+            }
+        }
+    };
+}
+pub(crate) use by_isa;
 
 /// Accumulator sets that keep the multipliers busy in a tile too small for it: at least eight independent sums.
 pub(crate) const fn sets(mr: usize, nv: usize) -> usize {

@@ -24,6 +24,10 @@ pub(crate) use pack::Packing;
 pub(crate) use part::part;
 pub use problem::{GemmShape, Lhs, Rhs};
 pub use scratch::Bytes;
-pub(crate) use transpose::{COLUMNS, TransposeFn};
+pub(crate) use transpose::{COLUMNS, Transpose, TransposeFn};
 pub use view::RhsView;
 pub(crate) use view::{RowCopy, Shared, reader};
+
+/// Element types that operands of any dtype are converted, packed and transposed to.
+pub(crate) trait Packable: Target + Transpose + crate::kernels::pack::PackLoops {}
+impl<T: Target + Transpose + crate::kernels::pack::PackLoops> Packable for T {}

@@ -4,11 +4,12 @@ use super::depthwise::{self, Filters};
 use super::gemm::Gemm;
 use super::winograd::{self, Winograd};
 use crate::Pool;
-use crate::kernels::gemm::Kernel;
+use crate::kernels::gemm::GemmTiles;
 use crate::kernels::with_element;
 use crate::operand::scratch::{self, Owner};
 use crate::operand::{
-    Affine, ConvShape, GemmShape, Geometry, Lhs, Output, PackedB, Rhs, RhsView, Shared, reader,
+    Affine, ConvShape, GemmShape, Geometry, Lhs, Output, PackedB, Rhs, RhsView, Shared, Target,
+    reader,
 };
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -87,7 +88,7 @@ impl Conv {
         if !winograd::applies(shape, acc) {
             return Algorithm::Direct;
         }
-        let lanes = <f32 as Kernel>::kernels(isa).lanes;
+        let lanes = f32::gemm(isa).lanes;
         let time = |out| winograd::estimate(shape, out, threads, lanes);
         let (direct, two, four) = (time(1), time(2), time(4));
         if four < two && four < 0.9 * direct {
@@ -327,7 +328,7 @@ impl Conv {
     ///
     /// # Safety
     /// As [`Conv::run`].
-    unsafe fn converted<T: Kernel>(
+    unsafe fn converted<T: Target>(
         &self,
         pool: &Pool,
         input: *const u8,

@@ -2,10 +2,9 @@
 //! line.
 
 use crate::Pool;
-use crate::kernels::depthwise::Pixels;
-use crate::kernels::gemm::Kernel;
+use crate::kernels::depthwise::{DepthwiseTiles, Pixels};
 use crate::operand::scratch::{self, ALIGN, Bytes, Owner};
-use crate::operand::{Block, Geometry, Output, RhsView, Shared, part, reader};
+use crate::operand::{Block, Geometry, Output, RhsView, Shared, Target, part, reader};
 use inrush_base::{DType, Error, Result};
 
 /// Filters as `[tap][channel]`, channels rounded up to whole vectors of any level.
@@ -22,7 +21,7 @@ impl Filters {
     ///
     /// # Safety
     /// Every element of `view` is readable.
-    pub(crate) unsafe fn pack<T: Kernel>(view: &RhsView) -> Result<Filters> {
+    pub(crate) unsafe fn pack<T: Target>(view: &RhsView) -> Result<Filters> {
         let copy = reader::<T>(view.dtype)?;
         let (taps, channels) = (view.k.len(), view.cols.len());
         let step = channels.next_multiple_of(16);
@@ -119,7 +118,7 @@ pub(crate) fn choose(
     clippy::too_many_arguments,
     reason = "one caller, which has checked them"
 )]
-pub(crate) unsafe fn run<T: Kernel>(
+pub(crate) unsafe fn run<T: Target + DepthwiseTiles>(
     pool: &Pool,
     geometry: &Geometry,
     blocking: &Blocking,

@@ -15,11 +15,10 @@
 //! of 7 pixels would leave half of a vector idle.
 
 use crate::Pool;
-use crate::kernels::direct_nchw::{Tile, Tiles, VectorOffsets};
-use crate::kernels::gemm::Kernel;
+use crate::kernels::direct_nchw::{NchwTiles, Tile, Tiles, VectorOffsets};
 use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Bytes, Owner};
-use crate::operand::{Affine, Block, Output, RhsView, Shared, StoreView, part, reader};
+use crate::operand::{Affine, Block, Output, RhsView, Shared, StoreView, Target, part, reader};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -255,7 +254,7 @@ struct Lefts<T> {
     row: usize,
 }
 
-impl<T: Kernel> Lefts<T> {
+impl<T: Target> Lefts<T> {
     /// Operands that [`lay_out`] wrote.
     fn dense(ptr: *const T, matrices: usize, m: usize, k: usize) -> Lefts<T> {
         Lefts {
@@ -281,7 +280,7 @@ impl<T: Kernel> Lefts<T> {
 ///
 /// # Safety
 /// The view is readable; `to` has room for all of its elements.
-unsafe fn lay_out<T: Kernel>(pool: &Pool, view: &RhsView, to: *mut T) -> Result<()> {
+unsafe fn lay_out<T: Target>(pool: &Pool, view: &RhsView, to: *mut T) -> Result<()> {
     let copy = reader::<T>(view.dtype)?;
     let (m, k) = (view.cols.len(), view.k.len());
     if m == 0 || k == 0 {
@@ -398,7 +397,7 @@ impl DirectNchw {
         with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, left, ptr, out) })?
     }
 
-    unsafe fn run_as<T: Kernel>(
+    unsafe fn run_as<T: Target + NchwTiles>(
         &self,
         pool: &Pool,
         left: Left,
@@ -488,7 +487,7 @@ struct Job<'a, T: 'static> {
     out: &'a Output,
 }
 
-impl<T: Kernel> Job<'_, T> {
+impl<T: Target + NchwTiles> Job<'_, T> {
     /// Address of column `n` of row `m` of a batch's results and the distance of rows, where tiles may be written there.
     fn direct_store(&self, batch: usize, m: usize, n: usize) -> Option<(*mut T, usize)> {
         let Output::Store(view) = self.out else {

@@ -29,18 +29,21 @@
 //! through a buffer of sums, from which the epilogue takes them.
 
 use super::blocking::{self, Blocking, KBlock, Problem};
-use super::gemv::Gemv;
+use super::gemv::{self, Gemv};
 use super::grouped::{self, Grouped};
 use super::split_k::SplitK;
 use crate::Pool;
-use crate::kernels::gemm::{Kernel, Kernels, Tile, TileFn};
+use crate::kernels::gemm::{GemmTiles, Kernels, Tile, TileFn};
+use crate::kernels::gemv::GemvLoops;
+use crate::kernels::grouped::GroupedTiles;
 use crate::kernels::prefetch::Prefetch;
-use crate::kernels::tall::{self, TallTile};
-use crate::kernels::{gemv, with_element};
+use crate::kernels::split_k::SplitKTiles;
+use crate::kernels::tall::{self, TallTile, TallTiles};
+use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
-    Block, COLUMNS, Columns, GemmShape, Lhs, Output, PackedB, Packing, Rhs, RhsView, RowCopy,
-    Shared, StoreView, TransposeFn, part,
+    Block, COLUMNS, Columns, GemmShape, Lhs, Output, Packable, PackedB, Packing, Rhs, RhsView,
+    RowCopy, Shared, StoreView, TransposeFn, part,
 };
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
@@ -110,7 +113,7 @@ impl Gemm {
             )));
         }
         with_element!(acc, T => {
-            let kernels = T::kernels(isa);
+            let kernels = T::gemm(isa);
             let columns = Columns::choose(kernels, shape.n);
             let blocking = blocking::choose(&Problem {
                 matrices: shape.batch * shape.groups,
@@ -161,7 +164,9 @@ impl Gemm {
         with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, lhs, rhs, out) })?
     }
 
-    unsafe fn run_as<T: Kernel>(
+    unsafe fn run_as<
+        T: Packable + GemmTiles + TallTiles + GemvLoops + GroupedTiles + SplitKTiles,
+    >(
         &self,
         pool: &Pool,
         lhs: &Lhs,
@@ -251,7 +256,7 @@ impl Gemm {
         let job = Job {
             plan: self,
             rows_step: rows_step.and_then(|step| usize::try_from(step).ok()),
-            kernels: T::kernels(self.isa),
+            kernels: T::gemm(self.isa),
             tall: T::tall(self.isa),
             lhs,
             copy_lhs: (!direct).then_some(copy_lhs),
@@ -331,7 +336,7 @@ struct Unit<T> {
     rhs: *mut T,
 }
 
-impl<T: Kernel> Job<'_, T> {
+impl<T: Packable> Job<'_, T> {
     /// Counts what is special about this call.
     fn count(&self) {
         let (s, blocking) = (&self.plan.shape, &self.plan.blocking);

@@ -2,11 +2,42 @@
 //! Threads share the columns; the loops are those of [`crate::kernels::gemv`].
 
 use crate::Pool;
-use crate::kernels::gemm::Kernel;
-use crate::kernels::gemv::{self, Axpy, DOT_K_BLOCK, Dot, Form, Loops};
+use crate::kernels::gemv::{Axpy, DOT_K_BLOCK, Dot, GemvLoops, Loops};
 use crate::operand::scratch::{self, ALIGN, Owner};
-use crate::operand::{Block, GemmShape, Lhs, Output, RhsView, RowCopy, Shared, part};
+use crate::operand::{
+    Affine, Block, GemmShape, Lhs, Output, Packable, RhsView, RowCopy, Shared, part,
+};
 use inrush_base::Result;
+
+/// How a right operand can be read in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Dot,
+    Axpy { step: isize },
+}
+
+/// Most rows for which reading in place beats packing.
+const DOT_ROWS: usize = 12;
+const AXPY_ROWS: usize = 16;
+
+/// The form for `rows` rows, if any.
+pub(crate) fn form(rows: usize, view: &RhsView) -> Option<Form> {
+    let unit = |map: &Affine| map.len() == 1 || map.stride() == Some(1);
+    match view.k.stride() {
+        Some(step) if rows <= AXPY_ROWS && unit(&view.cols) => Some(Form::Axpy { step }),
+        Some(_) if rows <= DOT_ROWS && unit(&view.k) => Some(Form::Dot),
+        _ => None,
+    }
+}
+
+/// Columns of one unit of work, so that threads have enough units and a unit's results stay in the first cache.
+fn chunk(matrices: usize, rows: usize, n: usize, threads: usize) -> usize {
+    let most = (4096 / rows.max(1)).clamp(64, 1024);
+    let parts = n.div_ceil(most);
+    let wanted = (4 * threads).div_ceil(matrices.max(1));
+    let parts = parts.max(wanted.min(n.div_ceil(64))).max(1);
+    n.div_ceil(parts).next_multiple_of(16)
+}
 
 /// Cycles below which a dispatch costs more than it gives.
 const SERIAL: usize = 8000;
@@ -22,7 +53,7 @@ pub(crate) struct Gemv<'a, T: 'static> {
     pub out: &'a Output,
 }
 
-impl<T: Kernel> Gemv<'_, T> {
+impl<T: Packable + GemvLoops> Gemv<'_, T> {
     fn depth(&self) -> usize {
         self.shape.taps * self.shape.k
     }
@@ -37,7 +68,7 @@ impl<T: Kernel> Gemv<'_, T> {
             .saturating_mul(s.m.max(8))
             / 16;
         let threads = if cycles < SERIAL { 1 } else { pool.threads() };
-        let parts = s.n.div_ceil(gemv::chunk(matrices, s.m, s.n, threads));
+        let parts = s.n.div_ceil(chunk(matrices, s.m, s.n, threads));
         let units = matrices * parts;
         let me = Shared(self);
         let grain = if threads == 1 { units } else { 1 };

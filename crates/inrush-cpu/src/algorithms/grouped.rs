@@ -13,11 +13,10 @@
 //! zeros: an infinity in one group must not become a NaN in another.
 
 use crate::Pool;
-use crate::kernels::gemm::Kernel;
-use crate::kernels::grouped::{Tile, Tiles};
+use crate::kernels::grouped::{GroupedTiles, Tile, Tiles};
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
-    Block, Columns, GemmShape, Lhs, Output, Rhs, RowCopy, Shared, StoreView, part,
+    Block, Columns, GemmShape, Lhs, Output, Packable, Rhs, RowCopy, Shared, StoreView, part,
 };
 use inrush_base::{Isa, Result};
 
@@ -59,7 +58,7 @@ struct Job<'a, T: 'static> {
     vector_parts: usize,
 }
 
-impl<'a, T: Kernel> Grouped<'a, T> {
+impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
     /// The product, if it is one for this way.
     pub(crate) fn new(shape: &GemmShape, lhs: &'a Lhs, isa: Isa) -> Option<Self> {
         let s = *shape;
@@ -226,7 +225,7 @@ pub(crate) fn rows_of_groups(view: &StoreView, s: &GemmShape) -> Option<usize> {
     view.in_rows().filter(|_| follow)
 }
 
-impl<T: Kernel> Job<'_, T> {
+impl<T: Packable + GroupedTiles> Job<'_, T> {
     /// Some rows of some vectors.
     ///
     /// # Safety

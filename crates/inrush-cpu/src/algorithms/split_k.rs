@@ -19,11 +19,11 @@
 //!   where lanes would be idle.
 
 use crate::Pool;
-use crate::kernels::gemm::Kernel;
-use crate::kernels::split_k::{self as kernel, Piece, Tile, TileFn, Tiles};
+use crate::kernels::split_k::{self as kernel, Piece, SplitKTiles, Tile, TileFn, Tiles};
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
-    Affine, Block, COLUMNS, GemmShape, Lhs, Output, RhsView, RowCopy, Shared, TransposeFn, part,
+    Affine, Block, COLUMNS, GemmShape, Lhs, Output, Packable, RhsView, RowCopy, Shared,
+    TransposeFn, part,
 };
 use inrush_base::{Isa, Result};
 
@@ -226,7 +226,7 @@ pub(crate) struct SplitK<'a, T: 'static> {
     parts: usize,
 }
 
-impl<'a, T: Kernel> SplitK<'a, T> {
+impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
     /// The product, if it is one for this way.
     pub(crate) fn new(
         shape: &GemmShape,
@@ -595,7 +595,7 @@ struct Copied<'a, T: 'static> {
     piece: usize,
 }
 
-impl<'a, T: Kernel> Copied<'a, T> {
+impl<'a, T: Packable> Copied<'a, T> {
     fn new(
         side: &'a Side,
         copy: Option<RowCopy<T>>,

@@ -1,7 +1,9 @@
 //! Depthwise tiles: vectors across channels, up to seven pixels of a line.
 
+use super::by_isa;
 use crate::operand::part;
-use crate::simd::Simd;
+use crate::simd::{self, Element, Portable, Simd};
+use inrush_base::Isa;
 
 /// A line of output pixels for some channels: `c[p][..] = sum over taps t of x[p * step + taps[t]][..] * w[t][..]`.
 pub(crate) struct Pixels<T> {
@@ -115,19 +117,53 @@ unsafe fn pixels<S: Simd>(t: &Pixels<S::T>) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn pixels_avx2<S: Simd>(t: &Pixels<S::T>) {
+unsafe fn pixels_avx2<S: Simd>(t: &Pixels<S::T>) {
     // SAFETY: the caller's contract.
     unsafe { pixels::<S>(t) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-pub(crate) unsafe fn pixels_avx512<S: Simd>(t: &Pixels<S::T>) {
+unsafe fn pixels_avx512<S: Simd>(t: &Pixels<S::T>) {
     // SAFETY: the caller's contract.
     unsafe { pixels::<S>(t) }
 }
 
-pub(crate) unsafe fn pixels_plain<S: Simd>(t: &Pixels<S::T>) {
+unsafe fn pixels_plain<S: Simd>(t: &Pixels<S::T>) {
     // SAFETY: the caller's contract.
     unsafe { pixels::<S>(t) }
 }
+
+/// Element types with depthwise tiles: all that products are summed in.
+pub(crate) trait DepthwiseTiles: Element {
+    /// Returns the function of a level.
+    fn depthwise(isa: Isa) -> PixelFn<Self>;
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident) => {
+        impl DepthwiseTiles for $t {
+            fn depthwise(isa: Isa) -> PixelFn<$t> {
+                *by_isa!(isa, PixelFn<$t>,
+                    avx2: pixels_avx2::<simd::$avx2>,
+                    avx512: pixels_avx512::<simd::$avx512>,
+                    neon: pixels_plain::<simd::$neon>,
+                    plain: pixels_plain::<Portable<$t>>)
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32, NeonF32);
+float!(f64, Avx2F64, Avx512F64, NeonF64);
+
+macro_rules! int {
+    ($t:ty) => {
+        impl DepthwiseTiles for $t {
+            fn depthwise(_: Isa) -> PixelFn<$t> {
+                pixels_plain::<Portable<$t>>
+            }
+        }
+    };
+}
+int!(i32);
+int!(i64);

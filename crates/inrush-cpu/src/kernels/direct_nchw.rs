@@ -1,6 +1,8 @@
 //! Tiles of [`crate::algorithms::direct_nchw`]: rows of results, vectors along what is contiguous in the right operand.
 
-use crate::simd::Widen;
+use super::by_isa;
+use crate::simd::{self, Element, Portable, Widen};
+use inrush_base::{DType, Isa};
 
 /// What one tile computes: `c[i][at[j] + ..] (+)= sum over k of a[i * lda + k] * b[offsets[k] + step * (at[j] + ..)]`, with as many
 /// rows `i` and vectors `j` as the function has.
@@ -186,9 +188,45 @@ level! { neon; 8:
     8 [1 2 3] 7 [1 2 3] 6 [1 2 3 4] 5 [1 2 3 4] 4 [1 2 3 4 6] 3 [1 2 3 4 6] 2 [1 2 3 4 6] 1 [1 2 3 4 6]
 }
 
+/// Element types with tiles over a right operand in place.
+pub(crate) trait NchwTiles: Element {
+    /// Returns the tiles of a level for a right operand of dtype `stored` whose columns are `step` elements apart, where there
+    /// are such.
+    fn direct_nchw(_isa: Isa, _stored: DType, _step: isize) -> Option<&'static Tiles<Self>> {
+        None
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident; $($stored:ident: $e:ty),*) => {
+        impl NchwTiles for $t {
+            fn direct_nchw(isa: Isa, stored: DType, step: isize) -> Option<&'static Tiles<$t>> {
+                macro_rules! tiles {
+                    ($stored_as:ty, $step:literal) => {
+                        Some(by_isa!(isa, Tiles<$t>,
+                            avx2: avx2::tiles::<simd::$avx2, $stored_as, $step>(),
+                            avx512: avx512::tiles::<simd::$avx512, $stored_as, $step>(),
+                            neon: neon::tiles::<simd::$neon, $stored_as, $step>(),
+                            plain: plain::tiles::<Portable<$t>, $stored_as, $step>()))
+                    };
+                }
+                match (stored, step) {
+                    (_, 2) if stored == <$t as Element>::DTYPE => tiles!($t, 2),
+                    $( (DType::$stored, 1) => tiles!($e, 1), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32, NeonF32; F32: f32, F16: half::f16, BF16: half::bf16);
+float!(f64, Avx2F64, Avx512F64, NeonF64; F64: f64);
+impl NchwTiles for i32 {}
+impl NchwTiles for i64 {}
+
 #[cfg(test)]
 mod tests {
-    use crate::kernels::gemm::Kernel;
+    use super::NchwTiles;
     use inrush_base::DType;
 
     #[test]

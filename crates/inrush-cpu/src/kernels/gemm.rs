@@ -5,10 +5,9 @@
 //! so that a convolution needs no copy of its input (no im2col). Every tile height has its own unrolled variant.
 
 use super::prefetch::Prefetch;
-use super::{direct_nchw, gemv, grouped, sets, split_k, tall};
-use crate::operand::transpose::{self, TransposeFn};
-use crate::simd::{Element, Portable, Simd};
-use inrush_base::{DType, Isa};
+use super::{by_isa, sets};
+use crate::simd::{self, Element, Portable, Simd};
+use inrush_base::Isa;
 
 /// What one tile computes: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
 pub(crate) struct Tile<T> {
@@ -239,211 +238,34 @@ macro_rules! neon_table {
     };
 }
 
-/// Element types that have kernels.
-pub(crate) trait Kernel: Element + crate::operand::Target {
-    fn kernels(isa: Isa) -> &'static Kernels<Self>;
-    /// One function for one vector of channels of several pixels; see [`crate::kernels::depthwise`].
-    fn depthwise(isa: Isa) -> crate::kernels::depthwise::PixelFn<Self>;
-    /// The loops of [`crate::kernels::gemv`] over a right operand of dtype `stored`, where there are any.
-    fn gemv(isa: Isa, stored: DType) -> Option<&'static gemv::Loops<Self>>;
-    /// The tiles of [`crate::kernels::direct_nchw`] over a right operand of dtype `stored` whose columns lie `step` elements apart, where
-    /// there are any.
-    fn direct_nchw(
-        isa: Isa,
-        stored: DType,
-        step: isize,
-    ) -> Option<&'static direct_nchw::Tiles<Self>>;
-    /// The tiles of [`crate::kernels::tall`], where there are any.
-    fn tall(isa: Isa) -> Option<&'static tall::Tiles<Self>>;
-    /// The tiles of [`crate::kernels::grouped`], where there are any.
-    fn grouped(isa: Isa) -> Option<&'static grouped::Tiles<Self>>;
-    /// The tiles of [`crate::kernels::split_k`], where there are any.
-    fn split_k(isa: Isa) -> Option<&'static split_k::Tiles<Self>>;
-    /// See [`crate::operand::transpose`].
-    fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<Self>>;
+/// Element types with GEMM tiles: all that products are summed in.
+pub(crate) trait GemmTiles: Element {
+    /// Returns the tiles of a level.
+    fn gemm(isa: Isa) -> &'static Kernels<Self>;
 }
 
 macro_rules! float {
-    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident, $transpose:path, $($stored:ident: $e:ty),*) => {
-        impl Kernel for $t {
-            fn kernels(isa: Isa) -> &'static Kernels<$t> {
-                static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => {
-                        static K: Kernels<$t> = avx2_table!(crate::simd::$avx2);
-                        &K
-                    }
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => {
-                        static K: Kernels<$t> = avx512_table!(crate::simd::$avx512);
-                        &K
-                    }
-                    #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => {
-                        static K: Kernels<$t> = neon_table!(crate::simd::$neon);
-                        &K
-                    }
-                    _ => &PLAIN,
-                }
-            }
-            fn tall(isa: Isa) -> Option<&'static tall::Tiles<$t>> {
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => {
-                        static L: tall::Tiles<$t> = tall::avx512::tiles::<crate::simd::$avx512>();
-                        Some(&L)
-                    }
-                    _ => None,
-                }
-            }
-            fn grouped(isa: Isa) -> Option<&'static grouped::Tiles<$t>> {
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => {
-                        static L: grouped::Tiles<$t> = grouped::avx2::tiles::<crate::simd::$avx2>();
-                        Some(&L)
-                    }
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => {
-                        static L: grouped::Tiles<$t> =
-                            grouped::avx512::tiles::<crate::simd::$avx512>();
-                        Some(&L)
-                    }
-                    _ => None,
-                }
-            }
-            fn split_k(isa: Isa) -> Option<&'static split_k::Tiles<$t>> {
-                use super::split_k as levels;
-                static PLAIN: split_k::Tiles<$t> = levels::plain::tiles::<Portable<$t>>();
-                Some(match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => {
-                        static L: split_k::Tiles<$t> = levels::avx2::tiles::<crate::simd::$avx2>();
-                        &L
-                    }
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => {
-                        static L: split_k::Tiles<$t> = levels::avx512::tiles::<crate::simd::$avx512>();
-                        &L
-                    }
-                    #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => {
-                        static L: split_k::Tiles<$t> = levels::neon::tiles::<crate::simd::$neon>();
-                        &L
-                    }
-                    _ => &PLAIN,
-                })
-            }
-            fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
-                $transpose(isa, stored)
-            }
-            fn gemv(isa: Isa, stored: DType) -> Option<&'static gemv::Loops<$t>> {
-                match stored {
-                    $( DType::$stored => {
-                        static PLAIN: gemv::Loops<$t> = gemv::plain::loops::<Portable<$t>, $e>();
-                        Some(match isa {
-                            #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => {
-                                static L: gemv::Loops<$t> = gemv::avx2::loops::<crate::simd::$avx2, $e>();
-                                &L
-                            }
-                            #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => {
-                                static L: gemv::Loops<$t> = gemv::avx512::loops::<crate::simd::$avx512, $e>();
-                                &L
-                            }
-                            #[cfg(target_arch = "aarch64")]
-                            Isa::Neon => {
-                                static L: gemv::Loops<$t> = gemv::plain::loops::<crate::simd::$neon, $e>();
-                                &L
-                            }
-                            _ => &PLAIN,
-                        })
-                    } )*
-                    _ => None,
-                }
-            }
-            fn direct_nchw(isa: Isa, stored: DType, step: isize) -> Option<&'static direct_nchw::Tiles<$t>> {
-                use super::direct_nchw as levels;
-                macro_rules! tiles {
-                    ($stored_as:ty, $step:literal) => {{
-                        static PLAIN: direct_nchw::Tiles<$t> = levels::plain::tiles::<Portable<$t>, $stored_as, $step>();
-                        Some(match isa {
-                            #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => {
-                                static L: direct_nchw::Tiles<$t> =
-                                    levels::avx2::tiles::<crate::simd::$avx2, $stored_as, $step>();
-                                &L
-                            }
-                            #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => {
-                                static L: direct_nchw::Tiles<$t> =
-                                    levels::avx512::tiles::<crate::simd::$avx512, $stored_as, $step>();
-                                &L
-                            }
-                            #[cfg(target_arch = "aarch64")]
-                            Isa::Neon => {
-                                static L: direct_nchw::Tiles<$t> =
-                                    levels::neon::tiles::<crate::simd::$neon, $stored_as, $step>();
-                                &L
-                            }
-                            _ => &PLAIN,
-                        })
-                    }};
-                }
-                match (stored, step) {
-                    (_, 2) if stored == <$t as Element>::DTYPE => tiles!($t, 2),
-                    $( (DType::$stored, 1) => tiles!($e, 1), )*
-                    _ => None,
-                }
-            }
-            fn depthwise(isa: Isa) -> crate::kernels::depthwise::PixelFn<$t> {
-                use crate::kernels::depthwise::*;
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => pixels_avx2::<crate::simd::$avx2>,
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => pixels_avx512::<crate::simd::$avx512>,
-                    #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => pixels_plain::<crate::simd::$neon>,
-                    _ => pixels_plain::<Portable<$t>>,
-                }
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident) => {
+        impl GemmTiles for $t {
+            fn gemm(isa: Isa) -> &'static Kernels<$t> {
+                by_isa!(isa, Kernels<$t>,
+                    avx2: avx2_table!(simd::$avx2),
+                    avx512: avx512_table!(simd::$avx512),
+                    neon: neon_table!(simd::$neon),
+                    plain: plain_table!(Portable<$t>))
             }
         }
     };
 }
-float!(f32, Avx2F32, Avx512F32, NeonF32, transpose::f32, F32: f32, F16: half::f16, BF16: half::bf16);
-float!(f64, Avx2F64, Avx512F64, NeonF64, transpose::none, F64: f64);
+float!(f32, Avx2F32, Avx512F32, NeonF32);
+float!(f64, Avx2F64, Avx512F64, NeonF64);
 
 macro_rules! int {
     ($t:ty) => {
-        impl Kernel for $t {
-            fn kernels(_: Isa) -> &'static Kernels<$t> {
+        impl GemmTiles for $t {
+            fn gemm(_: Isa) -> &'static Kernels<$t> {
                 static PLAIN: Kernels<$t> = plain_table!(Portable<$t>);
                 &PLAIN
-            }
-            fn tall(_: Isa) -> Option<&'static tall::Tiles<$t>> {
-                None
-            }
-            fn grouped(_: Isa) -> Option<&'static grouped::Tiles<$t>> {
-                None
-            }
-            fn split_k(_: Isa) -> Option<&'static split_k::Tiles<$t>> {
-                None
-            }
-            fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<$t>> {
-                transpose::none(isa, stored)
-            }
-            fn gemv(_: Isa, stored: DType) -> Option<&'static gemv::Loops<$t>> {
-                static PLAIN: gemv::Loops<$t> = gemv::plain::loops::<Portable<$t>, $t>();
-                (stored == <$t as Element>::DTYPE).then_some(&PLAIN)
-            }
-            fn direct_nchw(_: Isa, _: DType, _: isize) -> Option<&'static direct_nchw::Tiles<$t>> {
-                None
-            }
-            fn depthwise(_: Isa) -> crate::kernels::depthwise::PixelFn<$t> {
-                crate::kernels::depthwise::pixels_plain::<Portable<$t>>
             }
         }
     };

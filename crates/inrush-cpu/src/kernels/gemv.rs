@@ -4,15 +4,15 @@
 //!   columns at a time.
 //! - Axpy: rows are contiguous. Each row, times its factor, is added to the rows of results in the first cache.
 
-use crate::operand::{Affine, RhsView, part};
-use crate::simd::{Element, Widen};
+use super::by_isa;
+use crate::operand::part;
+use crate::simd::{self, Element, Portable, Widen};
+use inrush_base::{DType, Isa};
 
 /// The loops of one level, element type and stored type of the right operand.
 pub(crate) struct Loops<T: 'static> {
     pub dot: unsafe fn(&Dot<T>),
     pub axpy: unsafe fn(&Axpy<T>),
-    /// Not for thin products alone: see [`Spread`].
-    pub spread: unsafe fn(&Spread<T>),
 }
 
 /// `c[i][j] (+)= sum over k of x[i][k] * w[cols[j] + k]`.
@@ -38,48 +38,6 @@ pub(crate) struct Axpy<T> {
     pub n: usize,
     pub c: *mut T,
     pub ldc: usize,
-}
-
-/// Rows of the right operand, `step` elements apart, to panels of `nv` vectors: element `j` of row `i` goes to row `i` of
-/// the panel that `j` falls in. Panels lie `panel_step` elements apart.
-pub(crate) struct Spread<T> {
-    pub src: *const u8,
-    pub step: isize,
-    pub rows: usize,
-    pub nv: usize,
-    pub panels: usize,
-    pub dst: *mut T,
-    pub panel_step: usize,
-}
-
-/// How a right operand can be read in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Dot,
-    Axpy { step: isize },
-}
-
-/// Most rows for which reading in place beats packing.
-const DOT_ROWS: usize = 12;
-const AXPY_ROWS: usize = 16;
-
-/// The form for `rows` rows, if any.
-pub(crate) fn form(rows: usize, view: &RhsView) -> Option<Form> {
-    let unit = |map: &Affine| map.len() == 1 || map.stride() == Some(1);
-    match view.k.stride() {
-        Some(step) if rows <= AXPY_ROWS && unit(&view.cols) => Some(Form::Axpy { step }),
-        Some(_) if rows <= DOT_ROWS && unit(&view.k) => Some(Form::Dot),
-        _ => None,
-    }
-}
-
-/// Columns of one unit of work, so that threads have enough units and a unit's results stay in the first cache.
-pub(crate) fn chunk(matrices: usize, rows: usize, n: usize, threads: usize) -> usize {
-    let most = (4096 / rows.max(1)).clamp(64, 1024);
-    let parts = n.div_ceil(most);
-    let wanted = (4 * threads).div_ceil(matrices.max(1));
-    let parts = parts.max(wanted.min(n.div_ceil(64))).max(1);
-    n.div_ceil(parts).next_multiple_of(16)
 }
 
 /// Steps of the sum that dot products of several groups of rows take at a time: four columns stay in the first cache.
@@ -289,41 +247,6 @@ unsafe fn axpy<S: Widen<E>, E>(t: &Axpy<S::T>) {
     }
 }
 
-#[inline(always)]
-#[allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Spread`")]
-unsafe fn spread_panels<S: Widen<E>, E, const NV: usize>(t: &Spread<S::T>) {
-    const ROWS: usize = 4;
-    const AHEAD: isize = 8;
-    let width = NV * S::LANES;
-    for i in (0..t.rows).step_by(ROWS) {
-        let rows = ROWS.min(t.rows - i);
-        for p in 0..t.panels {
-            let src = t.src.cast::<E>().offset(i as isize * t.step).add(p * width);
-            let dst = t.dst.add(p * t.panel_step + i * width);
-            for r in 0..rows {
-                let from = src.offset(r as isize * t.step);
-                // Rows that come soon; their distance may be one at which the first cache holds few of them.
-                S::prefetch_far(from.wrapping_offset(AHEAD * t.step).cast());
-                for v in 0..NV {
-                    let x = S::widen(from.add(v * S::LANES));
-                    S::store(dst.add(r * width + v * S::LANES), x);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-#[allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Spread`")]
-unsafe fn spread<S: Widen<E>, E>(t: &Spread<S::T>) {
-    match t.nv {
-        1 => spread_panels::<S, E, 1>(t),
-        2 => spread_panels::<S, E, 2>(t),
-        3 => spread_panels::<S, E, 3>(t),
-        _ => spread_panels::<S, E, 4>(t),
-    }
-}
-
 /// The loops of a level: its features enabled around the generic bodies.
 macro_rules! levels {
     ($($name:ident $(, $features:literal)?;)*) => {$(
@@ -339,13 +262,8 @@ macro_rules! levels {
                 // SAFETY: the caller's contract.
                 unsafe { super::axpy::<S, E>(t) }
             }
-            $( #[target_feature(enable = $features)] )?
-            unsafe fn spread<S: Widen<E>, E>(t: &Spread<S::T>) {
-                // SAFETY: the caller's contract.
-                unsafe { super::spread::<S, E>(t) }
-            }
             pub(crate) const fn loops<S: Widen<E>, E>() -> Loops<S::T> {
-                Loops { dot: dot::<S, E>, axpy: axpy::<S, E>, spread: spread::<S, E> }
+                Loops { dot: dot::<S, E>, axpy: axpy::<S, E> }
             }
         }
     )*};
@@ -356,3 +274,41 @@ levels! {
     avx2, "avx2,fma,f16c";
     avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl";
 }
+
+/// Element types with loops over a right operand in place.
+pub(crate) trait GemvLoops: Element {
+    /// Returns the loops of a level over a right operand of dtype `stored`, where there are such.
+    fn gemv(isa: Isa, stored: DType) -> Option<&'static Loops<Self>>;
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident; $($stored:ident: $e:ty),*) => {
+        impl GemvLoops for $t {
+            fn gemv(isa: Isa, stored: DType) -> Option<&'static Loops<$t>> {
+                match stored {
+                    $( DType::$stored => Some(by_isa!(isa, Loops<$t>,
+                        avx2: avx2::loops::<simd::$avx2, $e>(),
+                        avx512: avx512::loops::<simd::$avx512, $e>(),
+                        neon: plain::loops::<simd::$neon, $e>(),
+                        plain: plain::loops::<Portable<$t>, $e>())), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32, NeonF32; F32: f32, F16: half::f16, BF16: half::bf16);
+float!(f64, Avx2F64, Avx512F64, NeonF64; F64: f64);
+
+macro_rules! int {
+    ($t:ty) => {
+        impl GemvLoops for $t {
+            fn gemv(_: Isa, stored: DType) -> Option<&'static Loops<$t>> {
+                static LOOPS: Loops<$t> = plain::loops::<Portable<$t>, $t>();
+                (stored == <$t as Element>::DTYPE).then_some(&LOOPS)
+            }
+        }
+    };
+}
+int!(i32);
+int!(i64);

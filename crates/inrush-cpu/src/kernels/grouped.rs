@@ -4,7 +4,8 @@
 //! A vector of a pixel's input channels is loaded once. Each product permutes it so that every lane has a channel of
 //! its own group: one permutation for every multiplication.
 
-use crate::simd::Simd;
+use crate::simd::{Element, Simd};
+use inrush_base::Isa;
 
 /// A level that permutes vectors.
 pub(crate) trait Permute: Simd {
@@ -132,3 +133,37 @@ level! { avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl", 4;
     fourteen [0 1 2 3 4 5 6 7 8 9 10 11 12 13] fifteen [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14]
     sixteen [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]
 }
+
+/// Element types with grouped tiles on some level.
+pub(crate) trait GroupedTiles: Element {
+    /// Returns the tiles of a level that can permute vectors.
+    fn grouped(_: Isa) -> Option<&'static Tiles<Self>> {
+        None
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident) => {
+        impl GroupedTiles for $t {
+            fn grouped(isa: Isa) -> Option<&'static Tiles<$t>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => {
+                        static TILES: Tiles<$t> = avx2::tiles::<crate::simd::$avx2>();
+                        Some(&TILES)
+                    }
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static TILES: Tiles<$t> = avx512::tiles::<crate::simd::$avx512>();
+                        Some(&TILES)
+                    }
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32);
+float!(f64, Avx2F64, Avx512F64);
+impl GroupedTiles for i32 {}
+impl GroupedTiles for i64 {}

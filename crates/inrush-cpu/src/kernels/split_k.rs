@@ -1,8 +1,9 @@
 //! Tiles of [`crate::algorithms::split_k`]: rank-1 updates of a block of sums in registers, a few rows by one or two
 //! vectors.
 
-use super::sets;
-use crate::simd::{Element, Simd};
+use super::{by_isa, sets};
+use crate::simd::{self, Element, Portable, Simd};
+use inrush_base::Isa;
 
 /// Where some successive products begin in both operands, and how many there are.
 #[derive(Clone, Copy, Debug)]
@@ -178,3 +179,29 @@ pub(crate) fn add<T: Element>(sums: &mut [T], more: &[T]) {
         *x = x.plus(*y);
     }
 }
+
+/// Element types with split-K tiles.
+pub(crate) trait SplitKTiles: Element {
+    /// Returns the tiles of a level.
+    fn split_k(_: Isa) -> Option<&'static Tiles<Self>> {
+        None
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $avx2:ident, $avx512:ident, $neon:ident) => {
+        impl SplitKTiles for $t {
+            fn split_k(isa: Isa) -> Option<&'static Tiles<$t>> {
+                Some(by_isa!(isa, Tiles<$t>,
+                    avx2: avx2::tiles::<simd::$avx2>(),
+                    avx512: avx512::tiles::<simd::$avx512>(),
+                    neon: neon::tiles::<simd::$neon>(),
+                    plain: plain::tiles::<Portable<$t>>()))
+            }
+        }
+    };
+}
+float!(f32, Avx2F32, Avx512F32, NeonF32);
+float!(f64, Avx2F64, Avx512F64, NeonF64);
+impl SplitKTiles for i32 {}
+impl SplitKTiles for i64 {}

@@ -3,7 +3,8 @@
 //!
 //! Rows need no pointer each, so a tile has as many rows as there are registers for their sums.
 
-use crate::simd::Simd;
+use crate::simd::{Element, Simd};
+use inrush_base::Isa;
 
 /// What a tile computes: `c[i][..] (+)= sum over taps t and k of row[i * step + taps[t] + k] * b[t][k][..]`.
 pub(crate) struct TallTile<T> {
@@ -131,11 +132,38 @@ level! { avx512, "avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl";
     four [0 1 2 3] five [0 1 2 3 4] six [0 1 2 3 4 5] seven [0 1 2 3 4 5 6]
 }
 
+/// Element types with tall tiles on some level.
+pub(crate) trait TallTiles: Element {
+    /// Returns the tiles of a level that has them: 32 registers hold 28 sums.
+    fn tall(_: Isa) -> Option<&'static Tiles<Self>> {
+        None
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $avx512:ident) => {
+        impl TallTiles for $t {
+            fn tall(isa: Isa) -> Option<&'static Tiles<$t>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => {
+                        static TILES: Tiles<$t> = avx512::tiles::<crate::simd::$avx512>();
+                        Some(&TILES)
+                    }
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+float!(f32, Avx512F32);
+float!(f64, Avx512F64);
+impl TallTiles for i32 {}
+impl TallTiles for i64 {}
+
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::kernels::gemm::Kernel;
-    use inrush_base::Isa;
 
     #[test]
     fn heights_are_nearly_equal_and_cover_all_but_few_rows() {

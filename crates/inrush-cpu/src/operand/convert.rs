@@ -1,5 +1,6 @@
 //! Strided runs of elements, converted between the stored dtype and the type that sums are held in.
 
+use crate::simd::Element;
 use half::{bf16, f16};
 use inrush_base::DType;
 
@@ -113,7 +114,7 @@ macro_rules! odd_casts {
 odd_casts!(f32 f64 i32 i64);
 
 /// A type that sums are held in, with its conversions from and to every stored dtype.
-pub(crate) trait Target: Copy {
+pub(crate) trait Target: Element {
     /// Reads stored elements; `None` for dtypes that have no reader.
     fn reader(dtype: DType) -> Option<CopyFn<u8, Self>>;
     /// Writes stored elements.

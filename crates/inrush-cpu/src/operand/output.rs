@@ -1,7 +1,6 @@
 //! Results: handed to a generated epilogue, or stored as they are.
 
-use super::Affine;
-use crate::kernels::gemm::Kernel;
+use super::{Affine, Target};
 use inrush_base::{DType, Error, Result};
 use std::ffi::c_void;
 
@@ -71,7 +70,7 @@ impl StoreView {
 
 impl Output {
     /// Refuses a view that does not have one place for each result, or whose dtype cannot be written from `T`.
-    pub(crate) fn check<T: Kernel>(&self, batch: usize, m: usize, n: usize) -> Result<()> {
+    pub(crate) fn check<T: Target>(&self, batch: usize, m: usize, n: usize) -> Result<()> {
         let Output::Store(view) = self else {
             return Ok(());
         };
@@ -94,7 +93,7 @@ impl Output {
 
     /// # Safety
     /// [`Output::check`] has passed; `b` is readable; the pointers given by the user are good for what they describe.
-    pub(crate) unsafe fn put<T: Kernel>(&self, b: &Block<T>) {
+    pub(crate) unsafe fn put<T: Target>(&self, b: &Block<T>) {
         match self {
             Output::Epilogue(e) => {
                 // SAFETY: the user vouches for the function and its arguments.

@@ -1,9 +1,9 @@
 //! Packing: a right operand in the order in which tiles read it, as panels of a few vectors across, each `[k][width]`.
 
-use super::{Bytes, COLUMNS, Columns, CopyFn, RhsView, Shared, TransposeFn, reader};
+use super::{Bytes, COLUMNS, Columns, CopyFn, Packable, RhsView, Shared, TransposeFn, reader};
 use crate::Pool;
-use crate::kernels::gemm::Kernel;
-use crate::kernels::gemv::{Loops, Spread};
+use crate::kernels::gemm::GemmTiles;
+use crate::kernels::pack::{PackLoop, PackRows};
 use crate::kernels::prefetch::Prefetch;
 use crate::kernels::with_element;
 use inrush_base::{DType, Error, Isa, Result};
@@ -29,13 +29,13 @@ impl PackedB {
     }
 
     /// Room for `matrices` operands of `k x n`, of unspecified contents.
-    pub(crate) fn room<T: Kernel>(
+    pub(crate) fn room<T: GemmTiles>(
         isa: Isa,
         matrices: usize,
         k: usize,
         n: usize,
     ) -> Result<PackedB> {
-        let columns = Columns::choose(T::kernels(isa), n);
+        let columns = Columns::choose(T::gemm(isa), n);
         let data = columns
             .padded()
             .checked_mul(k)
@@ -62,7 +62,11 @@ impl PackedB {
         &self.columns
     }
 
-    unsafe fn pack_as<T: Kernel>(pool: &Pool, isa: Isa, view: &RhsView) -> Result<PackedB> {
+    unsafe fn pack_as<T: Packable + GemmTiles>(
+        pool: &Pool,
+        isa: Isa,
+        view: &RhsView,
+    ) -> Result<PackedB> {
         let (matrices, k) = (view.matrices.len(), view.k.len());
         let packed = Self::room::<T>(isa, matrices, k, view.cols.len())?;
         let columns = packed.columns;
@@ -125,18 +129,16 @@ pub(crate) struct Packing<'a, T: 'static> {
     view: &'a RhsView,
     copy: CopyFn<u8, T>,
     transpose: Option<TransposeFn<T>>,
-    loops: Option<&'static Loops<T>>,
-    lanes: usize,
+    pack: Option<&'static PackLoop<T>>,
 }
 
-impl<'a, T: Kernel> Packing<'a, T> {
+impl<'a, T: Packable> Packing<'a, T> {
     pub(crate) fn new(view: &'a RhsView, isa: Isa) -> Result<Self> {
         Ok(Packing {
             view,
             copy: reader::<T>(view.dtype)?,
             transpose: T::transpose(isa, view.dtype),
-            loops: T::gemv(isa, view.dtype),
-            lanes: T::kernels(isa).lanes,
+            pack: T::pack(isa, view.dtype),
         })
     }
 
@@ -204,17 +206,17 @@ impl<'a, T: Kernel> Packing<'a, T> {
             }
             let mut p = p;
             let mut dst = dst;
-            if let (Some(loops), Some(step), Some(1)) =
-                (self.loops, view.k.stride(), view.cols.stride())
+            if let (Some(pack), Some(step), Some(1)) =
+                (self.pack, view.k.stride(), view.cols.stride())
                 && p.0 < columns.full
             {
                 // Whole panels of plain rows.
                 let whole = p.1.min(columns.full) - p.0;
-                (loops.spread)(&Spread {
+                (pack.run)(&PackRows {
                     src: from.at(view.k.offset(k.0) + (p.0 * columns.width) as isize),
                     step,
                     rows: depth,
-                    nv: columns.width / self.lanes,
+                    nv: columns.width / pack.lanes,
                     panels: whole,
                     dst,
                     panel_step: columns.width * depth,
@@ -253,7 +255,7 @@ struct Source<'a, T> {
     copy: CopyFn<u8, T>,
 }
 
-impl<T: Kernel> Source<'_, T> {
+impl<T: Packable> Source<'_, T> {
     fn at(&self, offset: isize) -> *const u8 {
         self.base
             .wrapping_offset(offset * self.view.dtype.size() as isize)

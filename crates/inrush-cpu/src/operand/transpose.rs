@@ -17,25 +17,32 @@ pub(crate) type TransposeFn<T> =
 /// Columns come in multiples of this.
 pub(crate) const COLUMNS: usize = 8;
 
-/// The transposition of a level for a stored dtype, where there is one that beats element by element.
-pub(crate) fn f32(isa: Isa, stored: DType) -> Option<TransposeFn<f32>> {
-    match (isa, stored) {
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, DType::F32) => Some(avx2::<f32>),
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, DType::F32) => Some(avx512),
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2 | Isa::Avx512, DType::F16) => Some(avx2::<half::f16>),
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2 | Isa::Avx512, DType::BF16) => Some(avx2::<half::bf16>),
-        _ => None,
+/// Element types that columns are transposed to.
+pub(crate) trait Transpose: Element {
+    /// Returns the transposition of a level for a stored dtype, where there is one that beats element by element.
+    fn transpose(_isa: Isa, _stored: DType) -> Option<TransposeFn<Self>> {
+        None
     }
 }
 
-/// For element types without one.
-pub(crate) fn none<T: Element>(_: Isa, _: DType) -> Option<TransposeFn<T>> {
-    None
+impl Transpose for f32 {
+    fn transpose(isa: Isa, stored: DType) -> Option<TransposeFn<f32>> {
+        match (isa, stored) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, DType::F32) => Some(avx2::<f32>),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, DType::F32) => Some(avx512),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2 | Isa::Avx512, DType::F16) => Some(avx2::<half::f16>),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2 | Isa::Avx512, DType::BF16) => Some(avx2::<half::bf16>),
+            _ => None,
+        }
+    }
 }
+impl Transpose for f64 {}
+impl Transpose for i32 {}
+impl Transpose for i64 {}
 
 /// Eight columns after the other.
 #[cfg(target_arch = "x86_64")]
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn columns_become_rows() {
         for isa in crate::available() {
-            let Some(transpose) = f32(isa, DType::F32) else {
+            let Some(transpose) = f32::transpose(isa, DType::F32) else {
                 continue;
             };
             for (columns, k) in [

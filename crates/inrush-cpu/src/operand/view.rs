@@ -1,8 +1,7 @@
 //! Operands that are read where they are in memory, and copies of runs of their elements.
 
-use super::{Affine, CopyFn};
-use crate::kernels::gemm::Kernel;
-use crate::kernels::gemv::{Loops, Spread};
+use super::{Affine, CopyFn, Packable, Target};
+use crate::kernels::pack::{PackLoop, PackRows};
 use inrush_base::{DType, Error, Isa, Result};
 
 /// A right operand where it lies: element `(matrix, k, n)` at the sum of the three maps' offsets. `k` counts through all
@@ -26,7 +25,7 @@ impl<'a, T> Shared<'a, T> {
     }
 }
 
-pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
+pub(crate) fn reader<T: Target>(dtype: DType) -> Result<CopyFn<u8, T>> {
     T::reader(dtype).ok_or_else(|| Error::unsupported(format!("matrix operands of dtype {dtype}")))
 }
 
@@ -34,17 +33,15 @@ pub(crate) fn reader<T: Kernel>(dtype: DType) -> Result<CopyFn<u8, T>> {
 #[derive(Clone, Copy)]
 pub(crate) struct RowCopy<T: 'static> {
     copy: CopyFn<u8, T>,
-    loops: Option<&'static Loops<T>>,
-    lanes: usize,
+    pack: Option<&'static PackLoop<T>>,
     size: usize,
 }
 
-impl<T: Kernel> RowCopy<T> {
+impl<T: Packable> RowCopy<T> {
     pub(crate) fn new(dtype: DType, isa: Isa) -> Result<Self> {
         Ok(RowCopy {
             copy: reader::<T>(dtype)?,
-            loops: T::gemv(isa, dtype),
-            lanes: T::kernels(isa).lanes,
+            pack: T::pack(isa, dtype),
             size: dtype.size(),
         })
     }
@@ -71,18 +68,18 @@ impl<T: Kernel> RowCopy<T> {
         let (mut src, mut dst, mut n) = (src, dst, n);
         // SAFETY: the caller's contract.
         unsafe {
-            if let Some(loops) = self.loops.filter(|_| step == 1 && n >= self.lanes) {
-                let panels = n / self.lanes;
-                (loops.spread)(&Spread {
+            if let Some(pack) = self.pack.filter(|p| step == 1 && n >= p.lanes) {
+                let panels = n / pack.lanes;
+                (pack.run)(&PackRows {
                     src,
                     step: 0,
                     rows: 1,
                     nv: 1,
                     panels,
                     dst,
-                    panel_step: self.lanes,
+                    panel_step: pack.lanes,
                 });
-                let done = panels * self.lanes;
+                let done = panels * pack.lanes;
                 src = src.wrapping_add(done * self.size);
                 dst = dst.wrapping_add(done);
                 n -= done;
