@@ -30,11 +30,10 @@ pub unsafe extern "C" fn beside_free_pool(pool: *mut Pool) {
 
 pub struct Product {
     pool: *const Pool,
-    gemm: Gemm,
-    a: (*const u8, Affine, Affine, isize),
-    dtype: DType,
-    view: RhsView,
-    packed: Option<PackedB>,
+    plan: Plan,
+    a: *const u8,
+    b: *const u8,
+    packed: Option<Packed>,
     out: StoreView,
 }
 
@@ -69,17 +68,22 @@ pub unsafe extern "C" fn beside_product(
     let threads = unsafe { (*pool).threads() };
     let packs = flags & 1 != 0;
     let shape = GemmShape::new(batch, m, k, n);
-    let plan = if dtype == DType::F32 && s[6] == 1 {
-        Gemm::plan
-    } else {
-        Gemm::plan_copying
+    let lhs = Lhs {
+        ptr: a,
+        dtype,
+        matrices: Affine::linear(batch, s[4] as isize),
+        rows: Affine::linear(m, s[5] as isize),
+        taps: &[0],
+        k_step: s[6] as isize,
     };
-    let Ok(gemm) = plan(shape, DType::F32, detect(), threads, packs) else {
+    let rhs = (!packs).then_some(&view);
+    let Ok(plan) = Plan::product(shape, DType::F32, detect(), threads, &lhs, rhs) else {
         return std::ptr::null_mut();
     };
     let packed = packs
         .then(|| unsafe { PackedB::pack(&*pool, detect(), DType::F32, &view).ok() })
-        .flatten();
+        .flatten()
+        .map(Packed::Rhs);
     let out = StoreView {
         ptr: c,
         dtype,
@@ -87,18 +91,11 @@ pub unsafe extern "C" fn beside_product(
         rows: Affine::linear(m, n as isize),
         cols: Affine::linear(n, 1),
     };
-    let a = (
-        a,
-        Affine::linear(batch, s[4] as isize),
-        Affine::linear(m, s[5] as isize),
-        s[6] as isize,
-    );
     Box::into_raw(Box::new(Product {
         pool,
-        gemm,
+        plan,
         a,
-        dtype,
-        view,
+        b,
         packed,
         out,
     }))
@@ -111,16 +108,12 @@ pub unsafe extern "C" fn beside_product(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn beside_run(p: *const Product) -> c_int {
     let p = unsafe { &*p };
-    let lhs = Lhs {
-        ptr: p.a.0,
-        dtype: p.dtype,
-        matrices: p.a.1,
-        rows: p.a.2,
-        taps: &[0],
-        k_step: p.a.3,
+    let operands = Operands {
+        a: p.a,
+        b: p.b,
+        packed: p.packed.as_ref(),
     };
-    let rhs = p.packed.as_ref().map_or(Rhs::View(&p.view), Rhs::Packed);
-    let done = unsafe { p.gemm.run(&*p.pool, &lhs, rhs, &Output::Store(p.out)) };
+    let done = unsafe { p.plan.run(&*p.pool, &operands, &Output::Store(p.out)) };
     c_int::from(done.is_err())
 }
 

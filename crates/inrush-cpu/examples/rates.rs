@@ -148,13 +148,30 @@ fn machine(pool: &Pool, isa: Isa) {
         alone * 1e6
     );
     let shape = GemmShape::new(1, 128, 768, 50257);
+    let lhs = Lhs {
+        ptr: std::ptr::null(),
+        dtype: DType::F32,
+        matrices: Affine::ONE,
+        rows: Affine::linear(128, 768),
+        taps: &[0],
+        k_step: 1,
+    };
     let s = best(threads, BUDGET, || {
-        black_box(Gemm::plan(shape, DType::F32, isa, threads, true)).unwrap();
+        black_box(Plan::product(shape, DType::F32, isa, threads, &lhs, None)).unwrap();
     });
     println!("plan      {:7.2} us, a product", s * 1e6);
     let shape = ConvShape::new_2d(1, 64, 64, [58, 58], [3, 3], 1);
     let s = best(threads, BUDGET, || {
-        black_box(Conv::plan(shape, DType::F32, isa, threads)).unwrap();
+        let algorithm = Conv::choose(&shape, DType::F32, isa, threads);
+        black_box(Conv::plan(
+            shape,
+            DType::F32,
+            DType::F32,
+            isa,
+            threads,
+            algorithm,
+        ))
+        .unwrap();
     });
     println!("plan      {:7.2} us, a convolution", s * 1e6);
     let (k, n) = (1024, 4096);
@@ -199,10 +216,10 @@ fn product(
             cols: Affine::linear(n, k as isize),
         })
         .collect();
-    let packs: Vec<PackedB> = if packed {
+    let packs: Vec<Packed> = if packed {
         views
             .iter()
-            .map(|v| unsafe { PackedB::pack(pool, isa, DType::F32, v).unwrap() })
+            .map(|v| Packed::Rhs(unsafe { PackedB::pack(pool, isa, DType::F32, v).unwrap() }))
             .collect()
     } else {
         Vec::new()
@@ -222,23 +239,18 @@ fn product(
         rows: Affine::linear(m, n as isize),
         cols: Affine::linear(n, 1),
     });
-    let gemm = Gemm::plan(
-        GemmShape::new(batch, m, k, n),
-        DType::F32,
-        isa,
-        pool.threads(),
-        packed,
-    )
-    .unwrap();
+    let shape = GemmShape::new(batch, m, k, n);
+    let rhs = (!packed).then_some(&views[0]);
+    let plan = Plan::product(shape, DType::F32, isa, pool.threads(), &lhs, rhs).unwrap();
     let mut turn = 0;
     best(pool.threads(), BUDGET, || {
-        let rhs = if packed {
-            Rhs::Packed(&packs[turn % sets])
-        } else {
-            Rhs::View(&views[turn % sets])
+        let operands = Operands {
+            a: lhs.ptr,
+            b: views[turn % sets].ptr,
+            packed: packs.get(turn % sets),
         };
         turn += 1;
-        unsafe { gemm.run(pool, &lhs, rhs, &out).unwrap() }
+        unsafe { plan.run(pool, &operands, &out).unwrap() }
     })
 }
 
@@ -288,12 +300,24 @@ fn convolution(pool: &Pool, isa: Isa, shape: ConvShape) -> f64 {
     let [_, kh, kw] = shape.kernel;
     let filters = floats(shape.c_out * ci * kh * kw);
     let algorithm = match std::env::var("ALGORITHM").as_deref() {
-        Ok("direct") if shape.groups == 1 => Algorithm::Direct,
-        Ok("winograd2") if shape.step == [1; 3] && shape.kernel[2] == 3 => Algorithm::Winograd(2),
-        Ok("winograd4") if shape.step == [1; 3] && shape.kernel[2] == 3 => Algorithm::Winograd(4),
+        Ok("direct") if shape.groups == 1 => ConvAlgorithm::Direct,
+        Ok("winograd2") if shape.step == [1; 3] && shape.kernel[2] == 3 => {
+            ConvAlgorithm::Winograd(2)
+        }
+        Ok("winograd4") if shape.step == [1; 3] && shape.kernel[2] == 3 => {
+            ConvAlgorithm::Winograd(4)
+        }
         _ => Conv::choose(&shape, DType::F32, isa, pool.threads()),
     };
-    let conv = Conv::plan_with(shape, DType::F32, isa, pool.threads(), algorithm).unwrap();
+    let conv = Conv::plan(
+        shape,
+        DType::F32,
+        DType::F32,
+        isa,
+        pool.threads(),
+        algorithm,
+    )
+    .unwrap();
     let strides = [ci * kh * kw, kh * kw, 0, kw, 1].map(|x| x as isize);
     let packed = unsafe {
         conv.pack(pool, filters.as_ptr().cast(), DType::F32, strides)
@@ -310,7 +334,7 @@ fn convolution(pool: &Pool, isa: Isa, shape: ConvShape) -> f64 {
         cols: Affine::linear(shape.c_out, 1),
     });
     best(pool.threads(), BUDGET, || unsafe {
-        conv.run(pool, input.as_ptr().cast(), DType::F32, &packed, &out)
+        conv.run(pool, input.as_ptr().cast(), &packed, &out)
             .unwrap()
     })
 }

@@ -1,6 +1,6 @@
 //! Which instruction set levels this processor has.
 
-use inrush_base::Isa;
+use inrush_base::{Error, Isa, Result};
 use std::cell::Cell;
 
 thread_local! {
@@ -50,4 +50,15 @@ pub fn available() -> Vec<Isa> {
     levels.push(Isa::Neon);
     levels.retain(|l| *l <= LIMIT.get());
     levels
+}
+
+/// Refuses a level that this processor cannot run.
+pub(crate) fn check(isa: Isa) -> Result<()> {
+    if available().contains(&isa) {
+        return Ok(());
+    }
+    Err(Error::machine(format!(
+        "this processor has no {}",
+        isa.name()
+    )))
 }

@@ -8,11 +8,13 @@
 //! - `operand`: where elements are, how they are converted, packed and stored. [`PackedB`] is a right operand packed once, at
 //!   load.
 //! - `kernels`: register-blocked loops, compiled for each instruction set level.
-//! - `algorithms`: the loop nests around them. [`Gemm`] is a batched product, also with several taps, which is what a
-//!   convolution is; [`DirectNchw`] reads its right operand in place, as convolutions of NCHW images do; [`Conv`] computes
-//!   NHWC convolutions in one to three dimensions, grouped or depthwise.
+//! - `algorithms`: the loop nests around them.
+//! - `choose`: the algorithm of a product or convolution, chosen once. [`Plan`] is a [`Contraction`] of a compiled program, or a
+//!   batched product, also with several taps; [`Conv`] is an NHWC convolution in one to three dimensions, grouped or
+//!   depthwise.
 
 mod algorithms;
+mod choose;
 mod isa;
 mod kernels;
 mod operand;
@@ -20,12 +22,12 @@ pub mod poison;
 mod pool;
 mod simd;
 
-pub use algorithms::conv::{Algorithm, Conv, PackedFilters};
-pub use algorithms::direct_nchw::{DirectNchw, Left, NchwShape, PackedA};
-pub use algorithms::gemm::Gemm;
+pub use algorithms::conv::ConvAlgorithm;
+pub use algorithms::direct_nchw::{DirectNchw, Left, PackedA};
+pub use choose::{Conv, Operands, Packed, Plan};
 pub use isa::{available, detect, limited};
 pub use operand::{
-    Affine, Bytes, ConvShape, Epilogue, EpilogueFn, GemmShape, Lhs, Output, PackedB, Rhs, RhsView,
-    StoreView,
+    Affine, Bytes, Contraction, ConvShape, Epilogue, EpilogueFn, GemmShape, Lhs, NchwShape, Output,
+    PackedB, RhsView, StoreView,
 };
 pub use pool::{OpenMp, Pool};

@@ -2,6 +2,7 @@
 
 mod affine;
 mod columns;
+mod contraction;
 mod convert;
 mod geometry;
 mod output;
@@ -14,6 +15,7 @@ mod view;
 
 pub use affine::Affine;
 pub(crate) use columns::Columns;
+pub use contraction::Contraction;
 pub(crate) use convert::{CopyFn, Target};
 pub use geometry::ConvShape;
 pub(crate) use geometry::Geometry;
@@ -22,11 +24,12 @@ pub use output::{Epilogue, EpilogueFn, Output, StoreView};
 pub use pack::PackedB;
 pub(crate) use pack::Packing;
 pub(crate) use part::part;
-pub use problem::{GemmShape, Lhs, Rhs};
+pub use problem::{GemmShape, Lhs, NchwShape};
+pub(crate) use problem::{LhsLayout, Rhs};
 pub use scratch::Bytes;
 pub(crate) use transpose::{COLUMNS, Transpose, TransposeFn};
 pub use view::RhsView;
-pub(crate) use view::{RowCopy, Shared, reader};
+pub(crate) use view::{RhsLayout, RowCopy, Shared, reader};
 
 /// Element types that operands of any dtype are converted, packed and transposed to.
 pub(crate) trait Packable: Target + Transpose + crate::kernels::pack::PackLoops {}

@@ -7,7 +7,7 @@ use half::bf16;
 use inrush_base::{DType, ErrorKind, Isa};
 use inrush_cpu::*;
 
-/// The way that is chosen for the shape.
+/// The algorithm that is chosen for the shape.
 fn run(shape: ConvShape, padding: usize, isa: Isa, threads: usize, rng: &mut Rng) {
     let algorithm = Conv::choose(&shape, DType::F32, isa, threads);
     run_with(shape, padding, &[isa], threads, &[algorithm], rng);
@@ -19,7 +19,7 @@ fn run_with(
     padding: usize,
     levels: &[Isa],
     threads: usize,
-    algorithms: &[Algorithm],
+    algorithms: &[ConvAlgorithm],
     rng: &mut Rng,
 ) {
     let pool = Pool::new(Some(threads)).unwrap();
@@ -39,10 +39,9 @@ fn run_with(
     for &isa in levels {
         for &algorithm in algorithms {
             let what = format!("{shape:?} {algorithm:?} {} x{threads}", isa.name());
-            let conv = Conv::plan_with(shape, DType::F32, isa, threads, algorithm).unwrap();
+            let conv = Conv::plan(shape, DType::F32, DType::F32, isa, threads, algorithm).unwrap();
             let ptr = filters.as_ptr().cast();
             let packed = unsafe { conv.pack(&pool, ptr, DType::F32, strides).unwrap() };
-            assert_eq!(packed.algorithm(), algorithm);
             let mut out = vec![0f32; m * s.c_out];
             let mut count = vec![0i32; out.len()];
             let args = [
@@ -56,9 +55,9 @@ fn run_with(
                 syms: syms.as_ptr(),
             });
             let ptr = input.as_ptr().cast();
-            unsafe { conv.run(&pool, ptr, DType::F32, &packed, &output).unwrap() };
+            unsafe { conv.run(&pool, ptr, &packed, &output).unwrap() };
             // Minimal filtering loses a digit: as if the sums were so many times longer.
-            let worse = if let Algorithm::Winograd(_) = algorithm {
+            let worse = if let ConvAlgorithm::Winograd(_) = algorithm {
                 30
             } else {
                 1
@@ -185,7 +184,7 @@ fn groups_that_share_vectors() {
         let image = row * input[0] as isize;
         shape.groups = groups;
         shape.strides = [image, image, row, pixel];
-        let direct = [Algorithm::Direct];
+        let direct = [ConvAlgorithm::Direct];
         run_with(
             shape,
             padding,
@@ -232,7 +231,11 @@ fn convolutions_of_whole_networks() {
 fn impossible_convolutions() {
     let isa = Isa::Scalar;
     let good = ConvShape::new_2d(1, 4, 4, [5, 5], [3, 3], 1);
-    let refused = |shape| Conv::plan(shape, DType::F32, isa, 1).unwrap_err().kind();
+    let refused = |shape| {
+        let algorithm = Conv::choose(&shape, DType::F32, isa, 1);
+        let plan = Conv::plan(shape, DType::F32, DType::F32, isa, 1, algorithm);
+        plan.unwrap_err().kind()
+    };
     assert_eq!(refused(ConvShape { groups: 3, ..good }), ErrorKind::Input);
     assert_eq!(
         refused(ConvShape {
@@ -280,18 +283,18 @@ fn minimal_filtering() {
         let pixel = (ci + padding) as isize;
         let image = (h * w) as isize * pixel;
         shape.strides = [image, image, w as isize * pixel, pixel];
-        let algorithms = [Algorithm::Winograd(2), Algorithm::Winograd(4)];
+        let algorithms = [ConvAlgorithm::Winograd(2), ConvAlgorithm::Winograd(4)];
         let threads = 1 + rng.below(4);
         run_with(shape, padding, &available(), threads, &algorithms, &mut rng);
     }
     let shape = ConvShape::new_2d(1, 16, 16, [8, 8], [3, 3], 2);
     let refused = |algorithm| {
-        Conv::plan_with(shape, DType::F32, Isa::Scalar, 1, algorithm)
+        Conv::plan(shape, DType::F32, DType::F32, Isa::Scalar, 1, algorithm)
             .unwrap_err()
             .kind()
     };
-    assert_eq!(refused(Algorithm::Winograd(4)), ErrorKind::Internal);
-    assert_eq!(refused(Algorithm::Depthwise), ErrorKind::Internal);
+    assert_eq!(refused(ConvAlgorithm::Winograd(4)), ErrorKind::Internal);
+    assert_eq!(refused(ConvAlgorithm::Depthwise), ErrorKind::Internal);
 }
 
 /// The large network layers that minimal filtering is chosen for, against the direct way.
@@ -302,10 +305,10 @@ fn minimal_filtering_is_chosen_where_it_pays() {
         let shape = ConvShape::new_2d(1, c, c, [size + 2, size + 2], [3, 3], 1);
         Conv::choose(&shape, DType::F32, isa, 2)
     };
-    assert_eq!(chosen(64, 56), Algorithm::Winograd(4));
-    assert_eq!(chosen(128, 28), Algorithm::Winograd(4));
-    assert_ne!(chosen(512, 7), Algorithm::Winograd(4));
-    assert_eq!(chosen(20, 56), Algorithm::Direct);
+    assert_eq!(chosen(64, 56), ConvAlgorithm::Winograd(4));
+    assert_eq!(chosen(128, 28), ConvAlgorithm::Winograd(4));
+    assert_ne!(chosen(512, 7), ConvAlgorithm::Winograd(4));
+    assert_eq!(chosen(20, 56), ConvAlgorithm::Direct);
 }
 
 /// Halves are summed in f32 by every way.
@@ -318,9 +321,9 @@ fn halves() {
     depthwise.groups = 24;
     let dense = ConvShape::new_2d(2, 16, 32, [7, 9], [3, 3], 1);
     for (shape, algorithm) in [
-        (depthwise, Algorithm::Depthwise),
-        (dense, Algorithm::Direct),
-        (dense, Algorithm::Winograd(4)),
+        (depthwise, ConvAlgorithm::Depthwise),
+        (dense, ConvAlgorithm::Direct),
+        (dense, ConvAlgorithm::Winograd(4)),
     ] {
         let ci = shape.c_in / shape.groups;
         let mut small = |n: usize| -> Vec<bf16> {
@@ -331,7 +334,7 @@ fn halves() {
         let (input, filters) = (small(2 * 7 * 9 * shape.c_in), small(shape.c_out * ci * 9));
         let floats = |v: &[bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
         let want = slow(&shape, shape.c_in, &floats(&input), &floats(&filters));
-        let conv = Conv::plan_with(shape, DType::F32, isa, 2, algorithm).unwrap();
+        let conv = Conv::plan(shape, DType::BF16, DType::F32, isa, 2, algorithm).unwrap();
         let strides = [ci * 9, 9, 0, 3, 1].map(|x| x as isize);
         let m = 2 * 5 * 7;
         let mut out = vec![0f32; m * shape.c_out];
@@ -346,7 +349,7 @@ fn halves() {
             let packed = conv
                 .pack(&pool, filters.as_ptr().cast(), DType::BF16, strides)
                 .unwrap();
-            conv.run(&pool, input.as_ptr().cast(), DType::BF16, &packed, &to)
+            conv.run(&pool, input.as_ptr().cast(), &packed, &to)
                 .unwrap();
         }
         close(&out, &want, 1 << 18, &format!("{algorithm:?}"));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Rng, close, counting};
+use common::{Rng, close, counting, multiply};
 use half::{bf16, f16};
 use inrush_base::{DType, ErrorKind, Isa};
 use inrush_cpu::*;
@@ -21,7 +21,6 @@ struct Case {
     transposed_rhs: bool,
     packed: bool,
     epilogue: bool,
-    whole_rows: bool,
     threads: usize,
     isa: Isa,
 }
@@ -71,8 +70,8 @@ fn run(case: &Case, rng: &mut Rng) {
     };
     let packed = case
         .packed
-        .then(|| unsafe { PackedB::pack(&pool, case.isa, DType::F32, &view).unwrap() });
-    let rhs = packed.as_ref().map_or(Rhs::View(&view), Rhs::Packed);
+        .then(|| unsafe { PackedB::pack(&pool, case.isa, DType::F32, &view).unwrap() })
+        .map(Packed::Rhs);
     let n = s.groups * s.n;
     let mut out = vec![0f32; s.batch * s.m * n];
     let mut count = vec![0i32; out.len()];
@@ -96,13 +95,8 @@ fn run(case: &Case, rng: &mut Rng) {
             cols: Affine::linear(n, 1),
         })
     };
-    let plan = if case.whole_rows {
-        Gemm::plan_whole_rows
-    } else {
-        Gemm::plan
-    };
-    let gemm = plan(s, DType::F32, case.isa, case.threads, case.packed).unwrap();
-    unsafe { gemm.run(&pool, &lhs, rhs, &output).unwrap() };
+    let how = (s, DType::F32, case.isa);
+    unsafe { multiply(&pool, how, &lhs, &view, packed.as_ref(), &output).unwrap() };
     let mut want = vec![0f64; out.len()];
     for batch in 0..s.batch {
         for group in 0..s.groups {
@@ -159,7 +153,6 @@ fn random_products() {
             transposed_rhs: rng.below(2) == 0,
             packed: rng.below(2) == 0,
             epilogue: rng.below(2) == 0,
-            whole_rows: rng.below(5) == 0,
             threads: 1 + rng.below(4),
             isa: levels[round % levels.len()],
         };
@@ -193,7 +186,6 @@ fn large_products() {
                     transposed_rhs: packed,
                     packed,
                     epilogue: packed,
-                    whole_rows: false,
                     threads: 3,
                     isa,
                 };
@@ -216,7 +208,6 @@ fn every_tile() {
                     transposed_rhs: false,
                     packed: true,
                     epilogue: true,
-                    whole_rows: false,
                     threads: 1,
                     isa,
                 };
@@ -259,12 +250,11 @@ fn product<A: Copy, B: Copy, C: Copy + Default>(
         cols: Affine::linear(n, 1),
     });
     let shape = GemmShape::new(1, m, k, n);
-    let packed = unsafe { PackedB::pack(&pool, isa, dtypes[2], &view)? };
-    let gemm = Gemm::plan(shape, dtypes[2], isa, 2, true)?;
-    unsafe { gemm.run(&pool, &lhs, Rhs::Packed(&packed), &out)? };
+    let how = (shape, dtypes[2], isa);
+    let packed = Packed::Rhs(unsafe { PackedB::pack(&pool, isa, dtypes[2], &view)? });
+    unsafe { multiply(&pool, how, &lhs, &view, Some(&packed), &out)? };
     let once = c.clone();
-    let gemm = Gemm::plan(shape, dtypes[2], isa, 2, false)?;
-    unsafe { gemm.run(&pool, &lhs, Rhs::View(&view), &out)? };
+    unsafe { multiply(&pool, how, &lhs, &view, None, &out)? };
     Ok([once, c])
 }
 
@@ -371,8 +361,8 @@ fn halves_where_they_lie() {
                             cols: Affine::linear(n, 1),
                         });
                         let shape = GemmShape::new(1, m, k, n);
-                        let gemm = Gemm::plan_copying(shape, DType::F32, isa, 2, false).unwrap();
-                        unsafe { gemm.run(&pool, &lhs, Rhs::View(&view), &out).unwrap() };
+                        let how = (shape, DType::F32, isa);
+                        unsafe { multiply(&pool, how, &lhs, &view, None, &out).unwrap() };
                         let want: Vec<f64> = (0..m * n)
                             .map(|i| {
                                 let (i, j) = ((i / n) as isize, (i % n) as isize);
@@ -448,15 +438,9 @@ fn attention_scores_from_views() {
         for threads in [1, 2, 4] {
             scores.fill(f32::NAN);
             let pool = Pool::new(Some(threads)).unwrap();
-            let gemm = Gemm::plan(
-                GemmShape::new(batch * heads, seq, dim, seq),
-                DType::F32,
-                isa,
-                threads,
-                false,
-            )
-            .unwrap();
-            unsafe { gemm.run(&pool, &lhs, Rhs::View(&rhs), &out).unwrap() };
+            let shape = GemmShape::new(batch * heads, seq, dim, seq);
+            let how = (shape, DType::F32, isa);
+            unsafe { multiply(&pool, how, &lhs, &rhs, None, &out).unwrap() };
             let mut want = Vec::new();
             for b in 0..batch {
                 for h in 0..heads {
@@ -487,8 +471,8 @@ fn operands_of_other_sizes_are_refused() {
         k: Affine::linear(k, 8),
         cols: Affine::linear(8, 1),
     };
-    let packed = unsafe { PackedB::pack(&pool, isa, DType::F32, &view(7)).unwrap() };
-    let gemm = Gemm::plan(GemmShape::new(1, 2, 8, 8), DType::F32, isa, 1, true).unwrap();
+    let packed = Packed::Rhs(unsafe { PackedB::pack(&pool, isa, DType::F32, &view(7)).unwrap() });
+    let how = (GemmShape::new(1, 2, 8, 8), DType::F32, isa);
     let lhs = Lhs {
         ptr: bytes(&b),
         dtype: DType::F32,
@@ -505,26 +489,33 @@ fn operands_of_other_sizes_are_refused() {
         rows: Affine::linear(2, 8),
         cols: Affine::linear(8, 1),
     });
-    let refused =
-        |r: inrush_base::Result<()>| assert_eq!(r.unwrap_err().kind(), ErrorKind::Internal);
-    unsafe {
-        refused(gemm.run(&pool, &lhs, Rhs::Packed(&packed), &out));
-        refused(gemm.run(
-            &pool,
-            &Lhs {
-                rows: Affine::linear(3, 8),
-                ..lhs
-            },
-            Rhs::View(&view(8)),
-            &out,
-        ));
-        refused(gemm.run(&pool, &lhs, Rhs::View(&view(9)), &out));
-        assert!(gemm.run(&pool, &lhs, Rhs::View(&view(8)), &out).is_ok());
+    let kind = |lhs: &Lhs, rhs: &RhsView, packed: Option<&Packed>| {
+        let done = unsafe { multiply(&pool, how, lhs, rhs, packed, &out) };
+        done.err().map(|e| e.kind())
+    };
+    let refused = Some(ErrorKind::Internal);
+    assert_eq!(kind(&lhs, &view(8), Some(&packed)), refused);
+    let taller = Lhs {
+        rows: Affine::linear(3, 8),
+        ..lhs
+    };
+    assert_eq!(kind(&taller, &view(8), None), refused);
+    assert_eq!(kind(&lhs, &view(9), None), refused);
+    assert_eq!(kind(&lhs, &view(8), None), None);
+    // What was planned for a packed operand, or for one in place, is not given the other.
+    let plan = |rhs| Plan::product(how.0, DType::F32, isa, 1, &lhs, rhs).unwrap();
+    let right = Packed::Rhs(unsafe { PackedB::pack(&pool, isa, DType::F32, &view(8)).unwrap() });
+    for (plan, packed) in [(plan(None), None), (plan(Some(&view(8))), Some(&right))] {
+        let operands = Operands {
+            a: lhs.ptr,
+            b: bytes(&b),
+            packed,
+        };
+        let done = unsafe { plan.run(&pool, &operands, &out) };
+        if plan.algorithm() == "gemm" {
+            assert_eq!(done.err().map(|e| e.kind()), refused);
+        }
     }
-    assert_eq!(
-        Gemm::plan(GemmShape::new(1, 2, 8, 8), DType::Bool, isa, 1, true)
-            .unwrap_err()
-            .kind(),
-        ErrorKind::Unsupported
-    );
+    let unsupported = Plan::product(how.0, DType::Bool, isa, 1, &lhs, None);
+    assert_eq!(unsupported.unwrap_err().kind(), ErrorKind::Unsupported);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, counting};
+use common::{Rng, counting, multiply};
 use half::bf16;
 use inrush_base::{DType, Isa};
 use inrush_cpu::*;
@@ -87,15 +87,13 @@ impl Case {
         };
         let pool = Pool::new(Some(threads)).unwrap();
         for packed in [false, true] {
-            let gemm = Gemm::plan(shape, dtype, isa, threads, packed).unwrap();
+            let how = (shape, dtype, isa);
             // SAFETY: sizes and strides as allocated by the tests.
             unsafe {
-                if packed {
-                    let b = PackedB::pack(&pool, isa, dtype, &view).unwrap();
-                    gemm.run(&pool, &lhs, Rhs::Packed(&b), out).unwrap();
-                } else {
-                    gemm.run(&pool, &lhs, Rhs::View(&view), out).unwrap();
-                }
+                let b = packed
+                    .then(|| PackedB::pack(&pool, isa, dtype, &view).unwrap())
+                    .map(Packed::Rhs);
+                multiply(&pool, how, &lhs, &view, b.as_ref(), out).unwrap();
             }
         }
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Rng, counting};
+use common::{Rng, counting, multiply};
 use half::bf16;
 use inrush_base::{DType, Isa};
 use inrush_cpu::*;
@@ -133,8 +133,8 @@ impl Case {
             args: args.as_ptr(),
             syms: syms.as_ptr(),
         });
-        let gemm = Gemm::plan_copying(shape, DType::F32, isa, threads, false).unwrap();
-        unsafe { gemm.run(&pool, &lhs, Rhs::View(&view), &output).unwrap() };
+        let how = (shape, DType::F32, isa);
+        unsafe { multiply(&pool, how, &lhs, &view, None, &output).unwrap() };
         assert!(count.iter().all(|c| *c == 1), "{self:?}");
         out
     }
@@ -258,10 +258,9 @@ fn long_sums_of_doubles() {
                     rows: Affine::linear(m, 1),
                     cols: Affine::linear(n, m as isize),
                 });
-                let gemm =
-                    Gemm::plan_copying(GemmShape::new(1, m, k, n), DType::F64, isa, threads, false)
-                        .unwrap();
-                unsafe { gemm.run(&pool, &lhs, Rhs::View(&view), &out).unwrap() };
+                let how = (GemmShape::new(1, m, k, n), DType::F64, isa);
+                let taken = unsafe { multiply(&pool, how, &lhs, &view, None, &out).unwrap() };
+                assert_eq!(taken, "split-k");
                 results.push(c);
             }
             for (i, got) in results[0].iter().enumerate() {

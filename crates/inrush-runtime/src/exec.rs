@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::bind;
-use crate::contract::Contraction;
+use crate::contract::PlannedContraction;
 use crate::model::{KernelFn, Model, root};
 use crate::poison;
 use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
@@ -72,7 +72,7 @@ enum Ready {
     /// Launches side by side.
     Together(Box<Together>),
     /// With its position, which is that of its packed operand.
-    Contract(Box<Contraction>, usize),
+    Contract(Box<PlannedContraction>, usize),
     Nothing,
 }
 
@@ -222,7 +222,7 @@ impl Model {
             Step::Launch(l) => self.ready_launch(l, sizes),
             Step::Contract(c) => {
                 let packed = self.bound.state.packed.get(at).and_then(Option::as_ref);
-                match Contraction::new(
+                match PlannedContraction::new(
                     &self.bound.program,
                     c,
                     sizes,

@@ -1,11 +1,10 @@
 //! A loaded model: program, machine code, weights, and what is computed from weights once.
 
-use crate::contract::Packed;
 use crate::poison;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
 use crate::weights::{WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
-use inrush_cpu::{Bytes, Pool};
+use inrush_cpu::{Bytes, Packed, Pool};
 use inrush_program::{BufferId, Place, Program, Step};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -190,7 +189,7 @@ impl Bound {
             };
             if wanted(root(&self.program, operand).1) {
                 *packed =
-                    Packed::of_weight(&self.program, c, &sizes, &self.state.base, &self.pool)?;
+                    crate::contract::pack(&self.program, c, &sizes, &self.state.base, &self.pool)?;
             }
             if let Some(what) = poison::noted() {
                 let name = &self.program.buffers[operand as usize].name;

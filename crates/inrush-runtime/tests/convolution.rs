@@ -2,7 +2,7 @@
 //! number of images, and as precise as its neighbours need.
 
 use inrush_base::{DType, Isa};
-use inrush_cpu::{Algorithm, Conv, ConvShape, Pool};
+use inrush_cpu::{Conv, ConvAlgorithm, ConvShape, Pool};
 use inrush_program::*;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -147,10 +147,10 @@ fn every_number_of_images() {
     let [h, w] = SIZE.map(|x| x as usize);
     let (ci, co) = (CI as usize, CO as usize);
     let shape = ConvShape::new_2d(2, ci, co, [h + 2, w + 2], [3, 3], 1);
-    let way = Conv::choose(&shape, DType::F32, inrush_cpu::detect(), 2);
+    let algorithm = Conv::choose(&shape, DType::F32, inrush_cpu::detect(), 2);
     assert!(
-        matches!(way, Algorithm::Winograd(_)),
-        "{way:?}: nothing would be tested"
+        matches!(algorithm, ConvAlgorithm::Winograd(_)),
+        "{algorithm:?}: nothing would be tested"
     );
     let dir = tempfile::tempdir().unwrap();
     let target = Target {

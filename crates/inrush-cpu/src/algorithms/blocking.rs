@@ -65,8 +65,6 @@ pub(crate) struct Problem<'a> {
     pub packs: bool,
     /// The left operand is copied by every unit that needs it.
     pub copies: bool,
-    /// Every block must span all columns.
-    pub whole_rows: bool,
 }
 
 /// How a product is cut. Units are numbered by matrix, then by columns, then by rows.
@@ -143,9 +141,7 @@ pub(crate) fn choose(p: &Problem) -> Blocking {
     while row_parts <= most {
         let rows = p.m.div_ceil(row_parts).max(1);
         let sums = rows.min(block_rows) * p.columns.padded() * p.bytes;
-        let fewest = if p.whole_rows {
-            1
-        } else if p.packs {
+        let fewest = if p.packs {
             (k_block * p.columns.padded() * p.bytes).div_ceil(PANEL_BYTES)
         } else {
             sums.div_ceil(SUM_BYTES)
@@ -175,16 +171,11 @@ pub(crate) fn choose(p: &Problem) -> Blocking {
                     serial: unit * ((p.matrices * row_parts * panel_parts) as f64) < SERIAL,
                 };
             }
-            if p.whole_rows || panel_parts >= panels {
+            if panel_parts >= panels {
                 break;
             }
         }
         row_parts = next(row_parts);
-    }
-    if p.whole_rows {
-        let rows = SUM_BYTES / (p.columns.padded() * p.bytes).max(1);
-        best.block_rows = best.block_rows.min(rows.max(p.tile_rows));
-        best.held_rows = best.block_rows;
     }
     best
 }
@@ -261,7 +252,6 @@ mod tests {
                 threads,
                 packs: false,
                 copies: false,
-                whole_rows: false,
             });
             assert!(
                 !blocking.serial && blocking.row_parts * blocking.panel_parts >= threads,

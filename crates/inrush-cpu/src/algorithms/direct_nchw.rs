@@ -18,7 +18,9 @@ use crate::Pool;
 use crate::kernels::direct_nchw::{NchwTiles, Tile, Tiles, VectorOffsets};
 use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Bytes, Owner};
-use crate::operand::{Affine, Block, Output, RhsView, Shared, StoreView, Target, part, reader};
+use crate::operand::{
+    Affine, Block, NchwShape, Output, RhsView, Shared, StoreView, Target, part, reader,
+};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Error, Isa, Result};
 
@@ -38,18 +40,6 @@ const PLAIN_ROWS: usize = 64;
 const PLAIN_PRODUCTS: usize = 256;
 /// Cycles; below this a dispatch costs more than it gives.
 const SERIAL: usize = 8000;
-
-/// Sizes of `C[batch, m, j] = sum over k of A[lefts(batch), m, k] * B[matrices(batch) + k(k) + cols(j)]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NchwShape {
-    pub m: usize,
-    /// By batch: which left operand. Filters are one for all images.
-    pub lefts: Affine,
-    /// Elements of the right operand: by batch, by product, by column.
-    pub matrices: Affine,
-    pub k: Affine,
-    pub cols: Affine,
-}
 
 /// How the columns are cut into strips: whole lines, or parts of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,19 +318,14 @@ pub struct DirectNchw {
 
 impl DirectNchw {
     /// Plans a product that is summed in `acc` with a right operand of `dtype`; `None` where it is better computed as a
-    /// [`crate::Gemm`]: few columns lie beside each other, or many rows are worth a copy of what they share.
+    /// GEMM: few columns lie beside each other, or many rows are worth a copy of what they share.
     pub fn plan(
         shape: NchwShape,
         acc: DType,
         dtype: DType,
         isa: Isa,
     ) -> Result<Option<DirectNchw>> {
-        if !crate::available().contains(&isa) {
-            return Err(Error::machine(format!(
-                "this processor has no {}",
-                isa.name()
-            )));
-        }
+        crate::isa::check(isa)?;
         let s = &shape;
         let (m, k, n) = (s.m, s.k.len(), s.cols.len());
         if m == 0 || n == 0 || k == 0 || k > MOST_PRODUCTS || s.matrices.is_empty() {
@@ -463,18 +448,6 @@ impl DirectNchw {
     /// Units that share a strip.
     fn parts(&self) -> usize {
         self.panels.count.div_ceil(self.tall)
-    }
-}
-
-impl NchwShape {
-    /// Whether columns share elements, as windows of an image do: there are more pairs of a product and a column than
-    /// elements between the first and the last.
-    fn windows(&self) -> bool {
-        let span = |a: &Affine| a.span();
-        let elements = span(&self.k)
-            .saturating_add(span(&self.cols))
-            .saturating_add(1);
-        self.k.len().saturating_mul(self.cols.len()) > elements.saturating_add(elements / 2)
     }
 }
 

@@ -29,89 +29,41 @@
 //! through a buffer of sums, from which the epilogue takes them.
 
 use super::blocking::{self, Blocking, KBlock, Problem};
-use super::gemv::{self, Gemv};
-use super::grouped::{self, Grouped};
-use super::split_k::SplitK;
 use crate::Pool;
 use crate::kernels::gemm::{GemmTiles, Kernels, Tile, TileFn};
-use crate::kernels::gemv::GemvLoops;
-use crate::kernels::grouped::GroupedTiles;
 use crate::kernels::prefetch::Prefetch;
-use crate::kernels::split_k::SplitKTiles;
 use crate::kernels::tall::{self, TallTile, TallTiles};
 use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
     Block, COLUMNS, Columns, GemmShape, Lhs, Output, Packable, PackedB, Packing, Rhs, RhsView,
-    RowCopy, Shared, StoreView, TransposeFn, part,
+    RowCopy, Shared, TransposeFn, part,
 };
 use inrush_base::tally::{Way, reached};
-use inrush_base::{DType, Error, Isa, Result};
+use inrush_base::{DType, Isa, Result};
 
-/// The plan of a product: cheap to make (microseconds), so that sizes may change between calls.
+/// The plan of a blocked GEMM: blocks for the caches and parts for the threads.
 #[derive(Clone, Debug)]
-pub struct Gemm {
+pub(crate) struct Gemm {
     shape: GemmShape,
     isa: Isa,
     acc: DType,
     columns: Columns,
     k_blocks: Vec<KBlock>,
     blocking: Blocking,
-    whole_rows: bool,
 }
 
 impl Gemm {
-    /// Plans a product that is summed in `acc` (f32, f64, i32 or i64) on `threads` threads. `packed`: the right operand
-    /// will be a [`PackedB`], which the plan counts on but does not require.
-    pub fn plan(
-        shape: GemmShape,
-        acc: DType,
-        isa: Isa,
-        threads: usize,
-        packed: bool,
-    ) -> Result<Gemm> {
-        Self::plan_with(shape, acc, isa, threads, packed, false, false)
-    }
-
-    /// As [`Gemm::plan`] for a left operand that is not contiguous along `k` or has another dtype than `acc`, so that
-    /// rows are copied before they are used.
-    pub fn plan_copying(
-        shape: GemmShape,
-        acc: DType,
-        isa: Isa,
-        threads: usize,
-        packed: bool,
-    ) -> Result<Gemm> {
-        Self::plan_with(shape, acc, isa, threads, packed, true, false)
-    }
-
-    /// As [`Gemm::plan`], but every block handed to the epilogue spans all columns of a group, for epilogues that reduce
-    /// along rows.
-    pub fn plan_whole_rows(
-        shape: GemmShape,
-        acc: DType,
-        isa: Isa,
-        threads: usize,
-        packed: bool,
-    ) -> Result<Gemm> {
-        Self::plan_with(shape, acc, isa, threads, packed, false, true)
-    }
-
-    fn plan_with(
+    /// Plans a product that is summed in `acc` on `threads` threads. `packed`: the right operand is a [`PackedB`]. `copies`:
+    /// rows of the left operand are copied before they are used.
+    pub(crate) fn plan(
         shape: GemmShape,
         acc: DType,
         isa: Isa,
         threads: usize,
         packed: bool,
         copies: bool,
-        whole_rows: bool,
     ) -> Result<Gemm> {
-        if !crate::available().contains(&isa) {
-            return Err(Error::machine(format!(
-                "this processor has no {}",
-                isa.name()
-            )));
-        }
         with_element!(acc, T => {
             let kernels = T::gemm(isa);
             let columns = Columns::choose(kernels, shape.n);
@@ -126,47 +78,38 @@ impl Gemm {
                 threads,
                 packs: !packed,
                 copies,
-                whole_rows,
             });
             let limit = blocking::longest(!packed, shape.m, columns.width) / size_of::<T>();
             let k_blocks = blocking::k_blocks(shape.taps, shape.k, limit);
-            Gemm { shape, isa, acc, columns, k_blocks, blocking, whole_rows }
+            Gemm { shape, isa, acc, columns, k_blocks, blocking }
         })
     }
 
-    /// Whether most sums are written to where they are stored as they leave the registers, for stores like this.
-    pub fn stores(&self, view: &StoreView) -> bool {
-        let (columns, n) = (&self.columns, self.shape.n);
-        let groups = || {
-            let lanes = with_element!(self.acc, T => T::grouped(self.isa).map(|t| t.lanes));
-            let lanes = lanes.ok().flatten();
-            lanes
-                .and_then(|l| grouped::groups_per_vector(&self.shape, l))
-                .is_some()
-                && grouped::rows_of_groups(view, &self.shape).is_some()
-        };
-        view.dtype == self.acc
-            && (view.in_rows().is_some() && 2 * columns.full * columns.width > n || groups())
+    /// Returns the sizes planned for.
+    pub(crate) fn shape(&self) -> &GemmShape {
+        &self.shape
     }
 
-    /// The sizes planned for.
-    pub fn shape(&self) -> &GemmShape {
-        &self.shape
+    /// Returns the panels that a packed right operand has.
+    pub(crate) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// Refuses a right operand that was packed for another product.
+    pub(crate) fn check(&self, b: &PackedB) -> Result<()> {
+        (self.shape).check_packed(b, self.isa, self.acc, &self.columns)
     }
 
     /// Computes the product.
     ///
     /// # Safety
-    /// Every element that `lhs`, `rhs` and `out` describe is valid for the length of the call; results overlap neither
-    /// operand nor each other.
-    pub unsafe fn run(&self, pool: &Pool, lhs: &Lhs, rhs: Rhs, out: &Output) -> Result<()> {
+    /// As [`crate::Plan::run`], for operands as planned for; a packed right operand was checked.
+    pub(crate) unsafe fn run(&self, pool: &Pool, lhs: &Lhs, rhs: Rhs, out: &Output) -> Result<()> {
         // SAFETY: the caller's contract.
         with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, lhs, rhs, out) })?
     }
 
-    unsafe fn run_as<
-        T: Packable + GemmTiles + TallTiles + GemvLoops + GroupedTiles + SplitKTiles,
-    >(
+    unsafe fn run_as<T: Packable + GemmTiles + TallTiles>(
         &self,
         pool: &Pool,
         lhs: &Lhs,
@@ -175,78 +118,14 @@ impl Gemm {
     ) -> Result<()> {
         let s = &self.shape;
         let matrices = s.batch * s.groups;
-        if (lhs.matrices.len(), lhs.rows.len(), lhs.taps.len()) != (matrices, s.m, s.taps) {
-            return Err(Error::internal(format!(
-                "a left operand of {} matrices, {} rows, {} taps in a product of {s:?}",
-                lhs.matrices.len(),
-                lhs.rows.len(),
-                lhs.taps.len()
-            )));
-        }
-        out.check::<T>(s.batch, s.m, s.groups * s.n)?;
-        let copy_lhs = RowCopy::<T>::new(lhs.dtype, self.isa)?;
-        let depth = s.taps * s.k;
-        let packing = match rhs {
-            Rhs::Packed(b) => {
-                b.check(self.isa, self.acc, depth, &self.columns)?;
-                if b.matrices() != s.groups && b.matrices() != matrices {
-                    return Err(Error::internal(format!(
-                        "{} packed matrices in a product of {s:?}",
-                        b.matrices()
-                    )));
-                }
-                None
-            }
-            Rhs::View(v) => {
-                if (v.matrices.len(), v.k.len(), v.cols.len()) != (matrices, depth, s.n) {
-                    return Err(Error::internal(format!(
-                        "a right operand of {} x {} x {} in a product of {s:?}",
-                        v.matrices.len(),
-                        v.k.len(),
-                        v.cols.len()
-                    )));
-                }
-                Some(Packing::new(v, self.isa)?)
-            }
-        };
         if matrices == 0 || s.m == 0 || s.n == 0 {
             return Ok(());
         }
-        if let Rhs::View(view) = rhs
-            && let Some(outer) = SplitK::<T>::new(s, lhs, view, self.isa)
-        {
-            reached(Way::Outer);
-            // SAFETY: the caller's contract; operands were checked above.
-            return unsafe { outer.run(pool, out) };
-        }
-        if let Some(grouped) = Grouped::<T>::new(s, lhs, self.isa).filter(|_| !self.whole_rows) {
-            reached(Way::Grouped);
-            // SAFETY: as above.
-            return unsafe { grouped.run(pool, rhs, &self.columns, self.isa, out) };
-        }
-        if let Rhs::View(view) = rhs
-            && let (Some(form), Some(loops)) =
-                (gemv::form(s.m, view), T::gemv(self.isa, view.dtype))
-            && !self.whole_rows
-            && depth > 0
-        {
-            reached(match form {
-                gemv::Form::Dot => Way::Dot,
-                gemv::Form::Axpy { .. } => Way::Axpy,
-            });
-            let direct = lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && s.taps == 1;
-            let job = Gemv {
-                shape: *s,
-                lhs,
-                copy_lhs: (!direct).then_some(copy_lhs),
-                view,
-                form,
-                loops,
-                out,
-            };
-            // SAFETY: the caller's contract; operands were checked above.
-            return unsafe { job.run(pool) };
-        }
+        let copy_lhs = RowCopy::<T>::new(lhs.dtype, self.isa)?;
+        let packing = match rhs {
+            Rhs::Packed(_) => None,
+            Rhs::View(v) => Some(Packing::new(v, self.isa)?),
+        };
         let direct =
             lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && (s.k >= 4 || s.taps == 1);
         let rows_step = match rhs {

@@ -3,15 +3,17 @@
 
 use crate::Pool;
 use crate::kernels::gemv::{Axpy, DOT_K_BLOCK, Dot, GemvLoops, Loops};
+use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
     Affine, Block, GemmShape, Lhs, Output, Packable, RhsView, RowCopy, Shared, part,
 };
-use inrush_base::Result;
+use inrush_base::tally::{Way, reached};
+use inrush_base::{DType, Error, Isa, Result};
 
-/// How a right operand can be read in place.
+/// How a right operand can be read in place; see [`crate::kernels::gemv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+enum Form {
     Dot,
     Axpy { step: isize },
 }
@@ -20,8 +22,8 @@ pub(crate) enum Form {
 const DOT_ROWS: usize = 12;
 const AXPY_ROWS: usize = 16;
 
-/// The form for `rows` rows, if any.
-pub(crate) fn form(rows: usize, view: &RhsView) -> Option<Form> {
+/// Returns the form for `rows` rows, if any.
+fn form(rows: usize, view: &RhsView) -> Option<Form> {
     let unit = |map: &Affine| map.len() == 1 || map.stride() == Some(1);
     match view.k.stride() {
         Some(step) if rows <= AXPY_ROWS && unit(&view.cols) => Some(Form::Axpy { step }),
@@ -42,35 +44,79 @@ fn chunk(matrices: usize, rows: usize, n: usize, threads: usize) -> usize {
 /// Cycles below which a dispatch costs more than it gives.
 const SERIAL: usize = 8000;
 
-pub(crate) struct Gemv<'a, T: 'static> {
-    pub shape: GemmShape,
-    pub lhs: &'a Lhs<'a>,
-    /// Set where rows cannot be read in place.
-    pub copy_lhs: Option<RowCopy<T>>,
-    pub view: &'a RhsView,
-    pub form: Form,
-    pub loops: &'static Loops<T>,
-    pub out: &'a Output,
+/// The plan of a GEMV.
+#[derive(Clone, Debug)]
+pub(crate) struct Gemv {
+    shape: GemmShape,
+    acc: DType,
+    isa: Isa,
+    form: Form,
 }
 
-impl<T: Packable + GemvLoops> Gemv<'_, T> {
-    fn depth(&self) -> usize {
-        self.shape.taps * self.shape.k
+impl Gemv {
+    /// Plans a product of few rows; `None` where it has many, or the right operand has no loops.
+    pub(crate) fn plan(
+        shape: &GemmShape,
+        view: &RhsView,
+        acc: DType,
+        isa: Isa,
+    ) -> Result<Option<Gemv>> {
+        let has_loops = with_element!(acc, T => T::gemv(isa, view.dtype).is_some())?;
+        let form = form(shape.m, view).filter(|_| has_loops && shape.taps * shape.k > 0);
+        Ok(form.map(|form| Gemv {
+            shape: *shape,
+            acc,
+            isa,
+            form,
+        }))
     }
 
     /// # Safety
-    /// As [`crate::Gemm::run`], for operands that were checked.
-    pub(crate) unsafe fn run(&self, pool: &Pool) -> Result<()> {
+    /// As [`crate::Plan::run`], for operands as planned for.
+    pub(crate) unsafe fn run(
+        &self,
+        pool: &Pool,
+        lhs: &Lhs,
+        view: &RhsView,
+        out: &Output,
+    ) -> Result<()> {
+        reached(match self.form {
+            Form::Dot => Way::Dot,
+            Form::Axpy { .. } => Way::Axpy,
+        });
+        // SAFETY: the caller's contract.
+        with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, lhs, view, out) })?
+    }
+
+    unsafe fn run_as<T: Packable + GemvLoops>(
+        &self,
+        pool: &Pool,
+        lhs: &Lhs,
+        view: &RhsView,
+        out: &Output,
+    ) -> Result<()> {
         let s = &self.shape;
+        let loops =
+            T::gemv(self.isa, view.dtype).ok_or_else(|| Error::internal("a plan without loops"))?;
+        let direct = lhs.dtype == T::DTYPE && (lhs.k_step == 1 || s.k == 1) && s.taps == 1;
+        let copy_lhs = RowCopy::<T>::new(lhs.dtype, self.isa)?;
+        let call = Call {
+            plan: self,
+            lhs,
+            copy_lhs: (!direct).then_some(copy_lhs),
+            view,
+            loops,
+            out,
+        };
         let matrices = s.batch * s.groups;
         let cycles = (matrices * s.n)
-            .saturating_mul(self.depth())
+            .saturating_mul(s.taps * s.k)
             .saturating_mul(s.m.max(8))
             / 16;
         let threads = if cycles < SERIAL { 1 } else { pool.threads() };
         let parts = s.n.div_ceil(chunk(matrices, s.m, s.n, threads));
         let units = matrices * parts;
-        let me = Shared(self);
+        let call = Shared(&call);
         let grain = if threads == 1 { units } else { 1 };
         pool.parallel_for(units, grain, &|range| {
             for unit in range {
@@ -79,15 +125,29 @@ impl<T: Packable + GemvLoops> Gemv<'_, T> {
                 let n = (vectors.0 * 16, (vectors.1 * 16).min(s.n));
                 if n.0 < n.1 {
                     // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
-                    unsafe { me.get().unit(unit / parts, n) };
+                    unsafe { call.get().unit(unit / parts, n) };
                 }
             }
         })
     }
+}
 
+/// One call of a plan.
+struct Call<'a, T: 'static> {
+    plan: &'a Gemv,
+    lhs: &'a Lhs<'a>,
+    /// Set where rows cannot be read in place.
+    copy_lhs: Option<RowCopy<T>>,
+    view: &'a RhsView,
+    loops: &'static Loops<T>,
+    out: &'a Output,
+}
+
+impl<T: Packable + GemvLoops> Call<'_, T> {
     /// Columns `n.0..n.1` of one matrix.
     unsafe fn unit(&self, matrix: usize, n: (usize, usize)) {
-        let (s, depth) = (&self.shape, self.depth());
+        let s = &self.plan.shape;
+        let depth = s.taps * s.k;
         let width = n.1 - n.0;
         let ld = width.next_multiple_of(16);
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
@@ -110,7 +170,7 @@ impl<T: Packable + GemvLoops> Gemv<'_, T> {
                     let c = memory.add(sums).cast::<T>();
                     let size = self.view.dtype.size() as isize;
                     let base = self.view.matrices.offset(matrix);
-                    match self.form {
+                    match self.plan.form {
                         Form::Axpy { step } => {
                             std::slice::from_raw_parts_mut(c, s.m * ld).fill(T::default());
                             let at = base + self.view.cols.offset(n.0);
@@ -167,7 +227,7 @@ impl<T: Packable + GemvLoops> Gemv<'_, T> {
 
     /// Points at rows of contiguous products, copied to `to` where they lie otherwise.
     unsafe fn rows(&self, matrix: usize, pointers: *mut *const T, to: *mut T) {
-        let (s, lhs) = (&self.shape, self.lhs);
+        let (s, lhs) = (&self.plan.shape, self.lhs);
         let size = lhs.dtype.size() as isize;
         let base = lhs.matrices.offset(matrix);
         for i in 0..s.m {

@@ -14,11 +14,13 @@
 
 use crate::Pool;
 use crate::kernels::grouped::{GroupedTiles, Tile, Tiles};
+use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
-    Block, Columns, GemmShape, Lhs, Output, Packable, Rhs, RowCopy, Shared, StoreView, part,
+    Block, GemmShape, Lhs, Output, Packable, Rhs, RowCopy, Shared, StoreView, part,
 };
-use inrush_base::{Isa, Result};
+use inrush_base::tally::{Way, reached};
+use inrush_base::{DType, Error, Isa, Result};
 
 /// Rows of a unit of work.
 const ROWS: usize = 256;
@@ -34,11 +36,13 @@ pub(crate) fn groups_per_vector(s: &GemmShape, lanes: usize) -> Option<usize> {
     (fits && alone && matrices > 0 && matrices.is_multiple_of(per_vector)).then_some(per_vector)
 }
 
-/// A product that is computed this way.
-pub(crate) struct Grouped<'a, T: 'static> {
+/// The plan of a grouped product.
+#[derive(Clone, Debug)]
+pub(crate) struct Grouped {
     shape: GemmShape,
-    lhs: &'a Lhs<'a>,
-    tiles: &'static Tiles<T>,
+    acc: DType,
+    isa: Isa,
+    lanes: usize,
     per_vector: usize,
     /// Vectors that cover the columns of all groups.
     vectors: usize,
@@ -48,8 +52,10 @@ pub(crate) struct Grouped<'a, T: 'static> {
 }
 
 /// What all units of a call share.
-struct Job<'a, T: 'static> {
-    of: &'a Grouped<'a, T>,
+struct Call<'a, T: 'static> {
+    plan: &'a Grouped,
+    tiles: &'static Tiles<T>,
+    lhs: &'a Lhs<'a>,
     /// Permutations and weights of every vector.
     at: *const u32,
     weights: *const T,
@@ -58,14 +64,28 @@ struct Job<'a, T: 'static> {
     vector_parts: usize,
 }
 
-impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
-    /// The product, if it is one for this way.
-    pub(crate) fn new(shape: &GemmShape, lhs: &'a Lhs, isa: Isa) -> Option<Self> {
+impl Grouped {
+    /// Plans a product whose groups fill whole vectors; `None` where they do not, or the level cannot permute vectors.
+    pub(crate) fn plan(
+        shape: &GemmShape,
+        lhs: &Lhs,
+        acc: DType,
+        isa: Isa,
+    ) -> Result<Option<Grouped>> {
+        let lanes = with_element!(acc, T => T::grouped(isa).map(|t| t.lanes))?;
+        Ok(lanes.and_then(|lanes| Self::of_lanes(shape, lhs, acc, isa, lanes)))
+    }
+
+    fn of_lanes(
+        shape: &GemmShape,
+        lhs: &Lhs,
+        acc: DType,
+        isa: Isa,
+        lanes: usize,
+    ) -> Option<Grouped> {
         let s = *shape;
-        let tiles = T::grouped(isa)?;
-        let lanes = tiles.lanes;
         let per_vector = groups_per_vector(&s, lanes)?;
-        if lhs.dtype != T::DTYPE || s.k == 0 || s.taps == 0 || lhs.k_step != 1 && s.k > 1 {
+        if lhs.dtype != acc || s.k == 0 || s.taps == 0 || lhs.k_step != 1 && s.k > 1 {
             return None;
         }
         let between = usize::try_from(lhs.matrices.stride()?).ok()?;
@@ -78,8 +98,9 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
         }
         Some(Grouped {
             shape: s,
-            lhs,
-            tiles,
+            acc,
+            isa,
+            lanes,
             per_vector,
             vectors: matrices / per_vector,
             between,
@@ -87,27 +108,33 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
         })
     }
 
-    /// Where in a row the vector `v` is loaded from, and how far behind that its first group lies.
+    /// Returns where in a row vector `v` is loaded from, and how far after that its first group begins.
     fn first(&self, v: usize) -> (usize, usize) {
         let at = v * self.per_vector * self.between;
-        let from = at.min(self.extent - self.tiles.lanes);
+        let from = at.min(self.extent - self.lanes);
         (from, at - from)
     }
 
     /// # Safety
-    /// As [`crate::Gemm::run`], for operands that were checked; `columns` are those of a packed right operand.
-    pub(crate) unsafe fn run(
+    /// As [`crate::Plan::run`], for operands as planned for.
+    pub(crate) unsafe fn run(&self, pool: &Pool, lhs: &Lhs, rhs: Rhs, out: &Output) -> Result<()> {
+        reached(Way::Grouped);
+        // SAFETY: the caller's contract.
+        with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, lhs, rhs, out) })?
+    }
+
+    unsafe fn run_as<T: Packable + GroupedTiles>(
         &self,
         pool: &Pool,
+        lhs: &Lhs,
         rhs: Rhs,
-        columns: &Columns,
-        isa: Isa,
         out: &Output,
     ) -> Result<()> {
         let s = &self.shape;
-        let (lanes, depth) = (self.tiles.lanes, s.taps * s.k);
+        let tiles = T::grouped(self.isa).ok_or_else(|| Error::internal("a plan without tiles"))?;
+        let (lanes, depth) = (self.lanes, s.taps * s.k);
         let copy = match rhs {
-            Rhs::View(view) => Some(RowCopy::<T>::new(view.dtype, isa)?),
+            Rhs::View(view) => Some(RowCopy::<T>::new(view.dtype, self.isa)?),
             Rhs::Packed(_) => None,
         };
         let weights = (self.vectors * depth * lanes * size_of::<T>()).next_multiple_of(ALIGN);
@@ -120,7 +147,7 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
             // SAFETY: both parts are as large as this writes; the caller vouches for the operand.
             unsafe {
                 self.permutations(at);
-                self.weights(rhs, columns, copy, weights);
+                self.weights(rhs, copy, weights);
             }
             let row_parts = s.m.div_ceil(ROWS);
             let vector_parts = match pool.threads() {
@@ -129,19 +156,21 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
             };
             let units = row_parts * vector_parts;
             let cycles = s.m.saturating_mul(self.vectors * depth);
-            let job = Job {
-                of: self,
+            let call = Call {
+                plan: self,
+                tiles,
+                lhs,
                 at,
                 weights,
                 out,
                 row_parts,
                 vector_parts,
             };
-            let job = Shared(&job);
+            let call = Shared(&call);
             let grain = if cycles < SERIAL { units } else { 1 };
             pool.parallel_for(units, grain, &|range| {
                 // SAFETY: units are disjoint parts of the result; the caller vouches for the pointers.
-                range.for_each(|unit| unsafe { job.get().unit(unit) });
+                range.for_each(|unit| unsafe { call.get().unit(unit) });
             })
         })
     }
@@ -151,7 +180,7 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
     /// # Safety
     /// `to` can take a vector for each product of a tap and each vector of columns.
     unsafe fn permutations(&self, to: *mut u32) {
-        let (lanes, k, n) = (self.tiles.lanes, self.shape.k, self.shape.n);
+        let (lanes, k, n) = (self.lanes, self.shape.k, self.shape.n);
         for v in 0..self.vectors {
             let (_, shift) = self.first(v);
             for i in 0..k * lanes {
@@ -167,9 +196,9 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
     ///
     /// # Safety
     /// `to` can take it, and it is readable.
-    unsafe fn weights(&self, rhs: Rhs, columns: &Columns, copy: Option<RowCopy<T>>, to: *mut T) {
+    unsafe fn weights<T: Packable>(&self, rhs: Rhs, copy: Option<RowCopy<T>>, to: *mut T) {
         let s = &self.shape;
-        let (lanes, depth) = (self.tiles.lanes, s.taps * s.k);
+        let (lanes, depth) = (self.lanes, s.taps * s.k);
         for matrix in 0..s.batch * s.groups {
             let (v, group) = (matrix / self.per_vector, matrix % self.per_vector);
             let to = to.wrapping_add(v * depth * lanes + group * s.n);
@@ -197,7 +226,7 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
                     (Rhs::Packed(b), _) => {
                         // Fewer columns than a vector has are one panel.
                         let from = b.panel::<T>(matrix % b.matrices(), 0);
-                        let width = columns.width_of(0);
+                        let width = b.columns().width_of(0);
                         (0..depth).for_each(|i| {
                             to.add(i * lanes)
                                 .copy_from_nonoverlapping(from.add(i * width), s.n)
@@ -208,15 +237,6 @@ impl<'a, T: Packable + GroupedTiles> Grouped<'a, T> {
             }
         }
     }
-
-    /// Address of the first row's columns of group 0 and the distance of rows, where whole vectors may be written there.
-    fn direct_store(&self, out: &Output) -> Option<(*mut T, usize)> {
-        let Output::Store(view) = out else {
-            return None;
-        };
-        let step = rows_of_groups(view, &self.shape).filter(|_| view.dtype == T::DTYPE)?;
-        Some((view.ptr.cast(), step))
-    }
 }
 
 /// Elements between rows, where the columns of all groups follow each other in each.
@@ -225,17 +245,27 @@ pub(crate) fn rows_of_groups(view: &StoreView, s: &GemmShape) -> Option<usize> {
     view.in_rows().filter(|_| follow)
 }
 
-impl<T: Packable + GroupedTiles> Job<'_, T> {
+impl<T: Packable + GroupedTiles> Call<'_, T> {
+    /// Returns the address of the first row's columns of group 0 and the distance of rows, where whole vectors may be written
+    /// there.
+    fn direct_store(&self) -> Option<(*mut T, usize)> {
+        let Output::Store(view) = self.out else {
+            return None;
+        };
+        let step = rows_of_groups(view, &self.plan.shape).filter(|_| view.dtype == T::DTYPE)?;
+        Some((view.ptr.cast(), step))
+    }
+
     /// Some rows of some vectors.
     ///
     /// # Safety
     /// As [`Grouped::run`]; each unit is run by one thread.
     unsafe fn unit(&self, unit: usize) {
-        let (me, s) = (self.of, &self.of.shape);
-        let lanes = me.tiles.lanes;
+        let (me, s) = (self.plan, &self.plan.shape);
+        let lanes = me.lanes;
         let rows = part(s.m, self.row_parts, unit / self.vector_parts);
         let vectors = part(me.vectors, self.vector_parts, unit % self.vector_parts);
-        let direct_store = me.direct_store(self.out);
+        let direct_store = self.direct_store();
         let bytes = match direct_store {
             Some(_) => 0,
             None => (rows.1 - rows.0) * lanes * size_of::<T>(),
@@ -260,15 +290,15 @@ impl<T: Packable + GroupedTiles> Job<'_, T> {
     /// All rows of a unit for one vector.
     ///
     /// # Safety
-    /// As [`Job::unit`]; `c` can take the sums.
+    /// As [`Call::unit`]; `c` can take the sums.
     unsafe fn vector(&self, (begin, end): (usize, usize), v: usize, c: *mut T, ldc: usize) {
-        let (me, s) = (self.of, &self.of.shape);
-        let (lanes, depth) = (me.tiles.lanes, s.taps * s.k);
-        let from = me.lhs.ptr.cast::<T>().wrapping_add(me.first(v).0);
+        let (me, s) = (self.plan, &self.plan.shape);
+        let (lanes, depth) = (me.lanes, s.taps * s.k);
+        let from = self.lhs.ptr.cast::<T>().wrapping_add(me.first(v).0);
         let mut tile = Tile {
             row: from,
             step: 0,
-            taps: me.lhs.taps.as_ptr(),
+            taps: self.lhs.taps.as_ptr(),
             ntaps: s.taps,
             k: s.k,
             at: self.at.wrapping_add(v * s.k * lanes),
@@ -277,17 +307,17 @@ impl<T: Packable + GroupedTiles> Job<'_, T> {
             ldc,
         };
         // Rows lie evenly in runs.
-        let (length, step) = me.lhs.rows.inner();
+        let (length, step) = self.lhs.rows.inner();
         tile.step = step;
         let mut m = begin;
         while m < end {
             let run = (length - m % length).min(end - m);
-            let (parts, low, more) = me.tiles.heights(run);
-            tile.row = from.wrapping_offset(me.lhs.rows.offset(m));
+            let (parts, low, more) = self.tiles.heights(run);
+            tile.row = from.wrapping_offset(self.lhs.rows.offset(m));
             for i in 0..parts {
                 let height = low + usize::from(i < more);
                 // SAFETY: the caller's contract.
-                unsafe { (me.tiles.of(height))(&tile) };
+                unsafe { (self.tiles.of(height))(&tile) };
                 tile.row = tile.row.wrapping_offset(height as isize * step);
                 tile.c = tile.c.wrapping_add(height * ldc);
             }
@@ -298,10 +328,10 @@ impl<T: Packable + GroupedTiles> Job<'_, T> {
     /// Hands on the sums of a vector: group by group, where groups are batches.
     ///
     /// # Safety
-    /// As [`Job::unit`].
+    /// As [`Call::unit`].
     unsafe fn put(&self, m: (usize, usize), v: usize, sums: *mut T) {
-        let (me, s) = (self.of, &self.of.shape);
-        let (lanes, first) = (me.tiles.lanes, v * me.per_vector);
+        let (me, s) = (self.plan, &self.plan.shape);
+        let (lanes, first) = (me.lanes, v * me.per_vector);
         let block = |acc, batch, n| Block {
             acc,
             ld: lanes,

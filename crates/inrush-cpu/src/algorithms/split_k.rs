@@ -19,13 +19,15 @@
 //!   where lanes would be idle.
 
 use crate::Pool;
-use crate::kernels::split_k::{self as kernel, Piece, SplitKTiles, Tile, TileFn, Tiles};
+use crate::kernels::split_k::{self as kernel, Piece, SplitKTiles, Tile, Tiles};
+use crate::kernels::with_element;
 use crate::operand::scratch::{self, ALIGN, Owner};
 use crate::operand::{
     Affine, Block, COLUMNS, GemmShape, Lhs, Output, Packable, RhsView, RowCopy, Shared,
     TransposeFn, part,
 };
-use inrush_base::{Isa, Result};
+use inrush_base::tally::{Way, reached};
+use inrush_base::{DType, Error, Isa, Result};
 
 /// Most results of a matrix, and fewest products of each.
 const MOST_RESULTS: usize = 1 << 16;
@@ -56,6 +58,7 @@ const NEAR: isize = 16;
 const GRAIN: usize = 1 << 13;
 
 /// What one operand gives for each product: runs of memory.
+#[derive(Clone, Debug)]
 struct Side {
     /// Where each run lies: which copy, where the operand is transposed, and elements from the product's place in it.
     runs: Vec<(usize, isize)>,
@@ -70,6 +73,7 @@ struct Side {
 
 /// An operand whose products are neighbours in memory, as pixels of a plane are: of each chunk a copy has elements of all planes
 /// side by side.
+#[derive(Clone, Debug)]
 struct PlaneCopies {
     count: usize,
     /// Elements between planes.
@@ -187,11 +191,13 @@ fn index(levels: &[Level]) -> Vec<usize> {
     all.into_iter().map(|i| i as usize).collect()
 }
 
-/// A tile and its place: elements from the place of the product, the first row and column as the sides count them, and how many of
-/// each belong to the tile before.
-struct Part<T> {
-    f: TileFn<T>,
-    /// Run and place in it, of either side.
+/// A tile of results: which rows and columns, as the sides count them, and how many of each belong to the tile before.
+#[derive(Clone, Debug)]
+struct Part {
+    /// Vectors of the tile's kernel, and whether it computes a part of one.
+    vectors: usize,
+    partial: bool,
+    /// Run and element of the run, of either side.
     a: (usize, usize),
     b: (usize, usize),
     rows: usize,
@@ -203,13 +209,13 @@ struct Part<T> {
     sums: usize,
 }
 
-/// A product that is computed this way.
-pub(crate) struct SplitK<'a, T: 'static> {
+/// The plan of a split-K product.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitK {
     shape: GemmShape,
-    lhs: &'a Lhs<'a>,
-    view: &'a RhsView,
+    acc: DType,
     isa: Isa,
-    tiles: Vec<Part<T>>,
+    tiles: Vec<Part>,
     /// Sums of one part.
     sums: usize,
     /// Rows of tiles are of the left operand, vectors of the right one; or the other way round.
@@ -218,22 +224,33 @@ pub(crate) struct SplitK<'a, T: 'static> {
     swapped: bool,
     /// Matrices that are computed as one.
     merged: usize,
-    /// Products that lie evenly in both operands; pieces that these lines are line_pieces into, pieces of a chunk, chunks, parts of the sum.
+    /// Successive products at even distances in both operands: a line.
     line: usize,
+    /// Pieces of a line, pieces of a chunk, chunks of the sum, parts of the sum.
     line_pieces: usize,
     chunk: usize,
     chunks: usize,
     parts: usize,
 }
 
-impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
-    /// The product, if it is one for this way.
-    pub(crate) fn new(
+impl SplitK {
+    /// Plans a product with a long sum and few results; `None` for others.
+    pub(crate) fn plan(
         shape: &GemmShape,
-        lhs: &'a Lhs,
-        view: &'a RhsView,
+        lhs: &Lhs,
+        view: &RhsView,
+        acc: DType,
         isa: Isa,
-    ) -> Option<Self> {
+    ) -> Result<Option<SplitK>> {
+        with_element!(acc, T => Self::plan_as::<T>(shape, lhs, view, isa))
+    }
+
+    fn plan_as<T: Packable + SplitKTiles>(
+        shape: &GemmShape,
+        lhs: &Lhs,
+        view: &RhsView,
+        isa: Isa,
+    ) -> Option<SplitK> {
         let s = *shape;
         let depth = s.taps * s.k;
         let results = s.m.checked_mul(s.n)?;
@@ -287,8 +304,8 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
             let (height, count) = table.height(vectors, a.len);
             a.runs.len() * height * count * b.vectors(table.lanes)
         };
-        let (straight, turned) = (work(&rows, &cols), work(&cols, &rows));
-        let swapped = turned < straight;
+        let (in_order, in_reverse) = (work(&rows, &cols), work(&cols, &rows));
+        let swapped = in_reverse < in_order;
         let (a, b) = if swapped { (cols, rows) } else { (rows, cols) };
         let (tiles, sums) = cover(table, &a, &b);
 
@@ -298,15 +315,14 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
         let chunk = (most / line.div_ceil(line_pieces)).max(1);
         let chunks = (depth / line * line_pieces).div_ceil(chunk);
         let blocks = matrices / merged;
-        let cycles = straight.min(turned).saturating_mul(depth) / 2;
+        let cycles = in_order.min(in_reverse).saturating_mul(depth) / 2;
         let parts = (PARTS.div_ceil(blocks))
             .min(MOST_SUMS / (blocks * sums).max(1))
             .min(cycles / PART_CYCLES)
             .clamp(1, chunks);
         Some(SplitK {
             shape: s,
-            lhs,
-            view,
+            acc: T::DTYPE,
             isa,
             tiles,
             sums,
@@ -327,10 +343,35 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
     }
 
     /// # Safety
-    /// As [`crate::Gemm::run`], for operands that were checked.
-    pub(crate) unsafe fn run(&self, pool: &Pool, out: &Output) -> Result<()> {
+    /// As [`crate::Plan::run`], for operands as planned for.
+    pub(crate) unsafe fn run(
+        &self,
+        pool: &Pool,
+        lhs: &Lhs,
+        view: &RhsView,
+        out: &Output,
+    ) -> Result<()> {
+        reached(Way::Outer);
+        // SAFETY: the caller's contract.
+        with_element!(self.acc, T => unsafe { self.run_as::<T>(pool, lhs, view, out) })?
+    }
+
+    unsafe fn run_as<T: Packable + SplitKTiles>(
+        &self,
+        pool: &Pool,
+        lhs: &Lhs,
+        view: &RhsView,
+        out: &Output,
+    ) -> Result<()> {
         let s = &self.shape;
-        let copies = (self.copy(!self.swapped)?, self.copy(self.swapped)?);
+        let table = T::split_k(self.isa).ok_or_else(|| Error::internal("a plan without tiles"))?;
+        let left = self.copy::<T>(lhs.dtype)?;
+        let right = self.copy::<T>(view.dtype)?;
+        let copies = if self.swapped {
+            (right, left)
+        } else {
+            (left, right)
+        };
         let blocks = self.blocks();
         let size = size_of::<T>();
         let sums = (blocks * self.parts * self.sums * size).next_multiple_of(ALIGN);
@@ -343,36 +384,39 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
                 1 => 1,
                 _ => (4 * threads).div_ceil(parts).min(self.tiles.len()),
             };
-            let job = (
-                self,
+            let call = Call {
+                plan: self,
+                table,
+                lhs,
+                view,
                 copies,
-                memory.cast::<T>(),
-                memory.wrapping_add(sums).cast::<T>(),
-                out,
-            );
-            let job = Shared(&job);
+                sums: memory.cast::<T>(),
+                results: memory.wrapping_add(sums).cast::<T>(),
+            };
+            let shared = (&call, out);
+            let shared = Shared(&shared);
             pool.parallel_for(parts * groups, 1, &|range| {
-                let (me, copies, to, ..) = job.get();
+                let call = shared.get().0;
                 for unit in range {
                     let (of, group) = (unit / groups, unit % groups);
-                    let tiles = part(me.tiles.len(), groups, group);
+                    let tiles = part(call.plan.tiles.len(), groups, group);
                     // SAFETY: units are disjoint parts of the sums; the caller vouches for the operands.
-                    unsafe { me.add_up(of, &me.tiles[tiles.0..tiles.1], copies, *to) };
+                    unsafe { call.add_up(of, &call.plan.tiles[tiles.0..tiles.1]) };
                 }
             })?;
             let grain = (GRAIN / (self.sums * self.parts / self.tiles.len()).max(1)).max(1);
             pool.parallel_for(blocks * self.tiles.len(), grain, &|range| {
-                let (me, _, sums, to, _) = job.get();
-                let count = me.tiles.len();
+                let call = shared.get().0;
+                let count = call.plan.tiles.len();
                 for unit in range {
                     // SAFETY: each result belongs to one tile.
-                    unsafe { me.gather(unit / count, &me.tiles[unit % count], *sums, *to) };
+                    unsafe { call.gather(unit / count, &call.plan.tiles[unit % count]) };
                 }
             })?;
             let bands = results.div_ceil(GRAIN).min(s.m);
             pool.parallel_for(blocks * self.merged * bands, bands.div_ceil(4), &|range| {
-                let (me, _, _, results, out) = job.get();
-                let s = &me.shape;
+                let (call, out) = shared.get();
+                let s = &call.plan.shape;
                 for unit in range {
                     let (matrix, band) = (unit / bands, unit % bands);
                     let m = part(s.m, bands, band);
@@ -380,7 +424,7 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
                     // SAFETY: written above; blocks are disjoint.
                     unsafe {
                         out.put(&Block {
-                            acc: results.add((matrix * s.m + m.0) * s.n),
+                            acc: call.results.add((matrix * s.m + m.0) * s.n),
                             ld: s.n,
                             batch: matrix / s.groups,
                             m,
@@ -392,48 +436,54 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
         })
     }
 
-    /// How the left (or right) operand is converted, if it must be.
-    fn copy(&self, left: bool) -> Result<Option<RowCopy<T>>> {
-        let dtype = if left {
-            self.lhs.dtype
-        } else {
-            self.view.dtype
-        };
+    /// Returns how an operand of dtype `dtype` is converted, if it must be.
+    fn copy<T: Packable>(&self, dtype: DType) -> Result<Option<RowCopy<T>>> {
         if dtype == T::DTYPE && self.a.planes.is_none() {
             return Ok(None);
         }
         RowCopy::new(dtype, self.isa).map(Some)
     }
+}
 
-    /// Address of the first product's elements in the left (or right) operand, for a block.
+/// One call of a plan.
+struct Call<'a, T: 'static> {
+    plan: &'a SplitK,
+    table: &'static Tiles<T>,
+    lhs: &'a Lhs<'a>,
+    view: &'a RhsView,
+    /// Conversions of `a` and `b`.
+    copies: (Option<RowCopy<T>>, Option<RowCopy<T>>),
+    /// Sums of each tile of each part, and results in order.
+    sums: *mut T,
+    results: *mut T,
+}
+
+impl<T: Packable + SplitKTiles> Call<'_, T> {
+    /// Returns the address of the first product's elements in the left (or right) operand, for a block.
     fn base(&self, left: bool, block: usize) -> *const u8 {
-        let matrix = block * self.merged;
-        let (ptr, at, dtype) = match left {
-            true => (
-                self.lhs.ptr,
-                self.lhs.matrices.offset(matrix),
-                self.lhs.dtype,
-            ),
-            false => (
-                self.view.ptr,
-                self.view.matrices.offset(matrix),
-                self.view.dtype,
-            ),
+        let matrix = block * self.plan.merged;
+        let (ptr, at, dtype) = if left {
+            let lhs = self.lhs;
+            (lhs.ptr, lhs.matrices.offset(matrix), lhs.dtype)
+        } else {
+            let view = self.view;
+            (view.ptr, view.matrices.offset(matrix), view.dtype)
         };
         ptr.wrapping_offset(at * dtype.size() as isize)
     }
 
-    /// Where piece `i` of all products lies.
+    /// Returns where piece `i` of all products begins in both operands.
     fn piece(&self, i: usize) -> Piece {
+        let plan = self.plan;
         let (line, (k0, k1)) = (
-            i / self.line_pieces,
-            part(self.line, self.line_pieces, i % self.line_pieces),
+            i / plan.line_pieces,
+            part(plan.line, plan.line_pieces, i % plan.line_pieces),
         );
-        let k = line * self.line + k0;
-        let (tap, inside) = (k / self.shape.k, k % self.shape.k);
+        let k = line * plan.line + k0;
+        let (tap, inside) = (k / plan.shape.k, k % plan.shape.k);
         let left = self.lhs.taps[tap] + inside as isize * self.lhs.k_step;
         let right = self.view.k.offset(k);
-        let (a, b) = if self.swapped {
+        let (a, b) = if plan.swapped {
             (right, left)
         } else {
             (left, right)
@@ -441,41 +491,36 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
         Piece { a, b, n: k1 - k0 }
     }
 
-    /// Some tiles of one part of the sum.
+    /// Computes some tiles of one part of the sum.
     ///
     /// # Safety
     /// As [`SplitK::run`]; no other thread has the same tiles of the same part.
-    unsafe fn add_up(
-        &self,
-        of: usize,
-        tiles: &[Part<T>],
-        copies: &(Option<RowCopy<T>>, Option<RowCopy<T>>),
-        sums: *mut T,
-    ) {
-        let (block, at) = (of / self.parts, of % self.parts);
-        let sums = sums.wrapping_add(of * self.sums);
-        let (c0, c1) = part(self.chunks, self.parts, at);
-        let pieces = self.shape.taps * self.shape.k / self.line * self.line_pieces;
-        let longest = self.line.div_ceil(self.line_pieces);
+    unsafe fn add_up(&self, of: usize, tiles: &[Part]) {
+        let plan = self.plan;
+        let (block, at) = (of / plan.parts, of % plan.parts);
+        let sums = self.sums.wrapping_add(of * plan.sums);
+        let (c0, c1) = part(plan.chunks, plan.parts, at);
+        let pieces = plan.shape.taps * plan.shape.k / plan.line * plan.line_pieces;
+        let longest = plan.line.div_ceil(plan.line_pieces);
         let copied = |of, copy, left: bool| {
             let dtype = if left {
                 self.lhs.dtype
             } else {
                 self.view.dtype
             };
-            let transpose = T::transpose(self.isa, dtype);
+            let transpose = T::transpose(plan.isa, dtype);
             Copied::new(
                 of,
                 copy,
                 transpose,
                 self.base(left, block),
                 longest,
-                self.chunk,
+                plan.chunk,
             )
         };
-        let a = copied(&self.a, copies.0, !self.swapped);
-        let b = copied(&self.b, copies.1, self.swapped);
-        let table = (self.chunk * size_of::<Piece>()).next_multiple_of(ALIGN);
+        let a = copied(&plan.a, self.copies.0, !plan.swapped);
+        let b = copied(&plan.b, self.copies.1, plan.swapped);
+        let table = (plan.chunk * size_of::<Piece>()).next_multiple_of(ALIGN);
         scratch::with(Owner::Unit, table + a.bytes() + b.bytes(), |memory| {
             let list = memory.cast::<Piece>();
             let (to_a, to_b) = (
@@ -483,8 +528,8 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
                 memory.wrapping_add(table + a.bytes()),
             );
             for c in c0..c1 {
-                let first = c * self.chunk;
-                let count = self.chunk.min(pieces - first);
+                let first = c * plan.chunk;
+                let count = plan.chunk.min(pieces - first);
                 // SAFETY: scratch is as large as its users need; tiles read what their pieces describe.
                 unsafe {
                     for i in 0..count {
@@ -494,7 +539,7 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
                         list.add(i).write(piece);
                     }
                     for t in tiles {
-                        (t.f)(&Tile {
+                        self.table.get(t.vectors, t.partial, t.rows)(&Tile {
                             a: a.at(t.a, to_a.cast()),
                             b: b.at(t.b, to_b.cast()),
                             a_step: a.step,
@@ -515,25 +560,25 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
     ///
     /// # Safety
     /// All parts were computed; no other thread has the same tile.
-    unsafe fn gather(&self, block: usize, t: &Part<T>, sums: *mut T, to: *mut T) {
-        let s = &self.shape;
-        let first = sums.wrapping_add(block * self.parts * self.sums + t.sums);
+    unsafe fn gather(&self, block: usize, t: &Part) {
+        let (plan, s) = (self.plan, &self.plan.shape);
+        let first = (self.sums).wrapping_add(block * plan.parts * plan.sums + t.sums);
         // SAFETY: the sums of the tile in each part; results of the block's matrices.
         unsafe {
             let total = std::slice::from_raw_parts_mut(first, t.rows * t.ld);
-            for p in 1..self.parts {
+            for p in 1..plan.parts {
                 kernel::add(
                     total,
-                    std::slice::from_raw_parts(first.add(p * self.sums), t.rows * t.ld),
+                    std::slice::from_raw_parts(first.add(p * plan.sums), t.rows * t.ld),
                 );
             }
-            let to = to.add(block * self.merged * s.m * s.n);
+            let to = self.results.add(block * plan.merged * s.m * s.n);
             for i in t.shared.0..t.rows {
                 for j in t.shared.1..t.cols {
-                    let a = self.a.index[t.a.0 * self.a.len + t.a.1 + i];
-                    let b = self.b.index[t.b.0 * self.b.len + t.b.1 + j];
-                    let (m, n) = if self.swapped { (b, a) } else { (a, b) };
-                    // Products between groups are nobody's.
+                    let a = plan.a.index[t.a.0 * plan.a.len + t.a.1 + i];
+                    let b = plan.b.index[t.b.0 * plan.b.len + t.b.1 + j];
+                    let (m, n) = if plan.swapped { (b, a) } else { (a, b) };
+                    // Products between groups are dropped.
                     if m / s.m == n / s.n {
                         *to.add(m * s.n + n % s.n) = total[i * t.ld + j];
                     }
@@ -544,7 +589,7 @@ impl<'a, T: Packable + SplitKTiles> SplitK<'a, T> {
 }
 
 /// Tiles that cover all pairs of `a` and `b`, those with the same vectors after each other, and how many sums they have.
-fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part<T>>, usize) {
+fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part>, usize) {
     let lanes = table.lanes;
     let mut tiles = Vec::new();
     let mut sums = 0;
@@ -557,12 +602,12 @@ fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part<T>>, usize) {
             let at = next.min(b.len.saturating_sub(vectors * lanes));
             let cols = (vectors * lanes).min(b.len);
             let (rows, count) = table.height(vectors, a.len);
-            let f = table.get(vectors, b.len < lanes, rows);
             for of in 0..a.runs.len() {
                 for i in 0..count {
                     let row = (i * rows).min(a.len - rows);
                     tiles.push(Part {
-                        f,
+                        vectors,
+                        partial: b.len < lanes,
                         a: (of, row),
                         b: (run, at),
                         rows,

@@ -28,6 +28,8 @@ const CHUNK_BYTES: usize = 2 << 20;
 /// The plan: tiles, chunks of tile rows, and the products of a chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Winograd {
+    shape: ConvShape,
+    isa: Isa,
     /// Outputs of a tile along each side.
     pub(crate) out: usize,
     tiles: [usize; 2],
@@ -87,9 +89,11 @@ impl Winograd {
             .clamp(1, rows.max(1));
         let gemm = |rows: usize| {
             let shape = GemmShape::new((out + 2) * (out + 2), rows * tiles[1], s.c_in, s.c_out);
-            Gemm::plan(shape, DType::F32, isa, threads, true)
+            Gemm::plan(shape, DType::F32, isa, threads, true, false)
         };
         Ok(Winograd {
+            shape: *s,
+            isa,
             out,
             tiles,
             chunks,
@@ -146,16 +150,16 @@ impl Winograd {
     }
 
     /// # Safety
-    /// As [`crate::Conv::run`].
+    /// As [`crate::Plan::run`]; the input is of floats.
     pub(crate) unsafe fn run(
         &self,
         pool: &Pool,
-        s: &ConvShape,
-        isa: Isa,
         input: *const f32,
         filters: &PackedB,
         out: &Output,
     ) -> Result<()> {
+        let s = &self.shape;
+        self.products[0].check(filters)?;
         let [_, oh, ow] = s.output();
         out.check::<f32>(1, s.batch * oh * ow, s.c_out)?;
         let rows = s.batch * self.tiles[0];
@@ -173,7 +177,7 @@ impl Winograd {
                 inputs: memory.cast(),
                 // SAFETY: inside the block.
                 sums: unsafe { memory.cast::<f32>().add(inputs) },
-                transforms: transforms(isa, self.out),
+                transforms: transforms(self.isa, self.out),
                 out,
             };
             (0..self.chunks).try_for_each(|i| {

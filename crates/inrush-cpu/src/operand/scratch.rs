@@ -3,6 +3,10 @@
 use crate::poison;
 use std::alloc::{GlobalAlloc, Layout, System, handle_alloc_error};
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Blocks allocated so far.
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
 /// Cache line and widest vector.
 pub(crate) const ALIGN: usize = 64;
@@ -71,6 +75,7 @@ impl Bytes {
         if start.is_null() {
             return None;
         }
+        ALLOCATED.fetch_add(1, Ordering::Relaxed);
         advise(start, whole);
         let ptr = start.wrapping_add(guard);
         if guard > 0 {
@@ -82,6 +87,12 @@ impl Bytes {
             }
         }
         Some(Bytes { ptr, len, guard })
+    }
+
+    /// Returns how many blocks this process has allocated. They come from the system, past the process's allocator, so that a
+    /// test of what a call allocates asks here too.
+    pub fn allocated() -> u64 {
+        ALLOCATED.load(Ordering::Relaxed)
     }
 
     pub fn ptr(&self) -> *mut u8 {
@@ -142,15 +153,19 @@ impl Drop for Bytes {
     }
 }
 
-/// Whose memory: a unit of work on some thread, or a call made of several loops, on the thread that makes it.
+/// Whose memory. Each has a block of its own on each thread, so that one may be used inside another.
 #[derive(Clone, Copy)]
 pub(crate) enum Owner {
+    /// A unit of work.
     Unit,
+    /// A call made of several loops, on the thread that makes it.
     Call,
+    /// An input that is converted before a call.
+    Input,
 }
 
 thread_local! {
-    static SCRATCH: [UnsafeCell<Bytes>; 2] = const { [UnsafeCell::new(Bytes::EMPTY), UnsafeCell::new(Bytes::EMPTY)] };
+    static SCRATCH: [UnsafeCell<Bytes>; 3] = const { [const { UnsafeCell::new(Bytes::EMPTY) }; 3] };
 }
 
 /// Calls `f` with at least `len` bytes of this thread's scratch, of unspecified contents. A call inside `f` for the same

@@ -15,6 +15,39 @@ pub struct RhsView {
     pub cols: Affine,
 }
 
+/// An operand without its address: what plans keep of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RhsLayout {
+    pub dtype: DType,
+    pub matrices: Affine,
+    pub k: Affine,
+    pub cols: Affine,
+}
+
+impl RhsLayout {
+    /// Returns the operand at an address.
+    pub(crate) fn at(&self, ptr: *const u8) -> RhsView {
+        RhsView {
+            ptr,
+            dtype: self.dtype,
+            matrices: self.matrices,
+            k: self.k,
+            cols: self.cols,
+        }
+    }
+}
+
+impl RhsView {
+    pub(crate) fn layout(&self) -> RhsLayout {
+        RhsLayout {
+            dtype: self.dtype,
+            matrices: self.matrices,
+            k: self.k,
+            cols: self.cols,
+        }
+    }
+}
+
 /// Lets a reference with raw pointers inside cross into the pool; the pointers' users keep to their own parts.
 pub(crate) struct Shared<'a, T>(pub &'a T);
 // SAFETY: see above; every user says why its parts are apart.

@@ -1,6 +1,8 @@
 //! What the tests share: random data, a slow product, and an epilogue that counts.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use inrush_base::{DType, Isa, Result};
+use inrush_cpu::{GemmShape, Lhs, Operands, Output, Packed, Plan, Pool, RhsView};
 use std::ffi::c_void;
 
 /// A small generator; the same numbers on every machine.
@@ -64,4 +66,24 @@ pub fn close(got: &[f32], want: &[f64], depth: usize, what: &str) {
             "{what}: result {i} is {g}, not {w}"
         );
     }
+}
+
+/// Plans and computes a product on the pool's threads, with the right operand packed or at `view`; returns the algorithm.
+pub unsafe fn multiply(
+    pool: &Pool,
+    (shape, acc, isa): (GemmShape, DType, Isa),
+    lhs: &Lhs,
+    view: &RhsView,
+    packed: Option<&Packed>,
+    out: &Output,
+) -> Result<&'static str> {
+    let rhs = packed.is_none().then_some(view);
+    let plan = Plan::product(shape, acc, isa, pool.threads(), lhs, rhs)?;
+    let operands = Operands {
+        a: lhs.ptr,
+        b: view.ptr,
+        packed,
+    };
+    unsafe { plan.run(pool, &operands, out)? };
+    Ok(plan.algorithm())
 }
