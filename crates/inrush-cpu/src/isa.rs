@@ -4,7 +4,7 @@ use inrush_base::{Error, Isa, Result};
 use std::cell::Cell;
 
 thread_local! {
-    /// The best level that plans of this thread may use.
+    /// Returns the best level that plans of this thread may use.
     static LIMIT: Cell<Isa> = const { Cell::new(Isa::Avx512) };
 }
 
@@ -21,12 +21,12 @@ pub fn limited<R>(level: Isa, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The best level that this processor can run.
+/// Returns the best level that this processor can run.
 pub fn detect() -> Isa {
     available().pop().unwrap_or(Isa::Scalar)
 }
 
-/// Every level that this processor can run, the plainest first.
+/// Returns every level that this processor can run, the plainest first.
 pub fn available() -> Vec<Isa> {
     let mut levels = vec![Isa::Scalar];
     #[cfg(target_arch = "x86_64")]

@@ -45,7 +45,7 @@ macro_rules! by_isa {
 }
 pub(crate) use by_isa;
 
-/// Accumulator sets that keep the multipliers busy in a tile too small for it: at least eight independent sums.
+/// Returns how many sets of accumulators keep the multipliers busy in a tile too small for it: at least eight independent sums.
 pub(crate) const fn sets(mr: usize, nv: usize) -> usize {
     match mr * nv {
         1 | 2 => 4,

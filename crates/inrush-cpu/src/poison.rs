@@ -27,7 +27,7 @@ pub fn enable() {
     MODE.store(by_environment().unwrap_or(ON), Ordering::Relaxed);
 }
 
-/// Whether the mode is on: by [`enable`] or by `INRUSH_POISON=1`.
+/// Returns true if the mode is on: by [`enable`] or by `INRUSH_POISON=1`.
 pub fn enabled() -> bool {
     match MODE.load(Ordering::Relaxed) {
         UNKNOWN => {
@@ -47,7 +47,7 @@ fn by_environment() -> Option<u8> {
     }
 }
 
-/// Bytes of guards for a block that is made now.
+/// Returns the bytes of guards for a block that is made now.
 pub(crate) fn guard() -> usize {
     if enabled() { GUARD } else { 0 }
 }
@@ -67,7 +67,7 @@ pub unsafe fn fill(ptr: *mut u8, len: usize) {
     }
 }
 
-/// Whether this guard is what [`fill`] wrote.
+/// Returns true if this guard is what [`fill`] wrote.
 pub(crate) fn intact(guard: &[u8]) -> bool {
     static WHOLE: [u16; GUARD / 2] = [PATTERN; GUARD / 2];
     // SAFETY: any bytes of a static are bytes.
@@ -80,7 +80,7 @@ pub(crate) fn note(text: String) {
     FOUND.store(true, Ordering::Release);
 }
 
-/// What was noted since the last time.
+/// Returns what was noted since the last time.
 pub fn noted() -> Option<String> {
     if !FOUND.swap(false, Ordering::Acquire) {
         return None;

@@ -17,7 +17,7 @@ use inrush_base::{Error, Result};
 
 pub use openmp::OpenMp;
 
-/// Pieces that a thread's share is cut into, so that others can take some when it falls behind.
+/// Pieces that a thread's share is cut into, so that others can take some when it is late.
 const PIECES: usize = 6;
 
 type Task<'a> = &'a (dyn Fn(Range<usize>) + Sync);
@@ -31,7 +31,7 @@ enum Kind {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's included; by default as many as the process may run at once.
+    /// Starts a pool of `threads` threads, the caller's included; by default as many as the process may run at once.
     pub fn new(threads: Option<usize>) -> Result<Pool> {
         let threads = match threads {
             Some(0) => return Err(Error::input("a thread pool needs at least one thread")),
@@ -44,13 +44,13 @@ impl Pool {
         Ok(Pool(Kind::Own(own::Threads::new(threads)?)))
     }
 
-    /// A pool without threads of its own, which runs loops as parallel regions of `runtime`: the only way to share a
+    /// Makes a pool without threads of its own, which runs loops as parallel regions of `runtime`: the only way to share a
     /// process with other users of that runtime, since the threads of both would spin on the same processors.
     pub fn openmp(runtime: OpenMp) -> Pool {
         Pool(Kind::OpenMp(runtime))
     }
 
-    /// Number of threads, the caller's included. Under OpenMP it is what the runtime gives the calling thread now, and
+    /// Returns the number of threads, the caller's included. Under OpenMP it is what the runtime gives the calling thread now, and
     /// may be another in the next call.
     pub fn threads(&self) -> usize {
         match &self.0 {
@@ -110,7 +110,7 @@ impl Share {
     }
 }
 
-/// Shares out `0..units` in multiples of the grain; gives what a thread takes at a time.
+/// Shares out `0..units` in multiples of the grain; returns what a thread takes at a time.
 fn deal(shares: &[Share], units: usize, grain: usize) -> usize {
     let threads = shares.len();
     let grains = units.div_ceil(grain);

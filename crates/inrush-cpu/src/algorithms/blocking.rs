@@ -2,7 +2,7 @@
 
 use crate::operand::Columns;
 
-/// One k_block of the sum: `taps` taps from `tap`, of each `k` elements from `k0`, starting at row `row` of the packed
+/// One k block of the sum: `taps` taps from `tap`, of each `k` elements from `k0`, starting at row `row` of the packed
 /// operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KBlock {
@@ -13,7 +13,7 @@ pub(crate) struct KBlock {
     pub row: usize,
 }
 
-/// Cuts a sum of `taps` times `k` products into k_blocks of about `limit`.
+/// Cuts a sum of `taps` times `k` products into k blocks of about `limit`.
 pub(crate) fn k_blocks(taps: usize, k: usize, limit: usize) -> Vec<KBlock> {
     let mut out = Vec::new();
     if taps == 0 || k == 0 {
@@ -91,7 +91,7 @@ const FIRST_CACHE_BYTES: usize = 40 << 10;
 /// What few rows are.
 const FEW_ROWS: usize = 256;
 
-/// Most bytes of one column in a k_block, for panels of `width` columns; `packs`: on the way.
+/// Returns the most bytes of one column in a k block, for panels of `width` columns; `packs`: on the way.
 pub(crate) fn longest(packs: bool, m: usize, width: usize) -> usize {
     match packs {
         false => K_BLOCK_BYTES,
@@ -180,12 +180,12 @@ pub(crate) fn choose(p: &Problem) -> Blocking {
     best
 }
 
-/// The next count to try: all small ones, then steps of a quarter.
+/// Returns the next count to try: all small ones, then steps of a quarter.
 fn next(n: usize) -> usize {
     n + (n / 4).max(1)
 }
 
-/// Cycles of one unit, and of the whole on all threads.
+/// Estimates cycles of one unit, and of the whole on all threads.
 fn cost(p: &Problem, rows: usize, cols: usize, parts: usize, packings: usize) -> (f64, f64) {
     let (rows_f, cols_f, k) = (rows as f64, cols as f64, p.k as f64);
     let bytes = p.bytes as f64;

@@ -18,7 +18,7 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// `view`: `k` counts taps, `cols` channels.
+    /// Packs filters, of which `k` counts taps and `cols` channels.
     ///
     /// # Safety
     /// Every element of `view` is readable.

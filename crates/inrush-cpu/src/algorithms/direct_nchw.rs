@@ -55,7 +55,7 @@ struct Strips {
     strips: usize,
     /// Sums from line to line.
     pitch: usize,
-    /// Lines are computed as one with what lies between them.
+    /// Lines are computed as one with the elements between them.
     joined: bool,
 }
 
@@ -69,7 +69,7 @@ struct Strip {
 }
 
 impl Strips {
-    /// Strips of about `most` columns. `None` where vectors would mostly be idle, or elements are too far apart.
+    /// Cuts columns into strips of about `most`. `None` where vectors would mostly be idle, or elements are too far apart.
     fn new(cols: &Affine, lanes: usize, most: usize) -> Option<Strips> {
         let (width, step) = cols.inner();
         let step = usize::try_from(step).ok().filter(|s| *s == 1 || *s == 2)?;
@@ -126,7 +126,7 @@ impl Strips {
         }
     }
 
-    /// Sums of the longest strip, in whole vectors.
+    /// Returns the sums of the longest strip, in whole vectors.
     fn longest(&self, lanes: usize) -> usize {
         match self.group {
             1 => self.width.div_ceil(lanes).div_ceil(self.strips) * lanes,
@@ -134,7 +134,7 @@ impl Strips {
         }
     }
 
-    /// Where the vectors of a strip lie, with `pitch` sums from line to line; the last one of a line ends with it. Lines
+    /// Returns where the vectors of a strip begin, with `pitch` sums from line to line; the last one of a line ends with it. Lines
     /// shorter than a vector have one each.
     fn places(&self, s: &Strip, lanes: usize, pitch: usize) -> impl Iterator<Item = VectorOffsets> {
         let Strips { step, between, .. } = *self;
@@ -151,7 +151,7 @@ impl Strips {
         })
     }
 
-    /// Columns that are computed side by side.
+    /// Returns how many columns vectors run along.
     fn fills(&self, s: &Strip) -> usize {
         match self.joined {
             true => (s.lines - 1) * self.pitch + s.width,
@@ -175,7 +175,7 @@ impl Panels {
         }
     }
 
-    /// Rows of panel `p`: taller ones first.
+    /// Returns the rows of panel `p`: taller ones first.
     fn rows(&self, p: usize) -> (usize, usize) {
         let (low, more) = (self.m / self.count, self.m % self.count);
         let at = |p: usize| p * low + p.min(more);
@@ -194,8 +194,8 @@ pub struct PackedA {
 }
 
 impl PackedA {
-    /// Lays out every matrix of `view`, whose columns are the rows of the left operand, converted to `dtype` (the type in
-    /// which products are summed). `None` where that type has no such products, or the operand can be read where it lies.
+    /// Packs every matrix of `view`, whose columns are the rows of the left operand, converted to `dtype` (the type in
+    /// which products are summed). `None` where that type has no such products, or the operand can be read in place.
     ///
     /// # Safety
     /// Every element that `view` describes is readable for the length of the call.
@@ -222,20 +222,20 @@ impl PackedA {
         })?
     }
 
-    /// Bytes held.
+    /// Returns bytes held.
     pub fn bytes(&self) -> usize {
         self.data.len()
     }
 }
 
-/// A left operand: laid out before, or where it lies (its rows are the view's columns).
+/// A left operand: packed before, or in place (its rows are the view's columns).
 #[derive(Clone, Copy)]
 pub enum Left<'a> {
     Packed(&'a PackedA),
     View(&'a RhsView),
 }
 
-/// Where left operands lie in the type of the sums: each row's products one after the other, rows evenly.
+/// Where left operands are in the type of the sums: each row's products one after the other, rows evenly.
 #[derive(Clone, Copy)]
 struct Lefts<T> {
     ptr: *const T,
@@ -245,7 +245,7 @@ struct Lefts<T> {
 }
 
 impl<T: Target> Lefts<T> {
-    /// Operands that [`lay_out`] wrote.
+    /// Returns the operands that [`lay_out`] wrote.
     fn dense(ptr: *const T, matrices: usize, m: usize, k: usize) -> Lefts<T> {
         Lefts {
             ptr,
@@ -254,7 +254,7 @@ impl<T: Target> Lefts<T> {
         }
     }
 
-    /// The operands of a view, if they lie so.
+    /// Returns the operands of a view, if they are in memory so.
     fn in_place(view: &RhsView) -> Option<Lefts<T>> {
         let near = view.k.stride() == Some(1) && view.dtype == T::DTYPE;
         let row = view.cols.stride().filter(|_| near)?;
@@ -266,7 +266,7 @@ impl<T: Target> Lefts<T> {
     }
 }
 
-/// The rows of every matrix, one after the other.
+/// Copies the rows of every matrix, one after the other.
 ///
 /// # Safety
 /// The view is readable; `to` has room for all of its elements.
@@ -318,7 +318,7 @@ pub struct DirectNchw {
 
 impl DirectNchw {
     /// Plans a product that is summed in `acc` with a right operand of `dtype`; `None` where it is better computed as a
-    /// GEMM: few columns lie beside each other, or many rows are worth a copy of what they share.
+    /// GEMM: few columns are neighbours, or many rows are worth a copy of what they share.
     pub fn plan(
         shape: NchwShape,
         acc: DType,
@@ -364,7 +364,7 @@ impl DirectNchw {
         }))
     }
 
-    /// Whether sums are written to where they are stored as they leave the registers, for stores like this: vectors end with
+    /// Returns true if sums go from the registers to where they are stored, for stores like this: vectors end with
     /// the lines that are stored.
     pub fn stores(&self, view: &StoreView) -> bool {
         let whole = self.strips.width >= self.lanes && !self.strips.joined;
@@ -374,7 +374,7 @@ impl DirectNchw {
     /// Computes the product with the right operand at `ptr`.
     ///
     /// # Safety
-    /// Every element that the shape and `left` describe, and what lies between the columns of the right operand, is
+    /// Every element that the shape and `left` describe, and what is between the columns of the right operand, is
     /// readable, and every place that `out` describes is valid for the length of the call; results overlap neither operand
     /// nor each other.
     pub unsafe fn run(&self, pool: &Pool, left: Left, ptr: *const u8, out: &Output) -> Result<()> {
@@ -445,7 +445,7 @@ impl DirectNchw {
         })
     }
 
-    /// Units that share a strip.
+    /// Returns how many units share a strip.
     fn parts(&self) -> usize {
         self.panels.count.div_ceil(self.tall)
     }
@@ -461,7 +461,7 @@ struct Job<'a, T: 'static> {
 }
 
 impl<T: Target + NchwTiles> Job<'_, T> {
-    /// Address of column `n` of row `m` of a batch's results and the distance of rows, where tiles may be written there.
+    /// Returns the address of column `n` of row `m` of a batch's results and the distance of rows, where tiles may be written there.
     fn direct_store(&self, batch: usize, m: usize, n: usize) -> Option<(*mut T, usize)> {
         let Output::Store(view) = self.out else {
             return None;
@@ -471,7 +471,7 @@ impl<T: Target + NchwTiles> Job<'_, T> {
         Some((view.ptr.cast::<T>().wrapping_offset(at), step))
     }
 
-    /// Some panels of one strip of one batch.
+    /// Computes some panels of one strip of one batch.
     ///
     /// # Safety
     /// As [`DirectNchw::run`]; `unit` is below the number of units, and each is run by one thread.
@@ -532,7 +532,7 @@ impl<T: Target + NchwTiles> Job<'_, T> {
                             true => self.tiles.whole(r1 - r0, vectors),
                             false => self.tiles.part(r1 - r0),
                         };
-                        // SAFETY: the strip's columns, at most what lies between its lines; the unit's own sums or results.
+                        // SAFETY: the strip's columns, at most what is between its lines; the unit's own sums or results.
                         unsafe {
                             f(&Tile {
                                 a: left.wrapping_add(r0 * self.left.row + k0),

@@ -178,21 +178,21 @@ struct Job<'a, T: 'static> {
 /// Where a block of sums goes.
 struct Target<T> {
     m: (usize, usize),
-    /// Address of column 0 of the first row and distance of rows, for full panels that are stored as they are.
+    /// Returns the address of column 0 of the first row and distance of rows, for full panels that are stored as they are.
     direct_store: Option<(*mut T, usize)>,
     /// Column 0 of the first panel.
     sums: *mut T,
     ld: usize,
 }
 
-/// Rows of a block where they lie, or their copies.
+/// Rows of a block in place, or their copies.
 struct Rows<T> {
     pointers: *const *const T,
     count: usize,
     run: Run,
 }
 
-/// Runs of rows that lie evenly, `step` elements apart; the first row is number `at` of its run.
+/// Runs of rows at even distances, `step` elements; the first row is number `at` of its run.
 #[derive(Clone, Copy)]
 struct Run {
     at: usize,
@@ -216,7 +216,7 @@ struct Unit<T> {
 }
 
 impl<T: Packable> Job<'_, T> {
-    /// Counts what is special about this call.
+    /// Tallies what is special about this call.
     fn count(&self) {
         let (s, blocking) = (&self.plan.shape, &self.plan.blocking);
         let several = blocking.row_parts * blocking.panel_parts > 1 && !blocking.serial;
@@ -311,7 +311,7 @@ impl<T: Packable> Job<'_, T> {
         });
     }
 
-    /// Rows `m.0..m.1` of a unit from start to end; `pack`: its panels have yet to be packed.
+    /// Computes rows `m.0..m.1` of a unit, all of the sum; `pack`: its panels have yet to be packed.
     ///
     /// # Safety
     /// As [`Job::unit`].
@@ -365,7 +365,7 @@ impl<T: Packable> Job<'_, T> {
         }
     }
 
-    /// One k_block of the sum for a block of rows.
+    /// Computes one k block of the sum for a block of rows.
     ///
     /// # Safety
     /// As [`Job::unit`].
@@ -404,7 +404,7 @@ impl<T: Packable> Job<'_, T> {
                 tile.ntaps = 1;
                 tile.k = depth;
             } else {
-                // Run by run: most products have few sums for each row to hide a walk over all levels behind.
+                // Run by run: most products have too few sums for each row to hide a walk over all levels.
                 let (length, step) = self.lhs.rows.inner();
                 let mut i = 0;
                 while i < rows {
@@ -418,7 +418,7 @@ impl<T: Packable> Job<'_, T> {
                     i += near;
                 }
             }
-            // Copies lie evenly; other rows do in runs.
+            // Copies are at even distances; other rows are in runs.
             let run = match self.copy_lhs {
                 Some(_) => Run {
                     at: 0,
@@ -497,7 +497,7 @@ impl<T: Packable> Job<'_, T> {
         }
     }
 
-    /// Address of column 0 of row `m` of a matrix's results and the distance of rows, where tiles may be written there.
+    /// Returns the address of column 0 of row `m` of a matrix's results and the distance of rows, where tiles may be written there.
     fn direct_store(&self, matrix: usize, m: usize) -> Option<(*mut T, usize)> {
         let Output::Store(view) = self.out else {
             return None;
@@ -509,7 +509,7 @@ impl<T: Packable> Job<'_, T> {
         Some((view.ptr.cast::<T>().wrapping_offset(at), step))
     }
 
-    /// Address of row `row` of panel `p` where it lies and the distance of its rows, where a tile can pack it.
+    /// Returns the address of row `row` of panel `p` in the operand and the distance of its rows, where a tile can pack it.
     fn unpacked(
         &self,
         view: &RhsView,
@@ -537,7 +537,7 @@ impl<T: Packable> Job<'_, T> {
         }
     }
 
-    /// All rows of a block against one k_block of one panel.
+    /// Multiplies all rows of a block with one k block of one panel.
     ///
     /// # Safety
     /// As [`TileFn`], for the rows.
@@ -559,7 +559,7 @@ impl<T: Packable> Job<'_, T> {
         while row < rows.count {
             let run = &rows.run;
             let near = (run.length - (run.at + row) % run.length).min(rows.count - row);
-            // SAFETY: the caller's contract; rows of a run lie evenly.
+            // SAFETY: the caller's contract; rows of a run are at even distances.
             unsafe {
                 if let Some((height, f)) = tall.next(near) {
                     f(&TallTile {
@@ -582,7 +582,7 @@ impl<T: Packable> Job<'_, T> {
         }
     }
 
-    /// Some rows by tiles of nearly equal height: six and one would leave most of the multipliers idle in the second.
+    /// Multiplies some rows by tiles of nearly equal height: six and one would leave most of the multipliers idle in the second.
     ///
     /// # Safety
     /// As [`TileFn`], for these rows.

@@ -32,7 +32,7 @@ fn form(rows: usize, view: &RhsView) -> Option<Form> {
     }
 }
 
-/// Columns of one unit of work, so that threads have enough units and a unit's results stay in the first cache.
+/// Returns the columns of one unit of work, so that threads have enough units and a unit's results stay in the first cache.
 fn chunk(matrices: usize, rows: usize, n: usize, threads: usize) -> usize {
     let most = (4096 / rows.max(1)).clamp(64, 1024);
     let parts = n.div_ceil(most);
@@ -144,7 +144,7 @@ struct Call<'a, T: 'static> {
 }
 
 impl<T: Packable + GemvLoops> Call<'_, T> {
-    /// Columns `n.0..n.1` of one matrix.
+    /// Computes columns `n.0..n.1` of one matrix.
     unsafe fn unit(&self, matrix: usize, n: (usize, usize)) {
         let s = &self.plan.shape;
         let depth = s.taps * s.k;
@@ -225,7 +225,7 @@ impl<T: Packable + GemvLoops> Call<'_, T> {
         );
     }
 
-    /// Points at rows of contiguous products, copied to `to` where they lie otherwise.
+    /// Points at rows of contiguous products; others are copied to `to`.
     unsafe fn rows(&self, matrix: usize, pointers: *mut *const T, to: *mut T) {
         let (s, lhs) = (&self.plan.shape, self.lhs);
         let size = lhs.dtype.size() as isize;

@@ -27,7 +27,7 @@ const ROWS: usize = 256;
 /// Cycles; below this a dispatch costs more than it gives.
 const SERIAL: usize = 8000;
 
-/// Groups that share a vector of so many lanes; `None` where they do not fill whole vectors.
+/// Returns how many groups share a vector of so many lanes; `None` where they do not fill whole vectors.
 pub(crate) fn groups_per_vector(s: &GemmShape, lanes: usize) -> Option<usize> {
     let matrices = s.batch * s.groups;
     let fits = s.n > 0 && 2 * s.n <= lanes && lanes.is_multiple_of(s.n);
@@ -175,7 +175,7 @@ impl Grouped {
         })
     }
 
-    /// The lane that each lane's products come from, for each of them.
+    /// Writes the permutations: for each product, the lane that each lane's factor comes from.
     ///
     /// # Safety
     /// `to` can take a vector for each product of a tap and each vector of columns.
@@ -192,7 +192,7 @@ impl Grouped {
         }
     }
 
-    /// The right operand: vectors of the columns of several groups, product by product.
+    /// Copies the right operand as vectors of the columns of several groups, product by product.
     ///
     /// # Safety
     /// `to` can take it, and it is readable.
@@ -239,7 +239,7 @@ impl Grouped {
     }
 }
 
-/// Elements between rows, where the columns of all groups follow each other in each.
+/// Returns the elements between rows, where the columns of all groups follow each other in each.
 pub(crate) fn rows_of_groups(view: &StoreView, s: &GemmShape) -> Option<usize> {
     let follow = s.batch == 1 || view.batch.stride() == Some(s.n as isize);
     view.in_rows().filter(|_| follow)
@@ -256,7 +256,7 @@ impl<T: Packable + GroupedTiles> Call<'_, T> {
         Some((view.ptr.cast(), step))
     }
 
-    /// Some rows of some vectors.
+    /// Computes some rows of some vectors.
     ///
     /// # Safety
     /// As [`Grouped::run`]; each unit is run by one thread.
@@ -287,7 +287,7 @@ impl<T: Packable + GroupedTiles> Call<'_, T> {
         });
     }
 
-    /// All rows of a unit for one vector.
+    /// Computes all rows of a unit for one vector.
     ///
     /// # Safety
     /// As [`Call::unit`]; `c` can take the sums.
@@ -306,7 +306,7 @@ impl<T: Packable + GroupedTiles> Call<'_, T> {
             c,
             ldc,
         };
-        // Rows lie evenly in runs.
+        // Rows are at even distances in runs.
         let (length, step) = self.lhs.rows.inner();
         tile.step = step;
         let mut m = begin;

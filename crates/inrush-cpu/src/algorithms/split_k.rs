@@ -45,11 +45,11 @@ const PART_CYCLES: usize = 10_000;
 /// Bytes of both operands that all tiles go over before the next come, and limits of how many products that is.
 const CHUNK_BYTES: usize = 32 << 10;
 const CHUNK: std::ops::RangeInclusive<usize> = 64..=512;
-/// Where both operands lie plane by plane, most columns of a matrix, or planes that its rows come from: for more of both the
+/// Where both operands are NCHW, plane by plane, most columns of a matrix, or planes that its rows come from: for more of both the
 /// pixels of one operand are as well read in order.
 const MOST_COLUMNS: usize = 24;
 const MOST_PLANES: usize = 8;
-/// PlaneCopies lie at least so many elements apart; products in them at most so many, and windows reach no farther than this for one
+/// Planes are at least so many elements apart; products in them at most so many, and windows reach no farther than this for one
 /// copy to do.
 const FAR: isize = 64;
 const MOST_STEP: isize = 4;
@@ -60,7 +60,7 @@ const GRAIN: usize = 1 << 13;
 /// What one operand gives for each product: runs of memory.
 #[derive(Clone, Debug)]
 struct Side {
-    /// Where each run lies: which copy, where the operand is transposed, and elements from the product's place in it.
+    /// Where each run begins: which copy, where the operand is transposed, and elements from the product's place in it.
     runs: Vec<(usize, isize)>,
     len: usize,
     /// Row or column of each element of each run, counted through the matrices that are computed as one.
@@ -88,7 +88,7 @@ struct PlaneCopies {
 /// Size, stride in memory and stride in the index.
 type Level = (usize, isize, usize);
 
-/// All sums of one step along each level, the first level slowest.
+/// Returns all sums of one step along each level, the first level slowest.
 fn offsets(levels: &[Level], of: impl Fn(&Level) -> isize) -> Vec<isize> {
     levels.iter().fold(vec![0], |all, level| {
         let (size, step) = (level.0 as isize, of(level));
@@ -97,7 +97,7 @@ fn offsets(levels: &[Level], of: impl Fn(&Level) -> isize) -> Vec<isize> {
     })
 }
 
-/// Sorts levels by their strides and splits off those that are one run: how many are left, and the run's length.
+/// Sorts levels by their strides and splits off those that are one run; returns how many are left, and the run's length.
 fn run(levels: &mut [Level]) -> (usize, usize) {
     levels.sort_by_key(|l| std::cmp::Reverse(l.1));
     let (mut outer, mut len) = (levels.len(), 1);
@@ -109,7 +109,8 @@ fn run(levels: &mut [Level]) -> (usize, usize) {
 }
 
 impl Side {
-    /// `map` says where rows or columns lie, of `merged` matrices that lie `between` elements apart. `None` where they are no runs.
+    /// Describes the operand that has rows or columns at `map`, of `merged` matrices `between` elements apart. `None` where they
+    /// are no runs.
     fn new(map: &Affine, (merged, between): (usize, isize), step: isize) -> Option<Side> {
         let mut levels: Vec<Level> = map.levels().collect();
         if merged > 1 {
@@ -133,7 +134,7 @@ impl Side {
         })
     }
 
-    /// The same for an operand that lies plane by plane; `None` where it does not.
+    /// Describes an NCHW operand, plane by plane; `None` where it is none.
     fn planes(map: &Affine, (merged, between): (usize, isize), step: isize) -> Option<Side> {
         let mut levels: Vec<Level> = map.levels().collect();
         if levels.iter().any(|l| l.1 <= 0) || !(1..=MOST_STEP).contains(&step) {
@@ -174,18 +175,18 @@ impl Side {
         })
     }
 
-    /// Whether elements are read for several products.
+    /// Returns true if elements are read for several products.
     fn windows(&self) -> bool {
         self.runs.len() > 1 || self.len > self.fresh
     }
 
-    /// Vectors that cover the runs.
+    /// Returns how many vectors cover the runs.
     fn vectors(&self, lanes: usize) -> usize {
         self.runs.len() * self.len.div_ceil(lanes)
     }
 }
 
-/// The row or column of each element.
+/// Returns the row or column of each element.
 fn index(levels: &[Level]) -> Vec<usize> {
     let all = offsets(levels, |l| l.2 as isize);
     all.into_iter().map(|i| i as usize).collect()
@@ -588,7 +589,7 @@ impl<T: Packable + SplitKTiles> Call<'_, T> {
     }
 }
 
-/// Tiles that cover all pairs of `a` and `b`, those with the same vectors after each other, and how many sums they have.
+/// Covers all pairs of `a` and `b` by tiles; returns them and how many sums they have.
 fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part>, usize) {
     let lanes = table.lanes;
     let mut tiles = Vec::new();
@@ -628,7 +629,7 @@ fn cover<T>(table: &Tiles<T>, a: &Side, b: &Side) -> (Vec<Part>, usize) {
     (tiles, sums)
 }
 
-/// An operand's elements of one chunk, where they lie, converted or transposed.
+/// An operand's elements of one chunk: in place, converted or transposed.
 struct Copied<'a, T: 'static> {
     side: &'a Side,
     copy: Option<RowCopy<T>>,
@@ -649,7 +650,7 @@ impl<'a, T: Packable> Copied<'a, T> {
         longest: usize,
         pieces: usize,
     ) -> Self {
-        // What lies between runs is left out where it is much.
+        // What is between runs is left out where it is much.
         let step = match copy {
             Some(_) if side.planes.is_none() && side.step as usize > 2 * side.len => {
                 side.len as isize
@@ -680,7 +681,7 @@ impl<'a, T: Packable> Copied<'a, T> {
         (copies * self.between * size_of::<T>()).next_multiple_of(ALIGN)
     }
 
-    /// Where `n` products from `at` on, piece `i` of the chunk, are read.
+    /// Copies `n` products from `at` on, piece `i` of the chunk, if they must be; returns where they are read.
     ///
     /// # Safety
     /// `to` has room for the chunk; the operand is readable there.
@@ -690,7 +691,7 @@ impl<'a, T: Packable> Copied<'a, T> {
         };
         let side = self.side;
         let room = |r: usize| to.wrapping_add(r * self.between + i * self.piece);
-        // SAFETY: elements of the operand and what lies between them; the piece's own room.
+        // SAFETY: elements of the operand and what is between them; the piece's own room.
         unsafe {
             if let Some(p) = &side.planes {
                 let eights = match self.transpose {
@@ -724,7 +725,7 @@ impl<'a, T: Packable> Copied<'a, T> {
         (i * self.piece) as isize
     }
 
-    /// Address of the elements of a run from one on, of the product at place 0.
+    /// Returns the address of the elements of a run from one on, of the product at place 0.
     fn at(&self, (run, element): (usize, usize), copied: *const T) -> *const T {
         let (copy, at) = self.side.runs[run];
         let first = match (&self.side.planes, self.copy) {
@@ -737,7 +738,7 @@ impl<'a, T: Packable> Copied<'a, T> {
 }
 
 impl PlaneCopies {
-    /// Elements of a plane that `n` products read.
+    /// Returns how many elements of a plane `n` products read.
     fn pixels(&self, n: usize) -> usize {
         (n - 1) * self.step + self.reach + 1
     }

@@ -38,12 +38,12 @@ pub(crate) struct Winograd {
     products: [Gemm; 2],
 }
 
-/// Distance of two tiles' transforms: no multiple of a page, so that tiles do not compete for the same cache sets.
+/// Returns the distance of two tiles' transforms: no multiple of a page, so that tiles do not compete for the same cache sets.
 fn tile_step(out: usize, channels: usize) -> usize {
     (out + 2) * (out + 2) * channels + CHANNELS
 }
 
-/// Whether a convolution can be computed this way at all.
+/// Returns true if a convolution can be computed so.
 pub(crate) fn applies(s: &ConvShape, acc: DType) -> bool {
     acc == DType::F32
         && s.groups == 1
@@ -55,7 +55,7 @@ pub(crate) fn applies(s: &ConvShape, acc: DType) -> bool {
         && s.c_out.is_multiple_of(CHANNELS)
 }
 
-/// Rough seconds of a convolution by tiles of `out` outputs a side, or directly for `out == 1`, on `threads` threads.
+/// Estimates the seconds of a convolution by tiles of `out` outputs a side, or directly for `out == 1`, on `threads` threads.
 pub(crate) fn estimate(s: &ConvShape, out: usize, threads: usize, lanes: usize) -> f64 {
     let [_, oh, ow] = s.output();
     let tiles = (s.batch * oh.div_ceil(out) * ow.div_ceil(out)) as f64;
@@ -199,7 +199,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Tile rows `rows.0..rows.1`, counted through the batch.
+    /// Computes tile rows `rows.0..rows.1`, counted through the batch.
     unsafe fn chunk(&self, pool: &Pool, filters: &PackedB, rows: (usize, usize)) -> Result<()> {
         let (s, plan) = (self.shape, self.plan);
         let count = rows.1 - rows.0;
@@ -333,7 +333,7 @@ impl Call<'_> {
     }
 }
 
-/// Parts of the channels that give the threads enough units, together with `rows`.
+/// Returns how many parts of the channels give the threads enough units, together with `rows`.
 fn channel_parts(channels: usize, rows: usize, threads: usize) -> usize {
     (3 * threads)
         .div_ceil(rows.max(1))

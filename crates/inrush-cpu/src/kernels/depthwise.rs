@@ -25,7 +25,7 @@ pub(crate) struct Pixels<T> {
 /// written up to the next whole vector.
 pub(crate) type PixelFn<T> = unsafe fn(&Pixels<T>);
 
-/// Pixels of one tile: with two vectors of channels, as many sums as sixteen registers hold beside the filters.
+/// Pixels of one tile: with two vectors of channels, as many sums as sixteen registers hold besides the filters.
 const TILE: usize = 7;
 
 /// `P` pixels of `NV` whole vectors of channels. Two vectors share a cache line, so that their loads use different banks.
@@ -66,7 +66,7 @@ unsafe fn tile<S: Simd, const P: usize, const NV: usize>(
     }
 }
 
-/// One pixel of the last channels, fewer than a vector.
+/// Computes one pixel of the last channels, fewer than a vector.
 #[inline(always)]
 #[allow(unsafe_op_in_unsafe_fn, reason = "as above")]
 unsafe fn tail<S: Simd>(t: &Pixels<S::T>, pixel: usize, channel: usize) {

@@ -22,7 +22,7 @@ pub(crate) struct Tile<T> {
     pub n: usize,
 }
 
-/// Where a vector lies: elements of the right operand and of the sums.
+/// Where a vector begins: elements of the right operand and of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VectorOffsets {
     pub b: isize,
@@ -52,7 +52,7 @@ pub(crate) struct Tiles<T: 'static> {
 }
 
 impl<T> Tiles<T> {
-    /// Vectors of the next tile of `rows` rows where `left` whole vectors remain.
+    /// Returns the vectors of the next tile of `rows` rows where `left` whole vectors remain.
     pub(crate) fn vectors(&self, rows: usize, left: usize) -> usize {
         let of = &self.whole[rows - 1];
         let most = |n: usize| (1..=n.min(MAX_VECTORS)).rev().find(|v| of[v - 1].is_some());

@@ -47,8 +47,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub cost: [f64; MAX_NV],
     /// The tile of `i + 1` vectors and `j + 1` rows is `tiles[i][j]`, where it exists.
     pub tiles: Tiles<T>,
-    /// The same for a right operand that is read where it lies, and packed on the way for the tiles below: the stores are
-    /// for nothing beside the multiplications. Of the widths that are preferred.
+    /// The same for a right operand that is read in place and packed on the way for the tiles below: the stores cost
+    /// nothing next to the multiplications. Of the widths that are preferred.
     pub packing: Tiles<T>,
 }
 

@@ -116,7 +116,7 @@ unsafe fn dot_tile<S: Widen<E>, E, const MR: usize, const NC: usize, const SETS:
     }
 }
 
-/// All rows against `NC` columns, in groups of nearly equal height.
+/// Multiplies all rows with `NC` columns, in groups of nearly equal height.
 #[inline(always)]
 #[allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Dot`")]
 unsafe fn dot_columns<S: Widen<E>, E, const NC: usize>(d: &Dot<S::T>, col: usize) {
@@ -149,7 +149,7 @@ unsafe fn dot<S: Widen<E>, E>(d: &Dot<S::T>) {
     }
 }
 
-/// `KU` rows of the right operand from row `k`, added to `MR` rows of results from row `row`.
+/// Adds `KU` rows of the right operand from row `k` to `MR` rows of results from row `row`.
 #[inline(always)]
 #[allow(
     unsafe_op_in_unsafe_fn,
@@ -204,7 +204,7 @@ unsafe fn axpy_rows<S: Widen<E>, E, const MR: usize, const KU: usize>(
     }
 }
 
-/// `KU` rows of the right operand, added to all rows of results.
+/// Adds `KU` rows of the right operand to all rows of results.
 #[inline(always)]
 #[allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Axpy`")]
 unsafe fn axpy_step<S: Widen<E>, E, const KU: usize>(t: &Axpy<S::T>, k: usize) {

@@ -11,7 +11,7 @@ use inrush_base::Isa;
 pub(crate) trait Permute: Simd {
     /// A permutation in a register.
     type At: Copy;
-    /// From the lane that each lane comes from.
+    /// Loads a permutation: the lane that each lane comes from.
     ///
     /// # Safety
     /// As [`Simd`]; `p` is good for as many numbers as there are lanes.
@@ -47,13 +47,13 @@ pub(crate) struct Tiles<T: 'static> {
 }
 
 impl<T> Tiles<T> {
-    /// Nearly equal heights that cover `rows` rows: how many, the lower height, and how many are one higher.
+    /// Returns nearly equal heights that cover `rows` rows: how many, the lower height, and how many are one higher.
     pub(crate) fn heights(&self, rows: usize) -> (usize, usize, usize) {
         let parts = rows.div_ceil(self.by_height.len()).max(1);
         (parts, rows / parts, rows % parts)
     }
 
-    /// The tile of so many rows.
+    /// Returns the tile of so many rows.
     pub(crate) fn of(&self, rows: usize) -> TileFn<T> {
         self.by_height[rows - 1]
     }

@@ -5,7 +5,7 @@ use crate::simd::{self, Element, Portable, Widen};
 use inrush_base::{DType, Isa};
 
 /// Rows of the right operand, `step` elements apart, to panels of `nv` vectors: element `j` of row `i` goes to row `i` of
-/// the panel that `j` falls in. Panels lie `panel_step` elements apart.
+/// the panel that `j` falls in. Panels are `panel_step` elements apart.
 pub(crate) struct PackRows<T> {
     pub src: *const u8,
     pub step: isize,

@@ -16,7 +16,7 @@ impl Prefetch {
     /// Nothing to read.
     pub const NONE: Prefetch = Prefetch::one(std::ptr::null());
 
-    /// Memory without gaps.
+    /// Returns memory without gaps.
     pub const fn one(at: *const u8) -> Prefetch {
         Prefetch {
             at,
@@ -38,7 +38,7 @@ impl Prefetch {
         }
     }
 
-    /// The place `lines` lines further on from the first.
+    /// Returns the place `lines` lines further on from the first.
     pub fn advanced(&self, lines: usize) -> Prefetch {
         let (runs, rest) = (lines / self.run, lines % self.run);
         let at = self.at.wrapping_offset(runs as isize * self.step);
@@ -49,7 +49,7 @@ impl Prefetch {
         }
     }
 
-    /// The line that is next, as an address to ask for.
+    /// Takes the next line, as an address to ask for.
     #[inline(always)]
     pub(super) fn next(&mut self) -> *const u8 {
         let at = self.at;

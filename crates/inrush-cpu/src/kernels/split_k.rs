@@ -47,7 +47,7 @@ pub(crate) struct Tiles<T: 'static> {
 }
 
 impl<T> Tiles<T> {
-    /// Height of the tiles that cover `len` rows with the least work, and how many there are. The last one may begin inside the
+    /// Returns the height of the tiles that cover `len` rows with the least work, and how many there are. The last one may begin inside the
     /// one before it.
     pub(crate) fn height(&self, vectors: usize, len: usize) -> (usize, usize) {
         let of = &self.whole[vectors - 1];
@@ -58,7 +58,7 @@ impl<T> Tiles<T> {
         (best, len.div_ceil(best))
     }
 
-    /// The tile of so many vectors, or of a part of one.
+    /// Returns the tile of so many vectors, or of a part of one.
     pub(crate) fn get(&self, vectors: usize, part: bool, rows: usize) -> TileFn<T> {
         let of = match part {
             true => &self.part,

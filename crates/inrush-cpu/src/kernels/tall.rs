@@ -34,7 +34,7 @@ const HEIGHTS: usize = 4;
 pub(crate) struct Tiles<T>([TallFn<T>; HEIGHTS]);
 
 impl<T> Tiles<T> {
-    /// The tile that begins `rows` rows and its height: nearly equal ones, where there are several. `None` for few rows.
+    /// Returns the tile that begins `rows` rows and its height: nearly equal ones, where there are several. `None` for few rows.
     pub(crate) fn next(&self, rows: usize) -> Option<(usize, TallFn<T>)> {
         let groups = rows / GROUP;
         let most = SMALLEST + HEIGHTS - 1;

@@ -8,7 +8,7 @@ use inrush_base::{DType, Isa};
 const MAX_IN: usize = 6;
 const MAX_OUT: usize = 4;
 
-/// Where a tile's elements lie and which of them exist.
+/// Where a tile's elements are and which of them exist.
 pub(crate) struct TileIo {
     /// First element, first of the channels.
     pub image: *mut f32,
@@ -35,14 +35,14 @@ pub(crate) struct Transforms {
     pub filter: FilterFn,
 }
 
-/// `k * a + b`.
+/// Computes `k * a + b`.
 #[inline(always)]
 unsafe fn mul_add<S: Simd<T = f32>>(k: f32, a: S::V, b: S::V) -> S::V {
     // SAFETY: the caller's level.
     unsafe { S::fma(S::splat(k), a, b) }
 }
 
-/// One line of the input transform, for `OUT` outputs.
+/// Computes one line of the input transform, for `OUT` outputs.
 #[inline(always)]
 unsafe fn line_in<S: Simd<T = f32>, const OUT: usize>(d: [S::V; MAX_IN]) -> [S::V; MAX_IN] {
     // SAFETY: the caller's level.
@@ -70,7 +70,7 @@ unsafe fn line_in<S: Simd<T = f32>, const OUT: usize>(d: [S::V; MAX_IN]) -> [S::
     }
 }
 
-/// One line of the output transform.
+/// Computes one line of the output transform.
 #[inline(always)]
 unsafe fn line_out<S: Simd<T = f32>, const OUT: usize>(m: [S::V; MAX_IN]) -> [S::V; MAX_OUT] {
     // SAFETY: the caller's level.
@@ -100,9 +100,9 @@ unsafe fn line_out<S: Simd<T = f32>, const OUT: usize>(m: [S::V; MAX_IN]) -> [S:
 pub(crate) const LINE: usize = 16;
 type Line = [f64; LINE];
 
-/// Filters of up to [`LINE`] output channels: where they lie, and where their transforms go.
+/// Filters of up to [`LINE`] output channels: where they are, and where their transforms go.
 pub(crate) struct FilterIo {
-    /// Tap `t` of input channel `i` for output channel `j` lies `taps[t] + i * step + cols[j]` elements from here.
+    /// Tap `t` of input channel `i` for output channel `j` is `taps[t] + i * step + cols[j]` elements from here.
     pub from: *const u8,
     pub dtype: DType,
     pub read: CopyFn<u8, f64>,
@@ -112,7 +112,7 @@ pub(crate) struct FilterIo {
     pub count: usize,
     /// Input channels.
     pub channels: (usize, usize),
-    /// Element `e` of the transform of input channel `i` for the first output channel lies `e * matrix + i * row` from here.
+    /// Element `e` of the transform of input channel `i` for the first output channel is `e * matrix + i * row` from here.
     pub to: *mut f32,
     pub matrix: usize,
     pub row: usize,
@@ -122,7 +122,7 @@ pub(crate) struct FilterIo {
 /// The processor has the level's features; every tap can be read and every transformed element written.
 pub(crate) type FilterFn = unsafe fn(&FilterIo);
 
-/// One line of the filter transform, of three taps each.
+/// Computes one line of the filter transform, of three taps each.
 #[inline(always)]
 fn line_filter<const OUT: usize>(f: [&Line; 3]) -> [Line; MAX_IN] {
     let mut t = [[0.0; LINE]; MAX_IN];

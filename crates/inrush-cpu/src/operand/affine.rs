@@ -25,7 +25,7 @@ impl Affine {
         len: 1,
     };
 
-    /// One level.
+    /// Returns a map of one level.
     pub fn linear(size: usize, stride: isize) -> Affine {
         Affine {
             levels: 1,
@@ -35,7 +35,7 @@ impl Affine {
         }
     }
 
-    /// Levels as `(size, stride)`, the slowest first. More than eight that cannot be merged, or a product of sizes that
+    /// Makes a map of levels `(size, stride)`, the slowest first. More than eight that cannot be merged, or a product of sizes that
     /// overflows, is an error.
     pub fn new(levels: &[(usize, isize)]) -> Result<Affine> {
         let mut out = Affine::ONE;
@@ -70,17 +70,17 @@ impl Affine {
         Ok(out)
     }
 
-    /// Number of indices.
+    /// Returns the number of indices.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no index at all.
+    /// Returns true if there is no index at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Offset of index `i`, which must be below [`Affine::len`] for the result to mean anything.
+    /// Returns the offset of index `i`, which must be below [`Affine::len`] for the result to mean anything.
     pub fn offset(&self, mut i: usize) -> isize {
         if self.levels == 1 {
             return i as isize * self.stride[0];
@@ -94,7 +94,7 @@ impl Affine {
         offset
     }
 
-    /// The single stride, where one level says it all.
+    /// Returns the single stride, where one level says it all.
     pub fn stride(&self) -> Option<isize> {
         match self.levels {
             0 => Some(0),
@@ -103,7 +103,7 @@ impl Affine {
         }
     }
 
-    /// Levels as size, stride and how much each step adds to the index; the slowest first.
+    /// Returns levels as size, stride and how much each step adds to the index; the slowest first.
     pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, isize, usize)> {
         (0..self.levels).map(|l| {
             let index = self.size[l + 1..self.levels].iter().product();
@@ -111,7 +111,7 @@ impl Affine {
         })
     }
 
-    /// Size and stride of the fastest level.
+    /// Returns size and stride of the fastest level.
     pub(crate) fn inner(&self) -> (usize, isize) {
         match self.levels {
             0 => (1, 0),
@@ -119,13 +119,13 @@ impl Affine {
         }
     }
 
-    /// Size and stride of the level around the fastest one.
+    /// Returns size and stride of the level around the fastest one.
     pub(crate) fn outer(&self) -> Option<(usize, isize)> {
         let l = self.levels.checked_sub(2)?;
         Some((self.size[l], self.stride[l]))
     }
 
-    /// Elements between the lowest and the highest offset.
+    /// Returns the elements between the lowest and the highest offset.
     pub(crate) fn span(&self) -> usize {
         (0..self.levels).fold(0usize, |sum, l| {
             let steps = self.size[l].saturating_sub(1);
@@ -133,7 +133,7 @@ impl Affine {
         })
     }
 
-    /// Offsets of `start`, `start + 1`, ... without a division for each.
+    /// Walks offsets of `start`, `start + 1`, ... without a division for each.
     pub(crate) fn walk(&self, start: usize) -> Walk<'_> {
         let mut digit = [0; MAX_LEVELS];
         let mut i = start;

@@ -13,7 +13,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// The cut with the least work: a narrower last panel spares padding, wide panels load less for each product.
+    /// Picks the panels with the least work: a narrower last panel spares padding, wide panels load less for each product.
     pub(crate) fn choose<T>(kernels: &Kernels<T>, n: usize) -> Columns {
         let mut best = (f64::INFINITY, 1);
         for nv in (1..=MAX_NV).filter(|nv| kernels.rows[nv - 1] > 0) {
@@ -40,12 +40,12 @@ impl Columns {
         self.full + usize::from(self.last > 0)
     }
 
-    /// Columns of panel `p`, padding included.
+    /// Returns the columns of panel `p`, padding included.
     pub(crate) fn width_of(&self, p: usize) -> usize {
         if p < self.full { self.width } else { self.last }
     }
 
-    /// The columns of panel `p` that exist.
+    /// Returns the columns of panel `p` that exist.
     pub(super) fn of(&self, p: usize) -> (usize, usize) {
         (
             p * self.width,
@@ -53,7 +53,7 @@ impl Columns {
         )
     }
 
-    /// All columns, padding included.
+    /// Counts all columns, padding included.
     pub(crate) fn padded(&self) -> usize {
         self.full * self.width + self.last
     }

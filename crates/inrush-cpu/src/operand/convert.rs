@@ -115,9 +115,9 @@ odd_casts!(f32 f64 i32 i64);
 
 /// A type that sums are held in, with its conversions from and to every stored dtype.
 pub(crate) trait Target: Element {
-    /// Reads stored elements; `None` for dtypes that have no reader.
+    /// Returns what reads stored elements; `None` for dtypes that have no reader.
     fn reader(dtype: DType) -> Option<CopyFn<u8, Self>>;
-    /// Writes stored elements.
+    /// Returns what writes stored elements.
     fn writer(dtype: DType) -> Option<CopyFn<Self, u8>>;
 }
 

@@ -22,7 +22,7 @@ pub struct ConvShape {
 }
 
 impl ConvShape {
-    /// A plain two-dimensional convolution over a dense `[batch, height, width, c_in]` input.
+    /// Returns a plain two-dimensional convolution over a dense `[batch, height, width, c_in]` input.
     pub fn new_2d(
         batch: usize,
         c_in: usize,
@@ -46,7 +46,7 @@ impl ConvShape {
         }
     }
 
-    /// Output sizes: depth, height, width.
+    /// Returns output sizes: depth, height, width.
     pub fn output(&self) -> [usize; 3] {
         std::array::from_fn(|d| {
             let reach = self.dilation[d] * self.kernel[d].saturating_sub(1) + 1;
@@ -80,7 +80,7 @@ impl ConvShape {
     }
 }
 
-/// Where output lines and taps lie in the input.
+/// Where output lines and taps are in the input.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     /// Output lines (batch, depth, height) to the input offset of their first pixel.

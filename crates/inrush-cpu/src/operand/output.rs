@@ -30,7 +30,7 @@ pub struct Epilogue {
     pub syms: *const i64,
 }
 
-/// A strided result: element `(batch, m, n)` lies at the sum of the three maps' offsets.
+/// A strided result: element `(batch, m, n)` is at the sum of the three maps' offsets.
 #[derive(Clone, Copy)]
 pub struct StoreView {
     pub ptr: *mut u8,
@@ -59,7 +59,7 @@ pub(crate) struct Block<T> {
 }
 
 impl StoreView {
-    /// Elements between rows, where each row is one run of memory and rows follow each other evenly.
+    /// Returns the elements between rows, where each row is one run of memory and rows follow each other evenly.
     pub(crate) fn in_rows(&self) -> Option<usize> {
         let (step, 1) = (self.rows.stride()?, self.cols.stride()?) else {
             return None;
@@ -125,7 +125,7 @@ impl Output {
                     && inner == width
                     && view.rows.stride() == Some(width as isize)
                 {
-                    // The block lies in the result as it lies here.
+                    // The block is one run of memory in the result too.
                     let to = base.wrapping_offset(
                         (view.rows.offset(b.m.0) + view.cols.offset(b.n.0)) * size,
                     );

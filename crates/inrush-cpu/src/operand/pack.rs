@@ -28,7 +28,7 @@ impl PackedB {
         with_element!(dtype, T => unsafe { Self::pack_as::<T>(pool, isa, view) })?
     }
 
-    /// Room for `matrices` operands of `k x n`, of unspecified contents.
+    /// Allocates room for `matrices` operands of `k x n`, of unspecified contents.
     pub(crate) fn room<T: GemmTiles>(
         isa: Isa,
         matrices: usize,
@@ -57,7 +57,7 @@ impl PackedB {
         })
     }
 
-    /// How columns are cut into panels.
+    /// Returns how columns are cut into panels.
     pub(crate) fn columns(&self) -> &Columns {
         &self.columns
     }
@@ -92,12 +92,12 @@ impl PackedB {
         Ok(packed)
     }
 
-    /// Bytes held.
+    /// Returns bytes held.
     pub fn bytes(&self) -> usize {
         self.data.len()
     }
 
-    /// Number of matrices.
+    /// Returns the number of matrices.
     pub fn matrices(&self) -> usize {
         self.matrices
     }
@@ -117,7 +117,7 @@ impl PackedB {
         )))
     }
 
-    /// Panel `p` of a matrix: `k` rows of `columns.width_of(p)` elements.
+    /// Returns panel `p` of a matrix: `k` rows of `columns.width_of(p)` elements.
     pub(crate) fn panel<T>(&self, matrix: usize, p: usize) -> *const T {
         let elements = (matrix * self.columns.padded() + p * self.columns.width) * self.k;
         self.data.ptr().cast::<T>().wrapping_add(elements)
@@ -142,7 +142,7 @@ impl<'a, T: Packable> Packing<'a, T> {
         })
     }
 
-    /// Where rows `k.0..k.1` of panel `p` lie; nothing where they are no runs of memory.
+    /// Returns where rows `k.0..k.1` of panel `p` are; nothing where they are no runs of memory.
     pub(crate) fn prefetch(
         &self,
         matrix: usize,
@@ -167,7 +167,7 @@ impl<'a, T: Packable> Packing<'a, T> {
         }
     }
 
-    /// Whether rows are copied through all panels at once, rather than panel by panel.
+    /// Returns true if rows are copied through all panels at once, rather than panel by panel.
     fn by_rows(&self) -> bool {
         let (n_run, n_step) = self.view.cols.inner();
         n_step.unsigned_abs() <= self.view.k.inner().1.unsigned_abs()
@@ -261,7 +261,7 @@ impl<T: Packable> Source<'_, T> {
             .wrapping_offset(offset * self.view.dtype.size() as isize)
     }
 
-    /// Columns `n.0..n.1` of the row at offset `row`: neighbours in memory become neighbours in the panel.
+    /// Copies columns `n.0..n.1` of the row at offset `row`: neighbours in memory become neighbours in the panel.
     unsafe fn row(&self, row: isize, n: (usize, usize), to: *mut T) {
         let (run, step) = self.view.cols.inner();
         if run == self.view.cols.len() {
@@ -281,7 +281,7 @@ impl<T: Packable> Source<'_, T> {
         }
     }
 
-    /// Columns `n.0..n.1`, a k_block of rows at a time so that what is written stays in the first cache.
+    /// Copies columns `n.0..n.1`, a block of rows at a time so that what is written stays in the first cache.
     unsafe fn columns(
         &self,
         n: (usize, usize),

@@ -18,7 +18,7 @@ pub struct GemmShape {
 }
 
 impl GemmShape {
-    /// `batch` products of `m x k` with `k x n`.
+    /// Returns the sizes of `batch` products of `m x k` with `k x n`.
     pub fn new(batch: usize, m: usize, k: usize, n: usize) -> GemmShape {
         GemmShape {
             batch,
@@ -49,7 +49,7 @@ impl GemmShape {
     }
 }
 
-/// A left operand where it lies: element `(matrix, m, t, k)` at
+/// A left operand in place: element `(matrix, m, t, k)` at
 /// `matrices(matrix) + rows(m) + taps[t] + k * k_step` elements from `ptr`, where `matrix = batch * groups + group`.
 #[derive(Clone, Copy)]
 pub struct Lhs<'a> {
@@ -115,7 +115,7 @@ pub struct NchwShape {
 }
 
 impl NchwShape {
-    /// Whether columns share elements, as windows of an image do: there are more pairs of a product and a column than
+    /// Returns true if columns share elements, as windows of an image do: there are more pairs of a product and a column than
     /// elements between the first and the last.
     pub(crate) fn windows(&self) -> bool {
         let span = |a: &Affine| a.span();

@@ -14,7 +14,7 @@ pub(crate) const ALIGN: usize = 64;
 /// Large blocks begin at a huge page, so that the first touch of them is one fault for each instead of hundreds.
 const HUGE: usize = 2 << 20;
 
-/// Size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages. Blocks of tensors, packed weights
+/// Returns size and alignment of a block of `len` bytes: from some megabytes on, whole huge pages. Blocks of tensors, packed weights
 /// and scratch come from the system: a program's allocator for many small things divides what it maps, and leaves fewer whole.
 fn layout(len: usize) -> Option<Layout> {
     let align = if len >= 2 * HUGE { HUGE } else { ALIGN };
@@ -62,7 +62,7 @@ impl Bytes {
         guard: 0,
     };
 
-    /// `None` where the size is beyond what can be allocated.
+    /// Allocates a block; `None` where the size is beyond what can be allocated.
     pub fn new(len: usize) -> Option<Bytes> {
         if len == 0 {
             return Some(Bytes::EMPTY);
@@ -107,7 +107,7 @@ impl Bytes {
         self.len == 0
     }
 
-    /// The block with its guards, where it has such.
+    /// Returns the block with its guards, where it has such.
     pub fn guarded(&self) -> Option<(*mut u8, usize)> {
         (self.guard > 0).then(|| (self.start(), self.len + 2 * self.guard))
     }
@@ -116,7 +116,7 @@ impl Bytes {
         self.ptr.wrapping_sub(self.guard)
     }
 
-    /// Which guard was written, in words.
+    /// Returns which guard was written, in words.
     pub fn broken(&self) -> Option<&'static str> {
         if self.guard == 0 {
             return None;
@@ -182,7 +182,7 @@ pub(crate) fn with<R>(owner: Owner, len: usize, f: impl FnOnce(*mut u8) -> R) ->
         let mut block = unsafe { std::mem::replace(&mut *cell, Bytes::EMPTY) };
         if block.len() < len {
             drop(block);
-            // No room to grow: the plans of a model settle on their largest need after one call.
+            // No room to grow: the plans of a model reach their largest need in one call.
             block = block_of(len);
         }
         let result = f(block.ptr());

@@ -44,7 +44,7 @@ impl Transpose for f64 {}
 impl Transpose for i32 {}
 impl Transpose for i64 {}
 
-/// Eight columns after the other.
+/// Transposes eight columns after the other.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<E: Copy>(
@@ -115,7 +115,7 @@ where
     }
 }
 
-/// Sixteen columns after the other, the rest by [`avx2`].
+/// Transposes sixteen columns after the other, the rest by [`avx2`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 unsafe fn avx512(
@@ -129,7 +129,7 @@ unsafe fn avx512(
     const SIDE: usize = 16;
     let from = src.cast::<f32>();
     let (wide, tall) = (columns - columns % SIDE, k - k % SIDE);
-    // SAFETY: the caller's contract; blocks lie inside it.
+    // SAFETY: the caller's contract; blocks are inside it.
     unsafe {
         for j in (0..wide).step_by(SIDE) {
             for i in (0..tall).step_by(SIDE) {
@@ -148,7 +148,7 @@ unsafe fn avx512(
     }
 }
 
-/// Sixteen by sixteen elements. A register is filled with four elements each of four columns, so that only quarters of
+/// Transposes sixteen by sixteen elements. A register is filled with four elements each of four columns, so that only quarters of
 /// registers are left to be shuffled: loads and inserts use other ports than shuffles.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]

@@ -4,7 +4,7 @@ use super::{Affine, CopyFn, Packable, Target};
 use crate::kernels::pack::{PackLoop, PackRows};
 use inrush_base::{DType, Error, Isa, Result};
 
-/// A right operand where it lies: element `(matrix, k, n)` at the sum of the three maps' offsets. `k` counts through all
+/// A right operand in place: element `(matrix, k, n)` at the sum of the three maps' offsets. `k` counts through all
 /// taps.
 #[derive(Clone, Copy)]
 pub struct RhsView {
@@ -79,12 +79,12 @@ impl<T: Packable> RowCopy<T> {
         })
     }
 
-    /// Address of an element of what is copied.
+    /// Returns the address of an element of what is copied.
     pub(crate) fn place(&self, base: *const u8, element: isize) -> *const u8 {
         base.wrapping_offset(element * self.size as isize)
     }
 
-    /// `n` neighbours, to places `step` elements apart.
+    /// Copies `n` neighbours to places `step` elements apart.
     ///
     /// # Safety
     /// They are readable, and `dst` can take them.
@@ -93,7 +93,7 @@ impl<T: Packable> RowCopy<T> {
         unsafe { (self.copy)(src, 1, dst, step as isize, n) }
     }
 
-    /// `n` elements that lie `step` elements apart.
+    /// Copies `n` elements, `step` elements apart, to neighbours.
     ///
     /// # Safety
     /// They are readable, and `dst` can take them.

@@ -17,7 +17,7 @@ type Parallel = unsafe extern "C" fn(
 );
 type Count = unsafe extern "C" fn() -> c_int;
 
-/// Shares that lie on the stack; more threads than this cost a call an allocation.
+/// Shares on the stack; more threads than this cost a loop an allocation.
 const ON_STACK: usize = 32;
 
 /// The entry points of a loaded OpenMP runtime.
@@ -73,7 +73,7 @@ impl OpenMp {
         }
     }
 
-    /// Threads that a region begun here gets, the caller's included.
+    /// Returns the threads that a region begun here gets, the caller's included.
     pub(super) fn threads(&self) -> usize {
         // SAFETY: as promised when the entry points were found.
         let (n, nested) = unsafe { ((self.max_threads)(), (self.in_parallel)() != 0) };

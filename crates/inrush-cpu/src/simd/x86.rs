@@ -50,7 +50,7 @@ macro_rules! simd {
             unsafe fn sum($x: $v) -> $t {
                 $sum
             }
-            // The second load begins at the last element of the first, so that none behind the last one is read.
+            // The second load begins at the last element of the first, so that none after the last one is read.
             #[inline(always)]
             unsafe fn even($q: *const $t) -> $v {
                 $even
