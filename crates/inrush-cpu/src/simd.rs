@@ -110,6 +110,20 @@ pub(crate) trait Widen<E>: Simd {
     unsafe fn widen_n(p: *const E, n: usize) -> Self::V;
 }
 
+/// A level that permutes vectors.
+pub(crate) trait Permute: Simd {
+    /// A permutation in a register.
+    type At: Copy;
+    /// Loads a permutation: the lane that each lane comes from.
+    ///
+    /// # Safety
+    /// As [`Simd`]; `p` is good for as many numbers as there are lanes.
+    unsafe fn at(p: *const u32) -> Self::At;
+    /// # Safety
+    /// As [`Simd`].
+    unsafe fn permute(v: Self::V, at: Self::At) -> Self::V;
+}
+
 /// Elements of the vector's own type.
 macro_rules! widen_same {
     ($($name:ty, $t:ty;)*) => {$(

@@ -4,22 +4,8 @@
 //! A vector of a pixel's input channels is loaded once. Each product permutes it so that every lane has a channel of
 //! its own group: one permutation for every multiplication.
 
-use crate::simd::{Element, Simd};
+use crate::simd::{Element, Permute};
 use inrush_base::Isa;
-
-/// A level that permutes vectors.
-pub(crate) trait Permute: Simd {
-    /// A permutation in a register.
-    type At: Copy;
-    /// Loads a permutation: the lane that each lane comes from.
-    ///
-    /// # Safety
-    /// As [`Simd`]; `p` is good for as many numbers as there are lanes.
-    unsafe fn at(p: *const u32) -> Self::At;
-    /// # Safety
-    /// As [`Simd`].
-    unsafe fn permute(v: Self::V, at: Self::At) -> Self::V;
-}
 
 /// What a tile computes, for each lane `l`:
 /// `c[i][l] = sum over taps t and k of row[i * step + taps[t] + at[k][l]] * b[t][k][l]`.

@@ -1,7 +1,7 @@
 //! AVX2 with FMA, and AVX-512.
 
+use super::Permute;
 use super::{Simd, Widen};
-use crate::kernels::grouped::Permute;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
