@@ -1,4 +1,4 @@
-//! Matrix products for a Python process, so that PyTorch's can be timed beside them in the same run on the same threads.
+//! Matrix products for a Python process, so that PyTorch's can be timed in turns with them in the same run on the same threads.
 
 use inrush_base::DType;
 use inrush_cpu::*;

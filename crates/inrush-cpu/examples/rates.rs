@@ -1,5 +1,5 @@
 //! Rates of this machine and of the engine on it: multiplication peak, copy bandwidth, dispatch, and the matrix products
-//! and convolutions of common networks at batch 1, beside the crate `gemm`.
+//! and convolutions of common networks at batch 1, next to the crate `gemm`.
 //!
 //! `cargo run --release -p inrush-cpu --example rates [THREADS] [FILTER]`; `ISA` names a lower level, `ALGORITHM` a way of
 //! convolutions (direct, winograd2, winograd4).
@@ -123,7 +123,7 @@ multiply!(multiply_256, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps);
 #[cfg(target_arch = "x86_64")]
 multiply!(multiply_512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);
 
-/// What the machine gives, and what a call costs beside its work.
+/// Rates of the machine, and the cost of a call besides its work.
 fn machine(pool: &Pool, isa: Isa) {
     let threads = pool.threads();
     println!("multiply  {:7.1} GFLOP/s a thread", peak(pool, isa));
@@ -194,7 +194,7 @@ fn machine(pool: &Pool, isa: Isa) {
     }
 }
 
-/// Seconds of a product; weights `[n, k]`, packed or taken as they lie. `sets` of weights are used in turn, so that they
+/// Seconds of a product; weights `[n, k]`, packed or in place. `sets` of weights are used in turn, so that they
 /// come from memory where together they exceed the caches.
 fn product(
     pool: &Pool,

@@ -46,7 +46,7 @@ pub struct Plan {
     algorithm: Algorithm,
 }
 
-/// What is computed, and what operands look like.
+/// An algorithm, and what its operands look like.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "one for each plan")]
 enum Algorithm {

@@ -155,7 +155,7 @@ fn random_convolutions() {
 }
 
 /// Groups of few channels, which share vectors: lines of every length, channels that do not divide by four, and groups whose input
-/// lies apart or ends inside a vector.
+/// is apart or ends inside a vector.
 #[test]
 fn groups_that_share_vectors() {
     let mut rng = Rng(29);

@@ -217,7 +217,7 @@ fn every_tile() {
     }
 }
 
-/// From the packed operand, and from the operand as it lies.
+/// Computes from the packed operand, and from the operand in place.
 fn product<A: Copy, B: Copy, C: Copy + Default>(
     dtypes: [DType; 4],
     (m, k, n): (usize, usize, usize),

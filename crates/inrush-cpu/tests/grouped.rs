@@ -1,4 +1,4 @@
-//! Products of several groups of few columns, as programs hand them over: each group a batch, right operands where they lie.
+//! Products of several groups of few columns, as programs hand them over: each group a batch, right operands in place.
 
 mod common;
 
@@ -98,7 +98,7 @@ impl Case {
         }
     }
 
-    /// A result that lies `[m][group][n]`.
+    /// A result in the order `[m][group][n]`.
     fn channels_last(&self, ptr: *mut u8, dtype: DType) -> Output {
         let &Case { groups, n, .. } = self;
         Output::Store(StoreView {
@@ -222,7 +222,7 @@ fn doubles_and_conversions_are_stored_in_place() {
     }
 }
 
-/// What is infinite in one group leaves the others as they are, and results are the same for any number of threads.
+/// An infinity in one group leaves the others as they are, and results are the same for any number of threads.
 #[test]
 fn groups_are_apart() {
     let c = Case {

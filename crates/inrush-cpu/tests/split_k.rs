@@ -21,7 +21,7 @@ struct Case {
     kernel: [usize; 2],
     step: usize,
     dilation: usize,
-    /// Both operands lie plane by plane instead of with channels last: those of the input by channels, then images.
+    /// Both operands are NCHW, plane by plane, instead of with channels last: those of the input by channels, then images.
     planes: bool,
 }
 
@@ -217,7 +217,7 @@ fn gradients_of_filters() {
     }
 }
 
-/// Sums of many parts, in both float types that are summed in; products with a weight's rows that lie apart.
+/// Sums of many parts, in both float types that are summed in; products with a weight's rows that are apart.
 #[test]
 fn long_sums_of_doubles() {
     let mut rng = Rng(32);

@@ -148,7 +148,7 @@ pub(crate) fn pack(
     Ok(None)
 }
 
-/// Whether a buffer is there at load and never changes.
+/// Returns true if a buffer is there at load and never changes.
 fn is_weight(program: &Program, buffer: BufferId, base: &[*mut u8]) -> bool {
     let written = program.buffers[buffer as usize].written;
     let (_, place) = crate::model::root(program, buffer);
@@ -160,7 +160,7 @@ fn is_weight(program: &Program, buffer: BufferId, base: &[*mut u8]) -> bool {
         }
 }
 
-/// A result in its buffer.
+/// Returns where results are stored in their buffer.
 fn stored(c: &Contract, s: &Store, get: &dyn Fn(SizeId) -> i64) -> Result<Stored> {
     let map = |sizes: &mut dyn Iterator<Item = SizeId>, strides: &[SizeId]| {
         let levels = sizes.zip(strides);

@@ -9,6 +9,7 @@ const PLAIN: &[&str] = &[
     "inrush-aten",
     "inrush-bench",
     "inrush-cli",
+    "inrush-cpu",
     "inrush-cuda",
     "inrush-emulator",
     "inrush-expr",

@@ -50,7 +50,7 @@ pub(crate) fn k_blocks(taps: usize, k: usize, limit: usize) -> Vec<KBlock> {
     out
 }
 
-/// What the blocking depends on.
+/// Sizes that the blocking depends on.
 pub(crate) struct Problem<'a> {
     pub matrices: usize,
     pub m: usize,
@@ -88,7 +88,7 @@ const VIEW_K_BLOCK_BYTES: usize = 4096;
 /// The same for few rows, which pay more for a panel that leaves the first cache, and the panel's bytes there.
 const FEW_K_BLOCK_BYTES: usize = 1280;
 const FIRST_CACHE_BYTES: usize = 40 << 10;
-/// What few rows are.
+/// Most rows that count as few.
 const FEW_ROWS: usize = 256;
 
 /// Returns the most bytes of one column in a k block, for panels of `width` columns; `packs`: on the way.

@@ -51,7 +51,7 @@ pub(crate) struct Grouped {
     extent: usize,
 }
 
-/// What all units of a call share.
+/// One call of a plan; all of its units share this.
 struct Call<'a, T: 'static> {
     plan: &'a Grouped,
     tiles: &'static Tiles<T>,

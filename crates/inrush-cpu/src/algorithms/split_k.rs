@@ -57,7 +57,7 @@ const NEAR: isize = 16;
 /// Results that are added up or handed on at a time by one thread.
 const GRAIN: usize = 1 << 13;
 
-/// What one operand gives for each product: runs of memory.
+/// Elements of one operand that each product reads: runs of memory.
 #[derive(Clone, Debug)]
 struct Side {
     /// Where each run begins: which copy, where the operand is transposed, and elements from the product's place in it.

@@ -4,7 +4,7 @@ use super::by_isa;
 use crate::simd::{self, Element, Portable, Widen};
 use inrush_base::{DType, Isa};
 
-/// What one tile computes: `c[i][at[j] + ..] (+)= sum over k of a[i * lda + k] * b[offsets[k] + step * (at[j] + ..)]`, with as many
+/// A tile: `c[i][at[j] + ..] (+)= sum over k of a[i * lda + k] * b[offsets[k] + step * (at[j] + ..)]`, with as many
 /// rows `i` and vectors `j` as the function has.
 pub(crate) struct Tile<T> {
     pub a: *const T,

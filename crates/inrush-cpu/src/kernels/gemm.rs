@@ -9,7 +9,7 @@ use super::{by_isa, sets};
 use crate::simd::{self, Element, Portable, Simd};
 use inrush_base::Isa;
 
-/// What one tile computes: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
+/// A tile: `c[i][..] (+)= sum over taps t and k of rows[i][taps[t] + k] * b[t][k][..]`.
 pub(crate) struct Tile<T> {
     pub rows: *const *const T,
     pub taps: *const isize,

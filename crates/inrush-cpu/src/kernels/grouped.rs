@@ -7,7 +7,7 @@
 use crate::simd::{Element, Permute};
 use inrush_base::Isa;
 
-/// What a tile computes, for each lane `l`:
+/// A tile, for each lane `l`:
 /// `c[i][l] = sum over taps t and k of row[i * step + taps[t] + at[k][l]] * b[t][k][l]`.
 pub(crate) struct Tile<T> {
     pub row: *const T,

@@ -13,7 +13,7 @@ pub(crate) struct Piece {
     pub n: usize,
 }
 
-/// What one tile computes: `c[i][..] (+)= sum over pieces p and k < p.n of a[p.a + k * a_step + i] * b[p.b + k * b_step + ..]`.
+/// A tile: `c[i][..] (+)= sum over pieces p and k < p.n of a[p.a + k * a_step + i] * b[p.b + k * b_step + ..]`.
 /// Rows of `c` follow each other.
 pub(crate) struct Tile<T> {
     pub a: *const T,

@@ -6,7 +6,7 @@
 use crate::simd::{Element, Simd};
 use inrush_base::Isa;
 
-/// What a tile computes: `c[i][..] (+)= sum over taps t and k of row[i * step + taps[t] + k] * b[t][k][..]`.
+/// A tile: `c[i][..] (+)= sum over taps t and k of row[i * step + taps[t] + k] * b[t][k][..]`.
 pub(crate) struct TallTile<T> {
     pub row: *const T,
     pub step: isize,

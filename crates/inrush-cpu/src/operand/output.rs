@@ -41,7 +41,7 @@ pub struct StoreView {
     pub cols: Affine,
 }
 
-/// What happens with results.
+/// The destination of results.
 #[derive(Clone, Copy)]
 #[allow(clippy::large_enum_variant, reason = "one for each call, on the stack")]
 pub enum Output {

@@ -33,7 +33,7 @@ impl OpenMp {
     /// The entry points as `find` gives them (null for none), where it has all.
     ///
     /// # Safety
-    /// What `find` gives are the functions of these names of one OpenMP runtime, which stays loaded.
+    /// Pointers that `find` returns are the functions of these names of one OpenMP runtime, which stays loaded.
     pub unsafe fn with(find: impl Fn(&CStr) -> *const c_void) -> Option<OpenMp> {
         let get = |name: &CStr| Some(find(name)).filter(|p| !p.is_null());
         // SAFETY: the caller says that they have these types.

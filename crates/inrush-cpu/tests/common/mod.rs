@@ -1,4 +1,4 @@
-//! What the tests share: random data, a slow product, and an epilogue that counts.
+//! Tools that the tests share: random data, a slow product, and an epilogue that counts.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use inrush_base::{DType, Isa, Result};
