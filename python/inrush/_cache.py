@@ -1,7 +1,7 @@
 """Compiled graphs on disk, so that another process neither traces nor compiles what this one has.
 
 AOTAutograd keeps a cache of what it traced, by the graph that Dynamo captured. Its entries hold whatever a compiler
-returned; inrush returns :class:`Code`, which pickles as a recipe (see ``Compiled.__reduce__``) whose machine code lies in
+returned; inrush returns :class:`Code`, which pickles as a host program (see ``Compiled.__reduce__``) whose machine code lies in
 inrush's build cache. Entries live in a folder of their own for each version of inrush and each set of options, apart from
 those of other backends.
 """

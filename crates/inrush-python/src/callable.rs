@@ -2,9 +2,9 @@
 
 use crate::compile::{self, Outcome, Pending, Report, Settings, Tune};
 use crate::errors::raise;
-use crate::recipe::Recipe;
-use crate::run::{MachineCode, Runner};
+use crate::host::run::{MachineCode, Runner};
 use inrush_base::Error;
+use inrush_host::program::HostProgram;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -30,7 +30,7 @@ pub struct Compiled {
 
 impl Compiled {
     pub fn new(runner: Runner, report: Report, threads: Option<usize>) -> Compiled {
-        let python = runner.recipe.enters_python();
+        let python = runner.program.enters_interpreter();
         Compiled {
             ready: OnceLock::from((runner, report)),
             pending: Mutex::default(),
@@ -135,12 +135,12 @@ impl Compiled {
         self.python
     }
 
-    /// How `pickle` writes it: the recipe and the report as bytes, the objects as a list in which operators stand by name.
+    /// How `pickle` writes it: the program and the report as bytes, the objects as a list in which operators stand by name.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let this = slf.get();
         let (runner, report) = this.ready(py)?;
-        let bytes = serde_json::to_vec(&(&runner.recipe, report, this.threads))
+        let bytes = serde_json::to_vec(&(&runner.program, report, this.threads))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
         let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
         let portable = py.import("inrush._cache")?.getattr("portable")?;
@@ -241,7 +241,7 @@ pub fn compile_fx(
         Outcome::Ready(runner, report) => Compiled::new(runner, report, settings.threads),
         Outcome::Pending(p) => Compiled {
             ready: OnceLock::new(),
-            python: p.recipe.enters_python(),
+            python: p.program.enters_interpreter(),
             pending: Mutex::new(Some(p)),
             instead: OnceLock::new(),
             threads: settings.threads,
@@ -257,10 +257,10 @@ pub fn restore(
     objects: Vec<(bool, Bound<'_, PyAny>)>,
 ) -> PyResult<Compiled> {
     let start = Instant::now();
-    let (mut recipe, mut report, threads): (Recipe, Report, Option<usize>) =
+    let (mut program, mut report, threads): (HostProgram, Report, Option<usize>) =
         serde_json::from_slice(bytes)
             .map_err(|e| PyValueError::new_err(format!("a stored graph is damaged: {e}")))?;
-    recipe.check(objects.len()).map_err(raise)?;
+    program.check(objects.len()).map_err(raise)?;
     let ops = py.import("torch")?.getattr("ops")?;
     let mut held = Vec::with_capacity(objects.len());
     for (named, o) in objects {
@@ -270,11 +270,11 @@ pub fn restore(
         });
     }
     let pool = compile::pool(py, threads)?;
-    let (code, cached) = compile::load(py, &mut recipe, &pool)?;
+    let (code, cached) = compile::load(py, &mut program, &pool)?;
     report.stages = vec![("restore".into(), start.elapsed())];
     report.cached = cached;
     Ok(Compiled::new(
-        Runner::new(recipe, held, code),
+        Runner::new(program, held, code),
         report,
         threads,
     ))

@@ -1,11 +1,10 @@
 //! From an FX graph to a callable: import, the compiler's stages, the C compiler, and what a call needs.
 
-use crate::call::Reader;
 use crate::errors::raise;
 use crate::fx::{self, Imported, Source};
-use crate::gpu;
-use crate::recipe::{self, Device, Out, Read, Recipe, Step};
-use crate::run::{self, Loaded, MachineCode, Runner};
+use crate::host::call::Reader;
+use crate::host::run::{self, Loaded, MachineCode, Runner};
+use crate::host::{self, Engine, device, triton};
 use inrush_aten::random::SEED_OPERATOR;
 use inrush_base::{Caps, Error};
 use inrush_compile::{
@@ -13,6 +12,9 @@ use inrush_compile::{
 };
 use inrush_cpu::OpenMp;
 use inrush_graph::{InputKind, NodeId, Type, ValueId};
+use inrush_host::gpu::build;
+use inrush_host::gpu::tune::{AtCall, Bench};
+use inrush_host::program::{self, CPU, Device, HostProgram, Out, Read, Step};
 use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Built, Compiler, Target};
@@ -95,7 +97,7 @@ struct Watch {
     start: Instant,
     report: Report,
     trace: Option<FxHashMap<&'static str, String>>,
-    tuner: Option<gpu::tune::Bench>,
+    tuner: Option<Bench>,
 }
 
 impl Watch {
@@ -134,7 +136,7 @@ pub enum Outcome {
 
 /// A graph whose kernels are being built.
 pub struct Pending {
-    pub recipe: Recipe,
+    pub program: HostProgram,
     objects: Vec<Py<PyAny>>,
     report: Report,
     pool: Arc<Pool>,
@@ -158,10 +160,10 @@ impl Pending {
         };
         let start = Instant::now();
         let mut report = self.report;
-        let (code, cached) = machine_code(&self.recipe, &self.pool, made)?;
+        let (code, cached) = machine_code(&self.program, &self.pool, made)?;
         report.cached = cached;
         (report.stages).push(("build".into(), took + start.elapsed()));
-        Ok((Runner::new(self.recipe, self.objects, code), report))
+        Ok((Runner::new(self.program, self.objects, code), report))
     }
 }
 
@@ -235,20 +237,20 @@ pub fn compile(
     watch.report.tuned = (watch.tuner.take()).map_or_else(Vec::new, |t| t.done);
     let tuning = match retiles.is_empty() || unknown == 0 {
         true => None,
-        false => (place.bench(py, false)?).map(|b| gpu::tune::AtCall::new(b, retiles)),
+        false => (place.bench(py, false)?).map(|b| AtCall::new(b, retiles)),
     };
     describe(&mut watch.report, &sequence, &graph);
     let start = Instant::now();
-    let (mut recipe, objects) = recipe(
+    let (mut program, objects) = host_program(
         py, &graph, &imported, sequence, &caps, &place, settings, resolve,
     )?;
     watch.add("bind", start.elapsed());
-    gpu::Engine::adapt(py, &mut recipe)?;
+    Engine::adapt(py, &mut program)?;
     if settings.later && tuning.is_none() {
-        let code = Code::of(py, &recipe)?;
+        let code = Code::of(py, &program)?;
         let build = code.map(Build::start).transpose().map_err(raise)?;
         return Ok(Outcome::Pending(Box::new(Pending {
-            recipe,
+            program,
             objects,
             report: watch.report,
             pool,
@@ -256,14 +258,14 @@ pub fn compile(
         })));
     }
     let start = Instant::now();
-    let (code, cached) = load(py, &mut recipe, &pool)?;
+    let (code, cached) = load(py, &mut program, &pool)?;
     watch.report.cached = cached;
     watch.report.untuned = tuning.is_some();
     if let (MachineCode::Gpu(engine), Some(tuning)) = (&code, tuning) {
         engine.tune_at_call(tuning);
     }
     watch.add("build", start.elapsed());
-    let runner = Runner::new(recipe, objects, code);
+    let runner = Runner::new(program, objects, code);
     Ok(Outcome::Ready(runner, watch.report))
 }
 
@@ -282,34 +284,34 @@ impl Place {
             gpu: None,
         };
         let preset = settings.gpu.as_deref();
-        if preset.is_none() && !gpu::device::built(py)? {
+        if preset.is_none() && !device::built(py)? {
             return Ok(cpu);
         }
         let index = fx::device(py, gm)?;
         let gpu = match (index, preset) {
             (None, Some(preset)) if settings.interpret => {
-                Some(gpu::device::preset(preset).map_err(raise)?)
+                Some(device::preset(preset).map_err(raise)?)
             }
             (None, _) => None,
-            (Some(_), Some(preset)) => Some(gpu::device::preset(preset).map_err(raise)?),
-            (Some(index), None) => Some(gpu::device::caps(py, index)?),
+            (Some(_), Some(preset)) => Some(device::preset(preset).map_err(raise)?),
+            (Some(index), None) => Some(device::caps(py, index)?),
         };
         Ok(Place { index, gpu })
     }
 
     /// What measures kernels; nothing where there is no GPU to measure on.
-    fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<gpu::tune::Bench>> {
+    fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<Bench>> {
         let (Some(index), Some((_, target))) = (self.index, &self.gpu) else {
             return Ok(None);
         };
-        if !gpu::device::present(py)? {
+        if !device::present(py)? {
             return Ok(None);
         }
-        let device = Device {
-            kind: gpu::device::CUDA,
+        let gpu = Device {
+            kind: device::CUDA,
             index,
         };
-        gpu::tune::Bench::new(py, device, target.clone(), known_only).map(Some)
+        device::bench(py, gpu, target.clone(), known_only).map(Some)
     }
 
     /// PyTorch's name of the device.
@@ -323,22 +325,25 @@ impl Place {
     fn device(&self) -> Device {
         match self.index {
             Some(index) => Device {
-                kind: gpu::device::CUDA,
+                kind: device::CUDA,
                 index,
             },
-            None => Device { kind: 0, index: 0 },
+            None => Device {
+                kind: CPU,
+                index: 0,
+            },
         }
     }
 }
 
-/// Machine code for a recipe, from the cache or built; and whether it was in the cache.
+/// Machine code for a program, from the cache or built; and whether it was in the cache.
 pub fn load(
     py: Python<'_>,
-    recipe: &mut Recipe,
+    program: &mut HostProgram,
     pool: &Arc<Pool>,
 ) -> PyResult<(MachineCode, Option<bool>)> {
-    gpu::Engine::adapt(py, recipe)?;
-    let made = match Code::of(py, recipe)? {
+    Engine::adapt(py, program)?;
+    let made = match Code::of(py, program)? {
         Some(code) => {
             let mut build = Build::start(code).map_err(raise)?;
             while !py.detach(|| build.is_done()) {
@@ -348,28 +353,28 @@ pub fn load(
         }
         None => None,
     };
-    py.detach(|| machine_code(recipe, pool, made))
+    py.detach(|| machine_code(program, pool, made))
 }
 
-/// Machine code for a recipe of what was built for it, if anything was; called without the interpreter's lock.
+/// Machine code for a program of what was built for it, if anything was; called without the interpreter's lock.
 fn machine_code(
-    recipe: &Recipe,
+    program: &HostProgram,
     pool: &Arc<Pool>,
     made: Option<Made>,
 ) -> PyResult<(MachineCode, Option<bool>)> {
-    let Some(g) = &recipe.gpu else {
+    let Some(g) = &program.gpu else {
         let object = match made {
             Some(Made::Object(object)) => Some(object),
             _ => None,
         };
-        let (segments, cached) = load_segments(recipe, pool, object).map_err(raise)?;
+        let (segments, cached) = load_segments(program, pool, object).map_err(raise)?;
         return Ok((MachineCode::Cpu(segments), cached));
     };
     let (binaries, cached) = match made {
         Some(Made::Binaries(binaries, cached)) => (binaries, Some(cached)),
         _ => (Vec::new(), None),
     };
-    let engine = Python::attach(|py| gpu::Engine::new(py, recipe, binaries, g.graphs))?;
+    let engine = Python::attach(|py| Engine::new(py, program, binaries, g.graphs))?;
     Ok((MachineCode::Gpu(Box::new(engine)), cached))
 }
 
@@ -387,7 +392,7 @@ enum Code {
     /// Triton source.
     Triton {
         workers: &'static inrush_runtime::triton::Pool,
-        gpu: recipe::Gpu,
+        gpu: program::Gpu,
     },
 }
 
@@ -399,25 +404,25 @@ enum Made {
 
 impl Code {
     /// Nothing where there are no kernels, or where they are interpreted.
-    fn of(py: Python<'_>, recipe: &Recipe) -> PyResult<Option<Code>> {
-        if let Some(g) = &recipe.gpu {
-            if g.device.kind != gpu::device::CUDA || g.kernels.is_empty() {
+    fn of(py: Python<'_>, program: &HostProgram) -> PyResult<Option<Code>> {
+        if let Some(g) = &program.gpu {
+            if g.device.kind != device::CUDA || g.kernels.is_empty() {
                 return Ok(None);
             }
             return Ok(Some(Code::Triton {
-                workers: gpu::build::pool(py)?,
+                workers: triton::pool(py)?,
                 gpu: g.clone(),
             }));
         }
-        if recipe.pieces.iter().all(|p| p.is_empty()) {
+        if program.pieces.iter().all(|p| p.is_empty()) {
             return Ok(None);
         }
         let target = Target {
-            isa: recipe.isa().map_err(raise)?,
-            vector_math: recipe.vector_math,
+            isa: program.isa().map_err(raise)?,
+            vector_math: program.vector_math,
         };
         Ok(Some(Code::C {
-            pieces: recipe.pieces.clone(),
+            pieces: program.pieces.clone(),
             target,
             compiler: Compiler::find().map_err(raise)?,
             cache: Cache::open_default(),
@@ -434,7 +439,7 @@ impl Code {
                 cache,
             } => (compiler.build_unless(pieces, target, cache, Some(cancel))).map(Made::Object),
             Code::Triton { workers, gpu } => {
-                let (binaries, cached) = gpu::build::build(workers, gpu)?;
+                let (binaries, cached) = build::build(workers, gpu)?;
                 Ok(Made::Binaries(binaries, cached))
             }
         }
@@ -514,32 +519,34 @@ impl Drop for Build {
     }
 }
 
-/// Machine code for a recipe's segments on the CPU.
+/// Machine code for a program's segments on the CPU.
 fn load_segments(
-    recipe: &Recipe,
+    program: &HostProgram,
     pool: &Arc<Pool>,
     object: Option<Built>,
 ) -> Result<(Vec<Option<Loaded>>, Option<bool>), Error> {
-    let segments = recipe
+    let segments = program
         .steps
         .iter()
-        .map(|step| match (&step.what, &object) {
-            (recipe::What::Segment(s), Some(built)) => Model::from_parts(Parts {
+        .map(|step| match (&step.kind, &object) {
+            (program::StepKind::Segment(s), Some(built)) => Model::from_parts(Parts {
                 program: s.program.clone(),
                 object: &built.path,
                 weights: Box::new(MemoryWeights::default()),
                 pool: pool.clone(),
             })
             .map(|m| Some(Loaded::new(m))),
-            (recipe::What::Segment(_), None) => Err(Error::internal("a segment without kernels")),
+            (program::StepKind::Segment(_), None) => {
+                Err(Error::internal("a segment without kernels"))
+            }
             _ => Ok(None),
         })
         .collect::<Result<_, Error>>()?;
     Ok((segments, object.map(|o| o.cached)))
 }
 
-/// The recipe of a sequence, and its objects.
-fn recipe(
+/// Returns the host program of a sequence, and its objects.
+fn host_program(
     py: Python<'_>,
     graph: &inrush_graph::Graph,
     imported: &Imported,
@@ -548,7 +555,7 @@ fn recipe(
     place: &Place,
     settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Recipe, Vec<Py<PyAny>>)> {
+) -> PyResult<(HostProgram, Vec<Py<PyAny>>)> {
     let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
     let mut slots = FxHashMap::default();
     let mut objects = Vec::new();
@@ -566,29 +573,29 @@ fn recipe(
             }
         }
     }
-    let learns: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
+    let binds_symbols: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
     let mut steps = Vec::new();
     let mut kernels = sequence.kernels;
     for (at, part) in sequence.parts.into_iter().enumerate() {
-        let what = match part.what {
-            What::Segment(s) => recipe::What::Segment(recipe::Segment {
+        let kind = match part.what {
+            What::Segment(s) => program::StepKind::Segment(program::Segment {
                 program: s.program,
                 inputs: s.inputs.iter().map(|v| r.slot(*v)).collect(),
                 symbols: s.symbols,
                 outputs: s.outputs.iter().map(|v| r.slot(*v)).collect(),
             }),
-            What::View(v) => recipe::What::View(recipe::View {
+            What::View(v) => program::StepKind::View(program::View {
                 base: r.slot(v.base),
                 value: r.slot(v.value),
                 sizes: v.sizes,
                 strides: v.strides,
                 offset: v.offset,
                 dtype: v.dtype.map(Dt),
-                lies: v.lies,
+                base_layout: v.lies,
             }),
             What::Call(c) if c.op == SEED_OPERATOR => {
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
-                recipe::What::Call(r.seed(outs, &place.name())?)
+                program::StepKind::Call(r.seed(outs, &place.name())?)
             }
             What::Call(c) if c.reason == fx::kernels::NATIVE => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
@@ -596,7 +603,7 @@ fn recipe(
                 })?;
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
                 let node = node.bind(py);
-                recipe::What::Kernel(fx::kernels::launch(&mut r, node, outs, &mut kernels)?)
+                program::StepKind::Kernel(fx::kernels::launch(&mut r, node, outs, &mut kernels)?)
             }
             What::Call(c) => {
                 let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
@@ -620,21 +627,19 @@ fn recipe(
                 };
                 let all = node.reads().chain(node.outs.first().copied()).all(held);
                 let native = match place.gpu {
-                    Some(_) if c.library && all => {
-                        gpu::library::of_call(py, &c.op, &call, r.objects)
-                    }
+                    Some(_) if c.library && all => host::of_call(py, &c.op, &call, r.objects),
                     _ => None,
                 };
                 match native {
-                    Some(l) => recipe::What::Library(l),
-                    None => recipe::What::Call(call),
+                    Some(l) => program::StepKind::Library(l),
+                    None => program::StepKind::Call(call),
                 }
             }
         };
         steps.push(Step {
-            what,
+            kind,
             frees: part.frees.iter().map(|v| r.slot(*v)).collect(),
-            learns: learns.contains(&at),
+            binds_symbols: binds_symbols.contains(&at),
         });
     }
     let mut outputs = Vec::new();
@@ -664,7 +669,7 @@ fn recipe(
                 },
             ),
         };
-        symbols.push(recipe::Symbol {
+        symbols.push(program::Symbol {
             slot: r.slot(value),
             read,
             after: s.after,
@@ -676,14 +681,14 @@ fn recipe(
             let mut layouts = vec![None; slots.len()];
             for (v, l) in sequence.layouts {
                 if let Some(slot) = slots.get(&v) {
-                    layouts[*slot] = Some(recipe::Layout {
+                    layouts[*slot] = Some(program::Layout {
                         dtype: Dt(l.dtype),
                         sizes: l.sizes,
                         strides: l.strides,
                     });
                 }
             }
-            Some(recipe::Gpu {
+            Some(program::Gpu {
                 graphs: settings.graphs,
                 target: target.clone(),
                 device: place.device(),
@@ -692,7 +697,7 @@ fn recipe(
             })
         }
     };
-    let recipe = Recipe {
+    let program = HostProgram {
         steps,
         symbols,
         sizes: sequence.sizes,
@@ -705,10 +710,10 @@ fn recipe(
         vector_math: caps.vector_math,
         gpu,
     };
-    recipe
+    program
         .check(objects.len())
         .map_err(|e| raise(Error::internal(e.message().to_string())))?;
-    Ok((recipe, objects))
+    Ok((program, objects))
 }
 
 /// Adds a launch to those that run side by side: `mul_add * 2, sum`.
@@ -783,7 +788,7 @@ pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
     }
     let pool = match OpenMp::of_process() {
         Some(runtime) => Pool::openmp(runtime),
-        None => Pool::new(crate::shim::shims(py)?.threads()).map_err(raise)?,
+        None => Pool::new(crate::host::shim::shims(py)?.threads()).map_err(raise)?,
     };
     Ok(POOL.get_or_init(|| Arc::new(pool)).clone())
 }

@@ -6,12 +6,8 @@
 //!   types   metadata of values -> types
 //!   sympy   SymInt -> expressions, ranges, hints
 //!   args    Python arguments -> arguments of the graph
-//! compile   the stages, the C compiler, and what a call needs -> Recipe, Runner
-//! recipe    what a call does, as data; what caches hold
-//! run       a call: segments, called operators, views over Python tensors
-//!   call    called operators with their arguments
-//!   shim    libtorch's stable C functions, looked up in the process
-//! gpu       the same on GPUs: native steps over one arena, kernels from Triton
+//! compile   the stages, the C compiler, and what a call needs -> HostProgram, Runner
+//! host      calls in this process, on CPUs and (by `inrush-host`) on GPUs
 //! callable  the Python object that is called
 //! overlap   whether tensors share memory, for guards
 //! package   exported programs, compiled ahead of time and loaded
@@ -20,17 +16,13 @@
 //!
 //! Nothing of libtorch is linked; PyTorch's Python objects are reached through the interpreter.
 
-mod call;
 mod callable;
 mod compile;
 mod errors;
 pub mod fx;
-mod gpu;
+mod host;
 mod overlap;
 mod package;
-mod recipe;
-mod run;
-mod shim;
 
 use pyo3::prelude::*;
 
@@ -61,7 +53,7 @@ mod _native {
     /// Starts what builds kernels for GPUs, in the background.
     #[pyfunction]
     fn warm_triton(py: Python<'_>) -> PyResult<()> {
-        gpu::build::warm(py)
+        host::triton::warm(py)
     }
 
     /// The folder that holds inrush's caches.

@@ -1,6 +1,6 @@
 //! Whether tensors of a call may share memory.
 
-use crate::shim::{Shims, shims};
+use crate::host::shim::{Shims, shims};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 

@@ -3,10 +3,10 @@
 use crate::callable::Compiled;
 use crate::compile::{self, Report};
 use crate::errors::raise;
-use crate::recipe::{Out, Read, Recipe, Segment, Step, Symbol, What};
-use crate::run::{Loaded, MachineCode, Runner, scalar};
+use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Options;
+use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
 use inrush_package::{Package, Target as Machine, WeightData};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::Model;
@@ -113,7 +113,7 @@ pub fn load_package(
         })
         .collect::<PyResult<Inputs>>()?;
     let runner = Runner::new(
-        recipe(program),
+        host_program(program),
         Vec::new(),
         MachineCode::Cpu(vec![Some(Loaded::new(model))]),
     );
@@ -121,7 +121,7 @@ pub fn load_package(
 }
 
 /// A call that is the program and nothing else. Inputs take the first slots, outputs those after.
-fn recipe(program: Program) -> Recipe {
+fn host_program(program: Program) -> HostProgram {
     let inputs = program.inputs.len();
     let slots = inputs + program.outputs.len();
     let symbols = (program.symbols.iter())
@@ -157,7 +157,7 @@ fn recipe(program: Program) -> Recipe {
         .filter(|(_, o)| !matches!(o, Output::Mutation))
         .map(|(k, _)| Out::Slot(inputs + k))
         .collect();
-    Recipe {
+    HostProgram {
         symbols,
         sizes: Vec::new(),
         slots,
@@ -170,8 +170,8 @@ fn recipe(program: Program) -> Recipe {
         gpu: None,
         steps: vec![Step {
             frees: Vec::new(),
-            learns: false,
-            what: What::Segment(Segment {
+            binds_symbols: false,
+            kind: StepKind::Segment(Segment {
                 symbols: (0..program.symbols.len() as u32).collect(),
                 inputs: (0..inputs).collect(),
                 outputs: (inputs..slots).collect(),

@@ -15,6 +15,7 @@ const PLAIN: &[&str] = &[
     "inrush-expr",
     "inrush-gpucheck",
     "inrush-graph",
+    "inrush-host",
     "inrush-interp",
     "inrush-loops",
     "inrush-opcases",

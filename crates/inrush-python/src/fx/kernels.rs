@@ -1,9 +1,9 @@
 //! Triton kernels that users write: calls of `inrush._kernels.launch`, which stand for launches.
 
-use crate::call::Reader;
 use crate::errors::raise;
-use crate::recipe::{Argument, Template, UserKernel};
+use crate::host::call::Reader;
 use inrush_base::Error;
+use inrush_host::program::{Argument, Template, USER_KERNEL, UserKernel};
 use inrush_program::GpuKernel;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,8 +11,6 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 /// The function that FX nodes call.
 pub const LAUNCH: &str = "inrush._kernels.launch";
-/// What the names of such operators begin with; the kernel's own name follows.
-pub const PREFIX: &str = "triton.";
 /// Why a kernel that is launched like any other is no part of a segment.
 pub const NATIVE: &str = "a Triton kernel of the user's";
 
@@ -29,7 +27,7 @@ pub fn describe(args: &Bound<'_, PyTuple>, gpu: bool) -> PyResult<(String, Strin
             format!("Triton launches this kernel: {why}")
         }
     };
-    Ok((format!("{PREFIX}{name}"), reason))
+    Ok((format!("{USER_KERNEL}{name}"), reason))
 }
 
 /// The launch of an FX node. The kernel is added to `kernels` unless it is there.
@@ -69,7 +67,7 @@ pub fn launch<'py>(
         *k == kernel
     });
     let at = at.unwrap_or_else(|| {
-        kernel.symbol = format!("{PREFIX}{}.{}", kernel.function, kernels.len());
+        kernel.symbol = format!("{USER_KERNEL}{}.{}", kernel.function, kernels.len());
         kernels.push(kernel);
         kernels.len() - 1
     });

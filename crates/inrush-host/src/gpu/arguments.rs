@@ -1,0 +1,263 @@
+//! Arguments of launches, packed as kernels read them.
+
+use super::driver::{Arguments, Driver, Tensor, TensorMap};
+use inrush_base::{Error, Result};
+use inrush_runtime::triton::{Binary, MapLayout};
+use smallvec::SmallVec;
+use std::sync::{Mutex, PoisonError};
+
+/// Arguments without addresses.
+pub struct Packed {
+    pub arguments: Arguments,
+    /// Where the addresses of the buffers go, and how many bytes after the buffer's beginning each points.
+    pub places: SmallVec<[(u32, u64); 16]>,
+    /// Where the address of the scratch space goes.
+    pub scratch: u32,
+    pub maps: Vec<Map>,
+}
+
+/// A tensor map among packed arguments. The address of its buffer goes to its place, until the map is written over it.
+pub struct Map {
+    place: u32,
+    /// Bytes from the buffer's beginning to the tensor's.
+    begin: u64,
+    tensor: Tensor,
+    /// The map of the address that came last.
+    last: Mutex<Option<(u64, TensorMap)>>,
+}
+
+impl Map {
+    /// Writes the map for the address that stands in its place.
+    pub fn write(&self, bytes: &mut [u8]) -> Result<()> {
+        let at = self.place as usize;
+        let missing = || Error::internal("a tensor map beyond the arguments");
+        let place = bytes
+            .get_mut(at..at + TensorMap::BYTES)
+            .ok_or_else(missing)?;
+        let address = place.first_chunk().ok_or_else(missing)?;
+        let address = u64::from_le_bytes(*address) + self.begin;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = match *last {
+            Some((was, map)) if was == address => map,
+            _ => {
+                let map = Driver::get()?.tensor_map(&self.tensor, address)?;
+                last.insert((address, map)).1
+            }
+        };
+        place.copy_from_slice(map.bytes());
+        Ok(())
+    }
+}
+
+/// Packs what a launch passes: pointers, numbers, then tensor maps, by the signature of its kernel. `buffers` counts the addresses;
+/// `sizes` are the numbers, with those of the maps at the end. Without a binary the kernel is interpreted: in the place of a map
+/// it has the address, the sizes and the strides.
+pub fn pack(
+    signature: &[(String, String)],
+    binary: Option<&Binary>,
+    buffers: usize,
+    sizes: &[i64],
+) -> Result<Packed> {
+    let damaged = || Error::input("a stored graph is damaged: arguments of a kernel");
+    let maps: Vec<(&str, usize)> = (signature.iter())
+        .filter_map(|(_, ty)| Some((ty.as_str(), rank(ty)?)))
+        .collect();
+    let plain = (signature.len().checked_sub(maps.len())).ok_or_else(damaged)?;
+    let pointers = buffers.checked_sub(maps.len()).ok_or_else(damaged)?;
+    let numbers = plain.checked_sub(pointers).ok_or_else(damaged)?;
+    let of_maps: usize = maps.iter().map(|m| 1 + 2 * m.1).sum();
+    if sizes.len() != numbers + of_maps || signature[plain..].iter().any(|s| rank(&s.1).is_none()) {
+        return Err(damaged());
+    }
+    let (sizes, mut rest) = sizes.split_at(numbers);
+    // Eight bytes each, and two pointers at the end.
+    let mut arguments = Arguments::with_capacity(8 * signature.len() + 16);
+    let mut places: SmallVec<[(u32, u64); 16]> = SmallVec::new();
+    for (_, ty) in &signature[..pointers] {
+        if !ty.starts_with('*') {
+            return Err(damaged());
+        }
+        places.push((arguments.pointer(0) as u32, 0));
+    }
+    for (v, (name, ty)) in sizes.iter().zip(&signature[pointers..]) {
+        match ty.as_str() {
+            "i64" => arguments.i64(*v),
+            "i32" => arguments.i32(i32::try_from(*v).map_err(|_| {
+                Error::unsupported(format!("`{name}` is {v}: the kernel counts in 32 bits"))
+            })?),
+            other => return Err(Error::internal(format!("an argument of type `{other}`"))),
+        };
+    }
+    let layouts = binary.map(|b| b.maps.as_slice());
+    if layouts.is_some_and(|l| l.len() != maps.len()) {
+        return Err(Error::internal("a build that tells of other tensor maps"));
+    }
+    let mut made = Vec::new();
+    for (k, (ty, rank)) in maps.iter().enumerate() {
+        let (mine, others) = rest.split_at(1 + 2 * rank);
+        rest = others;
+        let (begin, (extents, strides)) = (mine[0], mine[1..].split_at(*rank));
+        let element = match layouts {
+            Some(l) => l[k].element_bytes as u64,
+            None => element_bytes(ty).ok_or_else(damaged)?,
+        };
+        let begin = (u64::try_from(begin).ok()).and_then(|b| b.checked_mul(element));
+        let begin = begin.ok_or_else(|| Error::internal("a tensor before its buffer"))?;
+        match layouts {
+            None => places.push((arguments.pointer(0) as u32, begin)),
+            Some(l) => {
+                let place = arguments.map() as u32;
+                places.push((place, 0));
+                let MapLayout {
+                    swizzle,
+                    element,
+                    element_bytes,
+                    block,
+                } = &l[k];
+                made.push(Map {
+                    place,
+                    begin,
+                    tensor: Tensor::new(
+                        *element,
+                        *element_bytes,
+                        *swizzle,
+                        extents,
+                        strides,
+                        block,
+                    )?,
+                    last: Mutex::default(),
+                });
+            }
+        }
+        for n in extents {
+            let n = i32::try_from(*n);
+            arguments.i32(n.map_err(|_| Error::unsupported("a tile's tensor beyond 32 bits"))?);
+        }
+        for s in strides {
+            arguments.i64(*s);
+        }
+    }
+    let scratch = arguments.finish(0) as u32;
+    Ok(Packed {
+        arguments,
+        places,
+        scratch,
+        maps: made,
+    })
+}
+
+/// Where each argument begins, of a kernel of ours.
+pub fn places(signature: &[(String, String)]) -> Result<Vec<u32>> {
+    let mut arguments = Arguments::default();
+    let mut out = Vec::new();
+    for (_, ty) in signature {
+        match (ty.as_str(), rank(ty)) {
+            (_, Some(rank)) => {
+                out.push(arguments.map());
+                out.extend((0..rank).map(|_| arguments.i32(0)));
+                out.extend((0..rank).map(|_| arguments.i64(0)));
+            }
+            ("i32", _) => out.push(arguments.i32(0)),
+            ("i64", _) => out.push(arguments.i64(0)),
+            (pointer, _) if pointer.starts_with('*') => out.push(arguments.pointer(0)),
+            (other, _) => return Err(Error::internal(format!("an argument of type `{other}`"))),
+        }
+    }
+    let scratch = arguments.finish(0);
+    out.extend([scratch, scratch + 8]);
+    Ok(out.into_iter().map(|at| at as u32).collect())
+}
+
+/// Dimensions of the tensor that a parameter of this type describes: `tensordesc<bf16[64, 32]>` has two.
+fn rank(ty: &str) -> Option<usize> {
+    let inside = ty.strip_prefix("tensordesc<")?;
+    Some(inside.matches(',').count() + 1)
+}
+
+/// Bytes of an element of a descriptor's type.
+fn element_bytes(ty: &str) -> Option<u64> {
+    let name = ty.strip_prefix("tensordesc<")?.split('[').next()?;
+    let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let digits = digits.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some(digits.parse::<u64>().ok()? / 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signature(types: &[&str]) -> Vec<(String, String)> {
+        types
+            .iter()
+            .map(|t| (String::new(), t.to_string()))
+            .collect()
+    }
+
+    fn binary() -> Binary {
+        Binary {
+            path: Default::default(),
+            symbol: String::new(),
+            warps: 4,
+            ctas: 1,
+            shared: 0,
+            scratch: 0,
+            scratch_align: 1,
+            cooperative: false,
+            maps: vec![MapLayout {
+                swizzle: 3,
+                element: 10,
+                element_bytes: 2,
+                block: vec![64, 64],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_map_lies_behind_the_numbers_with_its_sizes_and_strides() {
+        let types = signature(&["*bf16", "i32", "tensordesc<bf16[64, 64]>"]);
+        let sizes = [7, 16, 100, 200, 200, 1];
+        let p = pack(&types, Some(&binary()), 2, &sizes).unwrap();
+        // The pointer, the number, the map at a multiple of 64; 32 bytes from where the buffer begins.
+        assert_eq!(p.places.as_slice(), [(0, 0), (64, 0)]);
+        assert_eq!((p.maps.len(), p.maps[0].begin), (1, 32));
+        let b = p.arguments.bytes();
+        let int = |at: usize| i32::from_le_bytes(*b[at..].first_chunk().unwrap());
+        let long = |at: usize| i64::from_le_bytes(*b[at..].first_chunk().unwrap());
+        assert_eq!((int(8), int(192), int(196)), (7, 100, 200));
+        assert_eq!((long(200), long(208)), (200, 1));
+        assert_eq!((p.scratch, b.len()), (216, 232));
+        let places = places(&types).unwrap();
+        assert_eq!(places, [0, 8, 64, 192, 196, 200, 208, 216, 224]);
+    }
+
+    #[test]
+    fn interpreted_kernels_get_an_address() {
+        let types = signature(&["*bf16", "tensordesc<bf16[64, 64]>"]);
+        let p = pack(&types, None, 2, &[4, 100, 200, 200, 1]).unwrap();
+        assert_eq!(p.places.as_slice(), [(0, 0), (8, 8)]);
+        assert!(p.maps.is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_the_signature_is_an_error() {
+        let types = signature(&["*bf16", "tensordesc<bf16[64, 64]>"]);
+        for (buffers, sizes) in [(1, vec![0, 1, 1, 1, 1]), (2, vec![]), (3, vec![0; 5])] {
+            assert!(pack(&types, Some(&binary()), buffers, &sizes).is_err());
+        }
+        let none = Binary {
+            maps: Vec::new(),
+            ..binary()
+        };
+        assert!(pack(&types, Some(&none), 2, &[0, 100, 200, 200, 1]).is_err());
+    }
+
+    #[test]
+    fn types_tell_rank_and_bytes() {
+        assert_eq!(rank("tensordesc<fp32[4, 8, 16]>"), Some(3));
+        assert_eq!(rank("*fp32"), None);
+        let bytes = |t| element_bytes(t);
+        assert_eq!(bytes("tensordesc<fp32[4, 8]>"), Some(4));
+        assert_eq!(bytes("tensordesc<bf16[4, 8]>"), Some(2));
+        assert_eq!(bytes("tensordesc<i8[4, 8]>"), Some(1));
+    }
+}

@@ -1,0 +1,75 @@
+//! Kernels: built by a pool of Triton workers, and loaded.
+
+use super::arena::ALIGNMENT;
+use super::arguments;
+use super::driver::{Driver, Kernel};
+use crate::program::{Gpu, USER_KERNEL};
+use inrush_base::{Error, ErrorKind, Result};
+use inrush_program::GpuKernel;
+use inrush_runtime::triton::{Binary, Pool};
+use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Returns the binaries of a program's kernels, and whether all of them were there already.
+pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
+    let sources: Vec<_> = gpu.kernels.iter().collect();
+    let (results, cached) = pool.build_all(&sources, &gpu.target);
+    let users = |k: &GpuKernel| k.symbol.starts_with(USER_KERNEL);
+    let mut binaries = Vec::with_capacity(results.len());
+    for (r, k) in results.into_iter().zip(&gpu.kernels) {
+        // A kernel of the user's is the user's to mend.
+        let r = r.map_err(|e| match users(k) && e.kind() == ErrorKind::Internal {
+            true => Error::input(e.message().to_string()),
+            false => e,
+        });
+        binaries.push(r?);
+    }
+    for (b, k) in binaries.iter().zip(&gpu.kernels) {
+        let odd = b.ctas != 1 || b.cooperative || b.scratch_align > ALIGNMENT;
+        if users(k) && odd {
+            return Err(Error::unsupported(format!(
+                "the Triton kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
+                k.function
+            )));
+        }
+        if odd {
+            return Err(Error::internal(format!(
+                "the kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
+                k.function
+            )));
+        }
+    }
+    Ok((binaries, cached))
+}
+
+/// Kernels that are loaded, by device and file: graphs share them. They stay: what somebody captured may launch them when the
+/// function that it was captured from is gone.
+type Loaded = FxHashMap<(i32, PathBuf), Arc<Kernel>>;
+static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+
+/// Loads binaries into the current context.
+pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
+    let driver = Driver::get()?;
+    let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all.get_or_insert_default();
+    (binaries.iter().zip(&gpu.kernels))
+        .map(|(b, k)| {
+            let key = (gpu.device.index, b.path.clone());
+            if let Some(k) = all.get(&key) {
+                return Ok(k.clone());
+            }
+            let code = std::fs::read(&b.path)
+                .map_err(|e| Error::machine(format!("{}: {e}", b.path.display())))?;
+            let threads = b.warps * gpu.target.warp;
+            let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
+            let kernel = match b.maps.is_empty() {
+                true => kernel,
+                false => kernel.with_places(arguments::places(&k.signature)?),
+            };
+            let kernel = Arc::new(kernel);
+            all.insert(key, kernel.clone());
+            Ok(kernel)
+        })
+        .collect()
+}

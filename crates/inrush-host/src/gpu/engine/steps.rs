@@ -1,0 +1,196 @@
+//! Steps that need no interpreter.
+
+use super::{BoundPlan, CachedTensors, Code, Frame, Stop};
+use crate::gpu::driver::{Driver, Kernel};
+use crate::gpu::plan::{self, Launch, Op, Plan};
+use crate::host::Host;
+use crate::shape::Shape;
+use inrush_base::Error;
+use smallvec::SmallVec;
+use std::sync::{Arc, PoisonError};
+
+impl<H: Host> Frame<'_, H> {
+    /// Runs a region of the program by its plan.
+    pub(super) fn region(
+        &mut self,
+        call: &mut H::Call<'_>,
+        bound: &BoundPlan<H>,
+    ) -> Result<(), H::Error> {
+        let (plan, host) = (&bound.plan, self.host);
+        let _arena = match plan.arena_bytes {
+            0 => None,
+            bytes => {
+                let Some((arena, base)) = self.memory(bytes) else {
+                    return Err(host.raise(call, self, Stop::Memory(bytes)));
+                };
+                self.bases[self.program.slots] = base;
+                Some(arena)
+            }
+        };
+        if !plan.loads.is_empty() {
+            let loaded = self.loads(plan);
+            loaded.map_err(|stop| host.raise(call, self, stop))?;
+        }
+        let mut cached = bound.take();
+        let mut at = 0;
+        while at < plan.ops.len() {
+            let op = &plan.ops[at];
+            if op.is_host() {
+                host.step(call, self, op)?;
+                at += 1;
+                continue;
+            }
+            let run = plan.ops[at..].iter().take_while(|o| !o.is_host()).count();
+            let ops = &plan.ops[at..at + run];
+            let (me, tensors) = (&mut *self, &mut cached);
+            let done = H::native(call, move || me.native(ops, bound, tensors));
+            if let Err(stop) = done {
+                return Err(host.raise(call, self, stop));
+            }
+            for s in self.released.drain(..) {
+                H::release(call, s);
+            }
+            at += run;
+        }
+        bound.give(cached);
+        Ok(())
+    }
+
+    /// Returns true if steps may be recorded: the first call that tunes issues them all.
+    pub(in crate::gpu) fn may_record(&self) -> bool {
+        matches!(self.code, Code::Device(_)) && !self.recording && self.tuning.borrow().is_none()
+    }
+
+    /// Returns the kernels, where a device runs them.
+    pub(in crate::gpu) fn kernels(&self) -> Vec<Arc<Kernel>> {
+        match self.code {
+            Code::Device(kernels) => kernels.clone(),
+            Code::Interpreter(..) => Vec::new(),
+        }
+    }
+
+    pub(in crate::gpu) fn device_index(&self) -> i32 {
+        self.engine.device.index
+    }
+
+    /// Returns memory of the device, from the host's allocator.
+    pub(in crate::gpu) fn memory(&self, bytes: u64) -> Option<(H::Tensor, u64)> {
+        self.host.allocate(&Shape::of_bytes(bytes))
+    }
+
+    /// Runs the load steps that no call ran before.
+    fn loads(&mut self, plan: &Plan) -> Result<(), Stop<H::Error>> {
+        let mut loaded = (self.engine.loaded)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (step, bytes, launches) in &plan.loads {
+            let base = self.program.slots + 1 + *step;
+            if let Some((_, address)) = loaded.get(step) {
+                self.bases[base] = *address;
+                continue;
+            }
+            let (owned, address) = (self.memory((*bytes).max(1))).ok_or(Stop::Memory(*bytes))?;
+            self.bases[base] = address;
+            for l in launches {
+                self.launch(l)?;
+            }
+            // Other streams may read it.
+            if let Code::Device(_) = self.code {
+                let driver = Driver::get().map_err(Stop::Failed)?;
+                driver.synchronize(self.stream).map_err(Stop::Failed)?;
+            }
+            loaded.insert(*step, (owned, address));
+        }
+        Ok(())
+    }
+
+    /// Issues steps that need no interpreter.
+    pub(in crate::gpu) fn native(
+        &mut self,
+        ops: &[Op],
+        bound: &BoundPlan<H>,
+        cached: &mut CachedTensors<H>,
+    ) -> Result<(), Stop<H::Error>> {
+        for op in ops {
+            match op {
+                Op::Launch(l) => self.launch(l)?,
+                Op::Batch(b) => self.batch(b, cached)?,
+                Op::Recordable(r) => self.recordable(r, bound, cached)?,
+                Op::Library(l) => self.library(l, cached)?,
+                Op::Copy(c) => self.copy(c)?,
+                Op::Allocate(a) => {
+                    let made = self.host.allocate(&a.shape);
+                    let (tensor, address) = made.ok_or_else(|| Stop::memory(&a.shape))?;
+                    self.bases[a.slot] = address;
+                    self.own[a.slot] = Some(tensor);
+                }
+                Op::Free { slot } => {
+                    self.own[*slot] = None;
+                    self.released.push(*slot);
+                }
+                Op::CheckInput(_) | Op::Call { .. } | Op::View(_) | Op::Set { .. } => {
+                    return Err(Stop::Failed(Error::internal("a step of the host's")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Arguments of a launch with the addresses of this call.
+    pub(super) fn packed(&self, l: &Launch) -> Result<SmallVec<[u8; 512]>, Error> {
+        let mut bytes: SmallVec<[u8; 512]> = SmallVec::from_slice(&l.arguments);
+        for (place, base, offset) in &l.addresses {
+            let address = self.bases[*base as usize] + offset;
+            let at = *place as usize;
+            bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        for map in &l.maps {
+            map.write(&mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn launch(&self, l: &Launch) -> Result<(), Stop<H::Error>> {
+        let failed = |e: Error| Stop::Failed(e.context(self.title(l)));
+        let mut bytes = self.packed(l).map_err(failed)?;
+        match self.code {
+            Code::Device(kernels) => {
+                if let (Some(t), Some(gpu)) = (self.tuning.borrow_mut().as_mut(), &self.program.gpu)
+                {
+                    let address = |a: &(u32, plan::BaseId, u64)| self.bases[a.1 as usize] + a.2;
+                    let addresses = l.addresses.iter().map(address).collect();
+                    t.before(&gpu.kernels[l.kernel].symbol, addresses, self.stream);
+                }
+                // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
+                // work on this stream is done, since a host reuses it on the same stream only.
+                let done = unsafe { kernels[l.kernel].launch(l.grid, &mut bytes, self.stream) };
+                done.map_err(failed)
+            }
+            Code::Interpreter(code) => {
+                (self.host.interpret(code, l.kernel, l.grid, &bytes)).map_err(Stop::Host)
+            }
+        }
+    }
+
+    fn copy(&self, c: &plan::Copy) -> Result<(), Stop<H::Error>> {
+        let address = |(base, offset): (plan::BaseId, u64)| self.bases[base as usize] + offset;
+        let (to, from, bytes) = (address(c.to), address(c.from), c.bytes as usize);
+        match self.code {
+            Code::Device(_) => {
+                let driver = Driver::get().map_err(Stop::Failed)?;
+                // SAFETY: both are tensors of these bytes, which live as the arguments of launches do.
+                unsafe { driver.copy(to, from, bytes, self.stream) }.map_err(Stop::Failed)
+            }
+            // SAFETY: likewise, on the host; the values have memory of their own.
+            Code::Interpreter(..) => unsafe {
+                std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
+                Ok(())
+            },
+        }
+    }
+
+    pub(super) fn title(&self, l: &Launch) -> String {
+        let kernel = self.program.gpu.as_ref().map(|g| &g.kernels[l.kernel]);
+        kernel.map_or_else(String::new, |k| format!("kernel `{}`", k.function))
+    }
+}

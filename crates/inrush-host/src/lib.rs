@@ -1,0 +1,22 @@
+//! Executes compiled programs on GPUs, over any process that can host them.
+//!
+//! A [`HostProgram`](program::HostProgram) says as data what a call does. [`gpu::Engine`] runs it: it plans memory and launches for
+//! each set of sizes, and issues them. What it needs of the process around it (memory, a stream, library calls, steps that
+//! need an interpreter) it asks through [`Host`].
+//!
+//! ```text
+//! program  HostProgram: the steps of a call, as data; what caches hold
+//! shape    dtype, sizes and strides of a tensor
+//! host     the trait that a process implements
+//! gpu      planning and execution on a device
+//! ```
+//!
+//! Does not know: Python, PyTorch's functions.
+
+pub mod gpu;
+pub mod host;
+pub mod program;
+pub mod shape;
+
+pub use host::Host;
+pub use shape::{Shape, dtype_code};

@@ -1,0 +1,114 @@
+//! Dtype, sizes and strides of a tensor, in the numbers that library calls take.
+
+use inrush_base::{DType, Error, Result};
+use smallvec::SmallVec;
+
+/// A tensor's dtype, sizes and strides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shape {
+    /// The number that [`dtype_code`] gives.
+    pub dtype: i32,
+    /// Bytes of an element.
+    pub element: u64,
+    pub sizes: SmallVec<[i64; 6]>,
+    /// In elements.
+    pub strides: SmallVec<[i64; 6]>,
+}
+
+impl Shape {
+    /// Returns the shape of `bytes` bytes in a row.
+    pub fn of_bytes(bytes: u64) -> Shape {
+        Shape {
+            dtype: dtype_code(DType::U8),
+            element: 1,
+            sizes: SmallVec::from_slice(&[bytes as i64]),
+            strides: SmallVec::from_slice(&[1]),
+        }
+    }
+
+    /// Returns the bytes from the first to the last element, both included.
+    ///
+    /// # Errors
+    /// An input error where they do not fit 64 bits.
+    pub fn bytes(&self) -> Result<u64> {
+        if self.sizes.contains(&0) {
+            return Ok(0);
+        }
+        let mut last: i64 = 0;
+        for (n, s) in self.sizes.iter().zip(&self.strides) {
+            last = (n - 1)
+                .checked_mul(*s)
+                .and_then(|x| last.checked_add(x))
+                .ok_or_else(|| Error::input("a tensor beyond 64 bits"))?;
+        }
+        Ok((last as u64 + 1) * self.element)
+    }
+
+    /// Returns false if every element has memory of its own: each stride passes all that the dimensions of smaller strides span.
+    pub fn may_share_elements(&self) -> bool {
+        let mut dims: SmallVec<[(i64, i64); 6]> = (self.strides.iter().copied())
+            .zip(self.sizes.iter().copied())
+            .filter(|(_, n)| *n > 1)
+            .collect();
+        dims.sort_unstable();
+        let mut span = 1;
+        dims.iter().any(|(stride, n)| {
+            let shares = *stride < span;
+            span = span.saturating_add((n - 1).saturating_mul(*stride));
+            shares
+        })
+    }
+}
+
+/// Returns PyTorch's number of a dtype (`c10::ScalarType`, which is stable).
+pub fn dtype_code(d: DType) -> i32 {
+    match d {
+        DType::U8 => 0,
+        DType::I8 => 1,
+        DType::I16 => 2,
+        DType::I32 => 3,
+        DType::I64 => 4,
+        DType::F16 => 5,
+        DType::F32 => 6,
+        DType::F64 => 7,
+        DType::C64 => 9,
+        DType::C128 => 10,
+        DType::Bool => 11,
+        DType::BF16 => 15,
+        DType::F8E5M2 => 23,
+        DType::F8E4M3FN => 24,
+        DType::F8E5M2FNUZ => 25,
+        DType::F8E4M3FNUZ => 26,
+        DType::U16 => 27,
+        DType::U32 => 28,
+        DType::U64 => 29,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_reach_from_the_first_to_the_last_element() {
+        let shape = |sizes: &[i64], strides: &[i64]| Shape {
+            dtype: dtype_code(DType::F32),
+            element: 4,
+            sizes: sizes.into(),
+            strides: strides.into(),
+        };
+        assert_eq!(shape(&[2, 3], &[4, 1]).bytes().unwrap(), 28);
+        assert_eq!(shape(&[2, 0], &[4, 1]).bytes().unwrap(), 0);
+        assert_eq!(shape(&[], &[]).bytes().unwrap(), 4);
+        assert!(shape(&[i64::MAX, 3], &[4, 1]).bytes().is_err());
+        assert_eq!(Shape::of_bytes(7).bytes().unwrap(), 7);
+    }
+
+    #[test]
+    fn no_two_dtypes_share_a_number() {
+        let mut codes: Vec<i32> = DType::all().map(dtype_code).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), DType::all().count());
+    }
+}

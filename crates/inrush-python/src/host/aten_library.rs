@@ -1,0 +1,521 @@
+//! PyTorch's C functions for what libraries do best: products, convolutions, attention.
+//!
+//! They are those of the generated `c_shim_cuda.h`; where one is missing, its operator is called from Python.
+
+use super::shim::{Handle, library as find};
+use inrush_host::program::{Call, Library, LibraryOp, Template};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+type Rc = i32;
+/// An optional tensor: null, or where its handle stands.
+type Maybe = *const Handle;
+type Out = *mut Handle;
+type Scale = *const f64;
+
+type Two = unsafe extern "C" fn(Handle, Handle, Handle) -> Rc;
+type Three = unsafe extern "C" fn(Handle, Handle, Handle, Handle, f64, f64) -> Rc;
+type Convolution = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Maybe,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    i32,
+    *const i64,
+    i64,
+    i64,
+    Out,
+) -> Rc;
+type ConvolutionBackward = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    *const *const i64,
+    i64,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    *const i64,
+    i64,
+    i32,
+    *const i64,
+    i64,
+    i64,
+    *const i32,
+    i64,
+    Out,
+    Out,
+    Out,
+) -> Rc;
+type Flash = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    f64,
+    i32,
+    i32,
+    Scale,
+    Out,
+    Out,
+    Out,
+    Out,
+    *mut i64,
+    *mut i64,
+    Out,
+    Out,
+    Out,
+) -> Rc;
+type Efficient = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    Maybe,
+    i32,
+    f64,
+    i32,
+    Scale,
+    Out,
+    Out,
+    Out,
+    Out,
+) -> Rc;
+type Cudnn = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    Maybe,
+    i32,
+    f64,
+    i32,
+    i32,
+    Scale,
+    Out,
+    Out,
+    Out,
+    Out,
+    *mut i64,
+    *mut i64,
+    Out,
+    Out,
+    Out,
+) -> Rc;
+
+/// The functions for one kind of device; `None` for what this PyTorch does not have.
+pub struct Functions {
+    mm: Option<Two>,
+    bmm: Option<Two>,
+    addmm: Option<Three>,
+    baddbmm: Option<Three>,
+    convolution: Option<Convolution>,
+    convolution_backward: Option<ConvolutionBackward>,
+    flash: Option<Flash>,
+    efficient: Option<Efficient>,
+    cudnn: Option<Cudnn>,
+    _library: libloading::os::unix::Library,
+}
+
+// SAFETY: addresses of functions that may be called from any thread.
+unsafe impl Send for Functions {}
+// SAFETY: likewise.
+unsafe impl Sync for Functions {}
+
+/// The functions of the GPU, or of the CPU for kernels that are interpreted.
+pub fn functions(py: Python<'_>, gpu: bool) -> PyResult<&'static Functions> {
+    static FUNCTIONS: [PyOnceLock<Functions>; 2] = [PyOnceLock::new(), PyOnceLock::new()];
+    FUNCTIONS[usize::from(gpu)].get_or_try_init(py, || {
+        let (library, device) = match gpu {
+            true => (find(py, "torch_cuda")?, "cuda"),
+            false => (find(py, "torch_cpu")?, "cpu"),
+        };
+        macro_rules! get {
+            ($name:expr) => {
+                // SAFETY: names and types are those of PyTorch's `c_shim_cuda.h`.
+                unsafe {
+                    let name = format!("aoti_torch_{device}_{}\0", $name);
+                    library.get(name.as_bytes()).ok().map(|f| *f)
+                }
+            };
+        }
+        Ok(Functions {
+            mm: get!("mm_out"),
+            bmm: get!("bmm_out"),
+            addmm: get!("addmm_out"),
+            baddbmm: get!("baddbmm_out"),
+            convolution: get!("convolution"),
+            convolution_backward: get!("convolution_backward"),
+            flash: get!("_scaled_dot_product_flash_attention"),
+            efficient: get!("_scaled_dot_product_efficient_attention"),
+            cudnn: get!("_scaled_dot_product_cudnn_attention"),
+            _library: library,
+        })
+    })
+}
+
+impl Functions {
+    /// Whether the operator can be called.
+    pub fn has(&self, op: &LibraryOp) -> bool {
+        match op {
+            LibraryOp::Mm => self.mm.is_some(),
+            LibraryOp::Bmm => self.bmm.is_some(),
+            LibraryOp::Addmm { .. } => self.addmm.is_some(),
+            LibraryOp::Baddbmm { .. } => self.baddbmm.is_some(),
+            LibraryOp::Convolution { .. } => self.convolution.is_some(),
+            LibraryOp::ConvolutionBackward { .. } => self.convolution_backward.is_some(),
+            LibraryOp::FlashAttention { .. } => self.flash.is_some(),
+            LibraryOp::EfficientAttention { .. } => self.efficient.is_some(),
+            LibraryOp::CudnnAttention { .. } => self.cudnn.is_some(),
+        }
+    }
+
+    /// Calls an operator. New tensors are left in `results`, which start as null, in the order of the operator's results;
+    /// numbers among those are dropped. False where PyTorch raised.
+    ///
+    /// # Safety
+    /// Handles are of live tensors on the device; `out` is there for operators that write into it.
+    pub unsafe fn call(
+        &self,
+        op: &LibraryOp,
+        inputs: &[Handle],
+        out: Handle,
+        results: &mut [Handle; 9],
+    ) -> bool {
+        let maybe = |k: usize| match inputs.get(k) {
+            Some(h) if !h.is_null() => std::ptr::from_ref(h),
+            _ => std::ptr::null(),
+        };
+        let scale_of = |s: &Option<f64>| s.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let r = results.as_mut_ptr();
+        // SAFETY: by the caller's promise; pointers to options and results are valid during the call.
+        let rc = unsafe {
+            match op {
+                LibraryOp::Mm => self.mm.map(|f| f(out, inputs[0], inputs[1])),
+                LibraryOp::Bmm => self.bmm.map(|f| f(out, inputs[0], inputs[1])),
+                LibraryOp::Addmm { beta, alpha } => {
+                    (self.addmm).map(|f| f(out, inputs[0], inputs[1], inputs[2], *beta, *alpha))
+                }
+                LibraryOp::Baddbmm { beta, alpha } => {
+                    (self.baddbmm).map(|f| f(out, inputs[0], inputs[1], inputs[2], *beta, *alpha))
+                }
+                LibraryOp::Convolution {
+                    stride,
+                    padding,
+                    dilation,
+                    transposed,
+                    output_padding,
+                    groups,
+                } => self.convolution.map(|f| {
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        maybe(2),
+                        stride.as_ptr(),
+                        stride.len() as i64,
+                        padding.as_ptr(),
+                        padding.len() as i64,
+                        dilation.as_ptr(),
+                        dilation.len() as i64,
+                        i32::from(*transposed),
+                        output_padding.as_ptr(),
+                        output_padding.len() as i64,
+                        *groups,
+                        r,
+                    )
+                }),
+                LibraryOp::ConvolutionBackward {
+                    bias_sizes,
+                    stride,
+                    padding,
+                    dilation,
+                    transposed,
+                    output_padding,
+                    groups,
+                    wanted,
+                } => self.convolution_backward.map(|f| {
+                    let bias = bias_sizes.as_ref().map(|b| b.as_ptr());
+                    let mask: Vec<i32> = wanted.iter().map(|w| i32::from(*w)).collect();
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        inputs[2],
+                        bias.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+                        bias_sizes.as_ref().map_or(0, |b| b.len() as i64),
+                        stride.as_ptr(),
+                        stride.len() as i64,
+                        padding.as_ptr(),
+                        padding.len() as i64,
+                        dilation.as_ptr(),
+                        dilation.len() as i64,
+                        i32::from(*transposed),
+                        output_padding.as_ptr(),
+                        output_padding.len() as i64,
+                        *groups,
+                        mask.as_ptr(),
+                        mask.len() as i64,
+                        r,
+                        r.add(1),
+                        r.add(2),
+                    )
+                }),
+                LibraryOp::FlashAttention {
+                    dropout,
+                    causal,
+                    debug_mask,
+                    scale,
+                } => self.flash.map(|f| {
+                    let mut numbers = [0i64; 2];
+                    let n = numbers.as_mut_ptr();
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        inputs[2],
+                        *dropout,
+                        i32::from(*causal),
+                        i32::from(*debug_mask),
+                        scale_of(scale),
+                        r,
+                        r.add(1),
+                        r.add(2),
+                        r.add(3),
+                        n,
+                        n.add(1),
+                        r.add(6),
+                        r.add(7),
+                        r.add(8),
+                    )
+                }),
+                LibraryOp::EfficientAttention {
+                    log_sum,
+                    dropout,
+                    causal,
+                    scale,
+                } => self.efficient.map(|f| {
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        inputs[2],
+                        maybe(3),
+                        i32::from(*log_sum),
+                        *dropout,
+                        i32::from(*causal),
+                        scale_of(scale),
+                        r,
+                        r.add(1),
+                        r.add(2),
+                        r.add(3),
+                    )
+                }),
+                LibraryOp::CudnnAttention {
+                    log_sum,
+                    dropout,
+                    causal,
+                    debug_mask,
+                    scale,
+                } => self.cudnn.map(|f| {
+                    let mut numbers = [0i64; 2];
+                    let n = numbers.as_mut_ptr();
+                    f(
+                        inputs[0],
+                        inputs[1],
+                        inputs[2],
+                        maybe(3),
+                        i32::from(*log_sum),
+                        *dropout,
+                        i32::from(*causal),
+                        i32::from(*debug_mask),
+                        scale_of(scale),
+                        r,
+                        r.add(1),
+                        r.add(2),
+                        r.add(3),
+                        n,
+                        n.add(1),
+                        r.add(6),
+                        r.add(7),
+                        r.add(8),
+                    )
+                }),
+            }
+        };
+        rc == Some(0)
+    }
+}
+
+/// The arguments of a called operator, by its schema's order.
+struct Arguments<'a, 'py> {
+    py: Python<'py>,
+    call: &'a Call,
+    objects: &'a [Py<PyAny>],
+}
+
+/// A number of PyTorch's schema, `None` where it was left out or is no constant.
+impl Arguments<'_, '_> {
+    fn get(&self, k: usize, name: &str) -> Option<&Template> {
+        (self.call.args.get(k)).or_else(|| {
+            let named = self.call.kwargs.iter().find(|(n, _)| n == name);
+            named.map(|(_, t)| t)
+        })
+    }
+
+    fn constant(&self, t: &Template) -> Option<Bound<'_, PyAny>> {
+        match t {
+            Template::Constant(o) => Some(self.objects[*o].bind(self.py).clone()),
+            _ => None,
+        }
+    }
+
+    /// A tensor that must be there.
+    fn tensor(&self, k: usize, name: &str) -> Option<Option<usize>> {
+        match self.get(k, name)? {
+            Template::Slot(s) => Some(Some(*s)),
+            _ => None,
+        }
+    }
+
+    /// A tensor or nothing; the outer `None` where it is neither.
+    fn maybe(&self, k: usize, name: &str) -> Option<Option<usize>> {
+        match self.get(k, name) {
+            None => Some(None),
+            Some(Template::Slot(s)) => Some(Some(*s)),
+            Some(t) => self.constant(t)?.is_none().then_some(None),
+        }
+    }
+
+    fn number(&self, k: usize, name: &str, default: f64) -> Option<f64> {
+        match self.get(k, name) {
+            None => Some(default),
+            Some(t) => self.constant(t)?.extract().ok(),
+        }
+    }
+
+    fn flag(&self, k: usize, name: &str) -> Option<bool> {
+        match self.get(k, name) {
+            None => Some(false),
+            Some(t) => self.constant(t)?.extract().ok(),
+        }
+    }
+
+    fn optional(&self, k: usize, name: &str) -> Option<Option<f64>> {
+        match self.get(k, name) {
+            None => Some(None),
+            Some(t) => self.constant(t)?.extract().ok(),
+        }
+    }
+
+    fn flags(&self, k: usize) -> Option<Vec<bool>> {
+        match self.call.args.get(k)? {
+            Template::List(l) | Template::Tuple(l) => (l.iter())
+                .map(|t| self.constant(t)?.extract().ok())
+                .collect(),
+            Template::Constant(o) => self.objects[*o].bind(self.py).extract().ok(),
+            _ => None,
+        }
+    }
+
+    fn ints(&self, k: usize) -> Option<Vec<i64>> {
+        match self.call.args.get(k)? {
+            Template::List(l) | Template::Tuple(l) => (l.iter())
+                .map(|t| self.constant(t)?.extract().ok())
+                .collect(),
+            Template::Constant(o) => self.objects[*o].bind(self.py).extract().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// A called operator as a library call, where there is one and its arguments are constants but for tensors. `floats` tells
+/// whether the operator's values are of a type that the libraries take.
+pub fn of_call(py: Python<'_>, op: &str, call: &Call, objects: &[Py<PyAny>]) -> Option<Library> {
+    let a = Arguments { py, call, objects };
+    let (op, inputs) = match op {
+        "aten.mm.default" => (
+            LibraryOp::Mm,
+            vec![a.tensor(0, "self")?, a.tensor(1, "mat2")?],
+        ),
+        "aten.bmm.default" => (
+            LibraryOp::Bmm,
+            vec![a.tensor(0, "self")?, a.tensor(1, "mat2")?],
+        ),
+        "aten.addmm.default" | "aten.baddbmm.default" => {
+            let (beta, alpha) = (a.number(3, "beta", 1.0)?, a.number(4, "alpha", 1.0)?);
+            let inputs = (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?;
+            match op {
+                "aten.addmm.default" => (LibraryOp::Addmm { beta, alpha }, inputs),
+                _ => (LibraryOp::Baddbmm { beta, alpha }, inputs),
+            }
+        }
+        "aten.convolution.default" => (
+            LibraryOp::Convolution {
+                stride: a.ints(3)?,
+                padding: a.ints(4)?,
+                dilation: a.ints(5)?,
+                transposed: a.flag(6, "transposed")?,
+                output_padding: a.ints(7)?,
+                groups: a.number(8, "groups", 1.0)? as i64,
+            },
+            vec![a.tensor(0, "")?, a.tensor(1, "")?, a.maybe(2, "bias")?],
+        ),
+        "aten.convolution_backward.default" => (
+            LibraryOp::ConvolutionBackward {
+                bias_sizes: match a.get(3, "bias_sizes")? {
+                    Template::Constant(o) if objects[*o].is_none(py) => None,
+                    _ => Some(a.ints(3)?),
+                },
+                stride: a.ints(4)?,
+                padding: a.ints(5)?,
+                dilation: a.ints(6)?,
+                transposed: a.flag(7, "transposed")?,
+                output_padding: a.ints(8)?,
+                groups: a.number(9, "groups", 1.0)? as i64,
+                wanted: a.flags(10)?,
+            },
+            (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?,
+        ),
+        "aten._scaled_dot_product_flash_attention.default" => (
+            LibraryOp::FlashAttention {
+                dropout: a.number(3, "dropout_p", 0.0)?,
+                causal: a.flag(4, "is_causal")?,
+                debug_mask: a.flag(5, "return_debug_mask")?,
+                scale: a.optional(usize::MAX, "scale")?,
+            },
+            (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?,
+        ),
+        "aten._scaled_dot_product_efficient_attention.default" => {
+            let mut inputs: Vec<Option<usize>> =
+                (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?;
+            inputs.push(a.maybe(3, "attn_bias")?);
+            let op = LibraryOp::EfficientAttention {
+                log_sum: a.flag(4, "compute_log_sumexp")?,
+                dropout: a.number(5, "dropout_p", 0.0)?,
+                causal: a.flag(6, "is_causal")?,
+                scale: a.optional(usize::MAX, "scale")?,
+            };
+            (op, inputs)
+        }
+        "aten._scaled_dot_product_cudnn_attention.default" => {
+            let mut inputs: Vec<Option<usize>> =
+                (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?;
+            inputs.push(a.maybe(3, "attn_bias")?);
+            let op = LibraryOp::CudnnAttention {
+                log_sum: a.flag(4, "compute_log_sumexp")?,
+                dropout: a.number(5, "dropout_p", 0.0)?,
+                causal: a.flag(6, "is_causal")?,
+                debug_mask: a.flag(7, "return_debug_mask")?,
+                scale: a.optional(usize::MAX, "scale")?,
+            };
+            (op, inputs)
+        }
+        _ => return None,
+    };
+    Some(Library {
+        op,
+        inputs,
+        outs: call.outs.clone(),
+        call: call.clone(),
+    })
+}

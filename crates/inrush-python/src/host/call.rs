@@ -1,0 +1,300 @@
+//! Called operators: from an FX node to a [`Call`] with a template of its arguments, and the call itself.
+
+use crate::fx::{Imported, Source, key};
+use inrush_expr::Expr;
+use inrush_graph::ValueId;
+use inrush_host::program::{Call, ObjectId, Template};
+use inrush_program::SizeId;
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySlice, PyTuple};
+use rustc_hash::FxHashMap;
+
+/// Arguments and results nest no deeper than this.
+const MAX_DEPTH: usize = 32;
+
+/// Values of a call by slot, its sizes, and the graph's objects.
+pub trait Frame {
+    fn slot(&self, slot: usize) -> Option<&Py<PyAny>>;
+    fn size(&self, id: SizeId) -> PyResult<i64>;
+    fn object(&self, id: ObjectId) -> &Py<PyAny>;
+    fn set(&mut self, slot: usize, value: Py<PyAny>);
+}
+
+/// Reads FX nodes as calls.
+pub struct Reader<'a, 'py> {
+    fx_node: Bound<'py, PyAny>,
+    sym_int: Bound<'py, PyAny>,
+    pub imported: &'a Imported,
+    pub ints: &'a FxHashMap<Expr, SizeId>,
+    pub slots: &'a mut FxHashMap<ValueId, usize>,
+    pub objects: &'a mut Vec<Py<PyAny>>,
+}
+
+impl<'a, 'py> Reader<'a, 'py> {
+    pub fn new(
+        py: Python<'py>,
+        imported: &'a Imported,
+        ints: &'a FxHashMap<Expr, SizeId>,
+        slots: &'a mut FxHashMap<ValueId, usize>,
+        objects: &'a mut Vec<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Reader {
+            fx_node: py.import("torch.fx")?.getattr("Node")?,
+            sym_int: py.import("torch")?.getattr("SymInt")?,
+            imported,
+            ints,
+            slots,
+            objects,
+        })
+    }
+
+    /// The slot of a value.
+    pub fn slot(&mut self, v: ValueId) -> usize {
+        let next = self.slots.len();
+        *self.slots.entry(v).or_insert(next)
+    }
+
+    /// The call of an FX node. `target` is what to call, which is not always the node's own.
+    pub fn call(
+        &mut self,
+        node: &Bound<'py, PyAny>,
+        target: Bound<'py, PyAny>,
+        outs: Vec<usize>,
+    ) -> PyResult<Call> {
+        let val = node.getattr("meta")?.call_method1("get", ("val",))?;
+        let mut args = Vec::new();
+        for a in node.getattr("args")?.try_iter()? {
+            args.push(self.read(&a?, 0)?);
+        }
+        let mut kwargs = Vec::new();
+        for (k, v) in node.getattr("kwargs")?.cast::<PyDict>()?.iter() {
+            kwargs.push((k.extract()?, self.read(&v, 0)?));
+        }
+        Ok(Call {
+            target: self.hold(target.unbind()),
+            args,
+            kwargs,
+            unpack: val.is_instance_of::<PyTuple>() || val.is_instance_of::<PyList>(),
+            outs,
+        })
+    }
+
+    /// As [`Reader::call`], for a product that may have been a part of the node: the last two of its tensors.
+    pub fn product(
+        &mut self,
+        node: &Bound<'py, PyAny>,
+        target: Bound<'py, PyAny>,
+        outs: Vec<usize>,
+    ) -> PyResult<Call> {
+        let mut call = self.call(node, target, outs)?;
+        if call.args.len() == 3 {
+            call.args.remove(0);
+            let aten = node.py().import("torch")?.getattr("ops")?.getattr("aten")?;
+            let mm = aten.getattr("mm")?.getattr("default")?;
+            call.target = self.hold(mm.unbind());
+        }
+        Ok(call)
+    }
+
+    /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
+    /// On a GPU it is that device's generator, and nothing waits.
+    pub fn seed(&mut self, outs: Vec<usize>, device: &str) -> PyResult<Call> {
+        let torch = self.fx_node.py().import("torch")?;
+        let target = torch
+            .getattr("ops")?
+            .getattr("aten")?
+            .getattr("randint")?
+            .getattr("low")?;
+        let args = (i64::MIN, i64::MAX, vec![1i64]).into_pyobject(torch.py())?;
+        let args = args
+            .iter()
+            .map(|a| self.read(&a, 0))
+            .collect::<PyResult<_>>()?;
+        let mut kwargs = Vec::new();
+        for (k, v) in [
+            ("dtype", torch.getattr("int64")?),
+            ("device", device.into_pyobject(torch.py())?.into_any()),
+        ] {
+            kwargs.push((k.to_string(), self.read(&v, 0)?));
+        }
+        Ok(Call {
+            target: self.hold(target.unbind()),
+            args,
+            kwargs,
+            unpack: false,
+            outs,
+        })
+    }
+
+    /// Adds an object to the graph's list.
+    pub fn hold(&mut self, object: Py<PyAny>) -> ObjectId {
+        self.objects.push(object);
+        self.objects.len() - 1
+    }
+
+    fn constant(&mut self, object: Py<PyAny>) -> Template {
+        Template::Constant(self.hold(object))
+    }
+
+    /// What an FX node stands for.
+    fn source(&mut self, py: Python<'py>, source: &Source) -> PyResult<Template> {
+        Ok(match source {
+            Source::Value(v) => Template::Slot(self.slot(*v)),
+            Source::Int(e) => match self.ints.get(e) {
+                Some(id) => Template::Size(*id),
+                None => {
+                    return Err(PyRuntimeError::new_err(
+                        "an operator takes an integer that nothing determines",
+                    ));
+                }
+            },
+            Source::Float(f) => self.constant(f.into_pyobject(py)?.into_any().unbind()),
+            Source::Bool(b) => self.constant(b.into_pyobject(py)?.to_owned().into_any().unbind()),
+            Source::None => self.constant(py.None()),
+            Source::List(l) => Template::Tuple(
+                l.iter()
+                    .map(|s| self.source(py, s))
+                    .collect::<PyResult<_>>()?,
+            ),
+            Source::Object(o) => self.constant(o.clone_ref(py)),
+        })
+    }
+
+    fn read(&mut self, a: &Bound<'py, PyAny>, depth: usize) -> PyResult<Template> {
+        if depth > MAX_DEPTH {
+            return Err(PyRecursionError::new_err(
+                "arguments of an operator are nested too deeply",
+            ));
+        }
+        if a.is_instance(&self.fx_node)? || a.is_instance(&self.sym_int)? {
+            let imported = self.imported;
+            return match imported.sources.get(&key(a)) {
+                Some(source) => self.source(a.py(), source),
+                None => Err(PyRuntimeError::new_err(format!(
+                    "{a} has no value where an operator needs it"
+                ))),
+            };
+        }
+        // Subclasses of tuple, list and dict (named tuples, FX's immutable lists) are handed on as what they derive from.
+        Ok(if a.is_instance_of::<PyTuple>() {
+            Template::Tuple(self.all(a, depth)?)
+        } else if a.is_instance_of::<PyList>() {
+            Template::List(self.all(a, depth)?)
+        } else if let Ok(d) = a.cast::<PyDict>() {
+            let mut items = Vec::new();
+            for (k, v) in d.iter() {
+                let k = self.hold(k.unbind());
+                items.push((k, self.read(&v, depth + 1)?));
+            }
+            Template::Dict(items)
+        } else if a.is_instance_of::<PySlice>() {
+            let mut part = |name: &str| self.read(&a.getattr(name)?, depth + 1);
+            Template::Slice(Box::new([part("start")?, part("stop")?, part("step")?]))
+        } else {
+            self.constant(a.clone().unbind())
+        })
+    }
+
+    fn all(&mut self, items: &Bound<'py, PyAny>, depth: usize) -> PyResult<Vec<Template>> {
+        items
+            .try_iter()?
+            .map(|i| self.read(&i?, depth + 1))
+            .collect()
+    }
+}
+
+/// Calls the operator and stores its results.
+pub fn run(c: &Call, py: Python<'_>, frame: &mut dyn Frame) -> PyResult<()> {
+    let args = c
+        .args
+        .iter()
+        .map(|a| fill(a, py, frame))
+        .collect::<PyResult<Vec<_>>>()?;
+    let args = PyTuple::new(py, args)?;
+    let kwargs = match c.kwargs.is_empty() {
+        true => None,
+        false => {
+            let d = PyDict::new(py);
+            for (k, v) in &c.kwargs {
+                d.set_item(k, fill(v, py, frame)?)?;
+            }
+            Some(d)
+        }
+    };
+    let target = frame.object(c.target).bind(py).clone();
+    let result = target.call(args, kwargs.as_ref())?;
+    if !c.unpack {
+        if let Some(slot) = c.outs.first() {
+            frame.set(*slot, result.unbind());
+        }
+        return Ok(());
+    }
+    let mut leaves = Vec::with_capacity(c.outs.len());
+    flatten(result, &mut leaves, 0)?;
+    if leaves.len() != c.outs.len() {
+        return Err(PyRuntimeError::new_err(format!(
+            "{target} gave {} results, its metadata says {}",
+            leaves.len(),
+            c.outs.len()
+        )));
+    }
+    for (leaf, slot) in leaves.into_iter().zip(&c.outs) {
+        frame.set(*slot, leaf.unbind());
+    }
+    Ok(())
+}
+
+/// The items of nested tuples and lists in order.
+fn flatten<'py>(
+    value: Bound<'py, PyAny>,
+    out: &mut Vec<Bound<'py, PyAny>>,
+    depth: usize,
+) -> PyResult<()> {
+    let nested = value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyList>();
+    if !nested || depth > MAX_DEPTH {
+        out.push(value);
+        return Ok(());
+    }
+    value
+        .try_iter()?
+        .try_for_each(|item| flatten(item?, out, depth + 1))
+}
+
+/// Builds an argument from its template.
+fn fill<'py>(
+    template: &Template,
+    py: Python<'py>,
+    frame: &dyn Frame,
+) -> PyResult<Bound<'py, PyAny>> {
+    let all = |items: &[Template]| {
+        items
+            .iter()
+            .map(|i| fill(i, py, frame))
+            .collect::<PyResult<Vec<_>>>()
+    };
+    Ok(match template {
+        Template::Slot(s) => match frame.slot(*s) {
+            Some(v) => v.bind(py).clone(),
+            None => py.None().into_bound(py),
+        },
+        Template::Size(id) => frame.size(*id)?.into_pyobject(py)?.into_any(),
+        Template::Constant(c) => frame.object(*c).bind(py).clone(),
+        Template::Tuple(items) => PyTuple::new(py, all(items)?)?.into_any(),
+        Template::List(items) => PyList::new(py, all(items)?)?.into_any(),
+        Template::Dict(items) => {
+            let d = PyDict::new(py);
+            for (k, v) in items {
+                d.set_item(frame.object(*k), fill(v, py, frame)?)?;
+            }
+            d.into_any()
+        }
+        Template::Slice(parts) => {
+            let parts = parts
+                .iter()
+                .map(|p| fill(p, py, frame))
+                .collect::<PyResult<Vec<_>>>()?;
+            py.get_type::<PySlice>().call1(PyTuple::new(py, parts)?)?
+        }
+    })
+}

@@ -1,0 +1,450 @@
+//! CUDA graphs: whole calls are captured, one graph for each set of sizes, and replayed.
+//!
+//! The first calls at given sizes run as usual, which also shows which arguments stay where they are (parameters, most often).
+//! The next one is captured. Arguments that stay are read where they lie, and a replay checks that they still lie there; the
+//! others are copied into memory of the graph's. What a call gives are copies of the graph's results, so that nothing a
+//! caller holds is ever written again. What a graph allocates while it is captured lies in a pool of PyTorch's that all
+//! graphs of one stream share: no value outlives a replay there.
+
+use super::run::Call;
+use super::shim::{Handle, Shims};
+use super::steps::out_of_memory;
+use super::tensor::Owned;
+use crate::errors::raise;
+use inrush_base::DType;
+use inrush_host::dtype_code;
+use inrush_host::gpu::driver::{Driver, Stream};
+use inrush_host::gpu::plan::written;
+use inrush_host::program::{Device, HostProgram, Out};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyInt;
+use smallvec::SmallVec;
+use std::sync::{Mutex, PoisonError};
+
+/// Calls before the one that is captured.
+const WARM: usize = 2;
+/// Graphs kept for one compiled graph: each holds memory.
+const MAX_GRAPHS: usize = 8;
+
+/// The graphs of one program.
+#[derive(Default)]
+pub struct Graphs {
+    entries: Mutex<Vec<Entry>>,
+    /// Why nothing is captured.
+    refused: Mutex<Option<String>>,
+}
+
+/// Values of the symbols and the stream.
+type Key = (SmallVec<[Option<i64>; 8]>, usize);
+
+struct Entry {
+    key: Key,
+    calls: usize,
+    /// Addresses of the arguments at the last call, and whether they were the same at all calls.
+    seen: Vec<(u64, bool)>,
+    captured: Option<Captured>,
+}
+
+struct Captured {
+    graph: Py<PyAny>,
+    inputs: Vec<Input>,
+    outputs: Vec<Result>,
+}
+
+struct Input {
+    slot: usize,
+    address: u64,
+    /// The graph's own memory for it.
+    copy: Option<Owned>,
+    /// Steps write it.
+    written: bool,
+}
+
+enum Result {
+    /// The argument in this slot.
+    Argument(usize),
+    Tensor(Made),
+    Other(Py<PyAny>),
+}
+
+/// A tensor that a replay fills.
+struct Made {
+    object: Py<PyAny>,
+    address: u64,
+    dtype: i32,
+    device: Device,
+    sizes: SmallVec<[i64; 6]>,
+    strides: SmallVec<[i64; 6]>,
+    /// Bytes from its first to its last element, where each of them is one of its elements'.
+    dense: Option<usize>,
+}
+
+impl Made {
+    fn of(py: Python<'_>, shims: &Shims, object: &Py<PyAny>) -> PyResult<Made> {
+        let h = shims.tensor(object.bind(py))?;
+        // SAFETY: the tensor is held by its object.
+        let ((sizes, strides), (dtype, device)) = unsafe { (shims.shape(h)?, shims.kind(h)?) };
+        // SAFETY: likewise.
+        let (address, _, _) = unsafe { shims.data_on(h, device)? };
+        Ok(Made {
+            object: object.clone_ref(py),
+            address,
+            dtype,
+            device,
+            sizes: sizes.into(),
+            strides: strides.into(),
+            dense: dense(sizes, strides, dtype),
+        })
+    }
+
+    /// A copy of what a replay left, the caller's own.
+    fn copy(&self, py: Python<'_>, shims: &'static Shims, stream: Stream) -> PyResult<Py<PyAny>> {
+        let (sizes, strides, dtype) = (&self.sizes, &self.strides, self.dtype);
+        let made = shims.allocate(sizes, strides, dtype, self.device);
+        let (handle, to) = made.ok_or_else(|| too_large(py, self.device, sizes, dtype))?;
+        let owned = Owned { handle, shims };
+        match self.dense {
+            Some(0) => {}
+            Some(bytes) => {
+                let driver = Driver::get().map_err(raise)?;
+                // SAFETY: both tensors are as long; the graph's stays, the other is the stream's until it is released.
+                unsafe { driver.copy(to, self.address, bytes, stream) }.map_err(raise)?;
+            }
+            None => {
+                let h = shims.tensor(self.object.bind(py))?;
+                // SAFETY: both are live.
+                if !unsafe { shims.copy(owned.handle, h) } {
+                    return Err(failed());
+                }
+            }
+        }
+        // SAFETY: the tensor is owned.
+        unsafe { shims.object(py, owned.handle) }
+    }
+}
+
+/// Bytes of a tensor without holes and overlaps; `None` for others.
+fn dense(sizes: &[i64], strides: &[i64], dtype: i32) -> Option<usize> {
+    let element = DType::all().find(|d| dtype_code(*d) == dtype)?.size();
+    if sizes.contains(&0) {
+        return Some(0);
+    }
+    let mut axes: SmallVec<[(i64, i64); 6]> = (strides.iter().copied())
+        .zip(sizes.iter().copied())
+        .filter(|a| a.1 > 1)
+        .collect();
+    axes.sort_unstable();
+    let mut next = 1i64;
+    for (stride, size) in axes {
+        if stride != next {
+            return None;
+        }
+        next = next.checked_mul(size)?;
+    }
+    usize::try_from(next).ok()?.checked_mul(element)
+}
+
+fn failed() -> PyErr {
+    PyRuntimeError::new_err("PyTorch refused to copy a tensor")
+}
+
+/// What the caller is to do.
+pub enum Todo {
+    /// Nothing: the outputs.
+    Done(SmallVec<[Py<PyAny>; 8]>),
+    /// Run the steps as usual.
+    Run,
+}
+
+impl Graphs {
+    /// Why calls are not captured, if they are not.
+    fn refused(&self) -> Option<String> {
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn refuse(&self, py: Python<'_>, why: String) -> PyResult<()> {
+        let log = py.import("inrush._log")?.getattr("compile")?;
+        let text = "calls are not captured as CUDA graphs: %s";
+        log.call_method1("warning", (text, &why))?;
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        Ok(())
+    }
+
+    /// Replays a call, or captures it first; `run` runs the steps.
+    pub fn call(
+        &self,
+        py: Python<'_>,
+        shims: &'static Shims,
+        device: Device,
+        stream: usize,
+        call: &mut Call<'_>,
+        run: &dyn Fn(Python<'_>, &mut Call<'_>) -> PyResult<()>,
+    ) -> PyResult<Todo> {
+        if self.refused().is_some() {
+            return Ok(Todo::Run);
+        }
+        let program = &call.runner.program;
+        let addresses = match addresses(py, shims, device, program, call)? {
+            Ok(a) => a,
+            Err(why) => {
+                self.refuse(py, why)?;
+                return Ok(Todo::Run);
+            }
+        };
+        let key: Key = (call.symbols.clone(), stream);
+        // One call at a time: replays of one graph share its memory.
+        let mut entries = match self.entries.try_lock() {
+            Ok(e) => e,
+            Err(_) => return Ok(Todo::Run),
+        };
+        let at = match entries.iter().position(|e| e.key == key) {
+            Some(at) => at,
+            None => {
+                if entries.len() == MAX_GRAPHS {
+                    entries.remove(0);
+                }
+                entries.push(Entry {
+                    key,
+                    calls: 0,
+                    seen: addresses.iter().map(|a| (a.1, true)).collect(),
+                    captured: None,
+                });
+                entries.len() - 1
+            }
+        };
+        let entry = &mut entries[at];
+        for (seen, (_, address, _)) in entry.seen.iter_mut().zip(&addresses) {
+            seen.1 &= seen.0 == *address;
+            seen.0 = *address;
+        }
+        entry.calls += 1;
+        if entry.calls <= WARM || capturing(stream)? {
+            return Ok(Todo::Run);
+        }
+        let moved = entry.captured.as_ref().is_some_and(|c| {
+            (c.inputs.iter().zip(&addresses)).any(|(i, a)| i.copy.is_none() && i.address != a.1)
+        });
+        if moved {
+            entry.captured = None;
+        }
+        if entry.captured.is_none() {
+            match capture(py, shims, device, stream, call, entry, &addresses, run) {
+                Ok(c) => entry.captured = Some(c),
+                Err(e) => {
+                    self.refuse(py, e.to_string())?;
+                    return Ok(Todo::Run);
+                }
+            }
+        }
+        let Some(captured) = &entry.captured else {
+            return Ok(Todo::Run);
+        };
+        let stream = Stream(stream);
+        (captured.replay(py, shims, &addresses, call, stream)).map(Todo::Done)
+    }
+}
+
+/// Handles and addresses of the tensors among the arguments, by position; or why the graph cannot be captured.
+type Addresses = SmallVec<[(usize, u64, Handle); 32]>;
+
+fn addresses(
+    py: Python<'_>,
+    shims: &Shims,
+    device: Device,
+    program: &HostProgram,
+    call: &Call<'_>,
+) -> PyResult<std::result::Result<Addresses, String>> {
+    let mut out = Addresses::new();
+    let slots = program.inputs.iter().copied();
+    for slot in slots.chain(program.constants.iter().map(|c| c.0)) {
+        let object = call.value(slot)?.bind(py);
+        let Some(h) = shims.handle(object) else {
+            if object.is_exact_instance_of::<PyInt>() {
+                continue;
+            }
+            return Ok(Err(format!(
+                "an argument is a {}",
+                object.get_type().name()?
+            )));
+        };
+        // SAFETY: the tensor is held by its slot.
+        let (address, _, here) = unsafe { shims.data_on(h, device)? };
+        if !here {
+            return Ok(Err("an argument is on another device".into()));
+        }
+        // SAFETY: as above.
+        let (plain, (sizes, _)) = unsafe {
+            let plain = shims.is_materialized(h, address as *const u8);
+            (plain, shims.shape(h)?)
+        };
+        if !plain && !sizes.contains(&0) {
+            return Ok(Err("an argument is negated where it is read".into()));
+        }
+        out.push((slot, address, h));
+    }
+    Ok(Ok(out))
+}
+
+/// Somebody captures already: the steps become a part of that.
+fn capturing(stream: usize) -> PyResult<bool> {
+    let driver = Driver::get().map_err(raise)?;
+    driver.is_capturing(Stream(stream)).map_err(raise)
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one caller, and each is another thing"
+)]
+fn capture(
+    py: Python<'_>,
+    shims: &'static Shims,
+    device: Device,
+    stream: usize,
+    call: &mut Call<'_>,
+    entry: &Entry,
+    addresses: &Addresses,
+    run: &dyn Fn(Python<'_>, &mut Call<'_>) -> PyResult<()>,
+) -> PyResult<Captured> {
+    let program = &call.runner.program;
+    let given: Vec<Option<Py<PyAny>>> = (call.slots.iter())
+        .map(|s| s.as_ref().map(|s| s.clone_ref(py)))
+        .collect();
+    let mut inputs = Vec::with_capacity(addresses.len());
+    let written = written(program);
+    for (k, (slot, address, h)) in addresses.iter().enumerate() {
+        let stays = entry.seen[k].1;
+        let copy = match stays {
+            true => None,
+            false => {
+                // SAFETY: the tensor is held by its slot.
+                let (sizes, strides) = unsafe { shims.shape(*h)? };
+                let (_, dtype, _) = unsafe { shims.data_on(*h, device)? };
+                let made = shims.allocate(sizes, strides, dtype, device);
+                let (handle, _) = made.ok_or_else(|| too_large(py, device, sizes, dtype))?;
+                let owned = Owned { handle, shims };
+                // SAFETY: both are live.
+                if !unsafe { shims.copy(owned.handle, *h) } {
+                    return Err(PyRuntimeError::new_err("an argument cannot be copied"));
+                }
+                // SAFETY: the tensor is owned.
+                call.slots[*slot] = Some(unsafe { shims.object(py, owned.handle)? });
+                Some(owned)
+            }
+        };
+        inputs.push(Input {
+            slot: *slot,
+            address: *address,
+            copy,
+            written: written[*slot],
+        });
+    }
+    let begin = py.import("inrush._graphs")?.getattr("capture")?;
+    let context = begin.call1((device.index, stream))?;
+    let graph = context.call_method0("__enter__")?.unbind();
+    let ran = run(py, call);
+    let none = py.None();
+    let closed = match &ran {
+        Ok(()) => context.call_method1("__exit__", (&none, &none, &none)),
+        Err(e) => context.call_method1("__exit__", (e.get_type(py), e.value(py), &none)),
+    };
+    let outputs = ran.and_then(|()| closed.map(drop)).and_then(|()| {
+        (program.outputs.iter())
+            .map(|o| match o {
+                Out::Slot(s) => match &call.slots[*s] {
+                    Some(v) if shims.handle(v.bind(py)).is_some() => {
+                        let same = |a: &&(usize, u64, Handle)| {
+                            call.slots[a.0].as_ref().is_some_and(|x| x.is(v)) || a.0 == *s
+                        };
+                        Ok(match addresses.iter().find(same) {
+                            Some((slot, _, _)) => Result::Argument(*slot),
+                            None => Result::Tensor(Made::of(py, shims, v)?),
+                        })
+                    }
+                    Some(v) => Ok(Result::Other(v.clone_ref(py))),
+                    None => Ok(Result::Other(py.None())),
+                },
+                Out::Size(id) => {
+                    let size = super::call::Frame::size(call, *id)?;
+                    Ok(Result::Other(size.into_pyobject(py)?.into_any().unbind()))
+                }
+                Out::Constant(c) => Ok(Result::Other(call.runner.objects[*c].clone_ref(py))),
+            })
+            .collect::<PyResult<Vec<_>>>()
+    });
+    // The call's own slots again, for a run as usual if this did not work.
+    for (slot, object) in call.slots.iter_mut().zip(given) {
+        *slot = object;
+    }
+    Ok(Captured {
+        graph,
+        inputs,
+        outputs: outputs?,
+    })
+}
+
+/// The exception for a tensor that the device has no memory for.
+fn too_large(py: Python<'_>, device: Device, sizes: &[i64], dtype: i32) -> PyErr {
+    let elements = sizes.iter().map(|n| *n as u64).product::<u64>();
+    let size = DType::all().find(|d| dtype_code(*d) == dtype);
+    let bytes = elements.saturating_mul(size.map_or(1, |d| d.size() as u64));
+    out_of_memory(py, device, bytes)
+}
+
+impl Captured {
+    fn replay(
+        &self,
+        py: Python<'_>,
+        shims: &'static Shims,
+        addresses: &Addresses,
+        call: &Call<'_>,
+        stream: Stream,
+    ) -> PyResult<SmallVec<[Py<PyAny>; 8]>> {
+        for (i, (slot, _, h)) in self.inputs.iter().zip(addresses) {
+            debug_assert_eq!(i.slot, *slot);
+            if let Some(copy) = &i.copy
+                // SAFETY: both are live.
+                && !unsafe { shims.copy(copy.handle, *h) }
+            {
+                return Err(failed());
+            }
+        }
+        self.graph.call_method0(py, intern!(py, "replay"))?;
+        for (i, (_, _, h)) in self.inputs.iter().zip(addresses) {
+            if let Some(copy) = i.copy.as_ref().filter(|_| i.written)
+                // SAFETY: both are live.
+                && !unsafe { shims.copy(*h, copy.handle) }
+            {
+                return Err(failed());
+            }
+        }
+        (self.outputs.iter())
+            .map(|o| match o {
+                Result::Other(v) => Ok(v.clone_ref(py)),
+                Result::Argument(slot) => Ok(call.value(*slot)?.clone_ref(py)),
+                Result::Tensor(t) => t.copy(py, shims, stream),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_without_holes_are_told_from_others() {
+        let f32 = dtype_code(DType::F32);
+        assert_eq!(dense(&[2, 3], &[3, 1], f32), Some(24));
+        assert_eq!(dense(&[2, 3], &[1, 2], f32), Some(24));
+        assert_eq!(dense(&[2, 1, 3], &[3, 77, 1], f32), Some(24));
+        assert_eq!(dense(&[2, 3], &[4, 1], f32), None);
+        assert_eq!(dense(&[2, 3], &[0, 1], f32), None);
+        assert_eq!(dense(&[0, 3], &[3, 1], f32), Some(0));
+        assert_eq!(dense(&[], &[], f32), Some(4));
+    }
+}

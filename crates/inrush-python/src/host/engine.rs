@@ -1,0 +1,123 @@
+//! A compiled graph on a GPU: the executor, and captured calls.
+
+use super::aten_library::{self, Functions};
+use super::cuda_graphs::{Graphs, Todo};
+use super::device::{CUDA, On};
+use super::run::Call;
+use super::shim::Shims;
+use super::torch::Torch;
+use crate::errors::raise;
+use inrush_host::gpu;
+use inrush_host::gpu::driver::Stream;
+use inrush_host::gpu::tune::AtCall;
+use inrush_host::program::{HostProgram, StepKind};
+use inrush_runtime::triton::Binary;
+use pyo3::prelude::*;
+
+/// Launches, library calls twice and calls from Python four times, from which on a call is captured: a replay with its copies
+/// takes the CPU's time of some launches itself.
+const MIN_GRAPH: usize = 5;
+
+/// Runs a program on a GPU, or its kernels in Triton's interpreter where the device is the CPU.
+pub struct Engine {
+    executor: gpu::Engine<Torch>,
+    library: &'static Functions,
+    /// Where calls are captured.
+    graphs: Option<Graphs>,
+}
+
+/// Returns how much a call gives the CPU to do, in launches.
+fn host_work(program: &HostProgram) -> usize {
+    (program.steps.iter())
+        .map(|s| match &s.kind {
+            StepKind::Segment(s) => s.program.steps.len(),
+            StepKind::Library(_) => 2,
+            StepKind::Call(_) => 4,
+            StepKind::Kernel(_) => 1,
+            StepKind::View(_) => 0,
+        })
+        .sum()
+}
+
+impl Engine {
+    /// Turns library calls that this PyTorch does not have into calls from Python.
+    pub fn adapt(py: Python<'_>, program: &mut HostProgram) -> PyResult<()> {
+        let Some(gpu) = &program.gpu else {
+            return Ok(());
+        };
+        // A machine without the library may compile all the same.
+        let Ok(library) = aten_library::functions(py, gpu.device.kind == CUDA) else {
+            return Ok(());
+        };
+        for step in &mut program.steps {
+            if let StepKind::Library(l) = &step.kind
+                && !library.has(&l.op)
+            {
+                step.kind = StepKind::Call(l.call.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The program has been checked and adapted; `binaries` are those of its kernels, none where they are interpreted.
+    pub fn new(
+        py: Python<'_>,
+        program: &HostProgram,
+        binaries: Vec<Binary>,
+        graphs: bool,
+    ) -> PyResult<Engine> {
+        let executor = gpu::Engine::new(program, binaries).map_err(raise)?;
+        let gpu = executor.device().kind == CUDA;
+        let library =
+            aten_library::functions(py, gpu).or_else(|_| aten_library::functions(py, false))?;
+        let worth = gpu && executor.has_known_sizes() && host_work(program) >= MIN_GRAPH;
+        Ok(Engine {
+            executor,
+            library,
+            graphs: (graphs && worth).then(Graphs::default),
+        })
+    }
+
+    /// Returns what the call that tuned measured.
+    pub fn tuned(&self) -> Vec<String> {
+        self.executor.tuned()
+    }
+
+    /// Has the next call tune its kernels on its own memory.
+    pub fn tune_at_call(&self, tuning: AtCall) {
+        self.executor.tune_at_call(tuning);
+    }
+
+    /// Replays a call that was captured; else says what to do.
+    pub fn replay(
+        &self,
+        py: Python<'_>,
+        shims: &'static Shims,
+        call: &mut Call<'_>,
+    ) -> PyResult<Todo> {
+        let Some(graphs) = &self.graphs else {
+            return Ok(Todo::Run);
+        };
+        let device = self.executor.device();
+        let on = On::device(py, device)?;
+        let run = |py: Python<'_>, call: &mut Call<'_>| self.run(py, shims, call);
+        graphs.call(py, shims, device, on.stream.0, call, &run)
+    }
+
+    /// Runs all steps; arguments are in the call's slots.
+    pub fn run(&self, py: Python<'_>, shims: &'static Shims, call: &mut Call<'_>) -> PyResult<()> {
+        let device = self.executor.device();
+        let on = match device.kind {
+            CUDA => Some(On::device(py, device)?),
+            _ => None,
+        };
+        let host = Torch {
+            shims,
+            library: self.library,
+            device,
+            stream: on.as_ref().map_or(Stream(0), |o| o.stream),
+        };
+        call.copies.clear();
+        self.executor.run(&host, &call.runner.program, call)
+    }
+}

@@ -1,0 +1,31 @@
+//! PyTorch's process as the host of compiled graphs.
+//!
+//! ```text
+//! run           a call on the CPU: segments, called operators, views over Python tensors
+//! call          called operators with their arguments
+//! engine        a call on a GPU: the executor of `inrush-host`, and captured calls
+//! torch         what that executor asks of the process, by libtorch's C functions
+//! steps         its steps that need the interpreter, and what is raised
+//! tensor        tensors that a call owns
+//! cuda_graphs   calls that were captured, and replays
+//! aten_library  PyTorch's C functions for products, convolutions, attention
+//! device        streams, guards, properties of devices
+//! triton        the pool of Triton workers
+//! shim          libtorch's stable C functions, looked up in the process
+//! ```
+
+mod aten_library;
+pub mod call;
+mod cuda_graphs;
+pub mod device;
+mod engine;
+pub mod run;
+pub mod shim;
+mod steps;
+mod tensor;
+mod torch;
+pub mod triton;
+
+pub use aten_library::of_call;
+pub use cuda_graphs::Todo;
+pub use engine::Engine;

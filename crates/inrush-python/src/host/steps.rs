@@ -1,0 +1,240 @@
+//! Steps of the interpreter, arguments and results, and what is raised.
+
+use super::device::CUDA;
+use super::run::{Call, run_error, scalar, share};
+use super::tensor::Owned;
+use super::torch::{Frame, Torch};
+use inrush_host::gpu::plan::{CheckInput, Op, Plain};
+use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
+use inrush_host::program::{Device, Out, StepKind};
+use inrush_host::shape::Shape;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Runs a step that needs the interpreter.
+pub fn step(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &mut Call<'_>,
+    frame: &mut Frame<'_>,
+    op: &Op,
+) -> PyResult<()> {
+    match op {
+        Op::CheckInput(t) => check_input(torch, py, call, frame, t),
+        Op::Call { step, reads } => {
+            copy_back(py, call)?;
+            for s in reads {
+                show(torch, py, call, frame, *s)?;
+            }
+            let c = match &frame.program.steps[*step].kind {
+                StepKind::Call(c) => c,
+                _ => return Err(PyRuntimeError::new_err("no called operator")),
+            };
+            super::call::run(c, py, call)
+        }
+        Op::View(v) => {
+            show(torch, py, call, frame, v.base)?;
+            let base = call.value(v.base)?;
+            let view = match v.dtype {
+                None => share(py, torch.shims, base, &v.sizes, &v.strides, v.offset)?,
+                dtype => {
+                    let base = torch.shims.tensor(base.bind(py))?;
+                    (torch.shims).view(py, base, &v.sizes, &v.strides, v.offset, dtype)?
+                }
+            };
+            call.slots[v.slot] = Some(view);
+            Ok(())
+        }
+        Op::Set { slot, value } => {
+            let value = match value {
+                Plain::Int(i) => i.into_pyobject(py)?.into_any().unbind(),
+                Plain::Scalar(s) => scalar(py, *s)?,
+                Plain::None => py.None(),
+            };
+            call.slots[*slot] = Some(value);
+            Ok(())
+        }
+        _ => Err(PyRuntimeError::new_err("a native step")),
+    }
+}
+
+/// Has a tensor that the call owns be an object too.
+fn show(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &mut Call<'_>,
+    frame: &Frame<'_>,
+    slot: usize,
+) -> PyResult<()> {
+    if let Some(own) = &frame.own[slot]
+        && call.slots[slot].is_none()
+    {
+        // SAFETY: the tensor is owned by the frame.
+        let object = unsafe { torch.shims.object(py, own.handle)? };
+        call.slots[slot] = Some(object);
+    }
+    Ok(())
+}
+
+/// Takes the address of a tensor: of a copy if it has another layout, dtype or device than the graph was compiled for.
+fn check_input(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &mut Call<'_>,
+    frame: &mut Frame<'_>,
+    t: &CheckInput,
+) -> PyResult<()> {
+    let shims = torch.shims;
+    let object = call.value(t.slot)?.bind(py);
+    let h = shims.tensor(object)?;
+    let want = &t.shape;
+    // SAFETY: the tensor is held by its slot.
+    let ((address, dtype, here), (sizes, strides)) =
+        unsafe { (shims.data_on(h, torch.device)?, shims.shape(h)?) };
+    if sizes != want.sizes.as_slice() {
+        return Err(PyRuntimeError::new_err(format!(
+            "a tensor of sizes {sizes:?} where the graph was compiled for {:?}",
+            want.sizes
+        )));
+    }
+    let same =
+        (sizes.iter().zip(strides.iter().zip(&want.strides))).all(|(n, (a, b))| *n <= 1 || a == b);
+    // SAFETY: as above.
+    let plain = unsafe { torch.shims.is_materialized(h, address as *const u8) };
+    let fits = here && dtype == want.dtype && same && address % POINTER_ALIGNMENT == 0 && plain;
+    if fits || sizes.contains(&0) {
+        frame.bases[t.slot] = address;
+        return Ok(());
+    }
+    let made = shims.allocate(&want.sizes, &want.strides, want.dtype, torch.device);
+    let (handle, address) = made.ok_or_else(|| {
+        let bytes = want.bytes().unwrap_or(u64::MAX);
+        out_of_memory(py, torch.device, bytes)
+    })?;
+    let owned = Owned { handle, shims };
+    // SAFETY: the tensor is owned.
+    let copy = unsafe { shims.object(py, owned.handle)? };
+    // A number of the host's goes along with a launch; a copy would wait for the device.
+    let how = match !here && sizes.is_empty() {
+        true => intern!(py, "fill_"),
+        false => intern!(py, "copy_"),
+    };
+    let same_places = here && same && dtype == want.dtype;
+    match same_places && want.may_share_elements() {
+        true => copy_memory(copy.bind(py), object, want)?,
+        false => drop(copy.bind(py).call_method1(how, (object,))?),
+    }
+    frame.bases[t.slot] = address;
+    if t.written {
+        call.copies.push((object.clone().unbind(), copy));
+    }
+    // CachedTensors to the end: native steps read it.
+    frame.own[t.slot] = Some(owned);
+    Ok(())
+}
+
+/// Copies the memory that a tensor spans, element by element of memory. `copy_` refuses to write tensors whose elements share
+/// memory, as those of an expanded tensor do.
+fn copy_memory<'py>(
+    copy: &Bound<'py, PyAny>,
+    from: &Bound<'py, PyAny>,
+    shape: &Shape,
+) -> PyResult<()> {
+    let py = copy.py();
+    let span = (shape.sizes.iter().zip(&shape.strides))
+        .map(|(n, stride)| (n - 1) * stride)
+        .sum::<i64>()
+        + 1;
+    let flat = |tensor: &Bound<'py, PyAny>| {
+        let start = tensor.call_method0(intern!(py, "storage_offset"))?;
+        tensor.call_method1(intern!(py, "as_strided"), ((span,), (1,), start))
+    };
+    flat(copy)?.call_method1(intern!(py, "copy_"), (flat(from)?,))?;
+    Ok(())
+}
+
+/// Writes what steps wrote into copies of arguments to the arguments.
+fn copy_back(py: Python<'_>, call: &Call<'_>) -> PyResult<()> {
+    for (original, copy) in &call.copies {
+        original.bind(py).call_method1("copy_", (copy,))?;
+    }
+    Ok(())
+}
+
+/// Makes outputs objects, and writes back to arguments that were copied.
+pub fn finish(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &mut Call<'_>,
+    frame: &Frame<'_>,
+) -> PyResult<()> {
+    for o in &frame.program.outputs {
+        if let Out::Slot(s) = o {
+            show(torch, py, call, frame, *s)?;
+        }
+    }
+    copy_back(py, call)
+}
+
+fn stop_error(torch: &Torch, py: Python<'_>, stop: Stop<PyErr>) -> PyErr {
+    match stop {
+        Stop::Failed(e) => run_error(&e),
+        Stop::Memory(bytes) => out_of_memory(py, torch.device, bytes),
+        Stop::Host(e) => e,
+        Stop::Library(_) => PyRuntimeError::new_err("a library call failed"),
+    }
+}
+
+/// Returns the exception for a stop. A library call that failed is made again from Python, which raises what PyTorch raises.
+pub fn raise_stop(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &mut Call<'_>,
+    frame: &Frame<'_>,
+    stop: Stop<PyErr>,
+) -> PyErr {
+    let Stop::Library(step) = stop else {
+        return stop_error(torch, py, stop);
+    };
+    let StepKind::Library(l) = &frame.program.steps[step].kind else {
+        return PyRuntimeError::new_err("no library call");
+    };
+    let name = format!("{:?}", l.op);
+    let name = name
+        .split([' ', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_string();
+    for s in l.call.reads() {
+        if show(torch, py, call, frame, s).is_err() || call.slots[s].is_none() {
+            return PyRuntimeError::new_err(format!(
+                "PyTorch refused a library call ({name}); what it wrote to stderr says why"
+            ));
+        }
+    }
+    match super::call::run(&l.call, py, call) {
+        Err(e) => e,
+        Ok(()) => PyRuntimeError::new_err(format!("PyTorch refused a library call ({name})")),
+    }
+}
+
+/// Returns PyTorch's own exception for memory that it does not have, by asking for it once more: it says what takes up the rest.
+pub fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
+    let name = match device.kind {
+        CUDA => format!("{}:{}", inrush_cuda::CUDA.torch_name, device.index),
+        _ => "cpu".into(),
+    };
+    let ask = || -> PyResult<PyErr> {
+        let torch = py.import("torch")?;
+        let options = PyDict::new(py);
+        options.set_item("dtype", torch.getattr("uint8")?)?;
+        options.set_item("device", &name)?;
+        torch.call_method("empty", (bytes,), Some(&options))?;
+        let text = format!("a compiled graph needs {bytes} bytes that `{name}` did not have");
+        let error = torch.getattr("OutOfMemoryError")?.call1((text,))?;
+        Ok(PyErr::from_value(error))
+    };
+    ask().unwrap_or_else(|e| e)
+}
