@@ -29,8 +29,15 @@ const ATTRIBUTE_REGISTERS: c_int = 4;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: c_int = 8;
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
 const DEVICE_MAX_SHARED: c_int = 97;
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const DEVICE_MAJOR: c_int = 75;
+const DEVICE_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `L2_CACHE_SIZE`, `MAX_THREADS_PER_MULTIPROCESSOR` and
+/// `MAX_REGISTERS_PER_MULTIPROCESSOR`.
+const DEVICE_MULTIPROCESSORS: c_int = 16;
+const DEVICE_L2_BYTES: c_int = 38;
+const DEVICE_RESIDENT_THREADS: c_int = 39;
+const DEVICE_REGISTERS: c_int = 82;
 /// Failures of kernels that later calls report.
 const ILLEGAL_ADDRESS: Status = 700;
 const ASSERT: Status = 710;
@@ -92,6 +99,7 @@ api! {
     copy = "cuMemcpyDtoDAsync_v2" (DevicePtr, DevicePtr, usize, Handle);
     to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
     fill = "cuMemsetD8_v2" (DevicePtr, u8, usize);
+    fill_later = "cuMemsetD8Async" (DevicePtr, u8, usize, Handle);
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
@@ -216,6 +224,23 @@ impl Driver {
     /// The first number of the current device's compute capability.
     pub fn capability(&self) -> Result<i32> {
         self.device_attribute(DEVICE_MAJOR)
+    }
+
+    /// Returns the properties of the current device.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn properties(&self) -> Result<crate::Properties> {
+        let number = |which| Ok(self.device_attribute(which)?.max(0) as u32);
+        Ok(crate::Properties {
+            major: number(DEVICE_MAJOR)?,
+            minor: number(DEVICE_MINOR)?,
+            multiprocessors: number(DEVICE_MULTIPROCESSORS)?,
+            resident_threads: number(DEVICE_RESIDENT_THREADS)?,
+            registers: number(DEVICE_REGISTERS)?,
+            shared_bytes: number(DEVICE_MAX_SHARED)?,
+            l2_bytes: number(DEVICE_L2_BYTES)? as usize,
+        })
     }
 
     /// Makes the primary context of a device current: for programs that host no other user of the driver.
@@ -348,6 +373,47 @@ impl Driver {
         // SAFETY: by the caller's contract.
         self.check("cuMemcpyDtoDAsync", unsafe {
             (self.0.copy)(to, from, bytes, stream.0 as Handle)
+        })
+    }
+
+    /// Copies bytes to the device. They are there when this returns, for all streams.
+    ///
+    /// # Safety
+    /// So many bytes at the address are the caller's, and no work that was issued uses them.
+    pub unsafe fn write(&self, to: DevicePtr, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: by the caller's contract.
+        self.check("cuMemcpyHtoD", unsafe {
+            (self.0.to_device)(to, data.as_ptr().cast(), data.len())
+        })?;
+        // Small copies from pageable memory may return before the device has the bytes.
+        self.synchronize(Stream(0))
+    }
+
+    /// Copies bytes from the device, which work that was issued does not write any more.
+    ///
+    /// # Safety
+    /// So many bytes at the address are the caller's.
+    pub unsafe fn read(&self, from: DevicePtr, data: &mut [u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: by the caller's contract.
+        self.check("cuMemcpyDtoH", unsafe {
+            (self.0.to_host)(data.as_mut_ptr().cast(), from, data.len())
+        })
+    }
+
+    /// Makes bytes zero, in the order of the stream's work.
+    ///
+    /// # Safety
+    /// So many bytes at the address are the caller's until the work is done.
+    pub unsafe fn clear(&self, at: DevicePtr, bytes: usize, stream: Stream) -> Result<()> {
+        // SAFETY: by the caller's contract.
+        self.check("cuMemsetD8Async", unsafe {
+            (self.0.fill_later)(at, 0, bytes, stream.0 as Handle)
         })
     }
 
