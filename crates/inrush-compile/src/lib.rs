@@ -18,6 +18,7 @@ mod same;
 mod sequence;
 mod signature;
 mod sizes;
+mod split_linear;
 mod together;
 mod tune;
 mod wrap;
@@ -34,12 +35,13 @@ use signature::Signature;
 
 pub use gpu::Retile;
 pub use inrush_kernel::block::{Pointers, Tile};
-pub use library::serves as is_library;
+pub use library::{Libraries, serves as is_library};
 pub use operands::{SharedOperands, share_operands};
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
+pub use split_linear::split_linear;
 pub use tune::{Candidate, TunedBuffer, Tuner};
 
 /// The stages in order, as `inrush inspect --stage` names them.
@@ -83,6 +85,8 @@ pub struct Options {
     pub pointers: Pointers,
     /// Keep what tuning at a call needs.
     pub retile: bool,
+    /// Libraries that sequences for GPUs may call.
+    pub libraries: Libraries,
 }
 
 /// The result of a compilation.

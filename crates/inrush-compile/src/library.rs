@@ -4,6 +4,29 @@
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Node};
 
+/// Libraries that a host offers; operators that they do are called between segments.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Libraries {
+    /// All of PyTorch's.
+    #[default]
+    All,
+    /// Products of matrices and of batches of matrices.
+    Products,
+    /// None: every operator is compiled.
+    None,
+}
+
+impl Libraries {
+    /// Returns true if a library does an operator like `aten.mm.default`.
+    pub fn serve(self, op: &str) -> bool {
+        match self {
+            Libraries::All => serves(op),
+            Libraries::Products => matches!(op, "aten.mm.default" | "aten.bmm.default"),
+            Libraries::None => false,
+        }
+    }
+}
+
 /// Why they are called, for reports.
 pub const REASON: &str = "a library's";
 
@@ -99,5 +122,9 @@ mod tests {
         assert!(OPERATORS.is_sorted());
         assert!(serves("aten.mm.default") && serves("aten.sort.stable"));
         assert!(!serves("aten.add.Tensor") && !serves("prims.mm"));
+        assert!(Libraries::All.serve("aten.convolution.default"));
+        assert!(Libraries::Products.serve("aten.bmm.default"));
+        assert!(!Libraries::Products.serve("aten.convolution.default"));
+        assert!(!Libraries::None.serve("aten.mm.default"));
     }
 }

@@ -165,7 +165,7 @@ pub fn compile_sequence(
     for (n, node) in graph.nodes.iter().enumerate() {
         let (calls, why) = match caps.gpu {
             Some(_) => (
-                library::serves(&node.op) && !partition::has_short_rows(graph, node),
+                options.libraries.serve(&node.op) && !partition::has_short_rows(graph, node),
                 library::REASON,
             ),
             None => (
