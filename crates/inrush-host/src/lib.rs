@@ -9,12 +9,16 @@
 //! shape    dtype, sizes and strides of a tensor
 //! host     the trait that a process implements
 //! gpu      planning and execution on a device
+//! native   a host without Python: the driver's memory, cuBLAS
+//! devices  the devices that programs run on
 //! ```
 //!
 //! Does not know: Python, PyTorch's functions.
 
+pub mod devices;
 pub mod gpu;
 pub mod host;
+pub mod native;
 pub mod program;
 pub mod shape;
 

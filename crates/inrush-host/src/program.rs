@@ -142,8 +142,9 @@ pub struct Library {
     pub inputs: Vec<Option<usize>>,
     /// Slots of its results.
     pub outs: Vec<usize>,
-    /// The same as a call of the host's operator: where the C function is not there, or fails and must say why.
-    pub call: Call,
+    /// The same as a call of the host's operator: where the library is not there, or fails and must say why. `None` for hosts
+    /// without operators.
+    pub call: Option<Call>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -351,7 +352,9 @@ impl HostProgram {
                 }
                 StepKind::Call(c) => self.check_call(c, objects)?,
                 StepKind::Library(l) => {
-                    self.check_call(&l.call, objects)?;
+                    if let Some(call) = &l.call {
+                        self.check_call(call, objects)?;
+                    }
                     slots(&l.outs)?;
                     need(l.inputs.iter().flatten().all(|s| *s < self.slots))?;
                     need(self.gpu.is_some())?;

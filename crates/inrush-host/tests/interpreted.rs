@@ -1,20 +1,17 @@
 //! The executor over a host without PyTorch: memory of this process, kernels that are Rust functions.
 
-use inrush_base::{DType, Error, Scalar};
+mod programs;
+
+use inrush_base::{DType, Error};
 use inrush_host::gpu::cublas::Blas;
 use inrush_host::gpu::driver::{DevicePtr, Stream};
 use inrush_host::gpu::plan::{Op, Plain};
 use inrush_host::gpu::{Engine, Frame, Stop};
 use inrush_host::host::{Host, Results};
-use inrush_host::program::{
-    CPU, Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Out, Read, Segment, Step,
-    StepKind, Symbol,
-};
+use inrush_host::program::{CPU, Call, Device, Gpu, HostProgram, LibraryOp, Out, Step};
 use inrush_host::shape::{Shape, dtype_code};
-use inrush_program::{
-    Buffer, Dt, GpuKernel, GpuTarget, Input, InputType, Kernel, Launch, Output, Place, Program,
-    Reads, Size, SizeId, SymbolSource, evaluate_known,
-};
+use inrush_program::evaluate_known;
+use programs::{product, segment};
 use std::sync::Mutex;
 
 /// Memory of this process, and a log of what the executor asked for.
@@ -221,180 +218,15 @@ impl Host for Local {
     }
 }
 
-const F32: Dt = Dt(DType::F32);
-/// Lines of size arithmetic.
-const ZERO: SizeId = SizeId(0);
-const N: SizeId = SizeId(1);
-const BYTES: SizeId = SizeId(3);
-const ONE: SizeId = SizeId(4);
-const TWO: SizeId = SizeId(5);
-
-fn lines() -> Vec<Size> {
-    vec![
-        Size::Const(0),
-        Size::Sym(0),
-        Size::Const(4),
-        Size::Mul(N, SizeId(2)),
-        Size::Const(1),
-        Size::Const(2),
-    ]
-}
-
-fn buffer(name: &str, place: Place, written: bool) -> Buffer {
-    Buffer {
-        name: name.into(),
-        dtype: F32,
-        place,
-        bytes: BYTES,
-        written,
-    }
-}
-
-/// Doubles a tensor of `n` floats twice, with a value of the arena in between.
-fn doubles() -> Program {
-    let launch = |from, to| {
-        inrush_program::Step::Launch(Launch {
-            kernel: 0,
-            buffers: vec![from, to],
-            sizes: vec![N],
-            units: ONE,
-            unit_cost: N,
-            scratch_bytes: ZERO,
-            serial: false,
-            beside: false,
-            origins: Vec::new(),
-        })
-    };
-    Program {
-        name: "doubles".into(),
-        symbols: vec![inrush_program::Symbol {
-            name: "n".into(),
-            lower: 0,
-            upper: 1 << 40,
-            source: SymbolSource::Dim {
-                input: 0,
-                dim: 0,
-                factor: 1,
-                offset: 0,
-            },
-        }],
-        sizes: lines(),
-        inputs: vec![Input {
-            name: "x".into(),
-            ty: InputType::Tensor {
-                dtype: F32,
-                sizes: vec![N],
-                strides: vec![ONE],
-            },
-            reads: Reads::Elements,
-        }],
-        buffers: vec![
-            buffer("x", Place::Input { input: 0 }, false),
-            buffer("t", Place::Arena { offset: ZERO }, true),
-            buffer("y", Place::Output { output: 0 }, true),
-        ],
-        arena_bytes: BYTES,
-        load_bytes: ZERO,
-        kernels: vec![Kernel {
-            symbol: "twice".into(),
-            title: "mul".into(),
-            checks: Vec::new(),
-        }],
-        steps: vec![launch(0, 1), launch(1, 2)],
-        outputs: vec![
-            Output::Tensor {
-                buffer: 2,
-                dtype: F32,
-                sizes: vec![N],
-                strides: vec![ONE],
-            },
-            Output::Scalar {
-                value: Scalar::Bool(true).into(),
-            },
-        ],
-        ..Program::default()
-    }
-}
-
-/// The segment over slots: its tensor, the result, and a flag.
-fn segment(input: usize, output: usize, flag: usize) -> Step {
-    Step {
-        kind: StepKind::Segment(Segment {
-            program: doubles(),
-            inputs: vec![input],
-            symbols: vec![0],
-            outputs: vec![output, flag],
-        }),
-        frees: Vec::new(),
-        binds_symbols: false,
-    }
-}
-
 fn program(steps: Vec<Step>, slots: usize, output: usize, flag: usize) -> HostProgram {
-    let flat = Layout {
-        dtype: F32,
-        sizes: vec![N],
-        strides: vec![ONE],
+    let cpu = Device {
+        kind: CPU,
+        index: 0,
     };
-    let square = Layout {
-        dtype: F32,
-        sizes: vec![TWO, TWO],
-        strides: vec![TWO, ONE],
-    };
-    let mut layouts = vec![Some(flat); slots];
-    layouts[flag] = None;
-    for step in &steps {
-        if let StepKind::Library(l) = &step.kind {
-            for s in l.inputs.iter().flatten().chain(&l.outs) {
-                layouts[*s] = Some(square.clone());
-            }
-        }
-    }
-    let signature = [("x", "*fp32"), ("y", "*fp32"), ("n", "i32")];
-    HostProgram {
-        steps,
-        symbols: vec![Symbol {
-            slot: 0,
-            read: Read::Dim {
-                dim: 0,
-                factor: 1,
-                offset: 0,
-            },
-            after: None,
-        }],
-        sizes: lines(),
-        slots,
-        inputs: vec![0],
-        constants: Vec::new(),
-        outputs: vec![Out::Slot(output), Out::Slot(flag)],
-        pieces: Vec::new(),
-        isa: String::new(),
-        vector_math: false,
-        gpu: Some(Gpu {
-            graphs: false,
-            target: GpuTarget {
-                backend: "cuda".into(),
-                arch: "90".into(),
-                warp: 32,
-            },
-            device: Device {
-                kind: CPU,
-                index: 0,
-            },
-            kernels: vec![GpuKernel {
-                symbol: "twice".into(),
-                function: "twice".into(),
-                signature: (signature.iter())
-                    .map(|(n, t)| (n.to_string(), t.to_string()))
-                    .collect(),
-                ..GpuKernel::default()
-            }],
-            layouts,
-        }),
-    }
+    programs::program(cpu, steps, slots, output, flag)
 }
 
-fn call(program: &HostProgram, x: Vec<f32>) -> LocalCall {
+fn state(program: &HostProgram, x: Vec<f32>) -> LocalCall {
     let symbols = vec![Some(x.len() as i64)];
     let mut slots = vec![None; program.slots];
     slots[0] = Some(Value::Floats(x));
@@ -408,13 +240,13 @@ fn call(program: &HostProgram, x: Vec<f32>) -> LocalCall {
 
 #[test]
 fn a_segment_runs_over_one_arena_and_gives_its_outputs() {
-    let program = program(vec![segment(0, 1, 2)], 3, 1, 2);
+    let program = program(vec![segment(0, 1, Some(2))], 3, 1, 2);
     program.check(0).unwrap();
     let engine = Engine::<Local>::new(&program, Vec::new()).unwrap();
     let host = Local::default();
     for n in [3usize, 5, 3] {
         let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
-        let mut call = call(&program, x.clone());
+        let mut call = state(&program, x.clone());
         engine.run(&host, &program, &mut call).unwrap();
         let want: Vec<f32> = x.iter().map(|v| 4.0 * v).collect();
         assert_eq!(call.slots[1], Some(Value::Floats(want)));
@@ -436,27 +268,19 @@ fn a_segment_runs_over_one_arena_and_gives_its_outputs() {
 
 #[test]
 fn library_calls_take_tensors_over_memory_that_stay_while_addresses_do() {
-    let mm = Step {
-        kind: StepKind::Library(Library {
-            op: LibraryOp::Mm,
-            inputs: vec![Some(1), Some(1)],
-            outs: vec![3],
-            call: Call {
-                target: 0,
-                args: Vec::new(),
-                kwargs: Vec::new(),
-                unpack: false,
-                outs: vec![3],
-            },
-        }),
-        frees: Vec::new(),
-        binds_symbols: false,
+    let call = Call {
+        target: 0,
+        args: Vec::new(),
+        kwargs: Vec::new(),
+        unpack: false,
+        outs: vec![3],
     };
-    let program = program(vec![segment(0, 1, 2), mm], 4, 3, 2);
+    let mm = product(1, 1, 3, Some(call));
+    let program = program(vec![segment(0, 1, Some(2)), mm], 4, 3, 2);
     program.check(1).unwrap();
     let engine = Engine::<Local>::new(&program, Vec::new()).unwrap();
     let host = Local::default();
-    let mut call = call(&program, vec![1.0, 2.0, 3.0, 4.0]);
+    let mut call = state(&program, vec![1.0, 2.0, 3.0, 4.0]);
     engine.run(&host, &program, &mut call).unwrap();
     let want = vec![7.0, 10.0, 15.0, 22.0]
         .into_iter()
@@ -469,9 +293,9 @@ fn library_calls_take_tensors_over_memory_that_stay_while_addresses_do() {
 #[test]
 fn what_a_host_refuses_is_its_error() {
     // More memory than the host gives.
-    let program = program(vec![segment(0, 1, 2)], 3, 1, 2);
+    let program = program(vec![segment(0, 1, Some(2))], 3, 1, 2);
     let engine = Engine::<Local>::new(&program, Vec::new()).unwrap();
-    let mut call = call(&program, Vec::new());
+    let mut call = state(&program, Vec::new());
     let n = 1i64 << 30;
     call.symbols = vec![Some(n)];
     call.sizes = evaluate_known(&program.sizes, &call.symbols);

@@ -7,6 +7,7 @@ use super::driver::{DevicePtr, Stream};
 use crate::shape::Shape;
 use libloading::os::unix::Library;
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 type Handle = *mut c_void;
@@ -84,28 +85,34 @@ unsafe impl Send for Blas {}
 // SAFETY: likewise.
 unsafe impl Sync for Blas {}
 
+/// Names of the library, the newest first.
+const NAMES: [&str; 2] = ["libcublas.so.13", "libcublas.so.12"];
+/// `CUBLAS_DEFAULT_MATH`: products of float32 keep their bits.
+pub const DEFAULT_MATH: i32 = 0;
+
 /// Returns the library if the process has loaded it.
 pub fn loaded() -> Option<&'static Blas> {
     static BLAS: OnceLock<Option<Blas>> = OnceLock::new();
-    let found = BLAS.get_or_init(|| {
+    let find = || {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        let names = ["libcublas.so.13", "libcublas.so.12"];
-        // SAFETY: the library is loaded already (`NOLOAD`); names and types are those of `cublas_api.h`.
-        unsafe {
-            let library = (names.iter()).find_map(|n| Library::open(Some(*n), flags).ok())?;
-            Some(Blas {
-                gemm: *library.get(b"cublasGemmEx").ok()?,
-                batched: *library.get(b"cublasGemmStridedBatchedEx").ok()?,
-                create: *library.get(b"cublasCreate_v2").ok()?,
-                set_stream: *library.get(b"cublasSetStream_v2").ok()?,
-                set_workspace: *library.get(b"cublasSetWorkspace_v2").ok()?,
-                get_mode: *library.get(b"cublasGetMathMode").ok()?,
-                set_mode: *library.get(b"cublasSetMathMode").ok()?,
-                _library: library,
-            })
-        }
-    });
-    found.as_ref()
+        // SAFETY: the library is loaded already (`NOLOAD`), so no initialiser runs.
+        let open = |n: &&str| unsafe { Library::open(Some(*n), flags) }.ok();
+        NAMES.iter().find_map(open).and_then(Blas::of)
+    };
+    BLAS.get_or_init(find).as_ref()
+}
+
+/// Returns the library, which is loaded if it can be found: in one of `folders`, or by the system.
+pub fn find(folders: &[PathBuf]) -> Option<&'static Blas> {
+    static BLAS: OnceLock<Option<Blas>> = OnceLock::new();
+    let find = || {
+        let paths = (folders.iter()).flat_map(|f| NAMES.iter().map(|n| f.join(n)));
+        let paths = paths.chain(NAMES.iter().map(PathBuf::from));
+        // SAFETY: NVIDIA's library, whose initialisers are made to run in any process.
+        let open = |p: PathBuf| unsafe { Library::open(Some(p), libc::RTLD_LAZY) }.ok();
+        paths.into_iter().find_map(open).and_then(Blas::of)
+    };
+    loaded().or_else(|| BLAS.get_or_init(find).as_ref())
 }
 
 /// `out = a @ b`, as cuBLAS counts: in columns, so that the operands are exchanged.
@@ -172,6 +179,22 @@ impl Gemm {
 }
 
 impl Blas {
+    fn of(library: Library) -> Option<Blas> {
+        // SAFETY: names and types are those of `cublas_api.h`.
+        unsafe {
+            Some(Blas {
+                gemm: *library.get(b"cublasGemmEx").ok()?,
+                batched: *library.get(b"cublasGemmStridedBatchedEx").ok()?,
+                create: *library.get(b"cublasCreate_v2").ok()?,
+                set_stream: *library.get(b"cublasSetStream_v2").ok()?,
+                set_workspace: *library.get(b"cublasSetWorkspace_v2").ok()?,
+                get_mode: *library.get(b"cublasGetMathMode").ok()?,
+                set_mode: *library.get(b"cublasSetMathMode").ok()?,
+                _library: library,
+            })
+        }
+    }
+
     /// Makes a handle for the current device; it lives as long as the process.
     pub fn create(&self) -> Option<usize> {
         let mut handle: Handle = std::ptr::null_mut();

@@ -516,6 +516,6 @@ pub fn of_call(py: Python<'_>, op: &str, call: &Call, objects: &[Py<PyAny>]) -> 
         op,
         inputs,
         outs: call.outs.clone(),
-        call: call.clone(),
+        call: Some(call.clone()),
     })
 }

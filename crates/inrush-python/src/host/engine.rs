@@ -51,9 +51,10 @@ impl Engine {
         };
         for step in &mut program.steps {
             if let StepKind::Library(l) = &step.kind
+                && let Some(call) = &l.call
                 && !library.has(&l.op)
             {
-                step.kind = StepKind::Call(l.call.clone());
+                step.kind = StepKind::Call(call.clone());
             }
         }
         Ok(())

@@ -175,7 +175,14 @@ impl Call<'_> {
                 }
                 (StepKind::Call(c), _) => call::run(c, py, self)?,
                 (StepKind::View(v), _) => self.view(py, shims, v)?,
-                (StepKind::Library(l), _) => call::run(&l.call, py, self)?,
+                (StepKind::Library(l), _) => match &l.call {
+                    Some(c) => call::run(c, py, self)?,
+                    None => {
+                        return Err(PyRuntimeError::new_err(
+                            "a library call without an operator",
+                        ));
+                    }
+                },
                 (StepKind::Kernel(_), _) => {
                     return Err(PyRuntimeError::new_err(
                         "a GPU's kernel in a graph of the CPU",

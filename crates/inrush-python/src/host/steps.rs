@@ -207,16 +207,20 @@ pub fn raise_stop(
         .next()
         .unwrap_or_default()
         .to_string();
-    for s in l.call.reads() {
+    let refused = || PyRuntimeError::new_err(format!("PyTorch refused a library call ({name})"));
+    let Some(c) = &l.call else {
+        return refused();
+    };
+    for s in c.reads() {
         if show(torch, py, call, frame, s).is_err() || call.slots[s].is_none() {
             return PyRuntimeError::new_err(format!(
                 "PyTorch refused a library call ({name}); what it wrote to stderr says why"
             ));
         }
     }
-    match super::call::run(&l.call, py, call) {
+    match super::call::run(c, py, call) {
         Err(e) => e,
-        Ok(()) => PyRuntimeError::new_err(format!("PyTorch refused a library call ({name})")),
+        Ok(()) => refused(),
     }
 }
 

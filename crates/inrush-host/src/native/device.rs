@@ -1,0 +1,50 @@
+//! Properties of a device, from its driver.
+
+use crate::devices;
+use crate::gpu::driver::Driver;
+use crate::program::Device;
+use inrush_base::{Caps, Error, Result};
+use inrush_program::GpuTarget;
+
+/// Reads a device's name: `cuda`, or `cuda:1` for the second one.
+///
+/// # Errors
+/// An input error for names of devices that have no executor.
+pub fn parse(name: &str) -> Result<Device> {
+    let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+    let found = devices::EXECUTED.iter().find(|d| d.device.name == kind);
+    let index = index.parse().ok().filter(|n| (0..=i32::MAX).contains(n));
+    match (found, index) {
+        (Some(d), Some(index)) => Ok(Device {
+            kind: d.torch_number,
+            index,
+        }),
+        _ => {
+            let known: Vec<&str> = devices::EXECUTED.iter().map(|d| d.device.name).collect();
+            Err(Error::input(format!(
+                "unknown device `{name}`: cpu, or one of {} with an index (`{}:0`)",
+                known.join(", "),
+                known.first().unwrap_or(&"")
+            )))
+        }
+    }
+}
+
+/// Makes a device current on the calling thread, and returns its capabilities and what kernels are built for.
+///
+/// # Errors
+/// A machine error without a driver or such a device; an unsupported one for devices that kernels cannot be built for.
+pub fn caps(device: Device) -> Result<(Caps, GpuTarget)> {
+    let driver = Driver::get()?;
+    driver.make_current(device.index)?;
+    let found = devices::by_torch_number(device.kind)
+        .ok_or_else(|| Error::internal("a device without an executor"))?;
+    let caps = (found.caps)(&driver)?;
+    let gpu = (caps.gpu.as_ref()).ok_or_else(|| Error::internal("a GPU without properties"))?;
+    let target = GpuTarget {
+        backend: found.device.backend.into(),
+        arch: gpu.arch.clone(),
+        warp: gpu.warp,
+    };
+    Ok((caps, target))
+}
