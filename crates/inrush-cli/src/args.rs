@@ -76,6 +76,13 @@ pub struct RunArgs {
     /// Seconds to measure the latency for
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
+    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU. Kernels for a GPU are built by the Python package `triton`,
+    /// for which $INRUSH_PYTHON names the interpreter [default: python3]; calls run without Python
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
+    /// On a GPU, compile matrix products too instead of calling cuBLAS
+    #[arg(long)]
+    pub no_libraries: bool,
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,7 @@
 pub mod args;
 pub mod bench;
 pub mod compare;
+pub mod device;
 pub mod doctor;
 pub mod explain;
 pub mod inspect;

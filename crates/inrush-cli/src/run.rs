@@ -13,6 +13,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 pub fn run(a: &RunArgs) -> Result<ExitCode> {
+    if a.device != "cpu" {
+        return crate::device::run(a);
+    }
     let cache = Cache::open_default();
     let given = a.inputs.as_deref().map(io::read).transpose()?;
     let expect = a.expect.as_deref().map(io::read).transpose()?;
@@ -336,13 +339,16 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
 }
 
 /// The result of a comparison with expected outputs.
-struct Check {
-    max_rel_err: Option<f64>,
-    accuracy: Option<(usize, usize)>,
+pub(crate) struct Check {
+    pub(crate) max_rel_err: Option<f64>,
+    pub(crate) accuracy: Option<(usize, usize)>,
 }
 
 impl Check {
-    fn new(outputs: &[Value], expect: Option<&BTreeMap<String, Tensor>>) -> Result<Check> {
+    pub(crate) fn new(
+        outputs: &[Value],
+        expect: Option<&BTreeMap<String, Tensor>>,
+    ) -> Result<Check> {
         let mut check = Check {
             max_rel_err: None,
             accuracy: None,
@@ -383,12 +389,20 @@ pub struct Latency {
 
 /// Calls the model for `limit` (at least three times, after one warm-up).
 pub fn measure(model: &Model, inputs: &[Value], limit: Duration) -> Result<Latency> {
-    model.run(inputs)?;
+    measure_calls(&mut || model.run(inputs), limit)
+}
+
+/// Makes calls for `limit` (at least three, after one warm-up).
+pub fn measure_calls(
+    call: &mut dyn FnMut() -> Result<Vec<Value>>,
+    limit: Duration,
+) -> Result<Latency> {
+    call()?;
     let mut times = Vec::new();
     let end = Instant::now() + limit;
     while times.len() < 3 || Instant::now() < end {
         let start = Instant::now();
-        let out = model.run(inputs)?;
+        let out = call()?;
         times.push(start.elapsed());
         drop(out);
         if times.len() >= 20_000 {

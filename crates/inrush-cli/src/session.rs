@@ -73,10 +73,10 @@ pub struct Session {
 }
 
 /// Times the stages and names them in the progress line.
-struct Watch<'a> {
-    times: &'a mut Times,
-    progress: &'a Progress,
-    start: Instant,
+pub(crate) struct Watch<'a> {
+    pub(crate) times: &'a mut Times,
+    pub(crate) progress: &'a Progress,
+    pub(crate) start: Instant,
 }
 
 impl Observer for Watch<'_> {
@@ -245,7 +245,7 @@ fn open_package(
 }
 
 /// The archive's sample inputs as values of a call.
-fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
+pub(crate) fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
     let samples = archive.samples.as_ref().ok()?;
     samples
         .iter()
@@ -260,7 +260,7 @@ fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
         .collect()
 }
 
-struct ArchiveWeights(inrush_torch::Weights);
+pub(crate) struct ArchiveWeights(pub(crate) inrush_torch::Weights);
 
 impl WeightSource for ArchiveWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
