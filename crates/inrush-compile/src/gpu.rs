@@ -5,7 +5,7 @@ use crate::same;
 use crate::tune::{self, Candidate, TunedBuffer, Tuner};
 use inrush_base::{Caps, Result};
 use inrush_kernel::block::{
-    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
+    self, Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
 };
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
@@ -21,6 +21,65 @@ pub struct Blocks {
     pub steps: Vec<Instance>,
     /// Positions among the steps; lists in the order of the launches.
     pub launches: Vec<Vec<usize>>,
+}
+
+impl Blocks {
+    /// All launches in order, those at load first; a load step has one of its own.
+    pub fn pieces(&self) -> Vec<Vec<Piece<'_>>> {
+        let load = self.load_steps.iter().map(|i| vec![self.piece(i)]);
+        let steps = (self.launches.iter())
+            .map(|l| l.iter().map(|s| self.piece(&self.steps[*s])).collect());
+        load.chain(steps).collect()
+    }
+
+    fn piece<'b>(&'b self, i: &'b Instance) -> Piece<'b> {
+        Piece {
+            block: &self.distinct[i.kernel as usize],
+            buffers: &i.buffers,
+        }
+    }
+
+    /// The block programs that launches run, by their numbers in the text.
+    fn used(&self) -> Vec<u32> {
+        let mut out = Vec::new();
+        for i in self.load_steps.iter().chain(&self.steps) {
+            if !out.contains(&i.kernel) {
+                out.push(i.kernel);
+            }
+        }
+        out
+    }
+
+    /// Prints the distinct block programs, and as comments what each launch runs.
+    pub fn print(&self, plan: &Plan) -> String {
+        let used = self.used();
+        let blocks = used.iter().map(|k| &self.distinct[*k as usize]);
+        let mut out = block::text::print_all(&plan.loops.exprs, blocks);
+        let part = |i: &Instance| {
+            let number = used.iter().position(|k| *k == i.kernel).unwrap_or(0);
+            let buffers: Vec<String> = i.buffers.iter().map(|b| b.to_string()).collect();
+            format!("block {number} with {}", buffers.join(", "))
+        };
+        for i in &self.load_steps {
+            out.push_str(&format!(";; at load: {}\n", part(i)));
+        }
+        for launch in &self.launches {
+            let parts: Vec<String> = launch.iter().map(|s| part(&self.steps[*s])).collect();
+            out.push_str(&format!(";; launch: {}\n", parts.join("; ")));
+        }
+        out
+    }
+
+    /// Checks every block program and every launch.
+    pub fn verify(&self, plan: &Plan) -> Result<()> {
+        let (tables, storages) = (plan.loops.tables(), plan.storages());
+        for b in &self.distinct {
+            block::verify(tables.exprs, b, Some(tables), &storages)?;
+        }
+        let regions = plan.regions();
+        let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
+        (self.pieces().iter()).try_for_each(|l| block::verify_launch(l, &overlap))
+    }
 }
 
 /// The distinct kernels, with their arguments in the terms of the plan.

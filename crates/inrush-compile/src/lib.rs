@@ -33,7 +33,7 @@ use inrush_program::{GpuKernel, Program};
 use inrush_sched::{Plan, Refusal};
 use signature::Signature;
 
-pub use gpu::Retile;
+pub use gpu::{Blocks, GpuKernels, Retile, emit as emit_blocks, tile as tile_blocks};
 pub use inrush_kernel::block::{Pointers, Tile};
 pub use library::{Libraries, serves as is_library};
 pub use operands::{SharedOperands, share_operands};
@@ -343,9 +343,7 @@ impl Run<'_> {
         self.observer.begin("tile");
         let blocks = gpu::tile(plan, caps, options.pointers, self.observer.tuner());
         let blocks = blocks.map_err(|e| e.in_stage("tile"))?;
-        let (distinct, launches) = (blocks.distinct.len(), blocks.launches.len());
-        let text = || format!("{distinct} block programs, {launches} launches\n");
-        self.observer.end("tile", &text);
+        self.observer.end("tile", &|| blocks.print(plan));
         let kernels = self.stage("emit", || gpu::emit(plan, blocks), gpu::show)?;
         let program = self.stage(
             "wrap",

@@ -21,8 +21,8 @@
 //! `b0 = f32 b7 in` is the kernel's first argument, the program's buffer `b7`. All index symbols are declared with their
 //! extents in one line, in order of appearance.
 
-mod parse;
-mod print;
+pub(crate) mod parse;
+pub(crate) mod print;
 
 pub use parse::parse;
 
@@ -74,7 +74,7 @@ pub fn print_with_notes(exprs: &Exprs, kernel: &Kernel, notes: &[(Place, String)
     out
 }
 
-fn from(origins: &[OriginId]) -> String {
+pub(crate) fn from(origins: &[OriginId]) -> String {
     if origins.is_empty() {
         return String::new();
     }
@@ -84,8 +84,9 @@ fn from(origins: &[OriginId]) -> String {
 
 /// Names of a kernel's index symbols, by appearance. Two symbols of one position and different extents would share a name;
 /// later ones get `.1`, `.2`.
-struct Names {
-    order: Vec<(Sym, String, Expr)>,
+#[derive(Default)]
+pub(crate) struct Names {
+    pub order: Vec<(Sym, String, Expr)>,
 }
 
 impl Names {
@@ -114,16 +115,21 @@ impl Names {
         for e in accs.chain(sizes).chain(costs).chain(kernel.scratch_bytes) {
             exprs.collect_syms(e, &mut visit.syms);
         }
-        let mut names = Names { order: Vec::new() };
+        let mut names = Names::default();
         for s in visit.syms {
             names.add(exprs, s);
         }
         names
     }
 
-    fn add(&mut self, exprs: &Exprs, s: Sym) {
-        let info = exprs.sym_info(s);
-        let SymKind::Index { extent } = info.kind else {
+    /// Names a symbol as its position says, if it is an index.
+    pub fn add(&mut self, exprs: &Exprs, s: Sym) {
+        self.add_as(exprs, s, &exprs.sym_info(s).name);
+    }
+
+    /// Names a symbol `base`, with a number where that is taken.
+    pub fn add_as(&mut self, exprs: &Exprs, s: Sym, base: &str) {
+        let SymKind::Index { extent } = exprs.sym_info(s).kind else {
             return;
         };
         if self.order.iter().any(|(t, ..)| *t == s) {
@@ -133,16 +139,16 @@ impl Names {
         for inner in exprs.free_syms(extent) {
             self.add(exprs, inner);
         }
-        let mut name = info.name.clone();
+        let mut name = base.to_string();
         let mut k = 0;
         while self.order.iter().any(|(_, n, _)| *n == name) || exprs.sym_by_name(&name).is_some() {
             k += 1;
-            name = format!("{}.{k}", info.name);
+            name = format!("{base}.{k}");
         }
         self.order.push((s, name, extent));
     }
 
-    fn get(&self, s: Sym, exprs: &Exprs) -> String {
+    pub fn get(&self, s: Sym, exprs: &Exprs) -> String {
         match self.order.iter().find(|(t, ..)| *t == s) {
             Some((_, name, _)) => name.clone(),
             None => exprs.sym_info(s).name,

@@ -2,7 +2,9 @@
 //! and end after, dtypes agree, lanes loops do not nest.
 
 use crate::text::{Place, print_with_notes};
-use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, Role, ValId};
+use crate::{
+    AccId, BufRole, Def, Item, KBufId, Kernel, KernelBuf, Kind, Range, Role, ValId, Value,
+};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
 
@@ -41,6 +43,86 @@ pub fn verify(exprs: &Exprs, kernel: &Kernel) -> Result<()> {
             print_with_notes(exprs, kernel, &[(v.at, message.clone())])
         ))
     })
+}
+
+/// Rules of dtypes, which hold of a value wherever it is evaluated.
+pub(crate) struct Rules<'a> {
+    pub values: &'a [Value],
+    pub buffers: &'a [KernelBuf],
+    /// Number of run-time checks.
+    pub checks: usize,
+}
+
+impl Rules<'_> {
+    /// Checks that an operand has a dtype.
+    pub fn operand(&self, v: ValId, dtype: Option<DType>) -> Result<()> {
+        let have = self.values[v.index()].dtype;
+        match dtype {
+            Some(want) if want != have => Err(Error::internal(format!(
+                "{v} is {have} where {want} is wanted"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn mask(&self, mask: Option<ValId>) -> Result<()> {
+        mask.map_or(Ok(()), |m| self.operand(m, Some(DType::Bool)))
+    }
+
+    /// Checks the dtypes of a value and of its operands, which exist.
+    pub fn value(&self, v: ValId) -> Result<()> {
+        let value = &self.values[v.index()];
+        let dtype = value.dtype;
+        let of = |v: ValId| self.values[v.index()].dtype;
+        let wrong = || Err(Error::internal(format!("{v}: wrong dtype of the result")));
+        match &value.def {
+            Def::Const(_) | Def::Index(_) | Def::Sum | Def::Final(_) | Def::Running { .. } => {}
+            Def::Load { buf, mask, .. } => {
+                let buffer = (self.buffers.get(buf.index()))
+                    .ok_or_else(|| Error::internal(format!("{buf} is no buffer")))?;
+                if buffer.dtype.compute() != dtype {
+                    return Err(Error::internal(format!("{v} is not what {buf} holds")));
+                }
+                self.mask(*mask)?;
+            }
+            Def::Op { op, args } => {
+                if args.len() != op.arity() {
+                    return Err(Error::internal(format!("{v}: wrong number of operands")));
+                }
+                let skip = (*op == inrush_loops::ScalarOp::Where) as usize;
+                if skip == 1 {
+                    self.operand(args[0], Some(DType::Bool))?;
+                }
+                let operand = of(args[skip]);
+                for a in &args[skip..] {
+                    self.operand(*a, Some(operand))?;
+                }
+                if op.result(operand) != dtype {
+                    return wrong();
+                }
+            }
+            Def::Cast { to, .. } if to.compute() != dtype => return wrong(),
+            Def::Cast { .. } => {}
+            Def::Bitcast { arg, from, to } => {
+                self.operand(*arg, Some(from.compute()))?;
+                if from.size() != to.size() {
+                    return Err(Error::internal(format!("{v}: bits of unequal size")));
+                }
+            }
+            Def::Indirect {
+                value, check, mask, ..
+            } => {
+                if !of(*value).is_int() {
+                    return Err(Error::internal(format!("{v}: an index must be an integer")));
+                }
+                self.mask(*mask)?;
+                if check.is_some_and(|c| c as usize >= self.checks) {
+                    return Err(Error::internal(format!("{v}: no such check")));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 struct Verifier<'a> {
@@ -134,7 +216,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn buf(&self, b: KBufId) -> Result<&crate::KernelBuf> {
+    fn buf(&self, b: KBufId) -> Result<&KernelBuf> {
         (self.kernel.buffers.get(b.index()))
             .ok_or_else(|| Error::internal(format!("{b} is no buffer")))
     }
@@ -152,16 +234,23 @@ impl Verifier<'_> {
         }
     }
 
-    fn used(&self, v: ValId, dtype: Option<DType>) -> Result<()> {
-        if !self.values.get(v.index()).copied().unwrap_or(false) {
-            return Err(Error::internal(format!("{v} is not known here")));
+    fn known(&self, v: ValId) -> Result<()> {
+        match self.values.get(v.index()) {
+            Some(true) => Ok(()),
+            _ => Err(Error::internal(format!("{v} is not known here"))),
         }
-        let have = self.kernel.value(v).dtype;
-        match dtype {
-            Some(want) if want != have => Err(Error::internal(format!(
-                "{v} is {have} where {want} is wanted"
-            ))),
-            _ => Ok(()),
+    }
+
+    fn used(&self, v: ValId, dtype: Option<DType>) -> Result<()> {
+        self.known(v)?;
+        self.rules().operand(v, dtype)
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            values: &self.kernel.values,
+            buffers: &self.kernel.buffers,
+            checks: self.kernel.checks.len(),
         }
     }
 
@@ -182,82 +271,23 @@ impl Verifier<'_> {
         let Some(value) = self.kernel.values.get(v.index()) else {
             return Err(Error::internal(format!("{v} is no value")));
         };
-        let dtype = value.dtype;
         if let Some(e) = value.def.expr() {
             self.expr(e)?;
         }
+        value.def.operands().iter().try_for_each(|o| self.known(*o))?;
+        self.rules().value(v)?;
         match &value.def {
-            Def::Const(_) | Def::Index(_) => {}
-            Def::Sum => {
-                if !matches!(self.kernel.kind, Kind::Epilogue { .. }) {
-                    return Err(Error::internal(
-                        "a contraction's sum outside of its epilogue",
-                    ));
-                }
+            Def::Sum if !matches!(self.kernel.kind, Kind::Epilogue { .. }) => {
+                return Err(Error::internal(
+                    "a contraction's sum outside of its epilogue",
+                ));
             }
-            Def::Load { buf, mask, .. } => {
-                if self.buf(*buf)?.dtype.compute() != dtype {
-                    return Err(Error::internal(format!("{v} is not what {buf} holds")));
-                }
-                if let Some(m) = mask {
-                    self.used(*m, Some(DType::Bool))?;
-                }
-            }
-            Def::Op { op, args } => {
-                if args.len() != op.arity() {
-                    return Err(Error::internal(format!("{v}: wrong number of operands")));
-                }
-                let skip = (*op == inrush_loops::ScalarOp::Where) as usize;
-                if skip == 1 {
-                    self.used(args[0], Some(DType::Bool))?;
-                }
-                self.used(args[skip], None)?;
-                let operand = self.kernel.value(args[skip]).dtype;
-                for a in &args[skip..] {
-                    self.used(*a, Some(operand))?;
-                }
-                if op.result(operand) != dtype {
-                    return Err(Error::internal(format!("{v}: wrong dtype of the result")));
-                }
-            }
-            Def::Cast { arg, to } => {
-                self.used(*arg, None)?;
-                if to.compute() != dtype {
-                    return Err(Error::internal(format!("{v}: wrong dtype of the result")));
-                }
-            }
-            Def::Bitcast { arg, from, to } => {
-                self.used(*arg, Some(from.compute()))?;
-                if from.size() != to.size() {
-                    return Err(Error::internal(format!("{v}: bits of unequal size")));
-                }
-            }
-            Def::Indirect {
-                value,
-                sym,
-                size,
-                check,
-                mask,
-                ..
-            } => {
-                self.used(*value, None)?;
-                if !self.kernel.value(*value).dtype.is_int() {
-                    return Err(Error::internal(format!("{v}: an index must be an integer")));
-                }
+            Def::Indirect { sym, size, .. } => {
                 self.expr(*size)?;
-                if let Some(m) = mask {
-                    self.used(*m, Some(DType::Bool))?;
-                }
-                if check.is_some_and(|c| c as usize >= self.kernel.checks.len()) {
-                    return Err(Error::internal(format!("{v}: no such check")));
-                }
                 self.syms.push(*sym);
             }
-            Def::Final(a) => self.started(*a)?,
-            Def::Running { acc, value } => {
-                self.started(*acc)?;
-                self.used(*value, None)?;
-            }
+            Def::Final(acc) | Def::Running { acc, .. } => self.started(*acc)?,
+            _ => {}
         }
         self.values[v.index()] = true;
         Ok(())

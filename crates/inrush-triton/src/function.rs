@@ -209,7 +209,7 @@ fn comments(loops: &Loops, block: &Block, names: &[Option<String>]) -> String {
         out.push('\n');
     }
     for (b, name) in block.buffers.iter().zip(names) {
-        let (Some(name), buffer) = (name, loops.buffer(b.buf)) else {
+        let (Some(name), Some(buffer)) = (name, loops.buffers.get(b.buf.index())) else {
             continue;
         };
         let sizes = loops.exprs.show_list(&buffer.sizes);

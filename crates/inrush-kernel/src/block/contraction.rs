@@ -3,6 +3,7 @@
 
 use super::axes::{linearize, set_shared};
 use super::plan::{exact, finish, refuse_locals, settle};
+use super::renumber::renumber;
 use super::{Block, Context, Dim, DimRole, Operand, Product};
 use crate::build::Builder;
 use crate::flatten::Flat;
@@ -128,6 +129,7 @@ pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> 
     });
     block.stages = if narrow { 3 } else { 2 };
     settle(ex, &mut block);
+    renumber(&mut block);
     Ok(block)
 }
 

@@ -13,15 +13,19 @@ mod exponentials;
 mod moments;
 mod place;
 mod plan;
+mod renumber;
+pub mod text;
 mod together;
+mod verify;
 
-use crate::{Acc, AccId, Check, KBufId, KernelBuf, Param, ValId, Value};
+use crate::{Acc, AccId, Check, Def, KBufId, KernelBuf, Param, ValId, Value};
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
 pub use contraction::block_contraction;
 pub use together::{Piece, together};
+pub use verify::{verify, verify_launch};
 
 /// A block program.
 #[derive(Clone, PartialEq, Debug)]
@@ -114,6 +118,48 @@ impl std::str::FromStr for Pointers {
             ))
         })
     }
+}
+
+impl std::str::FromStr for Tile {
+    type Err = Error;
+
+    /// Reads a tile as it prints: `x64y1r512w4`.
+    fn from_str(text: &str) -> Result<Tile> {
+        let read = (|| {
+            let (_, x, rest) = lettered(text, &['x'])?;
+            let (_, y, rest) = lettered(rest, &['y'])?;
+            let (kind, r, rest) = lettered(rest, &['r', 's'])?;
+            let (_, warps, rest) = lettered(rest, &['w'])?;
+            let (_, stages, rest) = lettered(rest, &['k']).unwrap_or(('k', 1, rest));
+            let early = rest.starts_with('e');
+            let pointers = match &rest[early as usize..] {
+                "" => Pointers::Plain,
+                "b" => Pointers::Block,
+                "d" => Pointers::Descriptor,
+                "m" => Pointers::Map,
+                _ => return None,
+            };
+            Some(Tile {
+                x,
+                y,
+                r,
+                streamed: kind == 's',
+                warps: u32::try_from(warps).ok()?,
+                stages: u32::try_from(stages).ok()?,
+                early,
+                pointers,
+            })
+        })();
+        read.ok_or_else(|| Error::input(format!("`{text}` is no tile such as `x64y1r512w4`")))
+    }
+}
+
+/// Takes one of `letters` and the number after it from the front of a text.
+fn lettered<'t>(text: &'t str, letters: &[char]) -> Option<(char, i64, &'t str)> {
+    let letter = text.chars().next().filter(|c| letters.contains(c))?;
+    let digits = text[1..].find(|c: char| !c.is_ascii_digit());
+    let (number, rest) = text[1..].split_at(digits.unwrap_or(text.len() - 1));
+    Some((letter, number.parse().ok()?, rest))
 }
 
 impl std::fmt::Display for Tile {
@@ -369,8 +415,50 @@ impl Block {
     pub fn reduced(&self) -> Option<usize> {
         (self.dims.iter()).position(|d| d.role != DimRole::Grid)
     }
+    /// The letter of an axis: `x` is the last one of the grid, `r` the one that reductions run over.
+    pub fn letter(&self, at: usize) -> &'static str {
+        if self.dims[at].role != DimRole::Grid {
+            return "r";
+        }
+        let after = self.dims[at + 1..].iter().filter(|d| d.role == DimRole::Grid);
+        ["x", "y", "z"][after.count().min(2)]
+    }
     /// Elements of a tile.
     pub fn tile(&self) -> i64 {
         self.dims.iter().map(|d| d.block).product()
+    }
+}
+
+/// Calls `f` on every expression of a block program.
+fn each_expr(block: &Block, f: &mut dyn FnMut(Expr)) {
+    block.dims.iter().for_each(|d| f(d.extent));
+    f(block.programs);
+    for b in &block.buffers {
+        if let crate::BufRole::Local { len, .. } = b.role {
+            f(len);
+        }
+    }
+    block.sizes.iter().for_each(|p| f(p.value));
+    block.accs.iter().filter_map(|a| a.index).for_each(&mut *f);
+    if let Some(p) = &block.product {
+        [p.a.offset, p.b.offset, p.extent].into_iter().for_each(&mut *f);
+    }
+    for v in &block.values {
+        v.def.expr().into_iter().for_each(&mut *f);
+        if let Def::Indirect { size, .. } = v.def {
+            f(size);
+        }
+    }
+    each_store(&block.items, &mut |s| f(s.offset));
+}
+
+/// Calls `f` on every store, those in loops too.
+fn each_store(items: &[BlockItem], f: &mut dyn FnMut(&BlockStore)) {
+    for item in items {
+        match item {
+            BlockItem::Loop(w) => each_store(&w.body, f),
+            BlockItem::Store(s) => f(s),
+            _ => {}
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::axes::{self, Strides};
 use super::exponentials;
 use super::moments;
 use super::place::Placer;
+use super::renumber::renumber;
 use super::{Block, BlockItem, Context, Dim, DimRole, Pointers, Tile};
 use crate::build::{Builder, Reuse};
 use crate::flatten::Flat;
@@ -150,6 +151,7 @@ pub(crate) fn group(
     if tile.early && !tile.streamed {
         early(ex, &mut block, context.storage);
     }
+    renumber(&mut block);
     Ok(block)
 }
 

@@ -137,7 +137,7 @@ impl Group {
 }
 
 /// Whether the order of two launches matters: one writes what the other touches.
-fn clash(a: &Piece, b: &Piece, overlap: &dyn Fn(BufId, BufId) -> bool) -> bool {
+pub(super) fn clash(a: &Piece, b: &Piece, overlap: &dyn Fn(BufId, BufId) -> bool) -> bool {
     let meets = |x: &Piece, y: &Piece| {
         let writes = x.block.buffers.iter().zip(x.buffers);
         writes

@@ -33,7 +33,7 @@ pub fn parse(text: &str) -> Result<(Exprs, Vec<Kernel>)> {
     }
 }
 
-fn empty(exprs: &Exprs) -> Kernel {
+pub(crate) fn empty(exprs: &Exprs) -> Kernel {
     Kernel {
         name: String::new(),
         origins: Vec::new(),
@@ -51,11 +51,12 @@ fn empty(exprs: &Exprs) -> Kernel {
     }
 }
 
-struct Parser<'a> {
-    s: Scanner<'a>,
-    exprs: &'a Exprs,
-    indices: Vec<(String, Sym)>,
-    k: Kernel,
+/// Reads kernels; block programs read their values and buffers by the same rules.
+pub(crate) struct Parser<'a> {
+    pub s: Scanner<'a>,
+    pub exprs: &'a Exprs,
+    pub indices: Vec<(String, Sym)>,
+    pub k: Kernel,
 }
 
 impl Parser<'_> {
@@ -111,19 +112,19 @@ impl Parser<'_> {
     }
 
     /// ` {` and the end of the line.
-    fn open(&mut self) -> Result<()> {
+    pub fn open(&mut self) -> Result<()> {
         self.s.expect("{")?;
         self.s.end_of_line()?;
         self.s.skip_newlines()
     }
 
-    fn close(&mut self) -> Result<()> {
+    pub fn close(&mut self) -> Result<()> {
         self.s.expect("}")?;
         self.s.end_of_line()
     }
 
     /// `sizes [s0, i9 = 4*s0]`.
-    fn params(&mut self) -> Result<()> {
+    pub fn params(&mut self) -> Result<()> {
         self.s.expect_word("sizes")?;
         self.s.expect("[")?;
         while !self.s.eat("]")? {
@@ -143,7 +144,7 @@ impl Parser<'_> {
         self.s.end_of_line()
     }
 
-    fn from(&mut self) -> Result<Vec<OriginId>> {
+    pub fn from(&mut self) -> Result<Vec<OriginId>> {
         let mut out = Vec::new();
         if self.s.eat_word("from")? {
             while matches!(self.s.peek()?, Token::Ident(_)) {
@@ -154,21 +155,12 @@ impl Parser<'_> {
     }
 
     /// `index [i0: s0, i3.1: 4]`.
-    fn indices(&mut self) -> Result<()> {
+    pub fn indices(&mut self) -> Result<()> {
         self.s.expect("[")?;
         while !self.s.eat("]")? {
             let name = self.s.ident()?;
-            let position = name
-                .strip_prefix('i')
-                .and_then(|n| n.split('.').next())
-                .and_then(|n| n.parse::<u32>().ok());
-            let Some(position) = position else {
-                let message = format!("`{name}` is not an index such as `i0`");
-                return Err(self.s.error(message));
-            };
-            if self.indices.iter().any(|(n, _)| *n == name) {
-                return Err(self.s.error(format!("the index `{name}` is defined twice")));
-            }
+            let position = self.position(&name)?;
+            self.new_name(&name)?;
             self.s.expect(":")?;
             let extent = self.expr()?;
             let sym = self.exprs.index_sym(position, extent);
@@ -180,7 +172,24 @@ impl Parser<'_> {
         self.s.end_of_line()
     }
 
-    fn expr(&mut self) -> Result<Expr> {
+    /// The position of an index, from its name.
+    pub fn position(&mut self, name: &str) -> Result<u32> {
+        let number = name.strip_prefix('i').and_then(|n| n.split('.').next());
+        number.and_then(|n| n.parse().ok()).ok_or_else(|| {
+            let message = format!("`{name}` is not an index such as `i0`");
+            self.s.error(message)
+        })
+    }
+
+    /// Refuses a name that an index has already.
+    pub fn new_name(&mut self, name: &str) -> Result<()> {
+        match self.indices.iter().any(|(n, _)| n == name) {
+            true => Err(self.s.error(format!("the index `{name}` is defined twice"))),
+            false => Ok(()),
+        }
+    }
+
+    pub fn expr(&mut self) -> Result<Expr> {
         let (exprs, indices) = (self.exprs, &self.indices);
         exprs.parse(&mut self.s, &|name| {
             let index = indices.iter().find(|(n, _)| n == name);
@@ -197,13 +206,13 @@ impl Parser<'_> {
         }
     }
 
-    fn dtype(&mut self) -> Result<DType> {
+    pub fn dtype(&mut self) -> Result<DType> {
         let word = self.s.ident()?;
         DType::parse(&word).ok_or_else(|| self.s.error(format!("unknown dtype `{word}`")))
     }
 
     /// Buffers, accumulators and checks.
-    fn head_lines(&mut self) -> Result<()> {
+    pub fn head_lines(&mut self) -> Result<()> {
         loop {
             self.s.skip_newlines()?;
             match self.s.peek()?.clone() {
@@ -272,17 +281,17 @@ impl Parser<'_> {
         Err(self.s.error(format!("`{prefix}{k}` is not defined")))
     }
 
-    fn value(&mut self) -> Result<ValId> {
+    pub fn value(&mut self) -> Result<ValId> {
         let count = self.k.values.len();
         Ok(ValId::from_index(self.reference("v", count)?))
     }
 
-    fn buf(&mut self) -> Result<KBufId> {
+    pub fn buf(&mut self) -> Result<KBufId> {
         let count = self.k.buffers.len();
         Ok(KBufId::from_index(self.reference("b", count)?))
     }
 
-    fn acc(&mut self) -> Result<AccId> {
+    pub fn acc(&mut self) -> Result<AccId> {
         let count = self.k.accs.len();
         Ok(AccId::from_index(self.reference("a", count)?))
     }
@@ -305,14 +314,14 @@ impl Parser<'_> {
         Ok(out)
     }
 
-    fn positive(&mut self) -> Result<i64> {
+    pub fn positive(&mut self) -> Result<i64> {
         match self.s.int()? {
             v if v > 0 => Ok(v),
             _ => Err(self.s.error("expected a positive number")),
         }
     }
 
-    fn count(&mut self) -> Result<u32> {
+    pub fn count(&mut self) -> Result<u32> {
         let v = self.s.int()?;
         u32::try_from(v).map_err(|_| self.s.error("expected a count"))
     }
@@ -413,7 +422,7 @@ impl Parser<'_> {
     }
 
     /// `b0[EXPR]`.
-    fn access(&mut self) -> Result<(KBufId, Expr)> {
+    pub fn access(&mut self) -> Result<(KBufId, Expr)> {
         let buf = self.buf()?;
         self.s.expect("[")?;
         let offset = self.expr()?;
@@ -421,7 +430,7 @@ impl Parser<'_> {
         Ok((buf, offset))
     }
 
-    fn guard(&mut self) -> Result<Option<ValId>> {
+    pub fn guard(&mut self) -> Result<Option<ValId>> {
         match self.s.eat_word("if")? {
             true => Ok(Some(self.value()?)),
             false => Ok(None),
@@ -429,11 +438,7 @@ impl Parser<'_> {
     }
 
     fn store(&mut self) -> Result<Item> {
-        let word = self.s.ident()?;
-        let text = word.strip_prefix("store.").unwrap_or("");
-        let Some(mode) = StoreMode::ALL.into_iter().find(|m| m.text() == text) else {
-            return Err(self.s.error(format!("unknown store mode `{text}`")));
-        };
+        let mode = self.store_mode()?;
         let (buf, offset) = self.access()?;
         self.s.expect(",")?;
         Ok(Item::Store {
@@ -445,9 +450,22 @@ impl Parser<'_> {
         })
     }
 
+    /// `store.add`.
+    pub fn store_mode(&mut self) -> Result<StoreMode> {
+        let word = self.s.ident()?;
+        let text = word.strip_prefix("store.").unwrap_or("");
+        let mode = StoreMode::ALL.into_iter().find(|m| m.text() == text);
+        mode.ok_or_else(|| self.s.error(format!("unknown store mode `{text}`")))
+    }
+
     /// `f32 v3 = ...`; a value that is evaluated in two places is written twice.
     fn define(&mut self) -> Result<Item> {
         let dtype = self.dtype()?;
+        Ok(Item::Let(self.define_as(dtype)?))
+    }
+
+    /// `v3 = ...` after its dtype.
+    pub fn define_as(&mut self, dtype: DType) -> Result<ValId> {
         let count = self.k.values.len();
         let id = self.reference("v", count + 1)?;
         self.s.expect("=")?;
@@ -459,7 +477,7 @@ impl Parser<'_> {
             let message = format!("`v{id}` was defined as something else");
             return Err(self.s.error(message));
         }
-        Ok(Item::Let(ValId::from_index(id)))
+        Ok(ValId::from_index(id))
     }
 
     fn def(&mut self) -> Result<Def> {

@@ -1,7 +1,7 @@
 //! Kernels to text.
 
 use super::{Names, Place};
-use crate::{BufRole, Def, Item, KBufId, Kernel, Kind, Range, Role, ValId};
+use crate::{Acc, BufRole, Check, Def, Item, KBufId, Kernel, KernelBuf, Kind, Range, Role, ValId};
 use inrush_base::text::{quote, show_name};
 use inrush_expr::{Expr, Exprs, Sym};
 
@@ -74,33 +74,14 @@ impl Printer<'_> {
         }
         self.line(1, None, costs);
         for (i, b) in k.buffers.iter().enumerate() {
-            let role = match &b.role {
-                BufRole::In => "in".to_string(),
-                BufRole::Out => "out".to_string(),
-                BufRole::Stream => "stream".to_string(),
-                BufRole::InOut => "inout".to_string(),
-                BufRole::Local { len, per_lane } => format!(
-                    "local {}{}",
-                    self.show(*len),
-                    if *per_lane { " lanes" } else { "" }
-                ),
-            };
             let place = Place::Buffer(KBufId::from_index(i));
-            self.line(
-                1,
-                Some(place),
-                format!("b{i} = {} {} {role}", b.dtype, b.buf),
-            );
+            self.line(1, Some(place), show_buffer(i, b, &|e| self.show(e)));
         }
         for (i, a) in k.accs.iter().enumerate() {
-            let at = a
-                .index
-                .map_or(String::new(), |e| format!(" at {}", self.show(e)));
-            self.line(1, None, format!("a{i} = {} {}{at}", a.dtype, a.op.text()));
+            self.line(1, None, show_acc(i, a, &|e| self.show(e)));
         }
         for c in &k.checks {
-            let from = super::from(c.origin.as_slice());
-            self.line(1, None, format!("check{from} {}", quote(&c.message)));
+            self.line(1, None, show_check(c));
         }
         self.items(&k.head, 1);
         let open = match &k.kind {
@@ -203,51 +184,87 @@ impl Printer<'_> {
 
     fn value(&self, v: ValId) -> String {
         let value = self.kernel.value(v);
-        let def = match &value.def {
-            Def::Const(c) => format!("const {c}"),
-            Def::Index(e) => format!("index {}", self.show(*e)),
-            Def::Load {
-                buf,
-                offset,
-                mask,
-                fill,
-            } => {
-                let fill = mask.map_or(String::new(), |_| format!(" else {fill}"));
-                format!(
-                    "load {buf}[{}]{}{fill}",
-                    self.show(*offset),
-                    mask_text(*mask)
-                )
-            }
-            Def::Op { op, args } => {
-                let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();
-                format!("{} {}", op.text(), args.join(", "))
-            }
-            Def::Cast { arg, to } => format!("cast {arg} to {to}"),
-            Def::Bitcast { arg, from, to } => format!("bitcast {arg} from {from} to {to}"),
-            Def::Indirect {
-                value,
-                sym,
-                size,
-                wrap,
-                check,
-                mask,
-            } => format!(
-                "indirect {value} as {} < {}{}{}{}",
-                self.sym(*sym),
-                self.show(*size),
-                if *wrap { " wrap" } else { "" },
-                check.map_or(String::new(), |c| format!(" check {c}")),
-                mask_text(*mask)
-            ),
-            Def::Final(a) => format!("final {a}"),
-            Def::Running { acc, value } => format!("running {acc}, {value}"),
-            Def::Sum => "sum".into(),
-        };
+        let def = show_def(&value.def, &|e| self.show(e), &|s| self.sym(s));
         format!("{} {v} = {def}", value.dtype)
     }
 }
 
-fn mask_text(mask: Option<ValId>) -> String {
+/// `b0 = f32 b7 in`.
+pub(crate) fn show_buffer(i: usize, b: &KernelBuf, show: &dyn Fn(Expr) -> String) -> String {
+    let role = match &b.role {
+        BufRole::In => "in".to_string(),
+        BufRole::Out => "out".to_string(),
+        BufRole::Stream => "stream".to_string(),
+        BufRole::InOut => "inout".to_string(),
+        BufRole::Local { len, per_lane } => {
+            let lanes = if *per_lane { " lanes" } else { "" };
+            format!("local {}{lanes}", show(*len))
+        }
+    };
+    format!("b{i} = {} {} {role}", b.dtype, b.buf)
+}
+
+/// `a0 = f32 sum`.
+pub(crate) fn show_acc(i: usize, a: &Acc, show: &dyn Fn(Expr) -> String) -> String {
+    let at = (a.index).map_or(String::new(), |e| format!(" at {}", show(e)));
+    format!("a{i} = {} {}{at}", a.dtype, a.op.text())
+}
+
+/// `check from o0 "message"`.
+pub(crate) fn show_check(c: &Check) -> String {
+    let from = super::from(c.origin.as_slice());
+    format!("check{from} {}", quote(&c.message))
+}
+
+/// What defines a value: `add v0, v1`.
+pub(crate) fn show_def(
+    def: &Def,
+    show: &dyn Fn(Expr) -> String,
+    name: &dyn Fn(Sym) -> String,
+) -> String {
+    match def {
+        Def::Const(c) => format!("const {c}"),
+        Def::Index(e) => format!("index {}", show(*e)),
+        Def::Load {
+            buf,
+            offset,
+            mask,
+            fill,
+        } => {
+            let fill = mask.map_or(String::new(), |_| format!(" else {fill}"));
+            format!(
+                "load {buf}[{}]{}{fill}",
+                show(*offset),
+                mask_text(*mask)
+            )
+        }
+        Def::Op { op, args } => {
+            let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();
+            format!("{} {}", op.text(), args.join(", "))
+        }
+        Def::Cast { arg, to } => format!("cast {arg} to {to}"),
+        Def::Bitcast { arg, from, to } => format!("bitcast {arg} from {from} to {to}"),
+        Def::Indirect {
+            value,
+            sym,
+            size,
+            wrap,
+            check,
+            mask,
+        } => format!(
+            "indirect {value} as {} < {}{}{}{}",
+            name(*sym),
+            show(*size),
+            if *wrap { " wrap" } else { "" },
+            check.map_or(String::new(), |c| format!(" check {c}")),
+            mask_text(*mask)
+        ),
+        Def::Final(a) => format!("final {a}"),
+        Def::Running { acc, value } => format!("running {acc}, {value}"),
+        Def::Sum => "sum".into(),
+    }
+}
+
+pub(crate) fn mask_text(mask: Option<ValId>) -> String {
     mask.map_or(String::new(), |m| format!(" if {m}"))
 }
