@@ -274,7 +274,11 @@ impl Verifier<'_> {
         if let Some(e) = value.def.expr() {
             self.expr(e)?;
         }
-        value.def.operands().iter().try_for_each(|o| self.known(*o))?;
+        value
+            .def
+            .operands()
+            .iter()
+            .try_for_each(|o| self.known(*o))?;
         self.rules().value(v)?;
         match &value.def {
             Def::Sum if !matches!(self.kernel.kind, Kind::Epilogue { .. }) => {

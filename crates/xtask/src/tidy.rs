@@ -41,8 +41,9 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-cuda", "inrush-xpu"),
     ("inrush-rocm", "inrush-cuda"),
     ("inrush-xpu", "inrush-cuda"),
-    ("inrush-interp", "inrush-kernel"),
+    ("inrush-interp", "inrush-sched"),
     ("inrush-interp", "inrush-c"),
+    ("inrush-interp", "inrush-triton"),
 ];
 
 pub(crate) fn tidy() -> Result<(), String> {

@@ -82,8 +82,8 @@ impl Memory {
         id: BufId,
     ) -> Result<View> {
         let b = p.buffer(id);
-        let layout = (b.layout.as_ref())
-            .ok_or_else(|| Error::internal(format!("{id} has no layout")))?;
+        let layout =
+            (b.layout.as_ref()).ok_or_else(|| Error::internal(format!("{id} has no layout")))?;
         let mut view = View {
             dtype: b.dtype,
             sizes: sizes(&p.exprs, &b.sizes, symbols)?,

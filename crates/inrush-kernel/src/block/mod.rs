@@ -420,7 +420,9 @@ impl Block {
         if self.dims[at].role != DimRole::Grid {
             return "r";
         }
-        let after = self.dims[at + 1..].iter().filter(|d| d.role == DimRole::Grid);
+        let after = self.dims[at + 1..]
+            .iter()
+            .filter(|d| d.role == DimRole::Grid);
         ["x", "y", "z"][after.count().min(2)]
     }
     /// Elements of a tile.
@@ -441,7 +443,9 @@ fn each_expr(block: &Block, f: &mut dyn FnMut(Expr)) {
     block.sizes.iter().for_each(|p| f(p.value));
     block.accs.iter().filter_map(|a| a.index).for_each(&mut *f);
     if let Some(p) = &block.product {
-        [p.a.offset, p.b.offset, p.extent].into_iter().for_each(&mut *f);
+        [p.a.offset, p.b.offset, p.extent]
+            .into_iter()
+            .for_each(&mut *f);
     }
     for v in &block.values {
         v.def.expr().into_iter().for_each(&mut *f);

@@ -13,7 +13,9 @@ pub(crate) fn renumber(block: &mut Block) {
     order.items(&mut items);
     let values = order.old.iter().map(|v| order.value(block.value(*v)));
     let values: Vec<Value> = values.collect();
-    block.shapes = (order.old.iter()).map(|v| block.shapes[v.index()]).collect();
+    block.shapes = (order.old.iter())
+        .map(|v| block.shapes[v.index()])
+        .collect();
     block.values = values;
     block.items = items;
 }

@@ -167,7 +167,11 @@ impl Verifier<'_> {
             x: points("x").unwrap_or(chosen.x),
             y: points("y").unwrap_or(chosen.y),
             r: points("r").unwrap_or(chosen.r),
-            streamed: if points("r").is_some() { streamed } else { chosen.streamed },
+            streamed: if points("r").is_some() {
+                streamed
+            } else {
+                chosen.streamed
+            },
             warps: b.warps,
             stages: b.stages,
             ..chosen
@@ -365,6 +369,9 @@ impl Verifier<'_> {
         match self.accs[acc.index()] {
             State::Started => {}
             State::Paired(_) if op == ReduceOp::Max => {}
+            State::Paired(with) => {
+                return broken(format!("{acc} and {with} are finished together"));
+            }
             _ => return broken(format!("{acc} is not started")),
         }
         self.accs[acc.index()] = State::Done;
@@ -422,8 +429,7 @@ impl Verifier<'_> {
             self.used(m, Some(DType::Bool))?;
         }
         let shape_of = |v: ValId| self.block.shapes[v.index()];
-        let spans =
-            self.expr_shape(s.offset) | shape_of(s.value) | s.mask.map_or(0, shape_of);
+        let spans = self.expr_shape(s.offset) | shape_of(s.value) | s.mask.map_or(0, shape_of);
         if spans & !s.shape != 0 || s.shape & !self.full() != 0 {
             return broken(format!("the store spans {}", self.show_shape(spans)));
         }
@@ -438,7 +444,8 @@ impl Verifier<'_> {
 
     fn full(&self) -> u32 {
         let dims = self.block.dims.iter().enumerate();
-        dims.filter(|(_, d)| d.is_tile()).fold(0, |m, (i, _)| m | 1 << i)
+        dims.filter(|(_, d)| d.is_tile())
+            .fold(0, |m, (i, _)| m | 1 << i)
     }
 
     fn show_shape(&self, shape: u32) -> String {

@@ -232,11 +232,7 @@ pub(crate) fn show_def(
             fill,
         } => {
             let fill = mask.map_or(String::new(), |_| format!(" else {fill}"));
-            format!(
-                "load {buf}[{}]{}{fill}",
-                show(*offset),
-                mask_text(*mask)
-            )
+            format!("load {buf}[{}]{}{fill}", show(*offset), mask_text(*mask))
         }
         Def::Op { op, args } => {
             let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();

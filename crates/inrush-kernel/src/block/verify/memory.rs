@@ -54,9 +54,10 @@ impl<'a> Hazards<'a> {
     /// at the same place in the same step.
     pub fn load(&mut self, b: KBufId, offset: Expr, shape: u32) -> Result<()> {
         let storage = self.storage(b);
-        let race = self.stored.iter().any(|(s, o, d, inner)| {
-            *s == storage && !(*inner && *o == offset && *d == shape)
-        });
+        let race = self
+            .stored
+            .iter()
+            .any(|(s, o, d, inner)| *s == storage && !(*inner && *o == offset && *d == shape));
         if race {
             return broken(format!("{b} has been stored to: a barrier is missing"));
         }
@@ -104,7 +105,8 @@ pub(super) fn in_bounds(tables: Tables, block: &Block) -> Result<()> {
         accesses.extend([(p.a.buf, p.a.offset), (p.b.buf, p.b.offset)]);
     }
     for (buf, offset) in accesses {
-        let known = reach(tables, block, offset).zip(length(tables, block.buffers[buf.index()].buf));
+        let known =
+            reach(tables, block, offset).zip(length(tables, block.buffers[buf.index()].buf));
         if let Some(((low, high), length)) = known
             && (low < 0 || high >= length)
         {
@@ -128,7 +130,10 @@ fn reach(tables: Tables, block: &Block, offset: Expr) -> Option<(i64, i64)> {
     for (c, (_, extent)) in coefficients.iter().zip(&axes) {
         let last = ex.as_int(*extent)?.checked_sub(1).filter(|n| *n >= 0)?;
         let end = ex.as_int(*c)?.checked_mul(last)?;
-        range = (range.0.checked_add(end.min(0))?, range.1.checked_add(end.max(0))?);
+        range = (
+            range.0.checked_add(end.min(0))?,
+            range.1.checked_add(end.max(0))?,
+        );
     }
     Some(range)
 }
