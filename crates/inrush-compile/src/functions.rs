@@ -63,6 +63,28 @@ fn aside(plan: &Plan) -> usize {
     2 * plan.steps.len() + plan.loops.buffers.len() / 8
 }
 
+/// Tiles one step.
+pub fn tile_step(tables: Tables, step: &Step, caps: &Caps) -> Result<Kernel> {
+    match step {
+        Step::Kernel(g) => inrush_kernel::tile(tables, &g.axes, &g.bodies, &g.locals, caps),
+        Step::Contraction(c) => inrush_kernel::tile_epilogue(tables, c, caps),
+    }
+}
+
+impl Kernels {
+    /// Checks every distinct kernel, in the arena that it was made in.
+    pub fn verify(&self, plan: &Plan) -> Result<()> {
+        for part in &self.parts {
+            let fork = part.fork.as_ref();
+            let fork = fork.map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
+            let exprs = fork.as_deref().unwrap_or(&plan.loops.exprs);
+            let mut all = self.distinct[part.kernels.clone()].iter();
+            all.try_for_each(|k| inrush_kernel::verify(exprs, k))?;
+        }
+        Ok(())
+    }
+}
+
 /// Stage tile over all steps, beside `other`. Steps that differ in nothing but their buffers are tiled once.
 pub fn tile<A>(
     plan: &Plan,
@@ -92,10 +114,7 @@ pub fn tile<A>(
             buffers,
             origins,
         };
-        let one = |s: &&Step| match s {
-            Step::Kernel(g) => inrush_kernel::tile(tables, &g.axes, &g.bodies, &g.locals, caps),
-            Step::Contraction(c) => inrush_kernel::tile_epilogue(tables, c, caps),
-        };
+        let one = |s: &&Step| tile_step(tables, s, caps);
         steps.iter().map(one).collect()
     };
     let mut done = None;

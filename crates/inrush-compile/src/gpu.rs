@@ -27,8 +27,8 @@ impl Blocks {
     /// All launches in order, those at load first; a load step has one of its own.
     pub fn pieces(&self) -> Vec<Vec<Piece<'_>>> {
         let load = self.load_steps.iter().map(|i| vec![self.piece(i)]);
-        let steps = (self.launches.iter())
-            .map(|l| l.iter().map(|s| self.piece(&self.steps[*s])).collect());
+        let steps =
+            (self.launches.iter()).map(|l| l.iter().map(|s| self.piece(&self.steps[*s])).collect());
         load.chain(steps).collect()
     }
 

@@ -13,6 +13,7 @@ mod library;
 mod no_kernels;
 mod operands;
 mod partition;
+pub mod pipeline;
 mod roll;
 mod same;
 mod sequence;
@@ -23,38 +24,24 @@ mod together;
 mod tune;
 mod wrap;
 
-use inrush_aten::Processor;
-use inrush_base::{Caps, Result, with_helpers};
+use inrush_base::{Caps, Result};
 use inrush_c::Function;
-use inrush_expr::Exprs;
-use inrush_graph::{Graph, Guard};
-use inrush_loops::{Loops, Origin};
+use inrush_graph::Graph;
+use inrush_loops::Origin;
 use inrush_program::{GpuKernel, Program};
-use inrush_sched::{Plan, Refusal};
-use signature::Signature;
+use inrush_sched::Refusal;
 
-pub use gpu::{Blocks, GpuKernels, Retile, emit as emit_blocks, tile as tile_blocks};
+pub use gpu::{Blocks, GpuKernels, Retile};
 pub use inrush_kernel::block::{Pointers, Tile};
 pub use library::{Libraries, serves as is_library};
 pub use operands::{SharedOperands, share_operands};
+pub use pipeline::{Pipeline, STAGES};
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
 pub use split_linear::split_linear;
 pub use tune::{Candidate, TunedBuffer, Tuner};
-
-/// The stages in order, as `inrush inspect --stage` names them.
-pub const STAGES: &[&str] = &[
-    "import",
-    "normalize",
-    "decompose",
-    "lower",
-    "fuse",
-    "tile",
-    "emit",
-    "wrap",
-];
 
 /// Sees the stages go by.
 pub trait Observer {
@@ -79,6 +66,8 @@ pub struct Options {
     pub pieces: usize,
     /// Number of threads that stages may use; 0 counts as 1. What comes out does not depend on it.
     pub threads: usize,
+    /// Every stage's output is verified; a broken invariant is an error that names the stage.
+    pub verify: bool,
     /// A broken invariant is an error even where calling the operators would do instead.
     pub strict: bool,
     /// How kernels for GPUs name the elements of strided tiles.
@@ -112,7 +101,7 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
-    let unit = Run { observer }.unit(graph, caps, options)?;
+    let unit = Pipeline::new(caps, options, observer).unit(graph)?;
     let (pieces, kernels) = match unit.code {
         Code::C(functions) => (
             functions::spread(&functions, options.pieces.max(1)),
@@ -158,211 +147,4 @@ pub(crate) struct Unit {
 pub(crate) enum Code {
     C(Vec<Function>),
     Gpu(Vec<GpuKernel>),
-}
-
-/// Stage fuse, but for the memory, which kernels do not ask for.
-fn fuse(loops: Loops, caps: &Caps, options: &inrush_sched::Options) -> Result<Plan> {
-    let mut plan = inrush_sched::fuse(loops, caps, options)?;
-    inrush_sched::layout(&mut plan, caps, options)?;
-    Ok(plan)
-}
-
-/// A plan as text, with the memory that it will have.
-fn print_plan(plan: &Plan) -> String {
-    let mut plan = plan.clone();
-    match inrush_sched::plan_memory(&mut plan) {
-        Ok(()) => plan.print(),
-        Err(e) => e.to_string(),
-    }
-}
-
-struct Run<'a> {
-    observer: &'a mut dyn Observer,
-}
-
-impl Run<'_> {
-    /// All stages, up to the distinct functions of the kernels.
-    fn unit(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
-        let helpers = options.threads.saturating_sub(1);
-        with_helpers(helpers, || self.stages(graph, caps, options))
-    }
-
-    fn stages(&mut self, graph: Graph, caps: &Caps, options: &Options) -> Result<Unit> {
-        let graph = self.stage("normalize", || inrush_aten::normalize(graph), |g| g.print())?;
-        let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
-        let mut graph = graph;
-        let sched = inrush_sched::Options {
-            threads: options.threads,
-            ..options.sched.clone()
-        };
-        let (mut plan, guards) = match roll::cut(&mut graph) {
-            Some((short, cut)) => self.rolled(graph, short, &cut, caps, &sched)?,
-            None => self.straight(graph, caps, &sched)?,
-        };
-        let (program, code, retile) = match caps.gpu {
-            None => {
-                let (program, code) =
-                    self.c(&guards, &signature, &mut plan, caps, options.threads)?;
-                (program, code, None)
-            }
-            Some(_) => self.gpu(&guards, &signature, &mut plan, caps, options)?,
-        };
-        let refusals = Refusals(vec![(plan.refusals, plan.loops.origins)]);
-        Ok(Unit {
-            program,
-            code,
-            refusals,
-            retile,
-        })
-    }
-
-    /// From the normalized graph to the plan, still without memory, and the guards.
-    fn straight(
-        &mut self,
-        graph: Graph,
-        caps: &Caps,
-        sched: &inrush_sched::Options,
-    ) -> Result<(Plan, Vec<Guard>)> {
-        let processor = Processor::of(caps);
-        let graph = self.stage(
-            "decompose",
-            || {
-                inrush_aten::numbers::check(&graph, processor)?;
-                inrush_aten::decompose(graph)
-            },
-            |g| g.print(),
-        )?;
-        let guards = graph.guards.clone();
-        let loops = self.stage(
-            "lower",
-            || inrush_aten::lower(graph, processor),
-            |l| l.print(),
-        )?;
-        let plan = self.stage("fuse", || fuse(loops, caps, sched), print_plan)?;
-        Ok((plan, guards))
-    }
-
-    /// The same through the short graph that [`roll::cut`] gave. What is printed is the whole graph all the same.
-    fn rolled(
-        &mut self,
-        whole: Graph,
-        short: Graph,
-        cut: &roll::Cut,
-        caps: &Caps,
-        sched: &inrush_sched::Options,
-    ) -> Result<(Plan, Vec<Guard>)> {
-        let with = |exprs: &Exprs| Graph {
-            exprs: exprs.clone(),
-            ..whole.clone()
-        };
-        let decomposed = |exprs: &Exprs| inrush_aten::decompose(with(exprs));
-        let processor = Processor::of(caps);
-        let lowered =
-            |exprs: &Exprs| decomposed(exprs).and_then(|g| inrush_aten::lower(g, processor));
-        let print = |text: Result<String>| text.unwrap_or_else(|e| e.to_string());
-        let mut marks = cut.marks();
-        let short = self.stage(
-            "decompose",
-            || {
-                inrush_aten::numbers::check(&short, processor)?;
-                inrush_aten::decompose_marked(short, &mut marks)
-            },
-            |g| print(decomposed(&g.exprs).map(|g| g.print())),
-        )?;
-        let guards = short.guards.clone();
-        let (loops, marks) = self.stage(
-            "lower",
-            || inrush_aten::lower_marked(short, processor, &marks),
-            |(l, _)| print(lowered(&l.exprs).map(|l| l.print())),
-        )?;
-        let plan = self.stage(
-            "fuse",
-            || {
-                let plan = fuse(loops, caps, sched)?;
-                match roll::unroll(&whole, cut, &marks, plan) {
-                    Ok(plan) => Ok(plan),
-                    // Blocks that do not repeat in the plan are compiled one by one.
-                    Err(plan) => {
-                        let exprs = plan.loops.exprs;
-                        let whole = inrush_aten::decompose(Graph { exprs, ..whole })?;
-                        fuse(inrush_aten::lower(whole, processor)?, caps, sched)
-                    }
-                }
-            },
-            print_plan,
-        )?;
-        Ok((plan, guards))
-    }
-
-    /// The stages behind the plan, for a CPU. What does not wait for kernels or their text, memory and most of the program, is
-    /// made beside them.
-    fn c(
-        &mut self,
-        guards: &[Guard],
-        signature: &Signature,
-        plan: &mut Plan,
-        caps: &Caps,
-        threads: usize,
-    ) -> Result<(Program, Code)> {
-        let (kernels, memory) = self.stage(
-            "tile",
-            || functions::tile(plan, caps, threads, || inrush_sched::memory(plan)),
-            |(k, _)| functions::show(plan, k, caps),
-        )?;
-        plan.memory = memory.map_err(|e| e.in_stage("fuse"))?;
-        let plan = &*plan;
-        let wrap = || wrap::wrap(guards, signature, plan, &wrap::Code::C(&kernels));
-        let (emitted, program) = self.stage(
-            "emit",
-            || functions::emit(plan, &kernels, caps, wrap),
-            |(e, _)| functions::spread(&e.functions, 1).join("\n"),
-        )?;
-        let program = self.stage(
-            "wrap",
-            || {
-                let mut program = program?;
-                wrap::name(&mut program, &emitted);
-                Ok(program)
-            },
-            |p: &Program| p.to_string(),
-        )?;
-        Ok((program, Code::C(emitted.functions)))
-    }
-
-    /// The stages behind the plan, for a GPU.
-    fn gpu(
-        &mut self,
-        guards: &[Guard],
-        signature: &Signature,
-        plan: &mut Plan,
-        caps: &Caps,
-        options: &Options,
-    ) -> Result<(Program, Code, Option<Retile>)> {
-        inrush_sched::plan_memory(plan).map_err(|e| e.in_stage("fuse"))?;
-        let plan = &*plan;
-        self.observer.begin("tile");
-        let blocks = gpu::tile(plan, caps, options.pointers, self.observer.tuner());
-        let blocks = blocks.map_err(|e| e.in_stage("tile"))?;
-        self.observer.end("tile", &|| blocks.print(plan));
-        let kernels = self.stage("emit", || gpu::emit(plan, blocks), gpu::show)?;
-        let program = self.stage(
-            "wrap",
-            || wrap::wrap(guards, signature, plan, &wrap::Code::Gpu(&kernels)),
-            |p| p.to_string(),
-        )?;
-        let retile = (options.retile).then(|| Retile::of(plan, caps, options.pointers, &kernels));
-        Ok((program, Code::Gpu(kernels.kernels), retile))
-    }
-
-    fn stage<T>(
-        &mut self,
-        name: &'static str,
-        work: impl FnOnce() -> Result<T>,
-        show: impl Fn(&T) -> String,
-    ) -> Result<T> {
-        self.observer.begin(name);
-        let out = work().map_err(|e| e.in_stage(name))?;
-        self.observer.end(name, &|| show(&out));
-        Ok(out)
-    }
 }

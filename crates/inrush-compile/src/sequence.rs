@@ -7,7 +7,7 @@
 use crate::functions::spread;
 use crate::partition::{self, Cut, Piece};
 use crate::sizes::Sizes;
-use crate::{Code, Options, Refusals, Retile, Run, Unit, library};
+use crate::{Code, Options, Pipeline, Refusals, Retile, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
@@ -188,8 +188,8 @@ pub fn compile_sequence(
             if units.contains_key(&key) {
                 continue;
             }
-            let mut run = Run { observer };
-            match run.unit(std::mem::take(&mut s.graph), caps, options) {
+            let mut pipeline = Pipeline::new(caps, options, observer);
+            match pipeline.unit(std::mem::take(&mut s.graph)) {
                 Ok(unit) => {
                     units.insert(key, unit);
                 }

@@ -218,6 +218,7 @@ pub fn compile(
         pieces: threads.min(8),
         threads: threads.min(8),
         strict: settings.strict,
+        verify: inrush_runtime::verify_is_asked_for(),
         pointers: settings.pointers,
         retile: settings.tune == Tune::AtCall && watch.tuner.is_some(),
         ..Options::default()

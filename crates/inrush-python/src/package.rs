@@ -46,6 +46,7 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     let options = Options {
         pieces: threads.min(8),
         threads: threads.min(8),
+        verify: inrush_runtime::verify_is_asked_for(),
         ..Options::default()
     };
     let graph = std::mem::take(&mut model.graph);

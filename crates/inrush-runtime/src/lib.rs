@@ -17,6 +17,7 @@ pub mod tensor;
 mod together;
 #[cfg(unix)]
 pub mod triton;
+mod verify;
 pub mod watch;
 mod weights;
 
@@ -26,4 +27,5 @@ pub use inrush_cpu::Pool;
 pub use model::{Bound, Model, Parts};
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use tensor::{Storage, Tensor, Value};
+pub use verify::verify_is_asked_for;
 pub use weights::{MemoryWeights, WeightSource, WeightView};
