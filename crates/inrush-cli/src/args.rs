@@ -146,8 +146,13 @@ pub struct InspectArgs {
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub target: TargetArgs,
+    /// CPU level to compile for (native, scalar, avx2, avx512 or neon), or a GPU by name: h100, h200, a100, b200, mi300x, mi250,
+    /// mi355x, max1550, b580, a770
+    #[arg(long, value_name = "LEVEL|GPU", default_value = "native")]
+    pub target: String,
+    /// Threads to compile for on a CPU [default: all that this process may use]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
 }
 
 #[derive(Args, Debug)]

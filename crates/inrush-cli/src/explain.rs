@@ -113,6 +113,7 @@ fn of_archive(a: &ExplainArgs) -> Result<Report> {
     let options = Options {
         pieces: caps.threads.min(8),
         threads: caps.threads.min(8),
+        verify: session::verify(),
         ..Options::default()
     };
     let graph = std::mem::take(&mut archive.graph);

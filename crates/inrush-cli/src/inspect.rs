@@ -1,9 +1,9 @@
 //! `inrush inspect`: a model at any stage.
 
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, TargetArgs};
 use crate::out::say;
 use crate::session;
-use inrush_base::{Error, Result};
+use inrush_base::{Caps, Error, Result};
 use inrush_compile::{Observer, Options, STAGES};
 use inrush_package::Package;
 use std::process::ExitCode;
@@ -20,6 +20,26 @@ impl Observer for Keep<'_> {
             self.text = Some(text());
         }
     }
+}
+
+/// Returns the capabilities of the GPU or CPU level of this name.
+fn caps(a: &InspectArgs) -> Result<Caps> {
+    let gpus = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
+    if let Some(caps) = gpus.iter().find_map(|d| d.caps(Some(&a.target))) {
+        return Ok(caps);
+    }
+    let target = TargetArgs {
+        target: a.target.clone(),
+        threads: a.threads,
+    };
+    let names = gpus.iter().flat_map(|d| d.presets.iter().map(|p| p.name));
+    session::caps(&target).map_err(|e| {
+        Error::input(format!(
+            "{}, or a GPU: {}",
+            e.message(),
+            names.collect::<Vec<_>>().join(", ")
+        ))
+    })
 }
 
 pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
@@ -48,13 +68,14 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     if stage == "import" {
         return show(a, &archive.graph.print());
     }
-    let caps = session::caps(&a.target)?;
+    let caps = caps(a)?;
     let mut keep = Keep { stage, text: None };
     let compiled = inrush_compile::compile(
         archive.graph,
         &caps,
         &Options {
             pieces: 1,
+            verify: session::verify(),
             ..Options::default()
         },
         &mut keep,

@@ -34,6 +34,11 @@ pub fn caps(target: &TargetArgs) -> Result<Caps> {
     Ok(caps)
 }
 
+/// Returns true if `INRUSH_VERIFY` asks for every stage's output to be verified.
+pub fn verify() -> bool {
+    inrush_runtime::verify_is_asked_for()
+}
+
 /// Milliseconds of each step.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
@@ -107,6 +112,7 @@ pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<
     let options = Options {
         pieces: threads.min(8),
         threads: threads.min(8),
+        verify: verify(),
         ..Options::default()
     };
     let graph = std::mem::take(&mut archive.graph);
