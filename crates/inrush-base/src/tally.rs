@@ -70,6 +70,23 @@ ways! {
     Scatter "emit: lanes stored one by one",
     // Stage wrap.
     Together "wrap: launches that share a table of work",
+    // Block programs of GPUs.
+    BlockFlat "block: flat",
+    BlockTransposed "block: tile of two axes",
+    BlockPersistent "block: rows held whole",
+    BlockLooped "block: rows walked in steps",
+    BlockColumns "block: columns walked in steps",
+    BlockMoments "block: mean and variance in one loop",
+    BlockExponentials "block: maximum and sum of a softmax in one loop",
+    BlockBack "block: a second loop goes back",
+    BlockScan "block: scans",
+    BlockProduct "block: products",
+    BlockLookUp "block: indices that are read",
+    BlockAtomic "block: combining stores",
+    BlockMasks "block: masks at the end of an axis",
+    BlockBarrier "block: barriers",
+    BlocksJoined "block: launches joined",
+    BlockDescriptors "block: tensor descriptors",
 }
 
 #[cfg(feature = "tally")]

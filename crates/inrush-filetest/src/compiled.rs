@@ -55,6 +55,7 @@ impl Compiled {
         };
         let options = inrush_compile::Options {
             pieces: 1,
+            verify: true,
             ..Default::default()
         };
         let compiled = inrush_compile::compile(g.clone(), &caps, &options, &mut ())?;

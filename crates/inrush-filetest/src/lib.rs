@@ -1,10 +1,11 @@
 //! File tests: Markdown files, one topic each.
 //!
 //! A file starts with a header that is a sentence and prose that says why. Each `##` section (or the file, if it has none)
-//! is one test: its first fenced block is a program in some IR (`graph`, `loops`, `plan`, `kernels`, `program`), the later ones say what later stages must
+//! is one test: its first fenced block is a program in some IR (`graph`, `loops`, `plan`, `kernels`, `blocks`, `program`), the later ones say what later stages must
 //! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
 //! agree on random inputs. With blessing, expectations are rewritten instead of compared.
 
+mod blocks;
 mod cases;
 mod compiled;
 pub mod drawn;
@@ -41,7 +42,8 @@ pub fn agree(graph: &inrush_graph::Graph, settings: &[&str]) -> inrush_base::Res
         settings: settings.iter().map(|s| s.to_string()).collect(),
         ..Block::default()
     };
-    run::agree(&stages::Program::Graph(graph.clone()), &block)
+    let setup = stages::Setup::of(stages::caps(&block));
+    run::agree(&stages::Program::Graph(graph.clone()), &block, &setup)
 }
 
 /// Every `.md` file under `dir`, in order.

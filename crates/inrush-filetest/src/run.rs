@@ -4,13 +4,14 @@
 //! among the inputs), `seed=7`, `interpreted` (nothing is compiled), `lowered` (the interpreter of graphs, which does not know
 //! every operator, takes no part), `brief` (one interpreter and one level compiled), `level=avx2` and `threads=3` (for what is
 //! compiled), `offset=5` (elements before the first of each input), `whole` (floats are small whole numbers, sums are exact),
-//! `x=0.5..2` (range of floats). Inputs have the strides of their types. The block's text says who took part, so that nobody is
+//! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that nobody is
 //! left out silently.
 
 use crate::Block;
+use crate::blocks::Tiled;
 use crate::compiled::{self, Compiled};
 use crate::random::{Fill, Random};
-use crate::stages::Program;
+use crate::stages::{self, Program, Setup};
 use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, Type};
 use inrush_interp::{LoopsOptions, Tensor, Value};
@@ -58,9 +59,12 @@ type Participant<'a> = (
 );
 
 /// Evaluates in every way and compares. The text lists who took part.
-pub fn agree(program: &Program, block: &Block) -> Result<String> {
+pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> {
     program.verify()?;
     let settings = settings(block)?;
+    if setup.caps.gpu.is_some() {
+        return on_gpu(program, &settings, setup);
+    }
     let mut who: Vec<Participant> = Vec::new();
     // One chain of `f32` loses more digits than any kernel's lanes do.
     let exact = LoopsOptions { wide_sums: true };
@@ -106,6 +110,52 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
         }
     }
 
+    compare_all(program, &settings, &who, &same_refusal)
+}
+
+/// The loop interpreter and, where it knows all operators, that of graphs against the interpreter of block programs.
+fn on_gpu(program: &Program, settings: &Settings, setup: &Setup) -> Result<String> {
+    let mut who: Vec<Participant> = Vec::new();
+    let symbols = &settings.symbols;
+    let exact = LoopsOptions { wide_sums: true };
+    if let Program::Graph(g) = program
+        && !settings.lowered
+    {
+        who.push((
+            "graph",
+            Box::new(move |i| inrush_interp::graph(g, &i.user, &i.weights, symbols)),
+        ));
+    }
+    if !settings.brief || who.is_empty() {
+        let l = program.loops()?;
+        who.push((
+            "loops",
+            Box::new(move |i| inrush_interp::loops(&l, &i.user, &i.weights, symbols, exact)),
+        ));
+    }
+    let tiled = Tiled::new(program, setup)?;
+    tiled.tally();
+    who.push(("blocks", Box::new(move |i| tiled.run(i, symbols))));
+    // Kernels of GPUs check indices only: other values that an operator does not take give something.
+    let only_indices = |want: &Error, got: Option<&Error>| {
+        if got.is_none() && !want.to_string().contains("out of range") {
+            return Ok(());
+        }
+        same_refusal(want, got)
+    };
+    compare_all(program, settings, &who, &only_indices)
+}
+
+/// Judges a participant where the first one refuses: its own refusal, or `None` where it gives a result.
+type Refusals<'a> = &'a dyn Fn(&Error, Option<&Error>) -> Result<()>;
+
+/// Runs all on the same inputs, without and with special values, and compares them with the first.
+fn compare_all(
+    program: &Program,
+    settings: &Settings,
+    who: &[Participant],
+    refuses: Refusals,
+) -> Result<String> {
     let mut rounds = vec![false];
     if settings.special {
         rounds.push(true);
@@ -114,19 +164,19 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
     let mut refusal = None;
     for special in rounds {
         let mut random = Random::new(settings.seed);
-        let inputs = inputs(program, &settings, &mut random, special)?;
+        let inputs = inputs(program, settings, &mut random, special)?;
         let (first, want) = (who[0].0, who[0].1(&inputs));
         if let Err(e) = &want {
             refusal = Some(e.to_string());
         }
         for (name, run) in &who[1..] {
             match (&want, run(&inputs)) {
-                (Err(want), Err(got)) => same_refusal(want, &got).map_err(|e| e.context(name))?,
+                (Err(want), Err(got)) => refuses(want, Some(&got)).map_err(|e| e.context(name))?,
                 (Ok(want), Ok(got)) => {
                     let mut same = compare(want, &got, coarsest, FLOOR);
                     if same.is_err()
                         && settings.brief
-                        && let Some(floor) = floor_within(program, &inputs, &settings)
+                        && let Some(floor) = floor_within(program, &inputs, settings)
                     {
                         same = compare(want, &got, coarsest, floor);
                     }
@@ -134,10 +184,7 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
                     same.map_err(|e| e.context(who()))?;
                 }
                 (Ok(_), Err(e)) => return Err(e.context(name)),
-                (Err(e), Ok(_)) => {
-                    let message = format!("{name} gives a result where {first} says: {e}");
-                    return Err(Error::internal(message));
-                }
+                (Err(want), Ok(_)) => refuses(want, None).map_err(|e| e.context(name))?,
             }
         }
     }
@@ -150,7 +197,11 @@ pub fn agree(program: &Program, block: &Block) -> Result<String> {
 }
 
 /// Both refuse for the same reason: the last part of the message, without the value (compiled code does not keep it).
-fn same_refusal(want: &Error, got: &Error) -> Result<()> {
+fn same_refusal(want: &Error, got: Option<&Error>) -> Result<()> {
+    let Some(got) = got else {
+        let message = format!("gives a result where others say: {want}");
+        return Err(Error::internal(message));
+    };
     let (want, got) = (want.to_string(), got.to_string());
     let reason = |text: &str| {
         let last = text.rsplit(": ").next().unwrap_or_default();
@@ -242,6 +293,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
             None if word == "lowered" => out.lowered = true,
             None if word == "brief" => out.brief = true,
             None if word == "whole" => out.whole = true,
+            None if stages::gpu(word).is_some() => {}
             None => return Err(bad()),
             Some(("seed", v)) => out.seed = v.parse().map_err(|_| bad())?,
             Some(("level", v)) => out.level = Some(Isa::parse(v).ok_or_else(bad)?),

@@ -1,13 +1,14 @@
 //! The table of stages: what a block of this language must hold, given the test's first block.
 
-use crate::{Block, run};
-use inrush_aten::Processor;
-use inrush_base::{Caps, Error, Isa, Result};
+use crate::{Block, blocks, run};
+use inrush_base::{Caps, Device, Error, Isa, Result};
+use inrush_compile::{Pipeline, Pointers};
 use inrush_expr::Exprs;
 use inrush_graph::Graph;
 use inrush_kernel::Kernel;
+use inrush_kernel::block;
 use inrush_loops::Loops;
-use inrush_sched::{Plan, Step};
+use inrush_sched::Plan;
 
 /// A stage by its name.
 pub struct Stage {
@@ -16,11 +17,34 @@ pub struct Stage {
     pub show: fn(&Program, &Setup) -> Result<String>,
 }
 
-/// What a block asks for: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine) and the
-/// scheduler's limits (`max_stmts=8`).
+/// What a block asks for: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine), the
+/// scheduler's limits (`max_stmts=8`), and for GPUs how strided tiles are named (`pointers=map`).
 pub struct Setup {
     pub caps: Caps,
     pub options: inrush_sched::Options,
+    pub pointers: Pointers,
+}
+
+impl Setup {
+    /// A device with default options.
+    pub fn of(caps: Caps) -> Setup {
+        Setup {
+            caps,
+            options: inrush_sched::Options::default(),
+            pointers: Pointers::Plain,
+        }
+    }
+
+    /// Runs stages of the pipeline, verified.
+    pub fn run<T>(&self, stages: impl FnOnce(&mut Pipeline) -> Result<T>) -> Result<T> {
+        let options = inrush_compile::Options {
+            sched: self.options.clone(),
+            pointers: self.pointers,
+            verify: true,
+            ..Default::default()
+        };
+        stages(&mut Pipeline::new(&self.caps, &options, &mut ()))
+    }
 }
 
 /// A program at the level at which a test enters.
@@ -29,6 +53,7 @@ pub enum Program {
     Loops(Loops),
     Plan(Plan),
     Kernels(Exprs, Vec<Kernel>),
+    Blocks(Exprs, Vec<block::Block>),
     Program(inrush_program::Program),
 }
 
@@ -44,7 +69,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "lower",
-        show: |p, setup| Ok(p.loops_for(Processor::of(&setup.caps))?.print()),
+        show: |p, setup| Ok(p.loops_within(setup)?.print()),
     },
     Stage {
         name: "unproven",
@@ -82,6 +107,9 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "tile",
         show: |p, setup| {
+            if setup.caps.gpu.is_some() || matches!(p, Program::Blocks(..)) {
+                return blocks::tile(p, setup);
+            }
             let (exprs, kernels) = p.kernels(&setup.caps)?;
             Ok(inrush_kernel::text::print_all(&exprs, &kernels))
         },
@@ -89,6 +117,9 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "emit",
         show: |p, setup| {
+            if setup.caps.gpu.is_some() || matches!(p, Program::Blocks(..)) {
+                return blocks::emit(p, setup);
+            }
             let (exprs, kernels) = p.kernels(&setup.caps)?;
             let mut out = String::new();
             for k in &kernels {
@@ -130,43 +161,54 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
         };
     }
     let program = read.map_err(|e| e.to_string())?;
+    let setup = setup(block)?;
     if block.language == "run" {
-        return run::agree(&program, block)
+        return run::agree(&program, block, &setup)
             .map(Some)
             .map_err(|e| e.to_string());
     }
     let stage = (STAGES.iter().find(|s| s.name == block.language))
         .ok_or_else(|| format!("there is no stage `{}`", block.language))?;
-    let setup = Setup {
-        caps: caps(block),
-        options: options(block)?,
-    };
     (stage.show)(&program, &setup)
         .map(Some)
         .map_err(|e| e.to_string())
 }
 
-fn caps(block: &Block) -> Caps {
-    let preset = |s: &String| {
-        inrush_cuda::CUDA
-            .presets
-            .iter()
-            .find(|p| p.name == s.as_str())
-    };
-    if let Some(gpu) = block.settings.iter().find_map(preset) {
-        return (gpu.caps)();
+/// Kinds of GPUs.
+pub(crate) const GPUS: [&Device; 3] = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
+
+/// Returns the capabilities of a GPU by name.
+pub fn gpu(name: &str) -> Option<Caps> {
+    GPUS.iter().find_map(|d| d.caps(Some(name)))
+}
+
+pub(crate) fn caps(block: &Block) -> Caps {
+    if let Some(caps) = block.settings.iter().find_map(|s| gpu(s)) {
+        return caps;
     }
     let isa = block.settings.iter().find_map(|s| Isa::parse(s));
     Caps::cpu(isa.unwrap_or(Isa::Avx2), 2)
 }
 
-fn options(block: &Block) -> Result<inrush_sched::Options, String> {
-    let mut out = inrush_sched::Options::default();
+/// Settings of the scheduler.
+const SCHEDULING: [&str; 3] = ["max_stmts", "max_buffers", "split_elements"];
+
+fn setup(block: &Block) -> Result<Setup, String> {
+    let mut setup = Setup::of(caps(block));
+    let out = &mut setup.options;
     for word in &block.settings {
         let Some((name, value)) = word.split_once('=') else {
             continue;
         };
         let bad = || format!("the setting `{word}` has no meaning");
+        if name == "pointers" {
+            setup.pointers = value.parse().map_err(|_| bad())?;
+            continue;
+        }
+        // Those of `run` are sizes and ranges as well.
+        if block.language == "run" && !SCHEDULING.contains(&name) {
+            continue;
+        }
         let value: u32 = value.parse().map_err(|_| bad())?;
         match name {
             "max_stmts" => out.max_stmts = value as usize,
@@ -175,7 +217,7 @@ fn options(block: &Block) -> Result<inrush_sched::Options, String> {
             _ => return Err(bad()),
         }
     }
-    Ok(out)
+    Ok(setup)
 }
 
 impl Program {
@@ -193,6 +235,10 @@ impl Program {
                 let (exprs, kernels) = inrush_kernel::text::parse(text)?;
                 Ok(Program::Kernels(exprs, kernels))
             }
+            "blocks" => {
+                let (exprs, blocks) = block::text::parse(text)?;
+                Ok(Program::Blocks(exprs, blocks))
+            }
             "program" => Ok(Program::Program(inrush_program::text::parse(text)?)),
             other => Err(Error::input(format!(
                 "a test cannot start with a block `{other}`"
@@ -206,6 +252,7 @@ impl Program {
             Program::Loops(l) => l.print(),
             Program::Plan(p) => p.print(),
             Program::Kernels(exprs, k) => inrush_kernel::text::print_all(exprs, k),
+            Program::Blocks(exprs, b) => block::text::print_all(exprs, b),
             Program::Program(p) => p.print(),
         }
     }
@@ -218,6 +265,9 @@ impl Program {
             Program::Kernels(exprs, kernels) => {
                 (kernels.iter()).try_for_each(|k| inrush_kernel::verify(exprs, k))
             }
+            Program::Blocks(exprs, blocks) => {
+                (blocks.iter()).try_for_each(|b| block::verify(exprs, b, None, &[]))
+            }
             Program::Program(p) => p.verify(),
         }
     }
@@ -226,54 +276,56 @@ impl Program {
         match self {
             Program::Graph(g) => {
                 inrush_graph::verify::verify(g)?;
-                let g = inrush_aten::normalize(g.clone()).map_err(|e| e.in_stage("normalize"))?;
-                inrush_graph::verify::verify(&g)?;
-                Ok(g)
+                Setup::of(Caps::cpu(Isa::Avx2, 2)).run(|p| p.normalize(g.clone()))
             }
             _ => Err(below("the graph")),
         }
     }
 
     pub fn decomposed(&self) -> Result<Graph> {
-        let g = inrush_aten::decompose(self.normalized()?).map_err(|e| e.in_stage("decompose"))?;
-        inrush_graph::verify::verify(&g)?;
-        Ok(g)
+        self.decomposed_for(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
+    }
+
+    fn decomposed_for(&self, setup: &Setup) -> Result<Graph> {
+        let g = self.normalized()?;
+        setup.run(|p| p.decompose(g))
     }
 
     pub fn loops(&self) -> Result<Loops> {
-        self.loops_for(Processor::Cpu)
+        self.loops_within(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
     }
 
-    pub fn loops_for(&self, processor: Processor) -> Result<Loops> {
-        let l = match self {
-            Program::Loops(l) => l.clone(),
-            Program::Graph(_) => inrush_aten::lower(self.decomposed()?, processor)
-                .map_err(|e| e.in_stage("lower"))?,
-            _ => return Err(below("loops")),
-        };
-        inrush_loops::verify::verify(&l)?;
-        Ok(l)
+    fn loops_within(&self, setup: &Setup) -> Result<Loops> {
+        match self {
+            Program::Loops(l) => {
+                inrush_loops::verify::verify(l)?;
+                Ok(l.clone())
+            }
+            Program::Graph(_) => {
+                let g = self.decomposed_for(setup)?;
+                setup.run(|p| p.lower(g))
+            }
+            _ => Err(below("loops")),
+        }
     }
 
     pub fn plan(&self, caps: &Caps) -> Result<Plan> {
-        self.plan_within(&Setup {
-            caps: caps.clone(),
-            options: inrush_sched::Options::default(),
-        })
+        self.plan_within(&Setup::of(caps.clone()))
     }
 
-    fn plan_within(&self, setup: &Setup) -> Result<Plan> {
-        let plan = match self {
+    /// The plan, verified.
+    pub fn plan_within(&self, setup: &Setup) -> Result<Plan> {
+        match self {
             Program::Graph(_) | Program::Loops(_) => {
-                let loops = self.loops_for(Processor::of(&setup.caps))?;
-                inrush_sched::schedule(loops, &setup.caps, &setup.options)
-                    .map_err(|e| e.in_stage("fuse"))?
+                let loops = self.loops_within(setup)?;
+                setup.run(|p| p.plan(loops))
             }
-            Program::Plan(p) => p.clone(),
-            _ => return Err(below("the plan")),
-        };
-        inrush_sched::verify(&plan)?;
-        Ok(plan)
+            Program::Plan(p) => {
+                inrush_sched::verify(p)?;
+                Ok(p.clone())
+            }
+            _ => Err(below("the plan")),
+        }
     }
 
     /// Accesses that ranges do not prove to be in bounds, one a line.
@@ -291,31 +343,24 @@ impl Program {
 
     /// Every kernel, those that run at load first.
     pub fn kernels(&self, caps: &Caps) -> Result<(Exprs, Vec<Kernel>)> {
-        let (exprs, kernels) = match self {
-            Program::Kernels(exprs, kernels) => (exprs.clone(), kernels.clone()),
-            Program::Program(_) => return Err(below("kernels")),
+        match self {
+            Program::Kernels(exprs, kernels) => {
+                (kernels.iter()).try_for_each(|k| inrush_kernel::verify(exprs, k))?;
+                Ok((exprs.clone(), kernels.clone()))
+            }
+            Program::Program(_) | Program::Blocks(..) => Err(below("kernels")),
             _ => {
                 let plan = self.plan(caps)?;
-                let steps = plan.load_steps.iter().chain(&plan.steps);
-                let one = |step: &Step| match step {
-                    Step::Kernel(g) => inrush_kernel::tile(
-                        plan.loops.tables(),
-                        &g.axes,
-                        &g.bodies,
-                        &g.locals,
-                        caps,
-                    ),
-                    Step::Contraction(c) => {
-                        inrush_kernel::tile_epilogue(plan.loops.tables(), c, caps)
-                    }
-                };
-                let kernels: Result<Vec<Kernel>> = steps.map(one).collect();
-                let kernels = kernels.map_err(|e| e.in_stage("tile"))?;
-                (plan.loops.exprs, kernels)
+                let kernels = Setup::of(caps.clone()).run(|p| p.kernels(&plan))?;
+                Ok((plan.loops.exprs, kernels))
             }
-        };
-        (kernels.iter()).try_for_each(|k| inrush_kernel::verify(&exprs, k))?;
-        Ok((exprs, kernels))
+        }
+    }
+
+    /// Prints the block programs for a GPU by name.
+    pub fn block_text(&self, name: &str) -> Result<String> {
+        let caps = gpu(name).ok_or_else(|| Error::input(format!("no GPU `{name}`")))?;
+        blocks::tile(self, &Setup::of(caps))
     }
 
     /// The program that an executor runs.
@@ -325,6 +370,7 @@ impl Program {
             Program::Graph(g) => {
                 let options = inrush_compile::Options {
                     pieces: 1,
+                    verify: true,
                     ..Default::default()
                 };
                 inrush_compile::compile(g.clone(), caps, &options, &mut ())?.program
@@ -344,6 +390,9 @@ impl Program {
         self.verify()?;
         match self {
             Program::Program(_) => Ok(()),
+            Program::Blocks(exprs, list) => list
+                .iter()
+                .try_for_each(|b| blocks::emit_one(exprs, b).map(|_| ())),
             Program::Plan(_) | Program::Kernels(..) => {
                 let (exprs, kernels) = self.kernels(caps)?;
                 (kernels.iter()).try_for_each(|k| inrush_c::emit(&exprs, k, caps).map(|_| ()))

@@ -41,6 +41,7 @@ fn language(text: &str) -> Option<&'static str> {
             "loops" => return Some("loops"),
             "plan" => return Some("plan"),
             "kernel" => return Some("kernels"),
+            "block" => return Some("blocks"),
             "program" => return Some("program"),
             _ => {}
         }
@@ -57,6 +58,9 @@ fn down(program: &Program) -> Result<()> {
     let caps = Caps::cpu(Isa::Avx2, 2);
     if let Program::Program(_) = program {
         return Ok(());
+    }
+    if let Program::Blocks(exprs, blocks) = program {
+        return (blocks.iter()).try_for_each(|b| crate::blocks::emit_one(exprs, b).map(|_| ()));
     }
     let (exprs, kernels) = program.kernels(&caps)?;
     for k in &kernels {

@@ -37,6 +37,7 @@ fn programs() -> Vec<String> {
             out.extend(program.plan(&caps).map(|p| p.print()));
             let kernels = program.kernels(&caps);
             out.extend(kernels.map(|(e, k)| inrush_kernel::text::print_all(&e, &k)));
+            out.extend(program.block_text("h100"));
             out.extend(program.program(&caps).map(|p| p.print()));
         }
     }

@@ -44,6 +44,7 @@ fn main() -> std::io::Result<()> {
                 texts.extend(
                     kernels.map(|(e, k)| ("kernels", inrush_kernel::text::print_all(&e, &k))),
                 );
+                texts.extend(p.block_text("h100").map(|b| ("blocks", b)));
                 if let Ok(program) = p.program(&caps) {
                     texts.push(("program", program.print()));
                     if packages < 20 {

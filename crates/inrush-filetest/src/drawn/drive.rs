@@ -1,6 +1,6 @@
 //! Runs drawn graphs for a while, in processes of their own, and sums up.
 
-use super::{Drawn, draw, shrink, ways};
+use super::{Drawn, Level, draw, shrink, ways};
 use inrush_base::tally::Way;
 use inrush_base::{ErrorKind, Isa};
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --count N     how many graphs a level at most
   --seed N      the first seed (from the clock)
   --level L     scalar, avx2, avx512 or neon; several with commas (all that this processor has); neon runs in an emulator
-                where INRUSH_CLANG and INRUSH_UNICORN name its tools
+                where INRUSH_CLANG and INRUSH_UNICORN name its tools; h100 and other GPUs: their block programs are
+                interpreted, without a C compiler or Triton
   --threads N   threads of every call (1 to 3 by chance)
   --jobs N      processes (1)
   --family F    only families whose name contains this
@@ -34,7 +35,7 @@ struct Options {
     seconds: u64,
     count: u64,
     seed: u64,
-    levels: Vec<Isa>,
+    levels: Vec<Level>,
     threads: Option<usize>,
     jobs: u64,
     family: String,
@@ -54,7 +55,7 @@ fn options() -> Result<Options, String> {
         seconds: 60,
         count: u64::MAX,
         seed: clock.map_or(1, |d| d.as_secs()) % 1_000_000 * 1_000_000,
-        levels: inrush_cpu::available(),
+        levels: Level::available(),
         threads: None,
         jobs: 1,
         family: String::new(),
@@ -93,15 +94,16 @@ fn options() -> Result<Options, String> {
             "--worker" => o.worker = Some(number()?),
             "--level" => {
                 o.levels = (value.split(','))
-                    .map(|l| Isa::parse(l).ok_or_else(|| format!("no level `{l}`")))
+                    .map(|l| Level::parse(l).ok_or_else(|| format!("no level `{l}`")))
                     .collect::<Result<_, _>>()?;
-                let lacks = |l: &&Isa| !crate::emulated::is_available(**l);
+                let lacks = |l: &&Level| !l.is_available();
                 if let Some(l) = o.levels.iter().find(lacks) {
                     return Err(format!(
                         "this processor has no {}{}",
                         l.name(),
                         match l {
-                            Isa::Neon => ", and INRUSH_CLANG and INRUSH_UNICORN name no emulator",
+                            Level::Cpu(Isa::Neon) =>
+                                ", and INRUSH_CLANG and INRUSH_UNICORN name no emulator",
                             _ => "",
                         }
                     ));
@@ -268,13 +270,13 @@ struct Summary {
 }
 
 impl Summary {
-    fn taken(&self, isa: Isa, way: Way) -> u64 {
-        let key = format!("{} {}", isa.name(), way.name());
+    fn taken(&self, level: Level, way: Way) -> u64 {
+        let key = format!("{} {}", level.name(), way.name());
         self.ways.get(&key).copied().unwrap_or(0)
     }
 
     /// What was never taken on a level that has it.
-    fn idle(&self, levels: &[Isa]) -> Vec<(Isa, Way)> {
+    fn idle(&self, levels: &[Level]) -> Vec<(Level, Way)> {
         let all = levels
             .iter()
             .flat_map(|l| Way::ALL.iter().map(|w| (*l, *w)));
@@ -324,7 +326,7 @@ fn lead(o: &Options) -> ExitCode {
             println!("NEVER REACHED on {}: {}", isa.name(), way.name());
         }
         for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
-            if !o.levels.contains(&isa) || isa == Isa::Neon {
+            if !o.levels.contains(&Level::Cpu(isa)) || isa == Isa::Neon {
                 println!("not checked here: {}", isa.name());
             }
         }
@@ -345,7 +347,7 @@ fn seek(o: &Options, sum: &std::sync::Mutex<Summary>) {
     let end = Instant::now() + Duration::from_secs(o.seconds);
     for round in 1.. {
         let idle = (sum.lock().unwrap_or_else(|e| e.into_inner())).idle(&o.levels);
-        let mut families: BTreeMap<&str, Vec<(Isa, Way)>> = BTreeMap::new();
+        let mut families: BTreeMap<&str, Vec<(Level, Way)>> = BTreeMap::new();
         for (isa, way) in idle {
             if let Some(family) = ways::family(way) {
                 families.entry(family).or_default().push((isa, way));
@@ -370,11 +372,11 @@ fn look(
     o: &Options,
     sum: &std::sync::Mutex<Summary>,
     family: &str,
-    wanted: &[(Isa, Way)],
+    wanted: &[(Level, Way)],
     end: Instant,
     round: u64,
 ) {
-    let lacks = |l: &Isa| wanted.iter().any(|w| w.0 == *l);
+    let lacks = |l: &Level| wanted.iter().any(|w| w.0 == *l);
     let one = Options {
         family: family.into(),
         seed: o.seed + 100_000 * round,

@@ -1,10 +1,11 @@
 //! Drawn graphs: a seed gives a graph of operators as models use them, with sizes, strides, dtypes and neighbours by chance.
 //!
-//! [`draw`] makes one, [`Drawn::check`] compiles it for a level of the CPU and compares it with the interpreter, [`shrink()`] makes
-//! one that fails smaller. What is drawn prints as a file test.
+//! [`draw`] makes one, [`Drawn::check`] compiles it for a level of the CPU, or for a GPU whose block programs are interpreted, and
+//! compares it with the interpreter, [`shrink()`] makes one that fails smaller. What is drawn prints as a file test.
 
 mod drive;
 mod families;
+mod level;
 mod make;
 mod rare;
 mod rows;
@@ -13,11 +14,12 @@ mod ways;
 mod windows;
 
 pub use drive::main;
+pub use level::Level;
 pub use shrink::shrink;
 
 use crate::random::Random;
-use crate::{Block, Program, run};
-use inrush_base::{Error, Isa, Result};
+use crate::{Block, Program, blocks, run};
+use inrush_base::{Error, Result};
 use inrush_graph::Graph;
 use make::Make;
 
@@ -59,13 +61,18 @@ pub fn draw(seed: u64, only: &str) -> Drawn {
 }
 
 impl Drawn {
-    fn block(&self, isa: Isa) -> Block {
+    fn block(&self, level: Level) -> Block {
         let mut settings = self.settings.clone();
         if !self.graph.nodes.iter().all(|n| inrush_interp::knows(&n.op)) {
             settings.push("lowered".into());
         }
-        settings.push(format!("level={}", isa.name()));
-        settings.push(format!("threads={}", self.threads));
+        match level {
+            Level::Gpu(name) => settings.push(name.into()),
+            Level::Cpu(isa) => {
+                settings.push(format!("level={}", isa.name()));
+                settings.push(format!("threads={}", self.threads));
+            }
+        }
         Block {
             language: "run".into(),
             settings,
@@ -73,14 +80,22 @@ impl Drawn {
         }
     }
 
-    /// Compiles for a level of this machine's CPU, runs, and compares with the interpreter.
+    /// Compiles for a level, runs, and compares with the interpreter of graphs or loops.
     ///
     /// # Errors
     /// A difference, a refusal, or a panic of the compiler.
-    pub fn check(&self, isa: Isa) -> Result<()> {
-        let block = self.block(isa);
+    pub fn check(&self, level: Level) -> Result<()> {
+        let block = self.block(level);
         let program = Program::Graph(self.graph.clone());
-        let run = std::panic::AssertUnwindSafe(|| run::agree(&program, &block));
+        let setup = crate::stages::Setup::of(crate::stages::caps(&block));
+        let run = std::panic::AssertUnwindSafe(|| {
+            run::agree(&program, &block, &setup)?;
+            match level {
+                // What is refused or lost on the way to Triton shows in its source.
+                Level::Gpu(_) => blocks::emits(blocks::Tiled::new(&program, &setup)?, &setup),
+                Level::Cpu(_) => Ok(0),
+            }
+        });
         match std::panic::catch_unwind(run) {
             Ok(r) => r.map(|_| ()),
             Err(p) => {
@@ -93,15 +108,19 @@ impl Drawn {
     }
 
     /// The file test that says that it agrees.
-    pub fn print(&self, isa: Isa) -> String {
-        let settings = self.block(isa).settings.join(" ");
+    pub fn print(&self, level: Level) -> String {
+        let settings = self.block(level).settings.join(" ");
         let who = if settings.contains("lowered") {
             "loops"
         } else {
             "graph"
         };
+        let what = match level {
+            Level::Cpu(_) => "compiled",
+            Level::Gpu(_) => "blocks",
+        };
         format!(
-            "## A drawn graph ({})\n\n```graph\n{}```\n\n```run {settings}\n{who}, compiled agree\n```\n",
+            "## A drawn graph ({})\n\n```graph\n{}```\n\n```run {settings}\n{who}, {what} agree\n```\n",
             self.family,
             self.graph.print()
         )

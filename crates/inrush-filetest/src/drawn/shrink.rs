@@ -1,14 +1,14 @@
 //! Makes a failing graph smaller.
 
-use super::Drawn;
+use super::{Drawn, Level};
 use inrush_aten::decompose::result_types;
-use inrush_base::{DType, Isa};
+use inrush_base::DType;
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, TensorType, Type, ValueId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The smallest graph found within `time` that fails as well at this level.
-pub fn shrink(drawn: &Drawn, isa: Isa, time: Duration) -> Drawn {
+pub fn shrink(drawn: &Drawn, level: Level, time: Duration) -> Drawn {
     let end = Instant::now() + time;
     let mut best = drawn.clone();
     loop {
@@ -17,7 +17,7 @@ pub fn shrink(drawn: &Drawn, isa: Isa, time: Duration) -> Drawn {
             if Instant::now() > end {
                 return best;
             }
-            if weight(&candidate) < weight(&best) && candidate.check(isa).is_err() {
+            if weight(&candidate) < weight(&best) && candidate.check(level).is_err() {
                 smaller = Some(candidate);
                 break;
             }

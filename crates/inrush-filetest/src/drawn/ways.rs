@@ -1,5 +1,6 @@
-//! Which ways each level of the CPU has, and the families of graphs that take those which few graphs take.
+//! Which ways each level has, and the families of graphs that take those which few graphs take.
 
+use super::Level;
 use inrush_base::Isa;
 use inrush_base::tally::Way;
 
@@ -22,14 +23,36 @@ const VECTORS: &[Way] = &[
 /// Ways that AVX-512 alone has.
 const WIDEST: &[Way] = &[Way::GemmEven];
 
-/// Whether a level has such a way.
-pub(super) fn exists(isa: Isa, way: Way) -> bool {
-    match isa {
-        Isa::Scalar => !VECTORS.contains(&way),
-        Isa::Avx2 => !WIDEST.contains(&way),
-        Isa::Avx512 => true,
+/// Ways of block programs. Descriptors are made where they are asked for, which drawn graphs do not.
+const BLOCKS: &[Way] = &[
+    Way::BlockFlat,
+    Way::BlockTransposed,
+    Way::BlockPersistent,
+    Way::BlockLooped,
+    Way::BlockColumns,
+    Way::BlockMoments,
+    Way::BlockExponentials,
+    Way::BlockBack,
+    Way::BlockScan,
+    Way::BlockProduct,
+    Way::BlockLookUp,
+    Way::BlockAtomic,
+    Way::BlockMasks,
+    Way::BlockBarrier,
+    Way::BlocksJoined,
+];
+
+/// Returns true if a level has such a way.
+pub(super) fn exists(level: Level, way: Way) -> bool {
+    let block = BLOCKS.contains(&way) || way == Way::BlockDescriptors;
+    match level {
+        Level::Gpu(_) => BLOCKS.contains(&way),
+        _ if block => false,
+        Level::Cpu(Isa::Scalar) => !VECTORS.contains(&way),
+        Level::Cpu(Isa::Avx2) => !WIDEST.contains(&way),
+        Level::Cpu(Isa::Avx512) => true,
         // Not required: the emulator runs too few graphs to take each.
-        Isa::Neon => false,
+        Level::Cpu(Isa::Neon) => false,
     }
 }
 
@@ -58,6 +81,13 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         | Way::Copies
         | Way::PartialVector => "bytes",
         Way::LazyBranch | Way::Together => "row of the table",
+        Way::BlockLooped | Way::BlockMoments | Way::BlockExponentials | Way::BlockBack => {
+            "long reduction"
+        }
+        Way::BlockColumns => "sums of columns",
+        Way::BlockScan => "scan",
+        Way::BlockAtomic | Way::BlockLookUp => "scatter",
+        Way::BlockProduct => "product",
         _ => return None,
     })
 }

@@ -1,0 +1,175 @@
+//! Block programs: the stages tile and emit of GPUs, and block programs as a way to evaluate a program.
+
+use crate::run::Inputs;
+use crate::stages::{Program, Setup};
+use inrush_base::tally::{Way, reached};
+use inrush_base::{Error, Result};
+use inrush_compile::Blocks;
+use inrush_expr::Exprs;
+use inrush_interp::{BlockMemory, Spot, Value};
+use inrush_kernel::Def;
+use inrush_kernel::block::{self, Block, BlockItem, DimRole};
+use inrush_loops::{Loops, StoreMode};
+use inrush_sched::{Place, Plan};
+use std::collections::BTreeMap;
+
+/// A plan with its block programs, verified.
+pub struct Tiled {
+    pub plan: Plan,
+    pub blocks: Blocks,
+}
+
+impl Tiled {
+    pub fn new(p: &Program, setup: &Setup) -> Result<Tiled> {
+        let plan = p.plan_within(setup)?;
+        let blocks = setup.run(|p| p.blocks(&plan))?;
+        Ok(Tiled { plan, blocks })
+    }
+
+    /// Interprets the block programs in poisoned memory, the arena as the plan lays it out.
+    pub fn run(&self, inputs: &Inputs, symbols: &BTreeMap<String, i64>) -> Result<Vec<Value>> {
+        inrush_interp::blocks(
+            &self.plan.loops,
+            &self.blocks.pieces(),
+            &memory(&self.plan),
+            &inputs.user,
+            &inputs.weights,
+            symbols,
+        )
+    }
+
+    /// Counts the strategies that were taken.
+    pub fn tally(&self) {
+        for launch in self.blocks.pieces() {
+            if launch.len() > 1 {
+                reached(Way::BlocksJoined);
+            }
+            launch.iter().for_each(|p| tally(p.block));
+        }
+    }
+}
+
+/// The memory that a plan asks for: arena 0 is that of a call, arena 1 that of the load steps.
+fn memory(plan: &Plan) -> BlockMemory {
+    let zero = plan.loops.exprs.int(0);
+    let spot = |p: &Place| match *p {
+        Place::Arena { offset, .. } => Spot::Arena { arena: 0, offset },
+        Place::Load { offset, .. } => Spot::Arena { arena: 1, offset },
+        _ => Spot::Own,
+    };
+    BlockMemory {
+        spots: plan.memory.places.iter().map(spot).collect(),
+        arenas: [plan.memory.arena_bytes, plan.memory.load_bytes]
+            .map(|b| b.unwrap_or(zero))
+            .to_vec(),
+    }
+}
+
+/// The text of stage tile.
+pub fn tile(p: &Program, setup: &Setup) -> Result<String> {
+    if let Program::Blocks(exprs, blocks) = p {
+        p.verify()?;
+        return Ok(block::text::print_all(exprs, blocks));
+    }
+    let tiled = Tiled::new(p, setup)?;
+    Ok(tiled.blocks.print(&tiled.plan))
+}
+
+/// The text of stage emit. Names of kernels hold a digest of the rest, which says nothing to a reader.
+pub fn emit(p: &Program, setup: &Setup) -> Result<String> {
+    if let Program::Blocks(exprs, blocks) = p {
+        p.verify()?;
+        let all: Result<Vec<String>> = blocks.iter().map(|b| emit_one(exprs, b)).collect();
+        return Ok(all?.join("\n\n"));
+    }
+    let tiled = Tiled::new(p, setup)?;
+    let kernels = setup.run(|p| p.triton(&tiled.plan, tiled.blocks))?;
+    let texts = kernels.kernels.iter().map(|k| plain(&k.text, &k.function));
+    Ok(texts.collect::<Vec<_>>().join("\n\n"))
+}
+
+/// The source of a block program that belongs to no plan: its buffers start at multiples of 16 bytes.
+pub fn emit_one(exprs: &Exprs, b: &Block) -> Result<String> {
+    let loops = Loops {
+        exprs: exprs.clone(),
+        ..Loops::default()
+    };
+    let k = inrush_triton::emit(&loops, b, &|_| true).map_err(|e| e.in_stage("emit"))?;
+    Ok(plain(&k.source, &k.name))
+}
+
+/// A source without the digest in the name of its kernel, and without imports.
+fn plain(text: &str, function: &str) -> String {
+    let name = function.rsplit_once('_').map_or(function, |n| n.0);
+    let text = text.replace(function, name);
+    let lines = text
+        .lines()
+        .skip_while(|l| l.is_empty() || l.contains("import "));
+    lines.map(|l| format!("{l}\n")).collect()
+}
+
+/// Emits all kernels and gives their number: what a printer refuses or loses shows here.
+pub fn emits(tiled: Tiled, setup: &Setup) -> Result<usize> {
+    let kernels = setup.run(|p| p.triton(&tiled.plan, tiled.blocks))?.kernels;
+    let calls = |k: &inrush_program::GpuKernel, what: &str| k.text.contains(what);
+    for k in &kernels {
+        if calls(k, "tl.make_tensor_descriptor") {
+            reached(Way::BlockDescriptors);
+        }
+    }
+    match kernels.iter().find(|k| !calls(k, "@triton.jit")) {
+        None => Ok(kernels.len()),
+        Some(k) => Err(Error::internal(format!("{} is no kernel", k.function))),
+    }
+}
+
+/// Counts the strategies of a block program.
+fn tally(b: &Block) {
+    let tiles = b
+        .dims
+        .iter()
+        .filter(|d| d.is_tile() && d.role == DimRole::Grid);
+    let role = b.reduced().map(|i| b.dims[i].role);
+    let wide = b
+        .dims
+        .iter()
+        .filter(|d| d.role == DimRole::Grid && d.block > 1)
+        .count();
+    reached(match (&b.product, role, tiles.count()) {
+        (Some(_), ..) => Way::BlockProduct,
+        (None, None, 2..) => Way::BlockTransposed,
+        (None, None, _) => Way::BlockFlat,
+        (None, Some(DimRole::Streamed), _) if wide > 0 => Way::BlockColumns,
+        (None, Some(DimRole::Streamed), _) => Way::BlockLooped,
+        (None, Some(_), _) => Way::BlockPersistent,
+    });
+    if b.dims.iter().any(|d| d.is_tile() && !d.exact) {
+        reached(Way::BlockMasks);
+    }
+    for v in &b.values {
+        match v.def {
+            Def::Running { .. } => reached(Way::BlockScan),
+            Def::Indirect { .. } => reached(Way::BlockLookUp),
+            _ => {}
+        }
+    }
+    items(&b.items);
+}
+
+fn items(list: &[BlockItem]) {
+    for item in list {
+        match item {
+            BlockItem::Loop(w) => {
+                if w.back {
+                    reached(Way::BlockBack);
+                }
+                items(&w.body);
+            }
+            BlockItem::Moments { .. } => reached(Way::BlockMoments),
+            BlockItem::Exponentials { .. } => reached(Way::BlockExponentials),
+            BlockItem::Barrier => reached(Way::BlockBarrier),
+            BlockItem::Store(s) if s.mode != StoreMode::Set => reached(Way::BlockAtomic),
+            _ => {}
+        }
+    }
+}
