@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 const FUZZ_SECONDS: u32 = 20;
 /// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
+/// How long graphs are drawn whose block programs are interpreted.
+const BLOCKS_SECONDS: u64 = 30;
 /// How long graphs are drawn whose kernels run in the emulator, several a second once clang has built its C library, which takes
 /// it 20 s the first time.
 const NEON_SECONDS: u32 = 45;
@@ -24,7 +26,8 @@ pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     tidy::tidy()?;
     docs::docs(true)?;
     // Whatever runs compiled code runs it in poisoned memory.
-    let mut env: Vec<(&str, String)> = vec![("INRUSH_POISON", "1".into())];
+    let mut env: Vec<(&str, String)> =
+        vec![("INRUSH_POISON", "1".into()), ("INRUSH_VERIFY", "1".into())];
     if !no_python {
         step("Python environment (a minute or two the first time)");
         let python = python("setup_env.py")?;
@@ -54,6 +57,9 @@ pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         step("drawn graphs");
         let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
         fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
+        step("drawn graphs as block programs, interpreted");
+        let args = ["--jobs", "2", "--level", "h100"].map(String::from);
+        fuzz::graphs(BLOCKS_SECONDS, &args, &[])?;
         if env
             .iter()
             .any(|(k, v)| *k == "INRUSH_UNICORN" && !v.is_empty())
