@@ -179,12 +179,7 @@ impl<'a> Pipeline<'a> {
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let (mut plan, guards) = match roll::cut(&mut graph) {
             Some((short, cut)) => self.rolled(graph, short, &cut)?,
-            None => {
-                let graph = self.decompose(graph)?;
-                let guards = graph.guards.clone();
-                let loops = self.lower(graph)?;
-                (self.fuse(loops)?, guards)
-            }
+            None => self.straight(graph)?,
         };
         let (program, code, retile) = match self.caps.gpu {
             None => {
@@ -200,6 +195,14 @@ impl<'a> Pipeline<'a> {
             refusals,
             retile,
         })
+    }
+
+    /// Runs decompose, lower and fuse. The plan has no memory yet.
+    pub(crate) fn straight(&mut self, graph: Graph) -> Result<(Plan, Vec<Guard>)> {
+        let graph = self.decompose(graph)?;
+        let guards = graph.guards.clone();
+        let loops = self.lower(graph)?;
+        Ok((self.fuse(loops)?, guards))
     }
 
     /// Runs decompose, lower and fuse over the short graph that [`roll::cut`] gave. What is printed is the whole graph all the

@@ -8,7 +8,7 @@ const FUZZ_SECONDS: u32 = 20;
 /// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
 /// How long graphs are drawn whose block programs are interpreted.
-const BLOCKS_SECONDS: u64 = 30;
+const BLOCKS_SECONDS: u32 = 30;
 /// How long graphs are drawn whose kernels run in the emulator, several a second once clang has built its C library, which takes
 /// it 20 s the first time.
 const NEON_SECONDS: u32 = 45;

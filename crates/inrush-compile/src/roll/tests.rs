@@ -1,7 +1,7 @@
 //! The plan of a run that was rolled up is the plan of the whole graph.
 
 use super::{cut, unroll};
-use crate::Run;
+use crate::{Options, Pipeline};
 use inrush_base::{Caps, Isa};
 use inrush_graph::Graph;
 use inrush_sched::Plan;
@@ -63,13 +63,20 @@ fn same(text: &str) {
     }
 }
 
+fn verified() -> Options {
+    Options {
+        verify: true,
+        ..Options::default()
+    }
+}
+
 /// The plan of a graph that was rolled up, and that of the whole; `None` where it is not rolled up.
 fn both(text: &str, caps: &Caps) -> Option<(Box<Plan>, Plan)> {
     let Outcome::Rolled(plan) = rolled(text, caps) else {
         return None;
     };
-    let (mut straight, _) = Run { observer: &mut () }
-        .straight(graph(text), caps, &Default::default())
+    let (mut straight, _) = Pipeline::new(caps, &verified(), &mut ())
+        .straight(graph(text))
         .expect("compiles");
     inrush_sched::plan_memory(&mut straight).expect("plans memory");
     Some((plan, straight))
@@ -274,8 +281,7 @@ fn inputs_that_are_overwritten() {
     // Only the first block reads the one that is overwritten, or all of them do.
     for text in [text(16, 0), text(1, 0)] {
         if let Outcome::Rolled(plan) = rolled(&text, &caps) {
-            let straight =
-                Run { observer: &mut () }.straight(graph(&text), &caps, &Default::default());
+            let straight = Pipeline::new(&caps, &verified(), &mut ()).straight(graph(&text));
             assert_eq!(plan.print(), straight.expect("compiles").0.print());
         }
     }
