@@ -24,7 +24,7 @@ pub enum Spot {
     Arena { arena: usize, offset: Expr },
 }
 
-/// What memory holds that nothing has written: NaN as any float, -1 as any integer.
+/// The byte of memory that nothing has written: NaN as any float, -1 as any integer.
 const POISON: u8 = 0xFF;
 
 /// Bytes that all memory may have.
@@ -49,7 +49,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(p: &Loops, places: &BlockMemory, symbols: &Symbols) -> Result<Memory> {
+    pub(super) fn new(p: &Loops, places: &BlockMemory, symbols: &Symbols) -> Result<Memory> {
         let mut m = Memory {
             views: Vec::new(),
             regions: Vec::new(),
@@ -135,7 +135,7 @@ impl Memory {
     }
 
     /// The element at a position of the storage.
-    pub fn load(&self, buf: BufId, at: i64) -> Result<Scalar> {
+    pub(super) fn load(&self, buf: BufId, at: i64) -> Result<Scalar> {
         let (region, bytes) = self.element(buf, at)?;
         let mut word = [0u8; 8];
         let bytes = &self.regions[region][bytes];
@@ -147,7 +147,7 @@ impl Memory {
         eval::from_bits(u64::from_le_bytes(word), dtype)
     }
 
-    pub fn store(&mut self, buf: BufId, at: i64, value: Scalar) -> Result<()> {
+    pub(super) fn store(&mut self, buf: BufId, at: i64, value: Scalar) -> Result<()> {
         let (region, bytes) = self.element(buf, at)?;
         let bits = eval::to_bits(value, self.views[buf.index()].dtype)?.to_le_bytes();
         let to = &mut self.regions[region][bytes];
@@ -155,7 +155,7 @@ impl Memory {
         Ok(())
     }
 
-    pub fn write_all(&mut self, buf: BufId, t: &Tensor) -> Result<()> {
+    pub(super) fn write_all(&mut self, buf: BufId, t: &Tensor) -> Result<()> {
         for k in 0..t.numel() {
             let at = self.views[buf.index()].position(k);
             self.store(buf, at, t.get(k)?)?;
@@ -163,7 +163,7 @@ impl Memory {
         Ok(())
     }
 
-    pub fn read_all(&self, buf: BufId) -> Result<Tensor> {
+    pub(super) fn read_all(&self, buf: BufId) -> Result<Tensor> {
         let v = &self.views[buf.index()];
         let mut t = Tensor::zeros(v.dtype, &v.sizes)?;
         for k in 0..t.numel() {

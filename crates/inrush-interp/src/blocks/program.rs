@@ -48,7 +48,7 @@ pub(super) fn run(run: &mut Run, part: &Piece) -> Result<()> {
     Ok(())
 }
 
-/// What does not change from program to program.
+/// Compiled expressions and sizes, which are the same for all programs.
 struct Code {
     /// Symbols whose values change: those of the axes, of the product's axis, of indices that are looked up.
     slots: Vec<Sym>,
@@ -161,25 +161,26 @@ impl Program<'_, '_> {
     fn present(&self, i: usize) -> usize {
         let d = &self.block.dims[i];
         let left = self.extents[i] - self.start[i];
-        match d.exact {
-            true => d.block as usize,
-            false => left.clamp(0, d.block) as usize,
+        if d.exact {
+            d.block as usize
+        } else {
+            left.clamp(0, d.block) as usize
         }
     }
 
-    pub fn grid(&self) -> u32 {
+    pub(super) fn grid(&self) -> u32 {
         let dims = self.block.dims.iter().enumerate();
         dims.filter(|(_, d)| d.role == DimRole::Grid && d.is_tile())
             .fold(0, |m, (i, _)| m | 1 << i)
     }
 
     /// The reduced axis.
-    pub fn axis(&self) -> Result<usize> {
+    pub(super) fn axis(&self) -> Result<usize> {
         (self.block.reduced()).ok_or_else(|| Error::internal("a reduction without an axis"))
     }
 
     /// All lanes of a shape, row-major.
-    pub fn lanes_of(&self, shape: u32) -> Vec<Lane> {
+    pub(super) fn lanes_of(&self, shape: u32) -> Vec<Lane> {
         let mut out: Vec<Lane> = vec![[0; DIMS]];
         for i in (0..self.block.dims.len()).filter(|i| shape & (1 << i) != 0) {
             out = (out.iter())
@@ -196,13 +197,13 @@ impl Program<'_, '_> {
     }
 
     /// The number of a lane among those of a shape.
-    pub fn number(&self, shape: u32, lane: &Lane) -> usize {
+    pub(super) fn number(&self, shape: u32, lane: &Lane) -> usize {
         let dims = (0..self.block.dims.len()).filter(|i| shape & (1 << i) != 0);
         dims.fold(0, |n, i| n * self.lanes[i] + lane[i])
     }
 
     /// The value of `v` in a lane.
-    pub fn value(&self, v: ValId, lane: &Lane) -> Result<Scalar> {
+    pub(super) fn value(&self, v: ValId, lane: &Lane) -> Result<Scalar> {
         let at = self.number(self.block.shapes[v.index()], lane);
         let value = self.values[v.index()].get(at).copied();
         value.ok_or_else(|| Error::internal(format!("{v} is used before it is evaluated")))
@@ -213,9 +214,13 @@ impl Program<'_, '_> {
     }
 
     /// An expression in a lane.
-    pub fn index(&mut self, e: Expr, lane: &Lane) -> Result<i64> {
-        for i in 0..self.block.dims.len() {
-            self.slots[i] = self.start[i] + lane[i] as i64;
+    pub(super) fn index(&mut self, e: Expr, lane: &Lane) -> Result<i64> {
+        let dims = self.block.dims.len();
+        for (slot, (start, at)) in self.slots[..dims]
+            .iter_mut()
+            .zip(self.start.iter().zip(lane))
+        {
+            *slot = start + *at as i64;
         }
         for (slot, v) in &self.code.looked_up {
             let at = self.number(self.block.shapes[v.index()], lane);
@@ -421,7 +426,7 @@ impl Program<'_, '_> {
         Ok(self.run.memory.load(self.buffer(o.buf)?, at)?.as_f64())
     }
 
-    pub fn dtype(&self, acc: AccId) -> DType {
+    pub(super) fn dtype(&self, acc: AccId) -> DType {
         self.block.accs[acc.index()].dtype
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Partial {
     pub totals: Vec<Scalar>,
 }
 
-/// What a lane keeps.
+/// The partial result of a lane.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Kept {
     pub value: Scalar,
@@ -31,7 +31,7 @@ impl Program<'_, '_> {
         Ok((self.lanes_of(self.grid()).len(), block as usize))
     }
 
-    pub fn begin(&mut self, acc: AccId) -> Result<()> {
+    pub(super) fn begin(&mut self, acc: AccId) -> Result<()> {
         let a = &self.block.accs[acc.index()];
         let op = match a.op {
             ReduceOp::ArgMax => ReduceOp::Max,
@@ -72,7 +72,7 @@ impl Program<'_, '_> {
         kept.ok_or_else(|| Error::internal(format!("{acc} is not started")))
     }
 
-    pub fn update(&mut self, acc: AccId, value: ValId) -> Result<()> {
+    pub(super) fn update(&mut self, acc: AccId, value: ValId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         self.each(value, |p, at, v, lane| {
             let position = a.index.map_or(Ok(0), |e| p.index(e, lane))?;
@@ -87,7 +87,7 @@ impl Program<'_, '_> {
         })
     }
 
-    pub fn finish(&mut self, acc: AccId) -> Result<()> {
+    pub(super) fn finish(&mut self, acc: AccId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         let (_, room) = self.room()?;
         let rows: Vec<Vec<Kept>> = (self.accs[acc.index()].lanes.chunks(room))
@@ -108,7 +108,7 @@ impl Program<'_, '_> {
     }
 
     /// A step of mean and squares of distances to it, by lane.
-    pub fn moments(&mut self, sum: AccId, squares: AccId, value: ValId) -> Result<()> {
+    pub(super) fn moments(&mut self, sum: AccId, squares: AccId, value: ValId) -> Result<()> {
         let d = self.dtype(sum);
         let seen = (self.steps + 1) as f64;
         self.each(value, |p, at, v, _| {
@@ -128,7 +128,7 @@ impl Program<'_, '_> {
     }
 
     /// The sum of all and the squares of distances to its mean, from the lanes' means and squares.
-    pub fn finish_moments(&mut self, sum: AccId, squares: AccId) -> Result<()> {
+    pub(super) fn finish_moments(&mut self, sum: AccId, squares: AccId) -> Result<()> {
         let d = self.dtype(sum);
         let (_, room) = self.room()?;
         let (mut sums, mut all_squares) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ impl Program<'_, '_> {
     }
 
     /// A step of a maximum and of the sum of exponentials of distances to it, by lane.
-    pub fn exponentials(&mut self, max: AccId, sum: AccId, value: ValId) -> Result<()> {
+    pub(super) fn exponentials(&mut self, max: AccId, sum: AccId, value: ValId) -> Result<()> {
         let d = self.dtype(max);
         self.each(value, |p, at, v, _| {
             let old = *p.lane(max, at)?;
@@ -164,9 +164,12 @@ impl Program<'_, '_> {
             let greatest = combine(ReduceOp::Max, d, old, new)?;
             let (m, before, v) = (greatest.value.as_f64(), old.value.as_f64(), v.as_f64());
             // What is as great as the maximum counts one, infinities too.
-            let scale = |x: f64| match x == m {
-                true => 1.0,
-                false => round(libm::exp(x - m), d),
+            let scale = |x: f64| {
+                if x == m {
+                    1.0
+                } else {
+                    round(libm::exp(x - m), d)
+                }
             };
             let kept = p.lane(sum, at)?;
             let total = kept.value.as_f64() * scale(before) + scale(v);
@@ -177,7 +180,12 @@ impl Program<'_, '_> {
     }
 
     /// The sum of exponentials of distances to `shift`, from the lanes' sums and maxima.
-    pub fn finish_exponentials(&mut self, max: AccId, sum: AccId, shift: ValId) -> Result<()> {
+    pub(super) fn finish_exponentials(
+        &mut self,
+        max: AccId,
+        sum: AccId,
+        shift: ValId,
+    ) -> Result<()> {
         let d = self.dtype(sum);
         let (_, room) = self.room()?;
         let maxima = self.accs[max.index()].lanes.clone();
@@ -197,7 +205,7 @@ impl Program<'_, '_> {
     }
 
     /// A running reduction along the rows of the tile; in a loop the accumulator carries what came before.
-    pub fn running(&mut self, acc: AccId, value: ValId) -> Result<Vec<Scalar>> {
+    pub(super) fn running(&mut self, acc: AccId, value: ValId) -> Result<Vec<Scalar>> {
         let a = self.block.accs[acc.index()].clone();
         if a.op.is_arg() {
             return Err(Error::unsupported("a running argmax or argmin"));
