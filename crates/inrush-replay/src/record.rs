@@ -192,10 +192,7 @@ fn below_graph(program: &Program, target: &Target, texts: &mut Texts) -> Result<
     if target.caps.gpu.is_some() {
         return Ok(());
     }
-    let setup = Setup {
-        caps: target.caps.clone(),
-        options: Default::default(),
-    };
+    let setup = Setup::of(target.caps.clone());
     for stage in STAGES.iter().filter(|s| RECORDED.contains(&s.name)) {
         let below = match stage.name {
             "fuse" => matches!(program, Program::Kernels(..)),
