@@ -19,6 +19,9 @@ const UNCHECKED: &[&str] = &[
     "operators.md",
 ];
 
+/// Headings of README.md whose first block of code is run by `.ci/run`.
+const RUN: &[&str] = &["## Quick start", "## Tests"];
+
 /// Endings of files that documents name.
 const ENDINGS: &[&str] = &[".rs", ".py", ".md", ".toml", ".txt"];
 
@@ -36,12 +39,27 @@ pub(crate) fn check() -> Result<Vec<String>, String> {
                 ));
             }
         }
+        if path == "README.md" {
+            let lacks = RUN.iter().filter(|h| !has_command(&text, h));
+            wrong
+                .extend(lacks.map(|h| {
+                    format!("{path}: no block of code under `{h}`, which `.ci/run` runs")
+                }));
+        }
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         wrong.extend(
             mistakes(&text, folder, &files).map(|(line, what)| format!("{path}:{line}: {what}")),
         );
     }
     Ok(wrong)
+}
+
+/// Returns true if a block of code follows the heading, ahead of the next one.
+fn has_command(text: &str, heading: &str) -> bool {
+    let mut section = text.lines().skip_while(|l| *l != heading).skip(1);
+    section
+        .find(|l| l.starts_with("```") || l.starts_with("## "))
+        .is_some_and(|l| l.starts_with("```"))
 }
 
 /// Paths of the documents that are checked.
@@ -245,6 +263,14 @@ mod tests {
         ] {
             assert!(missing(bad, &files()).is_some(), "{bad}");
         }
+    }
+
+    #[test]
+    fn commands_are_looked_for_in_their_section() {
+        let text = "# a\n\n## Tests\n\nwords\n\n## Other\n\n```sh\nls\n```\n";
+        assert!(has_command(text, "## Other"));
+        assert!(!has_command(text, "## Tests"));
+        assert!(!has_command(text, "## Gone"));
     }
 
     #[test]
