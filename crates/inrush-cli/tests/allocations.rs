@@ -1,0 +1,142 @@
+//! A prepared call allocates its outputs, and a few short lists whose sizes do not depend on the tensors'.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use inrush_cli::args::TargetArgs;
+use inrush_cli::run::random_inputs;
+use inrush_cli::session;
+use inrush_runtime::Value;
+use inrush_runtime::cache::Cache;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Blocks and bytes that any thread has asked for.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+fn count(bytes: usize) {
+    BLOCKS.fetch_add(1, Relaxed);
+    BYTES.fetch_add(bytes, Relaxed);
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: as the caller says.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: as the caller says.
+        unsafe { System.realloc(block, layout, size) }
+    }
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller says.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+unsafe extern "C" {
+    fn memalign(align: usize, size: usize) -> *mut c_void;
+}
+
+/// Counts blocks of tensors too: these are aligned, and come from the C library, past the global allocator. A definition in
+/// the program takes the place of the library's.
+///
+/// # Safety
+/// `out` can be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    const NO_MEMORY: c_int = 12;
+    count(size);
+    // SAFETY: any power of two is a valid alignment.
+    let block = unsafe { memalign(align, size) };
+    if block.is_null() {
+        return NO_MEMORY;
+    }
+    // SAFETY: as the caller says.
+    unsafe { *out = block };
+    0
+}
+
+/// Set in the process that measures. Poisoned memory, which tests run in, allocates more: it is off there.
+const MEASURE: &str = "INRUSH_MEASURE_ALLOCATIONS";
+
+#[test]
+fn a_prepared_call_allocates_its_outputs_only() {
+    if std::env::var_os(MEASURE).is_some() {
+        return measure();
+    }
+    let me = std::env::current_exe().expect("the test's path");
+    let out = Command::new(me)
+        .args([
+            "--exact",
+            "a_prepared_call_allocates_its_outputs_only",
+            "--nocapture",
+        ])
+        .env(MEASURE, "1")
+        .env_remove("INRUSH_POISON")
+        .output()
+        .expect("the test runs itself");
+    let said = String::from_utf8_lossy(&out.stdout);
+    let wrong = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}{wrong}");
+    assert!(said.contains("measured 4 batches"), "{said}{wrong}");
+}
+
+fn measure() {
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.pt2");
+    let cache = tempfile::tempdir().expect("a folder");
+    let cache = Cache::at(cache.path().to_path_buf());
+    let target = TargetArgs {
+        target: "native".into(),
+        threads: Some(2),
+    };
+    let session = session::open(&digits, &target, &cache, true).expect("a model");
+    let mut beyond = Vec::new();
+    let mut seen = 0;
+    for batch in [1, 7, 64, 450] {
+        let inputs = random_inputs(&session.model, &[batch]).expect("inputs");
+        for _ in 0..4 {
+            session.model.run(&inputs).expect("a call");
+        }
+        let before = (BLOCKS.load(Relaxed), BYTES.load(Relaxed));
+        let outputs = session.model.run(&inputs).expect("a call");
+        let (blocks, bytes) = (
+            BLOCKS.load(Relaxed) - before.0,
+            BYTES.load(Relaxed) - before.1,
+        );
+        let own: usize = outputs.iter().map(size).sum();
+        // Where outputs were not counted, neither were other tensors.
+        seen += usize::from(bytes >= own);
+        println!("batch {batch}: {blocks} blocks, {bytes} bytes, outputs {own} bytes");
+        beyond.push((blocks, bytes.saturating_sub(own)));
+    }
+    assert_eq!(seen, beyond.len(), "outputs are not counted");
+    let most = beyond.iter().map(|b| b.1).max().unwrap_or_default();
+    assert!(most <= 2048, "{most} bytes beyond the outputs");
+    let blocks = beyond.iter().map(|b| b.0).max().unwrap_or_default();
+    assert!(blocks <= 32, "{blocks} blocks");
+    println!("measured {} batches", beyond.len());
+}
+
+/// Returns the bytes of a value.
+fn size(v: &Value) -> usize {
+    match v {
+        Value::Tensor(t) => t.storage.len(),
+        _ => 0,
+    }
+}
