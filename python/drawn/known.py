@@ -8,14 +8,6 @@ from typing import Callable
 from drawn.program import Program
 
 
-def negated(p: Program) -> bool:
-    return any(i.layout in ("negated", "imaginary") for i in p.inputs)
-
-
-def halves(p: Program) -> bool:
-    return any(i.dtype in ("float16", "bfloat16") for i in p.inputs)
-
-
 def single_picture_normed(p: Program) -> bool:
     last = any(i.layout == "channels_last" and len(i.shape) == 4 and i.shape[0] == 1 for i in p.inputs)
     return last and any("GroupNorm" in m for m in p.modules)
@@ -29,9 +21,7 @@ THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
 
 # Of each the reason, the verdict's beginning, and what the program has.
 KNOWN: list[tuple[str, str, Callable[[Program], bool]]] = [
-    ("tensors that are negated lazily", r"(result|argument|gradient|\w*Error)", negated),
     ("group norm of a single picture with channels last", r"strides of result", single_picture_normed),
-    ("numbers beside halves", r"(result|gradient)", lambda p: halves(p) and bool(set(p.features) & {"kind number", "theme number"})),
 ]
 
 
