@@ -158,6 +158,8 @@ class Frame:
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
             meta = _compat.metadata()
+            if kind != "backward":
+                _compat.correct_aliases(meta)
             compiled = self.compile(gm, kind)
             report = self.report.graphs[-1]
             code = _cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)

@@ -6,6 +6,7 @@ Written against 2.11; 2.15 is tried too. Everything else in the package uses doc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -545,6 +546,20 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
     if fakified_first_call():
         return "the first call is fake"
     return None
+
+
+def correct_aliases(meta: Any) -> None:
+    """Has results that are detached aliases of other results be made of these as they are.
+
+    For a function that gives a view and the same view detached, AOTAutograd makes the second of the first, but notes the views
+    that lead there from the tensor that both are views of. Replayed on the first, they raise or read other elements.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    for k, info in enumerate(getattr(meta, "output_info", ())):
+        of_result = info.output_type is OutputType.alias_of_intermediate_base_is_user_output
+        if of_result and not info.requires_grad and getattr(info, "view_meta_sequence", None) is not None:
+            meta.output_info[k] = dataclasses.replace(info, view_meta_sequence=None)
 
 
 def correct_metadata(gm: Any) -> None:

@@ -245,3 +245,22 @@ def test_expanded_values_that_are_only_read_are_compiled():
         return y
 
     assert same(f, torch.ones(1, 3)).graphs[0].fallback is None
+
+
+DETACHED = {
+    "transposed": lambda y: y.t(),
+    "part": lambda y: y[1:],
+    "other shape": lambda y: y.view(2, 2, 4).transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("view", DETACHED.values(), ids=DETACHED)
+@pytest.mark.parametrize("first", [True, False], ids=["view first", "detached first"])
+def test_views_and_the_same_detached(view, first):
+    """PyTorch's tracing makes one of the other, and would look at it a second time: transposed back, or a part of the part."""
+
+    def f(x):
+        v = view(x * 2)
+        return (v, v.detach()) if first else (v.detach(), v, v.detach()[:1])
+
+    same(f, torch.randn(4, 4, requires_grad=True))
