@@ -262,6 +262,13 @@ pub const ROWS: &[Row] = &[
         example: "([f32[2,3], i64[2,1], f32[2,4]], -1)",
     },
     Row {
+        name: "aten.concatenate.default",
+        schema: "(Tensor[] tensors, int dim=0) -> Tensor",
+        meta: Meta::Fn(cat_meta),
+        route: Route::Lower(cat),
+        example: "([f32[2,3], f32[2,1]], -1)",
+    },
+    Row {
         name: "aten.concat.default",
         schema: "(Tensor[] tensors, int dim=0) -> Tensor",
         meta: Meta::Fn(cat_meta),
@@ -288,6 +295,12 @@ pub const ROWS: &[Row] = &[
     ),
     decomposed(
         "aten.vstack.default",
+        LIST,
+        |b, a| stack_rank(b, a, 2, 0),
+        "([f32[3], f32[2,3]])",
+    ),
+    decomposed(
+        "aten.row_stack.default",
         LIST,
         |b, a| stack_rank(b, a, 2, 0),
         "([f32[3], f32[2,3]])",

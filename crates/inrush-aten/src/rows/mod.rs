@@ -11,6 +11,8 @@ mod calls;
 mod cast;
 mod compare;
 mod composed;
+mod composite;
+mod composite_loss;
 mod convolution;
 mod convolution_backward;
 mod convolution_depthwise;
@@ -78,6 +80,8 @@ const FAMILIES: &[&[Row]] = &[
     cast::ROWS,
     compare::ROWS,
     composed::ROWS,
+    composite::ROWS,
+    composite_loss::ROWS,
     convolution::ROWS,
     convolution_backward::ROWS,
     copies::ROWS,

@@ -255,12 +255,24 @@ pub const ROWS: &[Row] = &[
         var_mean,
         "(f32[2,5], [1], correction=0, keepdim=true)",
     ),
+    decomposed(
+        "aten.var_mean.default",
+        "(Tensor self, bool unbiased=True) -> (Tensor, Tensor)",
+        var_mean,
+        "(f32[2,5])",
+    ),
     decomposed("aten.var_mean.dim", DIM2, var_mean, "(f32[2,5], [1])"),
     decomposed(
         "aten.std_mean.correction",
         CORRECTION2,
         std_mean,
         "(f32[2,5], [1])",
+    ),
+    decomposed(
+        "aten.std_mean.default",
+        "(Tensor self, bool unbiased=True) -> (Tensor, Tensor)",
+        std_mean,
+        "(f32[2,5], false)",
     ),
     decomposed("aten.std_mean.dim", DIM2, std_mean, "(f32[2,5], [1])"),
     decomposed(

@@ -305,6 +305,18 @@ pub const ROWS: &[Row] = &[
         "(f32[2,3,4])",
     ),
     view(
+        "aten.mH.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[2,3,4])",
+    ),
+    view(
+        "aten.matrix_H.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[3,4])",
+    ),
+    view(
         "aten.adjoint.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,

@@ -187,10 +187,14 @@ fn chunk(c: &Call) -> Result<Vec<View>> {
     }
 }
 
-/// Nearly equal pieces: the first `size % sections` are one longer.
 fn tensor_split(c: &Call) -> Result<Vec<View>> {
+    let d = dimension(c, "dim", c.viewed()?.rank())?;
+    nearly_equal(c, d)
+}
+
+/// Cuts dimension `d` into nearly equal pieces: the first `size % sections` are one longer.
+fn nearly_equal(c: &Call, d: usize) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
-    let d = dimension(c, "dim", t.rank())?;
     let sections = c.const_int("sections")?;
     if !(1..MAX_PIECES).contains(&sections) {
         return Err(c.unsupported("sections", "must be positive"));
@@ -205,6 +209,64 @@ fn tensor_split(c: &Call) -> Result<Vec<View>> {
         },
     };
     pieces(c, d, &lens)
+}
+
+/// Cuts dimension `d` at each of `indices`, which count from the end where they are negative and stop at the ends.
+fn at_indices(c: &Call, d: usize) -> Result<Vec<View>> {
+    let (e, t) = (c.exprs, c.viewed()?);
+    let total = e
+        .as_int(t.sizes[d])
+        .ok_or_else(|| Error::unsupported("a split of a symbolic size"))?;
+    let mut start = 0;
+    let mut lens = Vec::new();
+    for index in c.const_ints("indices")? {
+        let from_start = if index < 0 {
+            index.saturating_add(total)
+        } else {
+            index
+        };
+        let end = from_start.clamp(0, total);
+        if end < start {
+            return Err(c.unsupported("indices", "pieces that overlap"));
+        }
+        lens.push(e.int(end - start));
+        start = end;
+    }
+    lens.push(e.int(total - start));
+    pieces(c, d, &lens)
+}
+
+fn tensor_split_at(c: &Call) -> Result<Vec<View>> {
+    let d = dimension(c, "dim", c.viewed()?.rank())?;
+    at_indices(c, d)
+}
+
+/// The dimension that `hsplit` (1), `vsplit` (0) or `dsplit` (2) cuts: of a vector `hsplit` cuts the only one.
+fn fixed_dimension(c: &Call, d: usize) -> Result<usize> {
+    let rank = c.viewed()?.rank();
+    match (d, rank) {
+        (1, 1) => Ok(0),
+        (0, 1) | (_, 0) => Err(Error::input("a split of too few dimensions")),
+        _ if d >= rank => Err(Error::input("a split of too few dimensions")),
+        _ => Ok(d),
+    }
+}
+
+/// Cuts a fixed dimension into `sections` pieces of the same size.
+fn equal_sections(c: &Call, d: usize) -> Result<Vec<View>> {
+    let d = fixed_dimension(c, d)?;
+    let (sections, size) = (c.const_int("sections")?, c.viewed()?.sizes[d]);
+    let divides = sections > 0 && c.exprs.divide_exact(size, c.exprs.int(sections)).is_some();
+    if !divides && c.exprs.as_int(size).is_some() {
+        return Err(Error::input(format!(
+            "{sections} sections of a size that they do not divide"
+        )));
+    }
+    nearly_equal(c, d)
+}
+
+fn fixed_at_indices(c: &Call, d: usize) -> Result<Vec<View>> {
+    at_indices(c, fixed_dimension(c, d)?)
 }
 
 fn unbind(c: &Call) -> Result<Vec<View>> {
@@ -487,6 +549,55 @@ pub const ROWS: &[Row] = &[
         "(f32[3,8], 3, 1)",
     ),
     view(
+        "aten.tensor_split.indices",
+        "(Tensor(a) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
+        tensor_split_at,
+        "(f32[3,8], [2,2,-1], 1)",
+    ),
+    // Results that share memory for eager's sake alone: autograd must not see it.
+    view(
+        "aten.unsafe_chunk.default",
+        "(Tensor self, int chunks, int dim=0) -> Tensor[]",
+        chunk,
+        "(f32[3,8], 3, 1)",
+    ),
+    view(
+        "aten.hsplit.int",
+        "(Tensor(a) self, int sections) -> Tensor(a)[]",
+        |c| equal_sections(c, 1),
+        "(f32[3,8], 2)",
+    ),
+    view(
+        "aten.hsplit.array",
+        "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
+        |c| fixed_at_indices(c, 1),
+        "(f32[3,8], [1,3])",
+    ),
+    view(
+        "aten.vsplit.int",
+        "(Tensor(a) self, int sections) -> Tensor(a)[]",
+        |c| equal_sections(c, 0),
+        "(f32[4,3], 2)",
+    ),
+    view(
+        "aten.vsplit.array",
+        "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
+        |c| fixed_at_indices(c, 0),
+        "(f32[4,3], [1,3])",
+    ),
+    view(
+        "aten.dsplit.int",
+        "(Tensor(a) self, int sections) -> Tensor(a)[]",
+        |c| equal_sections(c, 2),
+        "(f32[2,3,6], 2)",
+    ),
+    view(
+        "aten.dsplit.array",
+        "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
+        |c| fixed_at_indices(c, 2),
+        "(f32[2,3,6], [1,3])",
+    ),
+    view(
         "aten.unbind.int",
         "(Tensor(a) self, int dim=0) -> Tensor(a)[]",
         unbind,
@@ -497,6 +608,12 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)",
         unfold,
         "(f32[3,8], 1, 3, 2)",
+    ),
+    view(
+        "aten.linalg_diagonal.default",
+        "(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)",
+        diagonal,
+        "(f32[2,3,4], offset=-1)",
     ),
     view(
         "aten.diagonal.default",
