@@ -85,6 +85,101 @@ def test_shrinks_of_halves_at_their_number(dynamic):
         assert all(torch.equal(a, b) for a, b in zip(got(x), f(x)))
 
 
+# Numbers that halves do not have, small and large, in kernels whose steps eager rounds to the dtype of halves, or computes in float32.
+SWEPT = [0.1, 1e-5, 1 / 3, 1e5]
+STEPS = {
+    "xlogy": lambda x, v: torch.xlogy(x.abs(), v),
+    "xlogy of a number": lambda x, v: torch.xlogy(v, x.abs()),
+    "xlog1py": lambda x, v: torch.special.xlog1py(x, v),
+    "xlog1py of a number": lambda x, v: torch.special.xlog1py(v, x.abs()),
+    "logit": lambda x, v: torch.logit(x.abs() / 16, min(v, 0.4)),
+    "smooth_l1": lambda x, v: F.smooth_l1_loss(x, x.roll(1), beta=v, reduction="none"),
+    "huber": lambda x, v: F.huber_loss(x, x.roll(1), delta=v, reduction="none"),
+    "sum": lambda x, v: x + v,
+    "scaled sum": lambda x, v: torch.add(x, x.roll(1), alpha=min(v, 1e3)),
+    "product": lambda x, v: x * v,
+    "quotient": lambda x, v: x / v,
+    "quotient of a number": lambda x, v: v / x,
+    "remainder": lambda x, v: torch.fmod(x, v),
+    "power": lambda x, v: x.abs() ** min(v, 2.5),
+    "choice": lambda x, v: torch.where(x > v, x, min(v, 1e3)),
+    "bounds": lambda x, v: x.clamp(-min(v, 1e3), min(v, 1e3)),
+    "threshold": lambda x, v: F.threshold(x, v, min(v, 1e3)),
+    "hardshrink": lambda x, v: F.hardshrink(x, min(v, 1e3)),
+    "leaky_relu": lambda x, v: F.leaky_relu(x, v),
+    "hardtanh": lambda x, v: F.hardtanh(x, -min(v, 1e3), min(v, 1e3)),
+    "addcmul": lambda x, v: torch.addcmul(x, x.roll(1), x, value=v),
+    "lerp": lambda x, v: torch.lerp(x, x.roll(1), v),
+    "fill": lambda x, v: x.masked_fill(x > 0, min(v, 1e3)),
+    "list": lambda x, v: torch._foreach_mul(torch._foreach_add([x, x.roll(1)], min(v, 1e3)), v)[1],
+    "addr": lambda x, v: torch.addr(x.view(8, -1), x[:8], x[: len(x) // 8], alpha=min(v, 1e3), beta=min(v, 1e3)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_numbers_and_halves_forward_and_backward(dtype, dynamic):
+    """Results and gradients bit for bit. Each call has an argument of its own: gradients of several would be added."""
+    generator = torch.Generator().manual_seed(0)
+    cases = [(name, g, v) for name, g in STEPS.items() for v in SWEPT]
+    values = 3 * torch.randn(96, generator=generator)
+    weights = torch.randn(96, generator=generator).to(dtype)
+
+    def f(xs):
+        return [g(x, v) for x, (_, g, v) in zip(xs, cases)]
+
+    def outcome(f):
+        xs = [values.to(dtype).requires_grad_() for _ in cases]
+        results = f(xs)
+        gradients = torch.autograd.grad(results, xs, [weights[: y.numel()].view_as(y) for y in results])
+        return [(y.detach(), g) for y, g in zip(results, gradients)]
+
+    got = outcome(torch.compile(f, backend=inrush.backend, dynamic=dynamic, options={"strict": True}))
+    for (name, _, v), ours, theirs in zip(cases, got, outcome(f)):
+        for what, a, b in zip(("result", "gradient"), ours, theirs):
+            at = (~((a == b) | (a.isnan() & b.isnan()))).nonzero().flatten()[:3]
+            assert not at.numel(), f"{what} of {name} with {v}: {a.flatten()[at]}, eager {b.flatten()[at]}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_evenly_spaced_halves(dtype):
+    def f():
+        return [torch.linspace(a, v, n, dtype=dtype) for v in (0.1, 1e-5, 1 / 3) for a in (-v, 0.3) for n in (1, 7, 40, 300)]
+
+    for a, b in zip(torch.compile(f, backend=inrush.backend, options={"strict": True})(), f()):
+        assert torch.equal(a, b), (a, b)
+
+
+CLOSE = {
+    "layer_norm": lambda x, v: F.layer_norm(x.view(8, -1), [x.numel() // 8], eps=v),
+    "group_norm": lambda x, v: F.group_norm(x.view(2, 4, -1), 2, eps=v),
+    "index_add": lambda x, v: x.view(8, -1).index_add(0, torch.tensor([0, 1, 1, 7]), x.view(8, -1)[:4], alpha=min(v, 1e3)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("g", CLOSE.values(), ids=CLOSE)
+def test_numbers_of_reductions_are_as_exact_as_eager(g, dtype, dynamic):
+    """Rounded in other places than eager's: the largest error is no larger than twice eager's against float64, with the number
+    as eager has it."""
+    values = torch.randn(96, generator=torch.Generator().manual_seed(1)).to(dtype)
+    values[40:44] = torch.tensor([0.1, 1e-5, 1 / 3, 1000.0]).to(dtype)
+    weights = torch.linspace(0.5, 1.5, 96, dtype=torch.float64).to(dtype)
+
+    def outcome(f, x):
+        x = x.clone().requires_grad_()
+        y = f(x)
+        return y.detach(), torch.autograd.grad(y, x, weights.to(x.dtype).view_as(y))[0]
+
+    for v in [*SWEPT, 1e-8]:
+        torch._dynamo.reset()
+        got = outcome(torch.compile(lambda x: g(x, v), backend=inrush.backend, dynamic=dynamic, options={"strict": True}), values)
+        stored = float(torch.tensor(min(v, 1e3), dtype=dtype)) if g is CLOSE["index_add"] else v
+        for a, b, c in zip(got, outcome(lambda x: g(x, v), values), outcome(lambda x: g(x, stored), values.double())):
+            assert (a.double() - c).abs().max() <= 2 * (b.double() - c).abs().max()
+
+
 def test_addcdiv_of_halves_rounds_once():
     x = torch.tensor([0.7, -0.7, 0.3], dtype=torch.float16)
     f = lambda x: torch.addcdiv(x, x.roll(1), x, value=0.7)

@@ -67,6 +67,14 @@ impl Pw<'_, '_> {
         })
     }
 
+    /// Rounds an intermediate to the tensors' dtype on CPUs, where eager's kernel stores each of its steps in that dtype.
+    pub fn step(&mut self, a: StmtId) -> StmtId {
+        match self.processor {
+            Processor::Cpu => self.body.cast(a, self.dtype),
+            Processor::Gpu => a,
+        }
+    }
+
     pub fn op1(&mut self, op: ScalarOp, a: StmtId) -> StmtId {
         self.body.op(op, &[a])
     }

@@ -205,7 +205,9 @@ fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         false => (0.0, 1.0),
     };
     let rest = p.cop(S::Sub, 1.0, x[1]);
+    let rest = p.step(rest);
     let d = p.mul(x[1], rest);
+    let d = p.step(d);
     let v = p.div(x[0], d);
     let (a, b) = (p.opc(S::Lt, x[1], low), p.opc(S::Gt, x[1], high));
     let out = p.op2(S::Or, a, b);

@@ -219,7 +219,10 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         ]);
     }
     if alpha.as_f64() != 1.0 {
-        outer = b.call("aten.mul.Tensor", &[outer.into(), b.scalar(alpha)])?;
+        // Eager multiplies the column first, which matters where products are rounded.
+        let u = b.cast(u, b.dtype(outer)?)?;
+        let u = b.call("aten.mul.Tensor", &[u.into(), b.scalar(alpha)])?;
+        outer = b.call("aten.outer.default", &[u.into(), v.into()])?;
     }
     if beta.as_f64() == 0.0 {
         return Ok(vec![outer]);

@@ -1,7 +1,7 @@
 //! Tensors made from numbers: fills, ranges, triangles.
 
 use super::lowered;
-use crate::{Call, Lower, Operand, Row, Tensor, meta};
+use crate::{Call, Lower, Operand, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::Type;
@@ -202,8 +202,15 @@ fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     } else {
         DType::F64
     };
+    // Eager's kernel for CPUs stores the ends and each of its steps in the dtype of halves.
+    let stored = match lw.processor {
+        Processor::Cpu if t.dtype.is_float() => t.dtype,
+        _ => dtype,
+    };
+    let rounded = |v: f64| Scalar::Float(v).convert(stored).as_f64();
+    (start, end) = (rounded(start), rounded(end));
     let step = if steps > 1 {
-        (end - start) / (steps - 1) as f64
+        rounded(rounded(end - start) / rounded((steps - 1) as f64))
     } else {
         0.0
     };
@@ -216,10 +223,12 @@ fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let first_half = body.op(S::Lt, &[here, half]);
     let step = body.float(step, dtype);
     let (a, b) = (body.float(start, dtype), body.float(end, dtype));
-    let (here, back) = (body.cast(here, dtype), body.cast(back, dtype));
+    let (here, back) = (body.cast(here, stored), body.cast(back, stored));
     let up = body.op(S::Mul, &[here, step]);
+    let up = body.cast(up, stored);
     let up = body.op(S::Add, &[a, up]);
     let down = body.op(S::Mul, &[back, step]);
+    let down = body.cast(down, stored);
     let down = body.op(S::Sub, &[b, down]);
     let v = match steps {
         1 => a,

@@ -2,7 +2,7 @@
 
 use super::decomposed as row;
 use crate::{Args, Builder, Row};
-use inrush_base::{DType, Error, Result};
+use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
@@ -91,6 +91,47 @@ fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Resul
     reduced(b, args, loss, dtype)
 }
 
+/// Which loss with a knee: `d^2 / (2 knee)`, or `d^2 / 2`, below the knee.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Knee {
+    SmoothL1,
+    Huber,
+}
+
+/// The dtype of a loss.
+fn own_dtype(b: B, args: &Args) -> Result<DType> {
+    let (x, t) = (args.value("self")?, args.value("target")?);
+    Ok(inrush_base::promote(b.dtype(x)?, b.dtype(t)?))
+}
+
+/// A loss with a knee, the knee and each step rounded to the dtype of halves: eager's kernels for CPUs compute `smooth_l1_loss` of
+/// `float16` and `huber_loss` of `bfloat16` so, and each of the other half in `f32`.
+fn stepwise_knee_loss(b: B, args: &Args, knee: f64, kind: Knee) -> Result<Vec<ValueId>> {
+    let dtype = own_dtype(b, args)?;
+    let rounded = |v: f64| Scalar::Float(v).convert(dtype).as_f64();
+    let knee = rounded(knee);
+    let x = b.cast(args.value("self")?, dtype)?;
+    let t = b.cast(args.value("target")?, dtype)?;
+    let d = sub(b, x, t)?;
+    let d = unary(b, "aten.abs.default", d)?;
+    let half = by(b, "aten.mul.Tensor", d, 0.5)?;
+    let mut low = mul(b, half, d)?;
+    let mut high = by(b, "aten.sub.Tensor", d, rounded(0.5 * knee))?;
+    let near = match kind {
+        Knee::SmoothL1 => {
+            low = by(b, "aten.div.Tensor", low, knee)?;
+            by(b, "aten.lt.Scalar", d, knee)?
+        }
+        Knee::Huber => {
+            high = by(b, "aten.mul.Tensor", high, knee)?;
+            by(b, "aten.le.Scalar", d, knee)?
+        }
+    };
+    let loss = select(b, near, low, high)?;
+    let loss = b.widen(loss)?;
+    reduced(b, args, loss, dtype)
+}
+
 fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let beta = args.float("beta")?;
     if beta.is_nan() || beta < 0.0 {
@@ -99,6 +140,9 @@ fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if beta == 0.0 {
         return l1_loss(b, args);
     }
+    if own_dtype(b, args)? == DType::F16 {
+        return stepwise_knee_loss(b, args, beta, Knee::SmoothL1);
+    }
     knee_loss(b, args, beta, 0.5 / beta, 1.0)
 }
 
@@ -106,6 +150,9 @@ fn huber_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let delta = args.float("delta")?;
     if delta.is_nan() || delta <= 0.0 {
         return Err(Error::input("`delta` must be above zero"));
+    }
+    if own_dtype(b, args)? == DType::BF16 {
+        return stepwise_knee_loss(b, args, delta, Knee::Huber);
     }
     knee_loss(b, args, delta, 0.5, delta)
 }

@@ -3,7 +3,7 @@
 use super::decomposed as row;
 use super::loss::class_dim;
 use crate::{Args, Builder, Row};
-use inrush_base::{DType, Result, promote};
+use inrush_base::{DType, Result, Scalar, promote};
 use inrush_graph::{Arg, ValueId};
 
 type B<'a, 'g> = &'a mut Builder<'g>;
@@ -51,9 +51,8 @@ fn mse(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `scale * d` between the knees, `steep` with the sign of `d` outside.
-fn knee(b: B, args: &Args, knee: f64, scale: f64, steep: f64) -> Result<Vec<ValueId>> {
-    let s = setup(b, args)?;
-    let d = b.sub(s.x, s.target)?;
+fn knee(b: B, args: &Args, s: &Setup, d: ValueId, numbers: [f64; 3]) -> Result<Vec<ValueId>> {
+    let [knee, scale, steep] = numbers;
     let middle = b.scale(d, scale)?;
     let far_up = b.by("aten.ge.Scalar", d, knee)?;
     let far_down = b.by("aten.le.Scalar", d, -knee)?;
@@ -65,7 +64,7 @@ fn knee(b: B, args: &Args, knee: f64, scale: f64, steep: f64) -> Result<Vec<Valu
         "aten.where.ScalarSelf",
         &[far_down.into(), Arg::Float(-steep), up.into()],
     )?;
-    finish(b, args, &s, slope)
+    finish(b, args, s, slope)
 }
 
 fn smooth_l1(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
@@ -76,12 +75,20 @@ fn smooth_l1(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let slope = b.unary("aten.sign.default", d)?;
         return finish(b, args, &s, slope);
     }
-    knee(b, args, beta, 1.0 / beta, 1.0)
+    let s = setup(b, args)?;
+    let d = b.sub(s.x, s.target)?;
+    knee(b, args, &s, d, [beta, 1.0 / beta, 1.0])
 }
 
 fn huber(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
-    let delta = args.float("delta")?;
-    knee(b, args, delta, 1.0, delta)
+    // Eager rounds the difference and `delta` to the dtype of halves.
+    let s = setup(b, args)?;
+    let delta = Scalar::Float(args.float("delta")?);
+    let delta = delta.convert(s.dtype).as_f64();
+    let d = b.sub(s.x, s.target)?;
+    let d = b.cast(d, s.dtype)?;
+    let d = b.widen(d)?;
+    knee(b, args, &s, d, [delta, 1.0, delta])
 }
 
 /// `(x - t) / max(x (1 - x), 1e-12)`.

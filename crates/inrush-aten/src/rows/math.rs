@@ -1,7 +1,7 @@
 //! Functions of one element or two: rounding, exponentials, trigonometry, extremes, choices.
 
 use super::pointwise::pointwise;
-use crate::{Operand, Processor, Pw, numbers};
+use crate::{Operand, Pw, numbers};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{ScalarOp as S, StmtId};
 
@@ -147,21 +147,17 @@ fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         let upper = p.select(above, high, v);
         v = p.select(below, low, upper);
     }
-    // Eager's kernel for CPUs rounds each step to the tensor's dtype.
-    let step = match p.processor {
-        Processor::Cpu => p.dtype,
-        Processor::Gpu => p.dtype.compute(),
-    };
     let rest = p.cop(S::Sub, 1.0, v);
-    let rest = p.body.cast(rest, step);
+    let rest = p.step(rest);
     let odds = p.div(v, rest);
-    let odds = p.body.cast(odds, step);
+    let odds = p.step(odds);
     Ok(p.op1(S::Log, odds))
 }
 
 /// `x * log(y)`, which is 0 for `x = 0` unless `y` is NaN.
 fn xlogy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let log = p.op1(S::Log, x[1]);
+    let log = p.step(log);
     let product = p.mul(x[0], log);
     let zero = p.c(0.0);
     let is_zero = p.op2(S::Eq, x[0], zero);

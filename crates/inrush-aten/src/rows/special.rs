@@ -495,6 +495,7 @@ fn ndtri(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 /// `x log(1 + y)`, which is 0 for `x = 0` unless `y` is NaN.
 fn xlog1py(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let log = p.op1(S::Log1p, x[1]);
+    let log = p.step(log);
     let product = p.mul(x[0], log);
     let v = p.at(x[0], 0.0, 0.0, product);
     let is_nan = p.op1(S::IsNan, x[1]);
