@@ -83,6 +83,22 @@ class Code(OutputCode):
     folder: str | None = None
 
 
+def _tell_reason(error: Exception) -> None:
+    """Passes on why AOTAutograd keeps no entry of a graph."""
+    if on_no_entry is not None:
+        on_no_entry(str(error) or type(error).__name__)
+
+
+@contextlib.contextmanager
+def _reasons_told() -> Iterator[None]:
+    """AOTAutograd takes an error inside of this as a reason to keep no entry, without a word."""
+    try:
+        yield
+    except Exception as error:
+        _tell_reason(error)
+        raise
+
+
 def _keep_in_own_folder() -> None:
     """AOTAutograd's cache has one folder for the process and one form of entries at a time. Have both follow the thread and
     the code that is saved, which may be long after the forward graph was compiled: a backward graph is compiled when it is
@@ -102,7 +118,7 @@ def _keep_in_own_folder() -> None:
             below = below.__wrapped__
         if not isinstance(below, Code):
             return make_entry(compiled_fw_func, *args, **kwargs)
-        with config.patch(bundled_autograd_cache=True):
+        with config.patch(bundled_autograd_cache=True), _reasons_told():
             return make_entry(compiled_fw_func, *args, **kwargs)
 
     def own_save(key: str, entry: Any, remote: bool) -> None:
@@ -121,7 +137,7 @@ def _keep_in_own_folder() -> None:
                 try:
                     on_entry(name, pickle.dumps(entry))
                 except Exception as error:
-                    _log.cache.info("a graph is not kept with its capture: %s", error)
+                    _tell_reason(error)
 
     bundles = graph_compile.should_bundle_autograd_cache
 
@@ -136,7 +152,7 @@ def _keep_in_own_folder() -> None:
             return get_key(gm, example_inputs, aot_config, *rest, **named)
         gm = getattr(gm, "gm", gm)
         # Newer releases leave it to the key to look past what Dynamo numbers anew for each capture.
-        with autograd_cache.sanitize_gm_for_cache(gm):
+        with autograd_cache.sanitize_gm_for_cache(gm), _reasons_told():
             autograd_cache.check_cacheable(gm)
             pickler = autograd_cache.AOTAutogradCachePickler(gm)
             key = GraphKey(gm, example_inputs, aot_config)
@@ -188,6 +204,8 @@ _keep_in_own_folder()
 
 # Gets AOTAutograd's entries, pickled, by the name under which captured code calls the graph.
 on_entry: Callable[[str, bytes], None] | None = None
+# Gets the reason why AOTAutograd keeps no entry of a graph.
+on_no_entry: Callable[[str], None] | None = None
 # Gets what finds out about custom operators of the graph that is being compiled.
 on_operators: Callable[[Callable[[], dict[str, str]]], None] | None = None
 # Takes what is left to do for a graph until Dynamo is through with its frame; false when no frame is being captured.

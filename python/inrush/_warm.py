@@ -18,6 +18,7 @@ It leans on interfaces of PyTorch that are not stable: for releases that it does
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import collections
 import contextlib
@@ -82,7 +83,7 @@ def warm_start(enabled: bool = True) -> None:
 
 
 def captures() -> dict[str, dict[str, int]]:
-    """What became of captures in this process: how often each was restored, kept, and not restored or kept for a reason."""
+    """What became of captures in this process: how often each was restored, kept, and not restored, captured or kept for a reason."""
     out: dict[str, dict[str, int]] = {}
     for (what, why), count in sorted(_counts.items()):
         out.setdefault(what, {})[why] = count
@@ -167,6 +168,8 @@ class Pending:
         self.constants: dict[str, Any] = {}
         self.refused: str | None = None
         self.stored: Stored | None = None
+        # Why AOTAutograd kept no entry of a graph of this frame.
+        self.unkept: list[str] = []
         self.tasks: list[Callable[[], None]] = []
 
     def refuse(self, why: str) -> None:
@@ -331,10 +334,29 @@ class Pending:
             graphs=dict.fromkeys(graphs, b""),
         )
 
+    def missing(self) -> list[str]:
+        """Returns the graphs that the new bytecode calls and that AOTAutograd has not kept so far."""
+        return [] if self.stored is None else [n for n in self.stored.graphs if n not in _graphs]
+
+    def conclude(self) -> None:
+        """Writes the capture, has it wait for graphs, or counts why there is none. Called when Dynamo is done with the frame."""
+        if self.refused is None and self.stored is None:
+            self.refuse("Dynamo made no guarded code of the frame")
+        elif self.refused is None and self.unkept and self.missing():
+            self.refuse(f"AOTAutograd kept no entry of {self.missing()[0]}: {self.unkept[0]}")
+        if self.refused is not None:
+            count("not kept", self.refused, self.code)
+            return
+        with _lock:
+            _waiting.append(self)
+        write_waiting()
+        if self in _waiting:
+            _log.cache.info("%s: capture waits for %s, such as a backward graph that is compiled when it first runs", self.code.co_name, self.missing()[0])
+
     def write_when_complete(self) -> bool:
         """Writes the capture, if all graphs are there that its code calls (a backward graph may be compiled late)."""
         stored = self.stored
-        if stored is None or any(n not in _graphs for n in stored.graphs):
+        if stored is None or self.missing():
             return False
         stored.graphs = {n: _graphs[n] for n in stored.graphs}
         try:
@@ -349,7 +371,9 @@ class Pending:
                 os.unlink(temporary)
                 raise
             for old in kept_in(self.folder)[MOST:]:
-                os.unlink(old)
+                # Another process may have dropped it.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(old)
             count("kept", "", self.code)
         except Exception as error:
             count("not kept", f"it cannot be written: {error}", self.code)
@@ -388,12 +412,18 @@ def checksum(content: bytes) -> str:
 def kept_in(folder: str) -> list[str]:
     """Captures in a folder, the one that was used last first."""
     found = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith("."):
-                # Another process may have dropped it.
-                with contextlib.suppress(OSError):
-                    found.append((entry.stat().st_mtime_ns, entry.path))
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    # Another process may have dropped it.
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append((entry.stat().st_mtime_ns, entry.path))
+    except FileNotFoundError:
+        # Nothing was kept yet.
+        pass
+    except OSError as error:
+        _log.cache.warning("captures cannot be read: %s", error)
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -685,7 +715,23 @@ def write_waiting() -> None:
     with _lock:
         _waiting[:] = [p for p in _waiting if not p.write_when_complete()]
         # A graph that will never be kept must not have its capture wait forever.
-        del _waiting[:-64]
+        give_up(_waiting[:-64])
+
+
+def give_up(frames: list[Pending]) -> None:
+    """Counts captures as not kept that wait for graphs."""
+    with _lock:
+        for frame in frames:
+            _waiting.remove(frame)
+            count("not kept", f"{frame.missing()[0]} was not compiled, or AOTAutograd kept no entry of it", frame.code)
+
+
+def keep_none(why: str) -> None:
+    """Takes the reason why AOTAutograd keeps no entry of the graph that this thread has compiled."""
+    frame = pending()
+    if frame is not None:
+        frame.unkept.append(why)
+    _log.cache.info("AOTAutograd keeps no entry of a graph: %s", why)
 
 
 def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
@@ -768,7 +814,12 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             return compile(*args, **named_args)
         given = signature(compile).bind(*args, **named_args).arguments
         code, scope, locals = given["code"], given["globals"], given["locals"]
-        if not _enabled or given["export"] or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        why = None if _enabled else "the warm start is off"
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            why = "torch.distributed is initialized"
+        if why is not None or given["export"]:
+            if why is not None:
+                count("not kept", why, code)
             return compile(*args, **{**named_args, "package": None})
         folder = package.folder_of(code, scope, locals, given["one_graph"])
         for path in kept_in(folder):
@@ -780,14 +831,13 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
         frame = _local.pending = Pending(folder, code, scope)
-        with _lean.patient_collector(), _lean.no_marks(), finishing(frame):
-            result = compile(*args, **named_args)
-        if frame.stored is not None and frame.refused is None:
-            with _lock:
-                _waiting.append(frame)
-            write_waiting()
-        elif frame.refused is not None:
-            count("not kept", frame.refused, code)
+        try:
+            with _lean.patient_collector(), _lean.no_marks(), finishing(frame):
+                result = compile(*args, **named_args)
+        except Exception as error:
+            count("not captured", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", code)
+            raise
+        frame.conclude()
         with _lock:
             wanted = {n for p in _waiting if p.stored is not None for n in p.stored.graphs}
             for name in [n for n in _graphs if n not in wanted]:
@@ -945,6 +995,8 @@ def install() -> None:
             if hasattr(module, "invoke_and_store_as_constant"):
                 module.invoke_and_store_as_constant = own_constant
         _compat.on_entry = keep_graph
+        _compat.on_no_entry = keep_none
+        atexit.register(lambda: give_up(list(_waiting)))
         _compat.on_operators = keep_operators
         _compat.at_end = put_off
         _installed = True

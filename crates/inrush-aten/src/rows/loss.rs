@@ -91,7 +91,7 @@ fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Resul
     reduced(b, args, loss, dtype)
 }
 
-/// Which loss with a knee: `d^2 / (2 knee)`, or `d^2 / 2`, below the knee.
+/// A loss with a knee: `d^2 / (2 knee)`, or `d^2 / 2`, below the knee.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Knee {
     SmoothL1,
