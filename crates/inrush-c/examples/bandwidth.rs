@@ -1,4 +1,4 @@
-//! Rates of typical kernels on large tensors beside those of a copy: `cargo run --release -p inrush-c --example bandwidth`.
+//! Rates of typical kernels on large tensors, compared with a copy: `cargo run --release -p inrush-c --example bandwidth`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -99,8 +99,8 @@ pub(crate) fn function(h: &mut Helpers, f: &'static str, w: u32, caps: &Caps) ->
     Some(h.once(("approx", f, "f32", w), make))
 }
 
-/// The function over `n` vectors at once, results through pointers. A vector's operations wait for each other; those of several
-/// fill the gaps, and compilers leave calls one behind the other.
+/// Returns a helper that evaluates the function on several vectors at once, results through pointers. The operations of one
+/// vector form a dependency chain; interleaving several chains hides its latency, which compilers do not do across calls.
 pub(crate) fn together(
     h: &mut Helpers,
     f: &'static str,
@@ -139,7 +139,7 @@ pub(crate) fn together(
     Some(h.once(("together", f, "f32", n << 16 | w), make))
 }
 
-/// What makes the body of a function.
+/// Returns the generator of a function's body.
 fn body(f: &str) -> Option<fn(&mut Helpers, u32, &Caps) -> Body> {
     match f {
         "exp" => Some(exp),
@@ -427,7 +427,7 @@ const HIGH: [f32; 32] = [
     0.693_145_75,
 ];
 
-/// What these leave out.
+/// Rounding errors of the entries above.
 const LOW: [f32; 32] = [
     0.0,
     2.662_908_4e-6,

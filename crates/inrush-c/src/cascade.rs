@@ -1,4 +1,5 @@
-//! Long sums and products of `f32`: a few turns are taken as they are, then what these gave goes into an `f64` and starts anew.
+//! Two-level (cascaded) summation: long sums and products of `f32` run for [`TURNS`] terms in `f32`, then the partial result is
+//! added to an `f64` and starts anew.
 //!
 //! A running sum of n terms loses up to log2(n) bits, and eager PyTorch, which sums in a cascade, almost none. Two conversions and
 //! an addition in [`TURNS`] turns cost nothing that can be measured; adding everything in `f64` would halve a sum's speed. Products
@@ -7,10 +8,10 @@
 //! Running sums and products have to show every step, so that they stay in an `f64`, as eager's do: one step waits for the other
 //! either way.
 
-use crate::function::Emitter;
 use crate::helpers::Name;
+use crate::kernel::Emitter;
 use crate::text::joined;
-use crate::window::{FEW, sums_apart, written_out};
+use crate::unroll_jam::{FEW_TURNS, can_split_sums, unroll_count};
 use inrush_base::{DType, Result};
 use inrush_expr::{Exprs, Sym};
 use inrush_kernel::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId};
@@ -19,14 +20,14 @@ use inrush_loops::ReduceOp;
 /// Terms of a chain that are added in `f32`.
 pub(crate) const TURNS: i64 = 32;
 
-/// What is known of each accumulator.
+/// Precision of each accumulator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cascade {
-    /// It has an `f64` beside it.
+    /// True if it has an `f64` into which its `f32` is flushed.
     long: Vec<bool>,
-    /// It has nothing but an `f64`, which a scan shows.
+    /// True if it is kept in `f64` alone, because a scan shows every step.
     scans: Vec<bool>,
-    /// It counts the turns of some loop.
+    /// True if it counts the turns of some loop.
     counts: Vec<bool>,
 }
 
@@ -155,8 +156,8 @@ impl Walk<'_> {
     fn turns_of(&self, l: &Loop) -> i64 {
         // What is added up apart is one term.
         if let (Some((lane, depth)), Role::Serial) = (self.lanes, l.role)
-            && written_out(self.exprs, self.kernel, l, lane).is_some_and(|n| n >= FEW)
-            && sums_apart(self.kernel, l, |a| self.started[a.index()] > Some(depth))
+            && unroll_count(self.exprs, self.kernel, l, lane).is_some_and(|n| n >= FEW_TURNS)
+            && can_split_sums(self.kernel, l, |a| self.started[a.index()] > Some(depth))
         {
             return 1;
         }
@@ -175,7 +176,7 @@ impl Walk<'_> {
 }
 
 impl Emitter<'_> {
-    /// Behind the body of a loop: counts a turn, and empties what it has fed when it is time.
+    /// Ends a turn of a loop: counts it, and after [`TURNS`] of them flushes the accumulators that the body feeds.
     pub(crate) fn fold(&mut self, body: &[Item]) {
         let fed = self.cascade.fed_by(body);
         let Some(first) = fed.first() else { return };
@@ -190,7 +191,7 @@ impl Emitter<'_> {
         self.close();
     }
 
-    /// What `a` holds goes into its `f64`.
+    /// Flushes the `f32` of `a` into its `f64` and restarts it.
     fn empty(&mut self, a: AccId) {
         let lanes = self.acc_lanes(a);
         let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F32);
@@ -209,10 +210,10 @@ impl Emitter<'_> {
     pub(crate) fn acc_lanes(&self, a: AccId) -> Option<(u32, u32)> {
         let copies = self.lane.as_ref().map_or(1, |l| l.copies);
         let own = self.started[a.index()].map(|w| (w, copies));
-        self.spread[a.index()].or(own)
+        self.acc_vectors[a.index()].or(own)
     }
 
-    /// What stands between two terms of a long sum or product.
+    /// Returns the operator between two terms of a long sum or product.
     pub(crate) fn sign(&self, a: AccId) -> &'static str {
         match self.kernel.accs[a.index()].op {
             ReduceOp::Prod => " * ",
@@ -220,7 +221,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Declares what a long sum or product has beside its `f32`.
+    /// Declares the `f64` of a long sum or product.
     pub(crate) fn start_wide(&mut self, a: AccId) {
         let lanes = self.acc_lanes(a);
         let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F64);

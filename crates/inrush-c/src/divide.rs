@@ -1,11 +1,11 @@
-//! What divisions leave, and integer operations with their edge cases.
+//! Remainders of divisions, and integer operations with their edge cases.
 
 use crate::helpers::{Helpers, Name};
 use crate::types::{self, is_float};
 use inrush_base::{Caps, Isa};
 
 impl Helpers {
-    /// What division of `f32` leaves, by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
+    /// Returns a helper for the remainder of `f32` by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
     pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> Name {
         self.once(("left_over", which, "f32", w), |h| {
             // By eight, whose tests are one instruction.

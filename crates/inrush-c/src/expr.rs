@@ -1,6 +1,6 @@
 //! Index expressions as C text in 64-bit integers.
 
-use crate::function::Emitter;
+use crate::kernel::Emitter;
 use crate::text::Text;
 use inrush_base::{Error, Result, digits};
 use inrush_expr::{Expr, Node, Sym};

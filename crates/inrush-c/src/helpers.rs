@@ -1,7 +1,7 @@
 //! Small inline functions of the emitted C, made on demand: each unit holds those that its kernels use.
 //!
-//! Here is what keeps them, and the arithmetic; memory is in `access.rs`, conversions in `convert.rs`, divisions in `divide.rs`,
-//! the libraries' functions in `functions.rs`, our own in `approx.rs` and `gamma.rs`.
+//! Here is what keeps them, and the arithmetic; memory is in `vector_memory.rs`, conversions in `convert.rs`, divisions in `divide.rs`,
+//! the libraries' functions in `libm.rs`, our own in `approx.rs` and `gamma.rs`.
 
 use crate::text::Text;
 use crate::types::{self, each_lane, int_like, is_float};
@@ -19,7 +19,7 @@ pub struct Helper {
     pub text: String,
 }
 
-/// What a helper is called.
+/// The name of a helper or variable in C.
 pub(crate) type Name = Rc<str>;
 
 /// A call of a method of [`Helpers`]: which, the variant that it is asked for, the C type of the elements, lanes.
@@ -39,18 +39,18 @@ type Marks = SmallVec<[u32; 6]>;
 pub(crate) struct Helpers {
     made: Vec<Made>,
     by_name: FxHashMap<String, u32>,
-    /// What requests that came before gave, and which helpers they asked for.
+    /// Memo: the result of each request and the helpers that it asked for.
     known: FxHashMap<Request, (Name, Marks)>,
-    /// What this kernel uses; each comes after those that it needs.
+    /// Helpers that this kernel uses, each after those that it needs.
     used: Vec<u32>,
     is_used: Vec<bool>,
-    /// What the requests that are being answered have asked for so far, innermost last.
+    /// For each open request, innermost last: the helpers that it has asked for so far.
     open: Vec<Marks>,
     /// Vector types by element and lanes, see [`vector_place`], with their helpers: nothing is asked for more often.
     vectors: Vec<Option<(Name, u32)>>,
     /// By letter, copy of the lanes loop and number: names of variables, which are the same in all kernels.
     variables: Vec<Vec<Vec<Name>>>,
-    /// What the kernel at hand asked for last, all of which it uses: [`Helpers::arithmetic`].
+    /// The last request of [`Helpers::arithmetic`] by this kernel, which uses all that it gives.
     plain: Option<(&'static str, u32)>,
     /// [`Helpers::broadcast`].
     spread: Option<(&'static str, u32, Name)>,
@@ -413,7 +413,7 @@ impl Helpers {
         })
     }
 
-    /// Whether `all` or `any` lanes of a mask of integers are set.
+    /// Returns a helper that is true if `all` or `any` lanes of a mask of integers are set.
     pub(crate) fn lanes_test(
         &mut self,
         which: &'static str,

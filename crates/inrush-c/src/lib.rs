@@ -13,30 +13,30 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod approx;
+mod branches;
 mod cascade;
+mod column_reduce;
 mod convert;
 mod divide;
+mod epilogue_tile;
 mod expr;
-mod function;
-mod functions;
-mod fused;
 mod gamma;
 mod helpers;
-mod lazy;
+mod kernel;
+mod libm;
 mod memory;
 mod ops;
 mod partial;
+mod peephole;
 mod philox;
 mod reduce;
-mod repeat;
-mod strips;
+mod series;
 mod text;
-mod tile;
 mod types;
+mod unroll_jam;
 mod values;
-mod window;
+mod vector_memory;
 
 use inrush_base::{Caps, Result};
 use inrush_expr::Exprs;
@@ -54,7 +54,7 @@ pub struct Function {
     /// Its symbol: `k` and the digest of its text.
     pub name: String,
     pub text: String,
-    /// What it uses, in an order in which each comes after those that it needs.
+    /// Helpers that it uses, each after those that it needs.
     pub helpers: Vec<Arc<Helper>>,
 }
 
@@ -82,12 +82,12 @@ impl<'a> Writer<'a> {
     pub fn function(&mut self, exprs: &Exprs, kernel: &Kernel) -> Result<Function> {
         self.text.clear();
         let out = std::mem::take(&mut self.text);
-        let done = function::emit(exprs, kernel, self.caps, &mut self.helpers, out);
+        let done = kernel::emit(exprs, kernel, self.caps, &mut self.helpers, out);
         let helpers = self.helpers.take();
         self.text = done?;
         let digest = blake3::hash(self.text.as_bytes()).to_hex();
         let name = format!("k{}", &digest[..16]);
-        let text = self.text.replacen(function::NAME, &name, 1);
+        let text = self.text.replacen(kernel::NAME, &name, 1);
         Ok(Function {
             name,
             text,

@@ -1,7 +1,7 @@
 //! Loads and stores: contiguous, strided, gathered, masked, partial.
 
-use crate::function::Emitter;
 use crate::helpers::Name;
+use crate::kernel::Emitter;
 use crate::text::joined;
 use crate::types::{self, each_lane};
 use inrush_base::tally::{Way, reached};
@@ -21,14 +21,14 @@ impl Emitter<'_> {
         };
         let lane = lane.sym;
         // Copies of a lanes loop follow each other. Of symbols that vary, one may come to do so.
-        if let Some((of, along, known)) = self.accessed
+        if let Some((of, along, known)) = self.access_memo
             && (of, along) == (offset, lane)
             && !self.some_vary
         {
             return known;
         }
         let kind = access(self.exprs, offset, lane, |s| self.sym_varies(s));
-        self.accessed = Some((offset, lane, kind));
+        self.access_memo = Some((offset, lane, kind));
         kind
     }
 
@@ -303,7 +303,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// What lanes with an index of their own read, which follows from where they are as resampling's does: mostly neighbours.
+    /// Gathers lanes whose indices grow with the lane, as resampling's do, so that most are neighbours: loads one vector and
+    /// permutes it.
     fn load_near(&mut self, buf: KBufId, offset: Expr) -> Result<Option<String>> {
         let elem = types::memory(self.kernel.buffer(buf).dtype);
         let native = match self.caps.isa {
@@ -430,8 +431,8 @@ impl Emitter<'_> {
         Ok(Some(format!("{f}({buf} + {at}, {mask})")))
     }
 
-    /// Whether an offset goes on by one from lane to lane but for jumps back and stops: then lanes whose ends are as far apart
-    /// as they would be stand beside each other.
+    /// Returns true if an offset grows by one from lane to lane except for jumps back and stops. Lanes are then contiguous if and
+    /// only if the last is `width - 1` after the first.
     fn mostly_contiguous(&self, offset: Expr) -> bool {
         let Some(lane) = &self.lane else {
             return false;
@@ -444,7 +445,7 @@ impl Emitter<'_> {
     /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
     /// and computes in the others: the last one fetches the next row.
     fn prefetch(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<()> {
-        let (Some(unit), true) = (self.next_unit, self.again[v.index()]) else {
+        let (Some(unit), true) = (self.inner_grid_axis, self.last_use[v.index()]) else {
             return Ok(());
         };
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;
@@ -498,7 +499,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// What memory holds of a scalar value.
+    /// Converts a scalar from the compute dtype to the stored one.
     fn narrow(&mut self, value: &str, d: DType) -> String {
         match d {
             DType::F16 | DType::BF16 => {
@@ -627,7 +628,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Whether vectors of so many bytes go into this buffer past the caches.
+    /// Returns true if vectors of so many bytes are written to this buffer by non-temporal stores.
     fn streams(&self, buf: KBufId, bytes: u32) -> bool {
         let widest = match self.caps.isa {
             Isa::Avx2 => 32,
@@ -742,8 +743,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// A function that adds lanes to elements of a buffer of dtype `d`, where there is a fast one and values lie there as
-    /// they are computed with.
+    /// Returns a helper that adds lanes to elements of a buffer of dtype `d`, if the target has a fast one and `d` is stored as
+    /// it is computed with.
     fn add_lanes(&mut self, d: DType) -> Option<Name> {
         let elem = types::scalar(d);
         let same = types::memory(d) == elem;
@@ -751,7 +752,7 @@ impl Emitter<'_> {
         same.then(|| self.helpers.add_lanes(elem, w, self.caps))?
     }
 
-    /// What is there and what is stored, as one: numbers in `w` lanes.
+    /// Combines the old contents and the stored value, in `w` lanes.
     fn both(
         &mut self,
         mode: StoreMode,
@@ -772,7 +773,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A store that combines with what is there, where lanes write beside each other.
+    /// Writes a combining store whose lanes are contiguous.
     fn combine_vector(
         &mut self,
         buf: KBufId,

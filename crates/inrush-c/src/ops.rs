@@ -1,8 +1,8 @@
 //! Scalar operations, conversions and selections, on scalars and on vectors.
 
 use crate::approx;
-use crate::function::Emitter;
 use crate::helpers::Name;
+use crate::kernel::Emitter;
 use crate::text::Text;
 use crate::types::{self, is_float};
 use crate::values::Var;
@@ -38,12 +38,12 @@ impl Emitter<'_> {
             };
             self.declare(v, &*text, varies);
         }
-        let raw = self.raw.take();
-        if raw.is_some() || !self.raws.is_empty() {
+        let raw = self.mask_source.take();
+        if raw.is_some() || !self.mask_sources.is_empty() {
             let (name, _) = self.var(v)?;
             match raw {
-                Some(raw) => self.raws.insert(name, raw),
-                None => self.raws.remove(&name),
+                Some(raw) => self.mask_sources.insert(name, raw),
+                None => self.mask_sources.remove(&name),
             };
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Emitter<'_> {
 
     /// The function of `f32` vectors that `v` is, and of what.
     fn function_of(&self, v: ValId) -> Option<(&'static str, ValId)> {
-        if let Some(sum) = self.fused.sum(v) {
+        if let Some(sum) = self.peephole.sum(v) {
             return Some(sum);
         }
         let Def::Op { op, args } = &self.kernel.value(v).def else {
@@ -132,7 +132,7 @@ impl Emitter<'_> {
 
     /// One vector of a sum that has a function of its own.
     pub(crate) fn fused_sum(&mut self, v: ValId) -> Result<bool> {
-        let Some((name, arg)) = self.fused.sum(v) else {
+        let Some((name, arg)) = self.peephole.sum(v) else {
             return Ok(false);
         };
         if !self.varies(arg)? {
@@ -503,10 +503,10 @@ impl Emitter<'_> {
         // Selections between elements of this size take the comparison as it is.
         let int = types::int_like(elem);
         let own = self.helpers.vector(int, self.width());
-        let name = format!("q{}", self.raw_count);
-        self.raw_count += 1;
+        let name = format!("q{}", self.mask_count);
+        self.mask_count += 1;
         self.line(format_args!("const {own} {name} = ({own})({text});"));
-        self.raw = Some((name.clone(), int));
+        self.mask_source = Some((name.clone(), int));
         self.helpers.convert(&name, int, m, self.width(), self.caps)
     }
 
@@ -516,7 +516,7 @@ impl Emitter<'_> {
             return m.to_string();
         }
         let int = types::int_like(elem);
-        match self.raws.get(m) {
+        match self.mask_sources.get(m) {
             Some((raw, of)) if *of == int => raw.clone(),
             _ => {
                 let elem = self.mask_elem();

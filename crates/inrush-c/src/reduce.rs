@@ -1,7 +1,7 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
 
-use crate::function::Emitter;
 use crate::helpers::Helpers;
+use crate::kernel::Emitter;
 use crate::text::joined;
 use crate::types::{self, is_float};
 use inrush_base::{Caps, DType, Error, Result, Scalar};
@@ -84,7 +84,7 @@ impl Emitter<'_> {
         }
         let neutral = self.neutral(op, d);
         let arg = op.is_arg();
-        let (width, copies) = match (self.spread[a.index()], self.lane.is_some()) {
+        let (width, copies) = match (self.acc_vectors[a.index()], self.lane.is_some()) {
             (Some((w, u)), _) => (Some(w), u),
             (None, true) => (
                 Some(self.width()),
@@ -101,7 +101,7 @@ impl Emitter<'_> {
                 }
             }
             Some(w) => {
-                let spread = self.spread[a.index()].is_some();
+                let spread = self.acc_vectors[a.index()].is_some();
                 if spread && arg {
                     return Err(Error::internal("an arg reduction over lanes"));
                 }
@@ -141,7 +141,7 @@ impl Emitter<'_> {
         if op.is_arg() {
             return self.update_arg(a, value, acc.index);
         }
-        let spread = self.spread[a.index()].is_some();
+        let spread = self.acc_vectors[a.index()].is_some();
         let lanes = spread || self.started[a.index()].is_some();
         if !lanes {
             let (x, _) = self.var(value)?;
@@ -167,7 +167,11 @@ impl Emitter<'_> {
             let neutral = self.spread_out(&neutral, d);
             x = joined!(sel, "(", live, "(", c, "), ", x, ", ", neutral, ")").into();
         }
-        let letter = if self.apart.contains(&a) { 'p' } else { 'a' };
+        let letter = if self.partial_sums.contains(&a) {
+            'p'
+        } else {
+            'a'
+        };
         let name = self.helpers.variable(letter, a.0, Some(copy));
         // The new value comes first: a NaN in it is looked for off the chain through the accumulator.
         let text = self.helpers.combined(op, d, w, (&x, &name), self.caps);
@@ -254,7 +258,7 @@ impl Emitter<'_> {
             )));
         }
         let long = self.cascade.is_long(a);
-        let Some((w, copies)) = self.spread[a.index()] else {
+        let Some((w, copies)) = self.acc_vectors[a.index()] else {
             let copy = lanes.then(|| self.copy());
             if long || self.cascade.is_scan(a) {
                 let all = self.emptied(a, copy);

@@ -8,7 +8,7 @@ macro_rules! joined {
 }
 pub(crate) use joined;
 
-/// What a line is made of.
+/// A piece of a line.
 pub(crate) trait Text {
     fn put(self, out: &mut String);
 }

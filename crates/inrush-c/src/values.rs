@@ -1,7 +1,7 @@
 //! Values of a kernel as variables in C: what they are called, whether they differ between lanes, what they are declared as.
 
-use crate::function::Emitter;
 use crate::helpers::Name;
+use crate::kernel::Emitter;
 use crate::text::{Text, joined, paren};
 use crate::types::{self, each_lane};
 use inrush_base::{DType, Error, Isa, Result};
@@ -9,7 +9,7 @@ use inrush_expr::Expr;
 use inrush_kernel::{Def, ValId};
 use std::fmt::Write;
 
-/// What a value is called in C.
+/// The C variable of a value.
 #[derive(Clone, Debug)]
 pub(crate) enum Var {
     /// A constant, or a variable that is the same in all lanes.
@@ -53,7 +53,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Whether a value differs between lanes.
+    /// Returns true if a value differs between lanes.
     pub(crate) fn varies(&self, v: ValId) -> Result<bool> {
         let var = self.vars[v.index()].as_ref();
         var.map(|x| matches!(x, Var::Lanes(_) | Var::Common))
@@ -78,7 +78,7 @@ impl Emitter<'_> {
         match self.caps.vector_bytes as u32 / w {
             0 | 1 => "i8",
             2 => "i16",
-            8.. if self.eights => "i64",
+            8.. if self.has_64bit => "i64",
             _ => "i32",
         }
     }
@@ -149,7 +149,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Whether a value that is the same in all lanes is another one for each of the rows that are side by side.
+    /// Returns true if a value is uniform over lanes but differs between jammed rows.
     pub(crate) fn differs_by_row(&self, v: ValId) -> bool {
         let Some(row) = self.lane.as_ref().and_then(|l| l.rows) else {
             return false;

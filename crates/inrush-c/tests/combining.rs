@@ -6,7 +6,7 @@ use common::*;
 use inrush_base::{Caps, DType, Isa, Scalar};
 use inrush_interp::{Tensor, Value};
 
-/// Of each row's places so many of 8 lie in it, the others anywhere.
+/// For each row, the number of places out of 8 that are inside of it.
 const INSIDE: [u64; 4] = [0, 4, 7, 8];
 const ROWS: i64 = INSIDE.len() as i64;
 /// No multiple of a vector.
@@ -14,7 +14,7 @@ const POINTS: i64 = 77;
 /// Fewer places than lanes.
 const PLACES: i64 = 7;
 
-/// What each row of `b3` starts with, then a body whose stores find places `i2` and `i3` where `v14` and `v15` are true. Places
+/// Returns a program that fills each row of `b3`, then a body whose stores find places `i2` and `i3` where `v14` and `v15` are true. Places
 /// come `from` a number, as samples have them, or from memory.
 fn program(dtype: DType, from: From, stores: &str) -> String {
     let compute = dtype.compute();
@@ -131,7 +131,7 @@ fn check_stores(dtype: DType, from: From, stores: &str) {
     check_at(&all_levels(), &text, Grouping::Apart, &inputs);
 }
 
-/// What runs here, and vectors of half the width where the machine has both.
+/// Returns the levels that run here, and vectors of half the width where the machine has both.
 fn all_levels() -> Vec<Caps> {
     let mut out = levels();
     if machine().isa == Isa::Avx512 {
@@ -241,7 +241,7 @@ output b3
     }
 }
 
-/// What is added where is NaN or infinite there, and nowhere else.
+/// A NaN or infinity that is added to one place appears there and nowhere else.
 #[test]
 fn lanes_that_are_no_numbers_stay_where_they_belong() {
     for from in [F32, From::Memory] {
@@ -263,7 +263,7 @@ fn lanes_that_are_no_numbers_stay_where_they_belong() {
     }
 }
 
-/// What the tests above are about: sums keep their lanes, other mixtures have none.
+/// Sums keep their lanes, as the tests above need; other mixtures have none.
 #[test]
 fn sums_keep_their_lanes() {
     let written = |dtype, from, other, isa| {

@@ -1,4 +1,4 @@
-//! Functions that kernels spell out, at their edges, and branches that only some lanes take, beside the interpreter.
+//! Functions that kernels spell out, at their edges, and branches that only some lanes take, compared with the interpreter.
 
 mod common;
 

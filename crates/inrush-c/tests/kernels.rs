@@ -145,7 +145,7 @@ output b2
     }
 }
 
-/// Degrees that lie across the lanes: the lanes beyond the edge have degrees too, and end.
+/// Degrees along the lanes: the lanes beyond the edge have degrees too, and end.
 #[test]
 fn transposed_degrees() {
     for (a, b) in [(3, 5), (16, 8), (20, 21)] {

@@ -8,6 +8,7 @@ const PLAIN: &[&str] = &[
     "inrush-alloc",
     "inrush-aten",
     "inrush-bench",
+    "inrush-c",
     "inrush-cli",
     "inrush-cpu",
     "inrush-cuda",

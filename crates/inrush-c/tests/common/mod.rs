@@ -1,4 +1,4 @@
-//! Compiles kernels with the machine's C compiler and runs them beside the interpreter.
+//! Compiles kernels with the machine's C compiler and compares them with the interpreter.
 #![allow(dead_code, unreachable_pub)] // several test crates take this module, each a part of it
 
 use inrush_base::{Caps, DType, Isa};
@@ -346,7 +346,7 @@ impl Ready<'_> {
     }
 }
 
-/// What is written for a program, also where nothing here can run it.
+/// Returns the C text of a program, also for targets that this machine cannot run.
 pub fn source(loops: &Loops, grouping: &Grouping, caps: &Caps) -> String {
     let tasks = tasks(loops, grouping, caps).unwrap();
     inrush_c::unit(tasks.iter().map(|t| match t {
@@ -595,7 +595,7 @@ pub fn symbols(p: &Loops, inputs: &[Value]) -> Symbols {
     out
 }
 
-/// What the interpreter says.
+/// Returns the interpreter's results.
 pub fn expected(p: &Loops, inputs: &[Value]) -> Result<Vec<Value>, String> {
     let none = BTreeMap::new();
     let wide = LoopsOptions { wide_sums: true };

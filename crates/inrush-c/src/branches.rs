@@ -1,9 +1,18 @@
-//! Branches of selections that few elements need: what is worth a test is evaluated only where a lane asks for it.
+//! Lazy evaluation of selections: an arm that costs more than a mispredicted jump runs only if some lane takes it.
 //!
-//! Special functions are several formulas of which each element takes one, and closed forms stand beside recurrences. A value
-//! belongs to a branch when nothing but that branch uses it; loads stay where they are.
+//! Vector code evaluates both arms of a `select` for every lane. Special functions are several formulas of which each element
+//! takes one, and a whole vector mostly takes the same one. So an expensive arm is put under `if (any lane)` (or under the plain
+//! condition in scalar code).
+//!
+//! ```text
+//! t = costly(x)                       t = 0
+//! y = select(c, t, z)      ->         if (any(c)) t = costly(x)
+//!                                     y = select(c, t, z)
+//! ```
+//!
+//! A value belongs to an arm if no other statement uses it. Loads stay in place: they carry masks of their own.
 
-use crate::function::Emitter;
+use crate::kernel::Emitter;
 use crate::values::Var;
 use inrush_base::Result;
 use inrush_base::tally::{Way, reached};

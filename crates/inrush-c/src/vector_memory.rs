@@ -241,7 +241,7 @@ impl Helpers {
         }))
     }
 
-    /// Every second element: two vectors and a permutation. With a number of lanes `c`, nothing behind the last one is read.
+    /// Every second element: two vectors and a permutation. With a number of lanes `c`, nothing after the last one is read.
     pub(crate) fn load_second(
         &mut self,
         elem: &'static str,
@@ -287,8 +287,8 @@ impl Helpers {
         })
     }
 
-    /// Eight or, with AVX-512, sixteen elements by index. Where they lie among as many that end with the last one, these are
-    /// loaded and permuted.
+    /// Returns a helper that gathers eight or, with AVX-512, sixteen elements. If all indices are within one vector that ends
+    /// with the last one, that vector is loaded and permuted.
     pub(crate) fn load_near(&mut self, w: u32) -> Name {
         self.once(("load_near", "", "f32", w), |h| {
             let (v, i) = (h.vector("f32", w), h.vector("i32", w));

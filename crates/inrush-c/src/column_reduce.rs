@@ -1,41 +1,63 @@
-//! Reductions over rows that lie far apart, as sums of columns are: by strips of columns whose accumulators stay in the first
-//! cache, a few rows at a time. Each of these rows is then read along its length, as memory likes it, instead of a few lines from
-//! every row.
+//! Column reductions by strip-mining: sums over an axis whose elements are far apart in memory.
+//!
+//! The vector loop runs over columns, the reduction over rows inside of it. Written like that, each vector of columns touches one
+//! cache line of every row: lines are a power of two or more apart, share few cache sets, and defeat the prefetcher. Instead the
+//! columns are *strip-mined* and the loops *interchanged*: the accumulators of a strip fill an array in the first-level cache, and
+//! [`ROWS`] rows at a time are read along their length.
+//!
+//! ```text
+//! for x by vectors                     for strip of columns                 accumulators: STRIP_BYTES in L1
+//!   acc = neutral                        strip[..] = neutral
+//!   for y                                for y by ROWS
+//!     acc = op(acc, in[y, x])    ->        for x in strip by vectors
+//!   out[x] = finish(acc)                     acc = strip[x]
+//!                                            for y in 0..ROWS (unrolled)
+//!                                              acc = op(acc, in[y, x])
+//!                                            strip[x] = acc
+//!                                        for x in strip: out[x] = finish(strip[x])
+//! ```
+//!
+//! Loading and storing an accumulator costs two accesses for `ROWS` rows. Long sums flush into an `f64` strip (see
+//! [`crate::cascade`]).
 
 use crate::cascade::TURNS;
-use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
+use crate::kernel::{Emitter, Lane};
 use crate::text::paren;
 use crate::types;
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Result};
 use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};
 
-/// Rows that one sweep over a strip reads.
+/// Rows that one sweep over a strip reads: the unroll factor.
 const ROWS: i64 = 8;
-/// Sweeps end where long sums and products are emptied.
+/// Sweeps end where long sums and products are flushed.
 const _: () = assert!(TURNS.count_ones() == 1 && TURNS % ROWS == 0);
-/// Rows from which on strips pay.
+/// Fewest rows for which strips pay.
 const MANY: i64 = 8 * ROWS;
-/// Bytes between rows from which on a row is a place of its own for the hardware that fetches ahead.
+/// Fewest bytes between rows for which the hardware prefetcher takes each row for a stream of its own.
 const APART: i64 = 1024;
 /// Bytes that the accumulators of a strip take.
 const STRIP_BYTES: i64 = 8192;
 
-/// A lanes loop in three parts: what starts, the loop over rows, what finishes.
-pub(crate) struct Strips<'k> {
+/// A vector loop in three parts: start of the accumulators, the row loop, the finish.
+pub(crate) struct ColumnReduction<'k> {
     lanes: &'k Loop,
     before: &'k [Item],
     rows: &'k Loop,
     after: &'k [Item],
     accs: Vec<AccId>,
-    /// The lanes loop's own name.
+    /// C name of the vector loop's index.
     name: Name,
 }
 
 impl Emitter<'_> {
-    /// The parts of a lanes loop that is worth it.
-    pub(crate) fn as_strips<'k>(&self, l: &'k Loop, name: &Name) -> Option<Strips<'k>> {
+    /// Splits a vector loop into these parts, if it is a column reduction that strips make faster.
+    pub(crate) fn as_column_reduction<'k>(
+        &self,
+        l: &'k Loop,
+        name: &Name,
+    ) -> Option<ColumnReduction<'k>> {
         if !matches!(
             (&l.role, &l.range),
             (Role::Lanes { .. }, Range::Block { .. })
@@ -90,7 +112,7 @@ impl Emitter<'_> {
                 _ => return None,
             }
         }
-        apart.then(|| Strips {
+        apart.then(|| ColumnReduction {
             lanes: l,
             before,
             rows,
@@ -100,7 +122,8 @@ impl Emitter<'_> {
         })
     }
 
-    pub(crate) fn strips(&mut self, s: &Strips) -> Result<()> {
+    /// Writes a column reduction by strips.
+    pub(crate) fn column_reduction(&mut self, s: &ColumnReduction) -> Result<()> {
         let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
             return Ok(());
         };
@@ -136,7 +159,7 @@ impl Emitter<'_> {
             "for (; row + {ROWS} <= {count}; row += {ROWS})"
         ));
         self.sweep(s, width, Some(ROWS.to_string()))?;
-        self.fold_strips(s, width);
+        self.flush_strips(s, width);
         self.close();
         let rest = self.exprs.modulo(extent, self.exprs.int(ROWS));
         if !self.exprs.is_int(rest, 0) {
@@ -149,8 +172,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Every so many rows, what the strips of long sums and products hold goes into their `f64`.
-    fn fold_strips(&mut self, s: &Strips, width: u32) {
+    /// Flushes the strips of long sums and products into their `f64` strips, every [`TURNS`] rows.
+    fn flush_strips(&mut self, s: &ColumnReduction, width: u32) {
         let long = |a: &&AccId| self.cascade.is_long(**a);
         let long: Vec<AccId> = s.accs.iter().filter(long).copied().collect();
         if long.is_empty() {
@@ -176,8 +199,8 @@ impl Emitter<'_> {
         self.close();
     }
 
-    /// Goes over the strip once: takes so many rows into the accumulators, or finishes them.
-    fn sweep(&mut self, s: &Strips, width: u32, rows: Option<String>) -> Result<()> {
+    /// Writes one sweep over the strip: reduces so many rows, or finishes if there are none.
+    fn sweep(&mut self, s: &ColumnReduction, width: u32, rows: Option<String>) -> Result<()> {
         let name = &s.name;
         let whole = match s.lanes.range {
             Range::Block { extent, .. } => {
@@ -203,10 +226,10 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// One vector of the strip.
+    /// Writes one vector of the strip.
     fn column(
         &mut self,
-        s: &Strips,
+        s: &ColumnReduction,
         width: u32,
         count: Option<String>,
         rows: Option<&str>,
@@ -225,7 +248,7 @@ impl Emitter<'_> {
         done
     }
 
-    fn column_items(&mut self, s: &Strips, width: u32, rows: Option<&str>) -> Result<()> {
+    fn column_items(&mut self, s: &ColumnReduction, width: u32, rows: Option<&str>) -> Result<()> {
         let mut places = Vec::new();
         for a in &s.accs {
             let elem = types::scalar(self.kernel.accs[a.index()].dtype);

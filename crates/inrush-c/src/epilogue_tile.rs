@@ -1,14 +1,14 @@
-//! The tile of sums that an epilogue is given: read along its columns, or, where rows lie along memory, transposed first.
+//! The tile of sums that an epilogue gets: read along its columns, or transposed first if the result is contiguous along rows.
 
-use crate::function::Emitter;
+use crate::kernel::Emitter;
 use crate::text::parens;
 use crate::types;
 use inrush_base::{Error, Result};
 use inrush_kernel::{Def, Kind, Pieces, ValId};
 
-/// What is transposed at a time: so few columns that their places in the result stay in the caches, and rows in runs of several
-/// cache lines.
+/// Columns transposed at a time: few enough that their lines of the result stay in the caches.
 const COLUMNS: i64 = 16;
+/// Rows transposed at a time: runs of several cache lines.
 const ROWS: i64 = 128;
 
 impl Emitter<'_> {

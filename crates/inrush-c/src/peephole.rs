@@ -1,24 +1,24 @@
-//! Sums with vector functions of their own: `1 + erf(x * sqrt(1/2))` and `1 + tanh(x)`, as gelu has them.
+//! Peephole pass: `1 + erf(x * sqrt(1/2))` and `1 + tanh(x)`, as gelu has them, become one vector function each.
 
 use crate::approx::{ONE_PLUS_ERF, ONE_PLUS_TANH};
-use crate::lazy::Uses;
+use crate::branches::Uses;
 use inrush_base::DType;
 use inrush_kernel::{Def, Item, Kernel, Role, ValId, Value};
 use inrush_loops::ScalarOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 #[derive(Default)]
-pub(crate) struct Fused {
+pub(crate) struct Peephole {
     /// Sums inside of lanes loops: the function and its operand.
     sums: FxHashMap<ValId, (&'static str, ValId)>,
-    /// What nothing but such sums uses, so that it needs no line.
+    /// Values that only such sums use: they are not written.
     unused: FxHashSet<ValId>,
 }
 
-impl Fused {
+impl Peephole {
     /// `uses` counts how often each value is used.
-    pub(crate) fn find(kernel: &Kernel, uses: &Uses) -> Fused {
-        let mut out = Fused::default();
+    pub(crate) fn find(kernel: &Kernel, uses: &Uses) -> Peephole {
+        let mut out = Peephole::default();
         let has_function = |v: &Value| {
             let (erf, tanh) = (ScalarOp::Erf, ScalarOp::Tanh);
             matches!(&v.def, Def::Op { op, .. } if *op == erf || *op == tanh)
@@ -84,7 +84,7 @@ impl Fused {
         !self.sums.is_empty()
     }
 
-    /// Whether `v` needs no line.
+    /// Returns true if `v` is not written, because only replaced sums use it.
     pub(crate) fn unused(&self, v: ValId) -> bool {
         self.unused.contains(&v)
     }

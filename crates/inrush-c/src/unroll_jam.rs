@@ -1,9 +1,31 @@
-//! Windows that slide along a row of pixels, a pixel for each lane: taps that are written out, their sums apart, several rows side by
-//! side.
+//! Unroll-and-jam of stencils: convolution windows whose output pixels are vector lanes.
+//!
+//! A window's loop nest reads the same input pixel for several output rows, and each accumulator is one dependency chain of
+//! additions. Three transformations, all on the text that is written:
+//!
+//! - *Full unrolling* of short tap loops ([`unroll_count`]), so that the offset of each tap is a constant.
+//! - *Partial sums* ([`Emitter::start_partial_sums`]): an unrolled loop of [`FEW_TURNS`] taps or more adds to an accumulator of its
+//!   own, so that the chains of consecutive outer turns overlap.
+//! - *Unroll-and-jam* of the row loop ([`Emitter::jam_rows`]): `B` output rows go through the vector loop together, each with an
+//!   accumulator of its own. The tap loop of a column is *interchanged* innermost, because the pixel that row `y` reads for tap `t`
+//!   is the one that row `y + 1` reads for tap `t - 1` (at stride 1): unrolled, the C compiler sees one load.
+//!
+//! ```text
+//! for y                                  for y step B                     B from the registers of the target
+//!   for x by vectors                       for x by vectors
+//!     acc = 0                                acc[0..B] = 0
+//!     for ty, tx              ->             for tx
+//!       acc += in[y+ty, x+tx] * w              for ty (unrolled)          B + taps - 1 loads instead of B * taps
+//!     out[y, x] = acc                            acc[b] += in[y+b+ty, x+tx] * w   for b in 0..B
+//!                                            out[y+b, x] = acc[b]                 for b in 0..B
+//! ```
+//!
+//! Rows may be jammed if they differ in nothing but the offsets of contiguous accesses ([`Emitter::differ_in_places`]): loop
+//! ranges, masks and conditions are then shared. Rows that no group of `B` takes are written by a second, plain loop.
 
 use crate::cascade::TURNS;
-use crate::function::{Emitter, Lane};
 use crate::helpers::Name;
+use crate::kernel::{Emitter, Lane};
 use crate::types;
 use crate::values::Var;
 use inrush_base::tally::{Way, reached};
@@ -15,22 +37,21 @@ use inrush_kernel::{
 };
 use inrush_loops::{ReduceOp, ScalarOp};
 
-/// Turns up to which an innermost loop over the taps of a window is written out, and items that its body may have then: what is
-/// known of each tap's place in its row becomes a constant.
+/// Most taps of an innermost loop that is fully unrolled. The offset of each tap in its row becomes a constant.
 const TAPS: i64 = 11;
-/// Taps from which on sums are added up apart.
-pub(crate) const FEW: i64 = 6;
+/// Fewest taps of an unrolled loop that keeps partial sums.
+pub(crate) const FEW_TURNS: i64 = 6;
+/// Most items in the body of an unrolled tap loop.
 const TAP_ITEMS: usize = 16;
-/// Items up to which a loop of few turns is written out: the steps of a search, written out for each of four rows, took the C
+/// Most items of a loop of few turns after unrolling: the steps of a search, written out for each of four rows, took the C
 /// compiler four times as long and saved four jumps in hundreds of operations.
 const WRITTEN: i64 = 256;
-/// Rows side by side where their number tells no better one: each has a sum of its own and part of one, and what they share is
-/// loaded once.
+/// Jam factor if the number of rows suggests no better one. Each row takes an accumulator and a partial sum.
 const ROWS: i64 = 4;
 
-/// Whether this loop inside of lanes is written out: it goes over a few points of a window, or over more taps, none with a loop of
-/// its own, each of which has every lane at another place in its row.
-pub(crate) fn written_out(exprs: &Exprs, kernel: &Kernel, l: &Loop, lane: Sym) -> Option<i64> {
+/// Returns the number of turns if this loop inside a vector loop is to be fully unrolled: it has few turns, or it is an innermost
+/// loop over taps whose accesses move with both the lane and the tap.
+pub(crate) fn unroll_count(exprs: &Exprs, kernel: &Kernel, l: &Loop, lane: Sym) -> Option<i64> {
     let Range::Full(extent) = l.range else {
         return None;
     };
@@ -52,8 +73,9 @@ pub(crate) fn written_out(exprs: &Exprs, kernel: &Kernel, l: &Loop, lane: Sym) -
                 .iter()
                 .any(|i| matches!(i, Item::Let(v) if along(*v)))
     };
-    (matches!(n, 2..FEW) && n * items(&l.body) <= WRITTEN || matches!(n, FEW..=TAPS) && short())
-        .then_some(n)
+    (matches!(n, 2..FEW_TURNS) && n * items(&l.body) <= WRITTEN
+        || matches!(n, FEW_TURNS..=TAPS) && short())
+    .then_some(n)
 }
 
 /// Returns how many items a body has, those of inner loops included.
@@ -65,8 +87,8 @@ fn items(body: &[Item]) -> i64 {
     body.iter().map(of).sum()
 }
 
-/// Whether all that this loop, which is written out, adds to are sums that it may add up apart.
-pub(crate) fn sums_apart(kernel: &Kernel, l: &Loop, inside: impl Fn(AccId) -> bool) -> bool {
+/// Returns true if every accumulator of this unrolled loop is a float sum and may use independent partial sums.
+pub(crate) fn can_split_sums(kernel: &Kernel, l: &Loop, inside: impl Fn(AccId) -> bool) -> bool {
     let mut any = false;
     let all = l.body.iter().all(|i| match i {
         Item::Update { acc, .. } => {
@@ -79,28 +101,29 @@ pub(crate) fn sums_apart(kernel: &Kernel, l: &Loop, inside: impl Fn(AccId) -> bo
     any && all
 }
 
-/// Rows beside each other.
-pub(crate) struct Beside {
+/// A row loop that is to be jammed.
+pub(crate) struct JammedRows {
+    /// The vector loop inside of it, tap loops interchanged.
     lanes: Loop,
-    /// The loop over the taps of a column, if that is the innermost one, and the one over rows.
+    /// The loop over the taps of a column, if it is innermost, and the row loop.
     down: Option<(Sym, Sym)>,
 }
 
 impl Emitter<'_> {
-    /// Sums to which a loop that is written out adds start anew in front of it: the chains of two turns of the loops around it do
-    /// not wait for each other.
-    pub(crate) fn start_apart(&mut self, l: &Loop) {
-        if !sums_apart(self.kernel, l, |a| self.started[a.index()].is_some()) {
+    /// Starts partial sums ahead of an unrolled loop: the dependency chains of two turns of the loops around it become
+    /// independent.
+    pub(crate) fn start_partial_sums(&mut self, l: &Loop) {
+        if !can_split_sums(self.kernel, l, |a| self.started[a.index()].is_some()) {
             return;
         }
         for item in &l.body {
             if let Item::Update { acc, .. } = item
-                && !self.apart.contains(acc)
+                && !self.partial_sums.contains(acc)
             {
-                self.apart.push(*acc);
+                self.partial_sums.push(*acc);
             }
         }
-        for acc in self.apart.clone() {
+        for acc in self.partial_sums.clone() {
             let elem = types::scalar(self.kernel.accs[acc.index()].dtype);
             let ty = self.helpers.vector(elem, self.width());
             let bc = self.helpers.broadcast(elem, self.width());
@@ -111,9 +134,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Behind the loop: adds what [`start_apart`](Self::start_apart) began.
-    pub(crate) fn join_apart(&mut self) {
-        for a in std::mem::take(&mut self.apart) {
+    /// Adds the partial sums to their accumulators after the loop.
+    pub(crate) fn add_partial_sums(&mut self) {
+        for a in std::mem::take(&mut self.partial_sums) {
             for copy in 0..self.all_copies() {
                 let sum = self.helpers.variable('a', a.0, Some(copy));
                 let part = self.helpers.variable('p', a.0, Some(copy));
@@ -122,10 +145,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// The lanes loop inside of a loop over rows, as it is to be written with several rows beside each other: where lanes are pixels
-    /// under a window and rows differ in nothing but the places of their pixels. If rows share nothing, only where a row has so few
-    /// pixels that there is a single vector to wait for.
-    pub(crate) fn rows_beside(&self, rows: &Loop) -> Option<Beside> {
+    /// Returns how to jam a row loop, if its body is a stencil vectorised over pixels and rows differ in offsets only. Rows that
+    /// share no loads are jammed only if a row is a single vector, to overlap the chains of several rows.
+    pub(crate) fn jam_rows(&self, rows: &Loop) -> Option<JammedRows> {
         let [Item::Loop(lanes)] = rows.body.as_slice() else {
             return None;
         };
@@ -148,7 +170,7 @@ impl Emitter<'_> {
             let mut lanes = Loop::clone(lanes);
             lanes.role = one;
             let down = Some((tap, rows.sym));
-            return Some(Beside { lanes, down });
+            return Some(JammedRows { lanes, down });
         }
         let Range::Full(pixels) = lanes.range else {
             return None;
@@ -160,14 +182,14 @@ impl Emitter<'_> {
         if let Some((mut lanes, tap)) = self.turned(lanes, rows.sym) {
             lanes.role = one;
             let down = Some((tap, rows.sym));
-            return Some(Beside { lanes, down });
+            return Some(JammedRows { lanes, down });
         }
         let lanes = Loop::clone(lanes);
-        (self.cut(&lanes).unroll == 1).then_some(Beside { lanes, down: None })
+        (self.cut(&lanes).unroll == 1).then_some(JammedRows { lanes, down: None })
     }
 
-    /// Whether all that depends on the row are offsets of what lies along the lanes and, with `tests`, indices that are the same for
-    /// all lanes.
+    /// Returns true if nothing depends on the row but offsets of contiguous accesses and, with `tests`, indices that are uniform
+    /// over lanes.
     fn differ_in_places(&self, items: &[Item], (row, lane): (Sym, Sym), tests: bool) -> bool {
         let moves = |e| {
             let mut found = false;
@@ -199,8 +221,8 @@ impl Emitter<'_> {
         })
     }
 
-    /// The innermost of the loops inside of the lanes, each in the one before, if it goes over taps that slide along `row`: lanes are
-    /// channels then, and what one pixel of the row reads for a tap another one reads for another tap.
+    /// Returns the innermost loop of a perfect nest inside the vector loop, if its taps slide along `row`: lanes are channels, and
+    /// the load of one pixel for a tap is that of another pixel for another tap.
     fn slides_along(&self, lanes: &Loop, row: Sym) -> Option<Sym> {
         let mut taps: Option<&Loop> = None;
         let mut body = lanes.body.as_slice();
@@ -237,7 +259,7 @@ impl Emitter<'_> {
         again.then_some(taps.sym)
     }
 
-    /// How many of a loop's items come before one that is all there is left to do, if the pixels of a row are side by side.
+    /// Returns how many items precede a loop that ends the body, if rows are jammed: [`guard`](Self::guard) may skip that loop.
     pub(crate) fn guarded(&self, body: &[Item]) -> usize {
         let several = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
         match body.split_last() {
@@ -246,8 +268,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// In front of a loop over taps: goes on with the next row of the window where this one is not in the image, since all that the
-    /// loop would add are zeros then.
+    /// Skips the tap loop if its row of the window is outside of the image, because it would add zeros only.
     pub(crate) fn guard(&mut self, rest: &[Item], before: &[Item]) -> Result<()> {
         let [Item::Loop(taps)] = rest else {
             return Ok(());
@@ -266,7 +287,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Whether these items add nothing but zeros unless the condition holds.
+    /// Returns true if these items add nothing but zeros unless the condition holds.
     fn adds_nothing(&self, items: &[Item], unless: ValId) -> bool {
         let mut any = false;
         let all = items.iter().all(|i| match i {
@@ -283,8 +304,8 @@ impl Emitter<'_> {
         any && all
     }
 
-    /// Whether a value is zero unless the condition holds: what is loaded, and its products. Eager leaves out what lies outside of
-    /// the image, whatever the filter's elements are.
+    /// Returns true if a value is zero unless the condition holds: a masked load, or a product with one. Eager skips pixels outside
+    /// of the image, even where the filter is infinite or NaN.
     fn vanishes(&self, v: ValId, unless: ValId) -> bool {
         match &self.kernel.value(v).def {
             Def::Load {
@@ -301,7 +322,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Whether a mask holds only where the condition does.
+    /// Returns true if a mask implies the condition.
     fn needs(&self, mask: ValId, condition: ValId) -> bool {
         mask == condition
             || match &self.kernel.value(mask).def {
@@ -313,8 +334,8 @@ impl Emitter<'_> {
             }
     }
 
-    /// The lanes loop with the taps of a column innermost: what one row reads for a tap the row above it reads for the next one, and
-    /// once they are written out the compiler sees that these are one load.
+    /// Interchanges the two tap loops so that the taps of a column are innermost. A row's load for a tap is the load of the row
+    /// above for the next tap, and after unrolling the C compiler merges them.
     fn turned(&self, lanes: &Loop, row: Sym) -> Option<(Loop, Sym)> {
         let mut out = lanes.clone();
         let mut loops = out.body.iter_mut().filter_map(|i| match i {
@@ -341,7 +362,7 @@ impl Emitter<'_> {
             let step = |s| (self.exprs.coefficient(offset, s)).and_then(|c| self.exprs.as_int(c));
             matches!((step(row), step(down.sym)), (Some(r), Some(t)) if t != 0 && r != 0 && r % t == 0)
         });
-        let long_enough = n >= FEW || n * others <= TURNS;
+        let long_enough = n >= FEW_TURNS || n * others <= TURNS;
         if !again || n > TAPS || !long_enough || along.role != Role::Serial {
             return None;
         }
@@ -351,10 +372,10 @@ impl Emitter<'_> {
         Some((out, sym))
     }
 
-    /// In front of the loop over the taps of a column: where the first row's first tap finds its pixels. Distances from there are
-    /// constants.
+    /// Declares, ahead of the loop over the taps of a column, a pointer to the first row's first tap. Other taps and rows are at
+    /// constant distances from it.
     pub(crate) fn start_column(&mut self, l: &Loop) -> Result<()> {
-        let Some((tap, row)) = self.down.filter(|d| d.0 == l.sym) else {
+        let Some((tap, row)) = self.tap_column.filter(|d| d.0 == l.sym) else {
             return Ok(());
         };
         for item in &l.body {
@@ -391,9 +412,10 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The place of a load that lies along the lanes, as a pointer and what to add to it.
+    /// Returns a pointer and an offset for a load that is contiguous along the lanes.
     pub(crate) fn place(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<(Name, String)> {
-        if let (Some((name, by_tap, by_row)), Some((tap, _))) = (self.columns.get(&v), self.down)
+        if let (Some((name, by_tap, by_row)), Some((tap, _))) =
+            (self.columns.get(&v), self.tap_column)
             && let Some((tap, _)) = self.names.get(&tap)
         {
             let ahead = by_row * i64::from(self.copy());
@@ -402,15 +424,15 @@ impl Emitter<'_> {
         Ok((self.buffer_name(buf), self.expr(offset, false)?))
     }
 
-    /// A loop over rows, some of them side by side and then what is left.
-    pub(crate) fn rows(&mut self, rows: &Loop, beside: Beside, name: &Name) -> Result<()> {
+    /// Writes a jammed row loop: groups of rows, then the remaining rows one by one.
+    pub(crate) fn jammed_rows(&mut self, rows: &Loop, jam: JammedRows, name: &Name) -> Result<()> {
         let Range::Full(extent) = rows.range else {
             return Ok(());
         };
         let count = crate::text::parens(self.expr(extent, false)?);
         let known = self.exprs.as_int(extent);
-        let Beside { lanes, down } = beside;
-        self.down = down;
+        let JammedRows { lanes, down } = jam;
+        self.tap_column = down;
         self.names.insert(rows.sym, (name.clone(), false));
         self.open("");
         self.line(["i64 ", name, " = 0;"]);
@@ -429,9 +451,9 @@ impl Emitter<'_> {
                 ])
             }
             self.name_copies(name, beside as u32, 1);
-            self.rows = Some((rows.sym, beside as u32));
+            self.jam = Some((rows.sym, beside as u32));
             self.loop_item(&lanes)?;
-            self.rows = None;
+            self.jam = None;
             self.columns.clear();
             self.close();
         }
@@ -442,14 +464,14 @@ impl Emitter<'_> {
             self.columns.clear();
             self.close();
         }
-        self.down = None;
+        self.tap_column = None;
         self.close();
         Ok(())
     }
 }
 
 impl Lane {
-    /// Whether a symbol differs from copy to copy.
+    /// Returns true if a symbol differs from copy to copy.
     pub(crate) fn copied(&self, s: Sym) -> bool {
         self.copies > 1 && s == self.rows.unwrap_or(self.sym)
     }

@@ -1,13 +1,13 @@
-//! One kernel as one C function: loops, tails, scopes.
+//! Writes one kernel as one C function: loops, tails, scopes.
 
+use crate::branches::{DEPTH, Plan, Uses};
 use crate::cascade::Cascade;
-use crate::fused::Fused;
 use crate::helpers::{Helpers, Name};
-use crate::lazy::{DEPTH, Plan, Uses};
+use crate::peephole::Peephole;
 use crate::text::{Text, paren, parens};
 use crate::types;
+use crate::unroll_jam::{FEW_TURNS, unroll_count};
 use crate::values::Var;
-use crate::window::{FEW, written_out};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -26,18 +26,19 @@ pub(crate) struct Lane {
     pub width: u32,
     /// Number of live lanes where it may be less than the width: a C expression.
     pub count: Option<String>,
-    /// Vectors that one turn of the loop handles, and which of them is spelled now.
+    /// Unroll factor: vectors that one turn of the loop handles.
     pub copies: u32,
-    /// The loop along whose turns copies lie; where there is none they lie along the lanes, a vector each.
+    /// The outer loop whose turns the copies are, if rows are jammed; otherwise copies are consecutive vectors of lanes.
     pub rows: Option<Sym>,
+    /// The copy that is being written.
     pub copy: u32,
 }
 
-/// How a lanes loop is cut into full vectors and a rest.
+/// How a vector loop is split into unrolled full vectors and a remainder.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct VectorSplit {
     pub unroll: u32,
-    /// The main loop of `unroll` full vectors exists.
+    /// True if there is a main loop of `unroll` full vectors a turn.
     pub main: bool,
     pub rest: Rest,
 }
@@ -58,11 +59,11 @@ pub(crate) struct Emitter<'a> {
     pub helpers: &'a mut Helpers,
     pub out: String,
     depth: usize,
-    /// What each value is called.
+    /// C variable of each value, once it is written.
     pub vars: Vec<Option<Var>>,
-    /// C names of symbols and whether they vary.
+    /// C names of symbols, and true for those that differ between lanes.
     pub names: FxHashMap<Sym, (Name, bool)>,
-    /// Some symbol has varied so far.
+    /// True once some symbol differs between lanes.
     pub some_vary: bool,
     pub lane: Option<Lane>,
     loops: u32,
@@ -72,41 +73,42 @@ pub(crate) struct Emitter<'a> {
     pub short: FxHashMap<Sym, ValId>,
     /// Index of the innermost serial loop.
     pub tile_index: Name,
-    /// The last loop over lanes of each load that several of them do.
+    /// For each load that several vector loops repeat: the last of these loops.
     last_of_several: Vec<Option<&'a Loop>>,
-    /// The open lanes loop is the last of several that do this load.
-    pub again: Vec<bool>,
-    /// The axis that consecutive units walk along.
-    pub next_unit: Option<Sym>,
-    /// Of each accumulator: width and copies of the lanes loop that feeds it from outside of which it lives.
-    pub spread: Vec<Option<(u32, u32)>>,
-    /// Of each accumulator: lanes of the loop it was started in.
+    /// True for loads whose last use among several passes is the open vector loop: it prefetches the next unit's.
+    pub last_use: Vec<bool>,
+    /// The grid axis along which consecutive units step by one.
+    pub inner_grid_axis: Option<Sym>,
+    /// Per accumulator declared outside its vector loop: that loop's width and unroll factor.
+    pub acc_vectors: Vec<Option<(u32, u32)>>,
+    /// Per accumulator: width of the vector loop in which it was declared.
     pub started: Vec<Option<u32>>,
-    pub fused: Fused,
+    pub peephole: Peephole,
     pub cascade: Cascade,
     uses: Uses,
-    /// Branches of [`crate::lazy`] that are being written.
+    /// Nesting depth of the arms of [`crate::branches`] that are being written.
     pub(crate) open_branches: u32,
-    /// The comparison that the operation in hand has made, in the size of what it compares: name and element type.
-    pub raw: Option<(String, &'static str)>,
-    /// By the name of a mask the comparison that it was widened or narrowed from.
-    pub raws: FxHashMap<Name, (String, &'static str)>,
-    pub raw_count: usize,
-    /// Whether some value has eight bytes: vectors of half the width are then full ones of those, else half ones of less.
-    pub eights: bool,
-    /// Sums that the loop at hand adds up apart.
-    pub apart: Vec<AccId>,
-    /// The loops over the taps of a column and over rows, while some rows are side by side.
-    pub down: Option<(Sym, Sym)>,
-    /// Of loads in the former: a pointer, and how far a tap and a row go.
+    /// The comparison that gave the mask that is being written, in the size of its operands: name and element type.
+    pub mask_source: Option<(String, &'static str)>,
+    /// By name of a mask: the comparison that it was widened or narrowed from. A mask of the other size uses it directly.
+    pub mask_sources: FxHashMap<Name, (String, &'static str)>,
+    /// Number of such comparisons so far, for their names.
+    pub mask_count: usize,
+    /// True if some value has eight bytes: half-width vectors are then full registers of these, otherwise half registers.
+    pub has_64bit: bool,
+    /// Accumulators for which the open loop keeps independent partial sums.
+    pub partial_sums: Vec<AccId>,
+    /// The loop over the taps of a column and the loop over rows, while rows are jammed.
+    pub tap_column: Option<(Sym, Sym)>,
+    /// Per load in the tap loop: a pointer to the first tap, and the strides of a tap and of a row.
     pub columns: FxHashMap<ValId, (Name, i64, i64)>,
-    /// The loop around the next lanes loop some of whose turns are side by side, and how many.
-    pub rows: Option<(Sym, u32)>,
-    /// The access that was asked for last, for the lanes of which axis, and what it was found to be.
-    pub accessed: Option<(Expr, Sym, Access)>,
+    /// The jammed loop around the next vector loop, and its jam factor.
+    pub jam: Option<(Sym, u32)>,
+    /// Memo of the last query: offset, vector axis, kind of access.
+    pub access_memo: Option<(Expr, Sym, Access)>,
 }
 
-/// The text of the function behind what `out` holds; `helpers` knows what it uses.
+/// Appends the text of the function to `out`; `helpers` notes the helpers that it uses.
 pub(crate) fn emit(
     exprs: &Exprs,
     kernel: &Kernel,
@@ -131,36 +133,36 @@ pub(crate) fn emit(
         short: FxHashMap::default(),
         tile_index: "".into(),
         last_of_several: vec![None; kernel.values.len()],
-        again: vec![false; kernel.values.len()],
-        next_unit: match &kernel.kind {
+        last_use: vec![false; kernel.values.len()],
+        inner_grid_axis: match &kernel.kind {
             Kind::Grid(axes) => axes.last().filter(|a| a.block == 1).map(|a| a.sym),
             Kind::Epilogue { .. } => None,
         },
-        spread: vec![None; kernel.accs.len()],
+        acc_vectors: vec![None; kernel.accs.len()],
         started: vec![None; kernel.accs.len()],
-        fused: Fused::find(kernel, &uses),
+        peephole: Peephole::find(kernel, &uses),
         cascade: Cascade::find(exprs, kernel),
         uses,
         open_branches: 0,
-        raw: None,
-        raws: FxHashMap::default(),
-        raw_count: 0,
-        eights: kernel.values.iter().any(|v| v.dtype.compute().size() == 8),
-        accessed: None,
-        apart: Vec::new(),
-        rows: None,
-        down: None,
+        mask_source: None,
+        mask_sources: FxHashMap::default(),
+        mask_count: 0,
+        has_64bit: kernel.values.iter().any(|v| v.dtype.compute().size() == 8),
+        access_memo: None,
+        partial_sums: Vec::new(),
+        jam: None,
+        tap_column: None,
         columns: FxHashMap::default(),
     };
     let mut first = vec![None; kernel.values.len()];
     find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
-    e.find_spread(&kernel.head, None);
-    e.find_spread(&kernel.body, None);
+    e.find_acc_vectors(&kernel.head, None);
+    e.find_acc_vectors(&kernel.body, None);
     e.function()?;
     Ok(e.out)
 }
 
-/// Which lanes loop is the last to evaluate a value, for values that more than one evaluates.
+/// Finds, for each value that several vector loops evaluate, the last of these loops.
 fn find_repeated<'k>(
     items: &'k [Item],
     open: Option<&'k Loop>,
@@ -358,7 +360,7 @@ impl Emitter<'_> {
     }
 
     /// Finds accumulators that live outside of the lanes loop that updates them.
-    fn find_spread(&mut self, items: &[Item], lanes: Option<(u32, u32)>) {
+    fn find_acc_vectors(&mut self, items: &[Item], lanes: Option<(u32, u32)>) {
         for item in items {
             match item {
                 Item::Loop(l) => {
@@ -366,13 +368,13 @@ impl Emitter<'_> {
                         Role::Lanes { width, .. } => Some((width, self.cut(l).unroll)),
                         Role::Serial => lanes,
                     };
-                    self.find_spread(&l.body, inner);
+                    self.find_acc_vectors(&l.body, inner);
                 }
                 Item::Acc(a) => self.started[a.index()] = lanes.map(|l| l.0),
                 Item::Update { acc, .. } if self.started[acc.index()].is_none() => {
                     // Parts of a row that is cut at bends feed one accumulator, with as many vectors side by side as each part has room for.
-                    let most = self.spread[acc.index()].map_or(0, |s| s.1);
-                    self.spread[acc.index()] = lanes.map(|(w, copies)| (w, copies.max(most)));
+                    let most = self.acc_vectors[acc.index()].map_or(0, |s| s.1);
+                    self.acc_vectors[acc.index()] = lanes.map(|(w, copies)| (w, copies.max(most)));
                 }
                 _ => {}
             }
@@ -380,9 +382,9 @@ impl Emitter<'_> {
     }
 
     /// How a lanes loop is cut: decided by what is known of its extent.
-    pub(crate) fn cut(&self, l: &Loop) -> Cut {
+    pub(crate) fn cut(&self, l: &Loop) -> VectorSplit {
         let Role::Lanes { width, unroll } = l.role else {
-            return Cut {
+            return VectorSplit {
                 unroll: 1,
                 main: true,
                 rest: Rest::None,
@@ -395,7 +397,7 @@ impl Emitter<'_> {
             _ => None,
         };
         match known {
-            Some(n) if n < w => Cut {
+            Some(n) if n < w => VectorSplit {
                 unroll: 1,
                 main: false,
                 rest: if n > 0 {
@@ -411,13 +413,13 @@ impl Emitter<'_> {
                     while full % u != 0 {
                         u -= 1;
                     }
-                    return Cut {
+                    return VectorSplit {
                         unroll: u as u32,
                         main: true,
                         rest: Rest::None,
                     };
                 }
-                Cut {
+                VectorSplit {
                     unroll: u as u32,
                     main: true,
                     rest: if u > 1 && full % u != 0 {
@@ -437,13 +439,13 @@ impl Emitter<'_> {
                     _ => false,
                 };
                 if exact {
-                    return Cut {
+                    return VectorSplit {
                         unroll,
                         main: true,
                         rest: Rest::None,
                     };
                 }
-                Cut {
+                VectorSplit {
                     unroll,
                     main: true,
                     rest: if unroll > 1 {
@@ -459,7 +461,7 @@ impl Emitter<'_> {
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
         let alone = self.lane.as_ref().is_some_and(|l| l.copies == 1);
-        let plan = if alone && !self.fused.any() && self.open_branches < DEPTH {
+        let plan = if alone && !self.peephole.any() && self.open_branches < DEPTH {
             self.uses.plan(self.kernel, items)
         } else {
             Plan::default()
@@ -467,7 +469,7 @@ impl Emitter<'_> {
         for item in items {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
-                Item::Let(v) if self.fused.unused(*v) || plan.waits(*v) => {}
+                Item::Let(v) if self.peephole.unused(*v) || plan.waits(*v) => {}
                 Item::Let(v) => {
                     self.branches(&plan, *v)?;
                     let copies = self.copies(*v);
@@ -542,7 +544,7 @@ impl Emitter<'_> {
             _ => false,
         };
         let differs =
-            own || match self.fused.sum(v) {
+            own || match self.peephole.sum(v) {
                 Some((_, arg)) => varies(arg),
                 None => {
                     let mut any = false;
@@ -567,12 +569,12 @@ impl Emitter<'_> {
     pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
         let name = self.loop_name();
         if self.lane.is_none()
-            && let Some(strips) = self.as_strips(l, &name)
+            && let Some(strips) = self.as_column_reduction(l, &name)
         {
-            return self.strips(&strips);
+            return self.column_reduction(&strips);
         }
-        if let Some(beside) = self.rows_beside(l) {
-            return self.rows(l, beside, &name);
+        if let Some(beside) = self.jam_rows(l) {
+            return self.jammed_rows(l, beside, &name);
         }
         let (lo, hi) = match l.range {
             Range::Full(e) => ("0".to_string(), parens(self.expr(e, false)?)),
@@ -609,11 +611,11 @@ impl Emitter<'_> {
             self.names.insert(l.sym, (name.clone(), false));
             // Windows of a few points: their loops cost more than their bodies.
             let lane = self.lane.as_ref().map(|lane| lane.sym);
-            let turns = lane.and_then(|lane| written_out(self.exprs, self.kernel, l, lane));
+            let turns = lane.and_then(|lane| unroll_count(self.exprs, self.kernel, l, lane));
             if let Some(n) = turns {
                 self.start_column(l)?;
-                if n >= FEW {
-                    self.start_apart(l);
+                if n >= FEW_TURNS {
+                    self.start_partial_sums(l);
                 }
                 // Rows share what they read for the taps of the innermost loop. Loops around it, written out, save a jump in many
                 // operations and cost the C compiler most of the time that it needs for the kernel.
@@ -622,7 +624,7 @@ impl Emitter<'_> {
                     self.line(format_args!("#pragma GCC unroll {n}"));
                 }
             }
-            let apart = !self.apart.is_empty();
+            let apart = !self.partial_sums.is_empty();
             self.open([
                 "for (i64 ",
                 &name,
@@ -650,7 +652,7 @@ impl Emitter<'_> {
             }
             self.close();
             if apart {
-                self.join_apart();
+                self.add_partial_sums();
                 self.fold(&l.body);
             }
             if panels {
@@ -752,10 +754,10 @@ impl Emitter<'_> {
         if copies > 1 {
             self.name_copies(name, copies, width);
         }
-        for (again, last) in self.again.iter_mut().zip(&self.last_of_several) {
+        for (again, last) in self.last_use.iter_mut().zip(&self.last_of_several) {
             *again = last.is_some_and(|x| std::ptr::eq(x, l));
         }
-        let rows = self.rows;
+        let rows = self.jam;
         self.lane = Some(Lane {
             sym: l.sym,
             width,
@@ -769,14 +771,14 @@ impl Emitter<'_> {
         done
     }
 
-    /// Whether an expression differs between lanes.
+    /// Returns true if an expression differs between lanes.
     pub(crate) fn expr_varies(&self, e: Expr) -> bool {
         let Some(lane) = &self.lane else { return false };
         let syms = self.exprs.free_syms(e);
         syms.iter().any(|s| *s == lane.sym || self.sym_varies(*s))
     }
 
-    /// Whether a symbol other than the lanes loop's own differs between lanes.
+    /// Returns true if a symbol other than the vector loop's own differs between lanes.
     pub(crate) fn sym_varies(&self, s: Sym) -> bool {
         self.some_vary && self.names.get(&s).is_some_and(|n| n.1)
     }
