@@ -11,9 +11,9 @@ use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::access::{self, Digits, corresponding};
 use crate::dag::Dag;
 use crate::deps::Deps;
+use crate::mixed_radix::{self, Digits, corresponding};
 use crate::{Options, Reason, Refusal};
 
 /// Iterations below which a kernel is too short to be spread over threads.
@@ -418,7 +418,12 @@ impl Fuser<'_> {
     }
 
     /// Splits an axis of a node; a shared axis in every member of its unit. Keeps `edges` up to date.
-    fn split(&mut self, node: usize, split: &access::Split, edges: &mut [Edge]) -> Result<bool> {
+    fn split(
+        &mut self,
+        node: usize,
+        split: &mixed_radix::Split,
+        edges: &mut [Edge],
+    ) -> Result<bool> {
         let u = self.f.dag.unit_of(node);
         let place = (self.f.shared[node].iter()).position(|s| *s == split.axis);
         let targets: Vec<(usize, Sym)> = match place {
@@ -441,11 +446,11 @@ impl Fuser<'_> {
             }
         }
         for (n, sym) in targets {
-            let one = access::Split {
+            let one = mixed_radix::Split {
                 axis: sym,
                 sizes: split.sizes.clone(),
             };
-            let new = access::split_axis(&self.loops.exprs, &mut self.f.nodes[n], &one)?;
+            let new = mixed_radix::split_axis(&self.loops.exprs, &mut self.f.nodes[n], &one)?;
             self.f.units[u].appended = false;
             let list = &mut self.f.shared[n];
             if let Some(at) = list.iter().position(|s| *s == sym) {
@@ -462,7 +467,7 @@ impl Fuser<'_> {
             let value = new.iter().fold(ex.int(0), |acc, a| {
                 ex.add(ex.mul(acc, a.size), ex.sym_expr(a.sym))
             });
-            let map = crate::emit::SymMap::from_iter([(sym, value)]);
+            let map = crate::builder::SymMap::from_iter([(sym, value)]);
             for e in edges.iter_mut() {
                 if e.a == n {
                     e.at_a.iter_mut().for_each(|c| *c = ex.subst(*c, &map));
@@ -606,7 +611,7 @@ impl Fuser<'_> {
     fn one_tile(&self, a: (usize, &[usize]), b: (usize, &[usize]), edges: &[Edge]) -> bool {
         let ex = self.ex();
         let mut tile: Option<Expr> = None;
-        let mut maps: FxHashMap<u32, crate::emit::SymMap> = FxHashMap::default();
+        let mut maps: FxHashMap<u32, crate::builder::SymMap> = FxHashMap::default();
         for (unit, kept) in [a, b] {
             for m in &self.f.dag.members[unit] {
                 let shared = &self.f.shared[*m as usize];
@@ -622,7 +627,7 @@ impl Fuser<'_> {
                     return false;
                 }
                 // Places of the tile count through all own axes; shared axes are called by their number.
-                let mut map = crate::emit::SymMap::default();
+                let mut map = crate::builder::SymMap::default();
                 for (k, s) in kept.iter().enumerate() {
                     if let Some(axis) = body.axes.iter().find(|a| a.sym == *s) {
                         map.insert(*s, ex.index(PLACE + 1 + k as u32, axis.size));
@@ -793,7 +798,8 @@ impl Fuser<'_> {
         if !covered {
             return Ok(Err(Reason::NotSameDomain));
         }
-        let rename: crate::emit::SymMap = map.iter().map(|(y, x)| (*y, ex.sym_expr(*x))).collect();
+        let rename: crate::builder::SymMap =
+            map.iter().map(|(y, x)| (*y, ex.sym_expr(*x))).collect();
         let lanes: Vec<Sym> = c.n.iter().map(|a| a.sym).collect();
         if !affine_in_lanes(ex, body, &rename, &lanes) {
             return Ok(Err(Reason::NotAffineInLanes));
@@ -865,7 +871,12 @@ fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
 
 /// Whether every access of a body, once renamed into a contraction's axes, moves by one element or none from column to
 /// column.
-fn affine_in_lanes(ex: &Exprs, body: &Body, rename: &crate::emit::SymMap, lanes: &[Sym]) -> bool {
+fn affine_in_lanes(
+    ex: &Exprs,
+    body: &Body,
+    rename: &crate::builder::SymMap,
+    lanes: &[Sym],
+) -> bool {
     if body
         .stmts
         .iter()

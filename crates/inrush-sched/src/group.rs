@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-use crate::access::{Digits, corresponding, substitute};
-use crate::emit::{Builder, Load, Plain, Splice, SymMap, ordered_reduction, sweep};
+use crate::builder::{Builder, Load, LoadHook, Plain, SymMap, ordered_reduction, sweep};
 use crate::layout::accesses;
+use crate::mixed_radix::{Digits, corresponding, substitute};
 use crate::{Group, Options};
 
 /// Hands values that were stored to the loads of them.
@@ -57,7 +57,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-impl Splice for Forward<'_> {
+impl LoadHook for Forward<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (_, stored) = self.stored.iter().find(|s| s.0 == load.buf)?;
         match stored {

@@ -10,10 +10,10 @@ use inrush_loops::{
 };
 use smallvec::SmallVec;
 
-use crate::access::{Radices, covers, invertible};
-use crate::classes::Classes;
+use crate::dedup::Classes;
 use crate::deps::{Deps, Uses, drop_dead};
-use crate::fold::at_load;
+use crate::fold_weights::at_load;
+use crate::mixed_radix::{Radices, covers, invertible};
 use crate::split::has_few_rows;
 use crate::{Options, Reason, Refusal};
 

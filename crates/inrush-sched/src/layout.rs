@@ -12,8 +12,8 @@ use inrush_loops::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::beside::beside;
-use crate::{Group, Options, Plan, Step, axes};
+use crate::parallel::par_map;
+use crate::{Group, Options, Plan, Step, loop_order};
 
 /// Chooses the layout of every buffer that has none, from what the nodes do. Fusion looks at it: one outer point of a kernel
 /// should be a contiguous run.
@@ -141,18 +141,18 @@ pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
         .collect();
     let groups: Vec<Group> = kernels.iter_mut().map(|g| std::mem::take(*g)).collect();
     let buffers = &loops.buffers;
-    let arranged = beside(
+    let arranged = par_map(
         &loops.exprs,
         groups,
         options.threads,
         |g| g.bodies.iter().map(|b| b.stmts.len()).sum(),
-        |ex, g| axes::arrange(ex, buffers, g),
+        |ex, g| loop_order::arrange(ex, buffers, g),
     );
     for (to, group) in kernels.into_iter().zip(arranged) {
         *to = group;
     }
     if options.fuse {
-        crate::relayout::small(loops, steps, load_steps);
+        crate::prepack::small(loops, steps, load_steps);
     }
     Ok(())
 }

@@ -7,35 +7,37 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
-mod axes;
-mod beside;
-mod classes;
+mod builder;
+mod canonicalize;
+mod conv_nchw;
 mod dag;
+mod dedup;
+mod delinearize;
 mod deps;
-mod digits;
-mod emit;
-mod fold;
-mod form;
+mod fingerprint;
+mod fold_weights;
 mod fuse;
+mod fuse_padding;
 mod group;
 mod inline;
 mod layout;
+mod loop_order;
 mod memory;
+mod mixed_radix;
 mod options;
 mod order;
-mod pads;
+mod parallel;
 mod plan;
-mod planes;
-mod prepare;
+mod prepack;
 mod refusal;
-mod relayout;
 mod schedule;
 mod split;
 pub mod text;
 mod verify;
 
-pub use form::Form;
+pub use fingerprint::Fingerprint;
+/// The name that inrush-compile still uses.
+pub use fingerprint::Fingerprint as Form;
 pub use inrush_loops::OriginId;
 pub use layout::layout;
 pub use memory::{memory, plan_memory};

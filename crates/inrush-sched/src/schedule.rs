@@ -3,9 +3,12 @@
 use inrush_base::{Caps, Result};
 use inrush_loops::{Body, BufId, Loops, Node};
 
-use crate::beside::beside_other;
 use crate::fuse::Fused;
-use crate::{Options, Plan, Step, deps, digits, fold, fuse as fusion, group, inline, prepare};
+use crate::parallel::par_map_with;
+use crate::{
+    Options, Plan, Step, canonicalize, delinearize, deps, fold_weights, fuse as fusion, group,
+    inline,
+};
 
 /// Loops to a finished plan: [`fuse`], [`crate::layout`], [`crate::plan_memory`].
 pub fn schedule(loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
@@ -24,10 +27,10 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     }
     let options = &options;
     let mut refusals = Vec::new();
-    prepare::mutations(&mut loops)?;
+    canonicalize::mutations(&mut loops)?;
     for node in &mut loops.nodes {
         if let Node::Body(b) = node {
-            prepare::unit_axes(&loops.exprs, b);
+            canonicalize::unit_axes(&loops.exprs, b);
         }
     }
     let mut nodes = std::mem::take(&mut loops.nodes);
@@ -36,19 +39,19 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     if options.fuse {
         let tiles = caps.gpu.is_some().then_some(caps.threads as i64);
         inline::inline(&mut loops, uses, options, tiles, &mut refusals);
-        crate::pads::fuse_pads(&mut loops);
+        crate::fuse_padding::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         for k in 0..loops.nodes.len() {
-            digits::split_digits(&loops.exprs, &mut loops.nodes[k])?;
+            delinearize::delinearize(&loops.exprs, &mut loops.nodes[k])?;
         }
     }
     let mut nodes = std::mem::take(&mut loops.nodes);
     if options.fuse {
-        crate::planes::turn(&mut loops, &mut nodes, caps);
+        crate::conv_nchw::turn(&mut loops, &mut nodes, caps);
     }
     crate::layout::choose(&mut loops, &nodes, caps);
     let deps = deps::Deps::new(&loops, &nodes);
-    let at_load = fold::at_load(&loops, &nodes, &deps);
+    let at_load = fold_weights::at_load(&loops, &nodes, &deps);
     let fused = fusion::fuse(&loops, nodes, deps, &at_load, caps, options, &mut refusals)?;
     let (steps, load_steps) = steps(&mut loops, fused, &at_load, options);
     Ok(Plan {
@@ -94,7 +97,7 @@ fn steps(
     }
     let buffers = &loops.buffers;
     // Forming kernels does not ask for their order.
-    let (formed, order) = beside_other(
+    let (formed, order) = par_map_with(
         &loops.exprs,
         kernels,
         options.threads,

@@ -11,19 +11,19 @@ use inrush_loops::{
 use smallvec::{SmallVec, smallvec};
 
 use crate::Options;
-use crate::access::{Split, split_axis};
-use crate::emit::sweep;
+use crate::builder::sweep;
+use crate::mixed_radix::{Split, split_axis};
 
-mod chunked;
-mod ragged;
+mod gpu;
+mod online;
 
-use chunked::{Known, Spread};
-pub(crate) use ragged::has_few_rows;
+pub(crate) use gpu::has_few_rows;
+use online::{Known, Spread};
 
 /// Splits what is worth it. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
     let again = match caps.gpu {
-        Some(_) => ragged::read_again(loops),
+        Some(_) => gpu::read_again(loops),
         None => Bufs::new(),
     };
     let nodes = std::mem::take(&mut loops.nodes);
@@ -32,7 +32,7 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
     for mut node in nodes {
         let length = match caps.gpu {
             Some(_) => {
-                let chunks = ragged::chunks(loops, &mut node, caps, &again)?;
+                let chunks = gpu::chunks(loops, &mut node, caps, &again)?;
                 chunks.map(|length| (1, Some(length)))
             }
             None => chunks(loops, &mut node, caps, options)?.map(|count| (count, None)),
@@ -65,13 +65,13 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     let Node::Body(body) = &*node else {
         return Ok(None);
     };
-    let outer = ragged::points(ex, body.outer_axes());
-    let all = outer.saturating_mul(ragged::points(ex, body.reduction_axes()));
+    let outer = gpu::points(ex, body.outer_axes());
+    let all = outer.saturating_mul(gpu::points(ex, body.reduction_axes()));
     if body.reduction_axes().is_empty() || all < options.split_elements {
         return Ok(None);
     }
     // Neighbouring columns are lanes of one unit, in four vectors.
-    let columns = ragged::reduces_columns(loops, body);
+    let columns = gpu::reduces_columns(loops, body);
     let together = if columns { 4 * caps.lanes(4) as i64 } else { 1 };
     let threads = caps.threads as i64;
     let units = outer.saturating_add(together - 1) / together;
@@ -126,7 +126,7 @@ fn breaks_rows(ex: &Exprs, body: &Body, threads: i64) -> bool {
     let above = body
         .outer_axes()
         .split_last()
-        .map_or(1, |(_, above)| ragged::points(ex, above));
+        .map_or(1, |(_, above)| gpu::points(ex, above));
     let rows = ex.hint(body.axes[body.outer].size);
     threads > 1 && above < threads && rows >= ROWS * 4 * threads
 }

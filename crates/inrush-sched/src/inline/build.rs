@@ -4,11 +4,11 @@ use inrush_expr::Exprs;
 use inrush_loops::{Body, BufId, Buffer, Coords, Node, Origins, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
-use crate::access::{Radices, inverse};
-use crate::beside::beside;
-use crate::classes::Classes;
+use crate::builder::{Builder, Load, LoadHook};
+use crate::dedup::Classes;
 use crate::deps::Deps;
-use crate::emit::{Builder, Load, Splice};
+use crate::mixed_radix::{Radices, inverse};
+use crate::parallel::par_map;
 
 /// A load of an inlined result.
 type Key = (BufId, Coords, Option<StmtId>);
@@ -21,7 +21,7 @@ struct Inliner<'a> {
     known: Vec<(Key, StmtId)>,
 }
 
-impl Splice for Inliner<'_> {
+impl LoadHook for Inliner<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (w, dims) = self.inlining.writer(load.buf)?;
         let key = (load.buf, Coords::from_slice(&load.coords), load.mask);
@@ -121,7 +121,7 @@ impl Inlining<'_> {
         let rest: Vec<usize> = (0..nodes.len())
             .filter(|k| stays(k) && copies[*k].is_none())
             .collect();
-        let built = beside(
+        let built = par_map(
             ex,
             rest,
             threads,
@@ -188,7 +188,13 @@ impl Inlining<'_> {
             nodes,
             known: Vec::new(),
         };
-        b.splice(body, None, &crate::emit::SymMap::default(), None, &mut hook);
+        b.splice(
+            body,
+            None,
+            &crate::builder::SymMap::default(),
+            None,
+            &mut hook,
+        );
         let mut origins = Origins::new();
         self.collect_origins(nodes, k, &mut origins);
         let mut done = b.finish(Body {
@@ -198,7 +204,7 @@ impl Inlining<'_> {
             origins,
         });
         if matches!(node, Node::Body(_)) {
-            crate::prepare::unit_axes(ex, &mut done);
+            crate::canonicalize::unit_axes(ex, &mut done);
         }
         done
     }

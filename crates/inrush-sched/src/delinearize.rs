@@ -6,10 +6,10 @@ use inrush_expr::{Expr, Exprs, Node as E, Sym};
 use inrush_loops::{Axis, Node, Stmt};
 use smallvec::SmallVec;
 
-use crate::access::{Split, split_axis};
+use crate::mixed_radix::{Split, split_axis};
 
 /// Splits every axis of the node that it helps to split.
-pub(crate) fn split_digits(ex: &Exprs, node: &mut Node) -> Result<()> {
+pub(crate) fn delinearize(ex: &Exprs, node: &mut Node) -> Result<()> {
     if matches!(node, Node::Contraction(_)) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use inrush_loops::{Axis, Body, BufId, Buffer, BufferKind, Loops, Stmt, StmtId, S
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::layout::{accesses, set, step};
-use crate::{Group, Step, axes};
+use crate::{Group, Step, loop_order};
 
 /// Elements above which a second copy of a weight costs more than gathers.
 const LARGEST: i64 = 1 << 20;
@@ -161,13 +161,13 @@ fn copy(loops: &mut Loops, buf: BufId, lane: usize, user: &Body, steps: &mut Vec
         origins: user.origins.first().copied().into_iter().collect(),
     };
     let mut body = body;
-    crate::prepare::unit_axes(ex, &mut body);
+    crate::canonicalize::unit_axes(ex, &mut body);
     let group = Group {
         axes: body.axes.clone(),
         bodies: vec![body],
         locals: Vec::new(),
     };
-    let group = axes::arrange(ex, &loops.buffers, group);
+    let group = loop_order::arrange(ex, &loops.buffers, group);
     steps.push(Step::Kernel(group));
     new
 }

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 pub(crate) use inrush_expr::SymMap;
 
 /// Decides what becomes of a load, a store, or the contraction's sum while a body is copied.
-pub(crate) trait Splice {
+pub(crate) trait LoadHook {
     /// A value that stands for the load, `None` to load.
     fn load(&mut self, _: &mut Builder, _: &Load) -> Option<StmtId> {
         None
@@ -33,7 +33,7 @@ pub(crate) type StmtIds = SmallVec<[StmtId; 32]>;
 
 /// Copies as it is.
 pub(crate) struct Plain;
-impl Splice for Plain {}
+impl LoadHook for Plain {}
 
 /// A body under construction.
 pub(crate) struct Builder<'a> {
@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
         wanted: Option<StmtId>,
         map: &SymMap,
         mask: Option<StmtId>,
-        hook: &mut dyn Splice,
+        hook: &mut dyn LoadHook,
     ) -> StmtIds {
         let live = wanted.map(|w| live_from(self.ex, &body.stmts, std::iter::once(w)));
         if live.is_none() {

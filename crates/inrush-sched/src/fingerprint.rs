@@ -5,22 +5,22 @@ use inrush_loops::{Body, BufId, Stmt, StmtId};
 use std::hash::{Hash, Hasher};
 
 /// What was written down so far, and the buffers that occur in it.
-pub struct Form {
+pub struct Fingerprint {
     pub words: Vec<u64>,
     /// In order of appearance.
     pub buffers: Vec<BufId>,
 }
 
-impl Default for Form {
-    fn default() -> Form {
-        Form {
+impl Default for Fingerprint {
+    fn default() -> Fingerprint {
+        Fingerprint {
             words: Vec::with_capacity(256),
             buffers: Vec::new(),
         }
     }
 }
 
-impl Form {
+impl Fingerprint {
     /// Forgets what was written down.
     pub fn clear(&mut self) {
         self.words.clear();

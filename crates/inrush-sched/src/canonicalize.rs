@@ -6,8 +6,8 @@ use inrush_loops::{Axis, Body, BufferKind, Loops, Node, Output, Stmt, StmtId, St
 
 use smallvec::SmallVec;
 
-use crate::access::substitute;
-use crate::emit::SymMap;
+use crate::builder::SymMap;
+use crate::mixed_radix::substitute;
 
 /// Makes each mutation a body that copies the new contents into the input, at the end, where every read of the old
 /// contents lies before it.
@@ -132,6 +132,6 @@ pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
                 };
             }
         }
-        crate::emit::sweep(ex, body);
+        crate::builder::sweep(ex, body);
     }
 }

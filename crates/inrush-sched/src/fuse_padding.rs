@@ -8,8 +8,8 @@ use inrush_loops::{
 };
 use smallvec::{SmallVec, smallvec};
 
-use crate::access::{covers, invertible};
 use crate::deps::Deps;
+use crate::mixed_radix::{covers, invertible};
 
 /// A body that copies `from` into `to`, shifted, with a constant around it.
 struct Pad {
@@ -308,7 +308,7 @@ fn border(loops: &Loops, pad: &Pad, node: Option<&Node>) -> Vec<Node> {
                 ],
                 origins: origins.clone(),
             };
-            crate::prepare::unit_axes(ex, &mut body);
+            crate::canonicalize::unit_axes(ex, &mut body);
             out.push(Node::Body(body));
         }
         span[d] = middle;

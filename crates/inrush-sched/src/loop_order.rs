@@ -6,9 +6,9 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::Group;
-use crate::access::substitute;
-use crate::emit::{SymMap, ordered_reduction};
+use crate::builder::{SymMap, ordered_reduction};
 use crate::layout::{position, stride};
+use crate::mixed_radix::substitute;
 
 /// What one access, or one index expression, says about loops.
 struct Use {

@@ -8,18 +8,18 @@ use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
 const LEAST: usize = 384;
 
 /// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
-pub(crate) fn beside<T: Send, R: Refers + Send>(
+pub(crate) fn par_map<T: Send, R: Refers + Send>(
     ex: &Exprs,
     items: Vec<T>,
     threads: usize,
     statements: impl Fn(&T) -> usize,
     make: impl Fn(&Exprs, T) -> R + Sync,
 ) -> Vec<R> {
-    beside_other(ex, items, threads, statements, make, 0, || ()).0
+    par_map_with(ex, items, threads, statements, make, 0, || ()).0
 }
 
-/// [`beside`], while this thread does `other`, which takes about as long as `weight` statements.
-pub(crate) fn beside_other<T: Send, R: Refers + Send, A>(
+/// [`par_map`], while this thread does `other`, which takes about as long as `weight` statements.
+pub(crate) fn par_map_with<T: Send, R: Refers + Send, A>(
     ex: &Exprs,
     mut items: Vec<T>,
     threads: usize,

@@ -3,7 +3,7 @@
 use inrush_loops::{BufId, Node};
 use rustc_hash::FxHashMap;
 
-use crate::Form;
+use crate::Fingerprint;
 
 pub(crate) struct Classes {
     /// By node: its class. Classes are numbered as they are met.
@@ -24,7 +24,7 @@ impl Classes {
             buffers: Vec::with_capacity(3 * nodes.len()),
         };
         let mut known: FxHashMap<Vec<u64>, u32> = FxHashMap::default();
-        let mut form = Form::default();
+        let mut form = Fingerprint::default();
         for (k, node) in nodes.iter().enumerate() {
             form.clear();
             if let Node::Contraction(c) = node {
