@@ -1,4 +1,4 @@
-//! Builds bodies: shares equal statements, folds what is known, drops what nobody stores.
+//! Builds bodies: common-subexpression elimination, constant folding, dead-code elimination.
 
 use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -28,7 +28,7 @@ pub(crate) struct Load {
     pub fill: Scalar,
 }
 
-/// What became of the statements of a body.
+/// Maps statements of a body to those of the body that is being built.
 pub(crate) type StmtIds = SmallVec<[StmtId; 32]>;
 
 /// Copies as it is.
@@ -443,7 +443,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether folding the conversion gives what the machine would give.
+    /// Returns true if folding the conversion gives the machine's result.
     fn exact_cast(&self, c: Scalar, to: DType) -> bool {
         match (c, to) {
             (_, DType::Bool) => true,
@@ -682,7 +682,7 @@ pub(crate) fn sweep(ex: &Exprs, body: &mut Body) {
     body.stmts = kept;
 }
 
-/// Whether a reduction of the body depends on the order of its axes.
+/// Returns true if a reduction of the body depends on the order of its axes.
 pub(crate) fn ordered_reduction(body: &Body) -> bool {
     body.stmts.iter().any(|s| match s {
         Stmt::Scan { .. } => true,

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::builder::SymMap;
 use crate::mixed_radix::substitute;
 
-/// Makes each mutation a body that copies the new contents into the input, at the end, where every read of the old
-/// contents lies before it.
+/// Makes each mutation a body that copies the new contents into the input, at the end, after every read of the
+/// old contents.
 pub(crate) fn mutations(loops: &mut Loops) -> Result<()> {
     for k in 0..loops.outputs.len() {
         let Output::Mutation { input, buffer } = loops.outputs[k] else {

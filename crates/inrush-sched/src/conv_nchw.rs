@@ -1,14 +1,30 @@
-//! Convolutions of images that lie plane by plane (contiguous layout), from one such image to another: channels become the
-//! rows of the product and pixels its columns, so that the engine reads the image where it lies and results are stored along
-//! their lines. Elsewhere pixels are rows and channels columns, which suits channels last.
+//! Direct convolution in NCHW: swaps the operands of a contraction whose image is contiguous along its pixels.
 //!
-//! A rule by layouts and sizes, on CPUs only:
+//! A convolution is a contraction of an image (pixels x channels and taps) with a filter (channels and taps x output channels).
+//! The engine vectorises along the columns of the product. With channels last (NHWC), output channels are the columns: filters are
+//! packed, and an image's channels are contiguous. With planes (NCHW), neighbouring pixels are contiguous, and the same order would
+//! gather the image and scatter the result. So the operands are swapped: output channels become rows, pixels become columns. The
+//! engine then reads lines of the image in place, one for each channel and tap, and stores along lines of the result.
 //!
-//! - the image is contiguous along its pixels, as given or as a copy of what is given (its padding), in steps of one or, where
-//!   sums are of the stored type, of two; all that is made of the results is stored along the pixels too;
-//! - lines have at least [`SHORTEST`] pixels, or [`SHORTEST_OF_TWO`] in steps of two, where vectors are put together; there are at least [`FEWEST`] in all, or [`FEW`] where windows meet filters that are no weights, which elsewhere would be laid out
-//!   anew in each call, and at most [`MOST`] products are summed;
-//! - not where the filters are weights that minimal filtering takes: 3 x 3, and multiples of 16 channels from [`FILTERED`] on.
+//! ```text
+//! for pixel in rows                            for channel in rows
+//!   for channel in columns, by vectors   ->      for pixel in columns, by vectors
+//!     acc = 0                                      acc = 0
+//!     for k in input channels, taps                for k in input channels, taps
+//!       acc += image[pixel + k] * filter[k]          acc += filter[k] * image[pixel + k]
+//!     out[channel, pixel] = acc                    out[channel, pixel] = acc
+//! ```
+//!
+//! Row axes ahead of the pixels (the batch) become batch axes, because a row of columns must be one run of memory.
+//!
+//! The rule, by layouts and sizes, for CPUs only:
+//!
+//! - The image, or the copy that pads it, has stride one along pixels; or stride two, if sums have the stored type. Everything that
+//!   is made of the results is stored along the pixels too.
+//! - A line has at least [`SHORTEST`] pixels, or [`SHORTEST_OF_TWO`] at stride two, whose vectors take a shuffle. There are at least
+//!   [`FEWEST`] pixels in all, or [`FEW`] for windows of filters that are no weights, which would otherwise be packed in each call.
+//!   A sum has at most [`MOST`] products.
+//! - Not for weights that take Winograd's minimal filtering: 3 x 3, and multiples of 16 channels from [`FILTERED`] on.
 
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, DType};
@@ -18,25 +34,31 @@ use inrush_loops::{Access, Axis, BufId, BufferKind, Contraction, Loops, Node};
 use crate::deps::Deps;
 use crate::layout::{accesses, row_major, step};
 
+/// Fewest pixels of a line.
 const SHORTEST: i64 = 7;
+/// Fewest pixels of a line at stride two.
 const SHORTEST_OF_TWO: i64 = 60;
+/// Fewest pixels of the result.
 const FEWEST: i64 = 256;
+/// Fewest pixels of the result if filters would be packed in each call.
 const FEW: i64 = 49;
+/// Most products of a sum.
 const MOST: i64 = 1 << 13;
+/// Fewest channels for which Winograd is faster.
 const FILTERED: i64 = 32;
-/// How many bodies a result is followed through.
+/// Most bodies through which a result is followed to its stores.
 const DEEPEST: usize = 8;
 
-/// What is to be done with a contraction.
-struct Turn {
-    /// The first of the axes of rows that become columns; those before it become batches.
+/// How to swap the operands of a contraction.
+struct Swap {
+    /// The first row axis that becomes a column axis; those before it become batch axes.
     first: usize,
-    /// The image, where it is a copy without a layout so far.
+    /// The image, if it is a copy that has no layout yet.
     copy: Option<BufId>,
 }
 
-/// Turns every contraction for which it pays.
-pub(crate) fn turn(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
+/// Swaps the operands of every contraction for which it pays.
+pub(crate) fn swap_operands(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
     let found = |n: &Node| matches!(n, Node::Contraction(_));
     if caps.gpu.is_some() || !nodes.iter().any(found) {
         return;
@@ -46,15 +68,15 @@ pub(crate) fn turn(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
         let Node::Contraction(c) = &nodes[at] else {
             continue;
         };
-        let Some(turn) = pays(loops, nodes, &deps, c) else {
+        let Some(swap) = pays(loops, nodes, &deps, c) else {
             continue;
         };
         reached(Way::TurnedPlanes);
-        if let Some(copy) = turn.copy {
+        if let Some(copy) = swap.copy {
             row_major(loops, copy);
         }
         if let Node::Contraction(c) = &mut nodes[at] {
-            let columns = c.m.split_off(turn.first);
+            let columns = c.m.split_off(swap.first);
             c.batch.append(&mut c.m);
             c.m = std::mem::replace(&mut c.n, columns);
             std::mem::swap(&mut c.a, &mut c.b);
@@ -64,7 +86,8 @@ pub(crate) fn turn(loops: &mut Loops, nodes: &mut [Node], caps: &Caps) {
     }
 }
 
-fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<Turn> {
+/// Applies the rule above.
+fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<Swap> {
     let ex = &loops.exprs;
     let pixel = c.m.last()?;
     let extent =
@@ -101,14 +124,14 @@ fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<T
     };
     let first = (1..c.m.len()).rev().take_while(|i| joined(*i)).last();
     let first = first.map_or(c.m.len() - 1, |i| i - 1);
-    Some(Turn { first, copy })
+    Some(Swap { first, copy })
 }
 
 fn is_weight(loops: &Loops, buf: BufId) -> bool {
     matches!(loops.buffer(buf).kind, BufferKind::Weight { .. })
 }
 
-/// Whether these are filters for which the runtime transforms weights once: see the rule above.
+/// Returns true if the runtime transforms these filters for Winograd's minimal filtering.
 fn filtered(loops: &Loops, c: &Contraction) -> bool {
     let ex = &loops.exprs;
     let channels = |e: Expr| ex.as_int(e).is_some_and(|n| n >= FILTERED && n % 16 == 0);
@@ -122,7 +145,7 @@ fn filtered(loops: &Loops, c: &Contraction) -> bool {
         && wide(&c.n)
 }
 
-/// Elements between the image's neighbours along `pixel`: one or two; and the image, if it is a copy that has no layout.
+/// Returns the image's stride along `pixel`, one or two, and the image if it is a copy that has no layout.
 fn image(
     loops: &Loops,
     nodes: &[Node],
@@ -169,7 +192,8 @@ fn image(
     (lines > 0 && !body.is_reduction()).then_some((moves, Some(a.buf)))
 }
 
-/// Whether what is stored at `coords` lies along `axis`: as given, or as what is made of it by bodies that do nothing else.
+/// Returns true if the store at `coords` is contiguous along `axis`: in the buffer's layout or, without one, in everything that
+/// pointwise readers make of it.
 fn stored_along(
     loops: &Loops,
     nodes: &[Node],
@@ -205,7 +229,7 @@ fn stored_along(
         })
 }
 
-/// Whether the points of `inner` come before the next one of `outer` in what is stored.
+/// Returns true if a step of `outer` equals all steps of `inner` in the stored buffer: the two axes are one run of memory.
 fn follows(loops: &Loops, buf: BufId, coords: &[Expr], outer: &Axis, inner: &Axis) -> bool {
     let ex: &Exprs = &loops.exprs;
     let b = loops.buffer(buf);

@@ -1,11 +1,11 @@
 //! Units of work (fused nodes) and an order of them that merging keeps valid.
 //!
-//! Every unit has a position; each dependency points from a lower to a higher one. Merging two units looks only at what
-//! lies between their positions, so that fusion stays near linear in the size of the program.
+//! Every unit has a position; each dependency points from a lower to a higher one. Merging two units looks only at
+//! the units between their positions, so that fusion stays near linear in the size of the program.
 
 use smallvec::SmallVec;
 
-/// How many units may lie between two that are merged.
+/// Most units between two that are merged.
 const WINDOW: usize = 1024;
 
 /// Nodes of a unit; most stay alone or find few others.
@@ -62,7 +62,7 @@ impl Dag {
             .filter(move |b| *b != u)
     }
 
-    /// Merges unit `b` into unit `a` and gives the nodes that `b` had; `None`, and nothing is done, when a third unit lies on
+    /// Merges unit `b` into unit `a` and gives the nodes that `b` had; `None`, and nothing is done, when a third unit is on
     /// a path between them (or too many units might).
     pub(crate) fn merge(&mut self, a: usize, b: usize) -> Option<Members> {
         let (low, high) = if self.position[a] < self.position[b] {
@@ -102,7 +102,7 @@ impl Dag {
         Some(gone)
     }
 
-    /// Moves what depends on `low` and lies at or before `last` behind it, and gives the position for the merged unit.
+    /// Moves the units up to `last` that depend on `low` to positions after it, and returns the position for the merged unit.
     /// `None` when `high` waits for something that depends on `low`.
     fn make_room(&mut self, low: usize, high: usize, last: u32) -> Option<u32> {
         let from = self.position[low];

@@ -93,7 +93,7 @@ impl Deps {
         self.storage_writers[loops.storage(b).index()].len()
     }
 
-    /// Whether `b` may hold different values at different times.
+    /// Returns true if `b` may hold different values at different times.
     pub(crate) fn rewritten(&self, loops: &Loops, b: BufId) -> bool {
         let s = loops.storage(b).index();
         let writers = self.storage_writers[s].len();

@@ -1,10 +1,10 @@
-//! Bodies written down as words, with their buffers by order of appearance: what has equal words differs in nothing but its
-//! buffers.
+//! Structural fingerprints of bodies modulo buffers: a list of words in which buffers are numbered by first appearance. Bodies
+//! with equal words differ in nothing but their buffers. The words are kept whole, so that equality needs no hash to be right.
 
 use inrush_loops::{Body, BufId, Stmt, StmtId};
 use std::hash::{Hash, Hasher};
 
-/// What was written down so far, and the buffers that occur in it.
+/// The words so far, and the buffers that occur in them.
 pub struct Fingerprint {
     pub words: Vec<u64>,
     /// In order of appearance.

@@ -1,11 +1,11 @@
-//! Folding: what depends on weights alone is computed once, when they are loaded.
+//! Constant folding at load: nodes that depend on weights alone run once, when the weights are loaded.
 
 use inrush_loops::{BufferKind, Loops, Node};
 
 use crate::deps::Deps;
 
-/// Which nodes can run at load: they read weights and each other's results, no size of the call occurs in them, and what
-/// they write is no output and written by nobody else.
+/// Marks the nodes that can run at load: they read weights and each other's results, hold no size of the call, and are the only
+/// writers of buffers that are no outputs.
 pub(crate) fn at_load(loops: &Loops, nodes: &[Node], deps: &Deps) -> Vec<bool> {
     let ex = &loops.exprs;
     // Buffers that hold the same on every call.

@@ -94,7 +94,7 @@ impl Aligned {
     }
 }
 
-/// What is known of a shared axis of one unit in another.
+/// How a shared axis of one unit appears in another.
 #[derive(Copy, Clone, PartialEq)]
 enum Partner {
     Unknown,
@@ -369,7 +369,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Whether unit `a` touches the storage of `b` through another buffer, one of them writing.
+    /// Returns true if unit `a` touches the storage of `b` through another buffer, one of them writing.
     fn shares_storage(&self, a: usize, b: BufId) -> bool {
         let s = self.loops.storage(b);
         self.f.dag.members[a].iter().any(|m| {
@@ -606,8 +606,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Whether one program of a GPU can run all members at once: beside the shared axes, each runs over one and the same
-    /// tile, and what one hands to another lies at the same place of it.
+    /// Returns true if one program of a GPU can run all members: apart from the shared axes each runs over the same tile, and a
+    /// value is read at the point of the tile at which it was written.
     fn one_tile(&self, a: (usize, &[usize]), b: (usize, &[usize]), edges: &[Edge]) -> bool {
         let ex = self.ex();
         let mut tile: Option<Expr> = None;
@@ -699,8 +699,8 @@ impl Fuser<'_> {
         edges.iter().all(|e| inner(e.a) == inner(e.b))
     }
 
-    /// Whether, with only the axes of `keep` shared, one outer point stays a contiguous run of memory: what the members
-    /// touch along axes that are shared no more lies within what they touch along those that are.
+    /// Returns true if one outer point stays a contiguous run of memory with only the axes of `keep` shared: strides along the
+    /// other axes are smaller than along those.
     fn leads(&self, u: usize, keep: &[usize]) -> bool {
         let ex = self.ex();
         let unit = &self.f.units[u];
@@ -869,7 +869,7 @@ fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
     })
 }
 
-/// Whether every access of a body, once renamed into a contraction's axes, moves by one element or none from column to
+/// Returns true if every access of a body, once renamed into a contraction's axes, moves by one element or none from column to
 /// column.
 fn affine_in_lanes(
     ex: &Exprs,

@@ -140,7 +140,7 @@ fn recognise(loops: &Loops, node: &Node) -> Option<Pad> {
     })
 }
 
-/// Whether the mask is a conjunction of bounds of the coordinates only; marks which.
+/// Returns true if the mask is a conjunction of bounds of the coordinates only; marks which.
 fn in_range(
     ex: &Exprs,
     body: &Body,
@@ -183,7 +183,7 @@ fn in_range(
     }
 }
 
-/// Whether the node writes every element of `buf`, once, whatever else it does.
+/// Returns true if the node writes every element of `buf`, once, whatever else it does.
 fn writes_all(loops: &Loops, node: Option<&Node>, buf: BufId) -> bool {
     let Some(node) = node else { return false };
     let body = node.body();

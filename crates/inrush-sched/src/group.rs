@@ -1,5 +1,5 @@
 //! From the members of a fused kernel to its bodies: loops over the same axes become one body, values that a later body
-//! would load are forwarded, results that nobody else reads become locals or vanish.
+//! would load are forwarded, results without other readers become locals or vanish.
 
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{
@@ -18,7 +18,7 @@ use crate::{Group, Options};
 /// Hands values that were stored to the loads of them.
 struct Forward<'a> {
     buffers: &'a [Buffer],
-    /// What the first body stored: coordinates and value; `None` after a store that is masked or combines. Few, so this is a
+    /// Stores of the first body: coordinates and value; `None` after a store that is masked or combines. Few, so this is a
     /// list.
     stored: Vec<(BufId, Option<(Coords, StmtId)>)>,
     /// A load at other coordinates than the store's was met: the two bodies cannot share a loop.
@@ -144,7 +144,7 @@ pub(crate) fn append(
     one_pass(ex, &body).then_some(body)
 }
 
-/// Whether no statement needs a reduction's result inside the reduction.
+/// Returns true if no statement needs a reduction's result inside the reduction.
 fn one_pass(ex: &Exprs, body: &Body) -> bool {
     if !body.is_reduction() {
         return true;
@@ -174,7 +174,7 @@ pub(crate) struct Member<'a> {
     pub shared: &'a [Sym],
 }
 
-/// Forms the kernel, still without [`locals`]. `outside` tells whether a buffer is read after or beside the kernel.
+/// Forms the kernel, still without [`locals`]. `outside` tells whether a buffer is read after the kernel or by another step.
 pub(crate) fn group(
     ex: &Exprs,
     buffers: &[Buffer],
@@ -365,8 +365,8 @@ fn late(ex: &Exprs, body: &Body) -> Vec<bool> {
     late
 }
 
-/// Whether `second`, with the axes from `outer` on as those of a reduction, needs there what the reductions of `first` give:
-/// then they are no one loop, see [`one_pass`], and nobody has to build it to know.
+/// Returns true if `second`, with the axes from `outer` on as those of a reduction, needs results of `first`'s reductions inside
+/// of its own. The two cannot be one loop then (see [`one_pass`]), and building it is not needed to know.
 fn waits(ex: &Exprs, first: &Merged, second: &Body, outer: usize) -> bool {
     let stored = first.late(ex);
     let reads = |s: &Stmt| matches!(s, Stmt::Load { buf, .. } if stored.contains(buf));
@@ -407,7 +407,7 @@ fn merge_into(
     false
 }
 
-/// Whether the order of two bodies matters.
+/// Returns true if the order of two bodies matters.
 fn conflict(a: &Merged, b: &Merged) -> bool {
     let mut used = b.reads.iter().chain(&b.writes);
     used.any(|x| a.writes.contains(x)) || a.reads.iter().any(|x| b.writes.contains(x))
@@ -526,7 +526,7 @@ fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym
         .collect()
 }
 
-/// Removes stores into buffers that no body and nobody outside reads.
+/// Removes stores into buffers that no body and no other step reads.
 pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufId) -> bool) {
     let mut read: Vec<BufId> = Vec::new();
     loop {

@@ -33,7 +33,7 @@ const MOST_ALIKE: usize = 4;
 /// A load is evaluated for few of a body's points where it is for one in this many, at most.
 const FEW: i64 = 4;
 
-/// What holds for all nodes of a class.
+/// Facts that hold for all nodes of a class.
 struct Kind {
     /// Iterations, at the hints, and exactly.
     points: i64,
@@ -58,7 +58,7 @@ struct Single {
     covered: Vec<Expr>,
 }
 
-/// What is known about a node before anything is built. Counts include what was inlined into it.
+/// Facts about a node before anything is built. Counts include what was inlined into it.
 struct Info {
     /// Iterations, at the hints, and exactly.
     points: i64,
@@ -91,7 +91,7 @@ struct Use {
     evals: i64,
 }
 
-/// Inlines, and drops what nobody reads any more. In `tiles` of a GPU a short buffer is read once for each tile, whatever the
+/// Inlines producers, and drops those that have no reader left. In `tiles` of a GPU a short buffer is read once for each tile, whatever the
 /// order of axes; their number is how many programs run at a time. `node_uses` are those of the nodes as they are.
 pub(crate) fn inline(
     loops: &mut Loops,
@@ -205,7 +205,7 @@ fn points(loops: &Loops, axes: &[Axis]) -> i64 {
         .fold(1i64, |a, b| a.saturating_mul(b))
 }
 
-/// What holds for a node and all that differ from it in their buffers only.
+/// Returns the facts of a node that hold for its whole class.
 fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
     let ex = &loops.exprs;
     let body = node.body();
@@ -359,7 +359,7 @@ struct Judge<'a> {
 type Verdict = Result<BufId, Option<(Option<usize>, Reason)>>;
 
 impl Judge<'_> {
-    /// Whether a pointwise node should wait for the contraction or reduction that it reads: the latest of what it reads
+    /// Returns true if a pointwise node should wait for the contraction or reduction that it reads: the latest of its operands
     /// is one, and both have the same points, so that it can become part of it.
     fn anchored(&self, k: usize, infos: &[Info]) -> bool {
         let mut latest: Option<(u32, usize)> = None;
@@ -395,7 +395,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
+    /// Decides if node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
     fn producer(&self, k: usize, infos: &[Info]) -> Verdict {
         let p = &infos[k];
         if matches!(self.nodes[k], Node::Contraction(_)) {
@@ -498,7 +498,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
+    /// Returns true if a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
     /// in memory anyway.
     fn duplicable(&self, k: usize, infos: &[Info]) -> bool {
         self.cheap(k, infos, false)
@@ -535,7 +535,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Whether a result was computed where it is read, of what stays in memory, or is `short`, anyway.
+    /// Returns true if a result was computed where it is read, of what stays in memory, or is `short`, anyway.
     fn inlined_cheaply(&self, b: BufId, infos: &[Info], short: &dyn Fn(BufId) -> bool) -> bool {
         match self.deps.writers[b.index()].as_slice() {
             [w] => {
@@ -549,7 +549,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether computing a weights-only result at load pays: it does work, and does not blow up memory.
+    /// Returns true if computing a weights-only result at load pays: it does work, and does not blow up memory.
     fn worth_folding(&self, k: usize, infos: &[Info]) -> bool {
         let p = &infos[k];
         if p.ops == 0 {

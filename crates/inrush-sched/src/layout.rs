@@ -81,13 +81,13 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node], caps: &Caps) {
     }
 }
 
-/// Most results of a sum that the engine computes without copies of operands that lie along their rows and columns, and the same
-/// where nothing is read through windows; fewest products of each.
+/// Most results of a long sum that the engine computes without packing operands that are contiguous along rows and columns; the
+/// second for products without windows; the third is the fewest products of each.
 const FEW_RESULTS: i64 = 1 << 16;
 const FEW_PLAIN_RESULTS: i64 = 3 << 10;
 const LONG: i64 = 256;
 
-/// Whether there are many products to few results.
+/// Returns true if there are many products to few results.
 fn sums_long(ex: &Exprs, c: &Contraction) -> bool {
     let extent =
         |axes: &[Axis]| (axes.iter()).fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
@@ -101,8 +101,8 @@ fn sums_long(ex: &Exprs, c: &Contraction) -> bool {
     extent(&c.k) >= LONG && extent(&c.m).saturating_mul(extent(&c.n)) <= few
 }
 
-/// Whether the engine takes the left operand as well with its dimension `d` contiguous, along rows of the result: the right one
-/// lies along its columns.
+/// Returns true if the engine takes the left operand equally well with its dimension `d` contiguous along rows of the result,
+/// because the right one is contiguous along columns.
 fn along_rows(loops: &Loops, c: &Contraction, d: usize) -> bool {
     let ex = &loops.exprs;
     let Some(n) = c.n.last() else {
@@ -255,7 +255,7 @@ fn about(ex: &Exprs, buffers: &[Buffer], buf: BufId, coords: &[Expr], axis: Sym)
     moved.next().is_none().then_some(*stride)
 }
 
-/// Whether no dimension is stepped along in longer strides than the one before, and none in no stride at all.
+/// Returns true if strides do not grow from one dimension to the next, and none is zero.
 fn falls(ex: &Exprs, strides: &[Expr]) -> bool {
     let mut last = i64::MAX;
     strides.iter().all(|k| {

@@ -10,7 +10,7 @@ use crate::builder::{SymMap, ordered_reduction};
 use crate::layout::{position, stride};
 use crate::mixed_radix::substitute;
 
-/// What one access, or one index expression, says about loops.
+/// The strides of one access, or of one index expression, along the loops.
 struct Use {
     position: Expr,
     weight: i64,
@@ -195,7 +195,7 @@ fn merge(ex: &Exprs, group: &mut Group, uses: &[Vec<Use>]) {
     }
 }
 
-/// Whether a position moves along `x` as it would by running past the end of `y`.
+/// Returns true if a position moves along `x` as it would by running past the end of `y`.
 fn walks(ex: &Exprs, position: Expr, x: Axis, y: Axis) -> bool {
     match ex.coefficients(position, &[x.sym, y.sym]) {
         Some(c) => ex.prove_eq(c[0], ex.mul(c[1], y.size)),

@@ -1,7 +1,22 @@
-//! Stage plan_memory: one arena per call with symbolic offsets.
+//! Memory planning: one arena per call, offsets by interval-graph colouring with symbolic sizes.
 //!
-//! Two buffers share bytes only when their lives do not overlap; two that live together get ranges that are proved apart for
-//! every size. Hints choose between right answers and never make one.
+//! The live interval of a buffer goes from the step that first writes it to the step that last reads it. Buffers whose intervals
+//! overlap must get disjoint bytes; others should share bytes, so that the arena is small and stays in the caches. With sizes that
+//! are known only at a call, an offset is an expression, and "disjoint" must hold for every value of the symbols.
+//!
+//! ```text
+//! step      1  2  3  4  5          arena
+//! a         |-----|                0 .. |a|              a and c share bytes: their intervals are disjoint
+//! b            |-----|             max(|a|, |c|) ..      b starts where the longer of the two ends
+//! c                  |--|          0 .. |c|
+//! ```
+//!
+//! 1. In-place updates come first: a buffer that is read for the last time at the very point at which another is written becomes
+//!    one block with it ([`in_place`]).
+//! 2. Blocks are placed greedily, the largest (by hint) first, at the lowest offset that no block with an overlapping interval
+//!    takes.
+//! 3. Hints choose between right answers only. An offset is used if the comparison of expressions proves it apart from the others
+//!    for every size; otherwise the block starts after all of them.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node as E};
@@ -13,7 +28,7 @@ use crate::{Group, Memory, Place, Plan, Step};
 /// Alignment of every buffer in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGN: i64 = 64;
 
-/// A buffer, or several that take each other's place, and when it lives.
+/// A buffer, or several that update each other in place, and its live interval in steps.
 struct Block {
     bufs: Vec<BufId>,
     bytes: Expr,
@@ -28,7 +43,7 @@ pub fn plan_memory(plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// Where the buffers of a plan are to lie, whatever it says so far.
+/// Returns a memory plan for the buffers of a plan, whatever it holds so far.
 pub fn memory(plan: &Plan) -> Result<Memory> {
     let n = plan.loops.buffers.len();
     let mut places = vec![Place::Unused; n];
@@ -211,7 +226,7 @@ fn aliased(loops: &Loops) -> Vec<bool> {
     out
 }
 
-/// Whether a step may write `new` over `old`: it reads `old` for the last time at the very place, in the very loop
+/// Returns true if a step may write `new` over `old`: it reads `old` for the last time at the very point, in the very loop
 /// iteration, where it writes `new`; or, in an earlier body, at the same outer point.
 fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
     let (a, b) = (loops.buffer(old), loops.buffer(new));
@@ -281,8 +296,8 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
     true
 }
 
-/// Whether what a body reads of `old` at an outer point is what another body writes of `new` at that point only: both
-/// buffers lie alike, and each outer axis stands alone in one dimension, the same in both.
+/// Returns true if the elements of `old` that a body reads at an outer point are those that another body writes of `new` at that
+/// point: the layouts are equal, and each outer axis indexes one dimension alone, the same in both.
 fn same_point(
     loops: &Loops,
     g: &Group,

@@ -95,7 +95,7 @@ pub(crate) fn invertible(ex: &Exprs, coords: &[Expr], axes: &[Axis]) -> Option<R
         .then_some(dims)
 }
 
-/// Whether the store covers its dimensions, so that reading any element reads what it wrote.
+/// Returns true if the store covers its dimensions, so that reading any element reads what it wrote.
 pub(crate) fn covers(ex: &Exprs, dims: &[Radix], sizes: &[Expr]) -> bool {
     dims.iter()
         .zip(sizes)
@@ -178,7 +178,7 @@ pub(crate) fn compare(ex: &Exprs, a: &Radix, b: &Radix) -> Digits {
     }
 }
 
-/// What two coordinates, each with the axes that it is over, have to do with each other.
+/// Compares two coordinates, each with its axes, digit by digit.
 pub(crate) fn corresponding(ex: &Exprs, a: (Expr, &[Axis]), b: (Expr, &[Axis])) -> Digits {
     // Most are axes of one length.
     let axis = |(e, axes): (Expr, &[Axis])| {

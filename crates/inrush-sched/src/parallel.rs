@@ -1,4 +1,5 @@
-//! Bodies that do not depend on each other are built side by side, each thread with a fork of the arena of expressions.
+//! Parallel map over independent bodies. Each thread has a fork of the arena of expressions; results are imported in order, so that
+//! they do not depend on the number of threads.
 
 use inrush_base::{shares, side_by_side};
 use inrush_expr::{Exprs, Import};
@@ -7,7 +8,7 @@ use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
 /// Statements for which a thread of their own pays.
 const LEAST: usize = 384;
 
-/// What `make` makes of each item, in order; items are shared out among threads by the statements that they hold.
+/// Maps items in order. Threads take runs of items with about equally many statements.
 pub(crate) fn par_map<T: Send, R: Refers + Send>(
     ex: &Exprs,
     items: Vec<T>,
@@ -65,7 +66,7 @@ pub(crate) fn par_map_with<T: Send, R: Refers + Send, A>(
     (out, aside.expect("this thread does it first"))
 }
 
-/// What refers to expressions and symbols by number.
+/// A value that refers to expressions and symbols by number.
 pub(crate) trait Refers {
     /// Takes over the numbers of the arena that `import` brings them to.
     fn import(&mut self, import: &mut Import);

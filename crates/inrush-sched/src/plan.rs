@@ -1,4 +1,4 @@
-//! What the scheduler gives: kernels in order, and where every buffer lives.
+//! The scheduler's result: kernels in order, and the place of every buffer.
 
 use inrush_expr::Expr;
 use inrush_loops::{Axis, Body, BufId, Bufs, Contraction, Loops, OriginId};
@@ -12,9 +12,9 @@ pub struct Plan {
     ///
     /// An output that is a mutation names its input twice: a step stores the new contents into it.
     pub loops: Loops,
-    /// What a call does, in order.
+    /// Steps of a call, in order.
     pub steps: Vec<Step>,
-    /// What runs once when weights are loaded: it reads weights only, and writes buffers of [`Place::Load`].
+    /// Steps that run once, when weights are loaded: they read weights only, and write buffers of [`Place::Load`].
     pub load_steps: Vec<Step>,
     pub memory: Memory,
     /// Fusions that were considered and refused.
@@ -39,7 +39,7 @@ impl Plan {
             .collect()
     }
 
-    /// Where each buffer lies, to tell which may touch the same bytes.
+    /// Returns the byte range of each buffer, to tell which may touch the same bytes.
     pub fn regions(&self) -> Regions {
         let ex = &self.loops.exprs;
         let of = |k: usize| {
@@ -68,12 +68,12 @@ enum Region {
     Arena(i64, i64),
 }
 
-/// Where the buffers of a plan lie.
+/// Places of the buffers of a plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Regions(Vec<Region>);
 
 impl Regions {
-    /// Whether two buffers may share a byte.
+    /// Returns true if two buffers may share a byte.
     pub fn overlap(&self, a: BufId, b: BufId) -> bool {
         match (self.0[a.index()], self.0[b.index()]) {
             (Region::Own(x), Region::Own(y)) => x == y,

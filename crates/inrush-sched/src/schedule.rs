@@ -47,7 +47,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     }
     let mut nodes = std::mem::take(&mut loops.nodes);
     if options.fuse {
-        crate::conv_nchw::turn(&mut loops, &mut nodes, caps);
+        crate::conv_nchw::swap_operands(&mut loops, &mut nodes, caps);
     }
     crate::layout::choose(&mut loops, &nodes, caps);
     let deps = deps::Deps::new(&loops, &nodes);

@@ -1,5 +1,22 @@
-//! Split reductions: a long reduction with few outer points becomes partial results over chunks, then a reduction of those,
-//! so that every thread has work.
+//! Split reductions: a long reduction with few results becomes partial results over chunks and a reduction of these.
+//!
+//! Outer points are the only parallelism of a reduction. If there are fewer of them than threads (or programs of a GPU), the reduced
+//! axis is split in two, and the outer half of it becomes parallel:
+//!
+//! ```text
+//! for i in rows (parallel)              for i in rows, c in chunks (parallel)
+//!   acc = neutral                         acc = neutral
+//!   for k in 0..n                         for k in 0..n/chunks
+//!     acc = op(acc, x[i, k])      ->        acc = op(acc, x[i, c*(n/chunks) + k])
+//!   y[i] = f(acc)                         partial[i, c] = acc
+//!                                       for i in rows (parallel)
+//!                                         acc = neutral
+//!                                         for c in chunks: acc = op(acc, partial[i, c])
+//!                                         y[i] = f(acc)
+//! ```
+//!
+//! On CPUs the chunk count divides the axis. GPUs take chunks of any length ([`gpu`]). A sum of distances to a mean that was itself
+//! split takes its partial results in the same pass ([`online`]).
 
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, DType, Result, Scalar};
@@ -20,7 +37,7 @@ mod online;
 pub(crate) use gpu::has_few_rows;
 use online::{Known, Spread};
 
-/// Splits what is worth it. Nodes stay in a valid order.
+/// Splits every reduction for which it pays. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
     let again = match caps.gpu {
         Some(_) => gpu::read_again(loops),
@@ -59,7 +76,7 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
     Ok(())
 }
 
-/// How many leading reduction axes become parallel; splits an axis of the node if that gives the right number of chunks.
+/// Returns how many leading reduction axes become parallel. Splits an axis of the node if that gives the right number of chunks.
 fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Result<Option<usize>> {
     let ex = &loops.exprs;
     let Node::Body(body) = &*node else {
@@ -118,8 +135,8 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     Ok(Some(1))
 }
 
-/// Whether threads that share the columns of a reduction down columns would each read a piece of every row. Such pieces lie one
-/// row apart, for rows of a power of two in a fraction of a cache's sets; whole rows use all of it and are prefetched, and for
+/// Returns true if threads that share the columns of a reduction down columns would each read a piece of every row. Such pieces
+/// are one row apart, which for rows of a power of two is a fraction of a cache's sets; whole rows use all of it and are prefetched, and for
 /// this many rows a thread's partial results cost next to nothing.
 fn breaks_rows(ex: &Exprs, body: &Body, threads: i64) -> bool {
     const ROWS: i64 = 16;
@@ -131,7 +148,7 @@ fn breaks_rows(ex: &Exprs, body: &Body, threads: i64) -> bool {
     threads > 1 && above < threads && rows >= ROWS * 4 * threads
 }
 
-/// Whether the body is point-wise statements, reductions, and what follows them.
+/// Returns true if the body is pointwise statements, reductions, and statements on their results.
 fn splittable(ex: &Exprs, body: &Body) -> bool {
     let levels = body.levels(ex);
     body.stmts.iter().zip(levels).all(|(s, level)| match s {

@@ -48,12 +48,12 @@ pub enum Line {
 }
 
 impl Plan {
-    /// What `inspect` shows: buffers and outputs, kernels in order, memory, refusals. [`parse`] reads it back.
+    /// Returns the text form: buffers and outputs, kernels in order, memory, refusals. [`parse`] reads it back.
     pub fn print(&self) -> String {
         self.print_with_notes(&[])
     }
 
-    /// The text form with each note under its line, behind a caret: how verifier reports are shown.
+    /// Returns the text form with each note under its line, after a caret. Verifier reports use it.
     pub fn print_with_notes(&self, notes: &[(Line, String)]) -> String {
         let lines = print::lines(self);
         // A place that has no line of its own stands with the declaration.

@@ -1,4 +1,4 @@
-//! What fuses, and what the kernels look like.
+//! Fusion of small programs, and the kernels that it gives.
 
 use inrush_base::{Caps, Isa};
 use inrush_loops::{text, verify};

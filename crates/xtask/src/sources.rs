@@ -23,6 +23,7 @@ const PLAIN: &[&str] = &[
     "inrush-package",
     "inrush-program",
     "inrush-rocm",
+    "inrush-sched",
     "inrush-torch",
     "inrush-xpu",
     "xtask",

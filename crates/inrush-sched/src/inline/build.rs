@@ -46,7 +46,7 @@ impl LoadHook for Inliner<'_> {
     }
 }
 
-/// What was chosen, and what it takes to do it.
+/// The chosen inlinings, and the tables to build them with.
 pub(super) struct Inlining<'a> {
     pub buffers: &'a [Buffer],
     pub deps: &'a Deps,
@@ -55,8 +55,8 @@ pub(super) struct Inlining<'a> {
     pub inlined: &'a [Option<&'a Radices>],
 }
 
-/// What a node is built from, in words that are equal where nothing but buffers differs; and the buffers that occur, behind
-/// those of other nodes.
+/// Fingerprints of the parts that nodes are built from, equal if nothing but buffers differs, and the buffers that occur, one
+/// node after another.
 #[derive(Default)]
 struct Recipe {
     words: Vec<u32>,

@@ -1,5 +1,5 @@
-//! Split reductions for GPUs: enough programs to fill the device, chunks of any length. The last chunk may be shorter; what
-//! lies beyond the end is neutral.
+//! Split reductions for GPUs: enough programs to fill the device, chunks of any length. The last chunk may be shorter;
+//! elements beyond the end are neutral.
 
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -55,8 +55,8 @@ pub(super) fn read_again(loops: &Loops) -> Bufs {
     found
 }
 
-/// Whether a reduction of long rows has so few that it will be split, although what goes over these rows again is then a
-/// launch of its own.
+/// Returns true if a reduction of long rows has so few of them that it will be split, although a second pass over the rows then
+/// takes a launch of its own.
 pub(crate) fn has_few_rows(loops: &Loops, body: &Body, units: i64) -> bool {
     let ex = &loops.exprs;
     !body.reduction_axes().is_empty()
@@ -151,7 +151,7 @@ pub(super) fn chunks(
     Ok(Some(ex.mul(along, ex.product(others))))
 }
 
-/// Whether neighbouring results read neighbouring elements.
+/// Returns true if neighbouring results read neighbouring elements.
 pub(super) fn reduces_columns(loops: &Loops, body: &Body) -> bool {
     let ex = &loops.exprs;
     let (mut rows, mut columns) = (0i64, 0i64);
@@ -191,7 +191,7 @@ fn steps(n: i64, each: i64) -> i64 {
     (n + each - 1) / each
 }
 
-/// Where an element lies: in rows without gaps where no layout is given.
+/// Returns the offset of an element, in a dense row-major buffer if there is no layout.
 fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Expr {
     let (ex, b) = (&loops.exprs, loops.buffer(buf));
     match &b.layout {
@@ -200,7 +200,7 @@ fn offset(loops: &Loops, buf: BufId, coords: &[Expr]) -> Expr {
     }
 }
 
-/// Whether what is read along `axis` are neighbours, in rows that start at multiples of 16 bytes.
+/// Returns true if reads along `axis` are contiguous, in rows that start at multiples of 16 bytes.
 fn in_lines(loops: &Loops, body: &Body, axis: Sym) -> bool {
     let ex = &loops.exprs;
     let (mut some, mut all) = (false, true);
@@ -260,7 +260,7 @@ fn join(loops: &Loops, body: &mut Body, ordered: bool) {
     }
 }
 
-/// Whether a step of `slow` goes as far as all of `fast` wherever either counts, which is in loads alone.
+/// Returns true if a step of `slow` equals all steps of `fast` in every load.
 fn gapless(loops: &Loops, body: &Body, slow: Axis, fast: Axis) -> bool {
     let ex = &loops.exprs;
     if ex.as_int(slow.size).is_none() || ex.as_int(fast.size).is_none() {

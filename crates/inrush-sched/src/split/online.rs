@@ -18,7 +18,7 @@ pub(super) struct Known {
     bodies: Vec<(Body, Vec<(StmtId, BufId)>)>,
 }
 
-/// What is summed of the distances to the center.
+/// The summed function of the distances to the center.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Squares,
@@ -59,7 +59,7 @@ impl Known {
         });
     }
 
-    /// Whether a reduction of `body` is such a sum of values whose chunks have been reduced.
+    /// Finds the sum of distances among the reductions of `body`, if the chunks of its values have been reduced.
     pub(super) fn spread(&self, loops: &Loops, body: &Body, length: Expr) -> Option<Spread> {
         let levels = body.levels(&loops.exprs);
         body.stmts.iter().enumerate().find_map(|(k, s)| {
@@ -140,7 +140,7 @@ fn reduced(
     })
 }
 
-/// Whether two values are equal at equal points.
+/// Returns true if two values are equal at equal points.
 fn same(
     loops: &Loops,
     rename: &SymMap,
@@ -189,7 +189,7 @@ fn same(
         && (p.iter().zip(&q)).all(|(p, q)| same(loops, rename, (a, *p), (b, *q), depth + 1))
 }
 
-/// A reduced value without the choice that leaves out what lies beyond a chunk's end.
+/// Returns a reduced value without the selection that masks elements beyond a chunk's end.
 fn unguarded(body: &Body, value: StmtId) -> (StmtId, Option<(StmtId, StmtId)>) {
     match body.stmt(value) {
         Stmt::Op {
@@ -237,7 +237,7 @@ impl Spread {
         )
     }
 
-    /// What the chunk was reduced to.
+    /// Loads the chunk's partial result.
     fn part(&self, stmts: &mut Vec<Stmt>, chunk: &Coords) -> StmtId {
         self.push(
             stmts,
@@ -306,7 +306,7 @@ impl Spread {
         )
     }
 
-    /// What a chunk adds to the whole sum.
+    /// Returns a chunk's correction of the whole sum.
     pub(super) fn between(
         &self,
         stmts: &mut Vec<Stmt>,

@@ -131,7 +131,7 @@ fn memory(p: &Plan, out: &mut Vec<(Option<Line>, String)>) {
     }
 }
 
-/// Whether each buffer is a kernel's local.
+/// Marks the buffers that are locals of kernels.
 pub(super) fn locals(p: &Plan) -> Vec<bool> {
     let mut out = vec![false; p.loops.buffers.len()];
     for s in p.load_steps.iter().chain(&p.steps) {
