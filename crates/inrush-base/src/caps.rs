@@ -52,7 +52,7 @@ impl Isa {
     }
 }
 
-/// What a target can do. Sizes in bytes.
+/// Capabilities of a target. Sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caps {
     pub kind: DeviceKind,
@@ -65,7 +65,7 @@ pub struct Caps {
     pub l2_bytes: usize,
     /// The C library offers vector math functions (glibc's libmvec with its full set, 2.35 or later).
     pub vector_math: bool,
-    /// What a GPU target adds; `None` for a CPU.
+    /// Further capabilities of a GPU; `None` for a CPU.
     pub gpu: Option<Gpu>,
 }
 

@@ -1,24 +1,25 @@
-//! What every layer shares and nothing else: dtypes, scalar values, device properties, errors, digits, lookups, the text scanner, threads.
+//! Types that every layer shares: dtypes, scalar values, device properties, errors, decimal numbers, index sets, the text scanner,
+//! threads.
 //!
 //! Does not know: tensors.
 
 mod caps;
+mod decimal;
 mod device;
-mod digits;
 mod dtype;
 mod error;
-mod lookup;
+mod index_set;
 mod scalar;
 pub mod tally;
 pub mod text;
 mod threads;
 
 pub use caps::{Caps, DeviceKind, Gpu, Isa};
+pub use decimal::{Digits, digits};
 pub use device::{Device, Preset};
-pub use digits::{Digits, digits};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{Error, ErrorKind, Result};
-pub use lookup::{Lookup, Vacant};
+pub use index_set::{Lookup, Vacant};
 pub use scalar::Scalar;
 pub use threads::{both, shares, side_by_side, with_helpers};
 

@@ -1,8 +1,8 @@
 //! Work that is shared out among threads.
 
-mod helpers;
+mod workers;
 
-pub use helpers::with_helpers;
+pub use workers::with_helpers;
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,8 +47,8 @@ pub fn side_by_side<P: Send, R: Send>(
         out.push(first());
         drain();
     };
-    match helpers::crew().filter(|_| count > 0) {
-        Some(crew) => crew.run(&drain, here),
+    match workers::workers().filter(|_| count > 0) {
+        Some(workers) => workers.run(&drain, here),
         None => std::thread::scope(|s| {
             for _ in 0..count {
                 if std::thread::Builder::new().spawn_scoped(s, drain).is_err() {
@@ -68,7 +68,7 @@ pub fn side_by_side<P: Send, R: Send>(
 
 /// Does `here` on this thread and `there` on a helper of [`with_helpers`], if one has time, else on this one.
 pub fn both<A, B: Send>(here: impl FnOnce() -> A, there: impl FnOnce() -> B + Send) -> (A, B) {
-    let Some(crew) = helpers::crew() else {
+    let Some(workers) = workers::workers() else {
         return (here(), there());
     };
     let (task, result) = (Mutex::new(Some(there)), Mutex::new(None));
@@ -79,7 +79,7 @@ pub fn both<A, B: Send>(here: impl FnOnce() -> A, there: impl FnOnce() -> B + Se
         }
     };
     let mut own = None;
-    crew.run(&work, || {
+    workers.run(&work, || {
         own = Some(here());
         work();
     });

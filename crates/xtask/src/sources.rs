@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 const PLAIN: &[&str] = &[
     "inrush-alloc",
     "inrush-aten",
+    "inrush-base",
     "inrush-bench",
     "inrush-c",
     "inrush-cli",

@@ -1,6 +1,5 @@
-//! Threads that stay while one piece of work has several parts to share out, one after the other, and a while longer: a thread
-//! that waits is there in a fraction of the time in which one is made, and keeps its memory and what its processor has in the
-//! caches.
+//! A thread pool for fork-join parallelism inside one compile. Threads are made for the first parallel section and kept for the
+//! next ones: waking a thread takes a fraction of the time of making one, and it keeps its memory and its processor's caches.
 
 use super::lock;
 use std::any::Any;
@@ -10,21 +9,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 thread_local! {
-    /// The helpers of the work that this thread is in.
-    static CREW: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
+    /// The pool of the work that this thread is in.
+    static WORKERS: RefCell<Option<Arc<Workers>>> = const { RefCell::new(None) };
 }
 
 /// Helpers that are in no work, with the process that they are of: a process that forks does not take them along.
-static IDLE: Mutex<Vec<(u32, Arc<Crew>)>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<(u32, Arc<Workers>)>> = Mutex::new(Vec::new());
 
 /// How long a helper waits for more work: reading a model, compiling it and compiling the next follow each other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is to be done by as many helpers as have time.
+/// Work for as many helpers as are free: each calls it once.
 type Work = &'static (dyn Fn() + Sync);
 
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct Workers {
     state: Mutex<State>,
     /// Something is to be done.
     bell: Condvar,
@@ -34,12 +33,12 @@ pub(super) struct Crew {
 
 #[derive(Default)]
 struct State {
-    /// How many helpers there may be: nobody is there before the first work.
+    /// Most helpers. None is made before the first work.
     count: usize,
-    /// How many there are.
+    /// Helpers that have been made.
     present: usize,
     work: Option<Work>,
-    /// Which work it is, so that nobody takes the same twice.
+    /// Number of the work, so that no helper takes the same twice.
     number: u64,
     /// Helpers that are at it.
     inside: usize,
@@ -49,29 +48,29 @@ struct State {
 /// Does `f` with up to this many threads for the parts it shares out by [`super::side_by_side`]; they are made for the first of
 /// these, and wait a while for the next work that is done so. Within such work it adds none.
 pub fn with_helpers<R>(count: usize, f: impl FnOnce() -> R) -> R {
-    if count == 0 || crew().is_some() {
+    if count == 0 || workers().is_some() {
         return f();
     }
     let process = std::process::id();
-    let idle = |all: &mut Vec<(u32, Arc<Crew>)>| {
+    let idle = |all: &mut Vec<(u32, Arc<Workers>)>| {
         all.retain(|(of, _)| *of == process);
         all.pop()
     };
     // Who looks at the list just now may be a process's that has forked since.
     let known = IDLE.try_lock().ok().and_then(|mut all| idle(&mut all));
-    let crew = known.map_or_else(Arc::default, |(_, crew)| crew);
-    lock(&crew.state).count = count;
-    CREW.set(Some(crew.clone()));
-    let _free = Free(process, crew);
+    let workers = known.map_or_else(Arc::default, |(_, workers)| workers);
+    lock(&workers.state).count = count;
+    WORKERS.set(Some(workers.clone()));
+    let _free = Free(process, workers);
     f()
 }
 
 /// Lets others have the helpers, whether the work returns or panics.
-struct Free(u32, Arc<Crew>);
+struct Free(u32, Arc<Workers>);
 
 impl Drop for Free {
     fn drop(&mut self) {
-        CREW.set(None);
+        WORKERS.set(None);
         if let Ok(mut idle) = IDLE.try_lock() {
             idle.push((self.0, self.1.clone()));
         }
@@ -79,12 +78,12 @@ impl Drop for Free {
 }
 
 /// The helpers of this thread, if it has some.
-pub(super) fn crew() -> Option<Arc<Crew>> {
-    CREW.with_borrow(|c| c.clone())
+pub(super) fn workers() -> Option<Arc<Workers>> {
+    WORKERS.with_borrow(|c| c.clone())
 }
 
-impl Crew {
-    /// Does `here` on this thread while helpers do `work`; returns, or panics, when nobody is at it any more.
+impl Workers {
+    /// Does `here` on this thread while helpers do `work`. Returns, or panics, after the last helper has left it.
     pub(super) fn run(self: &Arc<Self>, work: &(dyn Fn() + Sync), here: impl FnOnce()) {
         // SAFETY: the work ends with `Closed`, which waits until no helper is at it, also where `here` panics.
         let work = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), Work>(work) };
@@ -119,7 +118,7 @@ impl Crew {
         }
     }
 
-    /// What a helper does all its life.
+    /// Runs a helper's loop: waits for work, does it, leaves after [`PATIENCE`].
     fn help(&self) {
         let mut seen = 0;
         let mut state = lock(&self.state);
@@ -151,7 +150,7 @@ impl Crew {
 }
 
 /// Takes the work back when it goes.
-struct Closed<'a>(&'a Crew);
+struct Closed<'a>(&'a Workers);
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Numbers in decimal, without the machinery of formatting, which takes several times as long for names and constants.
+//! Prints numbers in decimal without `std::fmt`, which takes several times as long for names and constants.
 
 use std::ops::Deref;
 

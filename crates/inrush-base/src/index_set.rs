@@ -1,13 +1,13 @@
-//! Tables of what is in a list already.
+//! Open-addressing index over a list that the caller owns.
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::{BuildHasher, Hash};
 
-/// From values to their positions in a list of the caller's. The table holds hashes alone: values, which may be large, stay where
-/// they are, and the caller compares them.
+/// Maps values to their positions in the caller's list. The table holds hashes alone: values, which may be large, stay in the
+/// list, and the caller compares them.
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
-    /// By the hash of a value: that, or the first number behind it under which no other value is.
+    /// Position by hash. After a collision, the next free number stands for the hash (linear probing).
     positions: FxHashMap<u64, u32>,
 }
 
