@@ -212,6 +212,9 @@ fn open(a: &RunArgs) -> Result<Session> {
     } else {
         cublas::find(&python.folders)
     };
+    if blas.is_none() && !a.no_libraries {
+        eprintln!("inrush: cuBLAS is not found: matrix products are compiled");
+    }
     let progress = Progress::new(a.json);
     progress.watch();
     let mut times = Times::default();

@@ -55,6 +55,11 @@ pub struct Device {
 }
 
 impl Device {
+    pub const CPU: Device = Device {
+        kind: CPU,
+        index: 0,
+    };
+
     /// Returns true unless this is the CPU.
     pub fn is_gpu(self) -> bool {
         self.kind != CPU

@@ -12,9 +12,10 @@ use inrush_compile::{
 };
 use inrush_cpu::OpenMp;
 use inrush_graph::{InputKind, NodeId, Type, ValueId};
+use inrush_host::devices;
 use inrush_host::gpu::build;
 use inrush_host::gpu::tune::{AtCall, Bench};
-use inrush_host::program::{self, CPU, Device, HostProgram, Out, Read, Step};
+use inrush_host::program::{self, Device, HostProgram, Out, Read, Step};
 use inrush_program::{Dt, GpuTarget};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Built, Compiler, Target};
@@ -184,7 +185,7 @@ pub fn compile(
     if settings.tune != Tune::Never {
         watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
     }
-    let mut imported = fx::import(py, gm, place.index, place.gpu.is_some())?;
+    let mut imported = fx::import(py, gm, place.device, place.gpu.is_some())?;
     match settings.fallback_random {
         true => imported.call_draws(),
         false => imported.draw(),
@@ -272,8 +273,8 @@ pub fn compile(
 
 /// Where a graph runs.
 struct Place {
-    /// The CUDA device whose tensors are the graph's.
-    index: Option<i32>,
+    /// The GPU whose tensors are the graph's.
+    device: Option<Device>,
     /// Set for graphs on GPUs, interpreted ones too.
     gpu: Option<(Caps, GpuTarget)>,
 }
@@ -281,59 +282,43 @@ struct Place {
 impl Place {
     fn of(py: Python<'_>, gm: &Bound<'_, PyAny>, settings: &Settings) -> PyResult<Place> {
         let cpu = Place {
-            index: None,
+            device: None,
             gpu: None,
         };
         let preset = settings.gpu.as_deref();
         if preset.is_none() && !device::built(py)? {
             return Ok(cpu);
         }
-        let index = fx::device(py, gm)?;
-        let gpu = match (index, preset) {
+        let device = fx::device(py, gm)?;
+        let gpu = match (device, preset) {
             (None, Some(preset)) if settings.interpret => {
-                Some(device::preset(preset).map_err(raise)?)
+                Some(devices::preset(preset).map_err(raise)?)
             }
             (None, _) => None,
-            (Some(_), Some(preset)) => Some(device::preset(preset).map_err(raise)?),
-            (Some(index), None) => Some(device::caps(py, index)?),
+            (Some(_), Some(preset)) => Some(devices::preset(preset).map_err(raise)?),
+            (Some(device), None) => Some(device::caps(py, device)?),
         };
-        Ok(Place { index, gpu })
+        Ok(Place { device, gpu })
     }
 
     /// What measures kernels; nothing where there is no GPU to measure on.
     fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<Bench>> {
-        let (Some(index), Some((_, target))) = (self.index, &self.gpu) else {
+        let (Some(gpu), Some((_, target))) = (self.device, &self.gpu) else {
             return Ok(None);
         };
-        if !device::present(py)? {
+        if !device::present(py, gpu)? {
             return Ok(None);
         }
-        let gpu = Device {
-            kind: device::CUDA,
-            index,
-        };
         device::bench(py, gpu, target.clone(), known_only).map(Some)
     }
 
-    /// PyTorch's name of the device.
+    /// Returns PyTorch's name of the device.
     fn name(&self) -> String {
-        match self.index {
-            Some(index) => format!("{}:{index}", inrush_cuda::CUDA.torch_name),
-            None => "cpu".into(),
-        }
+        devices::torch_name(self.device())
     }
 
     fn device(&self) -> Device {
-        match self.index {
-            Some(index) => Device {
-                kind: device::CUDA,
-                index,
-            },
-            None => Device {
-                kind: CPU,
-                index: 0,
-            },
-        }
+        self.device.unwrap_or(Device::CPU)
     }
 }
 
@@ -407,7 +392,7 @@ impl Code {
     /// Nothing where there are no kernels, or where they are interpreted.
     fn of(py: Python<'_>, program: &HostProgram) -> PyResult<Option<Code>> {
         if let Some(g) = &program.gpu {
-            if g.device.kind != device::CUDA || g.kernels.is_empty() {
+            if !g.device.is_gpu() || g.kernels.is_empty() {
                 return Ok(None);
             }
             return Ok(Some(Code::Triton {

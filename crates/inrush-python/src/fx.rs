@@ -17,6 +17,7 @@ use inrush_expr::{Expr, SymKind};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, LineId, Node, Output, OutputKind, OutputValue, Type, ValueId,
 };
+use inrush_host::program::Device;
 use inrush_torch::last_frame;
 pub use library::MM;
 use pyo3::intern;
@@ -65,12 +66,12 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
     object.as_ptr() as usize
 }
 
-/// Imports a GraphModule. Tensors on `device` (a CUDA device by its index, else the CPU) are the graph's, all others are
+/// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are
 /// values that only PyTorch can hold.
 pub fn import<'py>(
     py: Python<'py>,
     gm: &Bound<'py, PyAny>,
-    device: Option<i32>,
+    device: Option<Device>,
     gpu: bool,
 ) -> PyResult<Imported> {
     let mut importer = Importer {
@@ -156,7 +157,7 @@ impl Source {
 
 struct Importer<'py> {
     names: &'static Names,
-    device: Option<i32>,
+    device: Option<Device>,
     /// Results that nothing reads are nothing: what an operator gives there differs between devices.
     gpu: bool,
     /// What is described is an input or an attribute, no result.

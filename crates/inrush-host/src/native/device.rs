@@ -39,12 +39,5 @@ pub fn caps(device: Device) -> Result<(Caps, GpuTarget)> {
     driver.make_current(device.index)?;
     let found = devices::by_torch_number(device.kind)
         .ok_or_else(|| Error::internal("a device without an executor"))?;
-    let caps = (found.caps)(&driver)?;
-    let gpu = (caps.gpu.as_ref()).ok_or_else(|| Error::internal("a GPU without properties"))?;
-    let target = GpuTarget {
-        backend: found.device.backend.into(),
-        arch: gpu.arch.clone(),
-        warp: gpu.warp,
-    };
-    Ok((caps, target))
+    found.current(&driver)
 }

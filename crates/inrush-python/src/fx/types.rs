@@ -4,6 +4,7 @@ use super::{Importer, key, what};
 use inrush_base::{DType, DTypeClass};
 use inrush_expr::Expr;
 use inrush_graph::{MemoryFormat, TensorType, Type};
+use inrush_host::devices::by_torch_name;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -100,10 +101,10 @@ impl<'py> Importer<'py> {
         let kind = kind.cast::<PyString>()?;
         let here = match self.device {
             None => kind.to_str()? == "cpu",
-            Some(index) => {
-                kind.to_str()? == inrush_cuda::CUDA.torch_name && {
+            Some(on) => {
+                by_torch_name(kind.to_str()?).is_some_and(|k| k.torch_number == on.kind) && {
                     let of: Option<i32> = device.getattr(intern!(py, "index"))?.extract()?;
-                    of.is_none_or(|i| i == index)
+                    of.is_none_or(|i| i == on.index)
                 }
             }
         };

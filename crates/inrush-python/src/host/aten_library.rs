@@ -3,7 +3,8 @@
 //! They are those of the generated `c_shim_cuda.h`; where one is missing, its operator is called from Python.
 
 use super::shim::{Handle, library as find};
-use inrush_host::program::{Call, Library, LibraryOp, Template};
+use inrush_host::devices::EXECUTED;
+use inrush_host::program::{Call, Device, Library, LibraryOp, Template};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -125,14 +126,14 @@ unsafe impl Send for Functions {}
 // SAFETY: likewise.
 unsafe impl Sync for Functions {}
 
-/// The functions of the GPU, or of the CPU for kernels that are interpreted.
-pub fn functions(py: Python<'_>, gpu: bool) -> PyResult<&'static Functions> {
-    static FUNCTIONS: [PyOnceLock<Functions>; 2] = [PyOnceLock::new(), PyOnceLock::new()];
-    FUNCTIONS[usize::from(gpu)].get_or_try_init(py, || {
-        let (library, device) = match gpu {
-            true => (find(py, "torch_cuda")?, "cuda"),
-            false => (find(py, "torch_cpu")?, "cpu"),
-        };
+/// Returns the functions for a kind of device; those of the CPU for kernels that are interpreted.
+pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
+    const KINDS: usize = EXECUTED.len() + 1;
+    static FUNCTIONS: [PyOnceLock<Functions>; KINDS] = [const { PyOnceLock::new() }; KINDS];
+    let at = (EXECUTED.iter()).position(|d| d.torch_number == device.kind);
+    FUNCTIONS[at.unwrap_or(EXECUTED.len())].get_or_try_init(py, || {
+        let device = at.map_or("cpu", |at| EXECUTED[at].device.torch_name);
+        let library = find(py, &format!("torch_{device}"))?;
         macro_rules! get {
             ($name:expr) => {
                 // SAFETY: names and types are those of PyTorch's `c_shim_cuda.h`.

@@ -1,9 +1,10 @@
-//! What a device is, and PyTorch's streams and guards, looked up in the process.
+//! Properties of devices, and PyTorch's streams and guards, looked up in the process.
 
 use super::shim::library;
 use super::triton;
 use crate::errors::raise;
 use inrush_base::{Caps, Error};
+use inrush_host::devices::{self, EXECUTED, Executed, Properties};
 use inrush_host::gpu::driver::{Driver, Stream};
 use inrush_host::gpu::tune::{Bench, Current};
 use inrush_host::program::Device;
@@ -11,9 +12,6 @@ use inrush_program::GpuTarget;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::ffi::c_void;
-
-/// PyTorch's number for CUDA devices.
-pub const CUDA: i32 = 1;
 
 type Guard = *mut c_void;
 
@@ -30,27 +28,42 @@ unsafe impl Send for Functions {}
 // SAFETY: likewise.
 unsafe impl Sync for Functions {}
 
-/// The functions of this process.
-pub fn functions(py: Python<'_>) -> PyResult<&'static Functions> {
-    static FUNCTIONS: PyOnceLock<Functions> = PyOnceLock::new();
-    FUNCTIONS.get_or_try_init(py, || {
-        let library = library(py, "torch_cuda")?;
+/// Returns the kind of a device.
+fn kind(device: Device) -> PyResult<&'static Executed> {
+    devices::by_torch_number(device.kind)
+        .ok_or_else(|| raise(Error::internal("a device without an executor")))
+}
+
+/// Returns PyTorch's module for a kind of device.
+fn module<'py>(py: Python<'py>, kind: &Executed) -> PyResult<Bound<'py, PyAny>> {
+    py.import("torch")?.getattr(kind.device.torch_name)
+}
+
+/// Returns the functions for a kind of device.
+fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
+    static FUNCTIONS: [PyOnceLock<Functions>; EXECUTED.len()] =
+        [const { PyOnceLock::new() }; EXECUTED.len()];
+    let at = (EXECUTED.iter()).position(|d| d.torch_number == device.kind);
+    let at = at.ok_or_else(|| raise(Error::internal("a device without an executor")))?;
+    FUNCTIONS[at].get_or_try_init(py, || {
+        let name = EXECUTED[at].device.torch_name;
+        let library = library(py, &format!("torch_{name}"))?;
         let missing = |e: libloading::Error| {
             raise(Error::machine(format!(
-                "this PyTorch lacks a function of its CUDA half: {e}"
+                "this PyTorch lacks a function for {name} devices: {e}"
             )))
         };
         // SAFETY: names and types are those of PyTorch's `shim.h`.
         unsafe {
             Ok(Functions {
                 create_guard: *library
-                    .get(b"aoti_torch_create_cuda_guard")
+                    .get(format!("aoti_torch_create_{name}_guard\0").as_bytes())
                     .map_err(missing)?,
                 delete_guard: *library
-                    .get(b"aoti_torch_delete_cuda_guard")
+                    .get(format!("aoti_torch_delete_{name}_guard\0").as_bytes())
                     .map_err(missing)?,
                 current_stream: *library
-                    .get(b"aoti_torch_get_current_cuda_stream")
+                    .get(format!("aoti_torch_get_current_{name}_stream\0").as_bytes())
                     .map_err(missing)?,
                 _library: library,
             })
@@ -67,13 +80,13 @@ pub struct On {
 
 impl On {
     pub fn device(py: Python<'_>, device: Device) -> PyResult<On> {
-        let functions = functions(py)?;
+        let functions = functions(py, device)?;
         let mut guard = std::ptr::null_mut();
         // SAFETY: the pointer is to a local.
         if unsafe { (functions.create_guard)(device.index, &mut guard) } != 0 {
             return Err(raise(Error::machine(format!(
-                "the CUDA device {} cannot be used",
-                device.index
+                "the device `{}` cannot be used",
+                devices::torch_name(device)
             ))));
         }
         let mut on = On {
@@ -86,7 +99,9 @@ impl On {
         let mut stream = std::ptr::null_mut();
         // SAFETY: likewise.
         if unsafe { (functions.current_stream)(device.index, &mut stream) } != 0 {
-            return Err(raise(Error::machine("PyTorch gives no CUDA stream")));
+            return Err(raise(Error::machine(
+                "PyTorch gives no stream of the device",
+            )));
         }
         on.stream = Stream(stream as usize);
         Ok(on)
@@ -100,71 +115,47 @@ impl Drop for On {
     }
 }
 
-/// Whether this PyTorch can have tensors on CUDA devices.
+/// Returns true if this PyTorch can have tensors on devices that are executed on.
 pub fn built(py: Python<'_>) -> PyResult<bool> {
     static BUILT: PyOnceLock<bool> = PyOnceLock::new();
     BUILT
         .get_or_try_init(py, || {
-            let version = py.import("torch")?.getattr("version")?.getattr("cuda")?;
-            Ok(!version.is_none())
+            let version = py.import("torch")?.getattr("version")?;
+            for kind in EXECUTED {
+                if !version.getattr(kind.device.torch_name)?.is_none() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         })
         .copied()
 }
 
-/// Whether this machine has a CUDA device that PyTorch can use.
-pub fn present(py: Python<'_>) -> PyResult<bool> {
-    let cuda = py.import("torch")?.getattr("cuda")?;
-    cuda.call_method0("is_available")?.extract()
+/// Returns true if this machine has a device of this kind that PyTorch can use.
+pub fn present(py: Python<'_>, device: Device) -> PyResult<bool> {
+    (module(py, kind(device)?)?)
+        .call_method0("is_available")?
+        .extract()
 }
 
-/// Capabilities and build target of a device.
+/// Returns capabilities and build target of a device.
 ///
 /// # Errors
 /// Where PyTorch cannot tell, or Triton cannot build for the device.
-pub fn caps(py: Python<'_>, index: i32) -> PyResult<(Caps, GpuTarget)> {
-    let torch = py.import("torch")?;
-    let p = (torch.getattr("cuda")?).call_method1("get_device_properties", (index,))?;
+pub fn caps(py: Python<'_>, device: Device) -> PyResult<(Caps, GpuTarget)> {
+    let kind = kind(device)?;
+    let p = module(py, kind)?.call_method1("get_device_properties", (device.index,))?;
     let number = |name: &str| -> PyResult<u32> { p.getattr(name)?.extract() };
-    let (major, minor) = (number("major")?, number("minor")?);
-    let caps = inrush_cuda::caps(&inrush_cuda::Properties {
-        major,
-        minor,
+    let properties = Properties {
+        major: number("major")?,
+        minor: number("minor")?,
         multiprocessors: number("multi_processor_count")?,
         resident_threads: number("max_threads_per_multi_processor")?,
         registers: number("regs_per_multiprocessor")?,
         shared_bytes: number("shared_memory_per_block_optin")?,
         l2_bytes: p.getattr("L2_cache_size")?.extract()?,
-    });
-    let caps = caps.ok_or_else(|| {
-        raise(Error::unsupported(format!(
-            "a GPU of compute capability {major}.{minor}: Triton builds for 7.0 and later"
-        )))
-    })?;
-    let target = target(&caps).map_err(raise)?;
-    Ok((caps, target))
-}
-
-/// Capabilities and target of a preset such as `cuda:h100`.
-pub fn preset(name: &str) -> Result<(Caps, GpuTarget), Error> {
-    let (device, preset) = match name.split_once(':') {
-        Some((d, p)) => (d, Some(p)),
-        None => (name, None),
     };
-    let caps = (device == inrush_cuda::CUDA.name)
-        .then(|| inrush_cuda::CUDA.caps(preset))
-        .flatten();
-    let caps = caps.ok_or_else(|| Error::input(format!("there is no GPU preset `{name}`")))?;
-    let target = target(&caps)?;
-    Ok((caps, target))
-}
-
-fn target(caps: &Caps) -> Result<GpuTarget, Error> {
-    let gpu = (caps.gpu.as_ref()).ok_or_else(|| Error::internal("a GPU without properties"))?;
-    Ok(GpuTarget {
-        backend: inrush_cuda::CUDA.backend.into(),
-        arch: gpu.arch.clone(),
-        warp: gpu.warp,
-    })
+    kind.caps(&properties).map_err(raise)
 }
 
 /// Returns what measures kernels on a device; with `known_only` it takes what was measured before, and measures nothing.
@@ -174,8 +165,7 @@ pub fn bench(
     target: GpuTarget,
     known_only: bool,
 ) -> PyResult<Bench> {
-    let cuda = py.import("torch")?.getattr("cuda")?;
-    let name = cuda
+    let name = module(py, kind(device)?)?
         .call_method1("get_device_name", (device.index,))?
         .extract()?;
     let current = move || {

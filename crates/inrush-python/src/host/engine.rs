@@ -2,7 +2,7 @@
 
 use super::aten_library::{self, Functions};
 use super::cuda_graphs::{Graphs, Todo};
-use super::device::{CUDA, On};
+use super::device::On;
 use super::run::Call;
 use super::shim::Shims;
 use super::torch::Torch;
@@ -10,7 +10,7 @@ use crate::errors::raise;
 use inrush_host::gpu;
 use inrush_host::gpu::driver::Stream;
 use inrush_host::gpu::tune::AtCall;
-use inrush_host::program::{HostProgram, StepKind};
+use inrush_host::program::{Device, HostProgram, StepKind};
 use inrush_runtime::triton::Binary;
 use pyo3::prelude::*;
 
@@ -46,7 +46,7 @@ impl Engine {
             return Ok(());
         };
         // A machine without the library may compile all the same.
-        let Ok(library) = aten_library::functions(py, gpu.device.kind == CUDA) else {
+        let Ok(library) = aten_library::functions(py, gpu.device) else {
             return Ok(());
         };
         for step in &mut program.steps {
@@ -68,10 +68,11 @@ impl Engine {
         graphs: bool,
     ) -> PyResult<Engine> {
         let executor = gpu::Engine::new(program, binaries).map_err(raise)?;
-        let gpu = executor.device().kind == CUDA;
-        let library =
-            aten_library::functions(py, gpu).or_else(|_| aten_library::functions(py, false))?;
-        let worth = gpu && executor.has_known_sizes() && host_work(program) >= MIN_GRAPH;
+        let library = aten_library::functions(py, executor.device())
+            .or_else(|_| aten_library::functions(py, Device::CPU))?;
+        let worth = executor.device().is_gpu()
+            && executor.has_known_sizes()
+            && host_work(program) >= MIN_GRAPH;
         Ok(Engine {
             executor,
             library,
@@ -108,9 +109,9 @@ impl Engine {
     /// Runs all steps; arguments are in the call's slots.
     pub fn run(&self, py: Python<'_>, shims: &'static Shims, call: &mut Call<'_>) -> PyResult<()> {
         let device = self.executor.device();
-        let on = match device.kind {
-            CUDA => Some(On::device(py, device)?),
-            _ => None,
+        let on = match device.is_gpu() {
+            true => Some(On::device(py, device)?),
+            false => None,
         };
         let host = Torch {
             shims,

@@ -1,9 +1,9 @@
 //! Steps of the interpreter, arguments and results, and what is raised.
 
-use super::device::CUDA;
 use super::run::{Call, run_error, scalar, share};
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
+use inrush_host::devices::torch_name;
 use inrush_host::gpu::plan::{CheckInput, Op, Plain};
 use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
 use inrush_host::program::{Device, Out, StepKind};
@@ -226,10 +226,7 @@ pub fn raise_stop(
 
 /// Returns PyTorch's own exception for memory that it does not have, by asking for it once more: it says what takes up the rest.
 pub fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
-    let name = match device.kind {
-        CUDA => format!("{}:{}", inrush_cuda::CUDA.torch_name, device.index),
-        _ => "cpu".into(),
-    };
+    let name = torch_name(device);
     let ask = || -> PyResult<PyErr> {
         let torch = py.import("torch")?;
         let options = PyDict::new(py);
