@@ -127,13 +127,22 @@ def results(plan, storage):
         yield out["name"], torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
 
 
-def differs(got, want):
+# Relative bounds of results, by the narrowest type that a program rounds to.
+BOUNDS = {"fp64": 1e-10, "fp32": 1e-4, "fp16": 3e-3, "bf16": 2e-2}
+
+
+def bound_of(plan):
+    """Returns the bound of what a program computes: a float64 that was converted from float32 is no better than float32."""
+    types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
+    return max((BOUNDS[t] for t in types if t in BOUNDS), default=BOUNDS["fp32"])
+
+
+def differs(got, want, bound):
     if got.numel() == 0:
         return None
     if not want.dtype.is_floating_point:
         bad = (got != want).flatten()
         return f"{int(bad.sum())} of {bad.numel()} elements" if bad.any() else None
-    bound = {torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(want.dtype, 1e-4)
     a, b = got.double().flatten(), want.double().flatten()
     same = (a == b) | (a.isnan() & b.isnan())
     finite = b.isfinite()
@@ -162,7 +171,7 @@ def run_case(kernels, folder, program, failures):
         kernels.launch(name, programs, values)
     torch.cuda.synchronize()
     for name, got in results(plan, storage):
-        problem = differs(got.cpu(), given[name])
+        problem = differs(got.cpu(), given[name], bound_of(plan))
         if problem:
             failures.append(f"{program['name']} {name}: {problem} ({', '.join(program['kernels'])})")
 
@@ -206,7 +215,7 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
     if kind:
         wide = [i.float() if i.dtype.is_floating_point else i for i in inputs]
         want = EAGER[kind](*wide).to(outputs[0].dtype)
-        problem = differs(outputs[0], want)
+        problem = differs(outputs[0], want, bound_of(plan))
         if problem:
             failures.append(f"{program['name']}: {problem}")
         del wide, want

@@ -123,7 +123,7 @@ def run(folder, index, args):
                 flat = held[: held.numel() // size * size].view(dtype)
                 want = given[out["name"]]
                 got = torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
-                problem = differs(got, want)
+                problem = differs(got, want, bound_of(plan))
                 if problem:
                     failures.append(f"{program['name']} {out['name']}: {problem} ({', '.join(program['kernels'])})")
         except Exception as e:
@@ -155,7 +155,17 @@ def argument(a, storage):
     return TensorDescriptor(flat[a["offset"] :], a["sizes"], a["strides"], [int(n) for n in block.split(",")])
 
 
-def differs(got, want):
+# Relative bounds of results, by the narrowest type that a program rounds to.
+BOUNDS = {"fp64": 1e-10, "fp32": 5e-5, "fp16": 3e-3, "bf16": 2e-2}
+
+
+def bound_of(plan):
+    """Returns the bound of what a program computes: a float64 that was converted from float32 is no better than float32."""
+    types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
+    return max((BOUNDS[t] for t in types if t in BOUNDS), default=BOUNDS["fp32"])
+
+
+def differs(got, want, bound):
     """What is wrong with a result, or None."""
     import torch
 
@@ -165,7 +175,6 @@ def differs(got, want):
         bad = (got != want).flatten()
         at = int(bad.nonzero()[0]) if bad.any() else None
         return None if at is None else f"element {at} is {got.flatten()[at]}, not {want.flatten()[at]}"
-    bound = {torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(want.dtype, 5e-5)
     a, b = got.double().flatten(), want.double().flatten()
     same = (a == b) | (a.isnan() & b.isnan())
     scale = b[b.isfinite()].abs().max() if b.isfinite().any() else torch.tensor(1.0)
