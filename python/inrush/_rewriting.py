@@ -35,6 +35,13 @@ def looks_at_memory(node: Any) -> bool:
     return node.target in _OF_MEMORY or getattr(node.target, "namespace", "aten") not in ("aten", "prims")
 
 
+def _is_view(node: Any) -> bool:
+    """Returns true if the node shows the memory of its first argument."""
+    schema = getattr(node.target, "_schema", None)
+    first = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+    return first is not None and not first.is_write and isinstance(node.args[0], torch.fx.Node)
+
+
 class Rewriting:
     """Changes to a graph of plain nodes, made from its first node to its last; all of them can be undone."""
 
@@ -94,27 +101,60 @@ class Rewriting:
         self.moved.add(node)
 
     def restore(self, node: Any) -> None:
-        """What `node` reads lies as it did."""
-        # What was replaced has to lie as that in whose stead it stands.
-        told = self.before | {made: self.before[old] for old, made in self.replaced}
+        """Has `node` read values laid out as it was told."""
+        self.read(node, lambda read: self.as_told(node, read))
 
-        def as_told(read: Any) -> Any:
-            want, have = told.get(read), read.meta.get("val")
-            if not isinstance(want, torch.Tensor) or want.stride() == have.stride():
-                return read
-            if not want.is_contiguous():
-                raise ValueError(f"{read} has strides {want.stride()}")
-            return self.call(node, aten.clone.default, read, memory_format=torch.contiguous_format)
+    def restore_results(self) -> None:
+        """Lays results out as those who read them were told. Results that share memory still do: views of one value are made again of its copy."""
+        (out,) = self.graph.find_nodes(op="output")
+        bases = self.bases()
 
+        def root(node: Any) -> Any:
+            while node in bases:
+                node = bases[node]
+            return node
+
+        roots = [root(node) for node in out.all_input_nodes]
+        copies: dict[Any, Any] = {}
+
+        def laid_out(node: Any) -> Any:
+            if node not in copies:
+                shares = node in bases and roots.count(root(node)) > 1
+                made = laid_out(bases[node]) if shares else self.as_told(out, node)
+                if shares and made is node.args[0]:
+                    made = node
+                elif shares:
+                    made = self.call(out, node.target, made, *node.args[1:], **node.kwargs)
+                copies[node] = made
+            return copies[node]
+
+        self.read(out, laid_out)
+
+    def bases(self) -> dict[Any, Any]:
+        """Returns of each view the value that it showed before anything was copied for it."""
+        arguments = {node: args for node, args, _ in reversed(self.arguments)}
+        replaced = dict(self.replaced)
+        views = (n for n in self.graph.nodes if n.op == "call_function" and _is_view(n))
+        firsts = ((n, arguments.get(n, n.args)[0]) for n in views)
+        return {n: replaced.get(first, first) for n, first in firsts}
+
+    def read(self, node: Any, instead: Any) -> None:
+        """Has `node` read `instead` of each value."""
         before = node.args, node.kwargs
-        args, kwargs = torch.fx.map_arg(before, as_told)
+        args, kwargs = torch.fx.map_arg(before, instead)
         self.arguments.append((node, *before))
         node.args, node.kwargs = args, kwargs
 
-    def restore_results(self) -> None:
-        """Results lie as those who read them were told."""
-        (out,) = self.graph.find_nodes(op="output")
-        self.restore(out)
+    def as_told(self, at: Any, read: Any) -> Any:
+        """The value of `read` with the strides that it had, a copy ahead of `at` if they changed."""
+        # What was replaced has to lie as that in whose stead it stands.
+        told = self.before | {made: self.before[old] for old, made in self.replaced}
+        want, have = told.get(read), read.meta.get("val")
+        if not isinstance(want, torch.Tensor) or want.stride() == have.stride():
+            return read
+        if not want.is_contiguous():
+            raise ValueError(f"{read} has strides {want.stride()}")
+        return self.call(at, aten.clone.default, read, memory_format=torch.contiguous_format)
 
     def undo(self) -> None:
         for node, args, kwargs in reversed(self.arguments):

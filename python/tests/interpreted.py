@@ -179,6 +179,7 @@ def cases():
     yield "a small convolution as the result", plain
     yield "a large convolution among small ones", large_among_small
     conv, picture = nn.Conv2d(3, 4, 1, bias=False), torch.randn(2, 3, 9, 8)
+    yield "results of a small convolution that share memory", lambda: sharing(conv, picture)
     yield "a custom operator on a small convolution", lambda: compare(no_grad(lambda a: in_memory(conv(a)) + 1), (picture,))
     yield "memory of a small convolution", lambda: compare(no_grad(lambda a: (conv(a) + 1).as_strided((30,), (2,)) * 2), (picture,))
     yield "greatest few of one row", lambda: compare(lambda a: a.topk(4), (torch.randn(1, 300),))
@@ -237,6 +238,21 @@ def as_exact(model, x, slack):
 def small_convolutions(many):
     for dtype, slack in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
         as_exact(Small().eval().to(dtype), torch.randn(many, 3, 19, 22).to(dtype), slack)
+
+
+def sharing(conv, x):
+    """Results that share memory in eager do so after their layout was restored."""
+
+    def f(a):
+        y = conv(a) * 2
+        return y, y.view(torch.int32), y[:, 1:], y.flatten(1)
+
+    compiled = torch.compile(no_grad(f), backend="inrush", options={"strict": True, "cache": False})
+    got, wanted = compiled(x), f(x)
+    same_layout(got, wanted)
+    for g, w in zip(got, wanted, strict=True):
+        torch.testing.assert_close(g.view(torch.float32), w.view(torch.float32), rtol=1e-3, atol=1e-4)
+        assert g.untyped_storage().data_ptr() == got[0].untyped_storage().data_ptr()
 
 
 def large_among_small():
