@@ -81,7 +81,7 @@ pub fn problems(g: &Graph) -> Vec<Problem> {
     for (k, o) in g.outputs.iter().enumerate() {
         let place = Place::Output(k);
         if let OutputValue::Value(v) = o.value {
-            c.used(place, v);
+            c.output(place, v);
         }
         if let OutputKind::Mutation { input } = o.kind {
             c.mutation(place, input, &o.value);
@@ -115,6 +115,17 @@ impl Check<'_> {
                 *d = true;
                 self.ty(place, v);
             }
+        }
+    }
+
+    /// Checks the value of an output. The type of an integer is its expression: stage normalize drops the node that computed it.
+    fn output(&mut self, place: Place, v: ValueId) {
+        let is_integer = |v: &Value| matches!(v.ty, Type::Int(_));
+        match self.defined.get(v.index()) {
+            Some(false) if self.g.values.get(v.index()).is_some_and(is_integer) => {
+                self.ty(place, v);
+            }
+            _ => self.used(place, v),
         }
     }
 
