@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
@@ -193,9 +194,29 @@ fn show(o: &Options, seed: u64) -> ExitCode {
     code
 }
 
+/// Seconds that the last graph may take when the time is over.
+const GRACE: u64 = 30;
+
+/// Seed of the graph that is being checked, and whether it is wrong and made smaller.
+static CHECKED: (AtomicU64, AtomicBool) = (AtomicU64::new(0), AtomicBool::new(false));
+
+/// Ends the process some time after `end`, with a note that names the graph that was not finished. Waits for graphs that are made smaller.
+fn end_late(end: Instant) {
+    std::thread::spawn(move || {
+        let late = end + Duration::from_secs(GRACE);
+        while Instant::now() < late || CHECKED.1.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let seed = CHECKED.0.load(Ordering::Relaxed);
+        println!("note {seed}: not finished {GRACE} seconds after the time was over\nend");
+        std::process::exit(0);
+    });
+}
+
 /// One of the processes: says on its output what it begins, what failed, what was reached.
 fn work(o: &Options, worker: u64) -> ExitCode {
     let end = Instant::now() + Duration::from_secs(o.seconds);
+    end_late(end);
     // Panics are failures that are told with their graph.
     std::panic::set_hook(Box::new(|_| {}));
     let mut at = 0u64;
@@ -209,6 +230,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         println!("family {}", d.family);
         for isa in &o.levels {
             println!("begin {seed} {}", isa.name());
+            CHECKED.0.store(seed, Ordering::Relaxed);
             let before = inrush_base::tally::counts();
             let checked = d.check(*isa);
             for ((way, n), (_, old)) in inrush_base::tally::counts().into_iter().zip(before) {
@@ -223,6 +245,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
                 println!("refused {seed} {}: {e}", isa.name());
             } else if let Err(e) = checked {
                 let first = e.to_string();
+                CHECKED.1.store(true, Ordering::Relaxed);
                 let small = shrink(&d, *isa, Duration::from_secs(20));
                 let why = small.check(*isa).err().map(|e| e.to_string());
                 let text = format!(
@@ -239,6 +262,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
                 }
                 let line = first.lines().next().unwrap_or_default();
                 println!("failed {seed} {} {}: {line}", isa.name(), d.family);
+                CHECKED.1.store(false, Ordering::Relaxed);
             } else {
                 println!("agreed {}", isa.name());
             }
