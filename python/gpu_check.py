@@ -24,6 +24,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import installed  # noqa: F401
+from kernel_results import differs
 
 TORCH = {
     "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
@@ -127,33 +128,6 @@ def results(plan, storage):
         yield out["name"], torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
 
 
-# Relative bounds of results, by the narrowest type that a program rounds to.
-BOUNDS = {"fp64": 1e-10, "fp32": 1e-4, "fp16": 3e-3, "bf16": 2e-2}
-
-
-def bound_of(plan):
-    """Returns the bound of what a program computes: a float64 that was converted from float32 is no better than float32."""
-    types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
-    return max((BOUNDS[t] for t in types if t in BOUNDS), default=BOUNDS["fp32"])
-
-
-def differs(got, want, bound):
-    if got.numel() == 0:
-        return None
-    if not want.dtype.is_floating_point:
-        bad = (got != want).flatten()
-        return f"{int(bad.sum())} of {bad.numel()} elements" if bad.any() else None
-    a, b = got.double().flatten(), want.double().flatten()
-    same = (a == b) | (a.isnan() & b.isnan())
-    finite = b.isfinite()
-    scale = b[finite].abs().max() if finite.any() else torch.ones((), device=b.device)
-    bad = ~(same | ((a - b).abs() <= bound * torch.maximum(b.abs(), 0.1 * scale)))
-    if not bad.any():
-        return None
-    at = int(bad.nonzero()[0])
-    return f"{int(bad.sum())} of {bad.numel()} elements, {at} is {float(a[at])}, not {float(b[at])}"
-
-
 def run_case(kernels, folder, program, failures):
     from safetensors.torch import load_file
 
@@ -171,7 +145,7 @@ def run_case(kernels, folder, program, failures):
         kernels.launch(name, programs, values)
     torch.cuda.synchronize()
     for name, got in results(plan, storage):
-        problem = differs(got.cpu(), given[name], bound_of(plan))
+        problem = differs(got.cpu(), given[name], plan, 1e-4)
         if problem:
             failures.append(f"{program['name']} {name}: {problem} ({', '.join(program['kernels'])})")
 
@@ -215,7 +189,7 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
     if kind:
         wide = [i.float() if i.dtype.is_floating_point else i for i in inputs]
         want = EAGER[kind](*wide).to(outputs[0].dtype)
-        problem = differs(outputs[0], want, bound_of(plan))
+        problem = differs(outputs[0], want, plan, 1e-4)
         if problem:
             failures.append(f"{program['name']}: {problem}")
         del wide, want

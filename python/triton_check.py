@@ -15,6 +15,8 @@ import time
 import traceback
 from pathlib import Path
 
+from kernel_results import differs
+
 
 def load(folder, entry, name):
     spec = importlib.util.spec_from_file_location(name, folder / entry["file"])
@@ -123,7 +125,7 @@ def run(folder, index, args):
                 flat = held[: held.numel() // size * size].view(dtype)
                 want = given[out["name"]]
                 got = torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
-                problem = differs(got, want, bound_of(plan))
+                problem = differs(got, want, plan, 5e-5)
                 if problem:
                     failures.append(f"{program['name']} {out['name']}: {problem} ({', '.join(program['kernels'])})")
         except Exception as e:
@@ -153,38 +155,6 @@ def argument(a, storage):
     if "map" not in a:
         return flat
     return TensorDescriptor(flat[a["offset"] :], a["sizes"], a["strides"], [int(n) for n in block.split(",")])
-
-
-# Relative bounds of results, by the narrowest type that a program rounds to.
-BOUNDS = {"fp64": 1e-10, "fp32": 5e-5, "fp16": 3e-3, "bf16": 2e-2}
-
-
-def bound_of(plan):
-    """Returns the bound of what a program computes: a float64 that was converted from float32 is no better than float32."""
-    types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
-    return max((BOUNDS[t] for t in types if t in BOUNDS), default=BOUNDS["fp32"])
-
-
-def differs(got, want, bound):
-    """What is wrong with a result, or None."""
-    import torch
-
-    if got.numel() == 0:
-        return None
-    if not want.dtype.is_floating_point:
-        bad = (got != want).flatten()
-        at = int(bad.nonzero()[0]) if bad.any() else None
-        return None if at is None else f"element {at} is {got.flatten()[at]}, not {want.flatten()[at]}"
-    a, b = got.double().flatten(), want.double().flatten()
-    same = (a == b) | (a.isnan() & b.isnan())
-    scale = b[b.isfinite()].abs().max() if b.isfinite().any() else torch.tensor(1.0)
-    # Relative to the element, or to the tensor where things cancel.
-    close = (a - b).abs() <= bound * torch.maximum(b.abs(), 0.1 * scale)
-    bad = ~(same | close)
-    if not bad.any():
-        return None
-    at = int(bad.nonzero()[0])
-    return f"{int(bad.sum())} of {bad.numel()} elements, {at} is {float(a[at])}, not {float(b[at])}"
 
 
 def main():

@@ -1,0 +1,40 @@
+"""Comparison of what GPU kernels computed, for `triton_check.py` and `gpu_check.py`."""
+
+from __future__ import annotations
+
+# Types of arguments that are narrower than float64.
+NARROW = {"fp32", "fp16", "bf16"}
+
+
+def bound_of(plan, dtype, float32):
+    """Returns the relative bound of a result of ``plan``, ``float32`` for that type. A float64 that may come from narrower values has it too."""
+    import torch
+
+    if dtype == torch.float64:
+        types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
+        return float32 if types & NARROW else 1e-10
+    return {torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(dtype, float32)
+
+
+def differs(got, want, plan, float32):
+    """Returns what is wrong with a result of ``plan``, or None. ``float32`` is the relative bound of that type."""
+    import torch
+
+    if got.numel() == 0:
+        return None
+    if not want.dtype.is_floating_point:
+        bad = (got != want).flatten()
+        at = int(bad.nonzero()[0]) if bad.any() else None
+        return None if at is None else f"element {at} is {got.flatten()[at]}, not {want.flatten()[at]}"
+    bound = bound_of(plan, want.dtype, float32)
+    a, b = got.double().flatten(), want.double().flatten()
+    same = (a == b) | (a.isnan() & b.isnan())
+    finite = b[b.isfinite()]
+    scale = finite.abs().max() if finite.numel() else torch.ones((), device=b.device)
+    # Relative to the element, or to the tensor where things cancel.
+    close = (a - b).abs() <= bound * torch.maximum(b.abs(), 0.1 * scale)
+    bad = ~(same | close)
+    if not bad.any():
+        return None
+    at = int(bad.nonzero()[0])
+    return f"{int(bad.sum())} of {bad.numel()} elements, {at} is {float(a[at])}, not {float(b[at])}"
