@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::io;
 use crate::out::say;
 use crate::progress::Progress;
-use crate::run::{Check, measure_calls};
+use crate::run::{Check, measure_calls, write_outputs};
 use crate::session::{self, ArchiveWeights, Times, Watch};
 use inrush_base::{Error, Result};
 use inrush_compile::{Libraries, Options, Request, compile_sequence, split_linear};
@@ -129,18 +129,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     };
     let outputs = s.model.run(&inputs)?;
     let report = Check::new(&outputs, expect.as_ref())?;
-    if let Some(path) = &a.output {
-        let tensors: Vec<(String, Tensor)> = (outputs.iter().enumerate())
-            .filter_map(|(i, v)| match v {
-                Value::Tensor(t) => Some((i.to_string(), t.clone())),
-                _ => None,
-            })
-            .collect();
-        io::write(path, &tensors)?;
-    }
+    write_outputs(a, &outputs)?;
     let limit = Duration::from_secs_f64(a.seconds);
     let latency = measure_calls(&mut || s.model.run(&inputs), limit)?;
-    let failed = (report.max_rel_err).is_some_and(|e| e.is_nan() || e > a.tolerance);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let (launches, products) = count(&s.model);
     let device = format!("{}, {}", a.device, s.target.arch);
@@ -171,28 +162,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             ms(latency.best)
         )?;
         say!("  kernels  {launches} launches, {products} products of cuBLAS")?;
-        if let Some(e) = report.max_rel_err {
-            let verdict = if failed { "FAILED" } else { "ok" };
-            say!(
-                "  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}",
-                a.tolerance
-            )?;
-        }
-        if let Some((right, n)) = report.accuracy {
-            say!(
-                "  accuracy {:.2} % ({right} of {n})",
-                100.0 * right as f64 / n.max(1) as f64
-            )?;
-        }
+        report.print(a.tolerance)?;
     }
-    if failed {
-        eprintln!(
-            "inrush: {}: the outputs differ from the expected ones",
-            a.model.display()
-        );
-        return Ok(ExitCode::from(1));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(report.exit_code(a))
 }
 
 /// Compiles an archive for the device and loads it.

@@ -44,22 +44,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
         Some(path) => e.in_file(path.display().to_string()),
         None => e,
     })?;
-    if let Some(path) = &a.output {
-        let tensors: Vec<(String, Tensor)> = outputs
-            .iter()
-            .enumerate()
-            .filter_map(|(i, v)| match v {
-                Value::Tensor(t) => Some((i.to_string(), t.clone())),
-                _ => None,
-            })
-            .collect();
-        io::write(path, &tensors)?;
-    }
+    write_outputs(a, &outputs)?;
     let latency = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds))?;
     let counts = Counts::of(&s.model);
-    let failed = report
-        .max_rel_err
-        .is_some_and(|e| e.is_nan() || e > a.tolerance);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     if a.json {
         let stages: serde_json::Map<String, serde_json::Value> = s
@@ -122,28 +109,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             "  memory   {:.2} MB a call, weights aside",
             peak as f64 / 1e6
         )?;
-        if let Some(e) = report.max_rel_err {
-            let verdict = if failed { "FAILED" } else { "ok" };
-            say!(
-                "  error    {e:.2e} relative to the expected outputs (at most {:.0e}): {verdict}",
-                a.tolerance
-            )?;
-        }
-        if let Some((right, n)) = report.accuracy {
-            say!(
-                "  accuracy {:.2} % ({right} of {n})",
-                100.0 * right as f64 / n.max(1) as f64
-            )?;
-        }
+        report.print(a.tolerance)?;
     }
-    if failed {
-        eprintln!(
-            "inrush: {}: the outputs differ from the expected ones",
-            a.model.display()
-        );
-        return Ok(ExitCode::from(1));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(report.exit_code(a))
 }
 
 /// How many steps of each kind a call makes.
@@ -377,6 +345,58 @@ impl Check {
         }
         Ok(check)
     }
+
+    /// Returns true if an error is above the tolerance, or no number.
+    fn failed(&self, tolerance: f64) -> bool {
+        (self.max_rel_err).is_some_and(|e| e.is_nan() || e > tolerance)
+    }
+
+    /// Prints the lines of the report that say how outputs compare.
+    pub(crate) fn print(&self, tolerance: f64) -> Result<()> {
+        if let Some(e) = self.max_rel_err {
+            let verdict = if self.failed(tolerance) {
+                "FAILED"
+            } else {
+                "ok"
+            };
+            say!(
+                "  error    {e:.2e} relative to the expected outputs (at most {tolerance:.0e}): {verdict}"
+            )?;
+        }
+        if let Some((right, n)) = self.accuracy {
+            say!(
+                "  accuracy {:.2} % ({right} of {n})",
+                100.0 * right as f64 / n.max(1) as f64
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Returns the exit code of a run. Says so where outputs differ.
+    pub(crate) fn exit_code(&self, a: &RunArgs) -> ExitCode {
+        if !self.failed(a.tolerance) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!(
+            "inrush: {}: the outputs differ from the expected ones",
+            a.model.display()
+        );
+        ExitCode::from(1)
+    }
+}
+
+/// Writes the tensors among `outputs` to the file that `--output` names, if it does. Keys are positions.
+pub(crate) fn write_outputs(a: &RunArgs, outputs: &[Value]) -> Result<()> {
+    let Some(path) = &a.output else {
+        return Ok(());
+    };
+    let tensors: Vec<(String, Tensor)> = (outputs.iter().enumerate())
+        .filter_map(|(i, v)| match v {
+            Value::Tensor(t) => Some((i.to_string(), t.clone())),
+            _ => None,
+        })
+        .collect();
+    io::write(path, &tensors)
 }
 
 /// Times of repeated calls.
