@@ -1,6 +1,23 @@
-//! The scanner that every text form reads with: identifiers, numbers, strings, punctuation, errors with a caret.
+//! The scanner that every text form reads with: identifiers, numbers, strings, punctuation, errors with a caret. Printing of notes.
 
 use crate::{Error, Result, Scalar};
+
+/// Returns a text form with each note under the line of its place, after a caret: how verifiers report.
+pub fn annotate<P: PartialEq, N: std::fmt::Display>(
+    lines: impl IntoIterator<Item = (Option<P>, String)>,
+    notes: &[(P, N)],
+) -> String {
+    let mut out = String::new();
+    for (place, line) in lines {
+        out.push_str(&line);
+        out.push('\n');
+        let indent = line.len() - line.trim_start().len();
+        for (_, note) in notes.iter().filter(|n| Some(&n.0) == place.as_ref()) {
+            out.push_str(&format!("{}^ {note}\n", " ".repeat(indent)));
+        }
+    }
+    out
+}
 
 /// One token. Punctuation is a single character except `->`, `//`, `==`, `!=`, `<=`, `>=`.
 #[derive(Clone, PartialEq, Debug)]

@@ -39,15 +39,7 @@ impl Graph {
 
     /// Returns the text form with each note under its line, after a caret. Verifier reports use it.
     pub fn print_with_notes(&self, notes: &[(Place, String)]) -> String {
-        let mut out = String::new();
-        for (place, line) in print::lines(self) {
-            out.push_str(&line);
-            out.push('\n');
-            for (_, note) in notes.iter().filter(|n| Some(n.0) == place) {
-                out.push_str(&format!("^ {note}\n"));
-            }
-        }
-        out
+        inrush_base::text::annotate(print::lines(self), notes)
     }
 }
 

@@ -62,16 +62,7 @@ pub fn print_all<'a>(exprs: &Exprs, kernels: impl IntoIterator<Item = &'a Kernel
 
 /// The text of a kernel with each note under its line, behind a caret: how verifier reports are shown.
 pub fn print_with_notes(exprs: &Exprs, kernel: &Kernel, notes: &[(Place, String)]) -> String {
-    let mut out = String::new();
-    for (place, line) in print::lines(exprs, kernel) {
-        out.push_str(&line);
-        out.push('\n');
-        let indent = line.len() - line.trim_start().len();
-        for (_, note) in notes.iter().filter(|n| Some(n.0) == place) {
-            out.push_str(&format!("{}^ {note}\n", " ".repeat(indent)));
-        }
-    }
-    out
+    inrush_base::text::annotate(print::lines(exprs, kernel), notes)
 }
 
 pub(crate) fn from(origins: &[OriginId]) -> String {

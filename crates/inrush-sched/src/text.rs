@@ -64,16 +64,7 @@ impl Plan {
                 l => (*l, note),
             })
             .collect();
-        let mut out = String::new();
-        for (place, line) in &lines {
-            out.push_str(line);
-            out.push('\n');
-            let indent = line.len() - line.trim_start().len();
-            for (_, note) in notes.iter().filter(|n| Some(n.0) == *place) {
-                out.push_str(&format!("{}^ {note}\n", " ".repeat(indent)));
-            }
-        }
-        out
+        inrush_base::text::annotate(lines, &notes)
     }
 
     fn origin_name(&self, o: Option<OriginId>) -> &str {

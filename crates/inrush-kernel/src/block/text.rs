@@ -69,14 +69,5 @@ pub fn print_all<'a>(exprs: &Exprs, blocks: impl IntoIterator<Item = &'a Block>)
 
 /// Prints a block program with each note under its line, after a caret: how verifier reports are shown.
 pub fn print_with_notes(exprs: &Exprs, block: &Block, notes: &[(Place, String)]) -> String {
-    let mut out = String::new();
-    for (place, line) in print::lines(exprs, block) {
-        out.push_str(&line);
-        out.push('\n');
-        let indent = line.len() - line.trim_start().len();
-        for (_, note) in notes.iter().filter(|n| Some(n.0) == place) {
-            out.push_str(&format!("{}^ {note}\n", " ".repeat(indent)));
-        }
-    }
-    out
+    inrush_base::text::annotate(print::lines(exprs, block), notes)
 }
