@@ -4,7 +4,7 @@ use crate::emulated::Emulated;
 use inrush_base::{Caps, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, OutputKind};
 use inrush_interp::{Tensor, Value};
-use inrush_program::InputType;
+use inrush_program::{InputType, Reads};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::{MemoryWeights, Model, Parts, Pool, tensor};
@@ -76,7 +76,8 @@ impl Compiled {
         })
     }
 
-    /// Runs on inputs that start `offset` elements into their memory.
+    /// Runs on inputs that start `offset` elements into their memory. Inputs in whose storage the program counts
+    /// positions (`as_strided`) start at 0.
     pub fn run(
         &self,
         user: &[Value],
@@ -107,8 +108,10 @@ impl Compiled {
             pool: pool(self.threads)?,
         })?;
         let strides: Vec<Option<Vec<i64>>> = self.strides();
-        let given =
-            |(k, v): (usize, &Value)| given(v, strides.get(k).and_then(|s| s.as_deref()), offset);
+        let given = |(k, v): (usize, &Value)| {
+            let strides = strides.get(k).and_then(|s| s.as_deref());
+            given(v, strides, self.start(k, offset))
+        };
         let inputs: Vec<tensor::Value> =
             user.iter().enumerate().map(given).collect::<Result<_>>()?;
         let before: Vec<Option<Vec<u8>>> = inputs.iter().map(bytes).collect();
@@ -128,6 +131,14 @@ impl Compiled {
             None => got(result),
         });
         Ok(out.collect())
+    }
+
+    /// Returns the element of its memory at which the user's input `k` starts: `offset` where that is allowed.
+    fn start(&self, k: usize, offset: usize) -> usize {
+        match self.compiled.program.inputs.get(k) {
+            Some(i) if i.reads == Reads::Storage => 0,
+            _ => offset,
+        }
     }
 
     /// Strides of the user's inputs where they are numbers.

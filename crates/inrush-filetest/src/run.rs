@@ -15,7 +15,7 @@ use crate::stages::{self, Program, Setup};
 use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, Type};
 use inrush_interp::{LoopsOptions, Tensor, Value};
-use inrush_loops::{BufferKind, Loops};
+use inrush_loops::{BufId, BufferKind, Loops};
 use std::collections::BTreeMap;
 
 /// What the block asks for.
@@ -421,16 +421,11 @@ fn floor_within(program: &Program, inputs: &Inputs, settings: &Settings) -> Opti
     let Program::Graph(g) = program else {
         return None;
     };
-    let mut all = g.clone();
-    let float = |v: &&inrush_graph::ValueId| g.tensor(**v).is_ok_and(|t| t.dtype == DType::F32);
-    let values = g.nodes.iter().flat_map(|n| n.outs.iter().filter(float));
-    all.outputs = (values.enumerate())
-        .map(|(index, v)| inrush_graph::Output {
-            value: inrush_graph::OutputValue::Value(*v),
-            kind: inrush_graph::OutputKind::User { index },
-        })
-        .collect();
-    let run = inrush_interp::graph(&all, &inputs.user, &inputs.weights, &settings.symbols);
+    let run = if settings.lowered {
+        loops_within(program, inputs, settings)
+    } else {
+        values_within(g, inputs, settings)
+    };
     let mut most = 0f64;
     for t in run.ok()?.iter().filter_map(|v| v.tensor().ok()) {
         let finite = |s: &Scalar| s.as_f64().is_finite();
@@ -445,6 +440,41 @@ fn floor_within(program: &Program, inputs: &Inputs, settings: &Settings) -> Opti
     };
     let steps = steps * f64::from(f32::EPSILON) / tolerance(DType::F32);
     Some((most * steps).max(FLOOR))
+}
+
+/// Interprets a graph and returns all its values of float32.
+fn values_within(g: &Graph, inputs: &Inputs, settings: &Settings) -> Result<Vec<Value>> {
+    let mut all = g.clone();
+    let float = |v: &&inrush_graph::ValueId| g.tensor(**v).is_ok_and(|t| t.dtype == DType::F32);
+    let values = g.nodes.iter().flat_map(|n| n.outs.iter().filter(float));
+    all.outputs = (values.enumerate())
+        .map(|(index, v)| inrush_graph::Output {
+            value: inrush_graph::OutputValue::Value(*v),
+            kind: inrush_graph::OutputKind::User { index },
+        })
+        .collect();
+    inrush_interp::graph(&all, &inputs.user, &inputs.weights, &settings.symbols)
+}
+
+/// Interprets a program's loops and returns all buffers of float32 that they write.
+fn loops_within(program: &Program, inputs: &Inputs, settings: &Settings) -> Result<Vec<Value>> {
+    let mut all = program.loops()?;
+    let written =
+        |b: &inrush_loops::Buffer| b.dtype == DType::F32 && matches!(b.kind, BufferKind::Temp);
+    all.outputs = (0..all.buffers.len())
+        .filter(|k| written(&all.buffers[*k]))
+        .map(|k| inrush_loops::Output::Tensor {
+            buffer: BufId::from_index(k),
+        })
+        .collect();
+    let exact = LoopsOptions { wide_sums: true };
+    inrush_interp::loops(
+        &all,
+        &inputs.user,
+        &inputs.weights,
+        &settings.symbols,
+        exact,
+    )
 }
 
 /// The widest tolerance of the floats that a graph's values have: a wide result may come from narrow ones.
