@@ -14,6 +14,7 @@ mod moments;
 mod place;
 mod plan;
 mod renumber;
+mod sizes;
 pub mod text;
 mod together;
 mod verify;

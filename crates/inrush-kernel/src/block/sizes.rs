@@ -1,0 +1,402 @@
+//! Sizes of a block program's tile, by the kind of work.
+//!
+//! | kind | when | tile |
+//! |---|---|---|
+//! | pointwise | no own axis, one tile axis | a run of `x` |
+//! | transpose | no own axis, contiguous along two axes | `x` by `y` |
+//! | column reduction | memory is contiguous across the reduced axis | `x` columns by `r` rows |
+//! | persistent reduction | a row fits a program | `x` rows, each whole |
+//! | looped reduction | it does not | a step of one row |
+//!
+//! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
+//! several short ones to a warp; column sums in tiles of 16 x 64, of few rows with a thread for each column; norms of odd rows
+//! with a warp for 128 elements.
+
+use super::{Pointers, Tile};
+use crate::flatten::Flat;
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Axis, Body, BufId, Stmt};
+
+/// Elements of the longest row that a program holds whole.
+const WHOLE: i64 = 16384;
+/// Elements of a tile whose rows a program holds whole.
+const ROWS: i64 = 4096;
+/// Elements of a row up to which one warp takes it.
+const SHORT: i64 = 512;
+/// Elements of a pointwise tile.
+const FLAT: i64 = 1024;
+/// Columns of a tile of column reductions.
+const COLUMNS: i64 = 64;
+/// Rows up to which one thread takes a whole column.
+const FEW_ROWS: i64 = 16;
+/// Programs for each multiprocessor up to which the rows of a lone sum take fewer registers, so that all of them run at once.
+const WAVES: i64 = 32;
+
+impl Tile {
+    /// One point, one warp: what the kinds of work start from.
+    const PLAIN: Tile = Tile {
+        x: 1,
+        y: 1,
+        r: 1,
+        streamed: false,
+        warps: 1,
+        stages: 1,
+        early: false,
+        pointers: Pointers::Plain,
+    };
+}
+
+/// The axes of a tile.
+pub(super) struct TileAxes {
+    /// The fastest one in memory.
+    pub x: Option<Axis>,
+    pub y: Option<Axis>,
+    /// The axis that bodies have besides the group's: what is reduced.
+    pub own: Option<Axis>,
+    /// Memory is contiguous along `x` and not along `own`.
+    pub columns: bool,
+}
+
+/// Chooses the sizes for a device of `units` multiprocessors.
+pub(super) fn choose(ex: &Exprs, axes: &TileAxes, work: &Work, units: i64) -> Tile {
+    let hint = |a: Option<Axis>| a.map_or(1, |a| ex.hint(a.size).max(1));
+    let points = Points {
+        nx: hint(axes.x),
+        ny: hint(axes.y),
+        has_y: axes.y.is_some(),
+        units,
+    };
+    let Some(own) = axes.own else {
+        return if points.has_y {
+            transpose(&points, work)
+        } else {
+            pointwise(&points, work)
+        };
+    };
+    let row = Row::new(ex, own);
+    let limit = match work.loads {
+        0..=2 => WHOLE,
+        3..=4 => WHOLE / 2,
+        _ => WHOLE / 4,
+    };
+    if axes.columns {
+        column_reduction(&points, work, &row)
+    } else if row.whole <= limit {
+        persistent_reduction(&points, work, &row)
+    } else {
+        looped_reduction(&points, work, &row)
+    }
+}
+
+/// Number of points to share out, at the hints.
+struct Points {
+    nx: i64,
+    ny: i64,
+    has_y: bool,
+    /// Multiprocessors of the device.
+    units: i64,
+}
+
+/// The reduced axis.
+struct Row {
+    /// Elements, at the hint.
+    length: i64,
+    /// The power of two that holds it for certain; `i64::MAX` where its bound is far from the hint.
+    whole: i64,
+}
+
+impl Row {
+    fn new(ex: &Exprs, own: Axis) -> Row {
+        let bound = ex.range(own.size).hi;
+        let length = ex.hint(own.size).max(1);
+        // A length that varies is held whole only if its bound is near.
+        let whole = match ex.as_int(own.size) {
+            Some(n) => power(n),
+            None if bound <= 2 * length.min(2048) => power(bound),
+            None => i64::MAX,
+        };
+        Row { length, whole }
+    }
+}
+
+/// Sizes a tile of two axes, each of which some access walks element by element.
+fn transpose(points: &Points, work: &Work) -> Tile {
+    let &Points { nx, ny, units, .. } = points;
+    // Where rows start anywhere, elements move one at a time: more threads have more of them under way.
+    let (bx, by, most) = match (work.bytes <= 2, work.aligned, nx.min(ny) < SHORT) {
+        (true, true, _) => (64, 128, 8),
+        (false, true, _) => (32, 64, 8),
+        (true, false, false) => (128, 64, 16),
+        (true, false, true) => (64, 128, 16),
+        (false, false, false) => (64, 32, 16),
+        (false, false, true) => (32, 128, 16),
+    };
+    let whole: i64 = bx * by;
+    let (mut bx, mut by): (i64, i64) = (power(nx).min(bx), power(ny).min(by));
+    // A side of a few elements leaves its share to the other one.
+    if bx.min(by) < 32 && nx.max(ny) > SHORT {
+        let long = (whole / bx.min(by)).min(256);
+        (bx, by) = if nx < ny { (bx, long) } else { (long, by) };
+    }
+    // Programs that are few are smaller, and their threads have more under way.
+    let mut each = 64 / most as i64;
+    while bx * by > 256 && (nx / bx).max(1) * (ny / by).max(1) < 2 * units {
+        (bx, by) = if bx < by { (bx, by / 2) } else { (bx / 2, by) };
+        each = 8;
+    }
+    Tile {
+        x: bx,
+        y: by,
+        warps: warps(bx * by, each).min(most),
+        ..Tile::PLAIN
+    }
+}
+
+/// Sizes a run of points. Of few programs each has more threads; of very few there are more, unless accesses jump.
+fn pointwise(points: &Points, work: &Work) -> Tile {
+    let &Points { nx, units, .. } = points;
+    let (each, most, mut b) = match nx / FLAT {
+        n if n < 4 * units && !work.turned => (2, 8, FLAT / 2),
+        n if n < 16 * units => (4, 8, FLAT),
+        _ => (8, 4, FLAT),
+    };
+    while b > 128 && nx / b < 2 * units {
+        b /= 2;
+    }
+    let b = b.min(power(nx));
+    Tile {
+        x: b,
+        warps: (warps(b.max(512), each).min(most)).min((b / 32).max(1) as u32),
+        ..Tile::PLAIN
+    }
+}
+
+/// Sizes a tile of columns: held whole where they are short, else walked in steps of rows.
+fn column_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
+    let &Points { nx, ny, units, .. } = points;
+    let &Row { length, whole } = row;
+    let short = whole <= FEW_ROWS;
+    let mut bx = if short { 4 * COLUMNS } else { COLUMNS }.min(power(nx));
+    while bx > 16 && ny * (nx / bx) < units {
+        bx /= 2;
+    }
+    if whole <= ROWS / bx {
+        return Tile {
+            x: bx,
+            r: whole,
+            warps: if short {
+                (bx / 32).max(1) as u32
+            } else {
+                warps(bx * whole, 16)
+            },
+            ..Tile::PLAIN
+        };
+    }
+    // Programs that are few take longer steps, each of which waits for the memory.
+    let step = if ny * (nx / bx) < 2 * units {
+        2048
+    } else {
+        1024
+    };
+    let mut br = (step / bx).clamp(16, 512).min(power(length));
+    let (mut each, mut most) = (8, 8);
+    // Where rows start anywhere and programs abound: small tiles of many threads. Long columns have up to 16 bytes for each.
+    if !work.aligned && ny * (nx / bx) >= 2 * units {
+        (bx, br, each) = match (points.has_y, work.bytes <= 2) {
+            // A warp for each tile, where few of its columns are past the end.
+            (true, false) if nx >= 8 * COLUMNS => {
+                most = 1;
+                (bx, br.min(8), 16)
+            }
+            (true, _) => (bx.min(COLUMNS / 2), br.min(16), 2),
+            (false, true) if length >= 1024 => (bx, 32, 8),
+            (false, true) => (bx, 8, 2),
+            (false, false) => (bx, 16, 4),
+        };
+    }
+    Tile {
+        x: bx,
+        r: br,
+        streamed: true,
+        warps: warps(bx * br, each).min(most),
+        ..Tile::PLAIN
+    }
+}
+
+/// Sizes a tile of whole rows. Short rows stay within one warp each, so that their sums need no shared memory.
+fn persistent_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
+    let &Points { nx, units, .. } = points;
+    let whole = row.whole;
+    let short = whole <= SHORT;
+    let target = match short {
+        true if work.bytes >= 4 && work.loads > 1 => 512,
+        true => 1024,
+        false => ROWS,
+    };
+    let mut rows = (target / whole).clamp(1, 128).min(power(nx));
+    while rows > 1 && nx / rows < 4 * units {
+        rows /= 2;
+    }
+    let tile = rows * whole;
+    let each = if work.bytes <= 2 && !work.mixed || short {
+        32
+    } else {
+        16
+    };
+    // Where programs are few, each has a multiprocessor of its own.
+    let few = nx / rows < units;
+    // Programs that only sum are short: as many as are to run at once.
+    let sums = work.lone && work.aligned && !short && nx < WAVES * units;
+    let each = match few {
+        _ if sums => 16,
+        true => each / 4,
+        false => each,
+    };
+    let warps = if short {
+        power(tile / (32 * each)).clamp(1, 4) as u32
+    } else if few && !sums {
+        power(tile / (32 * each)).clamp(4, 32) as u32
+    } else {
+        warps(tile, each)
+    };
+    Tile {
+        x: rows,
+        r: whole,
+        warps,
+        ..Tile::PLAIN
+    }
+}
+
+/// Sizes a step along a row that is too long to be held.
+fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
+    let (step, warps) = if points.nx < points.units {
+        // Few programs: each has all of a multiprocessor's threads for what is under way.
+        match work.bytes >= 4 {
+            true => (4096, 32),
+            false => (8192, 16),
+        }
+    } else {
+        // Of rows that are walked again, few are under way at once, so that they stay in the caches.
+        match (work.again, work.bytes <= 2) {
+            (true, true) if !work.mixed => (4096, 16),
+            (true, _) => (4096, 32),
+            (false, true) if work.loads <= 2 => (4096, 8),
+            (false, _) => (2048, 8),
+        }
+    };
+    Tile {
+        r: power(row.length).min(step),
+        streamed: true,
+        warps,
+        ..Tile::PLAIN
+    }
+}
+
+/// What a group does, as far as the sizes depend on it.
+pub(super) struct Work {
+    /// Bytes of the widest element that whole tiles of load or store.
+    bytes: i64,
+    /// Distinct loads along the own axis.
+    loads: usize,
+    /// Rows start at multiples of 16 bytes.
+    aligned: bool,
+    /// Some rows do, such as weights, and others do not.
+    mixed: bool,
+    /// Rows are reduced, and written as long as they are.
+    again: bool,
+    /// Loads are contiguous along another axis than stores.
+    turned: bool,
+    /// There is nothing but one reduction of what one load brings.
+    lone: bool,
+}
+
+impl Work {
+    /// Reads it off the bodies.
+    pub fn new(flat: &Flat, locals: &[BufId]) -> Work {
+        let ex = flat.exprs();
+        let shared = flat.shared.len();
+        let mut out = Work {
+            bytes: 1,
+            loads: 0,
+            aligned: true,
+            mixed: false,
+            again: false,
+            turned: false,
+            lone: false,
+        };
+        let mut first: Option<Sym> = None;
+        let (mut reductions, mut written, mut some) = (0, false, false);
+        let mut seen: Vec<(BufId, Expr)> = Vec::new();
+        for body in &flat.bodies {
+            let own: Vec<Sym> = body.axes[shared..].iter().map(|a| a.sym).collect();
+            for s in &body.stmts {
+                match s {
+                    Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => {
+                        let along =
+                            own.is_empty() || own.iter().any(|s| ex.contains_sym(coords[0], *s));
+                        if locals.contains(buf) || !along {
+                            continue;
+                        }
+                        if let Some(axis) = fastest(ex, body, coords[0]) {
+                            out.turned |= first.is_some_and(|f| f != axis);
+                            first = Some(axis);
+                        }
+                        let size = flat.tables.buffers[buf.index()].dtype.size() as i64;
+                        out.bytes = out.bytes.max(size);
+                        let fits = aligned(ex, body, coords[0], 16 / size);
+                        (out.aligned, some) = (out.aligned && fits, some || fits);
+                        let load = matches!(s, Stmt::Load { .. });
+                        written |= !load && !own.is_empty();
+                        if load && !seen.contains(&(*buf, coords[0])) {
+                            seen.push((*buf, coords[0]));
+                        }
+                    }
+                    Stmt::Reduce { .. } => reductions += 1,
+                    _ => {}
+                }
+            }
+        }
+        out.again = reductions > 0 && written;
+        out.mixed = some && !out.aligned;
+        out.loads = seen.len();
+        out.lone = reductions == 1 && seen.len() == 1 && !written;
+        out
+    }
+}
+
+/// Returns the axis along which an access of all elements goes from one to the next.
+fn fastest(ex: &Exprs, body: &Body, offset: Expr) -> Option<Sym> {
+    let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+    let coefs = ex.coefficients(offset, &syms)?;
+    if coefs.iter().any(|c| ex.is_int(*c, 0)) {
+        return None;
+    }
+    let at = coefs.iter().position(|c| ex.is_int(*c, 1))?;
+    Some(syms[at])
+}
+
+/// Returns true if rows that `offset` walks element by element start at multiples of `lanes`.
+fn aligned(ex: &Exprs, body: &Body, offset: Expr, lanes: i64) -> bool {
+    let syms: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
+    let Some(coefs) = ex.coefficients(offset, &syms) else {
+        return true;
+    };
+    !coefs.iter().any(|c| ex.is_int(*c, 1))
+        || (coefs.iter()).all(|c| ex.is_int(*c, 1) || ex.is_int(ex.modulo(*c, ex.int(lanes)), 0))
+}
+
+/// Returns the least power of two that is not below `n`.
+fn power(n: i64) -> i64 {
+    (n.max(1) as u64).next_power_of_two() as i64
+}
+
+/// Returns the number of warps for a tile in which a thread has about this many elements.
+fn warps(tile: i64, each: i64) -> u32 {
+    let by_elements = power(tile / (32 * each));
+    let at_least = match tile {
+        ..512 => 1,
+        512..1024 => 2,
+        _ => 4,
+    };
+    by_elements.clamp(at_least, 16) as u32
+}
