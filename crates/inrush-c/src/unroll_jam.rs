@@ -33,7 +33,7 @@ use inrush_base::{DType, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::{
     AccId, Access, BufRole, Def, Item, KBufId, Kernel, Loop, Range, Role, ValId, access,
-    side_by_side,
+    jam_factors,
 };
 use inrush_loops::{ReduceOp, ScalarOp};
 
@@ -437,7 +437,7 @@ impl Emitter<'_> {
         self.open("");
         self.line(["i64 ", name, " = 0;"]);
         // Few enough for the registers, and none left over if that can be.
-        let fitting = side_by_side(self.caps.isa);
+        let fitting = jam_factors(self.caps.isa);
         let beside = known.and_then(|n| fitting.iter().copied().find(|b| n % b == 0));
         let beside = beside.or(known.filter(|n| *n < ROWS)).unwrap_or(ROWS);
         if beside > 1 {

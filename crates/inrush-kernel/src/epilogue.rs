@@ -1,9 +1,12 @@
 //! The epilogue of a contraction as a kernel over tiles of its result.
 
 use crate::build::Builder;
+use crate::finish::{Choices, finish, origins};
 use crate::flatten::Flat;
-use crate::lanes::{self, Lanes};
-use crate::tile::{GroupLoop, Placer, finish, liveness, origins};
+use crate::live::liveness;
+use crate::nest::GroupLoop;
+use crate::place::Placer;
+use crate::vectorize;
 use crate::{Access, Kernel, Kind, Pieces, Range, Role, access};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Result};
@@ -42,18 +45,14 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
     let live = liveness(&builder);
     let lane = row.unwrap_or(n);
     let bit = builder.bits[&lane.sym];
-    let width = lanes::width(caps, &lanes::kinds(&builder, &live), bit);
-    let (choice, role) = if width < 2 {
-        (Lanes::None, Role::Serial)
-    } else {
-        (
-            Lanes::Shared {
-                axis: shared.len() - 1,
-                width,
-            },
-            Role::Lanes { width, unroll: 1 },
-        )
-    };
+    let kinds = vectorize::kinds(&builder, &live);
+    let width = vectorize::width(caps, &kinds, bit);
+    let mut choices = Choices::default();
+    let mut role = Role::Serial;
+    if width > 1 {
+        choices.lane_width = Some(width);
+        role = Role::Lanes { width, unroll: 1 };
+    }
     reached(match row {
         None => Way::EpilogueColumns,
         Some(_) => Way::EpilogueRows,
@@ -79,7 +78,7 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
         }),
     };
     let one = tables.exprs.int(1);
-    finish(builder, tree, kind, origins, one, choice, None)
+    Ok(finish(builder, tree, kind, origins, one, choices))
 }
 
 /// Whether what is stored lies along the last one of the axes of `rows` and not along `columns`, as images do whose channels are

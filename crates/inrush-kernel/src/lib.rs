@@ -9,22 +9,26 @@
 
 #![forbid(unsafe_code)]
 
-mod apart;
+mod access;
 mod bends;
-mod beneath;
 pub mod block;
 mod build;
+mod conflicts;
 mod cost;
 mod edges;
 mod epilogue;
+mod finish;
 mod flatten;
 mod fold;
+mod grid;
 pub mod group;
-mod lanes;
+mod live;
 mod moments;
 mod nest;
+mod place;
 pub mod text;
 mod tile;
+mod vectorize;
 mod verify;
 
 use inrush_base::{DType, Scalar, id_type};
@@ -32,11 +36,12 @@ use inrush_expr::{Expr, Sym};
 use inrush_loops::{BufId, OriginId, ReduceOp, ScalarOp, StoreMode};
 use smallvec::SmallVec;
 
-pub use apart::units_meet;
+pub use access::{Access, access};
+pub use conflicts::units_meet;
 pub use epilogue::tile_epilogue;
-pub use lanes::{Access, access, side_by_side};
 pub use text::print;
 pub use tile::tile;
+pub use vectorize::jam_factors;
 pub use verify::verify;
 
 id_type!(

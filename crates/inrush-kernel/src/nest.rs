@@ -1,8 +1,16 @@
 //! Nests: bodies that share one set of loops inside a point of the group's axes.
 
-use crate::{AccId, KBufId, ValId};
+use crate::{AccId, KBufId, Range, Role, ValId};
 use inrush_expr::Expr;
 use inrush_loops::{Axis, StoreMode};
+
+/// A loop over an axis of the group inside a unit.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct GroupLoop {
+    pub axis: Axis,
+    pub range: Range,
+    pub role: Role,
+}
 
 /// Loops over `axes` with what happens at their points.
 #[derive(Default, Debug)]

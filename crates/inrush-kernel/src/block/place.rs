@@ -3,7 +3,7 @@
 
 use super::{BlockItem, BlockStore, Context, Walk};
 use crate::build::Builder;
-use crate::lanes::Live;
+use crate::live::Live;
 use crate::nest::{Effect, EffectKind};
 use crate::{AccId, BufRole, Def, KBufId, ValId};
 use inrush_base::{Error, Result};

@@ -1,14 +1,69 @@
-//! Axes along which combining stores never meet: their points may run side by side.
+//! Write conflicts of combining stores: along which axes two points may combine into the same element.
+//!
+//! A scatter such as `out[index[i]] += x[i]` must not run on several threads, nor in any order, along `i`. Offsets are read as
+//! numbers in a mixed radix: `16*i + index` with `index < 16` tells `i` apart, so different `i` never meet.
 
 use crate::build::Builder;
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Def, Item, KBufId, Kernel, Kind};
+use inrush_base::tally::{Way, reached};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, StoreMode};
 
-/// Of the group's axes those whose points combine into places of their own, wherever the other axes and the indices that are
-/// read from memory are. What combines into one place then does so in one unit, in the order of the loops.
-pub(crate) fn apart(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
+/// Which axes of a group threads and lanes may share, given the stores that combine.
+pub(crate) struct Conflicts {
+    /// Some store combines in memory.
+    pub combining: bool,
+    /// Axes without conflicts.
+    free: Vec<Sym>,
+    /// Of the axes with conflicts the position of the last one.
+    last: Option<usize>,
+    /// By position, whether the axis has conflicts.
+    conflicting: Vec<bool>,
+}
+
+impl Conflicts {
+    pub fn new(b: &Builder, shared: &[Axis]) -> Conflicts {
+        let combining = stores(b).any(|(_, _, mode)| mode != StoreMode::Set);
+        let free = if combining {
+            conflict_free_axes(b, shared)
+        } else {
+            Vec::new()
+        };
+        if !free.is_empty() {
+            reached(Way::Apart);
+        }
+        let conflicting: Vec<bool> = (shared.iter())
+            .map(|a| combining && !free.contains(&a.sym))
+            .collect();
+        Conflicts {
+            combining,
+            free,
+            last: conflicting.iter().rposition(|c| *c),
+            conflicting,
+        }
+    }
+
+    /// Returns true if stores combine and points along the axis never meet.
+    pub fn is_free(&self, axis: Sym) -> bool {
+        self.free.contains(&axis)
+    }
+
+    /// Returns true if points along the axis may meet: one unit then takes all of them.
+    pub fn stays(&self, axis: Sym) -> bool {
+        self.combining && !self.is_free(axis)
+    }
+
+    /// Returns true if the shared axis at this position may become the innermost loop. Of those with conflicts only the last
+    /// may: what is combined keeps its order.
+    pub fn may_be_innermost(&self, at: usize) -> bool {
+        self.last == Some(at) || !self.conflicting[at]
+    }
+}
+
+/// Returns those of the group's axes whose points combine into elements of their own, whatever the other axes and the indices
+/// that are read from memory are. What combines into one element then does so in one unit, in the order of the loops.
+fn conflict_free_axes(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
     let mut out: Vec<Sym> = shared.iter().map(|a| a.sym).collect();
     let all: Vec<_> = stores(b).collect();
     for (buf, _, _) in all.iter().filter(|(_, _, mode)| *mode != StoreMode::Set) {
@@ -16,7 +71,7 @@ pub(crate) fn apart(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
         if b.values.iter().any(|v| read(&v.def)) {
             return Vec::new();
         }
-        let told = told_by_all(b.tables.exprs, &all, *buf);
+        let told = distinguished(b.tables.exprs, &all, *buf);
         out.retain(|s| told.contains(s));
     }
     out
@@ -35,10 +90,10 @@ fn of_effects(effects: &[Effect]) -> impl Iterator<Item = (KBufId, Expr, StoreMo
     })
 }
 
-/// Whether a nest may do what its stores ask for of several points of `axis` at once, one store after the other, where its
+/// Returns true if a nest may do several points of `axis` at once: one store for all of them, then the next store, where its
 /// loops go from point to point. Sums of sums come to the same; a product of a sum does not, nor does what is read between.
-/// Then the points have to have places of their own.
-pub(crate) fn at_once(b: &Builder, nest: &Nest, axis: Sym) -> bool {
+/// Then the points must have elements of their own.
+pub(crate) fn can_run_in_lanes(b: &Builder, nest: &Nest, axis: Sym) -> bool {
     let stores: Vec<_> = of_effects(&nest.effects).collect();
     let mut reads = None;
     (stores.iter().filter(|s| s.2 != StoreMode::Set)).all(|&(buf, _, mode)| {
@@ -54,11 +109,11 @@ pub(crate) fn at_once(b: &Builder, nest: &Nest, axis: Sym) -> bool {
         let views = all.filter(|v| b.storage_of(*v) == storage).count();
         let places = stored.map(|s| s.1).chain(read.map(|r| r.1));
         let all: Vec<_> = places.map(|at| (buf, at, mode)).collect();
-        views == 1 && told_by_all(b.tables.exprs, &all, buf).contains(&axis)
+        views == 1 && distinguished(b.tables.exprs, &all, buf).contains(&axis)
     })
 }
 
-/// Whether units of a grid may meet in an element that both of them combine with: then one thread has to do all of them.
+/// Returns true if units of a grid may combine with the same element: then one thread has to do all of them.
 /// Stage tile makes no such kernels, but a kernel may be written by hand.
 pub fn units_meet(exprs: &Exprs, kernel: &Kernel) -> bool {
     let Kind::Grid(axes) = &kernel.kind else {
@@ -72,13 +127,13 @@ pub fn units_meet(exprs: &Exprs, kernel: &Kernel) -> bool {
     };
     all.iter().any(|(buf, _, mode)| {
         *mode != StoreMode::Set && !axes.is_empty() && {
-            let told = told_by_all(exprs, &all, *buf);
+            let told = distinguished(exprs, &all, *buf);
             !axes.iter().all(|a| told.contains(&a.sym)) || read(*buf)
         }
     })
 }
 
-/// All stores in these items.
+/// Collects all stores in these items.
 fn collect(items: &[Item], out: &mut Vec<(KBufId, Expr, StoreMode)>) {
     for item in items {
         match item {
@@ -99,9 +154,9 @@ struct Digit {
     steps: i128,
 }
 
-/// The indices that the offsets of all stores into a buffer tell apart. Several stores have to count in the same digits: then
-/// places that are equal are so digit by digit, and an index that is the same digit of all of them is told.
-fn told_by_all(exprs: &Exprs, all: &[(KBufId, Expr, StoreMode)], buf: KBufId) -> Vec<Sym> {
+/// Returns the indices that the offsets of all stores into a buffer distinguish. Several stores have to count in the same
+/// digits: then offsets that are equal are so digit by digit, and an index that is the same digit of all of them is distinguished.
+fn distinguished(exprs: &Exprs, all: &[(KBufId, Expr, StoreMode)], buf: KBufId) -> Vec<Sym> {
     let mut stores = all.iter().filter(|s| s.0 == buf);
     let Some((_, first, mode)) = stores.next() else {
         return Vec::new();
@@ -123,8 +178,8 @@ fn told_by_all(exprs: &Exprs, all: &[(KBufId, Expr, StoreMode)], buf: KBufId) ->
     told.into_iter().flatten().collect()
 }
 
-/// An offset as a sum of multiples of indices, each further than the smaller ones reach together, as digits of a number are:
-/// the digits, smallest first, their indices, and what else is added.
+/// Splits an offset into a sum of multiples of indices, each larger than the smaller ones reach together, as digits of a number
+/// are. Returns the digits, smallest first, their indices, and what else is added.
 fn digits_of(exprs: &Exprs, offset: Expr) -> Option<(Vec<Digit>, Vec<Sym>, Expr)> {
     let mut syms = exprs.free_syms(offset);
     syms.retain(|s| exprs.is_index(*s));
@@ -156,7 +211,7 @@ fn digits_of(exprs: &Exprs, offset: Expr) -> Option<(Vec<Digit>, Vec<Sym>, Expr)
 mod tests {
     use super::units_meet;
 
-    /// Whether units meet where 8 rows are shared out and a store arrives at `offset`.
+    /// Returns true if units meet where 8 rows are shared out and a store arrives at `offset`.
     fn meet(store: &str, offset: &str) -> bool {
         meet_of(&format!("store.{store} b2[{offset}], v2"))
     }
