@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::run::{Check, measure_calls, write_outputs};
 use crate::session::{self, ArchiveWeights, Times, Watch};
 use inrush_base::{Error, Result};
-use inrush_compile::{Libraries, Options, Request, compile_sequence, split_linear};
+use inrush_compile::{Libraries, Options, Request, compile_sequence};
 use inrush_host::gpu::{build, cublas};
 use inrush_host::native::{self, Model, Process};
 use inrush_host::program::StepKind;
@@ -194,15 +194,12 @@ fn open(a: &RunArgs) -> Result<Session> {
     progress.step("import".into());
     let mut archive = session::open_archive(&a.model)?;
     let samples = session::sample_values(&archive);
-    let mut graph = std::mem::take(&mut archive.graph);
+    let graph = std::mem::take(&mut archive.graph);
     times.stages.push(("import", start.elapsed()));
     let libraries = match blas {
         Some(_) => Libraries::Products,
         None => Libraries::None,
     };
-    if blas.is_some() {
-        split_linear(&mut graph);
-    }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
         threads: threads.min(8),
@@ -214,10 +211,9 @@ fn open(a: &RunArgs) -> Result<Session> {
         progress: &progress,
         start: Instant::now(),
     };
-    let sequence = compile_sequence(&graph, &Request::default(), &caps, &options, &mut watch)
+    let sequence = compile_sequence(graph, &Request::default(), &caps, &options, &mut watch)
         .map_err(in_file)?;
-    let lowered =
-        native::lower(&graph, sequence, &caps, device, target.clone()).map_err(in_file)?;
+    let lowered = native::lower(sequence, &caps, device, target.clone()).map_err(in_file)?;
     let start = Instant::now();
     progress.step("build: Triton".into());
     let gpu = (lowered.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;

@@ -11,7 +11,6 @@ mod functions;
 mod gpu;
 mod library;
 mod no_kernels;
-mod operands;
 mod partition;
 pub mod pipeline;
 mod roll;
@@ -19,7 +18,6 @@ mod same;
 mod sequence;
 mod signature;
 mod sizes;
-mod split_linear;
 mod together;
 mod tune;
 mod wrap;
@@ -33,14 +31,13 @@ use inrush_sched::Refusal;
 
 pub use gpu::{Blocks, GpuKernels, Retile};
 pub use inrush_kernel::block::{Pointers, Tile};
-pub use library::{Libraries, serves as is_library};
-pub use operands::{SharedOperands, share_operands};
+pub use inrush_passes::Source;
+pub use library::Libraries;
 pub use pipeline::{Pipeline, STAGES};
 pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
-pub use split_linear::split_linear;
 pub use tune::{Candidate, TunedBuffer, Tuner};
 
 /// Sees the stages go by.

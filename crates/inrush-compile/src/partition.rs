@@ -13,6 +13,7 @@ use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
     ValueId,
 };
+use inrush_passes::may_write;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
@@ -460,20 +461,6 @@ impl Cutter<'_> {
             pieces,
             views: self.views,
         })
-    }
-}
-
-/// Whether a called operator may change its arguments: then nothing moves across it. Higher-order and custom operators
-/// are not known well enough to say no; kernels of the user's (`triton.`) write into copies.
-pub fn may_write(op: &str) -> bool {
-    let mut parts = op.split('.');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some("aten" | "prims" | "sym" | "_operator"), Some(name), overload) => {
-            name.ends_with('_') && !name.ends_with("__")
-                || overload.is_some_and(|o| o.contains("out"))
-        }
-        (Some("triton"), ..) => false,
-        _ => true,
     }
 }
 

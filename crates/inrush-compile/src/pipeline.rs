@@ -1,7 +1,7 @@
 //! The stages in order: each has its function, its printer and its verifier here, and nowhere else.
 //!
 //! ```text
-//! normalize -> decompose -> lower -> fuse -> tile -> emit -> wrap
+//! normalize -> rewrite -> decompose -> lower -> fuse -> tile -> emit -> wrap
 //! ```
 //!
 //! A graph of repeated blocks takes another way through decompose, lower and fuse (`roll/`), which gives the same plan. With
@@ -10,13 +10,14 @@
 use crate::functions::{self, Functions, Kernels};
 use crate::gpu::{self, Blocks, GpuKernels};
 use crate::signature::{self, Signature};
-use crate::{Code, Observer, Options, Refusals, Retile, Unit, roll, wrap};
+use crate::{Code, Observer, Options, Refusals, Request, Retile, Unit, roll, wrap};
 use inrush_aten::Processor;
 use inrush_base::{Caps, Result, with_helpers};
 use inrush_expr::Exprs;
 use inrush_graph::{Graph, Guard};
 use inrush_kernel::Kernel;
 use inrush_loops::Loops;
+use inrush_passes::{Context, Pass, Source};
 use inrush_program::Program;
 use inrush_sched::Plan;
 
@@ -24,6 +25,7 @@ use inrush_sched::Plan;
 pub const STAGES: &[&str] = &[
     "import",
     "normalize",
+    "rewrite",
     "decompose",
     "lower",
     "fuse",
@@ -77,6 +79,40 @@ impl<'a> Pipeline<'a> {
             |g| g.print(),
             inrush_graph::verify::verify,
         )
+    }
+
+    /// Rewrites a functional graph by [`inrush_passes::SEGMENT`].
+    pub fn rewrite(&mut self, graph: Graph) -> Result<Graph> {
+        let cx = Context::segment(self.caps);
+        self.passes(inrush_passes::SEGMENT, graph, &cx)
+    }
+
+    /// Rewrites a whole graph for a GPU by [`inrush_passes::CALLS`], before it is cut around called operators. Returns the graph
+    /// and the source of each of its nodes.
+    pub fn rewrite_calls(
+        &mut self,
+        graph: Graph,
+        request: &Request,
+    ) -> Result<(Graph, Vec<Option<Source>>)> {
+        let before = graph.nodes.clone();
+        let kept = (request.called.keys())
+            .flat_map(|n| before[n.index()].outs.iter().copied())
+            .collect();
+        let libraries = self.options.libraries;
+        let cx = Context {
+            caps: self.caps,
+            serves: &|op| libraries.serve(op),
+            kept,
+        };
+        let graph = self.passes(inrush_passes::CALLS, graph, &cx)?;
+        let sources = inrush_passes::sources(&before, &graph).map_err(|e| e.in_stage("rewrite"))?;
+        Ok((graph, sources))
+    }
+
+    fn passes(&mut self, list: &[Pass], mut graph: Graph, cx: &Context) -> Result<Graph> {
+        let verify = self.options.verify;
+        let work = || inrush_passes::rewrite(list, &mut graph, cx, verify).map(|()| graph);
+        self.stage("rewrite", work, |g| g.print(), |_| Ok(()))
     }
 
     /// Replaces operators by simpler ones.
@@ -175,7 +211,8 @@ impl<'a> Pipeline<'a> {
     }
 
     fn stages(&mut self, graph: Graph) -> Result<Unit> {
-        let mut graph = self.normalize(graph)?;
+        let graph = self.normalize(graph)?;
+        let mut graph = self.rewrite(graph)?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let (mut plan, guards) = match roll::cut(&mut graph) {
             Some((short, cut)) => self.rolled(graph, short, &cut)?,

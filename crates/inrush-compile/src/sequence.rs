@@ -12,6 +12,7 @@ use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
 use inrush_graph::{Graph, NodeId, OutputValue, Type, ValueId};
+use inrush_passes::Source;
 use inrush_program::{GpuKernel, Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -19,6 +20,10 @@ use std::collections::BTreeMap;
 /// What runs for one graph, in order.
 #[derive(Clone, Debug)]
 pub struct Sequence {
+    /// The graph after stage rewrite: the parts name its nodes and values.
+    pub graph: Graph,
+    /// For each of its nodes the node of the given graph that it still is; `None` for calls that a pass made.
+    pub sources: Vec<Option<Source>>,
     pub parts: Vec<Part>,
     /// Integers that a call brings along or that its operators compute, in the order in which they become known.
     pub symbols: Vec<SymbolDef>,
@@ -146,12 +151,14 @@ pub struct Request {
 /// # Errors
 /// What is nobody's fault at a single node: a graph that is not well formed, or a broken invariant in a stage.
 pub fn compile_sequence(
-    graph: &Graph,
+    graph: Graph,
     request: &Request,
     caps: &Caps,
     options: &Options,
     observer: &mut dyn crate::Observer,
 ) -> Result<Sequence> {
+    let (whole, sources) = rewritten(graph, request, caps, options, observer)?;
+    let graph = &whole;
     let by_name: FxHashMap<&str, NodeId> = graph
         .nodes
         .iter()
@@ -177,7 +184,11 @@ pub fn compile_sequence(
             called.insert(NodeId::from_index(n), why.to_string());
         }
     }
-    called.extend(request.called.iter().map(|(n, why)| (*n, why.clone())));
+    for (n, source) in sources.iter().enumerate() {
+        if let Some(why) = source.as_ref().and_then(|s| request.called.get(&s.node)) {
+            called.insert(NodeId::from_index(n), why.clone());
+        }
+    }
     let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
     let cut = loop {
         let mut cut = partition::cut(graph, &called)?;
@@ -203,7 +214,32 @@ pub fn compile_sequence(
             break cut;
         }
     };
-    assemble(graph, request, cut, called, units, options, caps)
+    let parts = assemble(graph, request, cut, called, units, options, caps)?;
+    Ok(Sequence {
+        graph: whole,
+        sources,
+        ..parts
+    })
+}
+
+/// Runs stage rewrite over the whole graph where libraries are called, that is on GPUs. Returns the graph, and the source of
+/// each node.
+fn rewritten(
+    graph: Graph,
+    request: &Request,
+    caps: &Caps,
+    options: &Options,
+    observer: &mut dyn crate::Observer,
+) -> Result<(Graph, Vec<Option<Source>>)> {
+    if caps.gpu.is_none() {
+        let itself = |n| Source {
+            node: NodeId::from_index(n),
+            operands: Vec::new(),
+        };
+        let sources = (0..graph.nodes.len()).map(|n| Some(itself(n))).collect();
+        return Ok((graph, sources));
+    }
+    Pipeline::new(caps, options, observer).rewrite_calls(graph, request)
 }
 
 /// Marks what an error names as called: its node, or without one all nodes of the segment.
@@ -418,6 +454,8 @@ fn assemble(
         None => Vec::new(),
     };
     Ok(Sequence {
+        graph: Graph::default(),
+        sources: Vec::new(),
         parts,
         symbols: known.defs,
         sizes: sizes.finish(),

@@ -8,7 +8,7 @@ fn compile(text: &str) -> (Graph, Sequence) {
     let graph = inrush_graph::text::parse(text).expect("the graph parses");
     let caps = Caps::cpu(Isa::Avx2, 2);
     let sequence = compile_sequence(
-        &graph,
+        graph.clone(),
         &Request::default(),
         &caps,
         &Options::default(),

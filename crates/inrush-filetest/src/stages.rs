@@ -2,7 +2,7 @@
 
 use crate::{Block, blocks, run};
 use inrush_base::{Caps, Device, Error, Isa, Result};
-use inrush_compile::{Pipeline, Pointers};
+use inrush_compile::{Libraries, Pipeline, Pointers, Request};
 use inrush_expr::Exprs;
 use inrush_graph::Graph;
 use inrush_kernel::Kernel;
@@ -17,12 +17,14 @@ pub struct Stage {
     pub show: fn(&Program, &Setup) -> Result<String>,
 }
 
-/// What a block asks for: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine), the
-/// scheduler's limits (`max_stmts=8`), and for GPUs how strided tiles are named (`pointers=map`).
+/// The settings of a block: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine), the
+/// scheduler's limits (`max_stmts=8`), and for GPUs how strided tiles are named (`pointers=map`) and what libraries compute
+/// (`libraries=products`; all that PyTorch's do otherwise).
 pub struct Setup {
     pub caps: Caps,
     pub options: inrush_sched::Options,
     pub pointers: Pointers,
+    pub libraries: Libraries,
 }
 
 impl Setup {
@@ -32,6 +34,7 @@ impl Setup {
             caps,
             options: inrush_sched::Options::default(),
             pointers: Pointers::Plain,
+            libraries: Libraries::All,
         }
     }
 
@@ -40,6 +43,7 @@ impl Setup {
         let options = inrush_compile::Options {
             sched: self.options.clone(),
             pointers: self.pointers,
+            libraries: self.libraries,
             verify: true,
             ..Default::default()
         };
@@ -62,6 +66,10 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "normalize",
         show: |p, _| Ok(p.normalized()?.print()),
+    },
+    Stage {
+        name: "rewrite",
+        show: |p, setup| Ok(p.rewritten(setup)?.print()),
     },
     Stage {
         name: "decompose",
@@ -205,6 +213,14 @@ fn setup(block: &Block) -> Result<Setup, String> {
             setup.pointers = value.parse().map_err(|_| bad())?;
             continue;
         }
+        if name == "libraries" {
+            setup.libraries = match value {
+                "products" => Libraries::Products,
+                "none" => Libraries::None,
+                _ => return Err(bad()),
+            };
+            continue;
+        }
         // Those of `run` are sizes and ranges as well.
         if block.language == "run" && !SCHEDULING.contains(&name) {
             continue;
@@ -282,13 +298,33 @@ impl Program {
         }
     }
 
+    /// Returns the graph after stage rewrite: for a GPU the whole graph before it is cut, else the functional graph.
+    pub fn rewritten(&self, setup: &Setup) -> Result<Graph> {
+        match self {
+            Program::Graph(g) if setup.caps.gpu.is_some() => {
+                inrush_graph::verify::verify(g)?;
+                let request = Request::default();
+                setup
+                    .run(|p| p.rewrite_calls(g.clone(), &request))
+                    .map(|r| r.0)
+            }
+            _ => {
+                let g = self.normalized()?;
+                setup.run(|p| p.rewrite(g))
+            }
+        }
+    }
+
     pub fn decomposed(&self) -> Result<Graph> {
         self.decomposed_for(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
     }
 
     fn decomposed_for(&self, setup: &Setup) -> Result<Graph> {
         let g = self.normalized()?;
-        setup.run(|p| p.decompose(g))
+        setup.run(|p| {
+            let g = p.rewrite(g)?;
+            p.decompose(g)
+        })
     }
 
     pub fn loops(&self) -> Result<Loops> {

@@ -246,10 +246,7 @@ fn devices_are_named_by_kind_and_index() {
 /// The host program of a graph's text, compiled for a preset.
 fn lowered(text: &str, libraries: inrush_compile::Libraries) -> inrush_base::Result<Lowered> {
     let caps: Caps = inrush_cuda::CUDA.caps(Some("h100")).unwrap();
-    let mut graph = inrush_graph::text::parse(text).unwrap();
-    if libraries == inrush_compile::Libraries::Products {
-        inrush_compile::split_linear(&mut graph);
-    }
+    let graph = inrush_graph::text::parse(text).unwrap();
     let options = inrush_compile::Options {
         libraries,
         strict: true,
@@ -257,13 +254,13 @@ fn lowered(text: &str, libraries: inrush_compile::Libraries) -> inrush_base::Res
     };
     let request = inrush_compile::Request::default();
     let sequence =
-        inrush_compile::compile_sequence(&graph, &request, &caps, &options, &mut ()).unwrap();
+        inrush_compile::compile_sequence(graph, &request, &caps, &options, &mut ()).unwrap();
     let target = GpuTarget {
         backend: "cuda".into(),
         arch: "90".into(),
         warp: 32,
     };
-    lower(&graph, sequence, &caps, GPU, target)
+    lower(sequence, &caps, GPU, target)
 }
 
 const LAYER: &str = "graph g\n\

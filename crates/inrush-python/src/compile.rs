@@ -190,9 +190,6 @@ pub fn compile(
         true => imported.call_draws(),
         false => imported.draw(),
     }
-    if place.gpu.is_some() {
-        imported.share_operands();
-    }
     let graph = std::mem::take(&mut imported.graph);
     let text = || graph.print();
     watch.end("import", &text);
@@ -225,9 +222,9 @@ pub fn compile(
         ..Options::default()
     };
     // Without the interpreter's lock: other threads go on while this one compiles.
-    let (graph, caps, mut watch, sequence) = py.detach(move || {
-        let sequence = compile_sequence(&graph, &request, &caps, &options, &mut watch);
-        (graph, caps, watch, sequence)
+    let (caps, mut watch, sequence) = py.detach(move || {
+        let sequence = compile_sequence(graph, &request, &caps, &options, &mut watch);
+        (caps, watch, sequence)
     });
     if let (Some(dir), Some(texts)) = (&settings.trace, &watch.trace) {
         write_trace(dir, texts, place.gpu.is_some()).map_err(raise)?;
@@ -241,11 +238,10 @@ pub fn compile(
         true => None,
         false => (place.bench(py, false)?).map(|b| AtCall::new(b, retiles)),
     };
-    describe(&mut watch.report, &sequence, &graph);
+    describe(&mut watch.report, &sequence);
     let start = Instant::now();
-    let (mut program, objects) = host_program(
-        py, &graph, &imported, sequence, &caps, &place, settings, resolve,
-    )?;
+    let (mut program, objects) =
+        host_program(py, &imported, sequence, &caps, &place, settings, resolve)?;
     watch.add("bind", start.elapsed());
     Engine::adapt(py, &mut program)?;
     if settings.later && tuning.is_none() {
@@ -534,7 +530,6 @@ fn load_segments(
 /// Returns the host program of a sequence, and its objects.
 fn host_program(
     py: Python<'_>,
-    graph: &inrush_graph::Graph,
     imported: &Imported,
     sequence: Sequence,
     caps: &Caps,
@@ -542,6 +537,7 @@ fn host_program(
     settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(HostProgram, Vec<Py<PyAny>>)> {
+    let graph = &sequence.graph;
     let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
     let mut slots = FxHashMap::default();
     let mut objects = Vec::new();
@@ -584,7 +580,8 @@ fn host_program(
                 program::StepKind::Call(r.seed(outs, &place.name())?)
             }
             What::Call(c) if c.reason == fx::kernels::NATIVE => {
-                let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
+                let node = r.fx_node_of(&sequence.sources[c.node.index()], &c.op)?;
+                let node = node.ok_or_else(|| {
                     raise(Error::internal(format!("`{}` cannot be launched", c.op)))
                 })?;
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
@@ -592,18 +589,17 @@ fn host_program(
                 program::StepKind::Kernel(fx::kernels::launch(&mut r, node, outs, &mut kernels)?)
             }
             What::Call(c) => {
-                let node = imported.nodes[c.node.index()].as_ref().ok_or_else(|| {
-                    raise(Error::internal(format!("`{}` cannot be called", c.op)))
-                })?;
-                let node = node.bind(py);
-                let target = match resolve {
-                    Some(f) => f.call1((node,))?,
-                    None => node.getattr("target")?,
-                };
                 let outs: Vec<usize> = c.outs.iter().map(|v| r.slot(*v)).collect();
-                let call = match (c.op.as_str(), place.gpu.is_some()) {
-                    (fx::MM, true) => r.product(node, target, outs)?,
-                    _ => r.call(node, target, outs)?,
+                let call = match r.fx_node_of(&sequence.sources[c.node.index()], &c.op)? {
+                    Some(node) => {
+                        let node = node.bind(py);
+                        let target = match resolve {
+                            Some(f) => f.call1((node,))?,
+                            None => node.getattr("target")?,
+                        };
+                        r.call(node, target, outs)?
+                    }
+                    None => r.made(py, graph, &graph.nodes[c.node.index()], outs)?,
                 };
                 // Values that only PyTorch can hold, complex ones above all, have no layout here.
                 let node = &graph.nodes[c.node.index()];
@@ -720,7 +716,8 @@ fn beside(kernels: &mut String, title: &str) {
 }
 
 /// Fills in what the report says of the program.
-fn describe(report: &mut Report, sequence: &Sequence, graph: &inrush_graph::Graph) {
+fn describe(report: &mut Report, sequence: &Sequence) {
+    let graph = &sequence.graph;
     for part in &sequence.parts {
         match &part.what {
             What::Segment(s) => {

@@ -3,7 +3,6 @@
 mod args;
 mod device;
 pub mod kernels;
-mod library;
 mod results;
 mod symbols;
 mod target;
@@ -19,7 +18,6 @@ use inrush_graph::{
 };
 use inrush_host::program::Device;
 use inrush_torch::last_frame;
-pub use library::MM;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -123,34 +121,6 @@ impl Imported {
             if random::draws(node) {
                 why.get_or_insert_with(|| "random numbers without a seed".into());
             }
-        }
-    }
-
-    /// Has library calls of a graph on a GPU read the first of equal values.
-    pub fn share_operands(&mut self) {
-        let called = &self.called;
-        let shared = inrush_compile::share_operands(&mut self.graph, |n| called[n].is_some());
-        let mut stays = shared.stays.iter();
-        self.nodes.retain(|_| stays.next() != Some(&false));
-        let mut stays = shared.stays.iter();
-        self.called.retain(|_| stays.next() != Some(&false));
-        for source in self.sources.values_mut() {
-            source.replace(&shared.instead);
-        }
-    }
-}
-
-impl Source {
-    /// Values stand for those at their places in `instead`.
-    fn replace(&mut self, instead: &[ValueId]) {
-        match self {
-            Source::Value(v) => *v = instead[v.index()],
-            Source::List(all) => all.iter_mut().for_each(|s| s.replace(instead)),
-            Source::Int(_)
-            | Source::Float(_)
-            | Source::Bool(_)
-            | Source::None
-            | Source::Object(_) => {}
         }
     }
 }
@@ -297,10 +267,6 @@ impl<'py> Importer<'py> {
         let mut op = target.name.to_string();
         if let Some((name, reason)) = own {
             (op, why) = (name, Some(reason));
-        }
-        let mut args = args;
-        if self.gpu && op == library::ADDMM && why.is_none() && kwargs.is_empty() {
-            args = self.unfuse(node, args, &mut op, &mut outs, line)?;
         }
         self.out.graph.nodes.push(Node {
             op,

@@ -4,14 +4,12 @@
 //! - the types that the archive declares agree with what the operators give (what cannot be proved becomes a guard);
 //! - positions in memory are counted in the value that begins it, row by row;
 //! - in-place operators are functional ones, writes through views reach their base, and writes to inputs are outputs;
-//! - equal calls are one;
 //! - identities, asserts and dead nodes are gone.
 
 mod asserts;
 mod functionalize;
 mod positions;
 mod prune;
-mod share;
 
 pub use prune::prune;
 pub(crate) use prune::prune_marked;
@@ -31,7 +29,6 @@ pub fn normalize(mut graph: Graph) -> Result<Graph> {
     positions::from_roots(&mut graph)?;
     check_types(&mut graph)?;
     functionalize::functionalize(&mut graph)?;
-    share::share(&mut graph);
     prune(&mut graph);
     Ok(graph)
 }

@@ -49,12 +49,12 @@ impl Slots {
 /// An unsupported error that lists the operators which are neither compiled nor products, and graphs that write their inputs
 /// or weights.
 pub fn lower(
-    graph: &Graph,
-    sequence: Sequence,
+    mut sequence: Sequence,
     caps: &Caps,
     device: Device,
     target: GpuTarget,
 ) -> Result<Lowered> {
+    let graph = &std::mem::take(&mut sequence.graph);
     if (graph.outputs.iter()).any(|o| matches!(o.kind, OutputKind::Mutation { .. })) {
         return Err(Error::unsupported(
             "the model writes its inputs or buffers, which executors on GPUs do inside PyTorch only",

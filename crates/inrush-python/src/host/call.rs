@@ -1,6 +1,8 @@
 //! Called operators: from an FX node to a [`Call`] with a template of its arguments, and the call itself.
 
+use crate::errors::raise;
 use crate::fx::{Imported, Source, key};
+use inrush_base::Error;
 use inrush_expr::Expr;
 use inrush_graph::ValueId;
 use inrush_host::program::{Call, ObjectId, Template};
@@ -29,6 +31,8 @@ pub struct Reader<'a, 'py> {
     pub ints: &'a FxHashMap<Expr, SizeId>,
     pub slots: &'a mut FxHashMap<ValueId, usize>,
     pub objects: &'a mut Vec<Py<PyAny>>,
+    /// Operands that the call which is read takes instead of those that its FX node names.
+    pub instead: Vec<(ValueId, ValueId)>,
 }
 
 impl<'a, 'py> Reader<'a, 'py> {
@@ -46,6 +50,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             ints,
             slots,
             objects,
+            instead: Vec::new(),
         })
     }
 
@@ -53,6 +58,23 @@ impl<'a, 'py> Reader<'a, 'py> {
     pub fn slot(&mut self, v: ValueId) -> usize {
         let next = self.slots.len();
         *self.slots.entry(v).or_insert(next)
+    }
+
+    /// Returns the FX node that a call is read from, whose operands are from now on those of the call; `None` for a call that a
+    /// pass made.
+    pub fn fx_node_of(
+        &mut self,
+        source: &Option<inrush_compile::Source>,
+        op: &str,
+    ) -> PyResult<Option<&'a Py<PyAny>>> {
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        self.instead = source.operands.clone();
+        match &self.imported.nodes[source.node.index()] {
+            Some(node) => Ok(Some(node)),
+            None => Err(raise(Error::internal(format!("`{op}` cannot be called")))),
+        }
     }
 
     /// The call of an FX node. `target` is what to call, which is not always the node's own.
@@ -78,23 +100,6 @@ impl<'a, 'py> Reader<'a, 'py> {
             unpack: val.is_instance_of::<PyTuple>() || val.is_instance_of::<PyList>(),
             outs,
         })
-    }
-
-    /// As [`Reader::call`], for a product that may have been a part of the node: the last two of its tensors.
-    pub fn product(
-        &mut self,
-        node: &Bound<'py, PyAny>,
-        target: Bound<'py, PyAny>,
-        outs: Vec<usize>,
-    ) -> PyResult<Call> {
-        let mut call = self.call(node, target, outs)?;
-        if call.args.len() == 3 {
-            call.args.remove(0);
-            let aten = node.py().import("torch")?.getattr("ops")?.getattr("aten")?;
-            let mm = aten.getattr("mm")?.getattr("default")?;
-            call.target = self.hold(mm.unbind());
-        }
-        Ok(call)
     }
 
     /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
@@ -140,7 +145,11 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// What an FX node stands for.
     fn source(&mut self, py: Python<'py>, source: &Source) -> PyResult<Template> {
         Ok(match source {
-            Source::Value(v) => Template::Slot(self.slot(*v)),
+            Source::Value(v) => {
+                let instead = self.instead.iter().find(|(from, _)| from == v);
+                let v = instead.map_or(*v, |(_, to)| *to);
+                Template::Slot(self.slot(v))
+            }
             Source::Int(e) => match self.ints.get(e) {
                 Some(id) => Template::Size(*id),
                 None => {

@@ -3,6 +3,7 @@
 //! ```text
 //! run           a call on the CPU: segments, called operators, views over Python tensors
 //! call          called operators with their arguments
+//! made          calls that a pass made, read from the graph
 //! engine        a call on a GPU: the executor of `inrush-host`, and captured calls
 //! torch         what that executor asks of the process, by libtorch's C functions
 //! steps         its steps that need the interpreter, and what is raised
@@ -19,6 +20,7 @@ pub mod call;
 mod cuda_graphs;
 pub mod device;
 mod engine;
+mod made;
 pub mod run;
 pub mod shim;
 mod steps;

@@ -1,16 +1,39 @@
 //! Linear layers as matrix products, for hosts whose libraries multiply matrices.
 //!
+//! # What it does
 //! `linear(x, w, b)` becomes `view(mm(view(x), t(w))) + b`: a product that a library does, and an addition that fuses with what
 //! reads it. `matmul` of matrices, and of batches of them, becomes `mm` and `bmm`.
 //!
-//! Numerics: in half precision the product is rounded before the bias is added.
+//! # When
+//! On GPUs, if the host's libraries multiply matrices and have no `addmm`: cuBLAS without PyTorch. PyTorch decomposes layers
+//! itself. Operands are row-major and of a type that cuBLAS takes.
+//!
+//! # Numerics
+//! In half precision the product is rounded before the bias is added.
+//!
+//! # Example
+//! ```text
+//! %3 y: f32[2, 3, 4] = aten.linear.default(%x, %w, %b)
+//! =>
+//! %3 y.weight: f32[8, 4] strides [1, 8] = aten.t.default(%w)
+//! %4 y.rows: f32[6, 8] = aten.view.default(%x, [6, 8])
+//! %5 y.product: f32[6, 4] = aten.mm.default(%4, %3)
+//! %6 y.columns: f32[2, 3, 4] = aten.view.default(%5, [2, 3, 4])
+//! %7 y: f32[2, 3, 4] = aten.add.Tensor(%6, %b, 1)
+//! ```
 
+use crate::{Context, Pass};
 use inrush_base::DType;
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
 
-/// Splits the linear layers and products of matrices of a graph whose operands a library takes.
-pub fn split_linear(graph: &mut Graph) {
+pub(crate) const PASS: Pass = Pass {
+    name: "split_linear",
+    applies: |cx| cx.gpu_serves("aten.mm.default") && !cx.gpu_serves("aten.addmm.default"),
+    run,
+};
+
+fn run(graph: &mut Graph, _: &Context) {
     let nodes = std::mem::take(&mut graph.nodes);
     for node in nodes {
         match node.op.as_str() {
@@ -148,7 +171,8 @@ mod tests {
 
     fn split(text: &str) -> String {
         let mut graph = inrush_graph::text::parse(text).unwrap();
-        split_linear(&mut graph);
+        let caps = inrush_base::Caps::cpu(inrush_base::Isa::Avx2, 1);
+        run(&mut graph, &Context::segment(&caps));
         inrush_graph::verify::verify(&graph).unwrap();
         graph.print()
     }

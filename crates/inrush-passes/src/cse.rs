@@ -1,16 +1,38 @@
 //! Common subexpression elimination over calls.
 //!
-//! Exporters record every call that Python makes: each block of a transformer makes the same mask
-//! and the same rotary angles. Calls have no effects at this point, and a call that draws random
-//! numbers has a stream of its own, so equal calls give equal values.
+//! # What it does
+//! Redirects readers of a call's results to those of the first equal call. Exporters record every call that Python makes: each
+//! block of a transformer makes the same mask and the same rotary angles.
+//!
+//! # When
+//! Always, over functional graphs. Calls have no effects there, and a call that draws random numbers has a stream of its own,
+//! so equal calls give equal values. Constants are compared bit by bit: `-0.0` is not `0.0`.
+//!
+//! # Numerics
+//! None.
+//!
+//! # Example
+//! ```text
+//! %1 a: f32[4] = aten.exp.default(%0)
+//! %2 b: f32[4] = aten.exp.default(%0)
+//! %3 c: f32[4] = aten.sub.Tensor(%1, %2, 1)
+//! =>
+//! %1 a: f32[4] = aten.exp.default(%0)
+//! %2 c: f32[4] = aten.sub.Tensor(%1, %1, 1)
+//! ```
 
+use crate::{Context, Pass};
 use inrush_graph::alike::{Looks, alike};
 use inrush_graph::{Graph, Node, OutputValue, ValueId};
 use rustc_hash::FxHashMap;
 
-/// Redirects readers of a call's results to those of the first equal call. [`super::prune`] removes
-/// the calls that become dead.
-pub fn share(graph: &mut Graph) {
+pub(crate) const PASS: Pass = Pass {
+    name: "cse",
+    applies: |_| true,
+    run,
+};
+
+fn run(graph: &mut Graph, _: &Context) {
     let mut looks = Looks::new(&graph.values);
     for k in 0..graph.values.len() {
         looks.mark(ValueId::from_index(k), k as u64);

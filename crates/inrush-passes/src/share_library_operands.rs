@@ -1,81 +1,96 @@
 //! Operands that several library calls read are computed once.
 //!
-//! What a library reads has to lie in memory, and a graph computes it as often as its model says so: a mask for each layer's
-//! attention, a cast for each of three products. Calls stand between segments, so that no stage sees two of them together; this
-//! pass looks at the whole graph before it is cut. What kernels read among themselves is left to fusion, which may well compute
-//! a value twice rather than store it.
+//! # What it does
+//! Merges equal calls whose results a library reads. Readers take the first of them; what is not read any more is removed.
+//!
+//! A library reads its operands from memory, and a graph computes them as often as its model says: a mask for each layer's
+//! attention, a cast for each of three products. Calls stand between segments, so that no later stage sees two of them.
+//!
+//! # When
+//! On GPUs. The calls have no effect, draw nothing, no write stands between them, and a library reads the result, through
+//! views. Results of the graph keep memory of their own. Values that only kernels read are left to fusion, which may compute a
+//! value twice rather than store it.
+//!
+//! # Numerics
+//! None: equal calls give equal values.
+//!
+//! # Example
+//! ```text
+//! %2 a: f32[4, 4] = aten.sin.default(%0)
+//! %3 p: f32[4, 4] = aten.mm.default(%2, %0)
+//! %4 b: f32[4, 4] = aten.sin.default(%0)
+//! %5 q: f32[4, 4] = aten.mm.default(%3, %4)
+//! =>
+//! %2 a: f32[4, 4] = aten.sin.default(%0)
+//! %3 p: f32[4, 4] = aten.mm.default(%2, %0)
+//! %4 q: f32[4, 4] = aten.mm.default(%3, %2)
+//! ```
 
-use crate::{library, partition};
+use crate::effects::{may_alias, may_write};
+use crate::readers::Readers;
+use crate::{Context, Pass};
 use inrush_graph::alike::{Looks, alike};
-use inrush_graph::{Graph, Node, OutputValue, Type, ValueId};
+use inrush_graph::{Graph, Node, Type, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What [`share_operands`] did.
-pub struct SharedOperands {
-    /// For each value the one that is read in its place; most are their own.
-    pub instead: Vec<ValueId>,
-    /// For each node that the graph had whether it still has it.
-    pub stays: Vec<bool>,
-}
+pub(crate) const PASS: Pass = Pass {
+    name: "share_library_operands",
+    applies: |cx| cx.caps.gpu.is_some(),
+    run,
+};
 
-/// What may be done with calls of an operator.
+/// The freedom that a pass has with a call.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Kind {
-    /// Equal for equal arguments, in memory of its own.
+    /// Gives equal values for equal arguments, in memory of its own.
     Equal,
-    /// Looks at its argument's memory.
-    Look,
+    /// Gives a view of its argument, or the argument itself.
+    View,
     /// Stays as it is: it draws, its memory holds nothing yet, or nothing is known about it.
     Own,
-    /// May write what it is given: nothing is shared across it.
+    /// May write its arguments: nothing is shared across it.
     Write,
 }
 
-fn kind(graph: &Graph, node: &Node) -> Kind {
+fn kind(graph: &Graph, cx: &Context, node: &Node) -> Kind {
     if node.op.starts_with("sym.") {
         return Kind::Own;
     }
-    if partition::may_write(&node.op) {
+    if may_write(&node.op) {
         return Kind::Write;
     }
     let Some(op) = inrush_aten::lookup(&node.op) else {
         return Kind::Own;
     };
-    let numbers = |v: &ValueId| !matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None);
-    if op.row.draws() || node.outs.iter().any(numbers) || is_empty(&node.op) {
+    let is_number = |v: &ValueId| !matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None);
+    if cx.is_kept(node) || op.row.draws() || node.outs.iter().any(is_number) || is_empty(&node.op) {
         return Kind::Own;
     }
-    match partition::is_view(graph, node) {
-        true => Kind::Look,
-        false => Kind::Equal,
+    if may_alias(graph, node) {
+        Kind::View
+    } else {
+        Kind::Equal
     }
 }
 
-/// Whether an operator gives memory for others to write.
+/// Returns true if an operator gives memory for others to write.
 fn is_empty(op: &str) -> bool {
     ["aten.empty", "aten.new_empty"]
         .iter()
         .any(|name| op.starts_with(name))
 }
 
-/// Has calls of libraries read the first of equal values, and takes out what nobody reads any more. Nodes for which
-/// `is_opaque` holds have arguments that the graph does not know.
-pub fn share_operands(graph: &mut Graph, is_opaque: impl Fn(usize) -> bool) -> SharedOperands {
-    let kinds: Vec<Kind> = (graph.nodes.iter().enumerate())
-        .map(|(n, node)| match kind(graph, node) {
-            Kind::Equal | Kind::Look if is_opaque(n) => Kind::Own,
-            kind => kind,
-        })
-        .collect();
+fn run(graph: &mut Graph, cx: &Context) {
+    let kinds: Vec<Kind> = graph.nodes.iter().map(|n| kind(graph, cx, n)).collect();
     let mut instead = equal_values(graph, &kinds);
     let readers = Readers::of(graph);
     let written = written(graph, &kinds);
     for (node, kind) in graph.nodes.iter().zip(&kinds) {
-        let spared = *kind == Kind::Equal
-            && (node.outs.iter())
-                .all(|v| ![*v, instead[v.index()]].iter().any(|v| written.contains(v)))
-            && readers.only_read(graph, &kinds, node);
-        if !spared {
+        let is_written = |v: &ValueId| written.contains(v) || written.contains(&instead[v.index()]);
+        let merges = *kind == Kind::Equal
+            && !node.outs.iter().any(is_written)
+            && serves_libraries(graph, cx, &kinds, &readers, node);
+        if !merges {
             node.outs.iter().for_each(|v| instead[v.index()] = *v);
         }
     }
@@ -86,13 +101,10 @@ pub fn share_operands(graph: &mut Graph, is_opaque: impl Fn(usize) -> bool) -> S
         .filter(|(_, n)| n.outs.iter().any(|v| instead[v.index()] != *v))
         .map(|(n, _)| n)
         .collect();
-    let stays = unread(graph, &kinds, gone);
-    let mut at = stays.iter();
-    graph.nodes.retain(|_| at.next() != Some(&false));
-    SharedOperands { instead, stays }
+    remove_unread(graph, &kinds, gone);
 }
 
-/// For each value the first that is equal.
+/// Returns for each value the first that is equal.
 fn equal_values(graph: &Graph, kinds: &[Kind]) -> Vec<ValueId> {
     let mut looks = Looks::new(&graph.values);
     let mut first: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
@@ -105,7 +117,7 @@ fn equal_values(graph: &Graph, kinds: &[Kind]) -> Vec<ValueId> {
                 seen.clear();
                 continue;
             }
-            Kind::Equal | Kind::Look => {}
+            Kind::Equal | Kind::View => {}
         }
         let same = *seen.entry(looks.call(node)).or_insert(node);
         let ty = |v: &ValueId| &graph.value(*v).ty;
@@ -122,11 +134,11 @@ fn equal_values(graph: &Graph, kinds: &[Kind]) -> Vec<ValueId> {
     first
 }
 
-/// Values whose memory some node may write, through views too.
+/// Returns the values whose memory some node may write, through views too.
 fn written(graph: &Graph, kinds: &[Kind]) -> FxHashSet<ValueId> {
     let mut out = FxHashSet::default();
     for (node, kind) in graph.nodes.iter().zip(kinds).rev() {
-        if *kind == Kind::Write || *kind == Kind::Look && node.outs.iter().any(|v| out.contains(v))
+        if *kind == Kind::Write || *kind == Kind::View && node.outs.iter().any(|v| out.contains(v))
         {
             out.extend(node.reads());
         }
@@ -134,53 +146,39 @@ fn written(graph: &Graph, kinds: &[Kind]) -> FxHashSet<ValueId> {
     out
 }
 
-/// Which nodes read a value.
-struct Readers {
-    nodes: Vec<Vec<usize>>,
-    outputs: FxHashSet<ValueId>,
-}
-
-impl Readers {
-    fn of(graph: &Graph) -> Readers {
-        let mut nodes = vec![Vec::new(); graph.values.len()];
-        for (n, node) in graph.nodes.iter().enumerate() {
-            node.reads().for_each(|v| nodes[v.index()].push(n));
+/// Returns true if a library reads what the node gives, and it is no result of the graph, which must have memory of its own.
+fn serves_libraries(
+    graph: &Graph,
+    cx: &Context,
+    kinds: &[Kind],
+    readers: &Readers,
+    node: &Node,
+) -> bool {
+    let mut library = false;
+    let mut open: Vec<ValueId> = node.outs.clone();
+    while let Some(v) = open.pop() {
+        if readers.outputs.contains(&v) {
+            return false;
         }
-        let value = |o: &inrush_graph::Output| match o.value {
-            OutputValue::Value(v) => Some(v),
-            _ => None,
-        };
-        Readers {
-            nodes,
-            outputs: graph.outputs.iter().filter_map(value).collect(),
-        }
-    }
-
-    /// Whether a library reads what the node gives, and it is no result of the graph, which must have memory of its own.
-    fn only_read(&self, graph: &Graph, kinds: &[Kind], node: &Node) -> bool {
-        let mut library = false;
-        let mut open: Vec<ValueId> = node.outs.clone();
-        while let Some(v) = open.pop() {
-            if self.outputs.contains(&v) {
-                return false;
-            }
-            for &n in &self.nodes[v.index()] {
-                let reader = &graph.nodes[n];
-                match kinds[n] {
-                    Kind::Look => open.extend(&reader.outs),
-                    _ => library |= library::serves(&reader.op),
-                }
+        for &n in &readers.nodes[v.index()] {
+            let reader = &graph.nodes[n];
+            if kinds[n] == Kind::View {
+                open.extend(&reader.outs);
+            } else {
+                library |= (cx.serves)(&reader.op);
             }
         }
-        library
     }
+    library
 }
 
-/// Takes out the nodes in `open`, which nobody reads, and what only they read; gives for each node whether it stays.
-fn unread(graph: &Graph, kinds: &[Kind], mut open: Vec<usize>) -> Vec<bool> {
+/// Removes the nodes in `open`, which nothing reads, and what only they read.
+fn remove_unread(graph: &mut Graph, kinds: &[Kind], mut open: Vec<usize>) {
     let readers = Readers::of(graph);
     let mut left: Vec<usize> = readers.nodes.iter().map(Vec::len).collect();
-    readers.outputs.iter().for_each(|v| left[v.index()] += 1);
+    for v in (0..left.len()).map(ValueId::from_index) {
+        left[v.index()] += usize::from(readers.outputs.contains(&v));
+    }
     let mut defined = vec![None; graph.values.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
         node.outs.iter().for_each(|v| defined[v.index()] = Some(n));
@@ -188,7 +186,7 @@ fn unread(graph: &Graph, kinds: &[Kind], mut open: Vec<usize>) -> Vec<bool> {
     let mut stays = vec![true; graph.nodes.len()];
     while let Some(n) = open.pop() {
         let node = &graph.nodes[n];
-        let idle = matches!(kinds[n], Kind::Equal | Kind::Look)
+        let idle = matches!(kinds[n], Kind::Equal | Kind::View)
             && node.outs.iter().all(|v| left[v.index()] == 0);
         if !idle || !std::mem::replace(&mut stays[n], false) {
             continue;
@@ -198,12 +196,14 @@ fn unread(graph: &Graph, kinds: &[Kind], mut open: Vec<usize>) -> Vec<bool> {
             open.extend(defined[v.index()]);
         }
     }
-    stays
+    let mut at = stays.iter();
+    graph.nodes.retain(|_| at.next() != Some(&false));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inrush_base::{Caps, Isa};
     use inrush_graph::Arg;
 
     /// The graph of `x: f32[4, 4]` (%0) and `m: bool[4, 4]` (%1) after the pass, and how many nodes are gone.
@@ -213,11 +213,16 @@ mod tests {
         let text = format!("graph t\n{inputs}{}\n", lines.join("\n").trim());
         let mut graph = inrush_graph::text::parse(&text).expect("a graph");
         let before = graph.nodes.len();
-        let shared = share_operands(&mut graph, |_| false);
-        let stay = shared.stays.iter().filter(|s| **s).count();
-        assert_eq!((shared.stays.len(), stay), (before, graph.nodes.len()));
+        let caps = Caps::cpu(Isa::Avx2, 1);
+        let serves = |op: &str| op == "aten.mm.default";
+        let cx = Context {
+            serves: &serves,
+            ..Context::segment(&caps)
+        };
+        run(&mut graph, &cx);
         inrush_graph::verify::verify(&graph).expect("a good graph");
-        (graph, before - stay)
+        let gone = before - graph.nodes.len();
+        (graph, gone)
     }
 
     fn count(graph: &Graph, op: &str) -> usize {
@@ -319,7 +324,7 @@ mod tests {
              %6 p: f32[4, 4] = aten.mm.default(%4, %5)
              output 0: %6",
         );
-        // The first cosine stays, and with it the second sine; the first sine is read by nobody.
+        // The first cosine stays, and with it the second sine; the first sine is not read.
         assert_eq!(gone, 2);
         assert_eq!(count(&graph, "aten.cos.default"), 1);
     }

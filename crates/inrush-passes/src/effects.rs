@@ -1,0 +1,30 @@
+//! Effects of calls on memory: writes and aliases.
+
+use inrush_aten::Route;
+use inrush_graph::{Arg, Graph, Node, Type};
+
+/// Returns true if a called operator may write its arguments: then nothing moves across it. Higher-order and custom operators
+/// are not known well enough to say no; kernels of the user's (`triton.`) write into copies.
+pub fn may_write(op: &str) -> bool {
+    let mut parts = op.split('.');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("aten" | "prims" | "sym" | "_operator"), Some(name), overload) => {
+            name.ends_with('_') && !name.ends_with("__")
+                || overload.is_some_and(|o| o.contains("out"))
+        }
+        (Some("triton"), ..) => false,
+        _ => true,
+    }
+}
+
+/// Returns true if the results may share memory with the first argument: views, and operators that return their argument where
+/// they need not copy.
+pub(crate) fn may_alias(graph: &Graph, node: &Node) -> bool {
+    let is_tensor =
+        |a: &Arg| matches!(a, Arg::Value(v) if matches!(graph.value(*v).ty, Type::Tensor(_)));
+    node.args.first().is_some_and(is_tensor)
+        && inrush_aten::lookup(&node.op).is_some_and(|op| {
+            matches!(op.row.route, Route::View(_))
+                && op.schema().returns.iter().any(|r| r.alias.is_some())
+        })
+}
