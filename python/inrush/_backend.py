@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _identities, _kernels, _layouts, _log, _naming, _native, _options, _products, _record, _report, _strides, _training, _tune
+from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _identities, _kernels, _log, _naming, _native, _options, _record, _report, _strides, _training, _tune
 from inrush._options import Options
 
 Compiled = Callable[..., Any]
@@ -206,6 +206,7 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
     try:
         settings = {
             "strict": options.strict,
+            "inference": report.kind == "inference",
             "threads": options.threads,
             "fallback_random": options.fallback_random,
             "cudagraphs": options.cudagraphs,
@@ -219,9 +220,6 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
         _compat.correct_metadata(gm)
         graph = _kernels.rewrite(gm)
         with _compat.no_tracing():
-            _layouts.split_biases(graph)
-            if report.kind == "inference" and not _products.as_products(graph):
-                _layouts.channels_last(graph)
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
         if later:
             return compiled

@@ -211,8 +211,12 @@ fn open(a: &RunArgs) -> Result<Session> {
         progress: &progress,
         start: Instant::now(),
     };
-    let sequence = compile_sequence(graph, &Request::default(), &caps, &options, &mut watch)
-        .map_err(in_file)?;
+    let request = Request {
+        inference: true,
+        ..Request::default()
+    };
+    let sequence =
+        compile_sequence(graph, &request, &caps, &options, &mut watch).map_err(in_file)?;
     let lowered = native::lower(sequence, &caps, device, target.clone()).map_err(in_file)?;
     let start = Instant::now();
     progress.step("build: Triton".into());

@@ -31,7 +31,7 @@ use inrush_sched::Refusal;
 
 pub use gpu::{Blocks, GpuKernels, Retile};
 pub use inrush_kernel::block::{Pointers, Tile};
-pub use inrush_passes::Source;
+pub use inrush_passes::{Source, may_write};
 pub use library::Libraries;
 pub use pipeline::{Pipeline, STAGES};
 pub use sequence::{

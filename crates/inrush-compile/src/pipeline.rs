@@ -14,7 +14,7 @@ use crate::{Code, Observer, Options, Refusals, Request, Retile, Unit, roll, wrap
 use inrush_aten::Processor;
 use inrush_base::{Caps, Result, with_helpers};
 use inrush_expr::Exprs;
-use inrush_graph::{Graph, Guard};
+use inrush_graph::{Graph, Guard, NodeId};
 use inrush_kernel::Kernel;
 use inrush_loops::Loops;
 use inrush_passes::{Context, Pass, Source};
@@ -95,14 +95,16 @@ impl<'a> Pipeline<'a> {
         request: &Request,
     ) -> Result<(Graph, Vec<Option<Source>>)> {
         let before = graph.nodes.clone();
-        let kept = (request.called.keys())
-            .flat_map(|n| before[n.index()].outs.iter().copied())
-            .collect();
+        let outs = |n: &NodeId| before[n.index()].outs.clone();
+        let kept = request.called.keys().flat_map(outs).collect();
+        let pure = request.pure.iter().flat_map(outs).collect();
         let libraries = self.options.libraries;
         let cx = Context {
             caps: self.caps,
             serves: &|op| libraries.serve(op),
+            inference: request.inference,
             kept,
+            pure,
         };
         let graph = self.passes(inrush_passes::CALLS, graph, &cx)?;
         let sources = inrush_passes::sources(&before, &graph).map_err(|e| e.in_stage("rewrite"))?;

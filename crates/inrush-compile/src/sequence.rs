@@ -142,8 +142,12 @@ pub enum SequenceOutput {
 pub struct Request {
     /// Nodes that must be called, with the reason.
     pub called: BTreeMap<NodeId, String>,
+    /// Calls of operators without a row that write nothing, by their schema.
+    pub pure: Vec<NodeId>,
     /// Integers whose values calls need.
     pub ints: Vec<Expr>,
+    /// Nothing of the graph is kept for gradients.
+    pub inference: bool,
 }
 
 /// Compiles what compiles and calls the rest.

@@ -1,7 +1,8 @@
 //! The `run` block: every way to evaluate the program gives the same on random inputs.
 //!
 //! Settings after the fence: `s0=3` (a symbol's value), `x=0..5` (range of an integer input), `ordinary` (no NaN or infinity
-//! among the inputs), `seed=7`, `interpreted` (nothing is compiled), `lowered` (the interpreter of graphs, which does not know
+//! among the inputs), `seed=7`, `interpreted` (nothing is compiled), `rewritten` (the graph
+//! after stage rewrite for an H100 takes part), `lowered` (the interpreter of graphs, which does not know
 //! every operator, takes no part), `brief` (one interpreter and one level compiled), `level=avx2` and `threads=3` (for what is
 //! compiled), `offset=5` (elements before the first of each input), `whole` (floats are small whole numbers, sums are exact),
 //! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that nobody is
@@ -24,6 +25,7 @@ pub(crate) struct Settings {
     ranges: BTreeMap<String, (f64, f64)>,
     special: bool,
     interpreted: bool,
+    rewritten: bool,
     lowered: bool,
     brief: bool,
     whole: bool,
@@ -86,6 +88,15 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
             Box::new(as_loops(program.loops()?, settings.symbols.clone())),
         ));
     }
+    if let Program::Graph(g) = program
+        && settings.rewritten
+    {
+        let loops = rewritten(program, g)?;
+        who.push((
+            "rewritten",
+            Box::new(as_loops(loops, settings.symbols.clone())),
+        ));
+    }
     if !settings.brief {
         let plan = program.plan(&Caps::cpu(Isa::Avx2, 2))?;
         who.push((
@@ -111,6 +122,28 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
     }
 
     compare_all(program, &settings, &who, &same_refusal)
+}
+
+/// Returns the loops of the graph as stage rewrite gives it for a GPU with all libraries.
+///
+/// # Errors
+/// Where the types of its results, strides included, are not those of the graph.
+fn rewritten(program: &Program, graph: &Graph) -> Result<Loops> {
+    let caps = stages::gpu("h100").ok_or_else(|| Error::internal("no preset `h100`"))?;
+    let out = program.rewritten(&Setup::of(caps))?;
+    let types = |g: &Graph| -> Vec<Option<Type>> {
+        let ty = |v: inrush_graph::ValueId| g.value(v).ty.clone();
+        (g.outputs.iter())
+            .map(|o| match o.value {
+                inrush_graph::OutputValue::Value(v) => Some(ty(v)),
+                _ => None,
+            })
+            .collect()
+    };
+    if types(graph) != types(&out) {
+        return Err(Error::internal("stage rewrite changes types of results"));
+    }
+    Program::Graph(out).loops()
 }
 
 /// The loop interpreter and, where it knows all operators, that of graphs against the interpreter of block programs.
@@ -275,6 +308,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
         ranges: BTreeMap::new(),
         special: true,
         interpreted: false,
+        rewritten: false,
         lowered: false,
         brief: false,
         whole: false,
@@ -290,6 +324,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
         match word.split_once('=') {
             None if word == "ordinary" => out.special = false,
             None if word == "interpreted" => out.interpreted = true,
+            None if word == "rewritten" => out.rewritten = true,
             None if word == "lowered" => out.lowered = true,
             None if word == "brief" => out.brief = true,
             None if word == "whole" => out.whole = true,

@@ -25,6 +25,8 @@ pub struct Setup {
     pub options: inrush_sched::Options,
     pub pointers: Pointers,
     pub libraries: Libraries,
+    /// Values of the graph are kept for gradients (`training`).
+    pub training: bool,
 }
 
 impl Setup {
@@ -35,6 +37,7 @@ impl Setup {
             options: inrush_sched::Options::default(),
             pointers: Pointers::Plain,
             libraries: Libraries::All,
+            training: false,
         }
     }
 
@@ -203,6 +206,7 @@ const SCHEDULING: [&str; 3] = ["max_stmts", "max_buffers", "split_elements"];
 
 fn setup(block: &Block) -> Result<Setup, String> {
     let mut setup = Setup::of(caps(block));
+    setup.training = block.settings.iter().any(|w| w == "training");
     let out = &mut setup.options;
     for word in &block.settings {
         let Some((name, value)) = word.split_once('=') else {
@@ -303,7 +307,10 @@ impl Program {
         match self {
             Program::Graph(g) if setup.caps.gpu.is_some() => {
                 inrush_graph::verify::verify(g)?;
-                let request = Request::default();
+                let request = Request {
+                    inference: !setup.training,
+                    ..Request::default()
+                };
                 setup
                     .run(|p| p.rewrite_calls(g.clone(), &request))
                     .map(|r| r.0)

@@ -17,14 +17,24 @@ pub fn may_write(op: &str) -> bool {
     }
 }
 
+/// Reads the memory of its argument as another dtype.
+pub(crate) const READ_AS: &str = "aten.view.dtype";
+
+/// A view by contract: its argument is used no more, so that PyTorch need not say that memory is shared.
+const UNSAFE_VIEW: &str = "aten._unsafe_view.default";
+
 /// Returns true if the results may share memory with the first argument: views, and operators that return their argument where
 /// they need not copy.
 pub(crate) fn may_alias(graph: &Graph, node: &Node) -> bool {
     let is_tensor =
         |a: &Arg| matches!(a, Arg::Value(v) if matches!(graph.value(*v).ty, Type::Tensor(_)));
-    node.args.first().is_some_and(is_tensor)
-        && inrush_aten::lookup(&node.op).is_some_and(|op| {
-            matches!(op.row.route, Route::View(_))
-                && op.schema().returns.iter().any(|r| r.alias.is_some())
-        })
+    if !node.args.first().is_some_and(is_tensor) {
+        return false;
+    }
+    if node.op == READ_AS || node.op == UNSAFE_VIEW {
+        return true;
+    }
+    let annotated = |op: &inrush_aten::Op| op.schema().returns.iter().any(|r| r.alias.is_some());
+    inrush_aten::lookup(&node.op)
+        .is_some_and(|op| matches!(op.row.route, Route::View(_)) && annotated(op))
 }

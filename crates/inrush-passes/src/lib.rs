@@ -14,13 +14,18 @@
 
 #![forbid(unsafe_code)]
 
+mod channels_last;
 mod context;
+mod conv_as_matmul;
+mod convolution;
 mod cse;
 mod effects;
 mod readers;
+mod relayout;
 mod share_library_operands;
 mod source;
 mod split_addmm;
+mod split_conv_bias;
 mod split_linear;
 
 pub use context::Context;
@@ -43,6 +48,11 @@ pub const CALLS: &[Pass] = &[
     // First: the products that it makes are operands of the passes after it.
     split_linear::PASS,
     split_addmm::PASS,
+    // Ahead of the passes that take convolutions without a bias.
+    split_conv_bias::PASS,
+    // Layouts matter to the convolutions that are left.
+    conv_as_matmul::PASS,
+    channels_last::PASS,
     // Last: it looks at what all library calls read.
     share_library_operands::PASS,
 ];

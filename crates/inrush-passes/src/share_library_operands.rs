@@ -26,7 +26,7 @@
 //! %4 q: f32[4, 4] = aten.mm.default(%3, %2)
 //! ```
 
-use crate::effects::{may_alias, may_write};
+use crate::effects::may_alias;
 use crate::readers::Readers;
 use crate::{Context, Pass};
 use inrush_graph::alike::{Looks, alike};
@@ -56,7 +56,7 @@ fn kind(graph: &Graph, cx: &Context, node: &Node) -> Kind {
     if node.op.starts_with("sym.") {
         return Kind::Own;
     }
-    if may_write(&node.op) {
+    if cx.may_write(node) {
         return Kind::Write;
     }
     let Some(op) = inrush_aten::lookup(&node.op) else {

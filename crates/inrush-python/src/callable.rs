@@ -214,6 +214,7 @@ pub fn compile_fx(
         match k.cast::<PyString>()?.to_str()? {
             "strict" => settings.strict = v.extract()?,
             "fallback_random" => settings.fallback_random = v.extract()?,
+            "inference" => settings.inference = v.extract()?,
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
             "cudagraphs" => settings.graphs = v.extract()?,

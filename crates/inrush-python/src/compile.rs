@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub strict: bool,
+    /// Nothing of the graph is kept for gradients.
+    pub inference: bool,
     /// Threads; PyTorch's number where left out.
     pub threads: Option<usize>,
     /// Random operators are called, so that they follow eager's stream.
@@ -193,7 +195,12 @@ pub fn compile(
     let graph = std::mem::take(&mut imported.graph);
     let text = || graph.print();
     watch.end("import", &text);
-    let mut request = Request::default();
+    let mut request = Request {
+        inference: settings.inference,
+        ..Request::default()
+    };
+    let pure = (0..imported.pure.len()).filter(|n| imported.pure[*n]);
+    request.pure = pure.map(NodeId::from_index).collect();
     for (n, why) in imported.called.iter().enumerate() {
         if let Some(why) = why {
             request.called.insert(NodeId::from_index(n), why.clone());

@@ -12,6 +12,7 @@ use crate::errors::raise;
 pub use device::device;
 use inrush_aten::{NamedArg, bind, random};
 use inrush_base::{Error, Scalar};
+use inrush_compile::may_write;
 use inrush_expr::{Expr, SymKind};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, LineId, Node, Output, OutputKind, OutputValue, Type, ValueId,
@@ -39,6 +40,8 @@ pub struct Imported {
     /// For each graph node why it has to be called through its FX node even where a row describes its operator: an
     /// argument that the graph cannot hold.
     pub called: Vec<Option<String>>,
+    /// For each graph node whether its schema says that it writes nothing, where its name does not.
+    pub pure: Vec<bool>,
     /// Attributes of the module that the graph takes as inputs (`InputKind::Constant`), after the placeholders.
     pub constants: Vec<Py<PyAny>>,
     /// What each FX node stands for, by its address ([`key`]).
@@ -86,6 +89,7 @@ pub fn import<'py>(
             },
             nodes: Vec::new(),
             called: Vec::new(),
+            pure: Vec::new(),
             constants: Vec::new(),
             sources: FxHashMap::default(),
         },
@@ -112,6 +116,7 @@ impl Imported {
             self.nodes.insert(0, None);
             let why = "the seed of kernels that draw random numbers";
             self.called.insert(0, Some(why.into()));
+            self.pure.insert(0, false);
         }
     }
 
@@ -222,7 +227,8 @@ impl<'py> Importer<'py> {
 
     fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let py = node.py();
-        let target = Target::of(self.names, &node.getattr(intern!(py, "target"))?)?;
+        let callee = node.getattr(intern!(py, "target"))?;
+        let target = Target::of(self.names, &callee)?;
         let args = node.getattr(intern!(py, "args"))?.cast_into::<PyTuple>()?;
         match target.role {
             Role::Item => {
@@ -265,6 +271,7 @@ impl<'py> Importer<'py> {
             self.drop_unread(node, &outs)?;
         }
         let mut op = target.name.to_string();
+        let pure = target.role == Role::Operator && may_write(&op) && !is_mutable(&callee)?;
         if let Some((name, reason)) = own {
             (op, why) = (name, Some(reason));
         }
@@ -277,6 +284,7 @@ impl<'py> Importer<'py> {
         });
         self.out.nodes.push(Some(node.clone().unbind()));
         self.out.called.push(why);
+        self.out.pure.push(pure);
         Ok(source)
     }
 
@@ -429,8 +437,17 @@ impl<'py> Importer<'py> {
         });
         self.out.nodes.push(None);
         self.out.called.push(None);
+        self.out.pure.push(false);
         v
     }
+}
+
+/// Returns true if an operator's schema says that it writes arguments.
+fn is_mutable(overload: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let schema = overload.getattr(intern!(overload.py(), "_schema"))?;
+    schema
+        .getattr(intern!(overload.py(), "is_mutable"))?
+        .extract()
 }
 
 /// A node's name.
