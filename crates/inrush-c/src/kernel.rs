@@ -1,19 +1,15 @@
-//! Writes one kernel as one C function: loops, tails, scopes.
+//! Writes one kernel as one C function: its frame, and what stands in a list of items.
 
 use crate::branches::{DEPTH, Plan, Uses};
 use crate::cascade::Cascade;
 use crate::helpers::{Helpers, Name};
 use crate::peephole::Peephole;
-use crate::text::{Text, paren, parens};
+use crate::text::{Text, paren};
 use crate::types;
-use crate::unroll_jam::{FEW_TURNS, unroll_count};
 use crate::values::Var;
-use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_kernel::{
-    AccId, Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Range, Role, ValId,
-};
+use inrush_kernel::{AccId, Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Role, ValId};
 use rustc_hash::FxHashMap;
 
 /// Stands for the function's name until its text is known.
@@ -34,24 +30,6 @@ pub(crate) struct Lane {
     pub copy: u32,
 }
 
-/// How a vector loop is split into unrolled full vectors and a remainder.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct VectorSplit {
-    pub unroll: u32,
-    /// True if there is a main loop of `unroll` full vectors a turn.
-    pub main: bool,
-    pub rest: Rest,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Rest {
-    None,
-    /// At most one partial vector; its number of lanes if known.
-    Part(Option<i64>),
-    /// Up to `unroll` vectors, the last one partial.
-    Loop,
-}
-
 pub(crate) struct Emitter<'a> {
     pub exprs: &'a Exprs,
     pub kernel: &'a Kernel,
@@ -66,7 +44,7 @@ pub(crate) struct Emitter<'a> {
     /// True once some symbol differs between lanes.
     pub some_vary: bool,
     pub lane: Option<Lane>,
-    loops: u32,
+    pub(crate) loops: u32,
     /// Loads that the open tile has transposed: the array and the start of the tile.
     pub tiles: FxHashMap<ValId, (String, String)>,
     /// Indices made of floats, as 32 bits each, by their symbols.
@@ -74,7 +52,7 @@ pub(crate) struct Emitter<'a> {
     /// Index of the innermost serial loop.
     pub tile_index: Name,
     /// For each load that several vector loops repeat: the last of these loops.
-    last_of_several: Vec<Option<&'a Loop>>,
+    pub(crate) last_of_several: Vec<Option<&'a Loop>>,
     /// True for loads whose last use among several passes is the open vector loop: it prefetches the next unit's.
     pub last_use: Vec<bool>,
     /// The grid axis along which consecutive units step by one.
@@ -381,83 +359,6 @@ impl Emitter<'_> {
         }
     }
 
-    /// How a lanes loop is cut: decided by what is known of its extent.
-    pub(crate) fn cut(&self, l: &Loop) -> VectorSplit {
-        let Role::Lanes { width, unroll } = l.role else {
-            return VectorSplit {
-                unroll: 1,
-                main: true,
-                rest: Rest::None,
-            };
-        };
-        let w = width as i64;
-        let step = w * unroll as i64;
-        let known = match l.range {
-            Range::Full(e) => self.exprs.as_int(e),
-            _ => None,
-        };
-        match known {
-            Some(n) if n < w => VectorSplit {
-                unroll: 1,
-                main: false,
-                rest: if n > 0 {
-                    Rest::Part(Some(n))
-                } else {
-                    Rest::None
-                },
-            },
-            Some(n) => {
-                let full = n / w;
-                let mut u = (unroll as i64).min(full);
-                if n % w == 0 {
-                    while full % u != 0 {
-                        u -= 1;
-                    }
-                    return VectorSplit {
-                        unroll: u as u32,
-                        main: true,
-                        rest: Rest::None,
-                    };
-                }
-                VectorSplit {
-                    unroll: u as u32,
-                    main: true,
-                    rest: if u > 1 && full % u != 0 {
-                        Rest::Loop
-                    } else {
-                        Rest::Part(Some(n % w))
-                    },
-                }
-            }
-            None => {
-                // Blocks are multiples of the step: only the end of the axis may be partial.
-                let exact = match l.range {
-                    Range::Full(e) | Range::Block { extent: e, .. } => {
-                        let rest = self.exprs.modulo(e, self.exprs.int(step));
-                        self.exprs.is_int(rest, 0)
-                    }
-                    _ => false,
-                };
-                if exact {
-                    return VectorSplit {
-                        unroll,
-                        main: true,
-                        rest: Rest::None,
-                    };
-                }
-                VectorSplit {
-                    unroll,
-                    main: true,
-                    rest: if unroll > 1 {
-                        Rest::Loop
-                    } else {
-                        Rest::Part(None)
-                    },
-                }
-            }
-        }
-    }
-
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
         let alone = self.lane.as_ref().is_some_and(|l| l.copies == 1);
@@ -554,221 +455,6 @@ impl Emitter<'_> {
             } || self.differs_by_row(v)
                 || lane.rows.is_none() && def.expr().is_some_and(|e| self.expr_varies(e));
         if differs { lane.copies } else { 1 }
-    }
-
-    pub(crate) fn loop_name(&mut self) -> Name {
-        let name = match self.loops {
-            // `i8` and its like are types.
-            n @ (8 | 16 | 32 | 64) => format!("i{n}x").into(),
-            n => self.helpers.variable('i', n, None),
-        };
-        self.loops += 1;
-        name
-    }
-
-    pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
-        let name = self.loop_name();
-        if self.lane.is_none()
-            && let Some(strips) = self.as_column_reduction(l, &name)
-        {
-            return self.column_reduction(&strips);
-        }
-        if let Some(beside) = self.jam_rows(l) {
-            return self.jammed_rows(l, beside, &name);
-        }
-        let (lo, hi) = match l.range {
-            Range::Full(e) => ("0".to_string(), parens(self.expr(e, false)?)),
-            Range::Block { .. } => ("lo".into(), "hi".into()),
-            Range::Tile {
-                start,
-                step,
-                extent,
-            } => {
-                let (start, extent) = (self.expr(start, false)?, self.expr(extent, false)?);
-                let (lo, hi) = (format!("{name}l"), format!("{name}h"));
-                self.open("");
-                self.line(format_args!(
-                    "const i64 {lo} = {start}, {hi} = {lo} + {step} < {0} ? {lo} + {step} : {0};",
-                    paren(&extent)
-                ));
-                self.names.insert(l.sym, (lo.as_str().into(), false));
-                self.transpose(l, &lo, &hi, step)?;
-                (lo, hi)
-            }
-            Range::Rows => ("m0".into(), "m1".into()),
-            Range::Columns if self.pieces().is_some() => self.transposed_columns(&name)?,
-            Range::Columns => ("n0".into(), "n1".into()),
-            Range::Pieces(length) => {
-                let length = parens(self.expr(length, false)?);
-                (
-                    format!("m0 / {length}"),
-                    format!("(m1 + {length} - 1) / {length}"),
-                )
-            }
-            Range::Piece(_) => ("p0".into(), "p1".into()),
-        };
-        let Role::Lanes { width, .. } = l.role else {
-            self.names.insert(l.sym, (name.clone(), false));
-            // Windows of a few points: their loops cost more than their bodies.
-            let lane = self.lane.as_ref().map(|lane| lane.sym);
-            let turns = lane.and_then(|lane| unroll_count(self.exprs, self.kernel, l, lane));
-            if let Some(n) = turns {
-                self.start_column(l)?;
-                if n >= FEW_TURNS {
-                    self.start_partial_sums(l);
-                }
-                // Rows share what they read for the taps of the innermost loop. Loops around it, written out, save a jump in many
-                // operations and cost the C compiler most of the time that it needs for the kernel.
-                let rows = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
-                if !rows || !l.body.iter().any(|i| matches!(i, Item::Loop(_))) {
-                    self.line(format_args!("#pragma GCC unroll {n}"));
-                }
-            }
-            let apart = !self.partial_sums.is_empty();
-            self.open([
-                "for (i64 ",
-                &name,
-                " = ",
-                &lo,
-                "; ",
-                &name,
-                " < ",
-                &hi,
-                "; ",
-                &name,
-                "++)",
-            ]);
-            self.tile_index = name.clone();
-            let panels = matches!(l.range, Range::Pieces(_));
-            if panels {
-                self.open_panels(&name)?;
-            }
-            let (first, then) = l.body.split_at(self.guarded(&l.body));
-            self.items(first)?;
-            self.guard(then, first)?;
-            self.items(then)?;
-            if !apart {
-                self.fold(&l.body);
-            }
-            self.close();
-            if apart {
-                self.add_partial_sums();
-                self.fold(&l.body);
-            }
-            if panels {
-                self.close();
-            }
-            let transposed = match l.range {
-                Range::Tile { .. } => true,
-                Range::Columns => self.pieces().is_some(),
-                _ => false,
-            };
-            if transposed {
-                self.tiles.clear();
-                self.close();
-            }
-            return Ok(());
-        };
-        let cut = self.cut(l);
-        let w = width;
-        let step = w * cut.unroll;
-        if cut.main && cut.unroll > 1 {
-            reached(Way::Copies);
-        }
-        if cut.rest != Rest::None {
-            reached(Way::PartialVector);
-        }
-        self.open("");
-        self.line(["i64 ", &name, " = ", &lo, ";"]);
-        if cut.main {
-            let step = digits(step);
-            if cut.rest == Rest::None {
-                self.open([
-                    "for (; ", &name, " < ", &hi, "; ", &name, " += ", &step, ")",
-                ]);
-            } else {
-                self.open([
-                    "for (; ", &name, " + ", &step, " <= ", &hi, "; ", &name, " += ", &step, ")",
-                ]);
-            }
-            self.lanes_body(l, &name, w, None, cut.unroll)?;
-            self.fold(&l.body);
-            self.close();
-        }
-        match cut.rest {
-            Rest::None => {}
-            Rest::Part(Some(n)) => {
-                self.open("");
-                self.lanes_body(l, &name, w, Some(n.to_string()), 1)?;
-                self.close();
-            }
-            Rest::Part(None) => {
-                self.open(format_args!("if ({name} < {hi})"));
-                self.line(format_args!("const i64 c = {hi} - {name};"));
-                self.lanes_body(l, &name, w, Some("c".into()), 1)?;
-                self.close();
-            }
-            Rest::Loop => {
-                self.open(format_args!("for (; {name} < {hi}; {name} += {w})"));
-                self.line(format_args!(
-                    "const i64 c = {hi} - {name} < {w} ? {hi} - {name} : {w};"
-                ));
-                self.lanes_body(l, &name, w, Some("c".into()), 1)?;
-                self.close();
-            }
-        }
-        if !cut.main {
-            self.fold(&l.body);
-        }
-        self.close();
-        Ok(())
-    }
-
-    /// Declares the index of each copy, `step` apart.
-    pub(crate) fn name_copies(&mut self, name: &Name, copies: u32, step: u32) {
-        for copy in 0..copies {
-            let (copy, ahead) = (digits(copy), digits(copy * step));
-            self.line([
-                "const i64 ",
-                name,
-                "_",
-                &copy,
-                " = ",
-                name,
-                " + ",
-                &ahead,
-                ";",
-            ]);
-        }
-    }
-
-    fn lanes_body(
-        &mut self,
-        l: &Loop,
-        name: &Name,
-        width: u32,
-        count: Option<String>,
-        copies: u32,
-    ) -> Result<()> {
-        self.names.insert(l.sym, (name.clone(), false));
-        if copies > 1 {
-            self.name_copies(name, copies, width);
-        }
-        for (again, last) in self.last_use.iter_mut().zip(&self.last_of_several) {
-            *again = last.is_some_and(|x| std::ptr::eq(x, l));
-        }
-        let rows = self.jam;
-        self.lane = Some(Lane {
-            sym: l.sym,
-            width,
-            count,
-            copies: rows.map_or(copies, |r| r.1),
-            rows: rows.map(|r| r.0),
-            copy: 0,
-        });
-        let done = self.items(&l.body);
-        self.lane = None;
-        done
     }
 
     /// Returns true if an expression differs between lanes.

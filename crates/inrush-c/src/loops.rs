@@ -1,0 +1,347 @@
+//! Loops: serial ones, and vector loops as a main loop of full vectors and a remainder.
+//!
+//! ```text
+//! for i in 0..n, 16 lanes, unroll 2         i64 i = 0;
+//!   body                                    for (; i + 32 <= n; i += 32)    two full vectors a turn
+//!                                             body at i, body at i + 16
+//!                                           for (; i < n; i += 16)          up to two vectors, the last one partial
+//!                                             body for c = min(n - i, 16) lanes
+//! ```
+
+use crate::helpers::Name;
+use crate::kernel::{Emitter, Lane};
+use crate::text::{paren, parens};
+use crate::unroll_jam::{FEW_TURNS, unroll_count};
+use inrush_base::tally::{Way, reached};
+use inrush_base::{Result, digits};
+use inrush_kernel::{Item, Loop, Range, Role};
+
+/// How a vector loop is split into unrolled full vectors and a remainder.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct VectorSplit {
+    pub unroll: u32,
+    /// True if there is a main loop of `unroll` full vectors a turn.
+    pub main: bool,
+    pub rest: Rest,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    None,
+    /// At most one partial vector; its number of lanes if known.
+    Part(Option<i64>),
+    /// Up to `unroll` vectors, the last one partial.
+    Loop,
+}
+
+/// C texts of the first index of a loop, and of the one after its last.
+type Bounds = (String, String);
+
+impl Emitter<'_> {
+    /// Splits a vector loop, by what is known of its extent.
+    pub(crate) fn cut(&self, l: &Loop) -> VectorSplit {
+        let Role::Lanes { width, unroll } = l.role else {
+            return VectorSplit {
+                unroll: 1,
+                main: true,
+                rest: Rest::None,
+            };
+        };
+        let w = width as i64;
+        let step = w * unroll as i64;
+        let known = match l.range {
+            Range::Full(e) => self.exprs.as_int(e),
+            _ => None,
+        };
+        match known {
+            Some(n) if n < w => VectorSplit {
+                unroll: 1,
+                main: false,
+                rest: if n > 0 {
+                    Rest::Part(Some(n))
+                } else {
+                    Rest::None
+                },
+            },
+            Some(n) => {
+                let full = n / w;
+                let mut u = (unroll as i64).min(full);
+                if n % w == 0 {
+                    while full % u != 0 {
+                        u -= 1;
+                    }
+                    return VectorSplit {
+                        unroll: u as u32,
+                        main: true,
+                        rest: Rest::None,
+                    };
+                }
+                VectorSplit {
+                    unroll: u as u32,
+                    main: true,
+                    rest: if u > 1 && full % u != 0 {
+                        Rest::Loop
+                    } else {
+                        Rest::Part(Some(n % w))
+                    },
+                }
+            }
+            None => {
+                // Blocks are multiples of the step: only the end of the axis may be partial.
+                let exact = match l.range {
+                    Range::Full(e) | Range::Block { extent: e, .. } => {
+                        let rest = self.exprs.modulo(e, self.exprs.int(step));
+                        self.exprs.is_int(rest, 0)
+                    }
+                    _ => false,
+                };
+                if exact {
+                    return VectorSplit {
+                        unroll,
+                        main: true,
+                        rest: Rest::None,
+                    };
+                }
+                VectorSplit {
+                    unroll,
+                    main: true,
+                    rest: if unroll > 1 {
+                        Rest::Loop
+                    } else {
+                        Rest::Part(None)
+                    },
+                }
+            }
+        }
+    }
+
+    pub(crate) fn loop_name(&mut self) -> Name {
+        let name = match self.loops {
+            // `i8` and its like are types.
+            n @ (8 | 16 | 32 | 64) => format!("i{n}x").into(),
+            n => self.helpers.variable('i', n, None),
+        };
+        self.loops += 1;
+        name
+    }
+
+    pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
+        let name = self.loop_name();
+        if self.lane.is_none()
+            && let Some(strips) = self.as_column_reduction(l, &name)
+        {
+            return self.column_reduction(&strips);
+        }
+        if let Some(rows) = self.jam_rows(l) {
+            return self.jammed_rows(l, rows, &name);
+        }
+        let bounds = self.bounds(l, &name)?;
+        match l.role {
+            Role::Serial => self.serial_loop(l, &name, &bounds),
+            Role::Lanes { width, .. } => self.vector_loop(l, &name, width, &bounds),
+        }
+    }
+
+    /// Returns the bounds of a loop. Opens a block for those that need declarations.
+    fn bounds(&mut self, l: &Loop, name: &Name) -> Result<Bounds> {
+        Ok(match l.range {
+            Range::Full(e) => ("0".to_string(), parens(self.expr(e, false)?)),
+            Range::Block { .. } => ("lo".into(), "hi".into()),
+            Range::Tile {
+                start,
+                step,
+                extent,
+            } => {
+                let (start, extent) = (self.expr(start, false)?, self.expr(extent, false)?);
+                let (lo, hi) = (format!("{name}l"), format!("{name}h"));
+                self.open("");
+                self.line(format_args!(
+                    "const i64 {lo} = {start}, {hi} = {lo} + {step} < {0} ? {lo} + {step} : {0};",
+                    paren(&extent)
+                ));
+                self.names.insert(l.sym, (lo.as_str().into(), false));
+                self.transpose(l, &lo, &hi, step)?;
+                (lo, hi)
+            }
+            Range::Rows => ("m0".into(), "m1".into()),
+            Range::Columns if self.pieces().is_some() => self.transposed_columns(name)?,
+            Range::Columns => ("n0".into(), "n1".into()),
+            Range::Pieces(length) => {
+                let length = parens(self.expr(length, false)?);
+                (
+                    format!("m0 / {length}"),
+                    format!("(m1 + {length} - 1) / {length}"),
+                )
+            }
+            Range::Piece(_) => ("p0".into(), "p1".into()),
+        })
+    }
+
+    fn serial_loop(&mut self, l: &Loop, name: &Name, (lo, hi): &Bounds) -> Result<()> {
+        self.names.insert(l.sym, (name.clone(), false));
+        self.unroll_pragma(l)?;
+        let partial_sums = !self.partial_sums.is_empty();
+        self.open([
+            "for (i64 ",
+            name,
+            " = ",
+            lo,
+            "; ",
+            name,
+            " < ",
+            hi,
+            "; ",
+            name,
+            "++)",
+        ]);
+        self.tile_index = name.clone();
+        let panels = matches!(l.range, Range::Pieces(_));
+        if panels {
+            self.open_panels(name)?;
+        }
+        let (first, then) = l.body.split_at(self.guarded(&l.body));
+        self.items(first)?;
+        self.guard(then, first)?;
+        self.items(then)?;
+        if !partial_sums {
+            self.fold(&l.body);
+        }
+        self.close();
+        if partial_sums {
+            self.add_partial_sums();
+            self.fold(&l.body);
+        }
+        if panels {
+            self.close();
+        }
+        let transposed = match l.range {
+            Range::Tile { .. } => true,
+            Range::Columns => self.pieces().is_some(),
+            _ => false,
+        };
+        if transposed {
+            self.tiles.clear();
+            self.close();
+        }
+        Ok(())
+    }
+
+    /// Has the C compiler write out a loop over a window of a few points: it costs more than its body.
+    fn unroll_pragma(&mut self, l: &Loop) -> Result<()> {
+        let lane = self.lane.as_ref().map(|lane| lane.sym);
+        let turns = lane.and_then(|lane| unroll_count(self.exprs, self.kernel, l, lane));
+        let Some(n) = turns else {
+            return Ok(());
+        };
+        self.start_column(l)?;
+        if n >= FEW_TURNS {
+            self.start_partial_sums(l);
+        }
+        // Rows share what they read for the taps of the innermost loop. Loops around it, written out, save a jump in many
+        // operations and cost the C compiler most of the time that it needs for the kernel.
+        let rows = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
+        if !rows || !l.body.iter().any(|i| matches!(i, Item::Loop(_))) {
+            self.line(format_args!("#pragma GCC unroll {n}"));
+        }
+        Ok(())
+    }
+
+    fn vector_loop(&mut self, l: &Loop, name: &Name, w: u32, (lo, hi): &Bounds) -> Result<()> {
+        let cut = self.cut(l);
+        if cut.main && cut.unroll > 1 {
+            reached(Way::Copies);
+        }
+        if cut.rest != Rest::None {
+            reached(Way::PartialVector);
+        }
+        self.open("");
+        self.line(["i64 ", name, " = ", lo, ";"]);
+        if cut.main {
+            let step = digits(w * cut.unroll);
+            if cut.rest == Rest::None {
+                self.open(["for (; ", name, " < ", hi, "; ", name, " += ", &step, ")"]);
+            } else {
+                self.open([
+                    "for (; ", name, " + ", &step, " <= ", hi, "; ", name, " += ", &step, ")",
+                ]);
+            }
+            self.lanes_body(l, name, w, None, cut.unroll)?;
+            self.fold(&l.body);
+            self.close();
+        }
+        match cut.rest {
+            Rest::None => {}
+            Rest::Part(Some(n)) => {
+                self.open("");
+                self.lanes_body(l, name, w, Some(n.to_string()), 1)?;
+                self.close();
+            }
+            Rest::Part(None) => {
+                self.open(format_args!("if ({name} < {hi})"));
+                self.line(format_args!("const i64 c = {hi} - {name};"));
+                self.lanes_body(l, name, w, Some("c".into()), 1)?;
+                self.close();
+            }
+            Rest::Loop => {
+                self.open(format_args!("for (; {name} < {hi}; {name} += {w})"));
+                self.line(format_args!(
+                    "const i64 c = {hi} - {name} < {w} ? {hi} - {name} : {w};"
+                ));
+                self.lanes_body(l, name, w, Some("c".into()), 1)?;
+                self.close();
+            }
+        }
+        if !cut.main {
+            self.fold(&l.body);
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// Declares the index of each copy, `step` apart.
+    pub(crate) fn name_copies(&mut self, name: &Name, copies: u32, step: u32) {
+        for copy in 0..copies {
+            let (copy, ahead) = (digits(copy), digits(copy * step));
+            self.line([
+                "const i64 ",
+                name,
+                "_",
+                &copy,
+                " = ",
+                name,
+                " + ",
+                &ahead,
+                ";",
+            ]);
+        }
+    }
+
+    fn lanes_body(
+        &mut self,
+        l: &Loop,
+        name: &Name,
+        width: u32,
+        count: Option<String>,
+        copies: u32,
+    ) -> Result<()> {
+        self.names.insert(l.sym, (name.clone(), false));
+        if copies > 1 {
+            self.name_copies(name, copies, width);
+        }
+        for (again, last) in self.last_use.iter_mut().zip(&self.last_of_several) {
+            *again = last.is_some_and(|x| std::ptr::eq(x, l));
+        }
+        let rows = self.jam;
+        self.lane = Some(Lane {
+            sym: l.sym,
+            width,
+            count,
+            copies: rows.map_or(copies, |r| r.1),
+            rows: rows.map(|r| r.0),
+            copy: 0,
+        });
+        let done = self.items(&l.body);
+        self.lane = None;
+        done
+    }
+}
