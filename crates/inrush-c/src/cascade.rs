@@ -130,7 +130,7 @@ impl Walk<'_> {
             match item {
                 Item::Loop(l) => {
                     let outside = self.lanes;
-                    if let Role::Lanes { .. } = l.role {
+                    if let Role::Vector { .. } = l.role {
                         self.lanes = Some((l.sym, self.open.len()));
                     }
                     self.open.push(self.turns_of(l));
@@ -170,7 +170,7 @@ impl Walk<'_> {
         };
         match l.role {
             Role::Serial => most,
-            Role::Lanes { width, unroll } => most / (width as i64 * unroll as i64).max(1) + 1,
+            Role::Vector { width, unroll } => most / (width as i64 * unroll as i64).max(1) + 1,
         }
     }
 }

@@ -60,7 +60,7 @@ impl Emitter<'_> {
     ) -> Option<ColumnReduction<'k>> {
         if !matches!(
             (&l.role, &l.range),
-            (Role::Lanes { .. }, Range::Block { .. })
+            (Role::Vector { .. }, Range::Block { .. })
         ) {
             return None;
         }
@@ -124,7 +124,7 @@ impl Emitter<'_> {
 
     /// Writes a column reduction by strips.
     pub(crate) fn column_reduction(&mut self, s: &ColumnReduction) -> Result<()> {
-        let (Role::Lanes { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
+        let (Role::Vector { width, .. }, Range::Full(extent)) = (s.lanes.role, s.rows.range) else {
             return Ok(());
         };
         reached(Way::Strips);

@@ -151,7 +151,7 @@ fn find_repeated<'k>(
         match item {
             Item::Loop(l) => {
                 let inner = match l.role {
-                    Role::Lanes { .. } => Some(l.as_ref()),
+                    Role::Vector { .. } => Some(l.as_ref()),
                     Role::Serial => open,
                 };
                 find_repeated(&l.body, inner, first, last);
@@ -328,7 +328,7 @@ impl Emitter<'_> {
         fn find(items: &[Item]) -> Option<u32> {
             items.iter().find_map(|i| match i {
                 Item::Loop(l) => match l.role {
-                    Role::Lanes { width, .. } => Some(width),
+                    Role::Vector { width, .. } => Some(width),
                     Role::Serial => find(&l.body),
                 },
                 _ => None,
@@ -343,7 +343,7 @@ impl Emitter<'_> {
             match item {
                 Item::Loop(l) => {
                     let inner = match l.role {
-                        Role::Lanes { width, .. } => Some((width, self.cut(l).unroll)),
+                        Role::Vector { width, .. } => Some((width, self.cut(l).unroll)),
                         Role::Serial => lanes,
                     };
                     self.find_acc_vectors(&l.body, inner);

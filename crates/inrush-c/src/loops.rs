@@ -40,7 +40,7 @@ type Bounds = (String, String);
 impl Emitter<'_> {
     /// Splits a vector loop, by what is known of its extent.
     pub(crate) fn cut(&self, l: &Loop) -> VectorSplit {
-        let Role::Lanes { width, unroll } = l.role else {
+        let Role::Vector { width, unroll } = l.role else {
             return VectorSplit {
                 unroll: 1,
                 main: true,
@@ -138,7 +138,7 @@ impl Emitter<'_> {
         let bounds = self.bounds(l, &name)?;
         match l.role {
             Role::Serial => self.serial_loop(l, &name, &bounds),
-            Role::Lanes { width, .. } => self.vector_loop(l, &name, width, &bounds),
+            Role::Vector { width, .. } => self.vector_loop(l, &name, width, &bounds),
         }
     }
 

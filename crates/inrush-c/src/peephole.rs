@@ -60,7 +60,7 @@ impl Peephole {
         for item in items {
             match item {
                 Item::Loop(l) => {
-                    let lanes = lanes || matches!(l.role, Role::Lanes { .. });
+                    let lanes = lanes || matches!(l.role, Role::Vector { .. });
                     self.visit(kernel, &l.body, lanes, seen);
                 }
                 // A value that several loops evaluate is one value.

@@ -151,7 +151,7 @@ impl Emitter<'_> {
         let [Item::Loop(lanes)] = rows.body.as_slice() else {
             return None;
         };
-        let (Role::Serial, Role::Lanes { width, .. }) = (rows.role, lanes.role) else {
+        let (Role::Serial, Role::Vector { width, .. }) = (rows.role, lanes.role) else {
             return None;
         };
         let Range::Full(_) = rows.range else {
@@ -162,7 +162,7 @@ impl Emitter<'_> {
         if !fits {
             return None;
         }
-        let one = Role::Lanes { width, unroll: 1 };
+        let one = Role::Vector { width, unroll: 1 };
         let places = (rows.sym, lanes.sym);
         if let Some(tap) = self.slides_along(lanes, rows.sym)
             && self.differ_in_places(&lanes.body, places, true)

@@ -5,7 +5,7 @@ use crate::same;
 use crate::tune::{self, Candidate, TunedBuffer, Tuner};
 use inrush_base::{Caps, Result};
 use inrush_kernel::block::{
-    self, Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
+    self, Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
 };
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
@@ -244,7 +244,7 @@ pub fn tile(
     let regions = plan.regions();
     let units = (caps.gpu.as_ref()).map_or(1, |g| g.multiprocessors as i64);
     let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
-    let launches = together(plan.loops.tables(), &tiler.pieces(&steps), &overlap, units);
+    let launches = fuse_horizontally(plan.loops.tables(), &tiler.pieces(&steps), &overlap, units);
     for group in &launches {
         // Flat parts of one size of tile can share their code.
         let flat: Vec<(usize, Tile)> = (group.iter())
@@ -340,7 +340,7 @@ impl Emitter<'_> {
                 buffers: &steps[*s].buffers,
             })
             .collect();
-        let k = inrush_triton::emit_together(&self.plan.loops, &pieces, &|_| true)?;
+        let k = inrush_triton::emit_concurrent(&self.plan.loops, &pieces, &|_| true)?;
         let buffers = (k.arguments.iter())
             .filter_map(|a| a.buffer().map(|b| b.0))
             .collect();

@@ -151,9 +151,9 @@ mod tests {
         x: 1,
         y: 1,
         r: 2048,
-        streamed: true,
+        looped: true,
         stages: 1,
-        early: false,
+        preload: false,
         pointers: Pointers::Plain,
         warps: 8,
     };

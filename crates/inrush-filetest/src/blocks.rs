@@ -139,8 +139,8 @@ fn tally(b: &Block) {
         (Some(_), ..) => Way::BlockProduct,
         (None, None, 2..) => Way::BlockTransposed,
         (None, None, _) => Way::BlockFlat,
-        (None, Some(DimRole::Streamed), _) if wide > 0 => Way::BlockColumns,
-        (None, Some(DimRole::Streamed), _) => Way::BlockLooped,
+        (None, Some(DimRole::Looped), _) if wide > 0 => Way::BlockColumns,
+        (None, Some(DimRole::Looped), _) => Way::BlockLooped,
         (None, Some(_), _) => Way::BlockPersistent,
     });
     if b.dims.iter().any(|d| d.is_tile() && !d.exact) {

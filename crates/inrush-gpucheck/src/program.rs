@@ -4,11 +4,11 @@ use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::block::{
-    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, together,
+    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
 };
 use inrush_loops::{BufId, BufferKind, Loops, Output};
 use inrush_sched::{Place, Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel, emit_together};
+use inrush_triton::{ArgumentSource, TritonKernel, emit_concurrent};
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ impl Writer {
             let regions = plan.regions();
             let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
             let units = caps.gpu.as_ref().map_or(1, |g| g.multiprocessors as i64);
-            together(plan.loops.tables(), &pieces, &overlap, units)
+            fuse_horizontally(plan.loops.tables(), &pieces, &overlap, units)
         } else {
             (0..pieces.len()).map(|k| vec![k]).collect()
         };
@@ -189,7 +189,7 @@ impl Writer {
                 [k] => inrush_triton::emit(&plan.loops, &blocks[*k], &|_| true),
                 group => {
                     let group: Vec<Piece> = group.iter().map(|k| pieces[*k]).collect();
-                    emit_together(&plan.loops, &group, &|_| true)
+                    emit_concurrent(&plan.loops, &group, &|_| true)
                 }
             };
             match made.map_err(|e| e.in_stage("emit")) {

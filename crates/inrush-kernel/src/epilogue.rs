@@ -51,7 +51,7 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
     let mut role = Role::Serial;
     if width > 1 {
         choices.lane_width = Some(width);
-        role = Role::Lanes { width, unroll: 1 };
+        role = Role::Vector { width, unroll: 1 };
     }
     reached(match row {
         None => Way::EpilogueColumns,

@@ -2,7 +2,7 @@
 
 use crate::build::Builder;
 use crate::place::Tree;
-use crate::{BufRole, Kernel, Kind, Param, bends, cost, edges, moments};
+use crate::{BufRole, Kernel, Kind, Param, cost, online_variance, peel, split_piecewise};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Body, OriginId, Tables};
 
@@ -27,14 +27,14 @@ type Pass = fn(&Exprs, &mut Kernel, &Choices);
 
 /// Passes over the loops of a grid, in order.
 const LOOP_PASSES: &[Pass] = &[
-    |exprs, k, _| moments::in_one_walk(exprs, k),
-    |exprs, k, _| bends::straighten(exprs, k),
+    |exprs, k, _| online_variance::rewrite(exprs, k),
+    |exprs, k, _| split_piecewise::split(exprs, k),
     |exprs, k, c| {
         if let Some((row, factors)) = c.jammed {
-            edges::cut_row(exprs, k, row, factors)
+            peel::peel_row(exprs, k, row, factors)
         }
     },
-    |exprs, k, _| edges::cut(exprs, k),
+    |exprs, k, _| peel::peel(exprs, k),
 ];
 
 /// Makes the kernel of what was placed.

@@ -91,7 +91,7 @@ impl<'a> Flat<'a> {
         self.substitute(&map, |_| true);
         self.shared.retain(|a| map.get(a.sym).is_none());
         for body in &mut self.bodies {
-            settle(body, |a| map.get(a.sym).is_some());
+            reduce_over_points(body, |a| map.get(a.sym).is_some());
             let outer = &body.axes[..body.outer];
             body.outer = outer.iter().filter(|a| map.get(a.sym).is_none()).count();
             body.axes.retain(|a| map.get(a.sym).is_none());
@@ -200,7 +200,7 @@ fn offset(tables: Tables, buf: BufId, coords: &[Expr]) -> Result<Expr> {
 
 /// Over one point a reduction and a scan are their operand, and the position of an extreme is 0. A scan runs along the last
 /// reduction axis only.
-fn settle(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
+fn reduce_over_points(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
     let axes = body.reduction_axes();
     let last = axes.last().is_some_and(&unit);
     let all = last && axes.iter().all(&unit);

@@ -177,7 +177,7 @@ impl Partition<'_, '_, '_> {
             self.work = total;
             range = Range::Full(axis.size);
         }
-        let role = Role::Lanes {
+        let role = Role::Vector {
             width: lanes.width,
             unroll: lanes.unroll,
         };

@@ -10,12 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod bends;
 pub mod block;
 mod build;
 mod conflicts;
 mod cost;
-mod edges;
 mod epilogue;
 mod finish;
 mod flatten;
@@ -23,9 +21,11 @@ mod fold;
 mod grid;
 pub mod group;
 mod live;
-mod moments;
 mod nest;
+mod online_variance;
+mod peel;
 mod place;
+mod split_piecewise;
 pub mod text;
 mod tile;
 mod vectorize;
@@ -267,7 +267,7 @@ pub enum Role {
     Serial,
     /// `width` consecutive points at once; accumulators of an enclosing scope are kept per lane, in `unroll` copies that
     /// hide the latency of the update, and combined at the end.
-    Lanes {
+    Vector {
         width: u32,
         unroll: u32,
     },

@@ -278,7 +278,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             if d < n && !items.is_empty() {
                 let axis = o.nest.axes[o.order[d]];
                 let role = match o.lane {
-                    Some((lane, at)) if at == d => Role::Lanes {
+                    Some((lane, at)) if at == d => Role::Vector {
                         width: lane.width,
                         unroll: unroll_of_nest(self.b, &items, &o.starts, d),
                     },

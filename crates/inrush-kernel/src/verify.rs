@@ -166,7 +166,7 @@ impl Verifier<'_> {
                     }
                 }
                 let lanes = self.lanes;
-                if let Role::Lanes { width, unroll } = l.role {
+                if let Role::Vector { width, unroll } = l.role {
                     if lanes {
                         return Err(Error::internal("a lanes loop inside a lanes loop"));
                     }

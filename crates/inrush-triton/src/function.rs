@@ -2,8 +2,8 @@
 
 use crate::Argument;
 use crate::fused::Fused;
-use crate::settled::{self, Settled};
-use crate::{helpers, narrow, ops, types};
+use crate::tail_masks::{self, TailMask};
+use crate::{contiguity, helpers, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_kernel::block::{Block, BlockItem, Dim, DimRole, Walk};
@@ -49,12 +49,12 @@ pub(crate) struct Emitter<'a> {
     /// This stretch of code is for programs whose whole tile lies inside.
     pub unmasked: bool,
     /// What holds for all elements of the programs that this stretch of code is for.
-    pub settled: Option<Settled>,
+    pub tail_mask: Option<TailMask>,
     /// Neighbours of a row that a thread has, where Triton would give it more than move at once.
-    pub narrow: Option<i64>,
+    pub contiguous: Option<i64>,
     pub role: Role,
     /// Descriptors of tensors that the function has made or was given, in order.
-    pub descriptors: Vec<crate::strided::Strided>,
+    pub descriptors: Vec<crate::descriptors::Strided>,
     /// What is computed in one go with the addition that follows.
     fused: Fused,
     pub buffers: Vec<String>,
@@ -79,7 +79,7 @@ pub(crate) enum Role {
     /// Another function, which hands over the program's number.
     Part,
     /// As [`Role::Part`], with the length of its only axis.
-    Listed,
+    Foreach,
 }
 
 /// The length of the only axis, where a caller hands it over.
@@ -99,8 +99,8 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         first_rows: FxHashSet::default(),
         in_loop: false,
         unmasked: false,
-        settled: None,
-        narrow: None,
+        tail_mask: None,
+        contiguous: None,
         role,
         descriptors: Vec::new(),
         fused: Fused::find(block),
@@ -136,17 +136,17 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     }
     e.count_loads(&block.items);
     e.find_first_rows();
-    e.narrow = narrow::neighbours(&e);
+    e.contiguous = contiguity::neighbours(&e);
     e.header()?;
     e.describe(&block.items)?;
     if let Some(p) = &block.product {
         e.product(p)?;
     }
-    match (e.inside()?, settled::find(&e)) {
+    match (e.inside()?, tail_masks::find(&e)) {
         (Some(inside), _) => e.twice(&inside, |e| e.unmasked = true)?,
         (None, Some(s)) => {
             let inside = format!("{} < {}", e.offset(s.last)?, s.end);
-            e.twice(&inside, |e| e.settled = Some(s))?;
+            e.twice(&inside, |e| e.tail_mask = Some(s))?;
         }
         (None, None) => e.items(&block.items)?,
     }
@@ -164,7 +164,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     parameters.extend(sizes.iter().cloned());
     let maps = e.maps()?;
     parameters.extend(maps.iter().map(|m| m.name.clone()));
-    if role == Role::Listed {
+    if role == Role::Foreach {
         parameters.push(LENGTH.into());
     }
     parameters.extend(constants.iter().map(|(n, _)| format!("{n}: tl.constexpr")));
@@ -340,7 +340,7 @@ impl Emitter<'_> {
         if !grid.is_empty() {
             let number = match self.role {
                 Role::Kernel => "tl.program_id(0)",
-                Role::Part | Role::Listed => "pid",
+                Role::Part | Role::Foreach => "pid",
             };
             let pid = self.widened(number.into());
             if pid != "pid" {
@@ -374,7 +374,7 @@ impl Emitter<'_> {
         if let Some(i) = self.block.reduced() {
             let d = dims[i];
             self.names.insert(d.sym, "r".into());
-            if d.role == DimRole::Whole {
+            if d.role == DimRole::Persistent {
                 let along = self.along(i);
                 let range = self.neighbours("tl.arange(0, RBLOCK)".into());
                 let range = self.widened(format!("{range}{along}"));
@@ -432,7 +432,7 @@ impl Emitter<'_> {
 
     pub(crate) fn extent(&self, d: &Dim) -> Result<String> {
         match self.role {
-            Role::Listed => Ok(LENGTH.into()),
+            Role::Foreach => Ok(LENGTH.into()),
             Role::Kernel | Role::Part => self.offset(d.extent),
         }
     }
@@ -473,7 +473,7 @@ impl Emitter<'_> {
         let lanes = 16 / sizes.min().unwrap_or(16).clamp(1, 16) as i64;
         let ex = self.exprs;
         // Those that share code do so whatever their length.
-        let lone = self.role != Role::Listed && ex.range(d.extent).hi < d.block;
+        let lone = self.role != Role::Foreach && ex.range(d.extent).hi < d.block;
         let narrow = !lone && !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
         let flat = |item: &BlockItem| {
             matches!(item, BlockItem::Let(_) | BlockItem::Store(_)) && !self.checks(item)
@@ -496,7 +496,7 @@ impl Emitter<'_> {
         self.line(format!("if {inside}:"));
         known(self);
         self.indented(|e| e.items(items))?;
-        (self.unmasked, self.settled) = (false, None);
+        (self.unmasked, self.tail_mask) = (false, None);
         self.values.clear();
         self.loads_left = loads;
         self.line("else:");
@@ -584,20 +584,20 @@ impl Emitter<'_> {
 
     /// Positions along a row, of which a thread has no more side by side than it can move at once.
     fn neighbours(&self, positions: String) -> String {
-        match self.narrow {
+        match self.contiguous {
             Some(n) => format!("tl.max_contiguous({positions}, {n})"),
             None => positions,
         }
     }
 
-    /// The loop over the streamed axis. Where elements move one at a time, steps that lie inside need no mask, and the last one
+    /// The loop over the looped axis. Where elements move one at a time, steps that lie inside need no mask, and the last one
     /// stands apart.
     fn walk(&mut self, walk: &Walk) -> Result<()> {
         let at = (self.block.reduced())
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
         let d = self.block.dims[at];
         let extent = self.offset(d.extent)?;
-        let apart = self.narrow.is_some()
+        let apart = self.contiguous.is_some()
             && !d.exact
             && self.block.stages == 1
             && self.descriptors.is_empty()
@@ -650,7 +650,7 @@ impl Emitter<'_> {
         let d = self.block.dims[at];
         let along = self.along(at);
         let positions = self.neighbours("roffset + tl.arange(0, RBLOCK)".into());
-        let range = self.widened(match self.narrow {
+        let range = self.widened(match self.contiguous {
             Some(_) => format!("{positions}{along}"),
             None => format!("({positions}{along})"),
         });
@@ -682,7 +682,7 @@ impl Emitter<'_> {
             let ty = types::name(d)?;
             return Ok(format!("tl.full([], {}, tl.{ty})", types::literal(c, d)));
         }
-        if self.settled.is_some_and(|s| s.holds == v) {
+        if self.tail_mask.is_some_and(|s| s.holds == v) {
             return Ok("tl.full([], 1, tl.int1)".into());
         }
         let name = self.values.get(&v).cloned();
@@ -699,7 +699,7 @@ impl Emitter<'_> {
 
     fn define(&mut self, v: ValId) -> Result<()> {
         let value = self.block.value(v).clone();
-        if self.settled.is_some_and(|s| s.needs_no_line(v)) {
+        if self.tail_mask.is_some_and(|s| s.needs_no_line(v)) {
             return Ok(());
         }
         if let Def::Op { op, args } = &value.def

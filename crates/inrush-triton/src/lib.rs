@@ -7,18 +7,18 @@
 
 #![forbid(unsafe_code)]
 
+mod contiguity;
+mod descriptors;
+mod dot;
 mod expr;
 mod function;
 mod fused;
 mod helpers;
+mod horizontal_fusion;
 mod memory;
-mod narrow;
 mod ops;
-mod product;
 mod reduce;
-mod settled;
-mod strided;
-mod together;
+mod tail_masks;
 mod types;
 
 use inrush_base::Result;
@@ -26,7 +26,7 @@ use inrush_expr::{Expr, Exprs};
 use inrush_kernel::block::Block;
 use inrush_loops::{BufId, Loops};
 
-pub use together::emit_together;
+pub use horizontal_fusion::emit_concurrent;
 
 /// A kernel in Triton's language.
 #[derive(Clone, PartialEq, Debug)]

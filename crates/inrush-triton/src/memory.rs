@@ -43,7 +43,7 @@ impl Emitter<'_> {
         fill: Scalar,
     ) -> Result<String> {
         let shape = self.block.shapes[v.index()];
-        let mask = mask.filter(|m| self.settled.is_none_or(|s| s.holds != *m));
+        let mask = mask.filter(|m| self.tail_mask.is_none_or(|s| s.holds != *m));
         let stored = self.block.buffers[buf.index()].dtype;
         let widened = |text: String| match stored.compute() == stored {
             true => text,
@@ -51,7 +51,7 @@ impl Emitter<'_> {
         };
         let policy = self.policy(v, offset, shape);
         if mask.is_none()
-            && let Some(text) = self.load_strided(buf, offset, shape, policy)?
+            && let Some(text) = self.load_descriptor(buf, offset, shape, policy)?
         {
             return Ok(widened(text));
         }
@@ -80,8 +80,8 @@ impl Emitter<'_> {
         let left = self.loads_left.get_mut(&v)?;
         *left -= 1;
         // Said of every element, it takes more instructions than it saves time.
-        let whole = self.block.dims[reduced].role == DimRole::Whole;
-        if whole && self.narrow.is_some() {
+        let whole = self.block.dims[reduced].role == DimRole::Persistent;
+        if whole && self.contiguous.is_some() {
             return None;
         }
         if *left > 0 {
@@ -113,7 +113,7 @@ impl Emitter<'_> {
             ),
             None => self.text(s.value)?,
         };
-        if self.store_strided(s, &value)? {
+        if self.store_descriptor(s, &value)? {
             return Ok(());
         }
         let value = match s.mode {

@@ -424,9 +424,9 @@ impl Tuner for Bench {
             x: kept.x,
             y: kept.y,
             r: kept.r,
-            streamed: kept.streamed,
+            looped: kept.streamed,
             stages: kept.stages,
-            early: kept.early,
+            preload: kept.early,
             warps: kept.warps,
             pointers: kept.pointers.parse().ok()?,
         };
@@ -454,9 +454,9 @@ impl Tuner for Bench {
             x: winner.x,
             y: winner.y,
             r: winner.r,
-            streamed: winner.streamed,
+            streamed: winner.looped,
             stages: winner.stages,
-            early: winner.early,
+            early: winner.preload,
             warps: winner.warps,
             pointers: winner.pointers.name().into(),
         };

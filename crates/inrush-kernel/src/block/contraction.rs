@@ -2,7 +2,7 @@
 //! convolution is the same with several axes in one index.
 
 use super::axes::{linearize, set_shared};
-use super::plan::{exact, finish, refuse_locals, settle};
+use super::plan::{exact, finish, refuse_locals, set_arguments};
 use super::renumber::renumber;
 use super::{Block, Context, Dim, DimRole, Operand, Product};
 use crate::build::Builder;
@@ -123,12 +123,12 @@ pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> 
         k: k.sym,
         extent: k.size,
         block: bk,
-        exact: exact(ex, k.size, bk, DimRole::Streamed),
+        exact: exact(ex, k.size, bk, DimRole::Looped),
         dtype: c.dtype,
         group: 8,
     });
     block.stages = if narrow { 3 } else { 2 };
-    settle(ex, &mut block);
+    set_arguments(ex, &mut block);
     renumber(&mut block);
     Ok(block)
 }

@@ -9,14 +9,14 @@
 
 mod axes;
 mod contraction;
-mod exponentials;
-mod moments;
+mod horizontal_fusion;
+mod online_softmax;
+mod online_variance;
 mod place;
 mod plan;
 mod renumber;
 mod sizes;
 pub mod text;
-mod together;
 mod verify;
 
 use crate::{Acc, AccId, Check, Def, KBufId, KernelBuf, Param, ValId, Value};
@@ -25,7 +25,7 @@ use inrush_expr::{Expr, Sym};
 use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
 pub use contraction::block_contraction;
-pub use together::{Piece, together};
+pub use horizontal_fusion::{Piece, fuse_horizontally};
 pub use verify::{verify, verify_launch};
 
 /// A block program.
@@ -66,13 +66,13 @@ pub struct Tile {
     /// Along the reduction axis, if there is one.
     pub r: i64,
     /// The reduction axis is walked in steps of `r` instead of held whole.
-    pub streamed: bool,
+    pub looped: bool,
     pub warps: u32,
     /// Steps of the walk that are under way at once: loads run ahead where it is more than one.
     pub stages: u32,
     /// Of rows that are held whole, what is needed after a reduction is loaded before it: more bytes are under way, and more
     /// registers are taken.
-    pub early: bool,
+    pub preload: bool,
     pub pointers: Pointers,
 }
 
@@ -132,8 +132,8 @@ impl std::str::FromStr for Tile {
             let (kind, r, rest) = lettered(rest, &['r', 's'])?;
             let (_, warps, rest) = lettered(rest, &['w'])?;
             let (_, stages, rest) = lettered(rest, &['k']).unwrap_or(('k', 1, rest));
-            let early = rest.starts_with('e');
-            let pointers = match &rest[early as usize..] {
+            let preload = rest.starts_with('e');
+            let pointers = match &rest[preload as usize..] {
                 "" => Pointers::Plain,
                 "b" => Pointers::Block,
                 "d" => Pointers::Descriptor,
@@ -144,10 +144,10 @@ impl std::str::FromStr for Tile {
                 x,
                 y,
                 r,
-                streamed: kind == 's',
+                looped: kind == 's',
                 warps: u32::try_from(warps).ok()?,
                 stages: u32::try_from(stages).ok()?,
-                early,
+                preload,
                 pointers,
             })
         })();
@@ -165,13 +165,13 @@ fn lettered<'t>(text: &'t str, letters: &[char]) -> Option<(char, i64, &'t str)>
 
 impl std::fmt::Display for Tile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = if self.streamed { "s" } else { "r" };
+        let kind = if self.looped { "s" } else { "r" };
         write!(f, "x{}y{}{kind}{}w{}", self.x, self.y, self.r, self.warps)?;
         match self.stages {
             1 => {}
             n => write!(f, "k{n}")?,
         }
-        if self.early {
+        if self.preload {
             write!(f, "e")?;
         }
         match self.pointers {
@@ -209,9 +209,9 @@ impl Tile {
             add(t);
             add(Tile { x: t.x * 2, ..t });
             add(Tile { x: t.x / 2, ..t });
-            if t.r > 1 && !t.streamed {
+            if t.r > 1 && !t.looped {
                 add(Tile {
-                    early: !t.early,
+                    preload: !t.preload,
                     ..t
                 });
             }
@@ -229,7 +229,7 @@ impl Tile {
                     ..t
                 });
             }
-            if t.streamed {
+            if t.looped {
                 for stages in [1, 2, 3, 4] {
                     add(Tile { stages, ..t });
                 }
@@ -268,9 +268,9 @@ pub enum DimRole {
     /// Shared out over the grid.
     Grid,
     /// Held whole by each program.
-    Whole,
+    Persistent,
     /// Walked in steps by each program.
-    Streamed,
+    Looped,
 }
 
 impl Dim {
@@ -280,7 +280,7 @@ impl Dim {
     }
 }
 
-/// A walk over the streamed axis in steps.
+/// A walk over the looped axis in steps.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Walk {
     pub body: Vec<BlockItem>,
@@ -293,7 +293,7 @@ pub struct Walk {
 pub enum BlockItem {
     /// Evaluates a value.
     Let(ValId),
-    /// Walks the streamed axis.
+    /// Walks the looped axis.
     Loop(Walk),
     /// Starts an accumulator.
     Acc(AccId),

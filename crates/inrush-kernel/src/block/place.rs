@@ -17,8 +17,8 @@ pub(crate) struct Placer<'p, 'a> {
     pub context: &'p Context<'p>,
     /// Bits of the tile's dimensions, by symbol: scalar axes have none.
     pub dims: &'p FxHashMap<Sym, u32>,
-    /// The streamed axis, as a bit of `dims`.
-    pub streamed: u32,
+    /// The looped axis, as a bit of `dims`.
+    pub looped: u32,
     /// The dimension of the own axis, as a bit of `dims`.
     pub own: u32,
     /// All dimensions without the own one.
@@ -44,7 +44,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         live: &'p Live,
         context: &'p Context<'p>,
         dims: &'p FxHashMap<Sym, u32>,
-        streamed: u32,
+        looped: u32,
         own: u32,
         grid: u32,
     ) -> Self {
@@ -53,7 +53,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             live,
             context,
             dims,
-            streamed,
+            looped,
             own,
             grid,
             shapes: Vec::new(),
@@ -106,7 +106,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                 .collect();
             // Running reductions are alive through their values.
             let deep = !nest.axes.is_empty();
-            if self.streamed == 0 || !deep {
+            if self.looped == 0 || !deep {
                 for e in &effects {
                     self.effect(e)?;
                     if let EffectKind::Update { acc, .. } = e.kind {
@@ -115,13 +115,13 @@ impl<'p, 'a> Placer<'p, 'a> {
                 }
                 continue;
             }
-            self.stream(&effects)?;
+            self.looped_nest(&effects)?;
         }
         Ok((self.outer, self.shapes))
     }
 
-    /// One pass over the streamed axis.
-    fn stream(&mut self, effects: &[Effect]) -> Result<()> {
+    /// One pass over the looped axis.
+    fn looped_nest(&mut self, effects: &[Effect]) -> Result<()> {
         let accs: Vec<AccId> = (effects.iter())
             .filter_map(|e| match e.kind {
                 EffectKind::Update { acc, .. } => Some(acc),
@@ -191,7 +191,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                 for k in 0..e.at {
                     let v = ValId::from_index(k);
                     let is_load = matches!(self.b.values[k].def, Def::Load { .. });
-                    let streams = self.streamed != 0 && self.shapes[k] & self.streamed != 0;
+                    let streams = self.looped != 0 && self.shapes[k] & self.looped != 0;
                     if is_load && self.live.values[k] && !streams && self.ready(v) {
                         self.need(v)?;
                     }
@@ -227,7 +227,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     fn push(&mut self, item: BlockItem, shape: u32) {
-        if self.inside.is_some() && shape & self.streamed != 0 {
+        if self.inside.is_some() && shape & self.looped != 0 {
             self.inner.push(item);
         } else {
             self.outer.push(item);
@@ -248,12 +248,12 @@ impl<'p, 'a> Placer<'p, 'a> {
                 .any(|(o, s)| *o != offset || *s != full || *s != shape)
         });
         if hazard {
-            if self.inside.is_some() && shape & self.streamed != 0 {
+            if self.inside.is_some() && shape & self.looped != 0 {
                 let elsewhere = (self.loaded[&storage].iter())
-                    .any(|(o, s)| *o != offset && s & self.streamed != 0);
+                    .any(|(o, s)| *o != offset && s & self.looped != 0);
                 if elsewhere {
                     return Err(Error::unsupported(
-                        "a streamed kernel that overwrites what it reads at other places",
+                        "a looped kernel that overwrites what it reads at other places",
                     ));
                 }
             }
@@ -284,7 +284,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     /// Evaluates a value unless it is known.
     fn need(&mut self, v: ValId) -> Result<()> {
         let k = v.index();
-        let streams = self.shapes[k] & self.streamed != 0;
+        let streams = self.shapes[k] & self.looped != 0;
         let known = match &self.inside {
             Some(inside) if streams => inside[k],
             _ => self.known[k],
@@ -293,7 +293,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             return Ok(());
         }
         if streams && self.inside.is_none() {
-            return Err(Error::internal("a streamed value outside of its loop"));
+            return Err(Error::internal("a looped value outside of its loop"));
         }
         let b = self.b;
         for u in b.uses(v) {
@@ -313,7 +313,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                 if let Some(at) = self.overwritten.get(&storage) {
                     if k < *at && streams {
                         return Err(Error::unsupported(
-                            "a streamed kernel that reads again what it has overwritten",
+                            "a looped kernel that reads again what it has overwritten",
                         ));
                     }
                     if self.stored.contains_key(&storage) {

@@ -1,8 +1,8 @@
 //! From a group to a block program: axes, sizes of the tile, values, order, and what is rewritten afterwards.
 
 use super::axes::{self, Strides};
-use super::exponentials;
-use super::moments;
+use super::online_softmax;
+use super::online_variance;
 use super::place::Placer;
 use super::renumber::renumber;
 use super::sizes::{self, TileAxes, Work};
@@ -41,10 +41,10 @@ pub(crate) fn group(
     let tile = choose(sizes::choose(ex, &axes, &work, units));
     check_tile(ex, tile, axes.own)?;
 
-    let (role, reuse) = if tile.streamed {
-        (DimRole::Streamed, Reuse::Streamed)
+    let (role, reuse) = if tile.looped {
+        (DimRole::Looped, Reuse::Streamed)
     } else {
-        (DimRole::Whole, Reuse::Whole)
+        (DimRole::Persistent, Reuse::Whole)
     };
     let builder = Builder::with(&flat, locals, reuse)?;
     let dims = [
@@ -71,12 +71,12 @@ pub(crate) fn group(
     )?;
     block.chosen = Some(tile);
     block.stages = tile.stages;
-    if tile.streamed {
-        moments::one_pass(ex, &mut block);
-        exponentials::one_pass(&mut block);
-        turn(&mut block);
-    } else if tile.early {
-        early(ex, &mut block, context.storage);
+    if tile.looped {
+        online_variance::rewrite(ex, &mut block);
+        online_softmax::rewrite(&mut block);
+        alternate_directions(&mut block);
+    } else if tile.preload {
+        preload(ex, &mut block, context.storage);
     }
     renumber(&mut block);
     Ok(block)
@@ -130,7 +130,7 @@ fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
     {
         return Err(Error::input(format!("a tile of {tile}: not powers of two")));
     }
-    if own.is_some_and(|a| !tile.streamed && tile.r < ex.range(a.size).hi) {
+    if own.is_some_and(|a| !tile.looped && tile.r < ex.range(a.size).hi) {
         return Err(Error::input(format!(
             "a tile of {tile} does not hold rows whole"
         )));
@@ -139,7 +139,7 @@ fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
 }
 
 /// Has every second walk go back, where order does not matter: the end of what it reads again is still in the caches.
-fn turn(block: &mut Block) {
+fn alternate_directions(block: &mut Block) {
     let mut items = std::mem::take(&mut block.items);
     let mut last = true;
     for item in &mut items {
@@ -161,7 +161,7 @@ fn any_order(block: &Block, item: &BlockItem) -> bool {
 }
 
 /// Moves loads that nothing has to come before to the front.
-fn early(ex: &Exprs, block: &mut Block, storage: &[BufId]) {
+fn preload(ex: &Exprs, block: &mut Block, storage: &[BufId]) {
     let owner = |b: BufId| storage.get(b.index()).copied().unwrap_or(b);
     let written: Vec<BufId> = (block.buffers.iter())
         .filter(|b| b.role != BufRole::In)
@@ -202,7 +202,7 @@ pub(crate) fn finish(
     let ex = tables.exprs;
     let live = liveness(builder);
     let mut bits: FxHashMap<Sym, u32> = FxHashMap::default();
-    let (mut streamed, mut own, mut grid) = (0, 0, 0);
+    let (mut looped, mut own, mut grid) = (0, 0, 0);
     for (i, d) in dims.iter().enumerate() {
         if !d.is_tile() {
             continue;
@@ -210,14 +210,14 @@ pub(crate) fn finish(
         bits.insert(d.sym, 1 << i);
         match d.role {
             DimRole::Grid => grid |= 1 << i,
-            DimRole::Whole => own = 1 << i,
-            DimRole::Streamed => {
+            DimRole::Persistent => own = 1 << i,
+            DimRole::Looped => {
                 own = 1 << i;
-                streamed = own;
+                looped = own;
             }
         }
     }
-    let placer = Placer::new(builder, &live, context, &bits, streamed, own, grid);
+    let placer = Placer::new(builder, &live, context, &bits, looped, own, grid);
     let (items, shapes) = placer.run()?;
     let programs = ex.product(
         (dims.iter())
@@ -242,12 +242,12 @@ pub(crate) fn finish(
         stages: 1,
         chosen: None,
     };
-    settle(ex, &mut block);
+    set_arguments(ex, &mut block);
     Ok(block)
 }
 
 /// Width of offsets, integer arguments.
-pub(crate) fn settle(ex: &Exprs, block: &mut Block) {
+pub(crate) fn set_arguments(ex: &Exprs, block: &mut Block) {
     let mut exprs: Vec<Expr> = block.dims.iter().map(|d| d.extent).collect();
     let mut values: Vec<Expr> = Vec::new();
     walk(block, &block.items, &mut exprs, &mut values);
@@ -289,7 +289,7 @@ fn walk(block: &Block, items: &[BlockItem], offsets: &mut Vec<Expr>, values: &mu
 
 pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool {
     match role {
-        DimRole::Whole => ex.is_int(extent, block),
+        DimRole::Persistent => ex.is_int(extent, block),
         _ => ex.is_int(ex.modulo(extent, ex.int(block)), 0),
     }
 }

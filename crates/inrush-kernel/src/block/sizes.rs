@@ -38,10 +38,10 @@ impl Tile {
         x: 1,
         y: 1,
         r: 1,
-        streamed: false,
+        looped: false,
         warps: 1,
         stages: 1,
-        early: false,
+        preload: false,
         pointers: Pointers::Plain,
     };
 }
@@ -217,7 +217,7 @@ fn column_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     Tile {
         x: bx,
         r: br,
-        streamed: true,
+        looped: true,
         warps: warps(bx * br, each).min(most),
         ..Tile::PLAIN
     }
@@ -286,7 +286,7 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     };
     Tile {
         r: power(row.length).min(step),
-        streamed: true,
+        looped: true,
         warps,
         ..Tile::PLAIN
     }

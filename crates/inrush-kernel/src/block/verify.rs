@@ -47,7 +47,7 @@ pub fn verify(
 pub fn verify_launch(parts: &[Piece], overlap: &dyn Fn(BufId, BufId) -> bool) -> Result<()> {
     for (i, a) in parts.iter().enumerate() {
         for b in &parts[i + 1..] {
-            if super::together::clash(a, b, overlap) {
+            if super::horizontal_fusion::clash(a, b, overlap) {
                 return Err(Error::internal(format!(
                     "one launch joins `{}` and `{}`, of which one writes what the other touches",
                     a.block.name, b.block.name
@@ -125,7 +125,7 @@ impl Verifier<'_> {
                     "a mask is missing: {n} is not known to divide {extent}"
                 ));
             }
-            if d.role == DimRole::Whole && d.block < ex.range(d.extent).hi {
+            if d.role == DimRole::Persistent && d.block < ex.range(d.extent).hi {
                 let most = ex.range(d.extent).hi;
                 return broken(format!("{} points do not hold all of {most}", d.block));
             }
@@ -162,15 +162,15 @@ impl Verifier<'_> {
             let at = (0..b.dims.len()).find(|i| b.letter(*i) == letter);
             at.map(|i| b.dims[i].block)
         };
-        let streamed = b.dims.iter().any(|d| d.role == DimRole::Streamed);
+        let looped = b.dims.iter().any(|d| d.role == DimRole::Looped);
         let has = Tile {
             x: points("x").unwrap_or(chosen.x),
             y: points("y").unwrap_or(chosen.y),
             r: points("r").unwrap_or(chosen.r),
-            streamed: if points("r").is_some() {
-                streamed
+            looped: if points("r").is_some() {
+                looped
             } else {
-                chosen.streamed
+                chosen.looped
             },
             warps: b.warps,
             stages: b.stages,
@@ -214,7 +214,7 @@ impl Verifier<'_> {
         if p.block < 1 || p.block.count_ones() != 1 {
             return broken(format!("a block of {} points is no power of two", p.block));
         }
-        if p.exact && !plan::exact(ex, p.extent, p.block, DimRole::Streamed) {
+        if p.exact && !plan::exact(ex, p.extent, p.block, DimRole::Looped) {
             let (n, extent) = (p.block, ex.show(p.extent));
             return broken(format!(
                 "a mask is missing: {n} is not known to divide {extent}"
@@ -296,7 +296,7 @@ impl Verifier<'_> {
     }
 
     fn walk(&mut self, w: &Walk) -> Result<()> {
-        if !self.block.dims.iter().any(|d| d.role == DimRole::Streamed) {
+        if !self.block.dims.iter().any(|d| d.role == DimRole::Looped) {
             return broken("a loop over an axis that is held whole");
         }
         self.inner = Some((vec![false; self.block.values.len()], w.back));
@@ -317,9 +317,9 @@ impl Verifier<'_> {
         }
     }
 
-    fn is_streamed(&self, shape: u32) -> bool {
+    fn is_looped(&self, shape: u32) -> bool {
         let dims = self.block.dims.iter().enumerate();
-        dims.filter(|(_, d)| d.role == DimRole::Streamed)
+        dims.filter(|(_, d)| d.role == DimRole::Looped)
             .any(|(i, _)| shape & (1 << i) != 0)
     }
 
@@ -351,7 +351,7 @@ impl Verifier<'_> {
         let state = &mut self.accs[acc.index()];
         match (self.inner.is_some(), *state) {
             (true, State::Started) => Ok(()),
-            (false, State::Unknown) if !self.is_streamed(self.block.shapes[value.index()]) => {
+            (false, State::Unknown) if !self.is_looped(self.block.shapes[value.index()]) => {
                 self.accs[acc.index()] = State::Done;
                 Ok(())
             }
@@ -436,7 +436,7 @@ impl Verifier<'_> {
         if s.mode != StoreMode::Set && s.shape & self.grid() != self.grid() {
             return broken("a store that combines happens once for each point of the tile");
         }
-        if self.is_streamed(s.shape) && self.inner.is_none() {
+        if self.is_looped(s.shape) && self.inner.is_none() {
             return broken("a store along the looped axis outside of its loop");
         }
         self.hazards.store(s.buf, s.offset, s.shape, self.full())
@@ -536,7 +536,7 @@ impl Verifier<'_> {
         if shape != spans {
             return broken(format!("{v} spans {}", self.show_shape(spans)));
         }
-        if self.is_streamed(shape) && self.inner.is_none() {
+        if self.is_looped(shape) && self.inner.is_none() {
             return broken(format!("{v} spans the looped axis outside of its loop"));
         }
         match &value.def {

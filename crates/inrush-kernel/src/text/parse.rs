@@ -368,7 +368,7 @@ impl Parser<'_> {
                 let width = self.count()?;
                 self.s.expect_word("by")?;
                 let unroll = self.count()?;
-                Role::Lanes { width, unroll }
+                Role::Vector { width, unroll }
             }
             false => Role::Serial,
         };

@@ -151,7 +151,7 @@ impl Printer<'_> {
                     };
                     let role = match l.role {
                         Role::Serial => String::new(),
-                        Role::Lanes { width, unroll } => format!(" lanes {width} by {unroll}"),
+                        Role::Vector { width, unroll } => format!(" lanes {width} by {unroll}"),
                     };
                     let open = format!("for {} {range}{role} {{", self.sym(l.sym));
                     self.line(depth, place, open);

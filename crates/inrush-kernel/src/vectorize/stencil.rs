@@ -90,7 +90,7 @@ pub(super) fn narrowed(g: &Group, at: usize, axis: &Axis, full: u32) -> u32 {
 pub(crate) fn can_jam_rows(g: &Group, lanes: &GroupLoop, rows: &Axis) -> bool {
     let b = g.b;
     let exprs = b.tables.exprs;
-    let (Role::Lanes { .. }, Some(pixels), Some(count)) = (
+    let (Role::Vector { .. }, Some(pixels), Some(count)) = (
         lanes.role,
         exprs.as_int(lanes.axis.size),
         exprs.as_int(rows.size),

@@ -117,8 +117,8 @@ impl BlockParser<'_> {
         }
         let role = match self.p.s.ident()?.as_str() {
             "grid" => DimRole::Grid,
-            "persistent" => DimRole::Whole,
-            "looped" => DimRole::Streamed,
+            "persistent" => DimRole::Persistent,
+            "looped" => DimRole::Looped,
             other => {
                 let message = format!("`{other}` is no role of an axis");
                 return Err(self.p.s.error(message));

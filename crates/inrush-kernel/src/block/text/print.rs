@@ -124,8 +124,8 @@ impl Printer<'_> {
         for (i, d) in self.block.dims.iter().enumerate() {
             let role = match d.role {
                 DimRole::Grid => "grid",
-                DimRole::Whole => "persistent",
-                DimRole::Streamed => "looped",
+                DimRole::Persistent => "persistent",
+                DimRole::Looped => "looped",
             };
             let text = format!(
                 "{} = {} < {} by {} {role}{}",

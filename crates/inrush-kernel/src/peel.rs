@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 const LEAST_POINTS: i64 = 16;
 
 /// Cuts the innermost loops for which it pays.
-pub(crate) fn cut(exprs: &Exprs, kernel: &mut Kernel) {
+pub(crate) fn peel(exprs: &Exprs, kernel: &mut Kernel) {
     let mut body = std::mem::take(&mut kernel.body);
     items(exprs, kernel, &mut body);
     kernel.body = body;
@@ -21,7 +21,7 @@ pub(crate) fn cut(exprs: &Exprs, kernel: &mut Kernel) {
 
 /// Cuts the loop over the pixels of a row, `fitting` of which are computed side by side: those whose windows leave the image are as
 /// many as there is room for, so that the compiler knows what each of them reads.
-pub(crate) fn cut_row(exprs: &Exprs, kernel: &mut Kernel, row: Sym, fitting: &[i64]) {
+pub(crate) fn peel_row(exprs: &Exprs, kernel: &mut Kernel, row: Sym, fitting: &[i64]) {
     let mut body = std::mem::take(&mut kernel.body);
     pixels(exprs, kernel, &mut body, row, fitting);
     kernel.body = body;
@@ -167,7 +167,7 @@ fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i6
             (lo, hi) = (lo.max(first), hi.min(end));
         }
     }
-    if let Role::Lanes { width, .. } = l.role {
+    if let Role::Vector { width, .. } = l.role {
         // Whole vectors on either side of a cut.
         let w = i64::from(width);
         lo = (lo + w - 1) / w * w;

@@ -34,7 +34,7 @@ struct Class {
 ///
 /// # Errors
 /// What [`crate::emit`] refuses; a piece with sizes that vary.
-pub fn emit_together(
+pub fn emit_concurrent(
     loops: &Loops,
     pieces: &[Piece],
     aligned: &dyn Fn(BufId) -> bool,
@@ -178,7 +178,7 @@ impl Part {
                 // Blocks that fill their axis share code with others.
                 let mut open = block.clone();
                 open.dims[0].exact = false;
-                function::emit(loops, &open, Role::Listed)?
+                function::emit(loops, &open, Role::Foreach)?
             }
             None => function::emit(loops, block, Role::Part)?,
         };

@@ -12,7 +12,7 @@ const MOST_PARTS: usize = 5;
 const LEAST_VECTORS: i64 = 4;
 
 /// Cuts the loops for which it pays.
-pub(crate) fn straighten(exprs: &Exprs, kernel: &mut Kernel) {
+pub(crate) fn split(exprs: &Exprs, kernel: &mut Kernel) {
     let mut body = std::mem::take(&mut kernel.body);
     items(exprs, kernel, &mut body);
     kernel.body = body;
@@ -62,7 +62,7 @@ impl Part {
 
 /// The parts of a loop over lanes that only loads, computes and stores, where most of it becomes straight.
 fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
-    let (Role::Lanes { width, .. }, Range::Full(extent)) = (l.role, l.range) else {
+    let (Role::Vector { width, .. }, Range::Full(extent)) = (l.role, l.range) else {
         return None;
     };
     let least = LEAST_VECTORS * i64::from(width);

@@ -56,7 +56,7 @@ struct Group {
 
 /// The order in which to launch `pieces`, those of an inner list in one launch. `overlap` tells which buffers may share
 /// bytes, `units` how many programs run side by side at least.
-pub fn together(
+pub fn fuse_horizontally(
     tables: Tables,
     pieces: &[Piece],
     overlap: &dyn Fn(BufId, BufId) -> bool,

@@ -41,10 +41,10 @@ struct Variance {
 }
 
 /// Rewrites what can be.
-pub(crate) fn in_one_walk(exprs: &Exprs, kernel: &mut Kernel) {
+pub(crate) fn rewrite(exprs: &Exprs, kernel: &mut Kernel) {
     if let Some(v) = find(exprs, kernel) {
         reached(Way::OneWalk);
-        rewrite(exprs, kernel, &v);
+        apply(exprs, kernel, &v);
     }
 }
 
@@ -83,7 +83,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
     let items = &kernel.body;
     let loops: Vec<(usize, &Loop)> = (items.iter().enumerate())
         .filter_map(|(k, i)| match i {
-            Item::Loop(l) if matches!(l.role, Role::Lanes { .. }) => Some((k, l.as_ref())),
+            Item::Loop(l) if matches!(l.role, Role::Vector { .. }) => Some((k, l.as_ref())),
             _ => None,
         })
         .collect();
@@ -176,7 +176,7 @@ fn uses(kernel: &Kernel, v: ValId) -> usize {
     values.count() + effects(&kernel.head, v) + effects(&kernel.body, v)
 }
 
-fn rewrite(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
+fn apply(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
     let mut value = |def: Def| {
         kernel.values.push(Value {
             def,

@@ -11,7 +11,7 @@ use inrush_expr::Exprs;
 use inrush_loops::{ReduceOp, ScalarOp};
 
 /// Joins a walk that sums with the one behind it that sums squares of distances to the mean.
-pub(crate) fn one_pass(ex: &Exprs, block: &mut Block) {
+pub(crate) fn rewrite(ex: &Exprs, block: &mut Block) {
     while let Some(found) = find(ex, block) {
         join(block, &found);
     }

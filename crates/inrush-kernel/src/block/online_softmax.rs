@@ -10,7 +10,7 @@ use crate::{AccId, Def, ValId};
 use inrush_loops::{ReduceOp, ScalarOp};
 
 /// Joins a walk that finds a maximum with the one behind it that sums exponentials of distances to it.
-pub(crate) fn one_pass(block: &mut Block) {
+pub(crate) fn rewrite(block: &mut Block) {
     while let Some(found) = find(block) {
         join(block, &found);
     }

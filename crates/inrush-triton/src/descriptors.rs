@@ -37,7 +37,7 @@ impl Emitter<'_> {
     }
 
     /// The tile that an access over `shape` is, if it is one.
-    fn strided(&self, buf: KBufId, offset: Expr, shape: u32) -> Option<Strided> {
+    fn descriptor_of(&self, buf: KBufId, offset: Expr, shape: u32) -> Option<Strided> {
         let (ex, dims) = (self.exprs, self.tile_dims());
         let whole = dims.iter().all(|i| shape & (1 << i) != 0);
         if !whole || dims.len() < 2 || dims.len() > MAX_RANK {
@@ -151,7 +151,7 @@ impl Emitter<'_> {
                         mask: None,
                         ..
                     } if self.block.buffers[buf.index()].role == BufRole::In => {
-                        self.strided(*buf, *offset, self.block.shapes[v.index()])
+                        self.descriptor_of(*buf, *offset, self.block.shapes[v.index()])
                     }
                     _ => None,
                 },
@@ -194,7 +194,7 @@ impl Emitter<'_> {
         let own = self.block.buffers[s.buf.index()].role == BufRole::Out;
         let plain = s.mode == StoreMode::Set && s.mask.is_none();
         match own && plain {
-            true => self.strided(s.buf, s.offset, s.shape),
+            true => self.descriptor_of(s.buf, s.offset, s.shape),
             false => None,
         }
     }
@@ -212,8 +212,8 @@ impl Emitter<'_> {
         (self.tile_dims().into_iter())
             .map(|i| match self.block.dims[i].role {
                 DimRole::Grid => format!("{}pid * {}", self.letter(i), self.block_name(i)),
-                DimRole::Whole => "0".into(),
-                DimRole::Streamed => "roffset".into(),
+                DimRole::Persistent => "0".into(),
+                DimRole::Looped => "roffset".into(),
             })
             .collect()
     }
@@ -258,7 +258,7 @@ impl Emitter<'_> {
     }
 
     /// A load by what the caller chose; nothing where it has to be a plain one. `policy` is how long it stays in the cache.
-    pub(crate) fn load_strided(
+    pub(crate) fn load_descriptor(
         &mut self,
         buf: KBufId,
         offset: Expr,
@@ -269,7 +269,7 @@ impl Emitter<'_> {
         if pointers == Pointers::Plain {
             return Ok(None);
         }
-        let Some(s) = self.strided(buf, offset, shape) else {
+        let Some(s) = self.descriptor_of(buf, offset, shape) else {
             return Ok(None);
         };
         if pointers == Pointers::Block {
@@ -296,13 +296,13 @@ impl Emitter<'_> {
     }
 
     /// Stores a tile by what the caller chose; false where it has to be a plain store.
-    pub(crate) fn store_strided(&mut self, s: &BlockStore, value: &str) -> Result<bool> {
+    pub(crate) fn store_descriptor(&mut self, s: &BlockStore, value: &str) -> Result<bool> {
         let pointers = self.pointers();
         let plain = s.mode == StoreMode::Set && s.mask.is_none();
         if pointers == Pointers::Plain || !plain {
             return Ok(false);
         }
-        let Some(tile) = self.strided(s.buf, s.offset, s.shape) else {
+        let Some(tile) = self.descriptor_of(s.buf, s.offset, s.shape) else {
             return Ok(false);
         };
         let have = match self.constant(s.value) {

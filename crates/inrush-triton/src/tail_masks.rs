@@ -12,7 +12,7 @@ use inrush_loops::ScalarOp;
 
 /// A comparison of positions with the end.
 #[derive(Copy, Clone)]
-pub(crate) struct Settled {
+pub(crate) struct TailMask {
     /// The comparison.
     pub holds: ValId,
     /// The positions, where nothing else asks for them.
@@ -22,7 +22,7 @@ pub(crate) struct Settled {
     pub end: i64,
 }
 
-impl Settled {
+impl TailMask {
     /// Where the comparison is known to hold, nothing is left of it.
     pub fn needs_no_line(&self, v: ValId) -> bool {
         v == self.holds || self.index == Some(v)
@@ -32,7 +32,7 @@ impl Settled {
 impl Emitter<'_> {
     /// What is left of an operation of which a part is settled.
     pub(crate) fn settles(&self, op: ScalarOp, args: &[ValId]) -> Option<ValId> {
-        let holds = self.settled?.holds;
+        let holds = self.tail_mask?.holds;
         match (op, args) {
             (ScalarOp::Where, [c, x, _]) if *c == holds => Some(*x),
             (ScalarOp::And, [a, b]) if *a == holds => Some(*b),
@@ -43,12 +43,12 @@ impl Emitter<'_> {
 }
 
 /// The comparison by which loads of one row for each program are masked, if the row's place would let them be wide.
-pub(crate) fn find(e: &Emitter) -> Option<Settled> {
+pub(crate) fn find(e: &Emitter) -> Option<TailMask> {
     let (ex, block) = (e.exprs, e.block);
     let at = block.reduced()?;
     let fits = e.tile_dims() == [at]
-        && e.narrow.is_none()
-        && e.role != Role::Listed
+        && e.contiguous.is_none()
+        && e.role != Role::Foreach
         && block.product.is_none()
         && block.stages == 1;
     let mut items: Vec<BlockItem> = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn find(e: &Emitter) -> Option<Settled> {
             item => effects(item),
         });
         let only = asks.filter(|a| *a == args[0]).count() == 1;
-        return Some(Settled {
+        return Some(TailMask {
             holds: v,
             index: only.then_some(args[0]),
             last: ex.subst(*e, &to),
