@@ -15,12 +15,12 @@ use std::cell::LazyCell;
 /// Indirect indices are numbered from here on; no kernel has that many axes.
 const INDIRECT_POSITION: u32 = 1000;
 
-/// What is known of a value beside its definition.
+/// Properties of a value besides its definition.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Info {
     /// Axes that it depends on, as bits of [`Builder::bits`].
     pub bits: u64,
-    /// It stands behind the loops of a reduction: the nest, and the number of its axes that are still open.
+    /// It is evaluated after the loops of a reduction: the nest, and the number of its axes that are still open.
     pub after: Option<(usize, usize)>,
     /// It must not be evaluated outside of the innermost loop of the group.
     pub pinned: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Info {
 /// Values that an expression needs.
 pub(crate) type Uses = SmallVec<[ValId; 3]>;
 
-/// What was stored where, for later loads of the same place.
+/// A store, for later loads of the same place.
 struct Written {
     value: ValId,
     /// Nest of the store and whether it happens at every point of it.
@@ -55,7 +55,7 @@ pub(crate) struct Builder<'a> {
     reuse: Reuse,
     pub values: Vec<Value>,
     pub infos: Vec<Info>,
-    /// What each value needs directly, one after the other, and where the values' lists end.
+    /// Operands of each value, one list after the other, and where the lists end.
     needs: Vec<ValId>,
     needs_end: Vec<u32>,
     pub accs: Vec<Acc>,
@@ -74,7 +74,7 @@ pub(crate) struct Builder<'a> {
     versions: FxHashMap<BufId, u32>,
     /// Positions in `values`, of values and their versions.
     lookup: Lookup,
-    /// What is read so far.
+    /// Storages that have been read so far.
     loaded: FxHashSet<BufId>,
     written: FxHashMap<(KBufId, Expr), Written>,
     by_buf: FxHashMap<BufId, KBufId>,
@@ -558,7 +558,7 @@ impl Lowering<'_, '_> {
         Ok(Some(self.b.value(Value { def, dtype })))
     }
 
-    /// Whether a load is never reached: the body has no point, or there is nothing in the buffer, and no index that would have
+    /// Returns true if a load is never reached: the body has no point, or there is nothing in the buffer, and no index that would have
     /// to be refused for that.
     fn reads_nothing(&self, buf: BufId, offset: Expr) -> bool {
         let exprs = self.b.exprs();
@@ -623,7 +623,7 @@ impl Lowering<'_, '_> {
         }))
     }
 
-    /// What a load gives after a store of `value` into a buffer of `dtype`.
+    /// Returns what a load gives after a store of `value` into a buffer of `dtype`.
     fn stored_value(&mut self, value: ValId, dtype: DType) -> ValId {
         if dtype.compute() == dtype {
             return value;
@@ -829,7 +829,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// What a local holds after a combining store at a place that each point of the nest has for itself: no other thread sees
+    /// Returns what a local holds after a combining store at a place that each point of the nest has for itself: no other thread sees
     /// it, and in block programs it is a value, not memory.
     fn combined(
         &mut self,
@@ -894,7 +894,7 @@ impl Lowering<'_, '_> {
         let own = |v: ValId, b: &Builder| b.infos[v.index()].bits;
         let bits =
             own(value, self.b) | self.b.expr_bits(offset) | mask.map_or(0, |m| own(m, self.b));
-        // A scan stores at every point, a reduction once behind its loops.
+        // A scan stores at every point, a reduction once after its loops.
         let depth = self.depth(bits);
         let axes = self.b.nests[self.nest].axes.len();
         let storage = self.b.storage_of(kbuf);

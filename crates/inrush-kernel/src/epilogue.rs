@@ -81,8 +81,8 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
     Ok(finish(builder, tree, kind, origins, one, choices))
 }
 
-/// Whether what is stored lies along the last one of the axes of `rows` and not along `columns`, as images do whose channels are
-/// columns: lanes over columns would write a cache line each.
+/// Returns true if stores are contiguous along the last axis of `rows` and not along `columns`, as in images (NCHW) whose channels
+/// are columns: lanes over columns would write a cache line each.
 fn stores_along(flat: &Flat, rows: &[Axis], columns: &[Axis]) -> bool {
     let (Some(r), Some(n)) = (rows.last(), columns.last()) else {
         return false;
@@ -100,7 +100,7 @@ fn stores_along(flat: &Flat, rows: &[Axis], columns: &[Axis]) -> bool {
     exprs.hint(r.size) >= SHORTEST && stores.all(|at| along(at, r) && !along(at, n))
 }
 
-/// Axes without those of one point; neighbours that accesses walk in one stride are one axis.
+/// Removes axes of one point and joins others: neighbours that accesses walk in one stride are one axis.
 fn join(flat: &mut Flat, axes: &[Axis]) -> Vec<Axis> {
     let exprs = flat.exprs();
     let mut rest: Vec<Axis> = Vec::new();
@@ -124,7 +124,7 @@ fn join(flat: &mut Flat, axes: &[Axis]) -> Vec<Axis> {
     rest
 }
 
-/// One index for all of `axes`, row-major: they are quotients and remainders of it.
+/// Makes one index for all of `axes`, row-major, which become quotients and remainders of it.
 fn linearize(flat: &mut Flat, rest: &[Axis]) -> Axis {
     let exprs = flat.exprs();
     let extent = exprs.product(rest.iter().map(|a| a.size));

@@ -13,7 +13,7 @@ const STACK_BYTES: i64 = 32 << 10;
 /// Bytes to which each local is aligned in scratch.
 const ALIGNMENT: i64 = 64;
 
-/// What the passes need to know besides the kernel.
+/// Decisions that the passes need to know besides the kernel.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Choices {
     /// Lanes of a loop that the whole group runs inside: locals hold whole vectors then.

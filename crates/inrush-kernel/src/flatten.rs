@@ -142,7 +142,7 @@ impl<'a> Flat<'a> {
             .find(|(a, b)| self.joinable(body, a, b))
     }
 
-    /// Whether all expressions of `body` depend on `a` and `b` through `a * b.size + b` only.
+    /// Returns true if all expressions of `body` depend on `a` and `b` through `a * b.size + b` only.
     pub fn joinable(&self, body: &Body, a: &Axis, b: &Axis) -> bool {
         let exprs = self.exprs();
         let mut all = body.stmts.iter().flat_map(|s| s.exprs());
@@ -198,8 +198,8 @@ fn offset(tables: Tables, buf: BufId, coords: &[Expr]) -> Result<Expr> {
     Ok(exprs.add(base, exprs.dot(strides, coords)))
 }
 
-/// Over one point a reduction and a scan are their operand, and the position of an extreme is 0. A scan runs along the last
-/// reduction axis only.
+/// Replaces reductions and scans over one point by their operand, or by position 0 where they seek a position. A scan runs along
+/// the last reduction axis only.
 fn reduce_over_points(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
     let axes = body.reduction_axes();
     let last = axes.last().is_some_and(&unit);

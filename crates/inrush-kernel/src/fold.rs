@@ -20,7 +20,7 @@ fn constant(v: bool) -> Folded {
     })
 }
 
-/// What `value` may be replaced by, given the values before it.
+/// Returns what may replace `value`, given the values before it.
 pub(crate) fn fold(exprs: &Exprs, values: &[Value], value: &Value) -> Folded {
     match &value.def {
         Def::Op { op, args } => {

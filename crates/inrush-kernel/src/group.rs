@@ -1,6 +1,7 @@
-//! Which launches run together: the walk that CPUs and GPUs share. What may share a launch, and what depends on what, is theirs.
+//! List scheduling of launches into groups that run concurrently, shared by CPUs and GPUs, which say what may share a launch and
+//! what depends on what.
 
-/// How far back a step may move to run together with others.
+/// Groups that a step may move back by to run with others.
 const WINDOW: usize = 128;
 
 /// The group that a step joins, for groups in the order in which they run: the first that takes it after the last one that

@@ -72,9 +72,9 @@ pub struct Kernel {
     pub sizes: Vec<Param>,
     pub values: Vec<Value>,
     pub accs: Vec<Acc>,
-    /// What is evaluated once per call of the function.
+    /// Items that are evaluated once per call of the function.
     pub head: Vec<Item>,
-    /// What is done for each unit, with the grid's symbols set.
+    /// Items that are done for each unit, with the grid's symbols set.
     pub body: Vec<Item>,
     /// Run-time checks; a kernel stops at the first that fails.
     pub checks: Vec<Check>,
@@ -153,7 +153,7 @@ pub struct Value {
     pub dtype: DType,
 }
 
-/// What defines a value. Offsets count elements.
+/// The definition of a value. Offsets count elements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Def {
     Const(Scalar),
@@ -211,7 +211,7 @@ pub struct Acc {
 /// A node of the tree.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
-    /// Behind a pointer: most items are single values.
+    /// Boxed, since most items are single values.
     Loop(Box<Loop>),
     /// Evaluates a value; it is known to the items after it in this list and inside their loops.
     Let(ValId),
@@ -238,7 +238,7 @@ pub struct Loop {
     pub body: Vec<Item>,
 }
 
-/// What a loop runs over.
+/// The points of a loop.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Range {
     /// `0..extent`.

@@ -4,7 +4,7 @@ use crate::build::Builder;
 use crate::nest::EffectKind;
 use crate::{BufRole, Def, KBufId, ValId};
 
-/// What of a kernel is alive: values, and effects by nest and position.
+/// Live values, and live effects by nest and position.
 pub(crate) struct Live {
     pub values: Vec<bool>,
     pub effects: Vec<Vec<bool>>,

@@ -1,4 +1,13 @@
-//! Mean and variance of a long row in one walk instead of two.
+//! Online variance: mean and variance of a long row in one pass instead of two.
+//!
+//! ```text
+//! before                          after
+//! for i:  sum += x[i]             for i < part:  first += x[i]
+//! mean = sum / n                  shift = first / part
+//! for i:  d = x[i] - mean         for i:  d = x[i] - shift;  sum += d;  squares += d * d
+//!         squares += d * d        mean = shift + sum / n
+//!                                 squares = max(squares - sum * (sum / n), 0)
+//! ```
 //!
 //! Squares are summed of distances to a mean of the row's first points, `shift`, and moved to the whole row's mean afterwards:
 //! the sum of `(x - mean)^2` is that of `(x - shift)^2` less `n (mean - shift)^2`. What that takes away is at most `n / k` times
@@ -13,9 +22,9 @@ use inrush_expr::Exprs;
 use inrush_loops::{ReduceOp, ScalarOp};
 use smallvec::smallvec;
 
-/// Shortest row for which a walk counts.
+/// Shortest row for which a pass counts.
 const ROW: i64 = 1024;
-/// The part of a row that gives the shift.
+/// The share of a row that gives the shift: one in so many points.
 const PART: i64 = 32;
 
 /// The places of a variance among the items of one list, and its values.
@@ -40,7 +49,7 @@ struct Variance {
     extent: i64,
 }
 
-/// Rewrites what can be.
+/// Rewrites the first variance that has this form.
 pub(crate) fn rewrite(exprs: &Exprs, kernel: &mut Kernel) {
     if let Some(v) = find(exprs, kernel) {
         reached(Way::OneWalk);
@@ -48,7 +57,7 @@ pub(crate) fn rewrite(exprs: &Exprs, kernel: &mut Kernel) {
     }
 }
 
-/// What a loop that only sums does: the lines before the update, its accumulator and value.
+/// Returns the lines before the update, the accumulator and the value of a loop that only sums.
 fn summing(l: &Loop) -> Option<(&[Item], AccId, ValId)> {
     let (Item::Update { acc, value }, lets) = l.body.split_last()? else {
         return None;
@@ -64,7 +73,7 @@ fn operands(kernel: &Kernel, v: ValId, wanted: ScalarOp) -> Option<(ValId, ValId
     }
 }
 
-/// Of the mean of `n` values: what is done to the sum, the sum, and by which number.
+/// Matches the mean of `n` values. Returns the operation that makes it, the sum, and the number.
 fn average(kernel: &Kernel, mean: ValId, n: i64) -> Option<(ScalarOp, ValId, ValId)> {
     let number = |v: ValId| match kernel.value(v).def {
         Def::Const(c) => Some(c.as_f64()),
@@ -158,7 +167,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
     None
 }
 
-/// How many values and effects use `v`.
+/// Counts values and effects that use `v`.
 fn uses(kernel: &Kernel, v: ValId) -> usize {
     fn effects(items: &[Item], v: ValId) -> usize {
         let one = |i: &Item| match i {

@@ -1,5 +1,18 @@
-//! Loops over places whose windows leave the image at its edges are cut there: between the edges nothing is asked, and loads are
-//! loads. The parts at the edges keep the tests.
+//! Loop peeling: cuts a loop over output positions where windows leave the image. Inside nothing is tested, and masked loads
+//! become plain ones; the parts at the edges keep the tests.
+//!
+//! A window of 3 with padding 1 over a row of 64:
+//!
+//! ```text
+//! before                                     after
+//! for x in 0..64                             for x in 0..1     acc += in[x - 1 + k] if x - 1 + k >= 0
+//!   for k in 0..3                            for x in 0..62    acc += in[x + k]                             no mask
+//!     acc += in[x - 1 + k]                   for x in 0..1     acc += in[x + 62 + k] if x + 62 + k < 64
+//!            if 0 <= x - 1 + k < 64
+//! ```
+//!
+//! [`peel`] does so for innermost loops, at whole vectors where lanes run over `x`. [`peel_row`] does so for a row of jammed
+//! pixels, and gives the inner part a length that a jam factor divides.
 
 use crate::fold::{Folded, fold};
 use crate::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
@@ -9,18 +22,18 @@ use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_loops::ScalarOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Points of a loop that is worth being cut.
+/// Points of the shortest loop that is worth being cut.
 const LEAST_POINTS: i64 = 16;
 
-/// Cuts the innermost loops for which it pays.
+/// Peels the innermost loops for which it pays.
 pub(crate) fn peel(exprs: &Exprs, kernel: &mut Kernel) {
     let mut body = std::mem::take(&mut kernel.body);
     items(exprs, kernel, &mut body);
     kernel.body = body;
 }
 
-/// Cuts the loop over the pixels of a row, `fitting` of which are computed side by side: those whose windows leave the image are as
-/// many as there is room for, so that the compiler knows what each of them reads.
+/// Peels the loop over the pixels of a row that are jammed by one of the factors `fitting`. The peeled parts are as long as one
+/// jam, so that the C compiler writes them out and knows what each pixel reads.
 pub(crate) fn peel_row(exprs: &Exprs, kernel: &mut Kernel, row: Sym, fitting: &[i64]) {
     let mut body = std::mem::take(&mut kernel.body);
     pixels(exprs, kernel, &mut body, row, fitting);
@@ -46,7 +59,7 @@ fn pixels(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>, row: Sym, fi
     }
 }
 
-/// Position of a row's index, its extent, and the pixels between which no window leaves the image along the row, or some of them.
+/// Returns the position of a row's index, its extent, and the bounds of pixels whose windows stay in the image, or of some of them.
 fn ends(
     exprs: &Exprs,
     kernel: &Kernel,
@@ -82,7 +95,7 @@ fn ends(
     Some((position, extent, cut))
 }
 
-/// A loop's points before, between and behind two bounds, each as a loop.
+/// Builds loops over the points before, between and after two bounds.
 fn parts(
     exprs: &Exprs,
     kernel: &mut Kernel,
@@ -115,7 +128,7 @@ fn parts(
         .collect()
 }
 
-/// Position and number of a loop's points, if these are known.
+/// Returns position and number of a loop's points, if these are known.
 fn counted(exprs: &Exprs, l: &Loop) -> Option<(u32, i64)> {
     let Range::Full(extent) = l.range else {
         return None;
@@ -125,7 +138,7 @@ fn counted(exprs: &Exprs, l: &Loop) -> Option<(u32, i64)> {
     Some((position, exprs.as_int(extent)?))
 }
 
-/// Whether anything was cut.
+/// Peels the loops of a list. Returns true if any was peeled.
 fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
     let mut any = false;
     let mut at = 0;
@@ -153,7 +166,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
     any
 }
 
-/// What a loop tests of places: position of its index, extent, and the points between which all tests hold that do for most.
+/// Returns position of a loop's index, extent, and the bounds between which all tests hold that hold for most points.
 fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i64)> {
     let (position, extent) = counted(exprs, l).filter(|(_, n)| *n >= LEAST_POINTS)?;
     let mut found = Found::default();
@@ -181,7 +194,7 @@ fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i6
     Some((position, extent, lo, hi))
 }
 
-/// What stands in a loop.
+/// The items of a loop, as far as peeling depends on them.
 #[derive(Default)]
 struct Found {
     masked: bool,
@@ -191,8 +204,8 @@ struct Found {
 }
 
 impl Found {
-    /// Whether all of it may be copied: nothing is added up beyond the loop, and no symbol is defined. With `blocks` lanes may be
-    /// those of a unit's block.
+    /// Looks at items. Returns true if all of them may be copied: no accumulator outlives the loop, and no symbol is defined. With
+    /// `blocks` lanes may be those of a unit's block.
     fn items(
         &mut self,
         exprs: &Exprs,
@@ -236,7 +249,7 @@ impl Found {
     }
 }
 
-/// The integer expression that a value is.
+/// Returns the integer expression that a value is.
 fn integer(exprs: &Exprs, v: &Value) -> Option<Expr> {
     match &v.def {
         Def::Index(e) => Some(*e),
@@ -245,7 +258,7 @@ fn integer(exprs: &Exprs, v: &Value) -> Option<Expr> {
     }
 }
 
-/// Where `e >= 0`, or `e < 0`, whatever the indices other than `sym` are.
+/// Returns the points where `e >= 0`, or `e < 0`, whatever the indices other than `sym` are.
 fn holds(exprs: &Exprs, e: Expr, sym: Sym, op: ScalarOp) -> Option<(i64, i64)> {
     let (step, rest) = exprs.affine(e, &[sym])?;
     let step = exprs.as_int(step[0]).filter(|c| *c != 0)?;
@@ -289,7 +302,7 @@ impl Copy<'_> {
         self.exprs.subst(e, &self.map)
     }
 
-    /// A mask that always holds is none; `Err(())` for one that never does.
+    /// Returns the mask in the copy: `None` for one that always holds, `Err(())` for one that never does.
     fn mask(&self, kernel: &Kernel, mask: Option<ValId>) -> Result<Option<ValId>, ()> {
         let mask = mask.map(|m| self.value(m));
         match mask.map(|m| &kernel.value(m).def) {
@@ -346,7 +359,7 @@ impl Copy<'_> {
         out
     }
 
-    /// The value of these points; nothing where there is one already.
+    /// Defines the value of these points. Returns `None` where there is one already.
     fn define(&mut self, kernel: &mut Kernel, v: ValId) -> Option<ValId> {
         let mut value = kernel.value(v).clone();
         match &mut value.def {
@@ -380,7 +393,7 @@ impl Copy<'_> {
     }
 }
 
-/// Drops what nobody uses any more.
+/// Drops values that no item uses any more (dead code).
 fn prune(kernel: &Kernel, list: &mut Vec<Item>) {
     fn walk(kernel: &Kernel, list: &mut Vec<Item>, used: &mut FxHashSet<ValId>) {
         let mut kept = Vec::with_capacity(list.len());

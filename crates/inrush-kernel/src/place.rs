@@ -44,7 +44,7 @@ pub(crate) struct Placer<'p, 'a> {
     marks: Vec<u8>,
     /// By accumulator, whether a scan reads it as it stands.
     scanned: Vec<bool>,
-    /// What a nest places, kept for the next one.
+    /// Values inside the loops of the open nest; the list is kept for the next one.
     placed: Vec<Placed>,
 }
 

@@ -1,17 +1,28 @@
-//! Lanes loops are cut where what they load bends: at the margins of a row that is reflected, repeated or rolled. Between the
-//! bends lanes lie beside each other in memory; each part is a loop of its own.
+//! Index-set splitting: cuts a vector loop where a piecewise linear offset changes direction, so that each part is contiguous.
+//!
+//! Padding by reflection, repetition or rolling reads a row through `min`, `max`, `//` and `%` of the index. Between the *bends*
+//! of such an expression it is linear, and loads are whole vectors instead of gathers. A reflection by 3 of a row of 1024:
+//!
+//! ```text
+//! before                                    after
+//! for i in 0..1030                          for i in 0..3        out[i] = in[3 - i]             strided by -1
+//!   out[i] = in[1023 - |1023 - |i - 3||]    for i in 0..1024     out[3 + i] = in[i]             contiguous
+//!                                           for i in 0..3        out[1027 + i] = in[1022 - i]   strided by -1
+//! ```
+//!
+//! A loop is cut only if most of its points get into linear parts of several vectors each.
 
 use crate::{Def, Item, Kernel, Loop, Range, Role, ValId, Value};
 use inrush_base::tally::{Way, reached};
 use inrush_expr::{Expr, Exprs, Node, Sym, SymMap};
 use rustc_hash::FxHashMap;
 
-/// Parts that a loop is cut into at most.
+/// Number of parts that a loop is cut into at most.
 const MOST_PARTS: usize = 5;
-/// Vectors that a loop has at least, and a part that pays for the cut.
+/// Vectors that a loop must have, and a part that pays for the cut.
 const LEAST_VECTORS: i64 = 4;
 
-/// Cuts the loops for which it pays.
+/// Splits the loops for which it pays.
 pub(crate) fn split(exprs: &Exprs, kernel: &mut Kernel) {
     let mut body = std::mem::take(&mut kernel.body);
     items(exprs, kernel, &mut body);
@@ -40,7 +51,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) {
     }
 }
 
-/// Some of a loop's points: how many, the index over them, and what it stands for in the loop.
+/// Some of a loop's points: their number, the index over them, and the map from the loop's index to it.
 struct Part {
     len: i64,
     index: Sym,
@@ -60,7 +71,7 @@ impl Part {
     }
 }
 
-/// The parts of a loop over lanes that only loads, computes and stores, where most of it becomes straight.
+/// Returns the parts of a vector loop that only loads, computes and stores, if most of it becomes linear.
 fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
     let (Role::Vector { width, .. }, Range::Full(extent)) = (l.role, l.range) else {
         return None;
@@ -97,7 +108,7 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
     (out.len() > 1 && 2 * reached >= extent).then_some(out)
 }
 
-/// Cuts at the first bend, then what comes before and behind it. `None` where the parts are too many.
+/// Cuts at the first bend, then the points before and after it. `None` where the parts are too many.
 fn cut(
     exprs: &Exprs,
     bent: &[Expr],
@@ -127,7 +138,7 @@ fn cut(
     }
 }
 
-/// The first point, of `1..len`, where an expression goes on otherwise than before, if a constant says so.
+/// Returns the first point, of `1..len`, where an expression changes from one linear form to another, if that is a constant.
 fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
     let inside = |at: i64| (1..len).contains(&at).then_some(at);
     // `e` as `step * index + start`.
@@ -180,7 +191,7 @@ fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
     }
 }
 
-/// The loop over a part, with values of its own.
+/// Builds the loop over a part, with values of its own.
 fn part(exprs: &Exprs, kernel: &mut Kernel, l: &Loop, p: &Part) -> Loop {
     let mut news: FxHashMap<ValId, ValId> = FxHashMap::default();
     let mut body = Vec::with_capacity(l.body.len());

@@ -60,7 +60,7 @@ pub fn print_all<'a>(exprs: &Exprs, kernels: impl IntoIterator<Item = &'a Kernel
     out
 }
 
-/// The text of a kernel with each note under its line, behind a caret: how verifier reports are shown.
+/// Prints a kernel with each note under its line, after a caret: how verifier reports are shown.
 pub fn print_with_notes(exprs: &Exprs, kernel: &Kernel, notes: &[(Place, String)]) -> String {
     inrush_base::text::annotate(print::lines(exprs, kernel), notes)
 }

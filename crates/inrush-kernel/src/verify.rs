@@ -1,4 +1,4 @@
-//! What must hold of a kernel: values and symbols are known where they are used, accumulators start before they are updated
+//! Verifier of kernels: values and symbols are known where they are used, accumulators start before they are updated
 //! and end after, dtypes agree, lanes loops do not nest.
 
 use crate::text::{Place, print_with_notes};

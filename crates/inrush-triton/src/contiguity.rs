@@ -1,17 +1,23 @@
-//! Rows whose elements move one at a time.
+//! Contiguity: how many neighbours of a row a thread should have, so that accesses of a warp are coalesced.
 //!
 //! Triton gives each thread as many neighbours as the widest access of a kernel takes in one instruction, and every other access
-//! follows. The weights of a norm begin at multiples of 16 bytes; the rows that they scale begin anywhere where their length is
-//! odd, and its mask, which changes at an odd place, keeps even the weights from moving as vectors. Each thread would then go
-//! through its neighbours one by one, 16 bytes from those of the next thread: each instruction of a warp would touch four cache
-//! lines for what lies in one, and layouts would be exchanged through shared memory.
+//! follows. The weights of a norm begin at multiples of 16 bytes. The rows that they scale begin anywhere where their length is
+//! odd, and the mask of such rows, which changes at an odd place, keeps even the weights from moving as vectors:
+//!
+//! ```text
+//! element    0 1 2 3  4 5 6 7  8 ..
+//! 4 a thread t0       t1       t2        each instruction of a warp: elements 0, 4, 8, .. in four cache lines
+//! 1 a thread t0 t1 t2 t3 ..              elements 0, 1, 2, .. in one
+//! ```
+//!
+//! With four neighbours a layout would also be exchanged through shared memory between accesses of different width.
 
 use crate::function::Emitter;
 use inrush_expr::Expr;
 use inrush_kernel::Def;
 use inrush_kernel::block::{BlockItem, DimRole};
 
-/// The largest power of two, up to `most`, that divides `e`.
+/// Returns the largest power of two, up to `most`, that divides `e`.
 fn divisor(e: &Emitter, of: Expr, most: i64) -> i64 {
     let ex = e.exprs;
     let mut n = most;
@@ -21,8 +27,8 @@ fn divisor(e: &Emitter, of: Expr, most: i64) -> i64 {
     n
 }
 
-/// Neighbours that a thread is to have in a block whose tile is a stretch of one row, where Triton would give it more than move
-/// at once.
+/// Returns the neighbours that a thread should have in a block whose tile is a part of one row, where Triton would give it more
+/// than one instruction moves.
 pub(crate) fn neighbours(e: &Emitter) -> Option<i64> {
     let at = (e.block.reduced()).filter(|_| e.tile_dims().len() == 1)?;
     let d = e.block.dims[at];

@@ -1,8 +1,8 @@
 //! Strided tiles by block pointers or tensor descriptors, where the caller chose these and the tile allows it.
 //!
-//! A descriptor is made once, by the program ahead of what uses it or by whoever launches it. On Hopper and later the copy engine goes through it past the caches of
-//! the program's own accesses: so a kernel loads by descriptors only what nothing in it writes, and stores by them only what
-//! nothing in it reads.
+//! A descriptor names base, sizes and strides of a tensor. It is made once: by the program ahead of its first use, or by the
+//! executor (a tensor map). On Hopper and later the copy engine (TMA) uses it, and bypasses the caches of the program's own
+//! accesses. So a kernel loads by descriptors only what nothing in it writes, and stores by them only what nothing in it reads.
 
 use crate::function::{Emitter, Role};
 use crate::{Argument, ArgumentSource, types};
@@ -36,7 +36,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The tile that an access over `shape` is, if it is one.
+    /// Returns the strided tile that an access over `shape` is, if it is one.
     fn descriptor_of(&self, buf: KBufId, offset: Expr, shape: u32) -> Option<Strided> {
         let (ex, dims) = (self.exprs, self.tile_dims());
         let whole = dims.iter().all(|i| shape & (1 << i) != 0);
@@ -65,7 +65,7 @@ impl Emitter<'_> {
         })
     }
 
-    /// Whether the copy engine takes a tile.
+    /// Returns true if the copy engine takes a tile.
     fn fits_engine(&self, s: &Strided) -> bool {
         let (ex, dims) = (self.exprs, self.tile_dims());
         let size = self.block.buffers[s.buf.index()].dtype.size() as i64;
@@ -82,7 +82,7 @@ impl Emitter<'_> {
             && dims.iter().all(long)
     }
 
-    /// Whether a launch can bring the descriptor of a tile: nothing about it depends on the program, and it is not empty.
+    /// Returns true if a launch can bring the descriptor of a tile: nothing about it depends on the program, and it is not empty.
     fn fits_launch(&self, s: &Strided) -> bool {
         let ex = self.exprs;
         let params = |e: Expr| {

@@ -1,4 +1,4 @@
-//! The loop of a matrix product.
+//! The loop of a matrix product: tiles of both operands, summed along `k` by `tl.dot`.
 
 use crate::function::Emitter;
 use inrush_base::{DType, Result};

@@ -26,7 +26,7 @@ impl Emitter<'_> {
         ))
     }
 
-    /// Whether `e` and all its parts stay below 2^31.
+    /// Returns true if `e` and all its parts stay below 2^31.
     fn fits(&self, e: Expr) -> bool {
         let r = self.exprs.range(e);
         let own = r.lo >= i32::MIN as i64 && r.hi <= i32::MAX as i64;

@@ -22,7 +22,7 @@ pub(crate) struct Emitted {
     pub buffers: Vec<Option<String>>,
     pub sizes: Vec<String>,
     pub constants: Vec<(&'static str, i64)>,
-    /// Tensor maps: parameters behind the sizes.
+    /// Tensor maps: parameters after the sizes.
     pub maps: Vec<Argument>,
     pub asserts: bool,
 }
@@ -46,16 +46,16 @@ pub(crate) struct Emitter<'a> {
     /// Rows that are loaded before a reduction while others come after it.
     pub first_rows: FxHashSet<ValId>,
     pub in_loop: bool,
-    /// This stretch of code is for programs whose whole tile lies inside.
+    /// The code that is being written is for programs whose whole tile is within bounds.
     pub unmasked: bool,
-    /// What holds for all elements of the programs that this stretch of code is for.
+    /// A comparison that holds for all elements of the programs that the code being written is for.
     pub tail_mask: Option<TailMask>,
-    /// Neighbours of a row that a thread has, where Triton would give it more than move at once.
+    /// Neighbours of a row that a thread has, where Triton would give it more than one instruction moves.
     pub contiguous: Option<i64>,
     pub role: Role,
     /// Descriptors of tensors that the function has made or was given, in order.
     pub descriptors: Vec<crate::descriptors::Strided>,
-    /// What is computed in one go with the addition that follows.
+    /// Functions that are computed with the addition that follows.
     fused: Fused,
     pub buffers: Vec<String>,
     used: FxHashSet<usize>,
@@ -226,7 +226,7 @@ fn comments(loops: &Loops, block: &Block, names: &[Option<String>]) -> String {
 }
 
 impl Emitter<'_> {
-    /// What a check that fails says: the operator and its Python line too.
+    /// Returns the message of a check that fails, with the operator and its Python line.
     fn blame(&self, check: &Check) -> String {
         const LOOK_UP: &[&str] = &[
             "index",
@@ -312,7 +312,7 @@ impl Emitter<'_> {
         format!("[{}]", dims.join(", "))
     }
 
-    /// Makes a vector lie along dimension `at`: `[:, None]`.
+    /// Returns the subscript that puts a vector along dimension `at`: `[:, None]`.
     pub(crate) fn along(&self, at: usize) -> String {
         let tile = self.tile_dims();
         if tile.len() < 2 {
@@ -590,8 +590,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The loop over the looped axis. Where elements move one at a time, steps that lie inside need no mask, and the last one
-    /// stands apart.
+    /// Writes the loop over the looped axis. Where elements move one at a time, full steps need no mask, and the last one is peeled.
     fn walk(&mut self, walk: &Walk) -> Result<()> {
         let at = (self.block.reduced())
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
@@ -703,7 +702,7 @@ impl Emitter<'_> {
             return Ok(());
         }
         if let Def::Op { op, args } = &value.def
-            && let Some(left) = self.settles(*op, args)
+            && let Some(left) = self.simplified(*op, args)
         {
             let (have, want) = (
                 self.block.shapes[left.index()],
@@ -847,7 +846,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Whether an expression holds an index that was read from memory.
+    /// Returns true if an expression has an index that was read from memory.
     pub(crate) fn looks_up(&self, e: Expr) -> bool {
         let syms = self.exprs.free_syms(e);
         (self.block.values.iter())

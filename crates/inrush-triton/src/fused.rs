@@ -1,4 +1,4 @@
-//! Scalar operations that cost less in one go: `1 + erf(x)` and `1 + tanh(x)` need no precision near zero that the addition
+//! Peephole: scalar operations that cost less as one: `1 + erf(x)` and `1 + tanh(x)` need no precision near zero that the addition
 //! would lose anyway, which halves their instructions.
 
 use inrush_base::DType;
@@ -36,12 +36,12 @@ impl Fused {
         out
     }
 
-    /// The helper that computes `v`, and of what.
+    /// Returns the helper that computes `v`, and of what.
     pub fn sum(&self, v: ValId) -> Option<(&'static str, ValId)> {
         self.sums.get(&v).copied()
     }
 
-    /// Whether only sums use `v`, so that it needs no line.
+    /// Returns true if only sums use `v`, so that it needs no line.
     pub fn alone(&self, v: ValId) -> bool {
         self.alone.contains(&v)
     }

@@ -338,7 +338,7 @@ def first_min(a, i, b, j):
     },
 ];
 
-/// What combines a value in memory with another one by the helper `NAME`. Lanes that are done, or were never meant, exchange
+/// Combines a value in memory with another one by the helper `NAME`, in a loop of compare-and-swap. Lanes that are done, or were never meant, exchange
 /// zero for zero.
 const EXCHANGE: &str = "\
 def exchange_NAME(pointer, offset, value, lanes, bits: tl.constexpr):
@@ -372,7 +372,7 @@ pub(crate) fn source(body: &str) -> String {
     out
 }
 
-/// Whether `name` occurs as a word of its own, outside of a module.
+/// Returns true if `name` occurs as a word of its own, outside of a module.
 fn uses(body: &str, name: &str) -> bool {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     body.match_indices(name).any(|(at, _)| {

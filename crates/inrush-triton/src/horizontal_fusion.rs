@@ -1,4 +1,5 @@
-//! Several launches that do not depend on each other as one: each program finds its part by its number.
+//! Horizontal fusion: launches that do not depend on each other as one (a combo kernel, or a foreach kernel). Each program finds
+//! its part by its number.
 //!
 //! Parts with the same code but for their buffers and the length of their axis share it. A program then picks these by halving
 //! steps and runs the one copy, so that a list of a hundred tensors is built as fast as one.
@@ -9,7 +10,7 @@ use inrush_base::{Error, Result};
 use inrush_kernel::block::{Block, Piece};
 use inrush_loops::{BufId, Loops};
 
-/// One part: what its code gets.
+/// One part: the arguments that its code gets.
 struct Member {
     /// Pointers, then the length of the axis where the code wants it.
     values: Vec<String>,

@@ -59,7 +59,7 @@ pub struct Argument {
     pub divisible: bool,
 }
 
-/// What the caller passes.
+/// The value that the caller passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArgumentSource {
     /// The address of a buffer.

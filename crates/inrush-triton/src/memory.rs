@@ -59,7 +59,7 @@ impl Emitter<'_> {
         let mut text = format!("tl.load({address}");
         if let Some(lanes) = self.lanes(shape, mask)? {
             text.push_str(&format!(", {lanes}"));
-            // What lies beyond the tile's end is never looked at, but indices computed from it must stay sane.
+            // What is loaded past the tile's end is never used, but indices computed from it must stay sane.
             let other = match mask {
                 Some(_) => types::literal(fill, stored.compute()),
                 None => types::literal(Scalar::Int(0), stored.compute()),

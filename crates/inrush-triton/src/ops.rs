@@ -44,7 +44,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Minimum if boolean => infix("&"),
         Abs | Neg | Sign if boolean => x,
         Add => infix("+"),
-        // Contracted with a product behind `x`, a difference would be the rounding of that product instead of zero.
+        // Contracted with a product that gave `x`, a difference would be the rounding of that product instead of zero.
         Sub if float && x == y => format!("tl.abs({x}) * 0.0"),
         Sub => infix("-"),
         Mul => infix("*"),

@@ -1,7 +1,15 @@
-//! Masks that only the last chunk of a split reduction needs.
+//! Tail masks: bounds checks that only the last chunk of a split reduction needs.
 //!
-//! A chunk asks of each of its elements whether it lies before the end of the row. The answer changes at any place, which keeps all
-//! accesses narrow; of all chunks but the last it is known at once, so that these have code of their own.
+//! A chunk compares the position of each element with the end of the row. The mask may change within a vector, which keeps all
+//! accesses from being vectors. For all chunks but the last one comparison of the last position answers for all:
+//!
+//! ```text
+//! before                               after
+//! x = load(p + i, mask=i < end)        if last < end:
+//!                                          x = load(p + i)                  vectors
+//!                                      else:
+//!                                          x = load(p + i, mask=i < end)    elements
+//! ```
 
 use crate::function::{Emitter, Role, TWICE};
 use crate::fused::{effects, visit};
@@ -23,15 +31,15 @@ pub(crate) struct TailMask {
 }
 
 impl TailMask {
-    /// Where the comparison is known to hold, nothing is left of it.
+    /// Returns true if a value is not needed where the comparison is known to hold.
     pub fn needs_no_line(&self, v: ValId) -> bool {
         v == self.holds || self.index == Some(v)
     }
 }
 
 impl Emitter<'_> {
-    /// What is left of an operation of which a part is settled.
-    pub(crate) fn settles(&self, op: ScalarOp, args: &[ValId]) -> Option<ValId> {
+    /// Returns what is left of an operation whose condition is known to hold.
+    pub(crate) fn simplified(&self, op: ScalarOp, args: &[ValId]) -> Option<ValId> {
         let holds = self.tail_mask?.holds;
         match (op, args) {
             (ScalarOp::Where, [c, x, _]) if *c == holds => Some(*x),
@@ -42,7 +50,7 @@ impl Emitter<'_> {
     }
 }
 
-/// The comparison by which loads of one row for each program are masked, if the row's place would let them be wide.
+/// Finds the comparison by which loads of one row for each program are masked, if the row's place would let them be wide.
 pub(crate) fn find(e: &Emitter) -> Option<TailMask> {
     let (ex, block) = (e.exprs, e.block);
     let at = block.reduced()?;

@@ -19,6 +19,7 @@ const PLAIN: &[&str] = &[
     "inrush-graph",
     "inrush-host",
     "inrush-interp",
+    "inrush-kernel",
     "inrush-loops",
     "inrush-opcases",
     "inrush-package",
@@ -27,6 +28,7 @@ const PLAIN: &[&str] = &[
     "inrush-rocm",
     "inrush-sched",
     "inrush-torch",
+    "inrush-triton",
     "inrush-xpu",
     "xtask",
 ];

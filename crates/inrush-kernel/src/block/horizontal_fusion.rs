@@ -1,4 +1,4 @@
-//! Which launches become one.
+//! Horizontal fusion: chooses which launches become one.
 //!
 //! A launch costs the host and the device some time of its own, however little it does. Steps that do not depend on each other
 //! share one where all of them are short, or where all do the same to tensors of different lengths, as the steps of an
@@ -33,7 +33,7 @@ impl Block {
     }
 }
 
-/// What the code looks like, roughly: sharing code is decided by its text, later.
+/// A fingerprint of the code. Whether code is shared is decided by its text, later.
 #[derive(Clone, PartialEq)]
 struct Kind {
     values: Vec<(Discriminant<Def>, DType)>,
@@ -54,8 +54,8 @@ struct Group {
     warps: (u32, u32),
 }
 
-/// The order in which to launch `pieces`, those of an inner list in one launch. `overlap` tells which buffers may share
-/// bytes, `units` how many programs run side by side at least.
+/// Returns the order in which to launch `pieces`, those of an inner list in one launch. `overlap` tells which buffers may share
+/// bytes, `units` how many programs run at the same time at least.
 pub fn fuse_horizontally(
     tables: Tables,
     pieces: &[Piece],
@@ -136,7 +136,7 @@ impl Group {
     }
 }
 
-/// Whether the order of two launches matters: one writes what the other touches.
+/// Returns true if the order of two launches matters: one writes what the other touches.
 pub(super) fn clash(a: &Piece, b: &Piece, overlap: &dyn Fn(BufId, BufId) -> bool) -> bool {
     let meets = |x: &Piece, y: &Piece| {
         let writes = x.block.buffers.iter().zip(x.buffers);

@@ -1,9 +1,18 @@
 //! Stage `tile` for GPUs: a fused group becomes a *block program*, straight-line code over tiles that one program of a grid
 //! runs.
 //!
-//! The parallel axes of a group become one or two tile axes (`x`, the fastest in memory, and `y`), what its bodies have
-//! beside them becomes one axis `r`. An axis of which a program takes one point is a number, the others are dimensions of
-//! the tile. `r` is held whole where it is short enough (persistent), else walked in steps.
+//! The parallel axes of a group become one or two tile axes: `x`, the fastest in memory, and `y`. Axes that bodies have besides
+//! these become one axis `r`. An axis of which a program takes one point is a number, the others are dimensions of the tile. A
+//! reduction is *persistent* if a program holds `r` whole, and *looped* if it walks `r` in steps:
+//!
+//! ```text
+//! persistent                              looped
+//! x = load(row, 0..1024)                  for r in 0..65536 step 4096
+//! sum = reduce(x)                           x = load(row, r..r + 4096);  acc += x
+//! store(x / sum)                          sum = reduce(acc)
+//!                                         for r in 0..65536 step 4096, from the last step to the first
+//!                                           x = load(row, r..r + 4096);  store(x / sum)
+//! ```
 //!
 //! Does not know: how Triton is spelled.
 
@@ -274,13 +283,13 @@ pub enum DimRole {
 }
 
 impl Dim {
-    /// Whether the axis is a dimension of the tile.
+    /// Returns true if the axis is a dimension of the tile.
     pub fn is_tile(&self) -> bool {
         self.block > 1 || self.role != DimRole::Grid
     }
 }
 
-/// A walk over the looped axis in steps.
+/// A loop over the looped axis in steps.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Walk {
     pub body: Vec<BlockItem>,
@@ -354,7 +363,7 @@ pub struct Product {
     pub exact: bool,
     /// dtype in which products are summed.
     pub dtype: DType,
-    /// Rows of tiles that run side by side, so that they share what they read.
+    /// Rows of tiles that run at the same time, so that they share what they read in the caches.
     pub group: i64,
 }
 
@@ -364,11 +373,11 @@ pub struct Operand {
     pub offset: Expr,
 }
 
-/// What a caller knows beside the loops.
+/// The target, and storages that a caller knows of.
 #[derive(Copy, Clone)]
 pub struct Context<'a> {
     pub caps: &'a Caps,
-    /// For each buffer a representative of those that lie in the same bytes.
+    /// For each buffer a representative of those that share its bytes.
     pub storage: &'a [BufId],
 }
 

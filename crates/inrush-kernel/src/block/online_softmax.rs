@@ -1,4 +1,4 @@
-//! The greatest element of a row and the sum of exponentials of distances to it, in one pass over memory.
+//! Online softmax: the maximum of a row and the sum of exponentials of distances to it, in one pass over memory.
 //!
 //! A softmax subtracts a row's maximum before it sums, so a program that walks its rows would walk them once for each. Here each
 //! lane keeps the maximum of what it has seen and the sum of exponentials of distances to that, which is scaled anew when the
@@ -9,7 +9,7 @@ use super::{Block, BlockItem};
 use crate::{AccId, Def, ValId};
 use inrush_loops::{ReduceOp, ScalarOp};
 
-/// Joins a walk that finds a maximum with the one behind it that sums exponentials of distances to it.
+/// Joins a loop that finds a maximum with the next one, which sums exponentials of distances to it.
 pub(crate) fn rewrite(block: &mut Block) {
     while let Some(found) = find(block) {
         join(block, &found);
@@ -23,7 +23,7 @@ struct Found {
     max: AccId,
     sum: AccId,
     value: ValId,
-    /// What is subtracted.
+    /// The subtrahend of the exponent.
     shift: ValId,
 }
 
@@ -54,7 +54,7 @@ fn find(block: &Block) -> Option<Found> {
     None
 }
 
-/// Whether a walk does nothing but one reduction: only then it is saved.
+/// Returns true if a loop does nothing but one reduction: only then a pass is saved.
 fn only_sums(item: &BlockItem) -> bool {
     let BlockItem::Loop(w) = item else {
         return false;

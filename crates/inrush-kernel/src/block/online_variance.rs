@@ -1,4 +1,4 @@
-//! Variances in one pass over memory.
+//! Online variance (Welford): mean and sum of squared distances in one pass over memory.
 //!
 //! A sum of squares of distances to a mean needs the mean first, so a program that walks its rows would walk them twice. Here
 //! each lane keeps the mean and the squares of what it has seen and updates both with every step; at the end the lanes' means
@@ -10,7 +10,7 @@ use inrush_base::Scalar;
 use inrush_expr::Exprs;
 use inrush_loops::{ReduceOp, ScalarOp};
 
-/// Joins a walk that sums with the one behind it that sums squares of distances to the mean.
+/// Joins a loop that sums with the next one, which sums squares of distances to the mean.
 pub(crate) fn rewrite(ex: &Exprs, block: &mut Block) {
     while let Some(found) = find(ex, block) {
         join(block, &found);
@@ -73,7 +73,7 @@ fn updates<'b>(
     })
 }
 
-/// Whether nothing but `mean` uses the sum.
+/// Returns true if nothing but `mean` uses the sum.
 fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool {
     let total = |v: ValId| block.value(v).def == Def::Final(sum);
     items.iter().all(|i| match i {
@@ -85,7 +85,7 @@ fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool
     })
 }
 
-/// What the square is the distance of, the mean, and the sum that it is made of: `(v - sum / count)` times itself.
+/// Matches `(v - sum / count)` times itself. Returns `v`, the mean, and the accumulator of the sum.
 fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, AccId)> {
     let op = |v: ValId, wanted: ScalarOp| match &block.value(v).def {
         Def::Op { op, args } if *op == wanted => Some(args.clone()),

@@ -272,7 +272,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         self.loaded.clear();
     }
 
-    /// Whether every reduction that `v` needs is done.
+    /// Returns true if every reduction that `v` needs is done.
     fn ready(&self, v: ValId) -> bool {
         if self.known[v.index()] {
             return true;

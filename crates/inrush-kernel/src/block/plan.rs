@@ -138,7 +138,7 @@ fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
     Ok(())
 }
 
-/// Has every second walk go back, where order does not matter: the end of what it reads again is still in the caches.
+/// Has every second loop run backwards, where order does not matter: the end of what it reads again is still in the caches.
 fn alternate_directions(block: &mut Block) {
     let mut items = std::mem::take(&mut block.items);
     let mut last = true;
@@ -151,7 +151,8 @@ fn alternate_directions(block: &mut Block) {
     block.items = items;
 }
 
-/// Whether steps of a walk may do this in any order. Moments count their steps, running reductions go on from the step before.
+/// Returns true if steps of a loop may do this in any order. Moments count their steps, running reductions go on from the step
+/// before.
 fn any_order(block: &Block, item: &BlockItem) -> bool {
     match item {
         BlockItem::Let(v) => !matches!(block.value(*v).def, Def::Running { .. }),
@@ -160,7 +161,7 @@ fn any_order(block: &Block, item: &BlockItem) -> bool {
     }
 }
 
-/// Moves loads that nothing has to come before to the front.
+/// Moves loads that do not depend on anything stored or computed to the front, so that they overlap with the reduction.
 fn preload(ex: &Exprs, block: &mut Block, storage: &[BufId]) {
     let owner = |b: BufId| storage.get(b.index()).copied().unwrap_or(b);
     let written: Vec<BufId> = (block.buffers.iter())
@@ -246,7 +247,7 @@ pub(crate) fn finish(
     Ok(block)
 }
 
-/// Width of offsets, integer arguments.
+/// Sets the width of offsets and the integer arguments.
 pub(crate) fn set_arguments(ex: &Exprs, block: &mut Block) {
     let mut exprs: Vec<Expr> = block.dims.iter().map(|d| d.extent).collect();
     let mut values: Vec<Expr> = Vec::new();
@@ -269,7 +270,7 @@ pub(crate) fn set_arguments(ex: &Exprs, block: &mut Block) {
         .collect();
 }
 
-/// Expressions that become offsets, and those that become values.
+/// Collects expressions that become offsets, and those that become values.
 fn walk(block: &Block, items: &[BlockItem], offsets: &mut Vec<Expr>, values: &mut Vec<Expr>) {
     for item in items {
         match item {
@@ -294,7 +295,7 @@ pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool
     }
 }
 
-/// Contractions cannot keep values of their own.
+/// Refuses locals: contractions cannot keep values of their own.
 pub(crate) fn refuse_locals(builder: &Builder) -> Result<()> {
     let local = |b: &crate::KernelBuf| matches!(b.role, BufRole::Local { .. });
     match builder.buffers.iter().any(local) {

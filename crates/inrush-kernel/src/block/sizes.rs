@@ -292,7 +292,7 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     }
 }
 
-/// What a group does, as far as the sizes depend on it.
+/// The work of a group, as far as the sizes depend on it.
 pub(super) struct Work {
     /// Bytes of the widest element that whole tiles of load or store.
     bytes: i64,

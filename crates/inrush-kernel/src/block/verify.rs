@@ -1,4 +1,4 @@
-//! What must hold of a block program: axes and tiles fit, masks cover what a block does not divide, values and accumulators
+//! Verifier of block programs: axes and tiles fit, masks cover what a block does not divide, values and accumulators
 //! are known where they are used and span the dimensions that they say, and barriers stand between accesses of different
 //! threads to the same memory.
 

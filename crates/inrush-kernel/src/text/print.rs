@@ -216,7 +216,7 @@ pub(crate) fn show_check(c: &Check) -> String {
     format!("check{from} {}", quote(&c.message))
 }
 
-/// What defines a value: `add v0, v1`.
+/// Prints the definition of a value: `add v0, v1`.
 pub(crate) fn show_def(
     def: &Def,
     show: &dyn Fn(Expr) -> String,

@@ -72,7 +72,7 @@ pub(crate) struct SharedLanes {
     pub strategy: Strategy,
 }
 
-/// What the loops around and inside the lanes do for them.
+/// How the loops around and inside the lanes change for them.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Strategy {
     Plain,

@@ -1,4 +1,4 @@
-//! What lanes over an axis gain: a sum of weights over the accesses and operations of one point of a nest.
+//! Cost model of vectorisation: what lanes over an axis gain, as a sum of weights over the accesses and operations of one point of a nest.
 //!
 //! One unit is what a contiguous vector load saves compared with as many scalar loads. An access that takes each lane on its
 //! own costs more than it saves. Weights were fitted to measurements; only their order matters much.
