@@ -40,38 +40,55 @@ pub fn emit_concurrent(
     pieces: &[Piece],
     aligned: &dyn Fn(BufId) -> bool,
 ) -> Result<TritonKernel> {
-    let mut all: Vec<Argument> = Vec::new();
-    let mut classes: Vec<Class> = Vec::new();
-    let mut comments = String::new();
-    let (mut asserts, mut programs) = (false, 0i64);
-    for (k, piece) in pieces.iter().enumerate() {
-        let part = Part::of(loops, piece.block, aligned)?;
-        asserts |= part.asserts;
-        programs = programs.saturating_add(part.programs);
+    let mut launch = Launch::default();
+    for piece in pieces {
+        launch.add(Part::of(loops, piece.block, aligned)?, piece)?;
+    }
+    if launch.programs > i32::MAX as i64 {
+        return Err(Error::unsupported("that many programs in one launch"));
+    }
+    let text = launch.text();
+    let first = (pieces.first()).map_or("nothing", |p| p.block.name.as_str());
+    let title = format!("{first}_and_{}_more", pieces.len().saturating_sub(1));
+    let head = function::head(&text);
+    let (name, source) = named(&title, &head, &launch.comments, &text, &launch.arguments);
+    Ok(TritonKernel {
+        name,
+        source,
+        arguments: launch.arguments,
+        constants: Vec::new(),
+        programs: loops.exprs.int(launch.programs),
+        warps: pieces.iter().map(|p| p.block.warps).max().unwrap_or(1),
+        stages: pieces.iter().map(|p| p.block.stages).max().unwrap_or(1),
+        asserts: launch.asserts,
+    })
+}
+
+/// A launch in the making.
+#[derive(Default)]
+struct Launch {
+    arguments: Vec<Argument>,
+    classes: Vec<Class>,
+    comments: String,
+    asserts: bool,
+    programs: i64,
+    parts: usize,
+}
+
+impl Launch {
+    /// Adds a part: to the class that has its code, or as a class of its own.
+    fn add(&mut self, part: Part, piece: &Piece) -> Result<()> {
+        let k = self.parts;
+        self.parts += 1;
+        self.asserts |= part.asserts;
+        self.programs = self.programs.saturating_add(part.programs);
         let mut values: Vec<String> = Vec::new();
         for a in &part.arguments {
-            let ArgumentSource::Buffer { buf, writes } = a.source else {
-                return Err(Error::internal("a size where there is none"));
-            };
-            let at = piece.block.buffers.iter().position(|b| b.buf == buf);
-            let buf = at.and_then(|at| piece.buffers.get(at)).copied();
-            let buf = buf.ok_or_else(|| Error::internal("a pointer without a buffer"))?;
-            // A buffer that several parts read is passed once.
-            let same = |b: &&Argument| matches!(b.source, ArgumentSource::Buffer { buf: other, .. } if other == buf);
-            if let Some(b) = all.iter().find(same).filter(|b| b.ty == a.ty) {
-                values.push(b.name.clone());
-                continue;
-            }
-            let name = format!("part{k}_{}", a.name);
-            values.push(name.clone());
-            all.push(Argument {
-                name,
-                source: ArgumentSource::Buffer { buf, writes },
-                ..a.clone()
-            });
+            values.push(self.pointer(k, a, piece)?);
         }
         values.extend(part.length.map(|n| n.to_string()));
-        comments.push_str(&format!("# part {k}\n{}", part.comments));
+        self.comments
+            .push_str(&format!("# part {k}\n{}", part.comments));
         let divisible = part.length.is_some_and(|n| n % 16 == 0);
         let types: Vec<String> = part.arguments.iter().map(|a| a.ty.clone()).collect();
         let fits = |c: &&mut Class| {
@@ -84,9 +101,9 @@ pub fn emit_concurrent(
             values,
             programs: part.programs,
         };
-        match classes.iter_mut().find(fits) {
+        match self.classes.iter_mut().find(fits) {
             Some(c) => c.members.push(member),
-            None => classes.push(Class {
+            None => self.classes.push(Class {
                 names: (part.arguments.iter().map(|a| a.name.clone()))
                     .chain(part.length.map(|_| "numel".to_string()))
                     .collect(),
@@ -97,57 +114,66 @@ pub fn emit_concurrent(
                 members: vec![member],
             }),
         }
-    }
-    if programs > i32::MAX as i64 {
-        return Err(Error::unsupported("that many programs in one launch"));
+        Ok(())
     }
 
-    let mut texts: Vec<&str> = Vec::new();
-    let mut lines: Vec<String> = Vec::new();
-    let mut start = 0i64;
-    for (k, c) in classes.iter().enumerate() {
-        let at = texts.iter().position(|t| *t == c.text).unwrap_or_else(|| {
-            texts.push(&c.text);
-            texts.len() - 1
-        });
-        let count: i64 = c.members.iter().map(|m| m.programs).sum();
-        // One class needs no choice: every program is its own.
-        let deep = classes.len() > 1;
-        if deep {
-            let word = if k == 0 { "if" } else { "elif" };
-            lines.push(format!("    {word} pid < {}:", start + count));
+    /// Returns the name under which part `k` gets a buffer. One that several parts use is passed once.
+    fn pointer(&mut self, k: usize, a: &Argument, piece: &Piece) -> Result<String> {
+        let ArgumentSource::Buffer { buf, writes } = a.source else {
+            return Err(Error::internal("a size where there is none"));
+        };
+        let at = piece.block.buffers.iter().position(|b| b.buf == buf);
+        let buf = at.and_then(|at| piece.buffers.get(at)).copied();
+        let buf = buf.ok_or_else(|| Error::internal("a pointer without a buffer"))?;
+        let same = |b: &&Argument| matches!(b.source, ArgumentSource::Buffer { buf: other, .. } if other == buf);
+        if let Some(b) = (self.arguments.iter().find(same)).filter(|b| b.ty == a.ty) {
+            return Ok(b.name.clone());
         }
-        let indent = if deep { 2 } else { 1 };
-        c.call(k, at, start, indent, &mut lines);
-        start += count;
+        let name = format!("part{k}_{}", a.name);
+        self.arguments.push(Argument {
+            name: name.clone(),
+            source: ArgumentSource::Buffer { buf, writes },
+            ..a.clone()
+        });
+        Ok(name)
     }
-    let mut text = String::new();
-    for (k, p) in texts.iter().enumerate() {
-        let own = format!("{}_part{k}", function::NAME);
-        text.push_str(&p.replace(function::NAME, &own));
-        text.push_str("\n\n");
+
+    /// Writes the functions of all classes, and the one that calls them by the program's number.
+    fn text(&self) -> String {
+        let mut texts: Vec<&str> = Vec::new();
+        let mut lines: Vec<String> = Vec::new();
+        let mut start = 0i64;
+        for (k, c) in self.classes.iter().enumerate() {
+            let at = texts.iter().position(|t| *t == c.text).unwrap_or_else(|| {
+                texts.push(&c.text);
+                texts.len() - 1
+            });
+            let count: i64 = c.members.iter().map(|m| m.programs).sum();
+            // One class needs no choice: every program is its own.
+            let deep = self.classes.len() > 1;
+            if deep {
+                let word = if k == 0 { "if" } else { "elif" };
+                lines.push(format!("    {word} pid < {}:", start + count));
+            }
+            let indent = if deep { 2 } else { 1 };
+            c.call(k, at, start, indent, &mut lines);
+            start += count;
+        }
+        let mut text = String::new();
+        for (k, p) in texts.iter().enumerate() {
+            let own = format!("{}_part{k}", function::NAME);
+            text.push_str(&p.replace(function::NAME, &own));
+            text.push_str("\n\n");
+        }
+        let names: Vec<&str> = self.arguments.iter().map(|a| a.name.as_str()).collect();
+        text.push_str(&format!(
+            "@triton.jit\ndef {}({}):\n    pid = tl.program_id(0)\n{}\n",
+            function::NAME,
+            names.join(", "),
+            lines.join("\n")
+        ));
+        text
     }
-    let names: Vec<&str> = all.iter().map(|a| a.name.as_str()).collect();
-    text.push_str(&format!(
-        "@triton.jit\ndef {}({}):\n    pid = tl.program_id(0)\n{}\n",
-        function::NAME,
-        names.join(", "),
-        lines.join("\n")
-    ));
-    let first = (pieces.first()).map_or("nothing", |p| p.block.name.as_str());
-    let title = format!("{first}_and_{}_more", pieces.len().saturating_sub(1));
-    let head = function::head(&text);
-    let (name, source) = named(&title, &head, &comments, &text, &all);
-    Ok(TritonKernel {
-        name,
-        source,
-        arguments: all,
-        constants: Vec::new(),
-        programs: loops.exprs.int(programs),
-        warps: pieces.iter().map(|p| p.block.warps).max().unwrap_or(1),
-        stages: pieces.iter().map(|p| p.block.stages).max().unwrap_or(1),
-        asserts,
-    })
 }
 
 /// A block as a function that others call.
@@ -237,7 +263,7 @@ impl Class {
         ));
     }
 
-    /// Names what the member has that this program belongs to.
+    /// Writes a binary search for the member that this program belongs to, which names what the member gets.
     fn choose(
         &self,
         differ: &[Option<String>],

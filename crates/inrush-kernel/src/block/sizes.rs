@@ -292,6 +292,42 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     }
 }
 
+/// Sizes the tile of a product of batch x m x n points summed over k: `y` rows, `x` columns, steps of `r`. Tiles are large where
+/// they still fill the device. `bytes` is the size of an element.
+pub(super) fn contraction(points: [i64; 4], bytes: usize, units: i64) -> Tile {
+    let [batch, m, n, k] = points;
+    let side = |v: i64| power(v.max(16));
+    let narrow = bytes <= 2;
+    let most = if narrow { 128 } else { 64 };
+    let (mut bm, mut bn) = (side(m).min(most), side(n).min(most));
+    let programs = |bm: i64, bn: i64| {
+        let (pm, pn) = ((m + bm - 1) / bm, (n + bn - 1) / bn);
+        pm * pn * batch
+    };
+    while programs(bm, bn) < units && bm * bn > 1024 {
+        if bm >= bn && bm > 16 {
+            bm /= 2;
+        } else if bn > 16 {
+            bn /= 2;
+        } else {
+            break;
+        }
+    }
+    let step = match bytes {
+        1 | 2 => 64,
+        4 => 32,
+        _ => 16,
+    };
+    Tile {
+        x: bn,
+        y: bm,
+        r: side(k).min(step),
+        warps: if bm * bn >= 128 * 128 { 8 } else { 4 },
+        stages: if narrow { 3 } else { 2 },
+        ..Tile::PLAIN
+    }
+}
+
 /// The work of a group, as far as the sizes depend on it.
 pub(super) struct Work {
     /// Bytes of the widest element that whole tiles of load or store.
