@@ -200,7 +200,7 @@ impl Emitter<'_> {
         };
         let (mask, varies) = self.var(b.condition)?;
         reached(Way::LazyBranch);
-        self.open_branches += 1;
+        self.state.open_branches += 1;
         let test = if varies {
             let (int, w) = (self.mask_elem(), self.width());
             let which = if b.otherwise { "all" } else { "any" };
@@ -219,7 +219,7 @@ impl Emitter<'_> {
         let value = self.vector(*root)?;
         self.line(format_args!("{name} = {value};"));
         self.close();
-        self.open_branches -= 1;
+        self.state.open_branches -= 1;
         self.vars[root.index()] = Some(Var::Lanes('y'));
         Ok(())
     }

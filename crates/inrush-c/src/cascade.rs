@@ -178,7 +178,7 @@ impl Walk<'_> {
 impl Emitter<'_> {
     /// Ends a turn of a loop: counts it, and after [`TURNS`] of them flushes the accumulators that the body feeds.
     pub(crate) fn fold(&mut self, body: &[Item]) {
-        let fed = self.cascade.fed_by(body);
+        let fed = self.facts.cascade.fed_by(body);
         let Some(first) = fed.first() else { return };
         self.open(format_args!(
             "if (__builtin_expect(++turns{} == {TURNS}, 0))",
@@ -208,9 +208,9 @@ impl Emitter<'_> {
 
     /// Width and copies of an accumulator that is kept in vectors.
     pub(crate) fn acc_lanes(&self, a: AccId) -> Option<(u32, u32)> {
-        let copies = self.lane.as_ref().map_or(1, |l| l.copies);
-        let own = self.started[a.index()].map(|w| (w, copies));
-        self.acc_vectors[a.index()].or(own)
+        let copies = self.state.lane.as_ref().map_or(1, |l| l.copies);
+        let own = self.facts.started[a.index()].map(|w| (w, copies));
+        self.facts.acc_vectors[a.index()].or(own)
     }
 
     /// Returns the operator between two terms of a long sum or product.
@@ -236,7 +236,7 @@ impl Emitter<'_> {
                 }
             }
         }
-        if self.cascade.counts(a) {
+        if self.facts.cascade.counts(a) {
             self.line(format_args!("i64 turns{} = 0;", a.0));
         }
     }
@@ -244,7 +244,7 @@ impl Emitter<'_> {
     /// All that `a` holds in `f64`: of a scan that alone, else with what its `f32` holds.
     pub(crate) fn emptied(&mut self, a: AccId, copy: Option<u32>) -> String {
         let (acc, wide) = self.acc_and_wide(a, copy);
-        if self.cascade.is_scan(a) {
+        if self.facts.cascade.is_scan(a) {
             return wide.to_string();
         }
         let acc = self.widened(a, &acc);

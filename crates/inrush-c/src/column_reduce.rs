@@ -22,7 +22,8 @@
 
 use crate::cascade::TURNS;
 use crate::helpers::Name;
-use crate::kernel::{Emitter, Lane};
+use crate::kernel::Emitter;
+use crate::loops::Lane;
 use crate::text::paren;
 use crate::types;
 use inrush_base::tally::{Way, reached};
@@ -146,7 +147,7 @@ impl Emitter<'_> {
                 "{elem} strip{a}[{strip}] __attribute__((aligned(64))); \
                  for (i64 k = 0; k < {strip}; k++) strip{a}[k] = {neutral};"
             ));
-            if self.cascade.is_long(*a) {
+            if self.facts.cascade.is_long(*a) {
                 let neutral = self.neutral(acc.op, DType::F64);
                 self.line(format_args!(
                     "f64 wide{a}[{strip}] __attribute__((aligned(64))); \
@@ -174,7 +175,7 @@ impl Emitter<'_> {
 
     /// Flushes the strips of long sums and products into their `f64` strips, every [`TURNS`] rows.
     fn flush_strips(&mut self, s: &ColumnReduction, width: u32) {
-        let long = |a: &&AccId| self.cascade.is_long(**a);
+        let long = |a: &&AccId| self.facts.cascade.is_long(**a);
         let long: Vec<AccId> = s.accs.iter().filter(long).copied().collect();
         if long.is_empty() {
             return;
@@ -235,7 +236,7 @@ impl Emitter<'_> {
         rows: Option<&str>,
     ) -> Result<()> {
         self.names.insert(s.lanes.sym, (s.name.clone(), false));
-        self.lane = Some(Lane {
+        self.state.lane = Some(Lane {
             sym: s.lanes.sym,
             width,
             count,
@@ -244,7 +245,7 @@ impl Emitter<'_> {
             copy: 0,
         });
         let done = self.column_items(s, width, rows);
-        self.lane = None;
+        self.state.lane = None;
         done
     }
 
@@ -256,7 +257,7 @@ impl Emitter<'_> {
             let at = format!("({} - from)", s.name);
             let place = format!("*({ty} *)(strip{a} + {at})");
             self.line(format_args!("{ty} {a}_0 = {place};"));
-            if rows.is_none() && self.cascade.is_long(*a) {
+            if rows.is_none() && self.facts.cascade.is_long(*a) {
                 let (ty, wide) = (self.helpers.vector("f64", width), self.wide(*a, Some(0)));
                 self.line(format_args!("{ty} {wide} = *({ty} *)(wide{a} + {at});"));
             }

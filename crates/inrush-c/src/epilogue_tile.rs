@@ -66,7 +66,8 @@ impl Emitter<'_> {
             self.line(format_args!(
                 "{f}({array}, {ROWS}, (const {elem} *)acc + row * ld + ({lo} - n0), ld, {hi} - {lo}, p1 - p0);"
             ));
-            self.tiles
+            self.state
+                .tiles
                 .insert(ValId::from_index(at), (array, lo.to_string()));
         }
         Ok((lo, hi))
@@ -79,7 +80,7 @@ impl Emitter<'_> {
         };
         let elem = types::scalar(self.dtype(v));
         let column = self.sym(n, false)?;
-        let (at, along) = match (self.tiles.get(&v), pieces) {
+        let (at, along) = match (self.state.tiles.get(&v), pieces) {
             (Some((array, lo)), Some(p)) => {
                 let (array, lo) = (array.clone(), lo.clone());
                 let row = self.sym(p.row, false)?;
@@ -97,6 +98,7 @@ impl Emitter<'_> {
             }
         };
         match self
+            .state
             .lane
             .as_ref()
             .map(|l| (l.sym == along, l.count.clone()))

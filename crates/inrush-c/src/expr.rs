@@ -108,7 +108,7 @@ impl Emitter<'_> {
         let mut out = String::from("(");
         match exprs.node(e) {
             Node::Sym(s) => {
-                if self.lane.as_ref().is_some_and(|l| l.sym == s) {
+                if self.state.lane.as_ref().is_some_and(|l| l.sym == s) {
                     let iota = self.helpers.iota("i32", w);
                     let first = self.sym(s, false)?;
                     return Ok(Some(format!("({broadcast}((i32){first}) + {iota})")));
@@ -229,7 +229,7 @@ impl Emitter<'_> {
         let Some((name, varies)) = self.names.get(&s) else {
             return Err(self.no_symbol(s));
         };
-        let is_lane = self.lane.as_ref().is_some_and(|l| l.sym == s);
+        let is_lane = self.state.lane.as_ref().is_some_and(|l| l.sym == s);
         let open = if is_lane && each { "(" } else { "" };
         let close = match (is_lane, varies, each) {
             (true, _, true) => "+k)",
@@ -239,7 +239,7 @@ impl Emitter<'_> {
         };
         out.push_str(open);
         out.push_str(name);
-        if let Some(l) = &self.lane
+        if let Some(l) = &self.state.lane
             && (l.copied(s) || *varies && l.copies > 1)
         {
             ["_", &digits(l.copy)].put(out);

@@ -1,89 +1,87 @@
 //! Writes one kernel as one C function: its frame, and what stands in a list of items.
 
-use crate::branches::{DEPTH, Plan, Uses};
-use crate::cascade::Cascade;
+use crate::branches::{DEPTH, Plan};
+use crate::facts::Analysis;
 use crate::helpers::{Helpers, Name};
-use crate::peephole::Peephole;
+use crate::loops::LoopState;
 use crate::text::{Text, paren};
 use crate::types;
 use crate::values::Var;
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_kernel::{AccId, Access, BufRole, Def, Item, KBufId, Kernel, Kind, Loop, Role, ValId};
+use inrush_kernel::{BufRole, Def, Item, KBufId, Kernel, Kind, Role, ValId};
 use rustc_hash::FxHashMap;
 
 /// Stands for the function's name until its text is known.
 pub(crate) const NAME: &str = "@name@";
 
-/// The open lanes loop.
-#[derive(Clone, Debug)]
-pub(crate) struct Lane {
-    pub sym: Sym,
-    pub width: u32,
-    /// Number of live lanes where it may be less than the width: a C expression.
-    pub count: Option<String>,
-    /// Unroll factor: vectors that one turn of the loop handles.
-    pub copies: u32,
-    /// The outer loop whose turns the copies are, if rows are jammed; otherwise copies are consecutive vectors of lanes.
-    pub rows: Option<Sym>,
-    /// The copy that is being written.
-    pub copy: u32,
-}
-
+/// Writes one kernel. What it knows is in four parts: `facts` never change, `state` belongs to the loop that is being written,
+/// `masks` and the maps of names grow.
 pub(crate) struct Emitter<'a> {
     pub exprs: &'a Exprs,
     pub kernel: &'a Kernel,
     pub caps: &'a Caps,
     pub helpers: &'a mut Helpers,
-    pub out: String,
-    depth: usize,
+    pub writer: Writer,
+    pub facts: Analysis<'a>,
+    pub state: LoopState,
+    pub masks: Masks,
     /// C variable of each value, once it is written.
     pub vars: Vec<Option<Var>>,
     /// C names of symbols, and true for those that differ between lanes.
     pub names: FxHashMap<Sym, (Name, bool)>,
     /// True once some symbol differs between lanes.
     pub some_vary: bool,
-    pub lane: Option<Lane>,
-    pub(crate) loops: u32,
-    /// Loads that the open tile has transposed: the array and the start of the tile.
-    pub tiles: FxHashMap<ValId, (String, String)>,
     /// Indices made of floats, as 32 bits each, by their symbols.
     pub short: FxHashMap<Sym, ValId>,
-    /// Index of the innermost serial loop.
-    pub tile_index: Name,
-    /// For each load that several vector loops repeat: the last of these loops.
-    pub(crate) last_of_several: Vec<Option<&'a Loop>>,
-    /// True for loads whose last use among several passes is the open vector loop: it prefetches the next unit's.
-    pub last_use: Vec<bool>,
-    /// The grid axis along which consecutive units step by one.
-    pub inner_grid_axis: Option<Sym>,
-    /// Per accumulator declared outside its vector loop: that loop's width and unroll factor.
-    pub acc_vectors: Vec<Option<(u32, u32)>>,
-    /// Per accumulator: width of the vector loop in which it was declared.
-    pub started: Vec<Option<u32>>,
-    pub peephole: Peephole,
-    pub cascade: Cascade,
-    uses: Uses,
-    /// Nesting depth of the arms of [`crate::branches`] that are being written.
-    pub(crate) open_branches: u32,
+    /// Number of loops so far, for their names.
+    pub loops: u32,
+}
+
+/// The text of the function so far.
+pub(crate) struct Writer {
+    pub out: String,
+    /// Number of open braces.
+    depth: usize,
+}
+
+impl Writer {
+    pub(crate) fn indent(&mut self) {
+        const BLANKS: &str = "                                ";
+        match BLANKS.get(..self.depth) {
+            Some(blanks) => self.out.push_str(blanks),
+            None => (0..self.depth).for_each(|_| self.out.push(' ')),
+        }
+    }
+
+    fn line(&mut self, text: impl Text) {
+        self.indent();
+        text.put(&mut self.out);
+        self.out.push('\n');
+    }
+
+    fn open(&mut self, text: impl Text) {
+        self.indent();
+        text.put(&mut self.out);
+        self.out.push_str(" {\n");
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+}
+
+/// Comparisons that masks were made of.
+#[derive(Default)]
+pub(crate) struct Masks {
     /// The comparison that gave the mask that is being written, in the size of its operands: name and element type.
-    pub mask_source: Option<(String, &'static str)>,
+    pub source: Option<(String, &'static str)>,
     /// By name of a mask: the comparison that it was widened or narrowed from. A mask of the other size uses it directly.
-    pub mask_sources: FxHashMap<Name, (String, &'static str)>,
+    pub sources: FxHashMap<Name, (String, &'static str)>,
     /// Number of such comparisons so far, for their names.
-    pub mask_count: usize,
-    /// True if some value has eight bytes: half-width vectors are then full registers of these, otherwise half registers.
-    pub has_64bit: bool,
-    /// Accumulators for which the open loop keeps independent partial sums.
-    pub partial_sums: Vec<AccId>,
-    /// The loop over the taps of a column and the loop over rows, while rows are jammed.
-    pub tap_column: Option<(Sym, Sym)>,
-    /// Per load in the tap loop: a pointer to the first tap, and the strides of a tap and of a row.
-    pub columns: FxHashMap<ValId, (Name, i64, i64)>,
-    /// The jammed loop around the next vector loop, and its jam factor.
-    pub jam: Option<(Sym, u32)>,
-    /// Memo of the last query: offset, vector axis, kind of access.
-    pub access_memo: Option<(Expr, Sym, Access)>,
+    pub count: usize,
 }
 
 /// Appends the text of the function to `out`; `helpers` notes the helpers that it uses.
@@ -94,103 +92,36 @@ pub(crate) fn emit(
     helpers: &mut Helpers,
     out: String,
 ) -> Result<String> {
-    let uses = Uses::of(kernel);
     let mut e = Emitter {
         exprs,
         kernel,
         caps,
         helpers,
-        out,
-        depth: 0,
+        writer: Writer { out, depth: 0 },
+        facts: Analysis::new(exprs, kernel),
+        state: LoopState::new(kernel),
+        masks: Masks::default(),
         vars: vec![None; kernel.values.len()],
         names: FxHashMap::default(),
         some_vary: false,
-        lane: None,
-        loops: 0,
-        tiles: FxHashMap::default(),
         short: FxHashMap::default(),
-        tile_index: "".into(),
-        last_of_several: vec![None; kernel.values.len()],
-        last_use: vec![false; kernel.values.len()],
-        inner_grid_axis: match &kernel.kind {
-            Kind::Grid(axes) => axes.last().filter(|a| a.block == 1).map(|a| a.sym),
-            Kind::Epilogue { .. } => None,
-        },
-        acc_vectors: vec![None; kernel.accs.len()],
-        started: vec![None; kernel.accs.len()],
-        peephole: Peephole::find(kernel, &uses),
-        cascade: Cascade::find(exprs, kernel),
-        uses,
-        open_branches: 0,
-        mask_source: None,
-        mask_sources: FxHashMap::default(),
-        mask_count: 0,
-        has_64bit: kernel.values.iter().any(|v| v.dtype.compute().size() == 8),
-        access_memo: None,
-        partial_sums: Vec::new(),
-        jam: None,
-        tap_column: None,
-        columns: FxHashMap::default(),
+        loops: 0,
     };
-    let mut first = vec![None; kernel.values.len()];
-    find_repeated(&kernel.body, None, &mut first, &mut e.last_of_several);
-    e.find_acc_vectors(&kernel.head, None);
-    e.find_acc_vectors(&kernel.body, None);
     e.function()?;
-    Ok(e.out)
-}
-
-/// Finds, for each value that several vector loops evaluate, the last of these loops.
-fn find_repeated<'k>(
-    items: &'k [Item],
-    open: Option<&'k Loop>,
-    first: &mut [Option<&'k Loop>],
-    last: &mut [Option<&'k Loop>],
-) {
-    for item in items {
-        match item {
-            Item::Loop(l) => {
-                let inner = match l.role {
-                    Role::Vector { .. } => Some(l.as_ref()),
-                    Role::Serial => open,
-                };
-                find_repeated(&l.body, inner, first, last);
-            }
-            Item::Let(v) => match (open, first[v.index()]) {
-                (Some(l), None) => first[v.index()] = Some(l),
-                (Some(l), Some(f)) if !std::ptr::eq(l, f) => last[v.index()] = Some(l),
-                _ => {}
-            },
-            _ => {}
-        }
-    }
+    Ok(e.writer.out)
 }
 
 impl Emitter<'_> {
-    pub(crate) fn indent(&mut self) {
-        const BLANKS: &str = "                                ";
-        match BLANKS.get(..self.depth) {
-            Some(blanks) => self.out.push_str(blanks),
-            None => (0..self.depth).for_each(|_| self.out.push(' ')),
-        }
-    }
-
     pub(crate) fn line(&mut self, text: impl Text) {
-        self.indent();
-        text.put(&mut self.out);
-        self.out.push('\n');
+        self.writer.line(text);
     }
 
     pub(crate) fn open(&mut self, text: impl Text) {
-        self.indent();
-        text.put(&mut self.out);
-        self.out.push_str(" {\n");
-        self.depth += 1;
+        self.writer.open(text);
     }
 
     pub(crate) fn close(&mut self) {
-        self.depth -= 1;
-        self.line("}");
+        self.writer.close();
     }
 
     fn function(&mut self) -> Result<()> {
@@ -337,40 +268,18 @@ impl Emitter<'_> {
         find(&self.kernel.body).unwrap_or(1)
     }
 
-    /// Finds accumulators that live outside of the lanes loop that updates them.
-    fn find_acc_vectors(&mut self, items: &[Item], lanes: Option<(u32, u32)>) {
-        for item in items {
-            match item {
-                Item::Loop(l) => {
-                    let inner = match l.role {
-                        Role::Vector { width, .. } => Some((width, self.cut(l).unroll)),
-                        Role::Serial => lanes,
-                    };
-                    self.find_acc_vectors(&l.body, inner);
-                }
-                Item::Acc(a) => self.started[a.index()] = lanes.map(|l| l.0),
-                Item::Update { acc, .. } if self.started[acc.index()].is_none() => {
-                    // Parts of a row that is cut at bends feed one accumulator, with as many vectors side by side as each part has room for.
-                    let most = self.acc_vectors[acc.index()].map_or(0, |s| s.1);
-                    self.acc_vectors[acc.index()] = lanes.map(|(w, copies)| (w, copies.max(most)));
-                }
-                _ => {}
-            }
-        }
-    }
-
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
-        let alone = self.lane.as_ref().is_some_and(|l| l.copies == 1);
-        let plan = if alone && !self.peephole.any() && self.open_branches < DEPTH {
-            self.uses.plan(self.kernel, items)
+        let alone = self.state.lane.as_ref().is_some_and(|l| l.copies == 1);
+        let plan = if alone && !self.facts.peephole.any() && self.state.open_branches < DEPTH {
+            self.facts.uses.plan(self.kernel, items)
         } else {
             Plan::default()
         };
         for item in items {
             match item {
                 Item::Loop(l) => self.loop_item(l)?,
-                Item::Let(v) if self.peephole.unused(*v) || plan.waits(*v) => {}
+                Item::Let(v) if self.facts.peephole.unused(*v) || plan.waits(*v) => {}
                 Item::Let(v) => {
                     self.branches(&plan, *v)?;
                     let copies = self.copies(*v);
@@ -412,17 +321,17 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn all_copies(&self) -> u32 {
-        self.lane.as_ref().map_or(1, |l| l.copies)
+        self.state.lane.as_ref().map_or(1, |l| l.copies)
     }
 
     fn set_copy(&mut self, copy: u32) {
-        if let Some(l) = &mut self.lane {
+        if let Some(l) = &mut self.state.lane {
             l.copy = copy;
         }
     }
 
     pub(crate) fn next_copy(&mut self) {
-        if let Some(l) = &mut self.lane {
+        if let Some(l) = &mut self.state.lane {
             l.copy += 1;
         }
     }
@@ -430,7 +339,7 @@ impl Emitter<'_> {
     /// How often a value is evaluated in one turn: once if all copies would have the same, as a filter's elements are for rows
     /// that are side by side.
     pub(crate) fn copies(&self, v: ValId) -> u32 {
-        let Some(lane) = self.lane.as_ref().filter(|l| l.copies > 1) else {
+        let Some(lane) = self.state.lane.as_ref().filter(|l| l.copies > 1) else {
             return 1;
         };
         let def = &self.kernel.value(v).def;
@@ -440,12 +349,12 @@ impl Emitter<'_> {
                 self.kernel.buffer(*buf).role,
                 BufRole::Local { per_lane: true, .. }
             ),
-            Def::Final(a) => self.started[a.index()].is_some(),
+            Def::Final(a) => self.facts.started[a.index()].is_some(),
             Def::Running { .. } | Def::Sum => true,
             _ => false,
         };
         let differs =
-            own || match self.peephole.sum(v) {
+            own || match self.facts.peephole.sum(v) {
                 Some((_, arg)) => varies(arg),
                 None => {
                     let mut any = false;
@@ -459,7 +368,9 @@ impl Emitter<'_> {
 
     /// Returns true if an expression differs between lanes.
     pub(crate) fn expr_varies(&self, e: Expr) -> bool {
-        let Some(lane) = &self.lane else { return false };
+        let Some(lane) = &self.state.lane else {
+            return false;
+        };
         let syms = self.exprs.free_syms(e);
         syms.iter().any(|s| *s == lane.sym || self.sym_varies(*s))
     }
@@ -476,7 +387,7 @@ impl Emitter<'_> {
 
     /// Number of live lanes as C text.
     pub(crate) fn lane_count(&self) -> String {
-        match &self.lane {
+        match &self.state.lane {
             Some(l) => l.count.clone().unwrap_or_else(|| l.width.to_string()),
             None => "1".into(),
         }

@@ -21,6 +21,7 @@ mod convert;
 mod divide;
 mod epilogue_tile;
 mod expr;
+mod facts;
 mod gamma;
 mod helpers;
 mod kernel;

@@ -104,14 +104,14 @@ impl Emitter<'_> {
             own,
             mask,
             fill,
-            count: self.lane.as_ref().and_then(|l| l.count.clone()),
+            count: self.state.lane.as_ref().and_then(|l| l.count.clone()),
             elem,
             w,
             ty: self.helpers.vector(elem, w),
             second: matches!(kind, Access::Strided(step) if self.exprs.is_int(step, 2))
                 && matches!(elem, "f32" | "f64" | "i32" | "i64"),
         };
-        let stored = d.is_narrow_float() || d == DType::Bool || self.tiles.contains_key(&v);
+        let stored = d.is_narrow_float() || d == DType::Bool || self.state.tiles.contains_key(&v);
         if !stored && !own && kind == Access::Contiguous && l.mask.is_none() && l.count.is_none() {
             self.prefetch(v, buf, offset)?;
             let (buf, at) = self.place(v, buf, offset)?;
@@ -188,12 +188,16 @@ impl Emitter<'_> {
     /// Spells the bits of all lanes as they are in memory, as one expression, if there is one. Masks are not looked at.
     fn load_whole(&mut self, l: &VectorLoad) -> Result<Option<String>> {
         let (buf, w, elem) = (l.buf, l.w, l.elem);
-        if let Some((array, lo)) = self.tiles.get(&l.v) {
-            let (copies, copy) = self.lane.as_ref().map_or((1, 0), |l| (l.copies, l.copy));
+        if let Some((array, lo)) = self.state.tiles.get(&l.v) {
+            let (copies, copy) = self
+                .state
+                .lane
+                .as_ref()
+                .map_or((1, 0), |l| (l.copies, l.copy));
             return Ok(Some(format!(
                 "({0})*(const {0}u *)({array} + ({1} - {lo}) * {2} + {3})",
                 l.ty,
-                self.tile_index,
+                self.state.tile_index,
                 w * copies,
                 w * copy
             )));
@@ -422,7 +426,7 @@ impl Emitter<'_> {
     /// Returns true if an offset grows by one from lane to lane except for jumps back and stops. Lanes are then contiguous if and
     /// only if the last is `width - 1` after the first.
     fn mostly_contiguous(&self, offset: Expr) -> bool {
-        let Some(lane) = &self.lane else {
+        let Some(lane) = &self.state.lane else {
             return false;
         };
         lane.width > 2
@@ -433,12 +437,13 @@ impl Emitter<'_> {
     /// Fetches what the next unit will load. A kernel that goes over a row several times waits for memory in the first pass
     /// and computes in the others: the last one fetches the next row.
     fn prefetch(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<()> {
-        let (Some(unit), true) = (self.inner_grid_axis, self.last_use[v.index()]) else {
+        let (Some(unit), true) = (self.facts.inner_grid_axis, self.state.last_use[v.index()])
+        else {
             return Ok(());
         };
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;
         // Once for each cache line.
-        let along = self.lane.as_ref().filter(|l| l.rows.is_none());
+        let along = self.state.lane.as_ref().filter(|l| l.rows.is_none());
         let at = along.map_or(0, |l| i64::from(l.copy * l.width) * bytes);
         if at % 64 != 0 {
             return Ok(());

@@ -9,12 +9,14 @@
 //! ```
 
 use crate::helpers::Name;
-use crate::kernel::{Emitter, Lane};
+use crate::kernel::Emitter;
 use crate::text::{paren, parens};
 use crate::unroll_jam::{FEW_TURNS, unroll_count};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Result, digits};
-use inrush_kernel::{Item, Loop, Range, Role};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_kernel::{AccId, Access, Item, Kernel, Loop, Range, Role, ValId};
+use rustc_hash::FxHashMap;
 
 /// How a vector loop is split into unrolled full vectors and a remainder.
 #[derive(Copy, Clone, Debug)]
@@ -34,87 +36,143 @@ pub(crate) enum Rest {
     Loop,
 }
 
+/// The open lanes loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub sym: Sym,
+    pub width: u32,
+    /// Number of live lanes where it may be less than the width: a C expression.
+    pub count: Option<String>,
+    /// Unroll factor: vectors that one turn of the loop handles.
+    pub copies: u32,
+    /// The outer loop whose turns the copies are, if rows are jammed; otherwise copies are consecutive vectors of lanes.
+    pub rows: Option<Sym>,
+    /// The copy that is being written.
+    pub copy: u32,
+}
+
+/// State of the loops that are open. Each field says who sets and who resets it.
+pub(crate) struct LoopState {
+    /// The open vector loop, within its body.
+    pub lane: Option<Lane>,
+    /// True for loads whose last use among several passes is the open vector loop: it prefetches the next unit's.
+    pub last_use: Vec<bool>,
+    /// Accumulators for which the open unrolled loop keeps independent partial sums, which are added after it.
+    pub partial_sums: Vec<AccId>,
+    /// The jammed loop around the next vector loop, and its jam factor, within [`Emitter::jammed_rows`].
+    pub jam: Option<(Sym, u32)>,
+    /// The loop over the taps of a column and the loop over rows, within [`Emitter::jammed_rows`].
+    pub tap_column: Option<(Sym, Sym)>,
+    /// Per load in the tap loop: a pointer to the first tap, and the strides of a tap and of a row.
+    pub columns: FxHashMap<ValId, (Name, i64, i64)>,
+    /// Loads that the open tile has transposed: the array and the start of the tile.
+    pub tiles: FxHashMap<ValId, (String, String)>,
+    /// Index of the innermost serial loop.
+    pub tile_index: Name,
+    /// Memo of the last query: offset, vector axis, kind of access.
+    pub access_memo: Option<(Expr, Sym, Access)>,
+    /// Nesting depth of the arms of [`crate::branches`] that are being written.
+    pub open_branches: u32,
+}
+
+impl LoopState {
+    pub(crate) fn new(kernel: &Kernel) -> LoopState {
+        LoopState {
+            lane: None,
+            last_use: vec![false; kernel.values.len()],
+            partial_sums: Vec::new(),
+            jam: None,
+            tap_column: None,
+            columns: FxHashMap::default(),
+            tiles: FxHashMap::default(),
+            tile_index: "".into(),
+            access_memo: None,
+            open_branches: 0,
+        }
+    }
+}
+
+/// Splits a vector loop, by what is known of its extent.
+pub(crate) fn split_vector(exprs: &Exprs, l: &Loop) -> VectorSplit {
+    let Role::Vector { width, unroll } = l.role else {
+        return VectorSplit {
+            unroll: 1,
+            main: true,
+            rest: Rest::None,
+        };
+    };
+    let w = width as i64;
+    let step = w * unroll as i64;
+    let known = match l.range {
+        Range::Full(e) => exprs.as_int(e),
+        _ => None,
+    };
+    match known {
+        Some(n) if n < w => VectorSplit {
+            unroll: 1,
+            main: false,
+            rest: if n > 0 {
+                Rest::Part(Some(n))
+            } else {
+                Rest::None
+            },
+        },
+        Some(n) => {
+            let full = n / w;
+            let mut u = (unroll as i64).min(full);
+            if n % w == 0 {
+                while full % u != 0 {
+                    u -= 1;
+                }
+                return VectorSplit {
+                    unroll: u as u32,
+                    main: true,
+                    rest: Rest::None,
+                };
+            }
+            VectorSplit {
+                unroll: u as u32,
+                main: true,
+                rest: if u > 1 && full % u != 0 {
+                    Rest::Loop
+                } else {
+                    Rest::Part(Some(n % w))
+                },
+            }
+        }
+        None => {
+            // Blocks are multiples of the step: only the end of the axis may be partial.
+            let exact = match l.range {
+                Range::Full(e) | Range::Block { extent: e, .. } => {
+                    let rest = exprs.modulo(e, exprs.int(step));
+                    exprs.is_int(rest, 0)
+                }
+                _ => false,
+            };
+            if exact {
+                return VectorSplit {
+                    unroll,
+                    main: true,
+                    rest: Rest::None,
+                };
+            }
+            VectorSplit {
+                unroll,
+                main: true,
+                rest: if unroll > 1 {
+                    Rest::Loop
+                } else {
+                    Rest::Part(None)
+                },
+            }
+        }
+    }
+}
+
 /// C texts of the first index of a loop, and of the one after its last.
 type Bounds = (String, String);
 
 impl Emitter<'_> {
-    /// Splits a vector loop, by what is known of its extent.
-    pub(crate) fn cut(&self, l: &Loop) -> VectorSplit {
-        let Role::Vector { width, unroll } = l.role else {
-            return VectorSplit {
-                unroll: 1,
-                main: true,
-                rest: Rest::None,
-            };
-        };
-        let w = width as i64;
-        let step = w * unroll as i64;
-        let known = match l.range {
-            Range::Full(e) => self.exprs.as_int(e),
-            _ => None,
-        };
-        match known {
-            Some(n) if n < w => VectorSplit {
-                unroll: 1,
-                main: false,
-                rest: if n > 0 {
-                    Rest::Part(Some(n))
-                } else {
-                    Rest::None
-                },
-            },
-            Some(n) => {
-                let full = n / w;
-                let mut u = (unroll as i64).min(full);
-                if n % w == 0 {
-                    while full % u != 0 {
-                        u -= 1;
-                    }
-                    return VectorSplit {
-                        unroll: u as u32,
-                        main: true,
-                        rest: Rest::None,
-                    };
-                }
-                VectorSplit {
-                    unroll: u as u32,
-                    main: true,
-                    rest: if u > 1 && full % u != 0 {
-                        Rest::Loop
-                    } else {
-                        Rest::Part(Some(n % w))
-                    },
-                }
-            }
-            None => {
-                // Blocks are multiples of the step: only the end of the axis may be partial.
-                let exact = match l.range {
-                    Range::Full(e) | Range::Block { extent: e, .. } => {
-                        let rest = self.exprs.modulo(e, self.exprs.int(step));
-                        self.exprs.is_int(rest, 0)
-                    }
-                    _ => false,
-                };
-                if exact {
-                    return VectorSplit {
-                        unroll,
-                        main: true,
-                        rest: Rest::None,
-                    };
-                }
-                VectorSplit {
-                    unroll,
-                    main: true,
-                    rest: if unroll > 1 {
-                        Rest::Loop
-                    } else {
-                        Rest::Part(None)
-                    },
-                }
-            }
-        }
-    }
-
     pub(crate) fn loop_name(&mut self) -> Name {
         let name = match self.loops {
             // `i8` and its like are types.
@@ -127,7 +185,7 @@ impl Emitter<'_> {
 
     pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
         let name = self.loop_name();
-        if self.lane.is_none()
+        if self.state.lane.is_none()
             && let Some(strips) = self.as_column_reduction(l, &name)
         {
             return self.column_reduction(&strips);
@@ -180,7 +238,7 @@ impl Emitter<'_> {
     fn serial_loop(&mut self, l: &Loop, name: &Name, (lo, hi): &Bounds) -> Result<()> {
         self.names.insert(l.sym, (name.clone(), false));
         self.unroll_pragma(l)?;
-        let partial_sums = !self.partial_sums.is_empty();
+        let partial_sums = !self.state.partial_sums.is_empty();
         self.open([
             "for (i64 ",
             name,
@@ -194,7 +252,7 @@ impl Emitter<'_> {
             name,
             "++)",
         ]);
-        self.tile_index = name.clone();
+        self.state.tile_index = name.clone();
         let panels = matches!(l.range, Range::Pieces(_));
         if panels {
             self.open_panels(name)?;
@@ -220,7 +278,7 @@ impl Emitter<'_> {
             _ => false,
         };
         if transposed {
-            self.tiles.clear();
+            self.state.tiles.clear();
             self.close();
         }
         Ok(())
@@ -228,7 +286,7 @@ impl Emitter<'_> {
 
     /// Has the C compiler write out a loop over a window of a few points: it costs more than its body.
     fn unroll_pragma(&mut self, l: &Loop) -> Result<()> {
-        let lane = self.lane.as_ref().map(|lane| lane.sym);
+        let lane = self.state.lane.as_ref().map(|lane| lane.sym);
         let turns = lane.and_then(|lane| unroll_count(self.exprs, self.kernel, l, lane));
         let Some(n) = turns else {
             return Ok(());
@@ -239,7 +297,7 @@ impl Emitter<'_> {
         }
         // Rows share what they read for the taps of the innermost loop. Loops around it, written out, save a jump in many
         // operations and cost the C compiler most of the time that it needs for the kernel.
-        let rows = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
+        let rows = self.state.lane.as_ref().is_some_and(|l| l.rows.is_some());
         if !rows || !l.body.iter().any(|i| matches!(i, Item::Loop(_))) {
             self.line(format_args!("#pragma GCC unroll {n}"));
         }
@@ -247,7 +305,7 @@ impl Emitter<'_> {
     }
 
     fn vector_loop(&mut self, l: &Loop, name: &Name, w: u32, (lo, hi): &Bounds) -> Result<()> {
-        let cut = self.cut(l);
+        let cut = split_vector(self.exprs, l);
         if cut.main && cut.unroll > 1 {
             reached(Way::Copies);
         }
@@ -328,11 +386,16 @@ impl Emitter<'_> {
         if copies > 1 {
             self.name_copies(name, copies, width);
         }
-        for (again, last) in self.last_use.iter_mut().zip(&self.last_of_several) {
+        for (again, last) in self
+            .state
+            .last_use
+            .iter_mut()
+            .zip(&self.facts.last_of_several)
+        {
             *again = last.is_some_and(|x| std::ptr::eq(x, l));
         }
-        let rows = self.jam;
-        self.lane = Some(Lane {
+        let rows = self.state.jam;
+        self.state.lane = Some(Lane {
             sym: l.sym,
             width,
             count,
@@ -341,7 +404,7 @@ impl Emitter<'_> {
             copy: 0,
         });
         let done = self.items(&l.body);
-        self.lane = None;
+        self.state.lane = None;
         done
     }
 }

@@ -9,24 +9,24 @@ use smallvec::SmallVec;
 
 impl Emitter<'_> {
     pub(crate) fn access(&mut self, offset: Expr) -> Access {
-        let Some(lane) = &self.lane else {
+        let Some(lane) = &self.state.lane else {
             return Access::Uniform;
         };
         let lane = lane.sym;
         // Copies of a lanes loop follow each other. Of symbols that vary, one may come to do so.
-        if let Some((of, along, known)) = self.access_memo
+        if let Some((of, along, known)) = self.state.access_memo
             && (of, along) == (offset, lane)
             && !self.some_vary
         {
             return known;
         }
         let kind = access(self.exprs, offset, lane, |s| self.sym_varies(s));
-        self.access_memo = Some((offset, lane, kind));
+        self.state.access_memo = Some((offset, lane, kind));
         kind
     }
 
     pub(crate) fn per_lane(&self, buf: KBufId) -> bool {
-        self.lane.is_some()
+        self.state.lane.is_some()
             && matches!(
                 self.kernel.buffer(buf).role,
                 BufRole::Local { per_lane: true, .. }
@@ -42,7 +42,7 @@ impl Emitter<'_> {
 
     /// Transposes what the loads of a tile's loop read: each array holds a vector over the lanes for each of its points.
     pub(crate) fn transpose(&mut self, l: &Loop, lo: &str, hi: &str, step: i64) -> Result<()> {
-        let Some(lane) = self.lane.clone() else {
+        let Some(lane) = self.state.lane.clone() else {
             return Ok(());
         };
         // Indices that the loop itself loads are not known before it.
@@ -92,7 +92,7 @@ impl Emitter<'_> {
             self.line(format_args!(
                 "{f}({name}, {w}, {buf} + {at}, {stride}, {hi} - {lo}, {lanes});"
             ));
-            self.tiles.insert(*v, (name, lo.to_string()));
+            self.state.tiles.insert(*v, (name, lo.to_string()));
         }
         Ok(())
     }

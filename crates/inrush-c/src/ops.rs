@@ -36,12 +36,12 @@ impl Emitter<'_> {
             };
             self.declare(v, &*text, varies);
         }
-        let raw = self.mask_source.take();
-        if raw.is_some() || !self.mask_sources.is_empty() {
+        let raw = self.masks.source.take();
+        if raw.is_some() || !self.masks.sources.is_empty() {
             let (name, _) = self.var(v)?;
             match raw {
-                Some(raw) => self.mask_sources.insert(name, raw),
-                None => self.mask_sources.remove(&name),
+                Some(raw) => self.masks.sources.insert(name, raw),
+                None => self.masks.sources.remove(&name),
             };
         }
         Ok(())
@@ -86,7 +86,7 @@ impl Emitter<'_> {
 
     /// The function of `f32` vectors that `v` is, and of what.
     fn function_of(&self, v: ValId) -> Option<(&'static str, ValId)> {
-        if let Some(sum) = self.peephole.sum(v) {
+        if let Some(sum) = self.facts.peephole.sum(v) {
             return Some(sum);
         }
         let Def::Op { op, args } = &self.kernel.value(v).def else {
@@ -130,7 +130,7 @@ impl Emitter<'_> {
 
     /// One vector of a sum that has a function of its own.
     pub(crate) fn fused_sum(&mut self, v: ValId) -> Result<bool> {
-        let Some((name, arg)) = self.peephole.sum(v) else {
+        let Some((name, arg)) = self.facts.peephole.sum(v) else {
             return Ok(false);
         };
         if !self.varies(arg)? {
@@ -164,10 +164,10 @@ impl Emitter<'_> {
         // Selections between elements of this size take the comparison as it is.
         let int = types::int_like(elem);
         let own = self.helpers.vector(int, self.width());
-        let name = format!("q{}", self.mask_count);
-        self.mask_count += 1;
+        let name = format!("q{}", self.masks.count);
+        self.masks.count += 1;
         self.line(format_args!("const {own} {name} = ({own})({text});"));
-        self.mask_source = Some((name.clone(), int));
+        self.masks.source = Some((name.clone(), int));
         self.helpers.convert(&name, int, m, self.width(), self.caps)
     }
 
@@ -177,7 +177,7 @@ impl Emitter<'_> {
             return m.to_string();
         }
         let int = types::int_like(elem);
-        match self.mask_sources.get(m) {
+        match self.masks.sources.get(m) {
             Some((raw, of)) if *of == int => raw.clone(),
             _ => {
                 let elem = self.mask_elem();

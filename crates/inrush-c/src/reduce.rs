@@ -78,17 +78,17 @@ impl Emitter<'_> {
         if matches!(op, ReduceOp::Any | ReduceOp::All) && d != DType::Bool {
             return Err(Error::unsupported(format!("`{}` of {d}", op.text())));
         }
-        if self.cascade.is_scan(a) {
+        if self.facts.cascade.is_scan(a) {
             self.start_wide(a);
             return Ok(());
         }
         let neutral = self.neutral(op, d);
         let arg = op.is_arg();
-        let (width, copies) = match (self.acc_vectors[a.index()], self.lane.is_some()) {
+        let (width, copies) = match (self.facts.acc_vectors[a.index()], self.state.lane.is_some()) {
             (Some((w, u)), _) => (Some(w), u),
             (None, true) => (
                 Some(self.width()),
-                self.lane.as_ref().map_or(1, |l| l.copies),
+                self.state.lane.as_ref().map_or(1, |l| l.copies),
             ),
             (None, false) => (None, 1),
         };
@@ -101,7 +101,7 @@ impl Emitter<'_> {
                 }
             }
             Some(w) => {
-                let spread = self.acc_vectors[a.index()].is_some();
+                let spread = self.facts.acc_vectors[a.index()].is_some();
                 if spread && arg {
                     return Err(Error::internal("an arg reduction over lanes"));
                 }
@@ -122,7 +122,7 @@ impl Emitter<'_> {
                 }
             }
         }
-        if self.cascade.is_long(a) {
+        if self.facts.cascade.is_long(a) {
             self.start_wide(a);
         }
         Ok(())
@@ -141,8 +141,8 @@ impl Emitter<'_> {
         if op.is_arg() {
             return self.update_arg(a, value, acc.index);
         }
-        let spread = self.acc_vectors[a.index()].is_some();
-        let lanes = spread || self.started[a.index()].is_some();
+        let spread = self.facts.acc_vectors[a.index()].is_some();
+        let lanes = spread || self.facts.started[a.index()].is_some();
         if !lanes {
             let (x, _) = self.var(value)?;
             let elem = types::scalar(d);
@@ -153,7 +153,7 @@ impl Emitter<'_> {
         }
         let w = self.width();
         let mut x = self.vector(value)?;
-        let (copy, count) = match &self.lane {
+        let (copy, count) = match &self.state.lane {
             Some(l) if spread => (l.copy, l.count.clone()),
             Some(l) => (l.copy, None),
             None => (0, None),
@@ -167,7 +167,7 @@ impl Emitter<'_> {
             let neutral = self.spread_out(&neutral, d);
             x = joined!(sel, "(", live, "(", c, "), ", x, ", ", neutral, ")").into();
         }
-        let letter = if self.partial_sums.contains(&a) {
+        let letter = if self.state.partial_sums.contains(&a) {
             'p'
         } else {
             'a'
@@ -191,7 +191,7 @@ impl Emitter<'_> {
         let index = index.ok_or_else(|| Error::internal("an arg reduction without an index"))?;
         let sign = if op == ReduceOp::ArgMax { ">" } else { "<" };
         let at = self.expr(index, false)?;
-        if self.started[a.index()].is_none() {
+        if self.facts.started[a.index()].is_none() {
             let (x, _) = self.var(value)?;
             let nan = if is_float(types::scalar(d)) {
                 format!(" || {x} != {x} && {a} == {a}")
@@ -240,7 +240,7 @@ impl Emitter<'_> {
     pub(crate) fn finish(&mut self, v: ValId, a: AccId) -> Result<()> {
         let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);
-        let lanes = self.started[a.index()].is_some();
+        let lanes = self.facts.started[a.index()].is_some();
         let out = self.dtype(v);
         if op.is_arg() {
             let text = if lanes {
@@ -257,10 +257,10 @@ impl Emitter<'_> {
                 op.text()
             )));
         }
-        let long = self.cascade.is_long(a);
-        let Some((w, copies)) = self.acc_vectors[a.index()] else {
+        let long = self.facts.cascade.is_long(a);
+        let Some((w, copies)) = self.facts.acc_vectors[a.index()] else {
             let copy = lanes.then(|| self.copy());
-            if long || self.cascade.is_scan(a) {
+            if long || self.facts.cascade.is_scan(a) {
                 let all = self.emptied(a, copy);
                 self.declare_narrow(v, a, &all);
             } else {
@@ -298,13 +298,13 @@ impl Emitter<'_> {
 
     /// A scan: updates the accumulator and gives what it holds.
     pub(crate) fn running(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
-        if self.lane.is_some() && self.started[a.index()].is_none() {
+        if self.state.lane.is_some() && self.facts.started[a.index()].is_none() {
             return self.running_lanes(v, a, value);
         }
-        if self.cascade.is_scan(a) {
+        if self.facts.cascade.is_scan(a) {
             return self.step(v, a, value);
         }
-        let lanes = self.started[a.index()].is_some();
+        let lanes = self.facts.started[a.index()].is_some();
         let copy = lanes.then(|| self.copy());
         self.update(a, value)?;
         let name = self.helpers.variable('a', a.0, copy);
@@ -332,6 +332,6 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn copy(&self) -> u32 {
-        self.lane.as_ref().map_or(0, |l| l.copy)
+        self.state.lane.as_ref().map_or(0, |l| l.copy)
     }
 }

@@ -30,7 +30,7 @@ impl Emitter<'_> {
         if mode != StoreMode::Set {
             return self.combine(buf, offset, &text, varies, mode, mask);
         }
-        let whole = self.lane.as_ref().is_some_and(|l| l.count.is_none());
+        let whole = self.state.lane.as_ref().is_some_and(|l| l.count.is_none());
         let as_it_is = !d.is_narrow_float() && d != DType::Bool && mask.is_none();
         if as_it_is
             && whole
@@ -69,7 +69,7 @@ impl Emitter<'_> {
         let vector = self.vector(value)?;
         let raw = self.narrow_vector(&vector, d);
         let ty = self.helpers.vector(elem, w);
-        let count = self.lane.as_ref().and_then(|l| l.count.clone());
+        let count = self.state.lane.as_ref().and_then(|l| l.count.clone());
         if !mask_varies && own && kind == Access::Uniform {
             let at = self.expr(offset, false)?;
             self.line(format_args!(
@@ -157,14 +157,14 @@ impl Emitter<'_> {
         let own = self.per_lane(buf);
         let contiguous = !own
             && self.access(offset) == Access::Contiguous
-            && self.lane.as_ref().is_some_and(|l| l.count.is_none())
+            && self.state.lane.as_ref().is_some_and(|l| l.count.is_none())
             && mask.as_ref().is_none_or(|m| !m.1)
             && d != DType::Bool;
         if contiguous {
             return self.combine_vector(buf, offset, value, varies, mode, mask);
         }
         reached(Way::Combine);
-        let lanes_loop = self.lane.is_some();
+        let lanes_loop = self.state.lane.is_some();
         // Lanes add one after the other; what differs between their places has 32 bits where these are enough.
         let (rest, varying) = self.parted(offset);
         let short = if lanes_loop && self.expr_varies(offset) {
@@ -250,7 +250,7 @@ impl Emitter<'_> {
             return Ok(false);
         };
         let mut m = self.mask_of(mask, types::scalar(d));
-        if let Some(c) = self.lane.as_ref().and_then(|l| l.count.clone()) {
+        if let Some(c) = self.state.lane.as_ref().and_then(|l| l.count.clone()) {
             let w = self.width();
             let lanes = self.helpers.lane_mask(types::int_like(types::scalar(d)), w);
             m = format!("{m} & {lanes}({c})");

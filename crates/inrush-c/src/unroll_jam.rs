@@ -25,7 +25,8 @@
 
 use crate::cascade::TURNS;
 use crate::helpers::Name;
-use crate::kernel::{Emitter, Lane};
+use crate::kernel::Emitter;
+use crate::loops::{Lane, split_vector};
 use crate::types;
 use crate::values::Var;
 use inrush_base::tally::{Way, reached};
@@ -113,17 +114,17 @@ impl Emitter<'_> {
     /// Starts partial sums ahead of an unrolled loop: the dependency chains of two turns of the loops around it become
     /// independent.
     pub(crate) fn start_partial_sums(&mut self, l: &Loop) {
-        if !can_split_sums(self.kernel, l, |a| self.started[a.index()].is_some()) {
+        if !can_split_sums(self.kernel, l, |a| self.facts.started[a.index()].is_some()) {
             return;
         }
         for item in &l.body {
             if let Item::Update { acc, .. } = item
-                && !self.partial_sums.contains(acc)
+                && !self.state.partial_sums.contains(acc)
             {
-                self.partial_sums.push(*acc);
+                self.state.partial_sums.push(*acc);
             }
         }
-        for acc in self.partial_sums.clone() {
+        for acc in self.state.partial_sums.clone() {
             let elem = types::scalar(self.kernel.accs[acc.index()].dtype);
             let ty = self.helpers.vector(elem, self.width());
             let bc = self.helpers.broadcast(elem, self.width());
@@ -136,7 +137,7 @@ impl Emitter<'_> {
 
     /// Adds the partial sums to their accumulators after the loop.
     pub(crate) fn add_partial_sums(&mut self) {
-        for a in std::mem::take(&mut self.partial_sums) {
+        for a in std::mem::take(&mut self.state.partial_sums) {
             for copy in 0..self.all_copies() {
                 let sum = self.helpers.variable('a', a.0, Some(copy));
                 let part = self.helpers.variable('p', a.0, Some(copy));
@@ -158,7 +159,7 @@ impl Emitter<'_> {
             return None;
         };
         let slides = |i: &Item| matches!(i, Item::Loop(l) if l.role == Role::Serial);
-        let fits = self.lane.is_none() && lanes.body.iter().any(slides);
+        let fits = self.state.lane.is_none() && lanes.body.iter().any(slides);
         if !fits {
             return None;
         }
@@ -185,7 +186,7 @@ impl Emitter<'_> {
             return Some(JammedRows { lanes, down });
         }
         let lanes = Loop::clone(lanes);
-        (self.cut(&lanes).unroll == 1).then_some(JammedRows { lanes, down: None })
+        (split_vector(self.exprs, &lanes).unroll == 1).then_some(JammedRows { lanes, down: None })
     }
 
     /// Returns true if nothing depends on the row but offsets of contiguous accesses and, with `tests`, indices that are uniform
@@ -261,7 +262,7 @@ impl Emitter<'_> {
 
     /// Returns how many items precede a loop that ends the body, if rows are jammed: [`guard`](Self::guard) may skip that loop.
     pub(crate) fn guarded(&self, body: &[Item]) -> usize {
-        let several = self.lane.as_ref().is_some_and(|l| l.rows.is_some());
+        let several = self.state.lane.as_ref().is_some_and(|l| l.rows.is_some());
         match body.split_last() {
             Some((Item::Loop(_), first)) if several => first.len(),
             _ => body.len(),
@@ -375,7 +376,7 @@ impl Emitter<'_> {
     /// Declares, ahead of the loop over the taps of a column, a pointer to the first row's first tap. Other taps and rows are at
     /// constant distances from it.
     pub(crate) fn start_column(&mut self, l: &Loop) -> Result<()> {
-        let Some((tap, row)) = self.tap_column.filter(|d| d.0 == l.sym) else {
+        let Some((tap, row)) = self.state.tap_column.filter(|d| d.0 == l.sym) else {
             return Ok(());
         };
         for item in &l.body {
@@ -396,18 +397,19 @@ impl Emitter<'_> {
                 .add(rest, self.exprs.mul(steps[1], self.exprs.sym_expr(row)));
             let elem = types::memory(self.kernel.buffer(buf).dtype);
             let copies = self
+                .state
                 .lane
                 .as_mut()
                 .map(|l| std::mem::replace(&mut l.copies, 1));
             let at = self.expr(first, false);
-            if let (Some(lane), Some(copies)) = (&mut self.lane, copies) {
+            if let (Some(lane), Some(copies)) = (&mut self.state.lane, copies) {
                 lane.copies = copies;
             }
             let (buf, at) = (self.buffer_name(buf), at?);
             self.line([
                 "const ", elem, " *const ", &name, " = ", &buf, " + ", &at, ";",
             ]);
-            self.columns.insert(*v, (name, by_tap, by_row));
+            self.state.columns.insert(*v, (name, by_tap, by_row));
         }
         Ok(())
     }
@@ -415,7 +417,7 @@ impl Emitter<'_> {
     /// Returns a pointer and an offset for a load that is contiguous along the lanes.
     pub(crate) fn place(&mut self, v: ValId, buf: KBufId, offset: Expr) -> Result<(Name, String)> {
         if let (Some((name, by_tap, by_row)), Some((tap, _))) =
-            (self.columns.get(&v), self.tap_column)
+            (self.state.columns.get(&v), self.state.tap_column)
             && let Some((tap, _)) = self.names.get(&tap)
         {
             let ahead = by_row * i64::from(self.copy());
@@ -432,7 +434,7 @@ impl Emitter<'_> {
         let count = crate::text::parens(self.expr(extent, false)?);
         let known = self.exprs.as_int(extent);
         let JammedRows { lanes, down } = jam;
-        self.tap_column = down;
+        self.state.tap_column = down;
         self.names.insert(rows.sym, (name.clone(), false));
         self.open("");
         self.line(["i64 ", name, " = 0;"]);
@@ -451,20 +453,20 @@ impl Emitter<'_> {
                 ])
             }
             self.name_copies(name, beside as u32, 1);
-            self.jam = Some((rows.sym, beside as u32));
+            self.state.jam = Some((rows.sym, beside as u32));
             self.loop_item(&lanes)?;
-            self.jam = None;
-            self.columns.clear();
+            self.state.jam = None;
+            self.state.columns.clear();
             self.close();
         }
         // A single row fills no group: it is left for this loop, although one divides any extent.
         if beside == 1 || known.is_none_or(|n| n % beside != 0) {
             self.open(["for (; ", name, " < ", &count, "; ", name, "++)"]);
             self.loop_item(&lanes)?;
-            self.columns.clear();
+            self.state.columns.clear();
             self.close();
         }
-        self.tap_column = None;
+        self.state.tap_column = None;
         self.close();
         Ok(())
     }

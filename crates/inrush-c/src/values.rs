@@ -39,7 +39,7 @@ impl Emitter<'_> {
 
     /// The name of the current copy of a value that differs between lanes.
     pub(crate) fn lanes_name(&mut self, letter: char, v: ValId) -> Name {
-        let several = self.lane.as_ref().filter(|l| l.copies > 1);
+        let several = self.state.lane.as_ref().filter(|l| l.copies > 1);
         let copy = several.map(|l| l.copy);
         self.helpers.variable(letter, v.0, copy)
     }
@@ -65,7 +65,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn width(&self) -> u32 {
-        self.lane.as_ref().map_or(1, |l| l.width)
+        self.state.lane.as_ref().map_or(1, |l| l.width)
     }
 
     /// The integer type of masks in the open lanes loop.
@@ -78,7 +78,7 @@ impl Emitter<'_> {
         match self.caps.vector_bytes as u32 / w {
             0 | 1 => "i8",
             2 => "i16",
-            8.. if self.has_64bit => "i64",
+            8.. if self.facts.has_64bit => "i64",
             _ => "i32",
         }
     }
@@ -117,23 +117,23 @@ impl Emitter<'_> {
     /// Declares the variable of `v` with an initial value and remembers it.
     pub(crate) fn declare(&mut self, v: ValId, text: impl Text, varies: bool) {
         let d = self.dtype(v);
-        self.indent();
-        self.out.push_str("const ");
+        self.writer.indent();
+        self.writer.out.push_str("const ");
         if varies {
             let (elem, w) = (self.elem(d), self.width());
-            self.out.push_str(self.helpers.vector_name(elem, w));
+            self.writer.out.push_str(self.helpers.vector_name(elem, w));
         } else {
-            self.out.push_str(types::scalar(d));
+            self.writer.out.push_str(types::scalar(d));
         }
         let by_row = !varies && self.differs_by_row(v);
-        let copy = (self.lane.as_ref()).filter(|l| (varies || by_row) && l.copies > 1);
+        let copy = (self.state.lane.as_ref()).filter(|l| (varies || by_row) && l.copies > 1);
         let copy = copy.map(|l| l.copy);
         let name = self.helpers.variable_name('v', v.0, copy);
-        self.out.push(' ');
-        self.out.push_str(name);
-        self.out.push_str(" = ");
-        text.put(&mut self.out);
-        self.out.push_str(";\n");
+        self.writer.out.push(' ');
+        self.writer.out.push_str(name);
+        self.writer.out.push_str(" = ");
+        text.put(&mut self.writer.out);
+        self.writer.out.push_str(";\n");
         let name = name.clone();
         if !by_row {
             self.vars[v.index()] = Some(if varies {
@@ -151,7 +151,7 @@ impl Emitter<'_> {
 
     /// Returns true if a value is uniform over lanes but differs between jammed rows.
     pub(crate) fn differs_by_row(&self, v: ValId) -> bool {
-        let Some(row) = self.lane.as_ref().and_then(|l| l.rows) else {
+        let Some(row) = self.state.lane.as_ref().and_then(|l| l.rows) else {
             return false;
         };
         let def = &self.kernel.value(v).def;
@@ -206,7 +206,7 @@ impl Emitter<'_> {
             }
             return Ok(());
         }
-        let lane = self.lane.clone().expect("it varies");
+        let lane = self.state.lane.clone().expect("it varies");
         let elem = self.elem(d);
         let ty = self.helpers.vector(elem, lane.width);
         let affine = self.exprs.affine(e, &[lane.sym]).filter(|(c, rest)| {

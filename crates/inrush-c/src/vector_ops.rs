@@ -248,7 +248,7 @@ impl Emitter<'_> {
         let (exprs, w) = (self.exprs, self.width());
         // Lanes behind the last element count on.
         let fits = |lo: i64, hi: i64| lo >= i32::MIN.into() && hi <= (i32::MAX - 64).into();
-        let (first, moves) = match (self.kernel.value(v).def.clone(), &self.lane) {
+        let (first, moves) = match (self.kernel.value(v).def.clone(), &self.state.lane) {
             (Def::Const(c), _) if fits(c.as_i64(), c.as_i64()) => (c.as_i64().to_string(), false),
             (Def::Index(e), Some(lane)) if fits(exprs.range(e).lo, exprs.range(e).hi) => {
                 let moves = match exprs.affine(e, &[lane.sym]) {
