@@ -203,7 +203,7 @@ fn one_plus_tanh(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
         h.clamp("min", "f32", w, caps),
         h.clamp("max", "f32", w, caps),
     );
-    // Powers of two as in `exp`: n and the exponent of 1 in the low bits. At the ends the power is infinite, or nothing beside 1.
+    // Powers of two as in `exp`: n and the exponent of 1 in the low bits. At the ends the power is infinite, or negligible next to 1.
     let statements = vec![
         format!("x# = {max}({min}(x#, {bc}(43.6f)), {bc}(-43.6f));"),
         format!("const {v} t# = x# * {bc}(-2.88539008f) + {bc}(12583039.0f);"),

@@ -1,4 +1,4 @@
-//! What a kernel's text depends on besides the items themselves: facts that are found once, ahead of writing.
+//! Analysis: facts about a kernel that its text depends on, found once ahead of writing.
 
 use crate::branches::Uses;
 use crate::cascade::Cascade;

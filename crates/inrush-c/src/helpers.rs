@@ -153,7 +153,7 @@ impl Helpers {
     ) -> Name {
         if let Some((name, marks)) = self.known.get(&request) {
             let name = name.clone();
-            // Most often the kernel uses all of them already, and nobody watches.
+            // Most often the kernel uses all of them already, and no list is being recorded.
             if !self.open.is_empty() || marks.iter().any(|at| !self.is_used[*at as usize]) {
                 marks.clone().into_iter().for_each(|at| self.mark(at));
             }

@@ -195,7 +195,7 @@ impl Emitter<'_> {
                 if (k.buffers.iter()).any(|b| b.role == BufRole::Stream)
                     && matches!(self.caps.isa, Isa::Avx2 | Isa::Avx512)
                 {
-                    // Other threads see these stores after the next synchronisation only behind a fence.
+                    // Other threads see these stores after the next synchronisation only if a fence precedes it.
                     self.line("__builtin_ia32_sfence();");
                 }
                 self.line("return 0;");

@@ -451,7 +451,7 @@ impl Emitter<'_> {
         let Some(step) = self.exprs.coefficient(offset, unit) else {
             return Ok(());
         };
-        // Rows that the second level of cache keeps beside the current one.
+        // Rows that the second level of cache keeps in addition to the current one.
         let row = self.exprs.hint(step).saturating_abs().saturating_mul(bytes);
         if !(PREFETCHED_ROW..=self.caps.l2_bytes as i64 / 4).contains(&row) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What loads and stores share: how an access moves with the lanes, dtypes in memory, tiles that are transposed.
+//! Common parts of loads and stores: how an access moves with the lanes, dtypes in memory, tiles that are transposed.
 
 use crate::kernel::Emitter;
 use crate::types;

@@ -212,7 +212,7 @@ impl Helpers {
         Some(self.once(("load_second_where", "", elem, w), |h| {
             let (v, m) = (h.vector(elem, w), h.vector(int, w));
             let name = format!("ld2m_{v}");
-            // The mask of each half, spread over what lies in memory, and the elements back.
+            // The mask of each half, spread over the elements in memory, and the elements back.
             let spread = |from: u32| -> String {
                 let place = |k: u32| if k.is_multiple_of(2) { from + k / 2 } else { w };
                 let places: Vec<String> = (0..w).map(|k| place(k).to_string()).collect();

@@ -246,7 +246,7 @@ impl Emitter<'_> {
     /// An index that fits in 32 bits, as a vector of them: comparisons take half of the registers.
     pub(crate) fn short_index(&mut self, v: ValId) -> Result<Option<String>> {
         let (exprs, w) = (self.exprs, self.width());
-        // Lanes behind the last element count on.
+        // Indices of lanes past the last element count on.
         let fits = |lo: i64, hi: i64| lo >= i32::MIN.into() && hi <= (i32::MAX - 64).into();
         let (first, moves) = match (self.kernel.value(v).def.clone(), &self.state.lane) {
             (Def::Const(c), _) if fits(c.as_i64(), c.as_i64()) => (c.as_i64().to_string(), false),

@@ -35,7 +35,6 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         false => t.to_string(),
     };
     let ordered = |o: &str| format!("{} {o} {}", number(&x), number(&y));
-    let bits = 8 * d.size();
     Ok(match op {
         Add if boolean => infix("|"),
         Mul if boolean => infix("&"),
@@ -97,14 +96,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Xor => infix("^"),
         Not if boolean => format!("{x} == 0"),
         Not => format!("~{x}"),
-        Shl => format!("tl.where(({y} >= 0) & ({y} < {bits}), {x} << {y}, 0)"),
-        Shr if d.is_unsigned() => {
-            format!("tl.where(({y} >= 0) & ({y} < {bits}), {x} >> {y}, 0)")
-        }
-        Shr => format!(
-            "{x} >> tl.where(({y} >= 0) & ({y} < {bits}), {y}, {})",
-            bits - 1
-        ),
+        Shl | Shr => shift(op, d, &x, &y),
         Where => call("tl.where"),
         Philox => call("random_bits"),
         Gcd => call("gcd"),
@@ -121,6 +113,17 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         _ if BUILTIN.contains(&op) => call(&format!("tl.{}", op.text())),
         _ => call(&format!("libdevice.{}", op.text())),
     })
+}
+
+/// Spells a shift. By a number of bits that is out of range it gives zero, or the sign.
+fn shift(op: ScalarOp, d: DType, x: &str, y: &str) -> String {
+    let bits = 8 * d.size();
+    let in_range = format!("({y} >= 0) & ({y} < {bits})");
+    match op {
+        ScalarOp::Shl => format!("tl.where({in_range}, {x} << {y}, 0)"),
+        _ if d.is_unsigned() => format!("tl.where({in_range}, {x} >> {y}, 0)"),
+        _ => format!("{x} >> tl.where({in_range}, {y}, {})", bits - 1),
+    }
 }
 
 /// Which operands may be literals: an operation needs an operand whose type says what the literals are.
