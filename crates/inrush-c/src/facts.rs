@@ -25,6 +25,7 @@ pub(crate) struct Analysis<'a> {
 }
 
 impl<'a> Analysis<'a> {
+    /// Finds the facts of a kernel.
     pub(crate) fn new(exprs: &Exprs, kernel: &'a Kernel) -> Analysis<'a> {
         let uses = Uses::of(kernel);
         let mut out = Analysis {

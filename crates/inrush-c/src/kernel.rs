@@ -124,6 +124,7 @@ impl Emitter<'_> {
         self.writer.close();
     }
 
+    /// Writes the function: signature, arguments, head, the loop over units, body.
     fn function(&mut self) -> Result<()> {
         let k = self.kernel;
         match &k.kind {
@@ -210,6 +211,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Declares sizes, buffers and locals.
     fn parameters(&mut self) -> Result<()> {
         let k = self.kernel;
         for (at, p) in k.sizes.iter().enumerate() {
@@ -268,6 +270,7 @@ impl Emitter<'_> {
         find(&self.kernel.body).unwrap_or(1)
     }
 
+    /// Writes items in order. Values that only one arm of a branch needs are written there.
     pub(crate) fn items(&mut self, items: &[Item]) -> Result<()> {
         // Side by side, branches would be taken together.
         let alone = self.state.lane.as_ref().is_some_and(|l| l.copies == 1);
@@ -320,16 +323,19 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Returns the number of vectors that the open loop handles at once.
     pub(crate) fn all_copies(&self) -> u32 {
         self.state.lane.as_ref().map_or(1, |l| l.copies)
     }
 
+    /// Makes a copy of the open vector loop the current one.
     fn set_copy(&mut self, copy: u32) {
         if let Some(l) = &mut self.state.lane {
             l.copy = copy;
         }
     }
 
+    /// Goes on to the next copy.
     pub(crate) fn next_copy(&mut self) {
         if let Some(l) = &mut self.state.lane {
             l.copy += 1;

@@ -39,6 +39,7 @@ struct VectorLoad {
 }
 
 impl VectorLoad {
+    /// Returns true if there is a mask that differs between lanes.
     fn mask_varies(&self) -> bool {
         self.mask.as_ref().is_some_and(|m| m.1)
     }
@@ -65,6 +66,7 @@ impl VectorLoad {
 }
 
 impl Emitter<'_> {
+    /// Writes a load: one element for all lanes, a plain vector, or one of the other forms.
     pub(crate) fn load(
         &mut self,
         v: ValId,

@@ -173,6 +173,7 @@ pub(crate) fn split_vector(exprs: &Exprs, l: &Loop) -> VectorSplit {
 type Bounds = (String, String);
 
 impl Emitter<'_> {
+    /// Returns a new name for an index.
     pub(crate) fn loop_name(&mut self) -> Name {
         let name = match self.loops {
             // `i8` and its like are types.
@@ -183,6 +184,7 @@ impl Emitter<'_> {
         name
     }
 
+    /// Writes a loop, in the form that its role and its surroundings ask for.
     pub(crate) fn loop_item(&mut self, l: &Loop) -> Result<()> {
         let name = self.loop_name();
         if self.state.lane.is_none()
@@ -235,6 +237,7 @@ impl Emitter<'_> {
         })
     }
 
+    /// Writes a loop that runs point by point.
     fn serial_loop(&mut self, l: &Loop, name: &Name, (lo, hi): &Bounds) -> Result<()> {
         self.names.insert(l.sym, (name.clone(), false));
         self.unroll_pragma(l)?;
@@ -304,6 +307,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Writes a vector loop as a main loop and a remainder.
     fn vector_loop(&mut self, l: &Loop, name: &Name, w: u32, (lo, hi): &Bounds) -> Result<()> {
         let cut = split_vector(self.exprs, l);
         if cut.main && cut.unroll > 1 {
@@ -374,6 +378,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes the body of a vector loop for `copies` vectors at once, of which `count` lanes are live.
     fn lanes_body(
         &mut self,
         l: &Loop,

@@ -8,6 +8,7 @@ use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Loop, access};
 use smallvec::SmallVec;
 
 impl Emitter<'_> {
+    /// Classifies an offset for the open vector loop.
     pub(crate) fn access(&mut self, offset: Expr) -> Access {
         let Some(lane) = &self.state.lane else {
             return Access::Uniform;
@@ -25,6 +26,7 @@ impl Emitter<'_> {
         kind
     }
 
+    /// Returns true if a buffer holds whole vectors, and a vector loop is open.
     pub(crate) fn per_lane(&self, buf: KBufId) -> bool {
         self.state.lane.is_some()
             && matches!(
@@ -33,6 +35,7 @@ impl Emitter<'_> {
             )
     }
 
+    /// Refuses dtypes that C kernels cannot hold in memory.
     pub(crate) fn storable(&self, d: DType) -> Result<()> {
         if d.is_narrow_float() && d.size() == 1 || matches!(d, DType::C64 | DType::C128) {
             return Err(Error::unsupported(format!("{d} in memory of a C kernel")));
@@ -108,6 +111,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Returns the compute value of a vector in memory.
     pub(crate) fn widen_vector(&mut self, raw: &str, d: DType) -> String {
         let w = self.width();
         match d {
@@ -137,6 +141,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Converts a vector from the compute dtype to the stored one.
     pub(crate) fn narrow_vector(&mut self, value: &str, d: DType) -> String {
         let w = self.width();
         match d {

@@ -23,6 +23,7 @@ impl Text for Operand {
 }
 
 impl Emitter<'_> {
+    /// Writes an operation. If it gives a mask, notes the comparison that it was made of.
     pub(crate) fn op(&mut self, v: ValId, op: ScalarOp, args: &[ValId]) -> Result<()> {
         let mut varies = false;
         for a in args {
@@ -195,6 +196,7 @@ impl Emitter<'_> {
         format!("{sel}({m}, {a}, {b})")
     }
 
+    /// Writes a conversion.
     pub(crate) fn cast(&mut self, v: ValId, arg: ValId, to: DType) -> Result<()> {
         let from = self.dtype(arg);
         let (x, varies) = self.var(arg)?;
@@ -218,6 +220,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Spells the conversion of a scalar.
     fn cast_scalar(&mut self, x: &str, from: DType, to: DType) -> String {
         if to == DType::Bool {
             return format!("{x} != 0");
@@ -237,6 +240,7 @@ impl Emitter<'_> {
         format!("({ty})({x})")
     }
 
+    /// Spells the conversion of a vector.
     fn cast_vector(&mut self, x: &str, from: DType, to: DType) -> String {
         let w = self.width();
         let convert = |e: &mut Self, x: &str, from: &'static str, elem: &'static str| {
@@ -269,6 +273,7 @@ impl Emitter<'_> {
         convert(self, &x, from_elem, elem)
     }
 
+    /// Writes a reinterpretation of bits.
     pub(crate) fn bitcast(&mut self, v: ValId, arg: ValId, from: DType, to: DType) -> Result<()> {
         // A byte of a truth value is 0 or 1; any other byte counts as true.
         if (from == DType::Bool) != (to == DType::Bool)

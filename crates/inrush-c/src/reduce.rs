@@ -72,6 +72,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Declares an accumulator at its neutral element, in as many vectors as its loop needs.
     pub(crate) fn start(&mut self, a: AccId) -> Result<()> {
         let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);
@@ -135,6 +136,7 @@ impl Emitter<'_> {
         self.mask_elem_of(w)
     }
 
+    /// Writes an update of an accumulator.
     pub(crate) fn update(&mut self, a: AccId, value: ValId) -> Result<()> {
         let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);

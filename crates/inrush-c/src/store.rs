@@ -10,6 +10,7 @@ use inrush_kernel::{Access, BufRole, KBufId, ValId};
 use inrush_loops::StoreMode;
 
 impl Emitter<'_> {
+    /// Writes a store: a vector, one element, or lanes one by one. Modes other than `Set` combine.
     pub(crate) fn store(
         &mut self,
         buf: KBufId,

@@ -60,10 +60,12 @@ impl Emitter<'_> {
             .ok_or_else(|| no_value(v))
     }
 
+    /// Returns the dtype that a value is computed in.
     pub(crate) fn dtype(&self, v: ValId) -> DType {
         self.kernel.value(v).dtype
     }
 
+    /// Returns the lanes of the open vector loop; 1 without one.
     pub(crate) fn width(&self) -> u32 {
         self.state.lane.as_ref().map_or(1, |l| l.width)
     }

@@ -26,10 +26,12 @@ struct Operands<'x> {
 }
 
 impl Operands<'_> {
+    /// Returns true if operands are floats.
     fn is_float(&self) -> bool {
         is_float(self.elem)
     }
 
+    /// Spells a binary operator.
     fn infix(&self, sign: &str) -> String {
         format!("{} {sign} {}", self.x[0], self.x[1])
     }

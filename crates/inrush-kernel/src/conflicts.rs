@@ -23,6 +23,7 @@ pub(crate) struct Conflicts {
 }
 
 impl Conflicts {
+    /// Finds the axes with conflicts.
     pub fn new(b: &Builder, shared: &[Axis]) -> Conflicts {
         let combining = stores(b).any(|(_, _, mode)| mode != StoreMode::Set);
         let free = if combining {
@@ -77,10 +78,12 @@ fn conflict_free_axes(b: &Builder, shared: &[Axis]) -> Vec<Sym> {
     out
 }
 
+/// Iterates over all stores of the group.
 fn stores<'b>(b: &'b Builder) -> impl Iterator<Item = (KBufId, Expr, StoreMode)> + 'b {
     b.nests.iter().flat_map(|n| of_effects(&n.effects))
 }
 
+/// Iterates over buffer, offset and mode of the stores among effects.
 fn of_effects(effects: &[Effect]) -> impl Iterator<Item = (KBufId, Expr, StoreMode)> {
     effects.iter().filter_map(|e| match &e.kind {
         EffectKind::Store {

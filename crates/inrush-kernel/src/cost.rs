@@ -18,6 +18,7 @@ pub(crate) fn each_expr(kernel: &Kernel, f: &mut dyn FnMut(Expr)) {
     }
 }
 
+/// Calls `f` on the expressions of items.
 fn walk(kernel: &Kernel, items: &[Item], f: &mut dyn FnMut(Expr)) {
     for item in items {
         match item {
@@ -95,6 +96,7 @@ impl Names {
         })
     }
 
+    /// Renames what items define and use, in order of appearance.
     fn items(&mut self, items: &mut [Item], values: &[Value]) {
         for item in items {
             match item {
@@ -204,6 +206,7 @@ pub(crate) fn per_unit(exprs: &Exprs, kernel: &Kernel) -> Expr {
 /// Costs up to which single items may be added.
 const MOST_COST: i64 = 1 << 62;
 
+/// Adds up the costs of items. Loops multiply the costs of their bodies.
 fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
     let mut here = 0i64;
     let mut total = exprs.int(0);

@@ -120,10 +120,12 @@ impl<'a> Flat<'a> {
         }
     }
 
+    /// Finds two axes of the group that every body walks in one stride.
     fn shared_pair(&self) -> Option<(Axis, Axis)> {
         pairs(&self.shared).find(|(a, b)| self.bodies.iter().all(|body| self.joinable(body, a, b)))
     }
 
+    /// Finds two axes of one body that it walks in one stride. Both are parallel, or both are reduced.
     fn own_pair(&self, at: usize, shared: usize) -> Option<(Axis, Axis)> {
         let body = &self.bodies[at];
         let fixed_order = body.stmts.iter().any(|s| match s {
@@ -152,6 +154,7 @@ impl<'a> Flat<'a> {
         })
     }
 
+    /// Replaces two axes by one over the product of their extents, in all statements of the bodies for which `which` holds.
     pub fn join(&mut self, a: Axis, b: Axis, which: impl Fn(usize) -> bool) -> Axis {
         let exprs = self.exprs();
         let joined = self.fresh(exprs.mul(a.size, b.size));
@@ -169,6 +172,7 @@ fn replace(axes: &mut Vec<Axis>, a: Axis, b: Axis, joined: Axis) {
     axes.retain(|x| *x != b);
 }
 
+/// Iterates over ordered pairs of different axes.
 fn pairs(axes: &[Axis]) -> impl Iterator<Item = (Axis, Axis)> {
     axes.iter()
         .flat_map(move |a| axes.iter().map(move |b| (*a, *b)))
@@ -221,6 +225,7 @@ fn reduce_over_points(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
     }
 }
 
+/// Makes the position of an extreme among one point.
 fn position(dtype: DType) -> Stmt {
     let value = Scalar::Int(0).convert(dtype);
     Stmt::Const { value, dtype }

@@ -66,6 +66,7 @@ fn summing(l: &Loop) -> Option<(&[Item], AccId, ValId)> {
     plain.then_some((lets, *acc, *value))
 }
 
+/// Returns the operands of a value that is the wanted operation.
 fn operands(kernel: &Kernel, v: ValId, wanted: ScalarOp) -> Option<(ValId, ValId)> {
     match &kernel.value(v).def {
         Def::Op { op, args } if *op == wanted && args.len() == 2 => Some((args[0], args[1])),
@@ -88,6 +89,7 @@ fn average(kernel: &Kernel, mean: ValId, n: i64) -> Option<(ScalarOp, ValId, Val
     close.then_some((ScalarOp::Mul, sum, share))
 }
 
+/// Finds two vector loops in a row: one sums, the other sums squared distances to the mean.
 fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
     let items = &kernel.body;
     let loops: Vec<(usize, &Loop)> = (items.iter().enumerate())
@@ -169,6 +171,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
 
 /// Counts values and effects that use `v`.
 fn uses(kernel: &Kernel, v: ValId) -> usize {
+    /// Counts effects that use `v`.
     fn effects(items: &[Item], v: ValId) -> usize {
         let one = |i: &Item| match i {
             Item::Loop(l) => effects(&l.body, v),
@@ -185,6 +188,7 @@ fn uses(kernel: &Kernel, v: ValId) -> usize {
     values.count() + effects(&kernel.head, v) + effects(&kernel.body, v)
 }
 
+/// Rewrites the two loops as one over a short prefix and one over the whole row.
 fn apply(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
     let mut value = |def: Def| {
         kernel.values.push(Value {

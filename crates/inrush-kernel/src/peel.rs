@@ -40,6 +40,7 @@ pub(crate) fn peel_row(exprs: &Exprs, kernel: &mut Kernel, row: Sym, fitting: &[
     kernel.body = body;
 }
 
+/// Finds the loop over the row, and peels it.
 fn pixels(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>, row: Sym, fitting: &[i64]) {
     for at in 0..list.len() {
         let Item::Loop(l) = &mut list[at] else {
@@ -290,14 +291,17 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
+    /// Returns the copy of a value.
     fn value(&self, v: ValId) -> ValId {
         self.values.get(&v).copied().unwrap_or(v)
     }
 
+    /// Returns the copy of an accumulator.
     fn acc(&self, a: AccId) -> AccId {
         self.accs.get(&a).copied().unwrap_or(a)
     }
 
+    /// Replaces the loop's index.
     fn expr(&self, e: Expr) -> Expr {
         self.exprs.subst(e, &self.map)
     }

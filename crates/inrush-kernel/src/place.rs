@@ -79,6 +79,7 @@ struct Ordered<'n> {
 }
 
 impl<'p, 'a> Placer<'p, 'a> {
+    /// `inner` are the loops inside a unit; `own` are the vector loops of nests, if the group has none.
     pub fn new(
         b: &'p Builder<'a>,
         live: &'p Live,
@@ -137,6 +138,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         })
     }
 
+    /// Returns the list in which nests are placed.
     fn innermost(&mut self) -> &mut Vec<Item> {
         self.lists.last_mut().expect("at least head and grid")
     }
@@ -158,6 +160,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         self.lists[level].push(Item::Let(v));
     }
 
+    /// Places one nest: its loops in the innermost list, other values further out.
     fn nest(&mut self, at: usize) -> Result<()> {
         let nest = &self.b.nests[at];
         let effects: SmallVec<[&Effect; 8]> = (nest.effects.iter().zip(&self.live.effects[at]))
@@ -303,6 +306,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         items
     }
 
+    /// Makes the item of an update.
     fn update(&self, e: &Effect) -> Option<Item> {
         match e.kind {
             // The value of a scan updates its accumulator itself.

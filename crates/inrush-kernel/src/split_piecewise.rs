@@ -29,6 +29,7 @@ pub(crate) fn split(exprs: &Exprs, kernel: &mut Kernel) {
     kernel.body = body;
 }
 
+/// Splits the loops of a list, and loops inside of those that stay.
 fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) {
     let mut at = 0;
     while at < list.len() {
@@ -59,6 +60,7 @@ struct Part {
 }
 
 impl Part {
+    /// Describes `len` points from `start` on of the loop over `sym`.
     fn new(exprs: &Exprs, position: u32, sym: Sym, start: i64, len: i64) -> Part {
         let index = exprs.index_sym(position, exprs.int(len));
         let at = exprs.add(exprs.sym_expr(index), exprs.int(start));
@@ -66,6 +68,7 @@ impl Part {
         Part { len, index, map }
     }
 
+    /// Returns true if an expression is linear in the part's index.
     fn is_straight(&self, exprs: &Exprs, e: Expr) -> bool {
         exprs.coefficient(e, self.index).is_some()
     }

@@ -5,6 +5,7 @@ use inrush_base::{DType, Result};
 use inrush_kernel::block::{Operand, Product};
 
 impl Emitter<'_> {
+    /// Writes the loop over `k`, which leaves the sum in `acc`.
     pub(crate) fn product(&mut self, p: &Product) -> Result<()> {
         let dims = self.tile_dims();
         let (rows, columns) = (dims[0], dims[1]);

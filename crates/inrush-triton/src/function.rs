@@ -85,6 +85,7 @@ pub(crate) enum Role {
 /// The length of the only axis, where a caller hands it over.
 const LENGTH: &str = "numel";
 
+/// Writes the function of a block, for the caller that `role` names.
 pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> {
     let mut e = Emitter {
         exprs: &loops.exprs,
@@ -251,16 +252,19 @@ impl Emitter<'_> {
         text.replace(['"', '\\', '\n', '\r', '%'], "'")
     }
 
+    /// Appends a line at the current indentation.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
         let indent = "    ".repeat(self.indent);
         self.lines.push(format!("{indent}{}", text.as_ref()));
     }
 
+    /// Returns a new name.
     pub(crate) fn fresh(&mut self) -> String {
         self.next += 1;
         format!("t{}", self.next - 1)
     }
 
+    /// Returns the name of a buffer, and notes that it is used.
     pub(crate) fn buffer(&mut self, b: KBufId) -> String {
         self.used.insert(b.index());
         self.buffers[b.index()].clone()
@@ -553,6 +557,7 @@ impl Emitter<'_> {
         (1e-30..1e30).contains(&c.abs()).then_some(c)
     }
 
+    /// Writes items in order.
     fn items(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
@@ -853,6 +858,7 @@ impl Emitter<'_> {
             .any(|v| matches!(v.def, Def::Indirect { sym, .. } if syms.contains(&sym)))
     }
 
+    /// Returns the dimensions of an expression.
     pub(crate) fn expr_shape(&self, e: Expr) -> u32 {
         self.exprs.free_syms(e).iter().fold(0, |m, s| {
             let dim = (self.block.dims.iter()).position(|d| d.sym == *s && d.is_tile());
@@ -864,6 +870,7 @@ impl Emitter<'_> {
 }
 
 impl Emitter<'_> {
+    /// Writes what `f` writes one level deeper.
     pub(crate) fn indented(&mut self, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.indent += 1;
         let result = f(self);

@@ -16,6 +16,7 @@ pub(crate) struct Fused {
 }
 
 impl Fused {
+    /// Finds the sums, and the functions that nothing else uses.
     pub fn find(block: &Block) -> Fused {
         let mut out = Fused::default();
         let mut whole: FxHashSet<ValId> = FxHashSet::default();
@@ -47,6 +48,7 @@ impl Fused {
     }
 }
 
+/// Calls `f` on all items, those in loops too.
 pub(crate) fn visit(items: &[BlockItem], f: &mut dyn FnMut(&BlockItem)) {
     for item in items {
         match item {

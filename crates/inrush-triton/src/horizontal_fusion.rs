@@ -190,6 +190,7 @@ struct Part {
 }
 
 impl Part {
+    /// Writes the function of a block whose sizes are known.
     fn of(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<Part> {
         let ex = &loops.exprs;
         let Some(programs) = ex.as_int(block.programs).filter(|_| block.sizes.is_empty()) else {

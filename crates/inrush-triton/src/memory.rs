@@ -34,6 +34,7 @@ impl Emitter<'_> {
         })
     }
 
+    /// Writes a load, by a descriptor or by pointers, with the masks of its dimensions.
     pub(crate) fn load(
         &mut self,
         v: ValId,
@@ -103,6 +104,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes a store, likewise.
     pub(crate) fn store(&mut self, s: &BlockStore) -> Result<()> {
         let stored = self.block.buffers[s.buf.index()].dtype;
         let value = match self.constant(s.value) {

@@ -106,6 +106,7 @@ impl Emitter<'_> {
         })
     }
 
+    /// Declares an accumulator: a tile of its neutral element, without the looped axis where it carries a running reduction.
     pub(crate) fn start(&mut self, acc: AccId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         let name = format!("a{}", acc.index());
@@ -126,6 +127,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Takes a tile into an accumulator.
     pub(crate) fn update(&mut self, acc: AccId, value: ValId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         let f = combiner(a.op, a.dtype);

@@ -11,6 +11,7 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
+    /// Adds up the traffic of all accesses, those of locals left out.
     pub fn new(flat: &Flat, locals: &[BufId]) -> Strides {
         let ex = flat.exprs();
         let mut bytes: Vec<(Axis, f64)> = Vec::new();
@@ -36,11 +37,13 @@ impl Strides {
         Strides { bytes }
     }
 
+    /// Returns the bytes that walk an axis element by element.
     pub fn of(&self, axis: &Axis) -> f64 {
         (self.bytes.iter().find(|(a, _)| a == axis)).map_or(0.0, |(_, b)| *b)
     }
 }
 
+/// Iterates over buffers and offsets of all loads and stores.
 fn accesses(body: &Body) -> impl Iterator<Item = (BufId, Expr)> {
     body.stmts.iter().filter_map(|s| match s {
         Stmt::Load { buf, coords, .. } | Stmt::Store { buf, coords, .. } => Some((*buf, coords[0])),

@@ -105,6 +105,7 @@ pub fn fuse_horizontally(
 }
 
 impl Group {
+    /// Returns true if a launch may join: there is room for its pointers, and all stay short, or flat and of one kind.
     fn takes(&self, one: &Group) -> bool {
         let [kind] = one.kinds.as_slice() else {
             return false;
@@ -121,6 +122,7 @@ impl Group {
             && self.programs.saturating_add(one.programs) <= i32::MAX as i64
     }
 
+    /// Adds a launch, and updates what the group has in common.
     fn join(&mut self, one: Group) {
         self.pieces.extend(one.pieces);
         for k in one.kinds {

@@ -27,6 +27,7 @@ struct Found {
     shift: ValId,
 }
 
+/// Finds the sum of exponentials, then the loop ahead of it that finds the maximum of the same values.
 fn find(block: &Block) -> Option<Found> {
     for (second, item) in block.items.iter().enumerate() {
         if !only_sums(item) {
@@ -107,6 +108,7 @@ fn distances(block: &Block, exponential: ValId) -> Option<(ValId, ValId, AccId)>
     Some((value, shift, max))
 }
 
+/// Merges both loops into the first, and finishes the sum by the shift where the second one ended.
 fn join(block: &mut Block, found: &Found) {
     let Found {
         first,

@@ -26,6 +26,7 @@ struct Found {
     value: ValId,
 }
 
+/// Finds the sum of squared distances, then the loop ahead of it that sums the same values.
 fn find(ex: &Exprs, block: &Block) -> Option<Found> {
     let count = ex.as_int(block.dims[block.reduced()?].extent)?;
     for (second, item) in block.items.iter().enumerate() {
@@ -111,6 +112,7 @@ fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, 
     }
 }
 
+/// Merges both loops into the first, which updates mean and squares at once.
 fn join(block: &mut Block, found: &Found) {
     let Found {
         first,

@@ -38,6 +38,7 @@ pub(crate) struct Placer<'p, 'a> {
 }
 
 impl<'p, 'a> Placer<'p, 'a> {
+    /// Computes the dimensions of all values. `looped`, `own` and `grid` are bits of `dims`.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         b: &'p Builder<'a>,
@@ -81,6 +82,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         })
     }
 
+    /// Returns the dimensions of a value, given those of its operands.
     fn shape(&self, v: ValId) -> u32 {
         let def = &self.b.values[v.index()].def;
         let operands = |of: &[ValId]| of.iter().fold(0, |m, o| m | self.shapes[o.index()]);
@@ -96,6 +98,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
     }
 
+    /// Places all nests. Returns the items, and the dimensions of each value.
     pub fn run(mut self) -> Result<(Vec<BlockItem>, Vec<u32>)> {
         for n in 0..self.b.nests.len() {
             let nest = &self.b.nests[n];
@@ -151,6 +154,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         Ok(())
     }
 
+    /// Closes an accumulator, and defines the values that read its result. With `item` its lanes have to be combined first.
     fn finish(&mut self, acc: AccId, item: bool) {
         if item {
             self.outer.push(BlockItem::Finish(acc));
@@ -163,6 +167,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
     }
 
+    /// Places an effect, after all that it needs.
     fn effect(&mut self, e: &Effect) -> Result<()> {
         match &e.kind {
             EffectKind::Update { acc, value, .. } => {
@@ -226,6 +231,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
     }
 
+    /// Appends an item to the open loop, if its dimensions have the looped one, else to the program.
     fn push(&mut self, item: BlockItem, shape: u32) {
         if self.inside.is_some() && shape & self.looped != 0 {
             self.inner.push(item);
@@ -234,6 +240,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         }
     }
 
+    /// Returns the storage of a buffer, as the caller knows it.
     fn storage(&self, buf: KBufId) -> BufId {
         (self.context).storage(self.b.tables, self.b.buffers[buf.index()].buf)
     }
@@ -264,6 +271,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         Ok(())
     }
 
+    /// Has threads wait for each other. Accesses before it conflict with none after it.
     fn barrier(&mut self, shape: u32) {
         // A barrier ahead of a loop serves all of the loop.
         _ = shape;

@@ -288,6 +288,7 @@ fn walk(block: &Block, items: &[BlockItem], offsets: &mut Vec<Expr>, values: &mu
     }
 }
 
+/// Returns true if blocks divide the extent, so that no mask is needed. A persistent axis has one block.
 pub(crate) fn exact(ex: &Exprs, extent: Expr, block: i64, role: DimRole) -> bool {
     match role {
         DimRole::Persistent => ex.is_int(extent, block),

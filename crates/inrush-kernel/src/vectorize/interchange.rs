@@ -60,6 +60,7 @@ pub(super) fn inner_axis(g: &Group, lane: &Axis) -> Option<usize> {
     best.map(|(_, at)| at)
 }
 
+/// Weighs the operation that a definition performs.
 fn operations(def: &Def) -> i64 {
     match def {
         Def::Op { op, .. } if op.class() == OpClass::Math => MATH_OPS,

@@ -166,6 +166,7 @@ fn shared_lanes(g: &Group, at: usize, width: u32) -> SharedLanes {
     }
 }
 
+/// Chooses the first strategy that applies: transposition, interchange, jamming.
 fn strategy(g: &Group, lane: &Axis, width: u32) -> Strategy {
     let exprs = g.b.tables.exprs;
     let place = |a: &Axis| g.shared.iter().position(|s| s.sym == a.sym);
@@ -244,6 +245,7 @@ pub(crate) fn kinds(b: &Builder, live: &Live) -> Vec<(u64, DType)> {
     out
 }
 
+/// Returns true for random bits.
 fn is_random(def: &Def) -> bool {
     matches!(
         def,

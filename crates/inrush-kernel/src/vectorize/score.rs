@@ -66,6 +66,7 @@ impl<'s, 'g, 'a> Score<'s, 'g, 'a> {
         }
     }
 
+    /// Adds up effects and the values that they need, each value once.
     fn run(&self) -> f64 {
         let b = self.g.b;
         let mut total = 0.0;
@@ -104,6 +105,7 @@ impl<'s, 'g, 'a> Score<'s, 'g, 'a> {
         }
     }
 
+    /// Weighs an effect, at all points of its depth.
     fn effect(&self, e: &Effect) -> f64 {
         let exprs = self.g.b.tables.exprs;
         match &e.kind {
@@ -178,6 +180,7 @@ impl<'s, 'g, 'a> Score<'s, 'g, 'a> {
         }
     }
 
+    /// Classifies an offset for lanes over the axis.
     fn access(&self, offset: Expr) -> Access {
         let b = self.g.b;
         let some = !b.indirect.is_empty();

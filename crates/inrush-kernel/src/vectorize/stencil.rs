@@ -46,6 +46,7 @@ pub(super) fn invariant_reduced(b: &Builder, nest: &Nest, axis: &Axis) -> u64 {
     reduced.iter().fold(0, |bits, a| bits | b.bits[&a.sym])
 }
 
+/// Returns true if vectors are wide enough for jamming to pay.
 fn is_wide(isa: Isa) -> bool {
     matches!(isa, Isa::Avx2 | Isa::Avx512)
 }
