@@ -79,15 +79,15 @@ def run(folder, index, args):
     from safetensors.torch import load_file
 
     np.seterr(all="ignore")
-    stand_ins = load(Path(__file__).parent / "inrush", {"file": "_stand_ins.py"}, "stand_ins")
-    stand_ins.patch()
+    shims = load(Path(__file__).parent / "inrush" / "triton", {"file": "interpreter_shims.py"}, "interpreter_shims")
+    shims.patch()
     modules, failures, done, start = {}, [], 0, time.time()
 
     def kernel(name):
         if name not in modules:
             module = load(folder, index["kernels"][name], name)
             if hasattr(module, "libdevice"):
-                module.libdevice = stand_ins.libdevice()
+                module.libdevice = shims.libdevice()
             modules[name] = module
         return getattr(modules[name], index["kernels"][name]["function"])
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import inrush
-from inrush import _cache
+from inrush.autograd import aot_cache
 
 N = 1 << 20
 SIDE = 1024
@@ -285,13 +285,13 @@ def measure(f, args, seconds):
     leaves = [leaf for leaf, g in zip(leaves, used) if g is not None]
     compiled = torch.compile(f, backend="inrush", fullgraph=True, dynamic=False, options={"strict": True, "cache": False})
     entered = []
-    call = _cache.Code.__call__
+    call = aot_cache.Code.__call__
 
     def recorded(code, inputs):
         entered.append((code, list(inputs)))
         return call(code, inputs)
 
-    with unittest.mock.patch.object(_cache.Code, "__call__", recorded):
+    with unittest.mock.patch.object(aot_cache.Code, "__call__", recorded):
         torch.autograd.grad(of_results(compiled(*args)), leaves, grad)
     ((code, inputs),) = [(c.function, inputs) for c, inputs in entered if c.kind == "backward"]
     (report,) = [g for g in inrush.last_compile().graphs if g.kind == "backward"]

@@ -18,40 +18,40 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from inrush import _log
+from inrush import log
 from inrush._native import Error, InputError, InternalError, MachineError, UnsupportedError
 
 if TYPE_CHECKING:
-    from inrush._backend import backend as backend
-    from inrush._options import options as options
-    from inrush._package import CompiledPackage as CompiledPackage
-    from inrush._package import aot_compile as aot_compile
-    from inrush._package import load as load
-    from inrush._report import Compilation as Compilation
-    from inrush._report import GraphReport as GraphReport
-    from inrush._report import compilations as compilations
-    from inrush._report import last_compile as last_compile
-    from inrush._warm import captures as captures
-    from inrush._warm import warm_start as warm_start
+    from inrush.dynamo_backend import backend as backend
+    from inrush.compile_options import options as options
+    from inrush.package import CompiledPackage as CompiledPackage
+    from inrush.package import aot_compile as aot_compile
+    from inrush.package import load as load
+    from inrush.report import Compilation as Compilation
+    from inrush.report import GraphReport as GraphReport
+    from inrush.report import compilations as compilations
+    from inrush.report import last_compile as last_compile
+    from inrush.capture.install import captures as captures
+    from inrush.capture.install import warm_start as warm_start
 
 # Names that are imported at first use, with the module that has them.
 _LAZY = {
-    "backend": "_backend",
-    "options": "_options",
-    "aot_compile": "_package",
-    "load": "_package",
-    "CompiledPackage": "_package",
-    "last_compile": "_report",
-    "compilations": "_report",
-    "Compilation": "_report",
-    "GraphReport": "_report",
-    "captures": "_warm",
-    "warm_start": "_warm",
+    "backend": "dynamo_backend",
+    "options": "compile_options",
+    "aot_compile": "package",
+    "load": "package",
+    "CompiledPackage": "package",
+    "last_compile": "report",
+    "compilations": "report",
+    "Compilation": "report",
+    "GraphReport": "report",
+    "captures": "capture.install",
+    "warm_start": "capture.install",
 }
 
 __all__ = ["Error", "InputError", "InternalError", "MachineError", "UnsupportedError", *_LAZY]
 
-_log.configure()
+log.configure()
 
 
 def __getattr__(name: str) -> Any:
@@ -62,18 +62,18 @@ def __getattr__(name: str) -> Any:
 
     if name == "backend":
         # Whoever asks for it is about to compile: what builds kernels for GPUs starts while the function is captured.
-        from inrush import _gpu
+        from inrush import gpu
 
-        _gpu.warm()
+        gpu.warm()
     value = getattr(importlib.import_module(f"inrush.{module}"), name)
     globals()[name] = value
     if name == "backend" and os.environ.get("INRUSH_WARM_START", "1") not in ("", "0"):
         try:
-            from inrush._warm import install
+            from inrush.capture.install import install
 
             install()
         except (UnsupportedError, ImportError, AttributeError) as error:
-            _log.cache.info("captured frames are not kept: %s", error)
+            log.cache.info("captured frames are not kept: %s", error)
     return value
 
 

@@ -10,17 +10,17 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from inrush import _report
-from inrush._options import Options
+from inrush import report as reports
+from inrush.compile_options import Options
 
 Runner = Callable[..., Any]
 # Compiles a subgraph; None when it has to run eagerly.
 CompileSubgraph = Callable[[Any], "Runner | None"]
 
 
-def resolver(gm: Any, options: Options, report: _report.GraphReport) -> Callable[[Any], Runner]:
+def resolver(gm: Any, options: Options, report: reports.GraphReport) -> Callable[[Any], Runner]:
     """What to call for an FX node of ``gm``: a runner for control flow, else the node's own target."""
-    from inrush import _backend
+    from inrush import dynamo_backend
 
     compiled: dict[str, Runner] = {}
 
@@ -30,7 +30,7 @@ def resolver(gm: Any, options: Options, report: _report.GraphReport) -> Callable
             module = gm
             for part in node.target.split("."):
                 module = getattr(module, part)
-            compiled[node.target] = Subgraph(module, _backend.compile_subgraph(module, options, report))
+            compiled[node.target] = Subgraph(module, dynamo_backend.compile_subgraph(module, options, report))
         return compiled[node.target]
 
     def resolve(node: Any) -> Runner:

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import inrush
-from inrush import _backend, _compat, _options, _report
+from inrush import compile_options, dynamo_backend, report as reports, torch_internals
 
 from . import compare, expected
 from .samples import Cell, Sample, device, samples
@@ -216,7 +216,7 @@ def attempt(chosen: list[tuple[Sample, Any]], out: Outcome, compile: Callable[..
     if not chosen:
         return
     calls = [s for s, _ in chosen]
-    report = _report.Compilation()
+    report = reports.Compilation()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -263,15 +263,15 @@ def captured(calls: list[Sample], report: Any) -> Callable[..., Any]:
     """The calls as one function through AOTAutograd, without Dynamo, which takes most of the time of a compile."""
     from torch._functorch.aot_autograd import aot_function
 
-    settings = _options.check({"strict": True, "cache": False}, None)
+    settings = compile_options.check({"strict": True, "cache": False}, None)
     counts = [len(s.kept) for s in calls]
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile(gm: Any, example_inputs: list[Any]) -> Any:
-            graph = _report.GraphReport(kind, nodes=len(gm.graph.nodes))
+            graph = reports.GraphReport(kind, nodes=len(gm.graph.nodes))
             report.graphs.append(graph)
             try:
-                return _backend.boxed(_backend.compile_native(gm, settings, graph))
+                return dynamo_backend.boxed(dynamo_backend.compile_native(gm, settings, graph))
             except Exception as error:
                 raise Refused(error) from error
 
@@ -286,7 +286,7 @@ def captured(calls: list[Sample], report: Any) -> Callable[..., Any]:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=_compat.partition,
+        partition_fn=torch_internals.partition,
         keep_inference_input_mutations=True,
     )
 

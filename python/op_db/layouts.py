@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--direction", default="forward", choices=("forward", "backward"))
     options = parser.parse_args()
     # Has fake tensors follow the table.
-    import inrush._backend  # noqa: F401
+    import inrush.dynamo_backend  # noqa: F401
 
     compared, wrong = 0, []
     known = operators()

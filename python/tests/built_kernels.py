@@ -16,7 +16,8 @@ from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from inrush import _kernels, _native
+from inrush import _native
+from inrush.triton import user_kernels
 
 
 @triton.jit
@@ -104,7 +105,7 @@ def main():
         without_triton()
         cases = (("without triton", graph(good_kernel)),)
     for name, gm in cases:
-        gm = _kernels.rewrite(gm)
+        gm = user_kernels.rewrite(gm)
         row = {"name": name, "failed": None}
         try:
             settings = {"gpu": "cuda:h100", "strict": True, "pointers": "map" if name == "map" else "plain", "later": "later" in name}

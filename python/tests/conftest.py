@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import inrush
-from inrush import _report
+from inrush import report as reports
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def fresh():
     """Each test compiles anew, and counts its own compilations; a fallback anywhere is a failure."""
     torch._dynamo.reset()
     # The history has room for so many; when it is full it does not grow.
-    _report._history.clear()
+    reports._history.clear()
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="inrush could not compile")

@@ -60,7 +60,7 @@ def run(f, way):
 def test_each_way_after_others(f, mode, tmp_path, monkeypatch):
     monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
     # What has no form in AOTAutograd runs eagerly, which the report says.
-    monkeypatch.setattr("inrush._fallback.report_failure", lambda gm, kind, error: (str(error), None))
+    monkeypatch.setattr("inrush.fallback.report_failure", lambda gm, kind, error: (str(error), None))
     inrush.warm_start(mode == "restored")
     before = inrush.captures().get("restored", {}).get("", 0)
     try:

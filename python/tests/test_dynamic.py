@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import inrush
-from inrush import _report
+from inrush import report as reports
 
 
 @pytest.fixture
@@ -16,21 +16,21 @@ def capture():
 def test_one_compile_serves_all_sizes():
     f = lambda a, b: torch.softmax(a @ b, -1).sum(0) * a.shape[0]
     g = torch.compile(f, backend="inrush", dynamic=True, options={"strict": True})
-    before = len(_report.compilations())
+    before = len(reports.compilations())
     for n in (3, 8, 17, 2, 33):
         a, b = torch.randn(n, 5), torch.randn(5, n + 1)
         torch.testing.assert_close(g(a, b), f(a, b), rtol=1e-4, atol=1e-5)
-    assert len(_report.compilations()) == before + 1
+    assert len(reports.compilations()) == before + 1
 
 
 def test_automatic_dynamic():
     f = lambda a: (a * 2).reshape(-1, 2).sum(1)
     g = torch.compile(f, backend="inrush", options={"strict": True})
-    before = len(_report.compilations())
+    before = len(reports.compilations())
     for n in (4, 6, 8, 10, 12):
         a = torch.randn(n, 3)
         torch.testing.assert_close(g(a), f(a))
-    assert len(_report.compilations()) == before + 2
+    assert len(reports.compilations()) == before + 2
 
 
 def test_integers_and_floats_as_inputs(check):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import inrush
-from inrush import _fallback, _native
+from inrush import _native, fallback
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def broken(monkeypatch):
         raise inrush.InternalError("made to fail")
 
     monkeypatch.setattr(_native, "compile_fx", fail)
-    monkeypatch.setattr(_fallback, "_warned", set())
+    monkeypatch.setattr(fallback, "_warned", set())
 
 
 def test_the_graph_runs_eagerly_with_one_warning(broken):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import inrush
-from inrush import _log, _options
+from inrush import compile_options, log
 
 
 def test_the_backend_is_found_by_its_entry_point():
@@ -26,18 +26,18 @@ def test_an_unknown_option_lists_the_known():
 )
 def test_bad_values_are_refused(given):
     with pytest.raises(inrush.InputError, match=f"option `{next(iter(given))}` takes"):
-        _options.check(given)
+        compile_options.check(given)
 
 
 def test_modes_are_checked():
-    assert _options.check({}, "default") == _options.Options()
-    assert _options.check({}, "reduce-overhead") == _options.Options(cudagraphs=True)
-    assert not _options.check({"cudagraphs": False}, "reduce-overhead").cudagraphs
-    assert _options.check({}, "max-autotune") == _options.Options(cudagraphs=True, tune=True)
-    assert _options.check({}, "max-autotune-no-cudagraphs") == _options.Options(tune=True)
-    assert not _options.check({}, "default").tune and not _options.check({"tune": False}, "max-autotune").tune
+    assert compile_options.check({}, "default") == compile_options.Options()
+    assert compile_options.check({}, "reduce-overhead") == compile_options.Options(cudagraphs=True)
+    assert not compile_options.check({"cudagraphs": False}, "reduce-overhead").cudagraphs
+    assert compile_options.check({}, "max-autotune") == compile_options.Options(cudagraphs=True, tune=True)
+    assert compile_options.check({}, "max-autotune-no-cudagraphs") == compile_options.Options(tune=True)
+    assert not compile_options.check({}, "default").tune and not compile_options.check({"tune": False}, "max-autotune").tune
     with pytest.raises(inrush.InputError, match="there is no mode `fast`; known: default"):
-        _options.check({}, "fast")
+        compile_options.check({}, "fast")
 
 
 def test_defaults_are_told():
@@ -62,7 +62,7 @@ def test_threads_give_the_same_result(check):
 
 
 def test_the_log_variable():
-    _log.configure("+fallback,-compile")
+    log.configure("+fallback,-compile")
     assert logging.getLogger("inrush.fallback").level == logging.DEBUG
     assert logging.getLogger("inrush.compile").level == logging.ERROR
     for name in ("fallback", "compile"):

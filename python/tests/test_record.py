@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import inrush
-from inrush import _record
+from inrush.capture import trace_inference
 
 
 @pytest.fixture
@@ -238,8 +238,8 @@ def test_what_is_recorded_is_what_autograd_captures(monkeypatch, dynamic):
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
     found = []
-    for eligible in (_record.eligible, lambda gm: "a test"):
-        monkeypatch.setattr(_record, "eligible", eligible)
+    for eligible in (trace_inference.eligible, lambda gm: "a test"):
+        monkeypatch.setattr(trace_inference, "eligible", eligible)
         torch._dynamo.reset()
         with torch.no_grad():
             out = torch.compile(model, backend="inrush", dynamic=dynamic, options={"cache": False})(x)
@@ -270,7 +270,7 @@ def test_graphs_of_a_gpu_are_recorded():
         graph.output((node(torch.relu, normal),))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)
     with torch.no_grad():
-        assert _record.eligible(gm) is None
-        found = [n.target for n in _record.record(gm).graph.nodes if n.op == "call_function"]
+        assert trace_inference.eligible(gm) is None
+        found = [n.target for n in trace_inference.record(gm).graph.nodes if n.op == "call_function"]
     assert aten._native_batch_norm_legit_no_training.default in found and aten.cudnn_batch_norm.default not in found
     assert aten.relu.default in found and aten._softmax.default not in found

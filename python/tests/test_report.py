@@ -3,7 +3,8 @@
 import torch
 
 import inrush
-from inrush import _cache, _options
+from inrush import compile_options
+from inrush.autograd import aot_cache
 
 
 def test_kernels_times_and_cache():
@@ -51,11 +52,11 @@ def test_calls_without_wrappers_where_they_have_nothing_to_do():
 
 def test_a_cache_that_others_can_write_to_is_not_read(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
-    assert _cache.folder(_options.check({})).startswith(str(tmp_path))
+    assert aot_cache.folder(compile_options.check({})).startswith(str(tmp_path))
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
     monkeypatch.setenv("INRUSH_CACHE_DIR", str(shared))
     with caplog.at_level("WARNING", logger="inrush.cache"):
-        assert _cache.folder(_options.check({})) is None
+        assert aot_cache.folder(compile_options.check({})) is None
     assert str(shared) in caplog.text

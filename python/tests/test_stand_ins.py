@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inrush import _stand_ins
+from inrush.triton import interpreter_shims
 
 pytest.importorskip("triton")
 
@@ -13,7 +13,7 @@ def test_casts_to_bfloat16_round_to_the_nearest():
     import triton.language as tl
     from triton.runtime import interpreter
 
-    _stand_ins.patch()
+    interpreter_shims.patch()
     edges = [float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 3.4e38, 1.00390625, 1.01171875, 1e-40]
     x = torch.cat([torch.linspace(-3, 3, 997), torch.tensor(edges)]).reshape(-1, 2)
     bits = interpreter._convert_float(x.numpy(), tl.float32, tl.bfloat16, None)
@@ -26,7 +26,7 @@ def test_matrix_products_of_bfloat16():
     import triton.language as tl
     from triton.runtime import interpreter
 
-    _stand_ins.patch()
+    interpreter_shims.patch()
     a, b = torch.randn(16, 32).bfloat16(), torch.randn(32, 8).bfloat16()
     handles = [interpreter.TensorHandle(x.view(torch.int16).numpy().view(np.uint16), tl.bfloat16) for x in (a, b)]
     sums = interpreter.TensorHandle(np.zeros((16, 8), np.float32), tl.float32)

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import inrush
-from inrush import _compat
+from inrush import torch_internals
 
-pytestmark = pytest.mark.skipif(not _compat.knows_training, reason="steps keep this release's own wrappers")
+pytestmark = pytest.mark.skipif(not torch_internals.knows_training, reason="steps keep this release's own wrappers")
 
 
 def ones(*sizes, **options):
@@ -25,7 +25,7 @@ def compiled(f, **options):
 
 def is_short(out):
     """Whether the call that gave ``out`` went past the wrappers."""
-    return out.grad_fn._forward_cls.__module__ == "inrush._training"
+    return out.grad_fn._forward_cls.__module__ == "inrush.autograd.training"
 
 
 def twice(g, *inputs):
@@ -127,7 +127,7 @@ def test_zeros_that_become_a_gradient_are_made_anew():
 
 
 def test_large_zeros_are_not_kept():
-    n = inrush._training.Zeros.LARGEST // 4 + 1
+    n = inrush.autograd.training.Zeros.LARGEST // 4 + 1
     g = compiled(lambda a: (a.sin(), a.expand(n) * a))
     a = ones(1)
     for _ in range(4):
@@ -174,7 +174,7 @@ def test_keeping_a_graph_whose_values_may_be_overwritten(monkeypatch):
         return is_short(out), said
 
     short, ours = attempt()
-    monkeypatch.setattr(_compat, "on_training", None)
+    monkeypatch.setattr(torch_internals, "on_training", None)
     long, theirs = attempt()
     assert short and not long and ours == theirs
 

@@ -84,7 +84,7 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
     import torch
 
     import inrush
-    from inrush import _warm
+    from inrush.capture import install
 
     monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
     # The last variants are kept, and one that is asked for between them is, however many there are.
@@ -103,10 +103,10 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
     inrush.warm_start()
     try:
         assert not restored(0.5)
-        for i in range(1, 2 * _warm.MOST):
+        for i in range(1, 2 * install.MOST):
             assert not restored(i + 0.5)
             assert restored(0.5), (i, inrush.captures())
-        assert restored(2 * _warm.MOST - 0.5)
+        assert restored(2 * install.MOST - 0.5)
         assert not restored(1.5)
     finally:
         inrush.warm_start(False)
@@ -133,34 +133,34 @@ def test_numbers_that_were_symbols(tmp_path, monkeypatch):
 
 
 def test_files_that_changed_while_the_process_ran_are_not_trusted(tmp_path):
-    from inrush import _naming
+    from inrush.capture import fingerprint
 
     file = tmp_path / "new.py"
     file.write_text("")
-    with pytest.raises(_naming.Unnamed, match="changed since the process began"):
-        _naming.fingerprint(str(file))
-    assert _naming.fingerprint(_naming.__file__) == _naming.fingerprint(_naming.__file__)
+    with pytest.raises(fingerprint.NotPortable, match="changed since the process began"):
+        fingerprint.file_digest(str(file))
+    assert fingerprint.file_digest(fingerprint.__file__) == fingerprint.file_digest(fingerprint.__file__)
 
 
 def test_names_hold_in_any_process():
     import torch
 
-    from inrush import _naming
+    from inrush.capture import fingerprint
 
     for value in (torch, torch.cat, torch.nn.functional.gelu, torch.nn.Linear, torch.nn.Linear.forward, len, None, True):
-        assert _naming.named(_naming.name_of(value)) is value
-    assert _naming.name_of(lambda a: a + 1) == _naming.name_of(lambda a: a + 1) != _naming.name_of(lambda a: a + 2)
-    assert _naming.name_of(lambda a=1: a) != _naming.name_of(lambda a=2: a)
-    assert _naming.name_of(lambda a, b: a) != _naming.name_of(lambda a, *, b: a)
+        assert fingerprint.named(fingerprint.name_of(value)) is value
+    assert fingerprint.name_of(lambda a: a + 1) == fingerprint.name_of(lambda a: a + 1) != fingerprint.name_of(lambda a: a + 2)
+    assert fingerprint.name_of(lambda a=1: a) != fingerprint.name_of(lambda a=2: a)
+    assert fingerprint.name_of(lambda a, b: a) != fingerprint.name_of(lambda a, *, b: a)
     for value in (object(), [1], torch.nn.Linear(1, 1), torch.ones(1)):
-        with pytest.raises(_naming.Unnamed):
-            _naming.name_of(value)
+        with pytest.raises(fingerprint.NotPortable):
+            fingerprint.name_of(value)
 
 
 def test_operators_are_told_by_what_their_functions_do():
     import torch
 
-    from inrush import _naming
+    from inrush.capture import fingerprint
 
     def define(by):
         # All but the constant is the same.
@@ -170,10 +170,10 @@ def test_operators_are_told_by_what_their_functions_do():
         return torch.library.custom_op("inrush_tests::told", space["told"], mutates_args=())
 
     define(2)
-    first = _naming.operator_digest("inrush_tests::told")
-    assert first == _naming.operator_digest("inrush_tests::told")
+    first = fingerprint.operator_digest("inrush_tests::told")
+    assert first == fingerprint.operator_digest("inrush_tests::told")
     define(3)
-    assert first != _naming.operator_digest("inrush_tests::told")
+    assert first != fingerprint.operator_digest("inrush_tests::told")
 
 
 def test_other_backends_are_left_alone():

@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// The process that builds kernels.
-const WORKER: &str = include_str!("../../../python/inrush/triton_worker.py");
+const WORKER: &str = include_str!("../../../python/inrush/triton/worker.py");
 /// Longest build of one kernel.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Workers at most; each holds Triton's library, some 100 MB.

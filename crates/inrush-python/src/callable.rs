@@ -143,7 +143,9 @@ impl Compiled {
         let bytes = serde_json::to_vec(&(&runner.program, report, this.threads))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
         let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
-        let portable = py.import("inrush._cache")?.getattr("portable")?;
+        let portable = py
+            .import("inrush.autograd.aot_cache")?
+            .getattr("portable")?;
         let mut objects = Vec::new();
         for o in &runner.objects {
             let o = o.bind(py);

@@ -50,7 +50,7 @@ pub struct MapLayout {
 pub struct Setup {
     /// The Python interpreter that has Triton.
     pub python: PathBuf,
-    /// `triton_worker.py`.
+    /// `python/inrush/triton/worker.py`.
     pub script: PathBuf,
     /// Where binaries are kept.
     pub folder: PathBuf,

@@ -50,7 +50,7 @@ fn kernels_are_built_once_and_refusals_show_the_source() {
         eprintln!("INRUSH_PYTHON is not set: no Triton to build with");
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton_worker.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton/worker.py");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let pool = pool(&python, script, folder.path(), Duration::from_secs(300));
     let good = source("tl.store(p + x, tl.load(p + x, x < n) + 1.0, x < n)");
@@ -80,7 +80,7 @@ fn workers_that_die_or_hang_say_how_they_ended() {
         eprintln!("INRUSH_PYTHON is not set: no Triton to build with");
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton_worker.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton/worker.py");
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (does, patience, said) in [
         ("import os; os._exit(7)", 120, "exit status 7"),

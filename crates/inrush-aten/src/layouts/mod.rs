@@ -1,7 +1,7 @@
 //! How eager lays out its results, where PyTorch's shape functions, and with them exported programs, say otherwise.
 //!
 //! The real kernel decides; `rules.txt` is the table of what differs. Inside PyTorch fake tensors follow the same table
-//! (`python/inrush/_strides.py`), so that graphs come with the right strides. Exported programs were written without it:
+//! (`python/inrush/fake_strides.py`), so that graphs come with the right strides. Exported programs were written without it:
 //! [`correct`] goes over such a graph once, applies the table and carries what changed on through views and iterations.
 
 pub mod strides;

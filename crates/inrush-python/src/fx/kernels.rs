@@ -1,4 +1,4 @@
-//! Triton kernels that users write: calls of `inrush._kernels.launch`, which stand for launches.
+//! Triton kernels that users write: calls of `inrush.triton.user_kernels.launch`, which stand for launches.
 
 use crate::errors::raise;
 use crate::host::call::Reader;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 /// The function that FX nodes call.
-pub const LAUNCH: &str = "inrush._kernels.launch";
+pub const LAUNCH: &str = "inrush.triton.user_kernels.launch";
 /// Why a kernel that is launched like any other is no part of a segment.
 pub const NATIVE: &str = "a Triton kernel of the user's";
 

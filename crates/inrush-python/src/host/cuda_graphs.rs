@@ -168,7 +168,7 @@ impl Graphs {
     }
 
     fn refuse(&self, py: Python<'_>, why: String) -> PyResult<()> {
-        let log = py.import("inrush._log")?.getattr("compile")?;
+        let log = py.import("inrush.log")?.getattr("compile")?;
         let text = "calls are not captured as CUDA graphs: %s";
         log.call_method1("warning", (text, &why))?;
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
@@ -343,7 +343,7 @@ fn capture(
             written: written[*slot],
         });
     }
-    let begin = py.import("inrush._graphs")?.getattr("capture")?;
+    let begin = py.import("inrush.cuda_graphs")?.getattr("capture")?;
     let context = begin.call1((device.index, stream))?;
     let graph = context.call_method0("__enter__")?.unbind();
     let ran = run(py, call);

@@ -130,7 +130,7 @@ impl Host for Torch {
     }
 
     fn interpreter(&self, call: &mut Call<'_>, gpu: &Gpu) -> PyResult<Interpreter> {
-        let module = call.py.import("inrush._interpret")?;
+        let module = call.py.import("inrush.triton.interpreter")?;
         let make = module.getattr("kernel")?;
         let kernels = (gpu.kernels.iter())
             .map(|k| {

@@ -36,7 +36,11 @@ fn setup(py: Python<'_>) -> Result<Setup> {
             .import("importlib.metadata")?
             .call_method1("version", ("triton",))?
             .extract()?;
-        Ok((python, package.with_file_name("triton_worker.py"), version))
+        Ok((
+            python,
+            package.with_file_name("triton").join("worker.py"),
+            version,
+        ))
     };
     let (python, script, version) = find().map_err(|e| {
         Error::machine(format!(

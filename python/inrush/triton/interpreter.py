@@ -19,7 +19,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 
-from inrush import _stand_ins
+from inrush.triton import interpreter_shims
 
 _DTYPES = {
     "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
@@ -31,7 +31,7 @@ _DTYPES = {
 
 def kernel(text: str, function: str, signature: list[tuple[str, str]], constants: list[tuple[str, int]]) -> Any:
     """A kernel that :func:`launch` takes."""
-    _stand_ins.patch()
+    interpreter_shims.patch()
     import triton
 
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
@@ -46,7 +46,7 @@ def kernel(text: str, function: str, signature: list[tuple[str, str]], constants
     finally:
         os.unlink(file.name)
     if hasattr(module, "libdevice"):
-        module.libdevice = _stand_ins.libdevice()
+        module.libdevice = interpreter_shims.libdevice()
     constants = {**getattr(module, "CONSTANTS", {}), **dict(constants)}
     return getattr(module, function), signature, constants
 
@@ -89,7 +89,7 @@ def launch(made: Any, grid: list[int], packed: bytes) -> None:
 
 def run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
     """A kernel of the user's as Triton itself would launch it, in its first configuration: nothing is measured here."""
-    _stand_ins.patch()
+    interpreter_shims.patch()
     from triton.runtime.interpreter import InterpretedFunction
 
     function = kernel

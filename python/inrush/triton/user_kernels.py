@@ -20,13 +20,13 @@ from typing import Any, Iterator
 
 import torch
 
-from inrush import _compat
+from inrush import torch_internals
 
 # What kernels may name beside their own module's functions and constants.
 _LIBRARIES = ("triton", "math")
 
 
-class NotPortable(Exception):
+class NotStandalone(Exception):
     """Why a kernel cannot be written down as a module of its own."""
 
 
@@ -61,7 +61,7 @@ class Kernel:
         return f"<the Triton kernel {self.name}>"
 
     def __reduce__(self) -> Any:
-        raise _compat.BypassCache("a Triton kernel that Python launches")
+        raise torch_internals.BypassCache("a Triton kernel that Python launches")
 
     def values(self, tensors: Any, numbers: Any) -> dict[str, Any]:
         """The arguments of one launch by name."""
@@ -91,9 +91,9 @@ def launch(kernel: Kernel, tensors: Any, numbers: Any, grid: Any) -> tuple[torch
         tensors[at] = _clone(tensors[at])
     values = kernel.values(tensors, numbers)
     if tensors[0].device.type == "cpu" and os.environ.get("INRUSH_INTERPRET"):
-        from inrush import _interpret
+        from inrush.triton import interpreter
 
-        _interpret.run(kernel.kernel, grid, values)
+        interpreter.run(kernel.kernel, grid, values)
     else:
         _run(kernel.kernel, grid, values)
     return tuple(tensors[at] for at in kernel.written)
@@ -196,11 +196,11 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
         grid = [tuple(g) for g in node.kwargs["grid"]]
     try:
         if isinstance(options, str):
-            raise NotPortable(options)
+            raise NotStandalone(options)
         if len(grid) != 1:
-            raise NotPortable("its configurations have different grids")
+            raise NotStandalone("its configurations have different grids")
         made.native = _native(single, options, arguments, tensors, numbers, aligned)
-    except NotPortable as why:
+    except NotStandalone as why:
         made.reason = str(why)
     taken = _without_fresh(node, made, tensors, written) if made.native else tensors
     with graph.inserting_before(node):
@@ -245,7 +245,7 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas")
 def _found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
     """A kernel of a graph with the constants of a launch, by their numbers. Options that heuristics below a tuner gave are put
     where Triton looks for them: Dynamo leaves them among the constants of the tuner that it makes, which has no keys."""
-    found, given = _compat.triton_kernel(kernel, constants)
+    found, given = torch_internals.triton_kernel(kernel, constants)
     if not getattr(found, "keys", True):
         for config in found.configs:
             for name in _OPTIONS:
@@ -301,18 +301,18 @@ def _native(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], ten
         elif parameter.has_default:
             value = parameter.default
         else:
-            raise NotPortable(f"its parameter `{name}` has no value")
+            raise NotStandalone(f"its parameter `{name}` has no value")
         if isinstance(value, tuple) and _has_values(value):
-            raise NotPortable(f"`{name}` is a tuple of values")
+            raise NotStandalone(f"`{name}` is a tuple of values")
         if parameter.is_constexpr or value is None:
             if isinstance(value, (Tensor, Number)):
-                raise NotPortable(f"the constant `{name}` is no constant")
+                raise NotStandalone(f"the constant `{name}` is no constant")
             constants[name] = value
             continue
         if isinstance(value, Tensor):
             fake = tensors[value.at].meta["val"]
             if fake.dtype not in _TYPES:
-                raise NotPortable(f"`{name}` has the dtype {fake.dtype}")
+                raise NotStandalone(f"`{name}` has the dtype {fake.dtype}")
             signature.append((name, "*" + _TYPES[fake.dtype]))
             passed.append(value)
             if aligned and _aligned(fake) and not parameter.do_not_specialize_on_alignment:
@@ -329,7 +329,7 @@ def _native(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], ten
         passed.append(value)
     text = source(kernel)
     if "tensormap" in text:
-        raise NotPortable("it makes descriptors by hand")
+        raise NotStandalone("it makes descriptors by hand")
     text += f"CONSTANTS = { {k: _constant(v) for k, v in constants.items()} !r}\n"
     # The build's digest leaves out what it takes for comments; of a user's text nothing is left out.
     text += f"DIGEST = {hashlib.sha256(text.encode()).hexdigest()!r}\n"
@@ -354,10 +354,10 @@ def _number(parameter: Any, value: Any, numbers: Any) -> str:
     elif isinstance(value, float):
         kind = "fp32"
     else:
-        raise NotPortable(f"`{name}` is a {type(value).__name__}")
+        raise NotStandalone(f"`{name}` is a {type(value).__name__}")
     kind = parameter.annotation_type or kind
     if kind not in _NUMBERS:
-        raise NotPortable(f"`{name}` is passed as {kind}")
+        raise NotStandalone(f"`{name}` is passed as {kind}")
     return kind
 
 
@@ -379,16 +379,16 @@ def _constant(value: Any) -> Any:
         for known in (name, *[k for k, v in vars(tl).items() if v is value]):
             if getattr(tl, known, None) is value:
                 return _Literal(f"__import__('triton.language', fromlist=['x']).{known}")
-        raise NotPortable(f"a constant is the type {value}")
+        raise NotStandalone(f"a constant is the type {value}")
     if isinstance(value, torch.dtype) and value in _TYPES:
-        raise NotPortable(f"a constant is PyTorch's {value}")
+        raise NotStandalone(f"a constant is PyTorch's {value}")
     if isinstance(value, float) and not math.isfinite(value):
         return _Literal(f"float({str(value)!r})")
     if value is None or type(value) in (int, float, bool, str):
         return value
     if type(value) in (tuple, list):
         return tuple(_constant(v) for v in value)
-    raise NotPortable(f"a constant is a {type(value).__name__}")
+    raise NotStandalone(f"a constant is a {type(value).__name__}")
 
 
 @dataclass
@@ -401,7 +401,7 @@ class _Module:
     def add(self, name: str, value: Any, text: str) -> None:
         if name in self.taken:
             if self.taken[name] is not value:
-                raise NotPortable(f"`{name}` means two things")
+                raise NotStandalone(f"`{name}` means two things")
             return
         self.taken[name] = value
         self.lines.append(text)
@@ -417,7 +417,7 @@ class _Module:
         own = getattr(value, "__name__", None)
         if isinstance(value, types.ModuleType):
             if value.__name__.split(".")[0] not in _LIBRARIES:
-                raise NotPortable(f"it names the module `{value.__name__}`")
+                raise NotStandalone(f"it names the module `{value.__name__}`")
             self.add(name, value, f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
         elif isinstance(home, str) and home.split(".")[0] in _LIBRARIES and own and not isinstance(value, tl.constexpr):
             self.add(name, value, f"from {home} import {own} as {name}")
@@ -430,19 +430,19 @@ class _Module:
         elif isinstance(value, tl.dtype):
             self.add(name, value, f"{name} = {_constant(value)!r}")
         else:
-            raise NotPortable(f"it names `{name}`, a {type(value).__name__}")
+            raise NotStandalone(f"it names `{name}`, a {type(value).__name__}")
 
     def function(self, kernel: Any) -> None:
         if self.taken.get(kernel.__name__) is kernel:
             return
         if getattr(kernel, "is_gluon", lambda: False)():
-            raise NotPortable("it is written in Gluon")
+            raise NotStandalone("it is written in Gluon")
         scope = kernel.get_capture_scope()
         for name in sorted(_names(kernel.src)):
             if name in scope and scope[name] is not kernel:
                 self.name(name, scope[name])
             elif name not in scope and not hasattr(builtins, name):
-                raise NotPortable(f"nothing says what `{name}` is")
+                raise NotStandalone(f"nothing says what `{name}` is")
         where = f"# {kernel.fn.__code__.co_filename}:{kernel.fn.__code__.co_firstlineno}"
         noinline = "(noinline=True)" if getattr(kernel, "noinline", None) else ""
         self.add("triton", __import__("triton"), "import triton")
@@ -477,11 +477,11 @@ def identities(gm: Any) -> Iterator[str]:
                 single, options = _single(kernel)
                 try:
                     if node.kwargs["tma_descriptor_metadata"]:
-                        raise NotPortable("it takes descriptors that the host makes")
+                        raise NotStandalone("it takes descriptors that the host makes")
                     if isinstance(options, str):
-                        raise NotPortable(options)
+                        raise NotStandalone(options)
                     known = {k: _constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}
                     yield repr((source(single), sorted(options.items(), key=str), sorted(known.items())))
-                except NotPortable as why:
-                    raise _compat.BypassCache(f"a Triton kernel of the user: {why}") from None
+                except NotStandalone as why:
+                    raise torch_internals.BypassCache(f"a Triton kernel of the user: {why}") from None
 

@@ -4,7 +4,7 @@ are written down.
 AOTAutograd runs a graph twice, through tensors that make it functional: once to learn what is mutated and what aliases what,
 once to write it down. Where no input is mutated and no result shares memory with anything, unless it is an input itself, all
 that comes of it is the list of operators, and one plain run gives the same list in a quarter of the time. Everything else
-raises :class:`Involved` and goes through AOTAutograd: gradients, sizes that depend on data, subclasses, operators with effects or
+raises :class:`NeedsAOTAutograd` and goes through AOTAutograd: gradients, sizes that depend on data, subclasses, operators with effects or
 of higher order. Integers that follow from sizes stand in the list as they are: their expressions say all that the compiler asks.
 """
 
@@ -20,7 +20,7 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inrush import _compat, _gpu, _native
+from inrush import _native, gpu, torch_internals
 
 aten = torch.ops.aten
 
@@ -34,13 +34,13 @@ _STATE = ("requires_grad_", "_set_grad_enabled", "_enter_", "_exit_", "_saved_te
 _ROUNDED = frozenset(("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"))
 
 
-class Involved(Exception):
+class NeedsAOTAutograd(Exception):
     """What takes AOTAutograd to capture, by its reason."""
 
 
 def eligible(gm: Any) -> str | None:
     """Why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
-    if torch.is_inference_mode_enabled() or _compat.autocast_enabled() or _compat.modes_are_active():
+    if torch.is_inference_mode_enabled() or torch_internals.autocast_enabled() or torch_internals.modes_are_active():
         return "a mode of the thread"
     grad = torch.is_grad_enabled()
     for node in gm.graph.nodes:
@@ -78,16 +78,16 @@ def record(gm: Any, keep_draws: bool = False) -> Any:
     recorder.given = frozenset(recorder.nodes)
     fake = next((v.fake_mode for v in values.values() if isinstance(v, torch.Tensor)), None)
     if fake is None:
-        raise Involved("no inputs")
+        raise NeedsAOTAutograd("no inputs")
     read = values.__getitem__
     results: Any = ()
     # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
     recorder.symbolic = symbolic = any(isinstance(n, torch.SymInt) for v in values.values() for n in _integers(v))
     on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
-    if symbolic and (on_gpu or "interpret" in _gpu.settings()):
-        raise Involved("sizes that are not known on a GPU")
-    dispatcher = _compat.python_dispatcher() if symbolic else contextlib.nullcontext()
-    with _compat.own_operators(), dispatcher, fake, recorder:
+    if symbolic and (on_gpu or "interpret" in gpu.settings()):
+        raise NeedsAOTAutograd("sizes that are not known on a GPU")
+    dispatcher = torch_internals.python_dispatcher() if symbolic else contextlib.nullcontext()
+    with torch_internals.own_operators(), dispatcher, fake, recorder:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 continue
@@ -104,9 +104,9 @@ def record(gm: Any, keep_draws: bool = False) -> Any:
     graph.output(recorder.results(results))
     for node in reversed(graph.nodes):
         dead = node.op == "call_function" and not node.users
-        if dead and (not node.is_impure() or (_compat.draws(node) and not keep_draws)):
+        if dead and (not node.is_impure() or (torch_internals.draws(node) and not keep_draws)):
             graph.erase_node(node)
-    return _compat.module_of(graph)
+    return torch_internals.module_of(graph)
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -185,13 +185,13 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
         if func.namespace != "aten":
-            raise Involved(f"operator `{func}`")
+            raise NeedsAOTAutograd(f"operator `{func}`")
         if func._schema.is_mutable:
             return self.in_place(func, args, kwargs)
         rest: tuple[Any, ...] = ()
         if func in _BATCH_NORMS:
             if args[5]:
-                raise Involved("statistics of batches, which the operator's schema hides")
+                raise NeedsAOTAutograd("statistics of batches, which the operator's schema hides")
             # cuDNN gives what its backward pass wants as well, which nothing reads here.
             rest = (args[0].new_empty(0, dtype=torch.uint8),) if func is aten.cudnn_batch_norm.default else ()
             func, args = aten._native_batch_norm_legit_no_training.default, (*args[:5], *args[6:])
@@ -202,7 +202,7 @@ class Recorder(TorchDispatchMode):
         elif isinstance(out, (tuple, list)):
             self.several(func, args, kwargs, out)
         else:
-            raise Involved(f"the result of `{func}`")
+            raise NeedsAOTAutograd(f"the result of `{func}`")
         return (*out, *rest) if rest else out
 
     def add(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -227,22 +227,22 @@ class Recorder(TorchDispatchMode):
                 self.hold(value, (node, k))
             # Attention on a GPU gives lengths as well, which are constants here.
             elif value is not None and type(value) not in (bool, int, float):
-                raise Involved(f"a result of `{func}`")
+                raise NeedsAOTAutograd(f"a result of `{func}`")
 
     def in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What is changed in place becomes a new value, if nothing else sees the change."""
         name, out = func._opname, args[0] if args else None
         functional = getattr(getattr(aten, name[:-1], None), func._overloadname, None) if name.endswith("_") else None
         if functional is None or functional._schema.is_mutable or torch.Tag.inplace_view in func.tags or _is_composite(functional):
-            raise Involved(f"`{func}`")
+            raise NeedsAOTAutograd(f"`{func}`")
         if not isinstance(out, torch.Tensor) or id(out) not in self.nodes:
-            raise Involved(f"`{func}` of an unknown tensor")
+            raise NeedsAOTAutograd(f"`{func}` of an unknown tensor")
         storage = _storage(out)
         if storage in self.inputs or self.tensors_of[storage] > 1:
-            raise Involved("what is mutated has aliases")
+            raise NeedsAOTAutograd("what is mutated has aliases")
         new = functional(*args, **kwargs)
         if not isinstance(new, torch.Tensor) or (new.dtype, new.shape, new.stride()) != (out.dtype, out.shape, out.stride()):
-            raise Involved(f"`{func}` converts")
+            raise NeedsAOTAutograd(f"`{func}` converts")
         node = self.add(functional, args, kwargs)
         node.meta["val"] = new
         self.held.append(new)
@@ -258,13 +258,13 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, torch.SymInt) and _is_size(value):
             return value
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, torch.ScriptObject)):
-            raise Involved(f"an argument of type {type(value).__name__}")
+            raise NeedsAOTAutograd(f"an argument of type {type(value).__name__}")
         return value
 
     def node_of(self, tensor: torch.Tensor) -> Any:
         node = self.nodes.get(id(tensor))
         if node is None:
-            raise Involved("a constant tensor")
+            raise NeedsAOTAutograd("a constant tensor")
         if isinstance(node, tuple):
             # Somebody reads this one of several results.
             node = self.graph.create_node("call_function", operator.getitem, node, {})
@@ -278,13 +278,13 @@ class Recorder(TorchDispatchMode):
         nodes = []
         for value in out if isinstance(out, (tuple, list)) else [out]:
             if not isinstance(value, torch.Tensor) or id(value) not in self.nodes:
-                raise Involved("a result that is no tensor")
+                raise NeedsAOTAutograd("a result that is no tensor")
             if id(value) in self.given and not value.requires_grad:
                 nodes.append(self.node_of(value))
                 continue
             storage = _storage(value)
             if storage in storages or value.requires_grad:
-                raise Involved("a result that aliases")
+                raise NeedsAOTAutograd("a result that aliases")
             storages.add(storage)
             nodes.append(self.node_of(value))
         return tuple(nodes)

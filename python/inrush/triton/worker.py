@@ -1,6 +1,6 @@
 """Builds Triton kernels: one JSON request a line, one JSON answer a line, over sockets.
 
-    python triton_worker.py SOCKET
+    python worker.py SOCKET
 
 The process that is started is a fork server. It connects to SOCKET, imports Triton, says {"ready": release} and builds a first
 kernel for nobody, since the first build of a process takes several times as long as the others. Then it answers requests:

@@ -8,7 +8,7 @@ settings is tried first. What comes of it is an entry of Dynamo's own cache, wit
 * Guards that compare identities (this very module, function, class) mean nothing in another process. Each is kept with the
   name of what was there; the name must fit what the frame finds at that place now, and then the same guard is made anew for
   that object. From there on a replaced function is noticed as it always is.
-* What Dynamo does not guard, because it does not change within a process, is compared too (:mod:`inrush._naming`): the files
+* What Dynamo does not guard, because it does not change within a process, is compared too (:mod:`inrush.capture.fingerprint`): the files
   and methods whose code was traced, custom operators, settings, what PyTorch's own names mean.
 
 What does not fit, or cannot be compared, is captured as usual, for a reason that is counted (:func:`captures`).
@@ -51,8 +51,11 @@ from torch._dynamo.variables import nn_module as module_variables
 from torch._dynamo.variables.constant import ConstantVariable
 from torch.fx.experimental import symbolic_shapes
 
-from inrush import _aliasing, _backend, _cache, _compat, _lean, _log, _naming, _native, _options, _report, _training
-from inrush._naming import Unnamed, name_of, named
+from inrush import _native, compile_options, dynamo_backend, log, report as reports, torch_internals
+from inrush.autograd import aot_cache, training
+from inrush.capture import fingerprint, overhead
+from inrush.dynamo_graph import aliasing
+from inrush.capture.fingerprint import NotPortable, name_of, named
 
 # Guards that compare identities, by PyTorch's names, and of them those that no name can stand for.
 IDENTITIES = frozenset(("ID_MATCH", "DICT_VERSION", *guards.CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES))
@@ -92,7 +95,7 @@ def captures() -> dict[str, dict[str, int]]:
 
 def count(what: str, why: str, frame: types.CodeType) -> None:
     _counts[what, why] += 1
-    _log.cache.info("%s: capture %s%s", frame.co_name, what, f": {why}" if why else "")
+    log.cache.info("%s: capture %s%s", frame.co_name, what, f": {why}" if why else "")
 
 
 @dataclass
@@ -159,7 +162,7 @@ class Pending:
         self.guards = Guards()
         self.imports: dict[str, str] = {}
         self.resumes: dict[str, types.CodeType] = {}
-        self.covered = set(map(_naming.code_digest, _naming.codes_of(code)))
+        self.covered = set(map(fingerprint.code_digest, fingerprint.codes_of(code)))
         self.digests: dict[type, str] = {}
         self.names: dict[int, tuple[Any, tuple[str, ...]]] = {}
         self.bases: set[type] = set()
@@ -180,22 +183,22 @@ class Pending:
         for symbol, sources in builder.check_fn_manager.output_graph.shape_env.var_to_sources.items():
             if symbolic_shapes.symbol_is_type(symbol, symbolic_shapes.SymT.FLOAT):
                 # What PyTorch describes of guards does not hold what such a number was found to have to be.
-                raise Unnamed(f"{sources[0].name}, a number that was a symbol")
+                raise NotPortable(f"{sources[0].name}, a number that was a symbol")
         kept = []
         modules: dict[int, tuple[Any, torch.nn.Module]] = {}
         for guard in all_guards:
-            if guard.inner_create_fn() is _aliasing.aliasing:
+            if guard.inner_create_fn() is aliasing.aliasing:
                 self.guards.aliasing.append(guard.create_fn.keywords)
                 continue
             try:
                 self.take(guard, builder, kept, modules)
-            except Unnamed as error:
-                raise Unnamed(f"{error}, at {_naming.place_text(guard.name)}") from error
+            except NotPortable as error:
+                raise NotPortable(f"{error}, at {fingerprint.place_text(guard.name)}") from error
         inner = {id(child) for _, m in modules.values() for child in m.modules() if child is not m}
         for key, (guard, module) in modules.items():
             if key not in inner:
                 place = guards.Guard(guard.originating_source, guards.GuardBuilder.TYPE_MATCH)
-                self.guards.modules.append((place, _naming.digest(_naming.structure(module))))
+                self.guards.modules.append((place, fingerprint.digest(fingerprint.structure(module))))
         return kept
 
     def take(self, guard: Any, builder: Any, kept: list[Any], modules: dict[int, tuple[Any, torch.nn.Module]]) -> None:
@@ -208,7 +211,7 @@ class Pending:
         kinds = {guard.create_fn_name(), *(guard.guard_types or ())}
         if kinds & IDENTITIES:
             if kinds & MOMENTARY or not has_value:
-                raise Unnamed(f"a guard of kind {guard.create_fn_name()}")
+                raise NotPortable(f"a guard of kind {guard.create_fn_name()}")
             if id(value) not in self.names:
                 # With the value itself, whose address nothing else gets then.
                 self.names[id(value)] = (value, name_of(value, self.digests))
@@ -225,9 +228,9 @@ class Pending:
     def add_type(self, cls: type) -> None:
         key = (cls.__module__, cls.__qualname__)
         if cls.__module__ != "builtins" and key not in self.guards.types:
-            if not _naming.is_at(cls, *key):
-                raise Unnamed(f"class {_naming.described(cls)}, which is not there under its name")
-            self.guards.types[key] = _naming.class_digest(cls, self.digests)
+            if not fingerprint.is_at(cls, *key):
+                raise NotPortable(f"class {fingerprint.described(cls)}, which is not there under its name")
+            self.guards.types[key] = fingerprint.class_digest(cls, self.digests)
             self.cover(cls)
 
     def cover(self, value: Any) -> None:
@@ -237,10 +240,10 @@ class Pending:
             parts = [base for base in value.__mro__ if base not in self.bases]
             self.bases.update(parts)
         for part in parts:
-            told = set(_naming.functions_told(part))
+            told = set(fingerprint.functions_told(part))
             self.told |= told
             codes = [value] if isinstance(value, types.CodeType) else [f.__code__ for f in told]
-            self.covered.update(_naming.code_digest(inner) for code in codes for inner in _naming.codes_of(code))
+            self.covered.update(fingerprint.code_digest(inner) for code in codes for inner in fingerprint.codes_of(code))
 
     def add_inlined(self, variable: Any, caller: Any) -> None:
         """Called for each function that Dynamo begins to trace as a part of the frame."""
@@ -256,15 +259,15 @@ class Pending:
         args, result = tuple(a.realize() for a in args), result.realize()
         named_args = {k: a.realize() for k, a in named_args.items()}
         variables = (*args, *named_args.values(), result)
-        is_plain = all(type(v) is ConstantVariable and _naming.is_plain(v.value) for v in variables)
-        name = _naming.name_of_wrapped(function) if is_plain else None
+        is_plain = all(type(v) is ConstantVariable and fingerprint.is_plain(v.value) for v in variables)
+        name = fingerprint.name_of_wrapped(function) if is_plain else None
         if name is None:
-            raise Unnamed(f"{_naming.described(function)}, whose result is declared constant")
+            raise NotPortable(f"{fingerprint.described(function)}, whose result is declared constant")
         if isinstance(result.source, source.ConstantSource):
             # Captured code may find it among the global names.
             self.constants[result.source.source_name] = result.value
         call = (tuple(a.value for a in args), {k: a.value for k, a in named_args.items()})
-        entry = (name, *call, _naming.value_text(result.value))
+        entry = (name, *call, fingerprint.value_text(result.value))
         # By their text: True and 1 are equal.
         if repr(entry) not in map(repr, self.guards.constants):
             self.guards.constants.append(entry)
@@ -275,37 +278,37 @@ class Pending:
         known = {i.code for i in inlined}
         others = [Inlined(None, c, False, c.co_filename) for c in (self.code, *codes) if c not in known]
         for item in (*inlined, *others):
-            if _naming.is_generated(item.code):
-                with _naming.found_at(item.place):
+            if fingerprint.is_generated(item.code):
+                with fingerprint.found_at(item.place):
                     self.add_generated(item)
             else:
                 self.add_file(item.code.co_filename)
 
     def add_file(self, path: str) -> None:
         if path not in self.guards.files:
-            self.guards.files[path] = _naming.fingerprint(path)
+            self.guards.files[path] = fingerprint.file_digest(path)
 
     def add_generated(self, item: Inlined) -> None:
         """Of a function whose code is in no file a digest must tell what it does: a guard's, or that of its class."""
         function = item.function
         if function is None:
             # One that traced code makes: what it holds comes from there.
-            if _naming.code_digest(item.code) not in self.covered:
-                raise Unnamed(f"{item.code.co_name}, whose code is in no file")
+            if fingerprint.code_digest(item.code) not in self.covered:
+                raise NotPortable(f"{item.code.co_name}, whose code is in no file")
             return
         if function not in self.told:
-            cls = _naming.class_named_by(function)
+            cls = fingerprint.class_named_by(function)
             if cls is not None:
                 self.add_type(cls)
                 path = getattr(sys.modules[cls.__module__], "__file__", None)
                 if path is not None:
                     self.add_file(path)
         if function not in self.told:
-            raise Unnamed(f"{_naming.described(function)}, whose code is in no file")
+            raise NotPortable(f"{fingerprint.described(function)}, whose code is in no file")
         untold: list[str] = []
-        _naming.function_parts(function, untold)
+        fingerprint.function_parts(function, untold)
         if untold and not item.is_guarded:
-            raise Unnamed(f"{_naming.described(function)}, which holds a {untold[0]}")
+            raise NotPortable(f"{fingerprint.described(function)}, which holds a {untold[0]}")
 
     def finish(self, code: types.CodeType) -> None:
         """Called with the new bytecode when all guards are known."""
@@ -319,11 +322,11 @@ class Pending:
         resumes = {n: without_namespaces(c, self.scope) for n, c in self.resumes.items() if n in names}
         values = {}
         for n in sorted(addresses):
-            with _naming.found_at(f"G[{n!r}]"):
+            with fingerprint.found_at(f"G[{n!r}]"):
                 values[n] = name_of(self.scope[n])
                 named(values[n])
         for n in sorted(names & self.constants.keys()):
-            with _naming.found_at(f"G[{n!r}]"):
+            with fingerprint.found_at(f"G[{n!r}]"):
                 values[n] = name_of(self.constants[n])
         self.stored = Stored(
             guards=self.guards,
@@ -351,7 +354,7 @@ class Pending:
             _waiting.append(self)
         write_waiting()
         if self in _waiting:
-            _log.cache.info("%s: capture waits for %s, such as a backward graph that is compiled when it first runs", self.code.co_name, self.missing()[0])
+            log.cache.info("%s: capture waits for %s, such as a backward graph that is compiled when it first runs", self.code.co_name, self.missing()[0])
 
     def write_when_complete(self) -> bool:
         """Writes the capture, if all graphs are there that its code calls (a backward graph may be compiled late)."""
@@ -382,13 +385,13 @@ class Pending:
 
 def is_by_address(name: str) -> bool:
     # In the numbers that Dynamo draws for graphs there may be something like an address.
-    return bool(BY_ADDRESS.fullmatch(name)) and not _naming.MADE_UP.fullmatch(name)
+    return bool(BY_ADDRESS.fullmatch(name)) and not fingerprint.MADE_UP.fullmatch(name)
 
 
 def _plain(guard: Any) -> Any:
     """A guard without references to objects of this process."""
     if isinstance(guard.create_fn, functools.partial):
-        raise Unnamed(f"a guard of kind {guard.create_fn_name()}")
+        raise NotPortable(f"a guard of kind {guard.create_fn_name()}")
     unset = ("obj_weakref", "guarded_class_weakref", "stack", "user_stack", "guard_types", "code_list")
     return _with(guard, **dict.fromkeys(unset))
 
@@ -423,7 +426,7 @@ def kept_in(folder: str) -> list[str]:
         # Nothing was kept yet.
         pass
     except OSError as error:
-        _log.cache.warning("captures cannot be read: %s", error)
+        log.cache.warning("captures cannot be read: %s", error)
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -443,9 +446,9 @@ class Captures:
     def folder_of(self, code: types.CodeType, scope: dict[str, Any], locals: dict[str, Any], one_graph: bool) -> str:
         """Where captures of a frame lie."""
         breaks = getattr(convert_frame, "_get_error_on_graph_break", lambda: None)()
-        digest = [_naming.code_digest(code), code.co_filename, code.co_firstlineno, scope.get("__name__"), one_graph, breaks]
-        parts = [digest, self.mode, _naming.structures(locals), _naming.surroundings()]
-        return os.path.join(self.folder, _naming.digest(parts)[:40])
+        digest = [fingerprint.code_digest(code), code.co_filename, code.co_firstlineno, scope.get("__name__"), one_graph, breaks]
+        parts = [digest, self.mode, fingerprint.structures(locals), fingerprint.surroundings()]
+        return os.path.join(self.folder, fingerprint.digest(parts)[:40])
 
     # What Dynamo tells a package.
 
@@ -488,21 +491,21 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
     with open(path, "rb") as file:
         content = file.read()
     if os.path.basename(path) != checksum(content):
-        raise Unnamed("the file, which is damaged")
+        raise NotPortable("the file, which is damaged")
     stored = pickle.loads(content)
     if not isinstance(stored, Stored):
-        raise Unnamed("the file holds something else")
+        raise NotPortable("the file holds something else")
     held = stored.guards
     for name, digest in held.files.items():
-        if _naming.fingerprint(name) != digest:
-            raise Unnamed(f"{name} has changed")
+        if fingerprint.file_digest(name) != digest:
+            raise NotPortable(f"{name} has changed")
     digests: dict[type, str] = {}
     for (module, name), digest in held.types.items():
-        if _naming.class_digest(_naming.found(module, name), digests) != digest:
-            raise Unnamed(f"methods of {name} have changed")
+        if fingerprint.class_digest(fingerprint.found(module, name), digests) != digest:
+            raise NotPortable(f"methods of {name} have changed")
     for name, digest in held.operators.items():
-        if _naming.operator_digest(name) != digest:
-            raise Unnamed(f"operator {name} has changed")
+        if fingerprint.operator_digest(name) != digest:
+            raise NotPortable(f"operator {name} has changed")
     added: list[str] = []
 
     def put(name: str, value: Any) -> None:
@@ -510,11 +513,11 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
             scope[name] = value
             added.append(name)
         elif scope[name] is not value:
-            raise Unnamed(f"{name}, which is another here")
+            raise NotPortable(f"{name}, which is another here")
 
     try:
         for alias, module in stored.imports.items():
-            put(alias, _naming.imported(module))
+            put(alias, fingerprint.imported(module))
         for name, what in stored.values.items():
             put(name, named(what))
         state = load_guards_state(held.state)
@@ -530,8 +533,8 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
         made = set(fresh.values())
         unknown = [n for n in global_names(compiled) if n not in scope and n not in made and not hasattr(builtins, n)]
         if unknown:
-            raise Unnamed(unknown[0])
-        codes: list[_cache.Code] = []
+            raise NotPortable(unknown[0])
+        codes: list[aot_cache.Code] = []
         functions = {n: load_graph(data, codes) for n, data in stored.graphs.items()}
     except BaseException:
         for name in added:
@@ -539,7 +542,7 @@ def restore(path: str, code: types.CodeType, scope: dict[str, Any], locals: dict
         raise
     cleanups = []
     for name, function in functions.items():
-        cleanups.append(CleanupHook.create(scope, fresh[name], _compat.disable(function, "compiled by inrush")))
+        cleanups.append(CleanupHook.create(scope, fresh[name], torch_internals.disable(function, "compiled by inrush")))
     for name, resume in resumes.items():
         cleanups.append(CleanupHook.create(scope, fresh[name], types.FunctionType(resume, scope, fresh[name])))
     CleanupManager.instance[compiled] = cleanups
@@ -581,7 +584,7 @@ def guard_manager(
         try:
             return builder.get(guard)
         except Exception as error:
-            raise Unnamed(f"{guard.name}, which is not there") from error
+            raise NotPortable(f"{guard.name}, which is not there") from error
 
     class Manager(guards.CheckFunctionManager):
         def build_guards(self, *args: Any, **named: Any) -> Any:
@@ -591,13 +594,13 @@ def guard_manager(
             builder.src_get_value_cache.clear()
             for guard, name in held.identities:
                 if name_of(here(builder, guard), digests) != name:
-                    raise Unnamed(f"{guard.name}, which is another here")
+                    raise NotPortable(f"{guard.name}, which is another here")
                 guard.create_fn(builder, guard)
             for parts in held.aliasing:
-                _aliasing.aliasing(builder, None, **parts)
+                aliasing.aliasing(builder, None, **parts)
             for guard, digest in held.modules:
-                if _naming.digest(_naming.structure(here(builder, guard))) != digest:
-                    raise Unnamed(f"{guard.name}, which is made of other modules or has other hooks")
+                if fingerprint.digest(fingerprint.structure(here(builder, guard))) != digest:
+                    raise NotPortable(f"{guard.name}, which is made of other modules or has other hooks")
             return builder, manager
 
     extra = {"guard_build_local_state": state.local_state} if hasattr(state, "local_state") else {}
@@ -611,20 +614,20 @@ def guard_manager(
             **extra,
         ).guard_manager
     if not manager.check(locals):
-        raise Unnamed("guards do not hold")
+        raise NotPortable("guards do not hold")
     return manager
 
 
 def compare_constants(held: Guards) -> None:
     """Calls what tracing would call now; guards hold, so that it would come to the same calls until one gives something else."""
     for name, args, named_args, text in held.constants:
-        result = _naming.wrapped(name)(*args, **named_args)
-        if not _naming.is_plain(result) or _naming.value_text(result) != text:
-            raise Unnamed(f"{name[1]}, which gives another result")
+        result = fingerprint.wrapped(name)(*args, **named_args)
+        if not fingerprint.is_plain(result) or fingerprint.value_text(result) != text:
+            raise NotPortable(f"{name[1]}, which gives another result")
 
 
-def report(codes: list[_cache.Code], seconds: float) -> None:
-    new = _report.begin()
+def report(codes: list[aot_cache.Code], seconds: float) -> None:
+    new = reports.begin()
     new.direct = all(c.direct for c in codes)
     for c in codes:
         c.report.stages = dict(c.function.report()["stages"])
@@ -651,7 +654,7 @@ def without_namespaces(code: types.CodeType, scope: dict[str, Any]) -> types.Cod
             return k
         name = k.get("__name__")
         if k is not scope and getattr(sys.modules.get(name), "__dict__", None) is not k:
-            raise Unnamed(f"a dictionary in the code of {code.co_name}")
+            raise NotPortable(f"a dictionary in the code of {code.co_name}")
         return Namespace(None if k is scope else name)
 
     return with_constants(code, stand_in)
@@ -670,7 +673,7 @@ def renamed(code: types.CodeType, fresh: dict[str, str], scope: dict[str, Any]) 
         if isinstance(k, types.CodeType):
             return renamed(k, fresh, scope)
         if isinstance(k, Namespace):
-            return scope if k.module is None else vars(_naming.imported(k.module))
+            return scope if k.module is None else vars(fingerprint.imported(k.module))
         return k
 
     return code.replace(co_names=tuple(fresh.get(n, n) for n in code.co_names), co_consts=tuple(map(here, code.co_consts)))
@@ -731,17 +734,17 @@ def keep_none(why: str) -> None:
     frame = pending()
     if frame is not None:
         frame.unkept.append(why)
-    _log.cache.info("AOTAutograd keeps no entry of a graph: %s", why)
+    log.cache.info("AOTAutograd keeps no entry of a graph: %s", why)
 
 
-def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
+def load_graph(data: bytes, codes: list[aot_cache.Code]) -> Callable[..., Any]:
     """An entry of AOTAutograd's as a function of flat arguments."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     entry = pickle.loads(data)
-    if isinstance(entry, _cache.Code):
+    if isinstance(entry, aot_cache.Code):
         # What was recorded past AOTAutograd.
         codes.append(entry)
         return entry.function
@@ -757,7 +760,7 @@ def load_graph(data: bytes, codes: list[_cache.Code]) -> Callable[..., Any]:
         return function(list(arguments))
 
     flat.__wrapped__ = function  # type: ignore[attr-defined]
-    return _training.direct(flat)
+    return training.direct(flat)
 
 
 def put_off(task: Callable[[], None]) -> bool:
@@ -780,7 +783,7 @@ def finishing(frame: Pending) -> Iterator[None]:
         try:
             task()
         except Exception as error:
-            raised = raised or _compat.backend_failed(_backend.backend, error)
+            raised = raised or torch_internals.backend_failed(dynamo_backend.backend, error)
     if raised is not None:
         raise raised
 
@@ -791,15 +794,15 @@ def captures_of(backend: Any, dynamic: Any) -> Captures | None:
     if isinstance(inner, str):
         if inner != "inrush":
             return None
-    elif inner is not _backend.backend:
+    elif inner is not dynamo_backend.backend:
         return None
     given = dict(getattr(backend, "kwargs", {}))
     try:
-        options = _options.check(given.get("options"), given.get("mode"))
+        options = compile_options.check(given.get("options"), given.get("mode"))
     except _native.InputError:
         # The first call raises it.
         return None
-    folder = _cache.folder(options)
+    folder = aot_cache.folder(options)
     if folder is None or not options.warm_start:
         return None
     return Captures(folder, (given.get("mode"), dynamic))
@@ -832,7 +835,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
                 count("not restored", str(error) or type(error).__name__, code)
         frame = _local.pending = Pending(folder, code, scope)
         try:
-            with _lean.patient_collector(), _lean.no_marks(), finishing(frame):
+            with overhead.patient_collector(), overhead.no_marks(), finishing(frame):
                 result = compile(*args, **named_args)
         except Exception as error:
             count("not captured", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", code)
@@ -873,7 +876,7 @@ def _decorated(pickler: Any, function: types.FunctionType) -> Any:
     """A function whose name means what a decorator made of it, with what guards ask for of its defaults and its closure."""
     guarded = pickler.guard_tree_values
     cells = function.__closure__ or ()
-    contents = _without_unguarded(tuple(_naming.closure_of(function)), guarded)
+    contents = _without_unguarded(tuple(fingerprint.closure_of(function)), guarded)
     if len(contents) != len(cells):
         # One is empty.
         return guards._Missing, ("an empty cell",)
@@ -975,13 +978,13 @@ def install() -> None:
             frame = pending()
             if frame is not None and frame.refused is None:
                 try:
-                    with _naming.found_at(place_of(tx)):
+                    with fingerprint.found_at(place_of(tx)):
                         frame.add_constant(fn, tuple(args), dict(kwargs), result)
                 except Exception as error:
                     frame.refuse(str(error))
             return result
 
-        _lean.install()
+        overhead.install()
         _describe_more(guards.GuardsStatePickler)
         # PyTorch writes these with more fields than their constructor takes.
         source.DefaultsSource.__reduce__ = lambda self: (type(self), (self.base, self.idx_key, self.is_kw))
@@ -994,9 +997,9 @@ def install() -> None:
         for module in (function_variables, builtin_variables, module_variables):
             if hasattr(module, "invoke_and_store_as_constant"):
                 module.invoke_and_store_as_constant = own_constant
-        _compat.on_entry = keep_graph
-        _compat.on_no_entry = keep_none
+        torch_internals.on_entry = keep_graph
+        torch_internals.on_no_entry = keep_none
         atexit.register(lambda: give_up(list(_waiting)))
-        _compat.on_operators = keep_operators
-        _compat.at_end = put_off
+        torch_internals.on_operators = keep_operators
+        torch_internals.at_end = put_off
         _installed = True

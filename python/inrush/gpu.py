@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from inrush import _log, _native
+from inrush import _native, log
 
 
 def settings() -> dict[str, Any]:
@@ -46,7 +46,7 @@ def warm() -> None:
         _native.warm_triton()
     except _native.Error as error:
         # Graphs that need kernels will say so.
-        _log.compile.warning("%s", error)
+        log.compile.warning("%s", error)
 
 
 def check_pointers(pointers: str) -> None:

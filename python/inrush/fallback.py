@@ -8,7 +8,7 @@ import time
 import warnings
 from typing import Any
 
-from inrush import _log, _native
+from inrush import _native, log
 
 _warned: set[str] = set()
 
@@ -23,10 +23,10 @@ def report_failure(gm: Any, kind: str, error: BaseException) -> tuple[str, str |
     where = f"; reproduction in {folder}" if folder else ""
     text = f"inrush could not compile a graph ({kind}), which runs eagerly instead: {first}{where}"
     if known:
-        _log.fallback.info(text)
+        log.fallback.info(text)
     else:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-        _log.fallback.warning(text)
+        log.fallback.warning(text)
     return first, folder
 
 
@@ -46,7 +46,7 @@ def save(gm: Any, kind: str, cause: str) -> str | None:
         return folder
     except Exception as error:
         # A reproduction is a courtesy: its failure must not hide the one that it is about.
-        _log.fallback.info("the reproduction was not saved: %s", error)
+        log.fallback.info("the reproduction was not saved: %s", error)
         return None
 
 

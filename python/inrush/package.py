@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from inrush import _log, _native
+from inrush import _native, log
 from inrush._native import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def aot_compile(program: torch.export.ExportedProgram, path: str | os.PathLike[s
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with zipfile.ZipFile(path, "a", compression=zipfile.ZIP_STORED) as package:
         package.writestr(TREES, json.dumps(trees))
-    _log.package.info("wrote %s for %s", path, target)
+    log.package.info("wrote %s for %s", path, target)
     return path
 
 

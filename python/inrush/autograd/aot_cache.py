@@ -20,21 +20,21 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from inrush import _compat, _gpu, _log, _native, _report
-from inrush._options import Options
+from inrush import _native, gpu, log, report as reports, torch_internals
+from inrush.compile_options import Options
 
 _local = threading.local()
 
 
 @dataclass
-class Code(_compat.Code):
+class Code(torch_internals.Code):
     """A compiled graph as AOTAutograd's cache takes it."""
 
     function: Any = None
     kind: str = ""
     direct: bool = False
     """Calls need none of AOTAutograd's wrappers."""
-    report: _report.GraphReport = field(default_factory=lambda: _report.GraphReport(""))
+    report: reports.GraphReport = field(default_factory=lambda: reports.GraphReport(""))
 
     folder: str | None = None
     """Where it is kept; None: nowhere."""
@@ -45,12 +45,12 @@ class Code(_compat.Code):
 
     def __call__(self, inputs: list[Any]) -> Any:
         if self.kind == "backward":
-            _compat.refuse_tangents(inputs)
+            torch_internals.refuse_tangents(inputs)
         return self.function(inputs)
 
     def prepare_for_serialization(self) -> None:
         if not isinstance(self.function, _native.Compiled):
-            raise _compat.BypassCache("the graph runs eagerly")
+            raise torch_internals.BypassCache("the graph runs eagerly")
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Called when an entry has been read."""
@@ -77,7 +77,7 @@ class _Moved:
 
 
 def _back(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    with _compat.no_tracing():
+    with torch_internals.no_tracing():
         return tensor.to(device)
 
 
@@ -85,7 +85,7 @@ def portable(constant: Any) -> Any:
     """A constant of a graph for a pickler: PyTorch's entries are written while tensors are fake, which this one is not."""
     if not isinstance(constant, torch.Tensor) or constant.device.type == "cpu":
         return constant
-    with _compat.no_tracing():
+    with torch_internals.no_tracing():
         return _Moved(constant)
 
 
@@ -98,7 +98,7 @@ def folder(options: Options) -> str | None:
         build = os.fstat(file.fileno())
     chosen = sorted((k, v) for k, v in options.as_dict().items() if k != "warm_start")
     parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), chosen]
-    parts += _gpu.identity()
+    parts += gpu.identity()
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     place = os.path.join(_native.cache_dir(), "graphs", digest)
     return place if trusted(place) else None
@@ -119,7 +119,7 @@ def trusted(folder: str) -> bool:
             continue
         shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
         if found.st_uid not in (os.geteuid(), 0) or shared:
-            _log.cache.warning("graphs are not kept: `%s` belongs to another user, or all users may write to it", place)
+            log.cache.warning("graphs are not kept: `%s` belongs to another user, or all users may write to it", place)
             return False
     return True
 
@@ -130,7 +130,7 @@ def scope(where: str | None, loaded: Callable[[Code], None], aliases: Any = None
     inputs overlap."""
     _local.loaded = loaded
     try:
-        with _compat.graph_cache(where, aliases):
+        with torch_internals.graph_cache(where, aliases):
             yield
     finally:
         _local.loaded = None

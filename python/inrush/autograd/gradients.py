@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from inrush import _compat
+from inrush import torch_internals
 
 aten = torch.ops.aten
 
@@ -70,7 +70,7 @@ class _Differentiated(torch.autograd.Function):
         x, out = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Gradients of this gradient are wanted, which the formulas above do not have at zeros.
-            with _compat.own_operators(False):
+            with torch_internals.own_operators(False):
                 out = ctx.operator(x, *ctx.rest)
             (to_input,) = torch.autograd.grad(out, x, grad, create_graph=True)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable
 
-from inrush import _compat, _log
+from inrush import log, torch_internals
 
 
 class FirstCall:
@@ -40,7 +40,7 @@ class FirstCall:
             compiled = again()
         except Exception as error:
             # What runs is right, if slower.
-            _log.compile.warning("tuned tiles are not used: %s", error)
+            log.compile.warning("tuned tiles are not used: %s", error)
             return
         self.compiled = compiled
         self.told(measured)
@@ -49,4 +49,4 @@ class FirstCall:
         return self.compiled.report()
 
     def __reduce__(self) -> Any:
-        raise _compat.BypassCache("a graph that its first call tunes")
+        raise torch_internals.BypassCache("a graph that its first call tunes")

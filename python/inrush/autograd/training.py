@@ -17,38 +17,39 @@ from typing import Any, Callable
 
 import torch
 
-from inrush import _cache, _compat, _log, _native
+from inrush import _native, log, torch_internals
+from inrush.autograd import aot_cache
 
 
-def shorten(graph: _compat.TrainingGraph) -> Callable[[list[Any]], Any]:
+def shorten(graph: torch_internals.TrainingGraph) -> Callable[[list[Any]], Any]:
     """The call of a training graph, as AOTAutograd made it or a shorter one."""
-    why = graph.needs_wrappers() if isinstance(graph.code, _cache.Code) else "compiled by another backend"
+    why = graph.needs_wrappers() if isinstance(graph.code, aot_cache.Code) else "compiled by another backend"
     if why is not None:
-        _log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", why)
+        log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", why)
         return graph.call
     apply: Callable[..., Any] | None = None
     full = graph.call
     counted, inputs = graph.mutated, len(graph.meta.input_info)
-    no_autocast = _compat.no_autocast if graph.disable_amp else None
+    no_autocast = torch_internals.no_autocast if graph.disable_amp else None
 
     def short(args: Any) -> Any:
         """The graph's results, or None where AOTAutograd's call is to give them."""
-        if apply is None or not torch.is_grad_enabled() or _compat.transforms_are_active():
+        if apply is None or not torch.is_grad_enabled() or torch_internals.transforms_are_active():
             return None
         if len(args) != inputs:
             # Wrappers above merge arguments: one that comes twice, or overlapping ones of which one is written.
             return None
         if counted:
             torch.autograd.graph.increment_version([args[i] for i in counted])
-        before = _compat.replays_views()
-        _compat.replay_views(True)
+        before = torch_internals.replays_views()
+        torch_internals.replay_views(True)
         try:
             if no_autocast is None:
-                return list(apply(*map(_compat.unwrap_if_dead, args)))
+                return list(apply(*map(torch_internals.unwrap_if_dead, args)))
             with no_autocast():
-                return list(apply(*map(_compat.unwrap_if_dead, args)))
+                return list(apply(*map(torch_internals.unwrap_if_dead, args)))
         finally:
-            _compat.replay_views(before)
+            torch_internals.replay_views(before)
 
     @functools.wraps(full, assigned=())
     def call(args: list[Any]) -> Any:
@@ -57,7 +58,7 @@ def shorten(graph: _compat.TrainingGraph) -> Callable[[list[Any]], Any]:
             tensors = all(isinstance(a, torch.Tensor) for a in args)
             out = full(args)
             if tensors:
-                apply = _compat.apply_of(short_function(graph))
+                apply = torch_internals.apply_of(short_function(graph))
             return out
         out = short(args)
         return full(args) if out is None else out
@@ -86,8 +87,8 @@ def direct(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 def native(compiled: Callable[..., Any], traced: bool) -> Callable[..., Any]:
     """What a compiled graph runs, below all wrappers. ``traced``: Dynamo would look into what Python runs there."""
-    code = _compat.below(compiled)
-    if not isinstance(code, _cache.Code):
+    code = torch_internals.below(compiled)
+    if not isinstance(code, aot_cache.Code):
         return compiled
     plain = isinstance(code.function, _native.Compiled)
     return code.function if plain and not (traced and code.function.enters_python) else compiled
@@ -135,7 +136,7 @@ class Zeros:
             self.kept[k] = zero
 
 
-def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function]:
+def short_function(graph: torch_internals.TrainingGraph) -> type[torch.autograd.Function]:
     """An autograd function in place of AOTAutograd's."""
     full = graph.function
     forward_graph = native(full.compiled_fw, traced=False)
@@ -173,9 +174,9 @@ def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function
                 out = full.backward(ctx, *zeros.fill(grads))
                 donated, backward_graph = graph.donates, native(full.compiled_bw, traced=True)
                 return out
-            if not _compat.is_plain_backward() or (fixed and torch.are_deterministic_algorithms_enabled()):
+            if not torch_internals.is_plain_backward() or (fixed and torch.are_deterministic_algorithms_enabled()):
                 return full.backward(ctx, *zeros.fill(grads))
-            if donated and _compat.graph_is_kept():
+            if donated and torch_internals.graph_is_kept():
                 return full.backward(ctx, *zeros.fill(grads))
             args, made = [], None
             for k, layout in tangents:
@@ -193,7 +194,7 @@ def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function
             args[:0] = ctx.saved_tensors
             ctx.maybe_clear_saved_tensors()
             if disable_amp:
-                with _compat.no_autocast():
+                with torch_internals.no_autocast():
                     out = tuple(backward_graph(args))
             else:
                 out = tuple(backward_graph(args))
@@ -204,4 +205,4 @@ def short_function(graph: _compat.TrainingGraph) -> type[torch.autograd.Function
     return CompiledFunction
 
 
-_compat.on_training = shorten
+torch_internals.on_training = shorten

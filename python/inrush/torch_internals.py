@@ -27,7 +27,8 @@ from torch._subclasses.fake_impls import register_op_impl
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from inrush import _log, _naming
+from inrush import log
+from inrush.capture import fingerprint
 
 __all__ = ["BypassCache"]
 
@@ -41,19 +42,19 @@ class GraphKey:
 
         if hasattr(gm, "saved_tensors_hooks_pack_0"):
             raise BypassCache("hooks on saved tensors")
-        from inrush import _kernels
+        from inrush.triton import user_kernels
 
         # The graph names kernels by numbers.
-        self.kernels = list(_kernels.identities(gm))
+        self.kernels = list(user_kernels.identities(gm))
         if any(is_traceable_wrapper_subclass(x) for x in example_inputs):
             # AOTAutograd traces their methods, wherever these lead.
             raise BypassCache("tensor subclasses")
         try:
-            self.operators = sorted(_naming.operators_of(gm).items())
-        except _naming.Unnamed as error:
+            self.operators = sorted(fingerprint.operators_of(gm).items())
+        except fingerprint.NotPortable as error:
             raise BypassCache(str(error)) from error
-        self.names = _naming.namespaces()
-        self.switches = _naming.switches()
+        self.names = fingerprint.namespaces()
+        self.switches = fingerprint.switches()
         self.aliases = getattr(_caches, "aliases", None)
         self.gm = gm
         self.example_inputs = example_inputs
@@ -197,7 +198,7 @@ def entries(folder: str) -> Iterator[tuple[Any, bytes, bool]]:
                 if not name.startswith(".") and name == sha256_hash(content):
                     yield pickle.loads(content), content, True
             except Exception as error:
-                _log.cache.info("an entry is not read: %s", error)
+                log.cache.info("an entry is not read: %s", error)
 
 
 _keep_in_own_folder()
@@ -313,7 +314,7 @@ _own = threading.local()
 @contextlib.contextmanager
 def own_operators(active: bool = True) -> Iterator[None]:
     """While this lasts (with ``active=False`` not), this thread's captures keep shrinks and resampling of images on CPUs whole, and products
-    get the gradients of :mod:`inrush._gradients`. PyTorch takes resampling apart into lookups by index before autograd sees it,
+    get the gradients of :mod:`inrush.autograd.gradients`. PyTorch takes resampling apart into lookups by index before autograd sees it,
     whose gradients are sums by index, of another layout than the images have. Where sizes are symbols it stays so: positions
     depend on them."""
     _intercept()
@@ -328,7 +329,7 @@ def own_operators(active: bool = True) -> Iterator[None]:
 @functools.cache
 def _intercept() -> None:
     """Has PyTorch's own decompositions of resampling, and what autograd sees of products, ask first."""
-    from inrush import _gradients
+    from inrush.autograd import gradients
 
     names = [n for n in dir(torch.ops.aten) if n.startswith(("upsample_", "_upsample_nearest_exact"))]
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -344,7 +345,7 @@ def _intercept() -> None:
         if key in operator.py_kernels:
             operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key], lambda *_: True)
         operator._dispatch_cache.clear()
-    for operator in _gradients.FORMULAS:
+    for operator in gradients.FORMULAS:
         key = torch._C.DispatchKey.Autograd
         plain = operator.py_kernels.get(key) or functools.partial(operator._op_dk, key)
         operator.py_kernels[key] = _differentiated_or(operator, plain)
@@ -362,13 +363,13 @@ def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any], applie
 
 
 def _differentiated_or(operator: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
-    from inrush import _gradients
+    from inrush.autograd import gradients
 
     def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
         # Transforms such as `vmap`, and derivatives taken forwards, have rules for PyTorch's operators alone.
         plainly = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
         if getattr(_own, "active", False) and not plainly and torch.is_grad_enabled() and x.requires_grad:
-            out = _gradients.differentiated(operator, x, *args, **kwargs)
+            out = gradients.differentiated(operator, x, *args, **kwargs)
             if out is not None:
                 return out
         return plain(x, *args, **kwargs)
@@ -715,7 +716,7 @@ def _offer_training() -> None:
             return on_training(TrainingGraph(call, signature.bind(*args, **named).arguments))
         except Exception as error:
             # Another release's metadata, say: what AOTAutograd made is right as it is.
-            _log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", error)
+            log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", error)
             return call
 
     AOTDispatchAutograd.post_compile = staticmethod(own_finish)

@@ -7,12 +7,16 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _aliasing, _cache, _classes, _compat, _eager, _fallback, _gpu, _identities, _kernels, _log, _naming, _native, _options, _record, _report, _strides, _training, _tune
-from inrush._options import Options
+from inrush import _native, compile_options, fake_strides, fallback, gpu, log, report as reports, torch_internals, tuning
+from inrush.autograd import aot_cache, training
+from inrush.capture import fingerprint, trace_inference
+from inrush.dynamo_graph import aliasing, class_bounds, eager_only, noop_dropout
+from inrush.triton import user_kernels
+from inrush.compile_options import Options
 
 Compiled = Callable[..., Any]
 
-_strides.install()
+fake_strides.install()
 
 
 def backend(
@@ -23,69 +27,69 @@ def backend(
     mode: str | None = None,
 ) -> Compiled:
     """The compiler that Dynamo calls with each graph that it captured, and with inputs like those to come."""
-    return compile_graph(gm, list(example_inputs), _options.check(options, mode))
+    return compile_graph(gm, list(example_inputs), compile_options.check(options, mode))
 
 
 def _outside_of(gm: Any) -> dict[str, str]:
     """What a graph calls that does not come with PyTorch, for captures that are kept."""
-    if any(True for _ in _kernels.identities(gm)):
-        raise _naming.Unnamed("Triton kernels of the user, which the graph names by numbers")
-    return _naming.operators_of(gm)
+    if any(True for _ in user_kernels.identities(gm)):
+        raise fingerprint.NotPortable("Triton kernels of the user, which the graph names by numbers")
+    return fingerprint.operators_of(gm)
 
 
 def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compiled:
     """AOTAutograd splits the graph into forward and backward parts; each is compiled natively."""
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
-        return _compat.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
+        return torch_internals.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
     start = time.perf_counter()
-    _gpu.warm()
-    if _compat.on_operators is not None:
-        _compat.on_operators(lambda: _outside_of(gm))
-    _identities.take_out(gm)
-    _eager.guard_level()
-    why = _eager.reason(gm, example_inputs)
+    gpu.warm()
+    if torch_internals.on_operators is not None:
+        torch_internals.on_operators(lambda: _outside_of(gm))
+    noop_dropout.take_out(gm)
+    eager_only.guard_level()
+    why = eager_only.reason(gm, example_inputs)
     if why is not None:
         return eagerly(gm, why)
-    _classes.check_classes(gm)
+    class_bounds.check_classes(gm)
     frame = Frame(options, len(example_inputs))
     recorded = frame.past_autograd(gm)
     if recorded is not None:
         frame.report.seconds = time.perf_counter() - start
         return recorded
-    aliases = _aliasing.key(example_inputs)
+    aliases = aliasing.key(example_inputs)
     try:
         wrapped = frame.through_autograd(gm, example_inputs, aliases)
-        changed = _aliasing.changed_inputs(len(example_inputs))
-        _aliasing.guard_inputs(gm, example_inputs, changed)
-        _aliasing.refuse_foreign(aliases, changed)
-    except (_aliasing.Foreign, AssertionError) as error:
+        changed = aliasing.changed_inputs(len(example_inputs))
+        aliasing.guard_inputs(gm, example_inputs, changed)
+        aliasing.refuse_foreign(aliases, changed)
+    except (aliasing.Foreign, AssertionError) as error:
         if aliases is None:
             raise
         # AOTAutograd does not do this with inputs that overlap, or does not see that they do.
-        _aliasing.guard_inputs(gm, example_inputs, frozenset(range(len(example_inputs))))
-        if _compat.on_operators is not None:
-            _compat.on_operators(_aliasing.not_kept)
-        report = _report.GraphReport("captured", nodes=len(gm.graph.nodes))
+        aliasing.guard_inputs(gm, example_inputs, frozenset(range(len(example_inputs))))
+        if torch_internals.on_operators is not None:
+            torch_internals.on_operators(aliasing.not_kept)
+        report = reports.GraphReport("captured", nodes=len(gm.graph.nodes))
         frame.report.graphs[:] = [report]
         failed(gm, options, report, _native.UnsupportedError(f"inputs that are changed overlap: {error}"))
-        return _compat.disable(gm.forward, "runs eagerly")
+        return torch_internals.disable(gm.forward, "runs eagerly")
     frame.report.seconds = time.perf_counter() - start
     if frame.found:
-        _compat.entry_was_found(gm)
-    _log.compile.info("%s", frame.report)
+        torch_internals.entry_was_found(gm)
+    log.compile.info("%s", frame.report)
     if frame.direct is not None:
         frame.report.direct = True
         return frame.direct
-    _compat.has_wrappers_of_aot()
-    return _compat.disable(_training.direct(wrapped) if owns_nothing(gm) else wrapped, "compiled by inrush")
+    torch_internals.has_wrappers_of_aot()
+    return torch_internals.disable(training.direct(wrapped) if owns_nothing(gm) else wrapped, "compiled by inrush")
 
 
 def eagerly(gm: Any, why: str) -> Compiled:
     """The graph as it is, since tracing it would change what it computes."""
-    report = _report.begin()
-    report.graphs.append(_report.GraphReport("captured", nodes=len(gm.graph.nodes), fallback=why))
-    _log.compile.info("%s", report)
-    return _compat.disable(gm.forward, "runs eagerly")
+    report = reports.begin()
+    report.graphs.append(reports.GraphReport("captured", nodes=len(gm.graph.nodes), fallback=why))
+    log.compile.info("%s", report)
+    return torch_internals.disable(gm.forward, "runs eagerly")
 
 
 def owns_nothing(gm: Any) -> bool:
@@ -99,8 +103,8 @@ class Frame:
     def __init__(self, options: Options, inputs: int) -> None:
         self.options = options
         self.inputs = inputs
-        self.report = _report.begin()
-        self.folder = _cache.folder(options)
+        self.report = reports.begin()
+        self.folder = aot_cache.folder(options)
         # The native callable, when calls may skip AOTAutograd's wrappers.
         self.direct: Compiled | None = None
         # Whether nothing was traced.
@@ -108,36 +112,36 @@ class Frame:
 
     def through_autograd(self, gm: Any, example_inputs: list[Any], aliases: Any) -> Compiled:
         """The graph as AOTAutograd has it compiled."""
-        with _cache.scope(self.folder, self.loaded, aliases):
-            return _compat.call_aot(
+        with aot_cache.scope(self.folder, self.loaded, aliases):
+            return torch_internals.call_aot(
                 gm,
                 example_inputs,
                 self.options.fallback_random,
                 fw_compiler=self.compiler("forward"),
                 bw_compiler=self.backward,
                 inference_compiler=self.compiler("inference"),
-                partition_fn=_compat.partition,
+                partition_fn=torch_internals.partition,
             )
 
     def past_autograd(self, gm: Any) -> Compiled | None:
         """The graph without AOTAutograd; None where that has something to do."""
         try:
-            why = _record.eligible(gm)
-            inner = _record.record(gm, self.options.fallback_random) if why is None else None
+            why = trace_inference.eligible(gm)
+            inner = trace_inference.record(gm, self.options.fallback_random) if why is None else None
         except Exception as error:
             why, inner = str(error) or type(error).__name__, None
         if inner is None:
-            _log.compile.debug("AOTAutograd captures: %s", why)
+            log.compile.debug("AOTAutograd captures: %s", why)
             return None
-        later = _compat.at_end is not None and self.options.tune in (False, True)
+        later = torch_internals.at_end is not None and self.options.tune in (False, True)
         compiled = self.compile(inner, "inference", later)
-        eager = _compat.disable(gm.forward, "runs eagerly")
+        eager = torch_internals.disable(gm.forward, "runs eagerly")
         if compiled is None:
             return eager
         self.report.direct = calls_python(compiled) is None
-        if _compat.at_end is None or not _compat.at_end(lambda: self.finish(gm, inner, compiled, eager)):
+        if torch_internals.at_end is None or not torch_internals.at_end(lambda: self.finish(gm, inner, compiled, eager)):
             self.finish(gm, inner, compiled, eager)
-        return compiled if self.report.direct else _compat.disable(compiled.__call__, "compiled by inrush")
+        return compiled if self.report.direct else torch_internals.disable(compiled.__call__, "compiled by inrush")
 
     def finish(self, gm: Any, inner: Any, compiled: Any, eager: Compiled) -> None:
         """What is left to do when the kernels are built, which happens while Dynamo makes guards."""
@@ -150,56 +154,56 @@ class Frame:
                 failed(inner, self.options, report, error)
                 compiled.replace(eager)
                 self.report.direct = False
-        _log.compile.info("%s", self.report)
+        log.compile.info("%s", self.report)
         if self.folder is not None and report.fallback is None:
-            code = _cache.Code(function=compiled, kind="inference", direct=self.report.direct, report=report, folder=self.folder)
-            _compat.keep_recorded(gm, code)
+            code = aot_cache.Code(function=compiled, kind="inference", direct=self.report.direct, report=report, folder=self.folder)
+            torch_internals.keep_recorded(gm, code)
 
     def compiler(self, kind: str) -> Compiled:
-        def compile(gm: Any, example_inputs: list[Any]) -> _cache.Code:
-            meta = _compat.metadata()
+        def compile(gm: Any, example_inputs: list[Any]) -> aot_cache.Code:
+            meta = torch_internals.metadata()
             if kind != "backward":
-                _compat.correct_aliases(meta)
+                torch_internals.correct_aliases(meta)
             compiled = self.compile(gm, kind)
             report = self.report.graphs[-1]
-            code = _cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)
+            code = aot_cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)
             if kind == "inference" and compiled is not None:
-                why = _compat.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
+                why = torch_internals.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
                 if why is None:
                     code.direct = True
                     self.direct = compiled
                 else:
-                    _log.compile.debug("calls pass AOTAutograd's wrappers: %s", why)
+                    log.compile.debug("calls pass AOTAutograd's wrappers: %s", why)
             return code
 
         return compile
 
     def backward(self, gm: Any, example_inputs: list[Any]) -> Compiled:
         # Dynamo must look neither into the compiler, which may run at the first backward call, nor into what it returns.
-        compile = _compat.disable(self.compiler("backward"), "inrush compiles a backward graph")
+        compile = torch_internals.disable(self.compiler("backward"), "inrush compiles a backward graph")
         code = compile(gm, example_inputs)
-        run = _compat.disable(lambda inputs: code(inputs), "compiled by inrush")
+        run = torch_internals.disable(lambda inputs: code(inputs), "compiled by inrush")
         run._boxed_call = True  # type: ignore[attr-defined]
         # AOTAutograd's cache keeps what lies below all wrappers.
         run.__wrapped__ = code  # type: ignore[attr-defined]
-        _compat.backward_is_compiled()
+        torch_internals.backward_is_compiled()
         return run
 
-    def loaded(self, code: _cache.Code) -> None:
+    def loaded(self, code: aot_cache.Code) -> None:
         """Takes a graph that was read from the cache: nothing was traced."""
         self.found = True
         self.report.graphs.append(code.report)
-        if code.direct and not _compat.autocast_enabled():
+        if code.direct and not torch_internals.autocast_enabled():
             self.direct = code.function
 
     def compile(self, gm: Any, kind: str, later: bool = False) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
-        report = _report.GraphReport(kind, nodes=len(gm.graph.nodes))
+        report = reports.GraphReport(kind, nodes=len(gm.graph.nodes))
         self.report.graphs.append(report)
         return compile_native(gm, self.options, report, later)
 
 
-def compile_native(gm: Any, options: Options, report: _report.GraphReport, later: bool = False) -> Compiled | None:
+def compile_native(gm: Any, options: Options, report: reports.GraphReport, later: bool = False) -> Compiled | None:
     """One ATen graph to native code, with the rules for failure. ``later``: the kernels may still be built."""
     from inrush import control_flow
 
@@ -215,18 +219,18 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
             "trace": trace_folder(options, gm, report.kind),
             "later": later,
         }
-        _gpu.check_pointers(options.pointers)
-        settings |= _gpu.settings()
-        _compat.correct_metadata(gm)
-        graph = _kernels.rewrite(gm)
-        with _compat.no_tracing():
+        gpu.check_pointers(options.pointers)
+        settings |= gpu.settings()
+        torch_internals.correct_metadata(gm)
+        graph = user_kernels.rewrite(gm)
+        with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
         if later:
             return compiled
         report.update(compiled.report())
         if compiled.report()["untuned"]:
             again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, control_flow.resolver(gm, options, report))  # noqa: E731
-            return _tune.FirstCall(compiled, again, report.tuned.extend)
+            return tuning.FirstCall(compiled, again, report.tuned.extend)
         return compiled
     except BaseException as error:
         # A panic is no `Exception` in Python, but a failure like others.
@@ -239,16 +243,16 @@ def compile_native(gm: Any, options: Options, report: _report.GraphReport, later
         return None
 
 
-def failed(gm: Any, options: Options, report: _report.GraphReport, error: BaseException) -> None:
+def failed(gm: Any, options: Options, report: reports.GraphReport, error: BaseException) -> None:
     """Raises what went wrong, or tells of it: the graph runs eagerly."""
-    if isinstance(error, _compat.control_exceptions()) or options.strict:
+    if isinstance(error, torch_internals.control_exceptions()) or options.strict:
         raise error
-    report.fallback, report.reproduction = _fallback.report_failure(gm, report.kind, error)
+    report.fallback, report.reproduction = fallback.report_failure(gm, report.kind, error)
 
 
-def compile_subgraph(gm: Any, options: Options, report: _report.GraphReport) -> Compiled | None:
+def compile_subgraph(gm: Any, options: Options, report: reports.GraphReport) -> Compiled | None:
     """The graph of a control-flow operator."""
-    inner = _report.GraphReport("subgraph", nodes=len(gm.graph.nodes))
+    inner = reports.GraphReport("subgraph", nodes=len(gm.graph.nodes))
     report.subgraphs.append(inner)
     return compile_native(gm, options, inner)
 
@@ -274,7 +278,7 @@ def trace_folder(options: Options, gm: Any, kind: str) -> str | None:
 
 def calls_python(compiled: Any) -> str | None:
     """Why the callable may enter Python while it runs, or None. Dynamo would trace what Python runs under it."""
-    if isinstance(compiled, _tune.FirstCall):
+    if isinstance(compiled, tuning.FirstCall):
         return "the first call tunes it"
     return "operators are called" if compiled.enters_python else None
 

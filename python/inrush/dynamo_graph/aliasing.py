@@ -13,7 +13,8 @@ from typing import Any, Iterable
 
 import torch
 
-from inrush import _compat, _naming, _native
+from inrush import _native, torch_internals
+from inrush.capture import fingerprint
 
 Pattern = tuple[Any, ...]
 
@@ -86,7 +87,7 @@ def key(inputs: list[Any]) -> Pattern | None:
 
 def changed_inputs(inputs: int) -> frozenset[int]:
     """Which inputs the graph changes that AOTAutograd has just compiled; all of them where that is not known."""
-    info = getattr(_compat.metadata(), "input_info", None)
+    info = getattr(torch_internals.metadata(), "input_info", None)
     if info is None:
         return frozenset(range(inputs))
     changed = frozenset(k for k, i in enumerate(info) if i.mutates_data or i.mutates_storage_metadata)
@@ -104,20 +105,20 @@ def refuse_foreign(aliases: Pattern | None, changed: frozenset[int]) -> None:
 
 def not_kept() -> dict[str, str]:
     """In place of what is known of a graph's operators: the capture would hold what AOTAutograd made."""
-    raise _naming.Unnamed("inputs that are changed overlap, which runs eagerly")
+    raise fingerprint.NotPortable("inputs that are changed overlap, which runs eagerly")
 
 
 def guard_inputs(gm: Any, inputs: list[Any], changed: frozenset[int]) -> None:
     """Has Dynamo guard the frame that it is capturing on how the inputs of this graph overlap."""
     # Graphs of compiled autograd come in a wrapper, and have no frame of the user's.
     graph = getattr(gm, "graph", None)
-    sources = [] if graph is None else [_compat.source_of(node) for node in graph.nodes if node.op == "placeholder"]
+    sources = [] if graph is None else [torch_internals.source_of(node) for node in graph.nodes if node.op == "placeholder"]
     places = [k for k, (value, source) in enumerate(zip(inputs, sources)) if source is not None and has_memory(value)]
     written = tuple(n for n, k in enumerate(places) if k in changed)
     if len(places) < 2 or not written:
         return
     wanted = pattern(tuple(inputs[k] for k in places), written)
-    _compat.add_guard(functools.partial(aliasing, sources=tuple(sources[k] for k in places), written=written, wanted=wanted))
+    torch_internals.add_guard(functools.partial(aliasing, sources=tuple(sources[k] for k in places), written=written, wanted=wanted))
 
 
 def aliasing(builder: Any, guard: Any, sources: tuple[Any, ...], written: tuple[int, ...], wanted: Pattern | None) -> None:
@@ -127,4 +128,4 @@ def aliasing(builder: Any, guard: Any, sources: tuple[Any, ...], written: tuple[
         return pattern(tensors, written) == wanted
 
     arguments = ", ".join(source.name for source in sources)
-    _compat.add_python_guard(builder, f"___inrush_aliasing({arguments})", "___inrush_aliasing", holds)
+    torch_internals.add_python_guard(builder, f"___inrush_aliasing({arguments})", "___inrush_aliasing", holds)

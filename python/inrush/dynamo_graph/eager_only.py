@@ -22,7 +22,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inrush import _compat, _strides
+from inrush import fake_strides, torch_internals
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ def reason(gm: Any, example_inputs: list[Any]) -> str | None:
 
 def guard_level() -> None:
     """Has the frame that is being captured be captured again at another level of ``forward_ad``."""
-    _compat.add_guard(GuardBuilder.DUAL_LEVEL)
+    torch_internals.add_guard(GuardBuilder.DUAL_LEVEL)
 
 
 def _graphs(gm: Any) -> Iterator[Any]:
@@ -103,7 +103,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
         return False
     steps = [(_value(stride), _value(size)) for stride, size in zip(tensor.stride(), tensor.shape)]
     if any(n is None for step in steps for n in step):
-        return _strides.overlaps(tensor.shape, tensor.stride())
+        return fake_strides.overlaps(tensor.shape, tensor.stride())
     if any(size == 0 for _, size in steps):
         return False
     span = 0
@@ -167,7 +167,7 @@ def _found_by_running(gm: Any, fixed: set[Any], shared: set[Any]) -> str | None:
         values[node] = value
     if fake is None:
         return None
-    with _compat.fresh_symbols_ignored(fake), torch.no_grad(), fake, looks:
+    with torch_internals.fresh_symbols_ignored(fake), torch.no_grad(), fake, looks:
         results = _run(gm, values)
     if looks.why is None and looks.written & looks.shared & {_storage(t) for t in _tensors(results)}:
         return "arguments overlap and are written, and results look at them"

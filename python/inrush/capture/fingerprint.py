@@ -30,7 +30,7 @@ DEEPEST = 8
 NAMESPACES = ("torch", "torch.Tensor", "torch._C._nn", "torch.nn.functional", "torch.nn.init", "torch.linalg", "torch.special", "torch.fft")
 
 
-class Unnamed(Exception):
+class NotPortable(Exception):
     """Something that another process cannot find again, or that is not what it was."""
 
 
@@ -59,7 +59,7 @@ def name_of(value: Any, known: dict[type, str] | None = None) -> tuple[str, ...]
             for path, entry in vars(imported(home)).items():
                 if entry is value:
                     return ("attribute", home, path, digest_of(value, known))
-    raise Unnamed(described(value))
+    raise NotPortable(described(value))
 
 
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
@@ -70,7 +70,7 @@ def operator_parts(value: Any) -> tuple[str, str, str]:
     packet = getattr(value, "_overloadpacket", value)
     name, overload = packet._qualified_op_name, "" if packet is value else value._overloadname
     if operator(name, overload) is not value:
-        raise Unnamed(f"operator {name}, which is not there under its name")
+        raise NotPortable(f"operator {name}, which is not there under its name")
     return (name, overload, "" if name.partition("::")[0] in BUILT_IN else operator_digest(name))
 
 
@@ -80,14 +80,14 @@ def operator(name: str, overload: str) -> Any:
         value = getattr(getattr(torch.ops, namespace), packet)
         return getattr(value, overload) if overload else value
     except AttributeError as error:
-        raise Unnamed(f"operator {name}") from error
+        raise NotPortable(f"operator {name}") from error
 
 
 def name_of_wrapped(function: Any) -> tuple[str, str, str] | None:
     """Where a function is that decorators may have wrapped, and what it does; None where it is not there under its name."""
     if isinstance(function, types.FunctionType):
         name = (function.__module__, function.__qualname__, digest_of(function))
-        with contextlib.suppress(Unnamed):
+        with contextlib.suppress(NotPortable):
             if wrapped(name) is function:
                 return name
     return None
@@ -101,7 +101,7 @@ def wrapped(name: tuple[str, str, str]) -> Any:
         if isinstance(value, types.FunctionType) and value.__qualname__ == path and digest_of(value) == digest:
             return value
         value = getattr(value, "__wrapped__", None)
-    raise Unnamed(f"{path}, which does something else")
+    raise NotPortable(f"{path}, which does something else")
 
 
 def is_plain(value: Any) -> bool:
@@ -117,7 +117,7 @@ def member_parts(value: enum.Enum) -> tuple[str, ...]:
     untold: list[str] = []
     text = value_text(value.value, untold=untold)
     if untold or not is_at(cls, cls.__module__, cls.__qualname__) or cls.__members__.get(value.name) is not value:
-        raise Unnamed(described(value))
+        raise NotPortable(described(value))
     return (cls.__module__, cls.__qualname__, value.name, text, class_digest(cls))
 
 
@@ -143,18 +143,18 @@ def named(name: tuple[str, ...]) -> Any:
     if kind == "member":
         value = getattr(found(rest[0], rest[1]), "__members__", {}).get(rest[2])
         if not isinstance(value, enum.Enum) or list(member_parts(value)) != rest:
-            raise Unnamed(f"{rest[1]}.{rest[2]}, which is another here")
+            raise NotPortable(f"{rest[1]}.{rest[2]}, which is another here")
         return value
     if kind == "operator":
         value = operator(rest[0], rest[1])
         if list(operator_parts(value)) != rest:
-            raise Unnamed(f"operator {rest[0]}, which has changed")
+            raise NotPortable(f"operator {rest[0]}, which has changed")
         return value
     if kind != "attribute":
-        raise Unnamed(kind)
+        raise NotPortable(kind)
     value = found(rest[0], rest[1])
     if digest_of(value) != rest[2]:
-        raise Unnamed(f"{rest[1]}, which does something else")
+        raise NotPortable(f"{rest[1]}, which does something else")
     return value
 
 
@@ -162,7 +162,7 @@ def imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Unnamed(module) from error
+        raise NotPortable(module) from error
 
 
 @contextlib.contextmanager
@@ -170,8 +170,8 @@ def found_at(place: str) -> Iterator[None]:
     """Has what cannot be named say where it was found: by a guard's name, or by file and line."""
     try:
         yield
-    except Unnamed as error:
-        raise Unnamed(f"{error}, at {place_text(place)}") from error
+    except NotPortable as error:
+        raise NotPortable(f"{error}, at {place_text(place)}") from error
 
 
 # How guards write what is an attribute of an object, a part of a module, an argument, a global variable.
@@ -191,7 +191,7 @@ def place_text(place: str) -> str:
 
 
 def is_at(value: Any, home: str, path: str) -> bool:
-    with contextlib.suppress(Unnamed):
+    with contextlib.suppress(NotPortable):
         return found(home, path) is value
     return False
 
@@ -199,7 +199,7 @@ def is_at(value: Any, home: str, path: str) -> bool:
 def class_named_by(method: types.FunctionType) -> type | None:
     """The class in which a method is by its name. Something else may be there now, such as what a decorator made of it."""
     home, _, _ = method.__qualname__.rpartition(".")
-    with contextlib.suppress(Unnamed):
+    with contextlib.suppress(NotPortable):
         cls = found(method.__module__, home)
         return cls if isinstance(cls, type) else None
     return None
@@ -211,7 +211,7 @@ def found(home: str, path: str) -> Any:
         for part in path.split("."):
             value = getattr(value, part)
     except AttributeError as error:
-        raise Unnamed(path) from error
+        raise NotPortable(path) from error
     return value
 
 
@@ -409,12 +409,12 @@ _start = _process_start()
 _contents: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
-def fingerprint(path: str) -> str:
+def file_digest(path: str) -> str:
     """The contents of a source file. One that changed while this process ran may not be what the process has loaded."""
     try:
         status = os.stat(path)
         if max(status.st_mtime, status.st_ctime) >= _start:
-            raise Unnamed(f"{path}, which changed since the process began")
+            raise NotPortable(f"{path}, which changed since the process began")
         version = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         known = _contents.get(path)
         if known is None or known[0] != version:
@@ -422,7 +422,7 @@ def fingerprint(path: str) -> str:
                 _contents[path] = known = (version, hashlib.sha256(file.read()).hexdigest())
         return known[1]
     except OSError as error:
-        raise Unnamed(path) from error
+        raise NotPortable(path) from error
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -533,10 +533,10 @@ def operator_digest(name: str) -> str:
         values = [v for value in vars(definition).values() for v in (value.values() if isinstance(value, dict) else [value])]
         functions = {v for v in values if isinstance(v, types.FunctionType)}
         mine = [f for f in functions if not (f.__module__ or "").startswith("torch._library")]
-        parts = sorted((f.__qualname__, code_digest(f.__code__), fingerprint(f.__code__.co_filename)) for f in mine)
+        parts = sorted((f.__qualname__, code_digest(f.__code__), file_digest(f.__code__.co_filename)) for f in mine)
     else:
         if any(key.startswith(name.replace("::", "/")) for key in torch.library._impls):
-            raise Unnamed(f"operator {name}, which Python functions implement")
+            raise NotPortable(f"operator {name}, which Python functions implement")
         for library in sorted(torch.ops.loaded_libraries):
             status = os.stat(library)
             parts.append((library, status.st_size, status.st_mtime_ns))

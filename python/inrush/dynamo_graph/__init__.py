@@ -1,0 +1,1 @@
+"""Checks, guards and rewrites of the graph that Dynamo captured, before anything is traced."""

@@ -1,0 +1,1 @@
+"""Triton: builds kernels in worker processes, takes kernels of users, and interprets kernels without a GPU."""
