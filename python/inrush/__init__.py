@@ -1,12 +1,13 @@
 """inrush: a compiler for PyTorch graphs, in Rust.
 
 ``torch.compile(f, backend="inrush")`` finds the backend through its entry point; importing this package is needed only for
-what is beside it:
+its other functions:
 
     inrush.last_compile()               what was compiled last: kernels, called operators, fallbacks with reasons, times
     inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
     inrush.captures()                   what became of captured frames: restored, kept, or why not
     inrush.warm_start(False)            do not keep what Dynamo captures on disk, nor look there
+    inrush.torch_patches()              which functions of PyTorch are replaced, why, and what is off with this release
     inrush.aot_compile(program, path)   a package from an exported program
     inrush.load(path)                   the package as a callable
 
@@ -15,6 +16,7 @@ Importing it does not import PyTorch.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +24,18 @@ from inrush import log
 from inrush._native import Error, InputError, InternalError, MachineError, UnsupportedError
 
 if TYPE_CHECKING:
-    from inrush.dynamo_backend import backend as backend
+    from inrush.capture.install import warm_start as warm_start
+    from inrush.capture.outcomes import captures as captures
     from inrush.compile_options import options as options
+    from inrush.dynamo_backend import backend as backend
     from inrush.package import CompiledPackage as CompiledPackage
     from inrush.package import aot_compile as aot_compile
     from inrush.package import load as load
+    from inrush.patches import torch_patches as torch_patches
     from inrush.report import Compilation as Compilation
     from inrush.report import GraphReport as GraphReport
     from inrush.report import compilations as compilations
     from inrush.report import last_compile as last_compile
-    from inrush.capture.install import captures as captures
-    from inrush.capture.install import warm_start as warm_start
 
 # Names that are imported at first use, with the module that has them.
 _LAZY = {
@@ -45,8 +48,9 @@ _LAZY = {
     "compilations": "report",
     "Compilation": "report",
     "GraphReport": "report",
-    "captures": "capture.install",
+    "captures": "capture.outcomes",
     "warm_start": "capture.install",
+    "torch_patches": "patches",
 }
 
 __all__ = ["Error", "InputError", "InternalError", "MachineError", "UnsupportedError", *_LAZY]
@@ -58,23 +62,27 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'inrush' has no attribute {name!r}")
-    import importlib
-
     if name == "backend":
-        # Whoever asks for it is about to compile: what builds kernels for GPUs starts while the function is captured.
-        from inrush import gpu
-
-        gpu.warm()
+        _prepare()
     value = getattr(importlib.import_module(f"inrush.{module}"), name)
     globals()[name] = value
-    if name == "backend" and os.environ.get("INRUSH_WARM_START", "1") not in ("", "0"):
-        try:
-            from inrush.capture.install import install
-
-            install()
-        except (UnsupportedError, ImportError, AttributeError) as error:
-            log.cache.info("captured frames are not kept: %s", error)
     return value
+
+
+def _prepare() -> None:
+    """Starts building kernels for GPUs, and replaces functions of PyTorch: the caller is about to compile."""
+    from inrush import gpu, patches
+
+    gpu.warm()
+    patches.install()
+    if os.environ.get("INRUSH_WARM_START", "1") in ("", "0"):
+        return
+    try:
+        from inrush.capture import install
+
+        install.install()
+    except (UnsupportedError, ImportError, AttributeError) as error:
+        log.cache.info("captured frames are not kept: %s", error)
 
 
 def __dir__() -> list[str]:

@@ -10,18 +10,13 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from inrush import report as reports
-from inrush.compile_options import Options
-
 Runner = Callable[..., Any]
 # Compiles a subgraph; None when it has to run eagerly.
 CompileSubgraph = Callable[[Any], "Runner | None"]
 
 
-def resolver(gm: Any, options: Options, report: reports.GraphReport) -> Callable[[Any], Runner]:
-    """What to call for an FX node of ``gm``: a runner for control flow, else the node's own target."""
-    from inrush import dynamo_backend
-
+def resolver(gm: Any, compile_subgraph: CompileSubgraph) -> Callable[[Any], Runner]:
+    """Returns what to call for an FX node of ``gm``: a runner for control flow, else the node's own target."""
     compiled: dict[str, Runner] = {}
 
     def subgraph(node: Any) -> Runner:
@@ -30,7 +25,7 @@ def resolver(gm: Any, options: Options, report: reports.GraphReport) -> Callable
             module = gm
             for part in node.target.split("."):
                 module = getattr(module, part)
-            compiled[node.target] = Subgraph(module, dynamo_backend.compile_subgraph(module, options, report))
+            compiled[node.target] = Subgraph(module, compile_subgraph(module))
         return compiled[node.target]
 
     def resolve(node: Any) -> Runner:

@@ -7,16 +7,16 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _native, compile_options, fake_strides, fallback, gpu, log, report as reports, torch_internals, tuning
-from inrush.autograd import aot_cache, training
-from inrush.capture import fingerprint, trace_inference
+from inrush import _native, compile_options, control_flow, fallback, gpu, log, torch_internals, tuning
+from inrush import report as reports
+from inrush.autograd import aot_cache, gradients, training
+from inrush.capture import fingerprint, session, trace_inference
+from inrush.capture.session import CaptureSession, SessionRef
+from inrush.compile_options import Options
 from inrush.dynamo_graph import aliasing, class_bounds, eager_only, noop_dropout
 from inrush.triton import user_kernels
-from inrush.compile_options import Options
 
 Compiled = Callable[..., Any]
-
-fake_strides.install()
 
 
 def backend(
@@ -43,22 +43,23 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
         return torch_internals.flatten_inputs(gm, example_inputs, lambda g, x: compile_graph(g, list(x), options))
     start = time.perf_counter()
     gpu.warm()
-    if torch_internals.on_operators is not None:
-        torch_internals.on_operators(lambda: _outside_of(gm))
+    frame = session.current()
+    if frame is not None:
+        frame.add_operators(lambda: _outside_of(gm))
     noop_dropout.take_out(gm)
     eager_only.guard_level()
     why = eager_only.reason(gm, example_inputs)
     if why is not None:
         return eagerly(gm, why)
     class_bounds.check_classes(gm)
-    frame = Frame(options, len(example_inputs))
-    recorded = frame.past_autograd(gm)
+    graph = CapturedGraph(options, len(example_inputs), frame)
+    recorded = graph.past_autograd(gm)
     if recorded is not None:
-        frame.report.seconds = time.perf_counter() - start
+        graph.report.seconds = time.perf_counter() - start
         return recorded
     aliases = aliasing.key(example_inputs)
     try:
-        wrapped = frame.through_autograd(gm, example_inputs, aliases)
+        wrapped = graph.through_autograd(gm, example_inputs, aliases)
         changed = aliasing.changed_inputs(len(example_inputs))
         aliasing.guard_inputs(gm, example_inputs, changed)
         aliasing.refuse_foreign(aliases, changed)
@@ -67,19 +68,18 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
             raise
         # AOTAutograd does not do this with inputs that overlap, or does not see that they do.
         aliasing.guard_inputs(gm, example_inputs, frozenset(range(len(example_inputs))))
-        if torch_internals.on_operators is not None:
-            torch_internals.on_operators(aliasing.not_kept)
+        if frame is not None:
+            frame.add_operators(aliasing.not_kept)
         report = reports.GraphReport("captured", nodes=len(gm.graph.nodes))
-        frame.report.graphs[:] = [report]
+        graph.report.graphs[:] = [report]
         failed(gm, options, report, _native.UnsupportedError(f"inputs that are changed overlap: {error}"))
         return torch_internals.disable(gm.forward, "runs eagerly")
-    frame.report.seconds = time.perf_counter() - start
-    if frame.found:
-        torch_internals.entry_was_found(gm)
-    log.compile.info("%s", frame.report)
-    if frame.direct is not None:
-        frame.report.direct = True
-        return frame.direct
+    graph.report.seconds = time.perf_counter() - start
+    graph.pass_on_found(gm)
+    log.compile.info("%s", graph.report)
+    if graph.direct is not None:
+        graph.report.direct = True
+        return graph.direct
     torch_internals.has_wrappers_of_aot()
     return torch_internals.disable(training.direct(wrapped) if owns_nothing(gm) else wrapped, "compiled by inrush")
 
@@ -97,23 +97,28 @@ def owns_nothing(gm: Any) -> bool:
     return not any(True for _ in (*gm.parameters(), *gm.buffers()))
 
 
-class Frame:
-    """One graph of Dynamo while AOTAutograd has its parts compiled."""
+class CapturedGraph:
+    """One graph of Dynamo while its parts are compiled."""
 
-    def __init__(self, options: Options, inputs: int) -> None:
+    def __init__(self, options: Options, inputs: int, frame: CaptureSession | None) -> None:
         self.options = options
         self.inputs = inputs
         self.report = reports.begin()
         self.folder = aot_cache.folder(options)
         # The native callable, when calls may skip AOTAutograd's wrappers.
         self.direct: Compiled | None = None
-        # Whether nothing was traced.
-        self.found = False
+        # The frame that is being captured, if captures are kept.
+        self.frame = frame
+        # The entry of AOTAutograd's cache that was found, pickled.
+        self.found: bytes | None = None
+        # Nothing was traced.
+        self.was_loaded = False
 
     def through_autograd(self, gm: Any, example_inputs: list[Any], aliases: Any) -> Compiled:
         """The graph as AOTAutograd has it compiled."""
-        with aot_cache.scope(self.folder, self.loaded, aliases):
-            return torch_internals.call_aot(
+        scope = aot_cache.Scope(self.folder, self.loaded, aliases, self.frame)
+        with aot_cache.scope(scope), gradients.own_operators():
+            compiled = torch_internals.call_aot(
                 gm,
                 example_inputs,
                 self.options.fallback_random,
@@ -122,6 +127,14 @@ class Frame:
                 inference_compiler=self.compiler("inference"),
                 partition_fn=torch_internals.partition,
             )
+        self.found = scope.found
+        return compiled
+
+    def pass_on_found(self, gm: Any) -> None:
+        """Gives the entry that AOTAutograd has found to the session of the frame."""
+        name = torch_internals.name_of_graph(gm)
+        if self.was_loaded and self.frame is not None and name is not None and self.found is not None:
+            self.frame.add_graph(name, self.found)
 
     def past_autograd(self, gm: Any) -> Compiled | None:
         """The graph without AOTAutograd; None where that has something to do."""
@@ -133,14 +146,17 @@ class Frame:
         if inner is None:
             log.compile.debug("AOTAutograd captures: %s", why)
             return None
-        later = torch_internals.at_end is not None and self.options.tune in (False, True)
+        later = self.frame is not None and self.options.tune in (False, True)
         compiled = self.compile(inner, "inference", later)
         eager = torch_internals.disable(gm.forward, "runs eagerly")
         if compiled is None:
             return eager
         self.report.direct = calls_python(compiled) is None
-        if torch_internals.at_end is None or not torch_internals.at_end(lambda: self.finish(gm, inner, compiled, eager)):
-            self.finish(gm, inner, compiled, eager)
+        finish = lambda: self.finish(gm, inner, compiled, eager)  # noqa: E731
+        if self.frame is None:
+            finish()
+        else:
+            self.frame.at_end(finish)
         return compiled if self.report.direct else torch_internals.disable(compiled.__call__, "compiled by inrush")
 
     def finish(self, gm: Any, inner: Any, compiled: Any, eager: Compiled) -> None:
@@ -157,7 +173,7 @@ class Frame:
         log.compile.info("%s", self.report)
         if self.folder is not None and report.fallback is None:
             code = aot_cache.Code(function=compiled, kind="inference", direct=self.report.direct, report=report, folder=self.folder)
-            torch_internals.keep_recorded(gm, code)
+            aot_cache.keep_recorded(gm, code, self.frame)
 
     def compiler(self, kind: str) -> Compiled:
         def compile(gm: Any, example_inputs: list[Any]) -> aot_cache.Code:
@@ -166,7 +182,7 @@ class Frame:
                 torch_internals.correct_aliases(meta)
             compiled = self.compile(gm, kind)
             report = self.report.graphs[-1]
-            code = aot_cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder)
+            code = aot_cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder, session=SessionRef(self.frame))
             if kind == "inference" and compiled is not None:
                 why = torch_internals.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
                 if why is None:
@@ -186,12 +202,13 @@ class Frame:
         run._boxed_call = True  # type: ignore[attr-defined]
         # AOTAutograd's cache keeps what lies below all wrappers.
         run.__wrapped__ = code  # type: ignore[attr-defined]
-        torch_internals.backward_is_compiled()
+        aot_cache.backward_is_compiled()
         return run
 
     def loaded(self, code: aot_cache.Code) -> None:
         """Takes a graph that was read from the cache: nothing was traced."""
-        self.found = True
+        self.was_loaded = True
+        code.session = SessionRef(self.frame)
         self.report.graphs.append(code.report)
         if code.direct and not torch_internals.autocast_enabled():
             self.direct = code.function
@@ -205,8 +222,7 @@ class Frame:
 
 def compile_native(gm: Any, options: Options, report: reports.GraphReport, later: bool = False) -> Compiled | None:
     """One ATen graph to native code, with the rules for failure. ``later``: the kernels may still be built."""
-    from inrush import control_flow
-
+    resolver = lambda: control_flow.resolver(gm, lambda module: compile_subgraph(module, options, report))  # noqa: E731
     try:
         settings = {
             "strict": options.strict,
@@ -224,12 +240,12 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         torch_internals.correct_metadata(gm)
         graph = user_kernels.rewrite(gm)
         with torch_internals.no_tracing():
-            compiled = _native.compile_fx(graph, settings, control_flow.resolver(gm, options, report))
+            compiled = _native.compile_fx(graph, settings, resolver())
         if later:
             return compiled
         report.update(compiled.report())
         if compiled.report()["untuned"]:
-            again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, control_flow.resolver(gm, options, report))  # noqa: E731
+            again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, resolver())  # noqa: E731
             return tuning.FirstCall(compiled, again, report.tuned.extend)
         return compiled
     except BaseException as error:

@@ -12,6 +12,7 @@ import functools
 from typing import Any, Callable, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, guard_or_false
 
 from inrush import _native
@@ -311,17 +312,14 @@ def _is_fresh(operator: Any, k: int) -> bool:
     return k < len(returns) and returns[k].alias_info is None
 
 
-def install() -> None:
-    """Has fake tensors of this process follow the table."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    plain = FakeTensorMode._dispatch_impl
+def own_dispatch(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Has fake tensors follow the table; see :mod:`inrush.patches.table`."""
 
     @functools.wraps(plain)
     def dispatch(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         out = plain(self, func, types, args, kwargs)
         return corrected(func, out, args, kwargs or {}) if getattr(func, "namespace", None) == "aten" else out
 
-    FakeTensorMode._dispatch_impl = dispatch
-    # What was computed before is kept by the mode's class.
+    # Results that were computed before are kept by the mode's class.
     FakeTensorMode.cache_clear()
+    return dispatch

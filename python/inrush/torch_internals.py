@@ -1,302 +1,42 @@
-"""What differs between PyTorch releases, and PyTorch's internals that inrush leans on, in one place.
+"""PyTorch's internals that inrush uses, and what differs between releases, in one place.
 
-Written against 2.11; 2.15 is tried too. Everything else in the package uses documented interfaces of PyTorch or this module.
+Written against 2.11; 2.15 is tried too. The rest of the package uses documented interfaces of PyTorch or this module, except for
+:mod:`inrush.patches` and :mod:`inrush.capture`, whose subject is PyTorch's internals. `tests/test_patches.py` holds this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
-import os
-import pickle
-import threading
 from typing import Any, Callable, Iterable, Iterator
 
 import torch
 from torch._dynamo import disable as _disable
 from torch._functorch._aot_autograd import autograd_cache
-from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as BypassCache
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
 from torch._guards import TracingContext
-from torch._inductor.codecache import sha256_hash
 from torch._inductor.output_code import OutputCode
-from torch._subclasses.fake_impls import register_op_impl
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from inrush import log
-from inrush.capture import fingerprint
+__all__ = ["BypassCache", "OutputCode"]
 
-__all__ = ["BypassCache"]
+check_cacheable = autograd_cache.check_cacheable
 
 
-class GraphKey:
-    """All that decides what a captured graph is compiled to, besides what inrush's folder stands for. PyTorch's own key would
-    have Inductor imported for its settings."""
-
-    def __init__(self, gm: Any, example_inputs: Any, aot_config: Any) -> None:
-        import torch._functorch.config as config
-
-        if hasattr(gm, "saved_tensors_hooks_pack_0"):
-            raise BypassCache("hooks on saved tensors")
-        from inrush.triton import user_kernels
-
-        # The graph names kernels by numbers.
-        self.kernels = list(user_kernels.identities(gm))
-        if any(is_traceable_wrapper_subclass(x) for x in example_inputs):
-            # AOTAutograd traces their methods, wherever these lead.
-            raise BypassCache("tensor subclasses")
-        try:
-            self.operators = sorted(fingerprint.operators_of(gm).items())
-        except fingerprint.NotPortable as error:
-            raise BypassCache(str(error)) from error
-        self.names = fingerprint.namespaces()
-        self.switches = fingerprint.switches()
-        self.aliases = getattr(_caches, "aliases", None)
-        self.gm = gm
-        self.example_inputs = example_inputs
-        self.aot_config = aot_config
-        self.torch = (torch.__version__, torch.version.git_version)
-        self.modes = (
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            autocast_state(),
-            torch.are_deterministic_algorithms_enabled(),
-            str(torch.get_default_dtype()),
-        )
-        self.config = config.save_config()
-        self.checkpoints = autograd_cache._collect_context_fn_hashes(gm)
-        self.solvers = autograd_cache._get_custom_estimator_solver_uuids(config)
-        context = TracingContext.try_get()
-        shape_env = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
-        self.hints = sorted((str(k), v) for k, v in getattr(shape_env, "var_to_hint_override", {}).items())
-
-
-_caches = threading.local()
-
-
-class Code(OutputCode):
-    """What AOTAutograd's cache may keep: compiled code that knows its folder."""
-
-    folder: str | None = None
-
-
-def _tell_reason(error: Exception) -> None:
-    """Passes on why AOTAutograd keeps no entry of a graph."""
-    if on_no_entry is not None:
-        on_no_entry(str(error) or type(error).__name__)
+def name_of_graph(gm: Any) -> str | None:
+    """Returns the name under which captured code calls a graph of Dynamo's."""
+    return getattr(gm, "_backend_id", None)
 
 
 @contextlib.contextmanager
-def _reasons_told() -> Iterator[None]:
-    """AOTAutograd takes an error inside of this as a reason to keep no entry, without a word."""
-    try:
+def bundled_cache(enabled: bool) -> Iterator[None]:
+    """Has AOTAutograd keep whole entries, if its cache is on at all, or none while this lasts."""
+    import torch._functorch.config as config
+
+    enabled = enabled and config.enable_autograd_cache
+    with config.patch(enable_autograd_cache=enabled, bundled_autograd_cache=enabled, enable_remote_autograd_cache=False):
         yield
-    except Exception as error:
-        _tell_reason(error)
-        raise
-
-
-def _keep_in_own_folder() -> None:
-    """AOTAutograd's cache has one folder for the process and one form of entries at a time. Have both follow the thread and
-    the code that is saved, which may be long after the forward graph was compiled: a backward graph is compiled when it is
-    first called."""
-    import torch._functorch.config as config
-    from torch._functorch._aot_autograd import graph_compile
-
-    get_folder = AOTAutogradCache._get_tmp_dir.__func__
-    make_entry, save = AOTAutogradCache.make_entry, AOTAutogradCache.save
-
-    def _get_tmp_dir(cls: Any) -> str:
-        return getattr(_caches, "folder", None) or get_folder(cls)
-
-    def own_make_entry(compiled_fw_func: Any, *args: Any, **kwargs: Any) -> Any:
-        below = compiled_fw_func
-        while hasattr(below, "__wrapped__"):
-            below = below.__wrapped__
-        if not isinstance(below, Code):
-            return make_entry(compiled_fw_func, *args, **kwargs)
-        with config.patch(bundled_autograd_cache=True), _reasons_told():
-            return make_entry(compiled_fw_func, *args, **kwargs)
-
-    def own_save(key: str, entry: Any, remote: bool) -> None:
-        code = getattr(entry.compiled_fw, "result", None)
-        if not isinstance(code, Code):
-            return save(key, entry, remote)
-        if code.folder is None:
-            return None
-        # With a name PyTorch would keep a copy in the process, which means to load the machine code again.
-        config_of_entry = entry.sanitized_aot_config
-        name, config_of_entry.precompile_backend_id = config_of_entry.precompile_backend_id, None
-        # Constants of a graph are real; while all tensors are fake, those of a GPU could not be written down.
-        with graph_cache(code.folder), no_tracing():
-            save(key, entry, False)
-            if on_entry is not None and name is not None:
-                try:
-                    on_entry(name, pickle.dumps(entry))
-                except Exception as error:
-                    _tell_reason(error)
-
-    bundles = graph_compile.should_bundle_autograd_cache
-
-    def own_bundles() -> bool:
-        late, _caches.late = getattr(_caches, "late", False), False
-        return late or bundles()
-
-    get_key = autograd_cache.autograd_cache_key
-
-    def own_key(gm: Any, example_inputs: Any, aot_config: Any, *rest: Any, **named: Any) -> Any:
-        if getattr(_caches, "folder", None) is None:
-            return get_key(gm, example_inputs, aot_config, *rest, **named)
-        gm = getattr(gm, "gm", gm)
-        # Newer releases leave it to the key to look past what Dynamo numbers anew for each capture.
-        with autograd_cache.sanitize_gm_for_cache(gm), _reasons_told():
-            autograd_cache.check_cacheable(gm)
-            pickler = autograd_cache.AOTAutogradCachePickler(gm)
-            key = GraphKey(gm, example_inputs, aot_config)
-            if key.kernels:
-                # Their numbers are left out of the graph's text.
-                pickler.dispatch_table[type(gm)] = pickler._reduce_graph_module
-            return "a" + pickler.get_hash(key), []
-
-    find = AOTAutogradCache.find_guarded_entry
-
-    def own_find(*args: Any, **kwargs: Any) -> Any:
-        found = find(*args, **kwargs)
-        if getattr(_caches, "folder", None) is not None:
-            _caches.found = found[1]
-        return found
-
-    candidates = AOTAutogradCache.iterate_over_candidates
-
-    def own_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[tuple[Any, ...]]:
-        if getattr(_caches, "folder", None) is None:
-            yield from candidates(local, remote_cache, key)
-        elif local:
-            yield from entries(cls._get_tmp_dir_for_key(key))
-
-    AOTAutogradCache.iterate_over_candidates = classmethod(own_candidates)
-    AOTAutogradCache.find_guarded_entry = staticmethod(own_find)
-    autograd_cache.autograd_cache_key = own_key
-    graph_compile.should_bundle_autograd_cache = own_bundles
-    AOTAutogradCache._get_tmp_dir = classmethod(_get_tmp_dir)
-    AOTAutogradCache.make_entry = staticmethod(own_make_entry)
-    AOTAutogradCache.save = staticmethod(own_save)
-
-
-def entries(folder: str) -> Iterator[tuple[Any, bytes, bool]]:
-    """AOTAutograd's entries in a folder. Their names are digests of what was written: with any other content they are damaged,
-    which unpickling may not notice."""
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    content = file.read()
-                if not name.startswith(".") and name == sha256_hash(content):
-                    yield pickle.loads(content), content, True
-            except Exception as error:
-                log.cache.info("an entry is not read: %s", error)
-
-
-_keep_in_own_folder()
-
-# Gets AOTAutograd's entries, pickled, by the name under which captured code calls the graph.
-on_entry: Callable[[str, bytes], None] | None = None
-# Gets the reason why AOTAutograd keeps no entry of a graph.
-on_no_entry: Callable[[str], None] | None = None
-# Gets what finds out about custom operators of the graph that is being compiled.
-on_operators: Callable[[Callable[[], dict[str, str]]], None] | None = None
-# Takes what is left to do for a graph until Dynamo is through with its frame; false when no frame is being captured.
-at_end: Callable[[Callable[[], None]], bool] | None = None
-
-
-def entry_was_found(gm: Any) -> None:
-    """To be called when AOTAutograd has found its entry for the graph that Dynamo captured."""
-    name, found = getattr(gm, "_backend_id", None), getattr(_caches, "found", None)
-    if on_entry is not None and name is not None and found is not None:
-        on_entry(name, found)
-
-
-def keep_recorded(gm: Any, code: Any) -> None:
-    """Offers a graph that went past AOTAutograd, with what AOTAutograd demands of graphs that it keeps."""
-    name = getattr(gm, "_backend_id", None)
-    if on_entry is None or name is None:
-        return
-    try:
-        autograd_cache.check_cacheable(gm)
-        code.prepare_for_serialization()
-    except BypassCache:
-        return
-    on_entry(name, pickle.dumps(code))
-
-
-def backward_is_compiled() -> None:
-    """To be called when a backward graph has been compiled: what AOTAutograd does next in this thread is to save it."""
-    _caches.late = True
-
-
-@contextlib.contextmanager
-def graph_cache(folder: str | None, aliases: Any = None) -> Iterator[None]:
-    """AOTAutograd keeps its entries, whole, in this folder while this lasts; None: it keeps none. ``aliases``: how the inputs of
-    the graph overlap, for its key."""
-    import torch._functorch.config as config
-
-    enabled = folder is not None and config.enable_autograd_cache
-    before = getattr(_caches, "folder", None), getattr(_caches, "aliases", None)
-    _caches.folder, _caches.aliases = folder, aliases
-    try:
-        with config.patch(enable_autograd_cache=enabled, bundled_autograd_cache=enabled, enable_remote_autograd_cache=False):
-            yield
-    finally:
-        _caches.folder, _caches.aliases = before
-
-
-# Operators that do nothing but raise; PyTorch drops those that it does not know to have an effect, and with them the errors.
-for _raises in (torch.ops.aten._linalg_check_errors.default, torch.ops.aten._assert_async.default):
-    torch.fx.node.has_side_effect(_raises)
-
-
-@register_op_impl(torch.ops.aten.zero.default)
-def _zero(fake_mode: Any, func: Any, x: Any) -> Any:
-    """What a view becomes that is filled with zeros has the view's strides, as eager gives it; PyTorch's fake tensors have others,
-    of which the tensor that the view looks at then becomes a view, or cannot."""
-    with fake_mode:
-        return torch.empty_like(x)
-
-
-@register_op_impl((torch.ops.aten.softshrink_backward.default, torch.ops.aten.hardshrink_backward.default))
-def _shrink_backward(fake_mode: Any, func: Any, grad: Any, x: Any, lambd: Any) -> Any:
-    """PyTorch's shape functions of these do not take symbols; a sum has the same sizes, strides and dtype."""
-    with fake_mode:
-        return grad + x
-
-
-def _mend_lstm() -> None:
-    """PyTorch's decomposition of LSTMs gives states with a dimension too many for batches of two and more where it does not call
-    oneDNN. Where only weights or states want gradients, it calls oneDNN for inference, on which AOTAutograd fails."""
-    from torch._decomp import decompositions
-
-    plain, select = decompositions.one_layer_lstm, decompositions.select_one_layer_lstm_function
-
-    @functools.wraps(plain)
-    def one_layer(*args: Any, **kwargs: Any) -> Any:
-        out, states = plain(*args, **kwargs)
-        return out, tuple(s.squeeze(0) if s.dim() == 3 else s for s in states)
-
-    @functools.wraps(select)
-    def own_select(input: Any, hx: Any, params: Any) -> Any:
-        weights = (w for layer in params for w in layer)
-        trains = torch.is_grad_enabled() and any(t.requires_grad for t in (*hx, *weights))
-        return one_layer if trains else select(input, hx, params)
-
-    decompositions.one_layer_lstm = one_layer
-    decompositions.select_one_layer_lstm_function = own_select
-
-
-_mend_lstm()
 
 
 def call_aot(gm: Any, example_inputs: Iterable[Any], keep_draws: bool, **compilers: Any) -> Callable[..., Any]:
@@ -304,86 +44,8 @@ def call_aot(gm: Any, example_inputs: Iterable[Any], keep_draws: bool, **compile
     from torch._inductor import config
 
     compilers["fw_compiler"] = SerializableAOTDispatchCompiler(OutputCode, compilers["fw_compiler"])
-    with own_operators(), config.patch(fallback_random=keep_draws):
+    with config.patch(fallback_random=keep_draws):
         return aot_module_simplified(gm, example_inputs, keep_inference_input_mutations=True, **compilers)
-
-
-_own = threading.local()
-
-
-@contextlib.contextmanager
-def own_operators(active: bool = True) -> Iterator[None]:
-    """While this lasts (with ``active=False`` not), this thread's captures keep shrinks and resampling of images on CPUs whole, and products
-    get the gradients of :mod:`inrush.autograd.gradients`. PyTorch takes resampling apart into lookups by index before autograd sees it,
-    whose gradients are sums by index, of another layout than the images have. Where sizes are symbols it stays so: positions
-    depend on them."""
-    _intercept()
-    before = getattr(_own, "active", False)
-    _own.active = active
-    try:
-        yield
-    finally:
-        _own.active = before
-
-
-@functools.cache
-def _intercept() -> None:
-    """Has PyTorch's own decompositions of resampling, and what autograd sees of products, ask first."""
-    from inrush.autograd import gradients
-
-    names = [n for n in dir(torch.ops.aten) if n.startswith(("upsample_", "_upsample_nearest_exact"))]
-    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    for packet in (getattr(torch.ops.aten, name) for name in names):
-        for operator in (getattr(packet, overload) for overload in packet.overloads()):
-            for key in keys:
-                if key in operator.py_kernels:
-                    operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key], _is_known_image)
-            operator._dispatch_cache.clear()
-    # Composed of others, these round their number to the dtype of halves, or keep it, where eager does not.
-    for operator in (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default):
-        key = torch._C.DispatchKey.Autograd
-        if key in operator.py_kernels:
-            operator.py_kernels[key] = _whole_or(operator, key, operator.py_kernels[key], lambda *_: True)
-        operator._dispatch_cache.clear()
-    for operator in gradients.FORMULAS:
-        key = torch._C.DispatchKey.Autograd
-        plain = operator.py_kernels.get(key) or functools.partial(operator._op_dk, key)
-        operator.py_kernels[key] = _differentiated_or(operator, plain)
-        operator._dispatch_cache.clear()
-
-
-def _whole_or(operator: Any, key: Any, decomposition: Callable[..., Any], applies: Callable[..., bool]) -> Callable[..., Any]:
-    @functools.wraps(decomposition)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_own, "active", False) and applies(*args, *kwargs.values()):
-            return operator._op_dk(key, *args, **kwargs)
-        return decomposition(*args, **kwargs)
-
-    return kernel
-
-
-def _differentiated_or(operator: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
-    from inrush.autograd import gradients
-
-    def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
-        # Transforms such as `vmap`, and derivatives taken forwards, have rules for PyTorch's operators alone.
-        plainly = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-        if getattr(_own, "active", False) and not plainly and torch.is_grad_enabled() and x.requires_grad:
-            out = gradients.differentiated(operator, x, *args, **kwargs)
-            if out is not None:
-                return out
-        return plain(x, *args, **kwargs)
-
-    return kernel
-
-
-def _is_known_image(image: Any, *numbers: Any) -> bool:
-    """An image of the CPU with sizes that are no symbols. PyTorch's shape functions refuse batches of none."""
-    flat = [n for given in numbers for n in (given if isinstance(given, (list, tuple)) else [given])]
-    symbols = (torch.SymInt, torch.SymFloat)
-    if any(isinstance(n, symbols) for n in (*image.shape, *flat)):
-        return False
-    return image.device.type == "cpu" and image.dtype.is_floating_point and image.numel() > 0
 
 
 def has_wrappers_of_aot() -> None:
@@ -504,6 +166,13 @@ def add_guard(create: Callable[[Any, Any], None]) -> None:
     context = TracingContext.try_get()
     if context is not None:
         context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), create))
+
+
+def guard_dual_level() -> None:
+    """Guards the frame that Dynamo is capturing on the level of ``forward_ad``, which Dynamo does on request only."""
+    from torch._dynamo.guards import GuardBuilder
+
+    add_guard(GuardBuilder.DUAL_LEVEL)
 
 
 def add_python_guard(builder: Any, code: str, name: str, function: Callable[..., bool]) -> None:
@@ -687,93 +356,6 @@ def below(compiled: Any) -> Any:
         compiled = compiled.__wrapped__
     return compiled
 
-
-# Gets training graphs of any backend and gives what is called in their place.
-on_training: Callable[[TrainingGraph], Callable[[list[Any]], Any]] | None = None
-
-
-# Whether this release's training graphs are known: since 2.15 AOTAutograd writes wrappers for each graph, which take lists of gradients.
-knows_training = False
-
-
-def _offer_training() -> None:
-    """Has :data:`on_training` see what AOTAutograd makes of training graphs, traced or read from its cache."""
-    from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
-
-    global knows_training
-    finish = AOTDispatchAutograd.post_compile
-    signature = inspect.signature(finish)
-    knows_training = {"compiled_fw_func", "fw_metadata", "disable_amp"} <= set(signature.parameters)
-    if not knows_training:
-        return
-
-    @functools.wraps(finish)
-    def own_finish(*args: Any, **named: Any) -> Any:
-        call = finish(*args, **named)
-        if on_training is None:
-            return call
-        try:
-            return on_training(TrainingGraph(call, signature.bind(*args, **named).arguments))
-        except Exception as error:
-            # Another release's metadata, say: what AOTAutograd made is right as it is.
-            log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", error)
-            return call
-
-    AOTDispatchAutograd.post_compile = staticmethod(own_finish)
-
-
-_offer_training()
-
-
-def _keep_writes_to_numbers() -> None:
-    """Has Dynamo keep writes to inputs of `float64` without dimensions.
-
-    When it captures again, to make numbers constants, it removes every node whose value is such an input and that is read by
-    nothing: the input itself, and an in-place operator on it, whose effect would be lost.
-    """
-    from torch._dynamo.output_graph import OutputGraph
-
-    remove = getattr(OutputGraph, "remove_tensorify_specialized_graphargs", None)
-    if remove is None:
-        return
-
-    @functools.wraps(remove)
-    def own_remove(self: Any) -> None:
-        written = [n for n in self.graph.nodes if n.op != "placeholder" and not n.users and "example_value" in n.meta]
-        values = [n.meta.pop("example_value") for n in written]
-        try:
-            remove(self)
-        finally:
-            for node, value in zip(written, values):
-                node.meta["example_value"] = value
-
-    OutputGraph.remove_tensorify_specialized_graphargs = own_remove
-
-
-_keep_writes_to_numbers()
-
-
-def _keep_addcdiv() -> None:
-    """Dynamo composes `addcdiv` with a `value` of three operators, each of which rounds, so that a tensor need not be read. A number
-    need not be either way."""
-    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-
-    handlers = TorchInGraphFunctionVariable._get_handlers()
-    composed = handlers.get(torch.addcdiv)
-    if composed is None:
-        return
-
-    @functools.wraps(composed)
-    def handler(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        value = kwargs.get("value")
-        if value is not None and value.is_python_constant():
-            return None
-        return composed(self, tx, *args, **kwargs)
-
-    handlers[torch.addcdiv] = handler
-
-
-_keep_addcdiv()
 
 transforms_are_active = torch._C._are_functorch_transforms_active
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead

@@ -10,10 +10,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 import inrush
-from inrush import compile_options, dynamo_backend, report as reports, torch_internals
+from inrush import compile_options, dynamo_backend, patches, torch_internals
+from inrush import report as reports
 
 from . import compare, expected
 from .samples import Cell, Sample, device, samples
+
+patches.install()
 
 # Samples in one compiled function.
 BATCH = 12

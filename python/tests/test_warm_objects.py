@@ -10,7 +10,7 @@ import torch
 from torch._functorch._aot_autograd import autograd_cache
 
 import inrush
-from inrush.capture import fingerprint, install
+from inrush.capture import bytecode, fingerprint, restore, session
 
 NUMBERS = "BY = 2.5"
 # The name of a gradient in the text of a tensor.
@@ -194,8 +194,8 @@ def test_generated_code_that_nothing_tells_is_named_with_its_caller(process):
 
 
 def test_names_of_graphs_are_no_addresses():
-    assert install.is_by_address("___builtins_dict_140032197616192_c0")
-    assert not install.is_by_address("__compiled_fn_20_81121455_c373_4355_9b80_1bb0e3267502")
+    assert bytecode.is_by_address("___builtins_dict_140032197616192_c0")
+    assert not bytecode.is_by_address("__compiled_fn_20_81121455_c373_4355_9b80_1bb0e3267502")
 
 
 TRAINED = "w = torch.ones(5, requires_grad=True)\ndef f(x):\n    return x * w"
@@ -215,10 +215,10 @@ def test_a_graph_that_has_no_entry_is_told_with_the_reason(process, monkeypatch)
 
 
 def test_a_capture_whose_graph_is_never_compiled_is_told(process):
-    before = list(install._waiting)
+    before = list(session._waiting)
     assert process(TRAINED) == set()
     told = inrush.captures()
-    install.give_up([p for p in install._waiting if p not in before])
+    session.give_up([p for p in session._waiting if p not in before])
     became = {(what, why) for what, reasons in inrush.captures().items() for why in reasons if why not in told.get(what, {})}
     assert first_words(became) == {("not kept", "GRAPH was not compiled, or AOTAutograd kept no entry of it")}
 
@@ -227,7 +227,7 @@ def test_a_capture_that_fails_is_told(process, monkeypatch):
     def fail(*args, **named):
         raise RuntimeError("no guards\nat all")
 
-    monkeypatch.setattr(install.guards.CheckFunctionManager, "__init__", fail)
+    monkeypatch.setattr(restore.guards.CheckFunctionManager, "__init__", fail)
     with pytest.raises(RuntimeError):
         process("def f(x):\n    return x + 7")
     assert any("RuntimeError: no guards" in why for why in inrush.captures()["not captured"]), inrush.captures()

@@ -84,7 +84,7 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
     import torch
 
     import inrush
-    from inrush.capture import install
+    from inrush.capture import stored
 
     monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path))
     # The last variants are kept, and one that is asked for between them is, however many there are.
@@ -103,10 +103,10 @@ def test_what_is_used_is_kept(tmp_path, monkeypatch):
     inrush.warm_start()
     try:
         assert not restored(0.5)
-        for i in range(1, 2 * install.MOST):
+        for i in range(1, 2 * stored.MOST):
             assert not restored(i + 0.5)
             assert restored(0.5), (i, inrush.captures())
-        assert restored(2 * install.MOST - 0.5)
+        assert restored(2 * stored.MOST - 0.5)
         assert not restored(1.5)
     finally:
         inrush.warm_start(False)
@@ -145,16 +145,16 @@ def test_files_that_changed_while_the_process_ran_are_not_trusted(tmp_path):
 def test_names_hold_in_any_process():
     import torch
 
-    from inrush.capture import fingerprint
+    from inrush.capture import fingerprint, names
 
     for value in (torch, torch.cat, torch.nn.functional.gelu, torch.nn.Linear, torch.nn.Linear.forward, len, None, True):
-        assert fingerprint.named(fingerprint.name_of(value)) is value
-    assert fingerprint.name_of(lambda a: a + 1) == fingerprint.name_of(lambda a: a + 1) != fingerprint.name_of(lambda a: a + 2)
-    assert fingerprint.name_of(lambda a=1: a) != fingerprint.name_of(lambda a=2: a)
-    assert fingerprint.name_of(lambda a, b: a) != fingerprint.name_of(lambda a, *, b: a)
+        assert names.named(names.name_of(value)) is value
+    assert names.name_of(lambda a: a + 1) == names.name_of(lambda a: a + 1) != names.name_of(lambda a: a + 2)
+    assert names.name_of(lambda a=1: a) != names.name_of(lambda a=2: a)
+    assert names.name_of(lambda a, b: a) != names.name_of(lambda a, *, b: a)
     for value in (object(), [1], torch.nn.Linear(1, 1), torch.ones(1)):
         with pytest.raises(fingerprint.NotPortable):
-            fingerprint.name_of(value)
+            names.name_of(value)
 
 
 def test_operators_are_told_by_what_their_functions_do():

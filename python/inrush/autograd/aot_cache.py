@@ -1,8 +1,8 @@
 """Compiled graphs on disk, so that another process neither traces nor compiles what this one has.
 
 AOTAutograd keeps a cache of what it traced, by the graph that Dynamo captured. Its entries hold whatever a compiler
-returned; inrush returns :class:`Code`, which pickles as a host program (see ``Compiled.__reduce__``) whose machine code lies in
-inrush's build cache. Entries live in a folder of their own for each version of inrush and each set of options, apart from
+returned; inrush returns :class:`Code`, which pickles as a host program (see ``Compiled.__reduce__``) whose machine code is in
+inrush's build cache. Entries have a folder of their own for each version of inrush and each set of options, apart from
 those of other backends.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import pickle
 import platform
 import stat
 import threading
@@ -20,14 +21,16 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from inrush import _native, gpu, log, report as reports, torch_internals
+from inrush import _native, gpu, log, patches, torch_internals
+from inrush import report as reports
+from inrush.capture.session import CaptureSession, SessionRef
 from inrush.compile_options import Options
 
 _local = threading.local()
 
 
 @dataclass
-class Code(torch_internals.Code):
+class Code(torch_internals.OutputCode):
     """A compiled graph as AOTAutograd's cache takes it."""
 
     function: Any = None
@@ -37,7 +40,9 @@ class Code(torch_internals.Code):
     report: reports.GraphReport = field(default_factory=lambda: reports.GraphReport(""))
 
     folder: str | None = None
-    """Where it is kept; None: nowhere."""
+    """The folder in which it is kept; None: it is not."""
+    session: SessionRef = field(default_factory=SessionRef)
+    """The capture that waits for it."""
 
     def __post_init__(self) -> None:
         # In the instance: wrappers take over what they find there.
@@ -54,7 +59,7 @@ class Code(torch_internals.Code):
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Called when an entry has been read."""
-        loaded = getattr(_local, "loaded", None)
+        loaded = current().loaded
         if loaded is not None:
             native = self.function.report()
             self.report.stages = dict(native["stages"])
@@ -90,7 +95,7 @@ def portable(constant: Any) -> Any:
 
 
 def folder(options: Options) -> str | None:
-    """Where entries lie that this build of inrush can use under these options; None when nothing is to be kept."""
+    """Returns the folder of entries that this build of inrush can use under these options; None if nothing is to be kept."""
     if not options.cache or options.trace is not None:
         # A trace is of stages that run.
         return None
@@ -106,7 +111,7 @@ def folder(options: Options) -> str | None:
 
 @functools.cache
 def trusted(folder: str) -> bool:
-    """Whether nobody else can have put files into a folder: entries are unpickled, and what is unpickled can run code."""
+    """Returns true if no other user can have put files into a folder: entries are unpickled, and what is unpickled can run code."""
     if not hasattr(os, "geteuid"):
         return True
     with contextlib.suppress(OSError):
@@ -124,13 +129,60 @@ def trusted(folder: str) -> bool:
     return True
 
 
+@dataclass
+class Scope:
+    """What AOTAutograd's cache goes by while a graph is compiled, or its entry saved."""
+
+    folder: str | None = None
+    """Entries are kept here, whole; None: none are kept."""
+    loaded: Callable[[Code], None] | None = None
+    """Gets code that was read from an entry."""
+    aliases: Any = None
+    """Overlap of the graph's inputs, for its key."""
+    session: CaptureSession | None = None
+    """The frame that is being captured."""
+    found: bytes | None = None
+    """The entry that was found, pickled."""
+
+
+_NO_SCOPE = Scope()
+
+
+def current() -> Scope:
+    """Returns the scope of this thread. The functions of AOTAutograd's cache, which PyTorch calls, have no other way to it."""
+    return getattr(_local, "scope", _NO_SCOPE)
+
+
 @contextlib.contextmanager
-def scope(where: str | None, loaded: Callable[[Code], None], aliases: Any = None) -> Iterator[None]:
-    """AOTAutograd looks for its entries in this folder while this lasts, and tells ``loaded`` what it found. ``aliases``: how the
-    inputs overlap."""
-    _local.loaded = loaded
+def scope(new: Scope) -> Iterator[None]:
+    """Has AOTAutograd's cache go by this scope in this thread."""
+    before, _local.scope = current(), new
     try:
-        with torch_internals.graph_cache(where, aliases):
+        with torch_internals.bundled_cache(new.folder is not None and patches.is_on("graph cache")):
             yield
     finally:
-        _local.loaded = None
+        _local.scope = before
+
+
+def backward_is_compiled() -> None:
+    """Notes that a backward graph has been compiled: AOTAutograd's next step in this thread is to save it."""
+    _local.late = True
+
+
+def take_backward() -> bool:
+    """Returns true once after a backward graph has been compiled."""
+    late, _local.late = getattr(_local, "late", False), False
+    return late
+
+
+def keep_recorded(gm: Any, code: Code, session: CaptureSession | None) -> None:
+    """Offers a graph that was recorded without AOTAutograd to a session, under AOTAutograd's conditions."""
+    name = torch_internals.name_of_graph(gm)
+    if session is None or name is None:
+        return
+    try:
+        torch_internals.check_cacheable(gm)
+        code.prepare_for_serialization()
+    except torch_internals.BypassCache:
+        return
+    session.add_graph(name, pickle.dumps(code))

@@ -7,14 +7,35 @@ What is here divides where eager does and chooses element by element.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import contextlib
+import threading
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from inrush import torch_internals
-
 aten = torch.ops.aten
+
+_own = threading.local()
+
+
+@contextlib.contextmanager
+def own_operators(active: bool = True) -> Iterator[None]:
+    """Has this thread's captures keep shrinks, and resampling of images on CPUs, whole, and take the gradients below.
+
+    With ``active=False`` PyTorch's decompositions hold while this lasts. :mod:`inrush.patches.operators` asks.
+    """
+    before = own_operators_are_active()
+    _own.active = active
+    try:
+        yield
+    finally:
+        _own.active = before
+
+
+def own_operators_are_active() -> bool:
+    """Returns true inside of :func:`own_operators`."""
+    return getattr(_own, "active", False)
 
 
 def reversed_cumsum(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -70,7 +91,7 @@ class _Differentiated(torch.autograd.Function):
         x, out = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Gradients of this gradient are wanted, which the formulas above do not have at zeros.
-            with torch_internals.own_operators(False):
+            with own_operators(False):
                 out = ctx.operator(x, *ctx.rest)
             (to_input,) = torch.autograd.grad(out, x, grad, create_graph=True)
         else:

@@ -13,6 +13,7 @@ the first backward pass, which may be when the backward graph is compiled.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Callable
 
 import torch
@@ -205,4 +206,19 @@ def short_function(graph: torch_internals.TrainingGraph) -> type[torch.autograd.
     return CompiledFunction
 
 
-torch_internals.on_training = shorten
+
+def own_post_compile(finish: Callable[..., Any]) -> Callable[..., Any]:
+    """Shortens what AOTAutograd makes of training graphs, traced or read from its cache; see :mod:`inrush.patches.table`."""
+    signature = inspect.signature(finish)
+
+    @functools.wraps(finish)
+    def own(*args: Any, **named: Any) -> Any:
+        call = finish(*args, **named)
+        try:
+            return shorten(torch_internals.TrainingGraph(call, signature.bind(*args, **named).arguments))
+        except Exception as error:
+            # Another release's metadata, say: what AOTAutograd made is right as it is.
+            log.compile.debug("steps of training pass AOTAutograd's wrappers: %s", error)
+            return call
+
+    return own

@@ -1,4 +1,4 @@
-"""What Dynamo does during a capture for nothing, left out. Nothing of what it finds changes."""
+"""Skips Dynamo work that cannot affect the result: unused log text, unused imports, frequent garbage collection."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import functools
 import gc
 import logging
 import threading
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
-from torch._dynamo import config, guards, output_graph, symbolic_convert
-from torch._dynamo.variables import higher_order_ops
+from torch._dynamo import config, output_graph, symbolic_convert
 
 # A capture makes hundreds of thousands of objects that stay: to look for garbage among them takes a tenth of the time.
 PATIENT = (50_000, 20, 1000)
@@ -27,7 +26,7 @@ _thresholds: tuple[int, ...] = ()
 
 @contextlib.contextmanager
 def patient_collector() -> Iterator[None]:
-    """Garbage is collected rarely while this lasts."""
+    """Collects garbage rarely while this lasts."""
     global _captures, _thresholds
     with _lock:
         _captures += 1
@@ -45,44 +44,40 @@ def patient_collector() -> Iterator[None]:
 
 
 def no_marks() -> contextlib.AbstractContextManager[Any]:
-    """Captured code does not mark its way to the graph for the profiler, unless that is on: two calls through Python in each call."""
+    """Has captured code call the graph without marks for the profiler, unless it is on: they are two calls of Python in each call."""
     if not hasattr(config, "record_runtime_overhead") or torch.autograd.profiler._is_profiler_enabled:
         return contextlib.nullcontext()
     return config.patch(record_runtime_overhead=False)
 
 
-def install() -> None:
-    """To be called once."""
-    pickler = guards.GuardsStatePickler
-    reduce = pickler.reducer_override
+def pickles_as_usual(pickler: Any, obj: Any) -> bool:
+    """Returns true if PyTorch pickles a part of a guard as anybody would, which it finds out after thirty other cases.
 
-    @functools.wraps(reduce)
-    def own_reduce(self: Any, obj: Any) -> Any:
-        # Most of what is written says where guarded values are found: PyTorch goes through thirty other cases first.
-        plain = type(obj).__module__ in PLAIN_MODULES or type(obj) in PLAIN_TYPES
-        if plain and id(obj) not in self.missing_values and id(obj) not in self.empty_values:
-            return NotImplemented
-        return reduce(self, obj)
+    Most of what is written is of this kind: it says where guarded values are found.
+    """
+    plain = type(obj).__module__ in PLAIN_MODULES or type(obj) in PLAIN_TYPES
+    return plain and id(obj) not in pickler.missing_values and id(obj) not in pickler.empty_values
 
-    pickler.reducer_override = own_reduce
 
-    get_name = symbolic_convert.get_funcname
+# Replacements of functions of Dynamo's, see `inrush.patches.table`.
+
+
+def own_function_name(get_name: Callable[..., Any]) -> Callable[..., Any]:
+    """Finds the names of functions for the log only if it is on: it takes whole files apart."""
     logs = (output_graph.trace_call_log, symbolic_convert.trace_call_log, symbolic_convert.trace_source_log)
 
     @functools.wraps(get_name)
-    def own_name(filename: str, line: int) -> str | None:
-        # A word in these logs: to find it, whole files are taken apart.
-        return get_name(filename, line) if any(log.isEnabledFor(logging.DEBUG) for log in logs) else None
+    def own(filename: str, lineno: int) -> str | None:
+        return get_name(filename, lineno) if any(log.isEnabledFor(logging.DEBUG) for log in logs) else None
 
-    symbolic_convert.get_funcname = own_name
+    return own
 
-    local_map = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
-    if local_map is not None:
-        should_wrap = local_map.should_wrap_in_hop.__func__
 
-        @functools.wraps(should_wrap)
-        def own_should_wrap(cls: Any, value: Any) -> bool:
-            # The answer is no while this is not enabled; to say so, much of `torch.distributed` is imported.
-            return cls._enabled and should_wrap(cls, value)
+def own_should_wrap(should_wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """Answers no at once while `local_map` is off: PyTorch imports much of `torch.distributed` to say so."""
 
-        local_map.should_wrap_in_hop = classmethod(own_should_wrap)
+    @functools.wraps(should_wrap)
+    def own(cls: Any, value: Any) -> bool:
+        return cls._enabled and should_wrap(cls, value)
+
+    return own

@@ -21,6 +21,7 @@ from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inrush import _native, gpu, torch_internals
+from inrush.autograd import gradients
 
 aten = torch.ops.aten
 
@@ -87,7 +88,7 @@ def record(gm: Any, keep_draws: bool = False) -> Any:
     if symbolic and (on_gpu or "interpret" in gpu.settings()):
         raise NeedsAOTAutograd("sizes that are not known on a GPU")
     dispatcher = torch_internals.python_dispatcher() if symbolic else contextlib.nullcontext()
-    with torch_internals.own_operators(), dispatcher, fake, recorder:
+    with gradients.own_operators(), dispatcher, fake, recorder:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 continue

@@ -104,7 +104,7 @@ def refuse_foreign(aliases: Pattern | None, changed: frozenset[int]) -> None:
 
 
 def not_kept() -> dict[str, str]:
-    """In place of what is known of a graph's operators: the capture would hold what AOTAutograd made."""
+    """Refuses to name the operators of a graph, as :func:`inrush.capture.fingerprint.operators_of` does: the capture would hold AOTAutograd's code."""
     raise fingerprint.NotPortable("inputs that are changed overlap, which runs eagerly")
 
 

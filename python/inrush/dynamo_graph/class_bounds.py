@@ -18,7 +18,7 @@ def check_classes(gm: Any) -> None:
     """Spells `one_hot` in a captured graph so that numbers of classes are checked."""
     # Graphs of compiled autograd come in a wrapper that takes their inputs flat.
     gm = getattr(gm, "gm", gm)
-    found = [n for n in gm.graph.nodes if n.op == "call_function" and n.target is torch._C._nn.one_hot]
+    found = [n for n in gm.graph.nodes if n.op == "call_function" and n.target is torch.nn.functional.one_hot]
     for node in found:
         numbers = node.args[0] if node.args else node.kwargs["self"]
         classes = node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)

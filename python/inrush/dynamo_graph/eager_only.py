@@ -17,7 +17,6 @@ import operator
 from typing import Any, Iterator
 
 import torch
-from torch._dynamo.guards import GuardBuilder
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -55,7 +54,7 @@ def reason(gm: Any, example_inputs: list[Any]) -> str | None:
 
 def guard_level() -> None:
     """Has the frame that is being captured be captured again at another level of ``forward_ad``."""
-    torch_internals.add_guard(GuardBuilder.DUAL_LEVEL)
+    torch_internals.guard_dual_level()
 
 
 def _graphs(gm: Any) -> Iterator[Any]:

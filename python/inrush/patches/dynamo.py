@@ -1,0 +1,42 @@
+"""Replacements in Dynamo that keep results as eager has them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+
+def own_remove_graphargs(remove: Callable[..., Any]) -> Callable[..., Any]:
+    """Hides in-place operators on inputs of `float64` without dimensions while Dynamo removes such inputs.
+
+    When Dynamo captures again, to make numbers constants, it removes every node whose value is such an input and that is read by
+    nothing: the input itself, and an in-place operator on it, whose effect would be lost.
+    """
+
+    @functools.wraps(remove)
+    def own(self: Any) -> None:
+        written = [n for n in self.graph.nodes if n.op != "placeholder" and not n.users and "example_value" in n.meta]
+        values = [n.meta.pop("example_value") for n in written]
+        try:
+            remove(self)
+        finally:
+            for node, value in zip(written, values):
+                node.meta["example_value"] = value
+
+    return own
+
+
+def own_addcdiv(composed: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps `addcdiv` whole if its `value` is a number.
+
+    Dynamo composes it of three operators, each of which rounds, so that a tensor need not be read. A number need not be either way.
+    """
+
+    @functools.wraps(composed)
+    def own(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        value = kwargs.get("value")
+        if value is not None and value.is_python_constant():
+            return None
+        return composed(self, tx, *args, **kwargs)
+
+    return own
