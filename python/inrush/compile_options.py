@@ -15,7 +15,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 @dataclass(frozen=True)
 class Options:
-    """What can be set, with what holds when it is not."""
+    """All options with their defaults."""
 
     strict: bool = False
     """Raise where inrush would otherwise warn and run the graph eagerly."""

@@ -42,7 +42,7 @@ _HIGHER = torch._ops.HigherOrderOperator
 
 
 class Subgraph:
-    """A compiled subgraph behind inputs with the strides that it was traced with.
+    """A compiled subgraph that is given inputs with the strides that it was traced with.
 
     Dynamo's guards hold for the inputs of whole graphs only: a slice of a scanned tensor, or what a loop's body returns, may
     lie in memory in another way.

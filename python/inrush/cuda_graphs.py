@@ -29,7 +29,7 @@ def _open(device: int, stream: int) -> torch.cuda.CUDAGraph:
 
 @contextlib.contextmanager
 def capture(device: int, stream: int) -> Iterator[torch.cuda.CUDAGraph]:
-    """What the current thread has its device do becomes the graph; nothing is done meanwhile."""
+    """Records what the current thread has its device do as a graph; nothing is done meanwhile."""
     if (device, stream) not in _pools:
         _pools[device, stream] = _open(device, stream)
     graph = torch.cuda.CUDAGraph()

@@ -31,7 +31,7 @@ def backend(
 
 
 def _outside_of(gm: Any) -> dict[str, str]:
-    """What a graph calls that does not come with PyTorch, for captures that are kept."""
+    """Returns the operators of a graph that do not come with PyTorch, for captures that are kept."""
     if any(True for _ in user_kernels.identities(gm)):
         raise fingerprint.NotPortable("Triton kernels of the user, which the graph names by numbers")
     return fingerprint.operators_of(gm)
@@ -93,7 +93,7 @@ def eagerly(gm: Any, why: str) -> Compiled:
 
 
 def owns_nothing(gm: Any) -> bool:
-    """Whether all that a graph reads comes with each call: AOTAutograd puts what else there is before the arguments."""
+    """Returns true if all that a graph reads comes with each call: AOTAutograd puts what else there is before the arguments."""
     return not any(True for _ in (*gm.parameters(), *gm.buffers()))
 
 
@@ -160,7 +160,7 @@ class CapturedGraph:
         return compiled if self.report.direct else torch_internals.disable(compiled.__call__, "compiled by inrush")
 
     def finish(self, gm: Any, inner: Any, compiled: Any, eager: Compiled) -> None:
-        """What is left to do when the kernels are built, which happens while Dynamo makes guards."""
+        """Does what is left when the kernels are built, which happens while Dynamo makes guards."""
         report = self.report.graphs[-1]
         if isinstance(compiled, _native.Compiled):
             try:

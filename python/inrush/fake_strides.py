@@ -54,7 +54,7 @@ def format_like(x: torch.Tensor, shape: Sequence[Any]) -> Strides:
 
 
 def pointwise(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> Strides:
-    """What an iteration over operands allocates for a result: all of them in one dense layout keep it, else dimensions are sorted
+    """Returns what an iteration over operands allocates for a result: all of them in one dense layout keep it, else dimensions are sorted
     by the first operand that tells two of them apart."""
     operands = [t for t in operands if isinstance(t, torch.Tensor)]
     rank = len(shape)
@@ -109,12 +109,12 @@ def order_of(shape: Sequence[Any], operands: Sequence[Sequence[Any]]) -> list[in
 
 
 def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether a stride of zero puts elements in one place."""
+    """Returns true if a stride of zero puts elements in one place."""
     return any(isinstance(s, int) and s == 0 and not _is(n == 1) for n, s in zip(shape, strides)) and not any(_is(n == 0) for n in shape)
 
 
 def copy_of(x: torch.Tensor) -> Strides:
-    """What ``clone`` allocates."""
+    """Returns the strides that ``clone`` allocates."""
     return torch.empty_like(x).stride()
 
 
@@ -305,7 +305,7 @@ def _result(operator: Any, rule: Rule | None, k: int, out: Any, args: Any, kwarg
 
 
 def _is_fresh(operator: Any, k: int) -> bool:
-    """Whether a result is memory of its own by the operator's schema, and no argument says its strides."""
+    """Returns true if a result is memory of its own by the operator's schema, and no argument says its strides."""
     if operator in (aten.empty_strided.default, aten.new_empty_strided.default):
         return False
     returns = operator._schema.returns

@@ -1,4 +1,4 @@
-"""What happens when inrush itself fails: one warning, a saved reproduction, and the graph runs eagerly."""
+"""Handles failures of inrush itself: one warning, a saved reproduction, and the graph runs eagerly."""
 
 from __future__ import annotations
 

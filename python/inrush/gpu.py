@@ -1,4 +1,4 @@
-"""What the backend knows of GPUs before it compiles: whether there are any, and what stands for one in tests."""
+"""GPUs before a compile: whether there are any, and what stands for one in tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inrush import _native, log
 
 
 def settings() -> dict[str, Any]:
-    """What the native half is told. ``INRUSH_GPU=cuda:h100`` compiles graphs of CUDA tensors for that GPU, on any machine;
+    """Returns settings of the native half. ``INRUSH_GPU=cuda:h100`` compiles graphs of CUDA tensors for that GPU, on any machine;
     ``INRUSH_INTERPRET`` does it with graphs of CPU tensors and runs their kernels in Triton's interpreter."""
     interpret = os.environ.get("INRUSH_INTERPRET")
     preset = interpret or os.environ.get("INRUSH_GPU")
@@ -19,7 +19,7 @@ def settings() -> dict[str, Any]:
 
 
 def identity() -> list[Any]:
-    """What compiled graphs for GPUs depend on, beside the graph and the options."""
+    """Returns what compiled graphs for GPUs depend on, in addition to the graph and the options."""
     found: list[Any] = [os.environ.get("INRUSH_INTERPRET"), os.environ.get("INRUSH_GPU")]
     if torch.version.cuda is not None and torch.cuda.is_initialized():
         devices = range(torch.cuda.device_count())
@@ -28,7 +28,7 @@ def identity() -> list[Any]:
 
 
 def is_device(tensor: Any) -> bool:
-    """Whether a tensor is on a GPU, or stands for one that is."""
+    """Returns true if a tensor is on a GPU, or stands for one that is."""
     return tensor.device.type == "cuda" or bool(os.environ.get("INRUSH_INTERPRET"))
 
 

@@ -1,4 +1,4 @@
-"""What was compiled: ``inrush.last_compile()``."""
+"""Reports of compiles: ``inrush.last_compile()``."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def begin() -> Compilation:
 
 
 def last_compile() -> Compilation | None:
-    """What this thread compiled last, else what any thread did; None when nothing has been compiled.
+    """Returns what this thread compiled last, else what any thread did; None when nothing has been compiled.
 
     A backward graph is added to its compilation when it is compiled, which may be at the first call of ``backward``.
     """

@@ -58,7 +58,7 @@ def has_wrappers_of_aot() -> None:
 
 
 def modes_are_active() -> bool:
-    """Whether something looks at each operator that this thread runs."""
+    """Returns true if something looks at each operator that this thread runs."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
 
 
@@ -91,7 +91,7 @@ def partition(*args: Any, **kwargs: Any) -> Any:
 
 
 def draws(node: Any) -> bool:
-    """Whether a node advances a generator."""
+    """Returns true if a node advances a generator."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
@@ -127,7 +127,7 @@ def backend_failed(backend: Any, error: Exception) -> Exception:
 
 
 def disable(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
-    """``fn``, which Dynamo does not look into."""
+    """Returns ``fn`` so that Dynamo does not look into it."""
     return _disable(fn, reason=reason)
 
 
@@ -139,7 +139,7 @@ def flatten_inputs(gm: Any, example_inputs: Iterable[Any], compiler: Callable[..
 
 
 def control_exceptions() -> tuple[type[BaseException], ...]:
-    """Exceptions by which PyTorch's tracing talks to itself; they are nobody's failure."""
+    """Exceptions by which PyTorch's tracing talks to itself; they are no failures."""
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
     return (TensorifyScalarRestartAnalysis,)
@@ -308,7 +308,7 @@ class TrainingGraph:
 
     @property
     def donates(self) -> bool:
-        """Whether the backward graph may overwrite what was saved; then the graph cannot be kept."""
+        """Returns true if the backward graph may overwrite what was saved; then the graph cannot be kept."""
         import torch._functorch.config as config
 
         return bool(config.donated_buffer and self.meta.bw_donated_idxs)
@@ -321,7 +321,7 @@ class TrainingGraph:
         return tuple(zip(places, formats, strict=True))
 
     def needs_wrappers(self) -> str | None:
-        """What AOTAutograd's wrappers have to do in calls of this graph, or None."""
+        """Returns what AOTAutograd's wrappers have to do in calls of this graph, or None."""
         from torch._functorch._aot_autograd import runtime_wrappers
         from torch._functorch._aot_autograd.schemas import PlainTensorMeta
 
@@ -351,7 +351,7 @@ class TrainingGraph:
 
 
 def below(compiled: Any) -> Any:
-    """What lies below all wrappers of a compiled function."""
+    """Returns what is below all wrappers of a compiled function."""
     while hasattr(compiled, "__wrapped__"):
         compiled = compiled.__wrapped__
     return compiled
@@ -364,7 +364,7 @@ no_autocast = torch._C._DisableAutocast
 
 
 def is_plain_backward() -> bool:
-    """Whether a backward pass is neither recorded itself, nor differentiated forwards, nor part of a transform."""
+    """Returns true if a backward pass is neither recorded itself, nor differentiated forwards, nor part of a transform."""
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
         return False
     return forward_ad._current_level < 0
@@ -383,7 +383,7 @@ def refuse_tangents(tensors: Iterable[Any]) -> None:
 
 
 def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """``function.apply`` outside of transforms, whose inputs are no wrappers that a transform left behind."""
+    """``function.apply`` outside of transforms, whose inputs are no wrappers that a transform has left."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 

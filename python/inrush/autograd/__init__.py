@@ -1,1 +1,1 @@
-"""What inrush adds to AOTAutograd: gradient formulas, shorter training steps, and cache entries with native code."""
+"""Additions to AOTAutograd: gradient formulas, shorter training steps, and cache entries with native code."""

@@ -131,7 +131,7 @@ def trusted(folder: str) -> bool:
 
 @dataclass
 class Scope:
-    """What AOTAutograd's cache goes by while a graph is compiled, or its entry saved."""
+    """Settings of AOTAutograd's cache while a graph is compiled, or its entry saved."""
 
     folder: str | None = None
     """Entries are kept here, whole; None: none are kept."""

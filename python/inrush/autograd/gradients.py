@@ -43,7 +43,7 @@ def reversed_cumsum(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def of_cumprod(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, dim: int) -> torch.Tensor:
-    """Each result depends on the elements up to its place. Behind a row's first zero the gradients are zeros, as the factor is
+    """Each result depends on the elements up to its place. After a row's first zero the gradients are zeros, as the factor is
     part of all results there; at that zero it is the products without it, up to the next zero, that count."""
     size = x.shape[dim]
     place = torch.arange(size, dtype=torch.int32, device=x.device).view(-1, *([1] * (x.dim() - 1 - dim % x.dim())))

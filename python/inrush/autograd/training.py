@@ -70,8 +70,8 @@ def shorten(graph: torch_internals.TrainingGraph) -> Callable[[list[Any]], Any]:
 
 
 def direct(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """What Dynamo calls in place of ``compiled``, AOTAutograd's function of flat arguments: without what lies between where the
-    graph is one of :func:`shorten`'s."""
+    """Returns what Dynamo calls in place of ``compiled``, AOTAutograd's function of flat arguments: the call of :func:`shorten`
+    itself, if the graph has one."""
     below = compiled
     while not hasattr(below, "_short"):
         below = getattr(below, "__wrapped__", None)
@@ -87,7 +87,7 @@ def direct(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def native(compiled: Callable[..., Any], traced: bool) -> Callable[..., Any]:
-    """What a compiled graph runs, below all wrappers. ``traced``: Dynamo would look into what Python runs there."""
+    """Returns the function that a compiled graph runs, below all wrappers. ``traced``: Dynamo would look into what Python runs there."""
     code = torch_internals.below(compiled)
     if not isinstance(code, aot_cache.Code):
         return compiled

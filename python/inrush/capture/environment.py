@@ -17,7 +17,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def structure(value: torch.nn.Module) -> list[Any]:
-    """Of what modules a module is made, and which hooks they have: Dynamo traces hooks, but does not guard that there are none."""
+    """Returns the modules of which a module is made, and their hooks: Dynamo traces hooks, but does not guard that there are none."""
     out: list[Any] = []
     for path, module in value.named_modules():
         hooks = [(name, *map(hook_text, found.values())) for name in HOOKS if (found := vars(module).get(name))]
@@ -32,13 +32,13 @@ def hook_text(hook: Any) -> str:
 
 
 def structures(scope: Any) -> list[Any]:
-    """Of the modules among a frame's values. It keeps captures of different models that run the same code apart."""
+    """Returns the structures of the modules among a frame's values. They keep captures of different models that run the same code apart."""
     values = [(name, scope[name]) for name in sorted(scope)]
     return [(n, structure(v)) for n, v in values if isinstance(v, torch.nn.Module) and "_modules" in vars(v)]
 
 
 def surroundings() -> list[Any]:
-    """What tracing takes for granted, beside what Dynamo guards: settings, and which functions PyTorch's own names mean."""
+    """Returns what tracing takes for granted and Dynamo does not guard: settings, and which functions PyTorch's own names mean."""
     import torch._functorch.config
     import torch.fx.experimental._config
 
@@ -66,7 +66,7 @@ def setting_text(value: Any) -> str:
 
 
 def switches() -> list[Any]:
-    """Settings that decide among implementations of an operator while it is traced."""
+    """Returns settings that decide among implementations of an operator while it is traced."""
     names = ("_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
     names += ("_get_mkldnn_enabled", "_get_cudnn_enabled", "_get_cudnn_deterministic", "_get_cudnn_benchmark", "_get_nnpack_enabled")
     # Not `torch.get_float32_matmul_precision`, which raises once a precision was set by its backend's name.
@@ -80,7 +80,7 @@ def switches() -> list[Any]:
 
 
 def namespaces() -> str:
-    """Which functions PyTorch's own names mean."""
+    """Returns a digest of which functions PyTorch's own names mean."""
     text = hashlib.sha256()
     for path in NAMESPACES:
         home, _, rest = path.partition(".")

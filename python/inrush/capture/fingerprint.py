@@ -26,7 +26,7 @@ class NotPortable(Exception):
 
 
 def digest_of(value: Any, known: dict[type, str] | None = None) -> str:
-    """Of a Python function or class, what it does."""
+    """Returns a digest of what a Python function or class does."""
     if isinstance(value, type):
         return class_digest(value, known)
     value = getattr(value, "__func__", value)
@@ -41,7 +41,7 @@ def digest(value: Any) -> str:
 
 
 def is_generated(code: types.CodeType) -> bool:
-    """Whether code is in no file, as that of methods which `dataclasses` writes."""
+    """Returns true if code is in no file, as that of methods which `dataclasses` writes."""
     return code.co_filename.startswith("<")
 
 
@@ -49,7 +49,7 @@ Above = tuple[int, ...]
 
 
 def function_parts(function: types.FunctionType, untold: list[str] | None = None, above: Above = (), closure: bool = True) -> list[Any]:
-    """What a function does, with its default arguments and what its closure holds: Dynamo reads these without a guard where
+    """Returns what a function does, with its default arguments and what its closure holds: Dynamo reads these without a guard where
     it does not know from where it has the function, as for methods of classes."""
     parts: list[Any] = [code_digest(function.__code__)]
     for values in (function.__defaults__, function.__kwdefaults__):
@@ -68,7 +68,7 @@ def closure_of(function: types.FunctionType) -> Iterator[Any]:
 
 
 def value_text(value: Any, untold: list[str] | None = None, above: Above = ()) -> str:
-    """A plain value; of others, of which kind they are, which is added to ``untold``. ``above``: what it is a part of."""
+    """Returns the text of a plain value; of others that of their kind, which is added to ``untold``. ``above``: values that it is a part of."""
 
     def text(part: Any) -> str:
         return value_text(part, untold, (*above, id(value)))
@@ -148,7 +148,7 @@ def constant_text(k: Any) -> str:
 
 
 def functions_of(cls: type) -> Iterator[types.FunctionType]:
-    """The functions, written in Python, that a class has of its own."""
+    """Yields the functions, written in Python, that a class has of its own."""
     for value in list(vars(cls).values()):
         yield from functions_in(value)
 
@@ -167,7 +167,7 @@ UNTOLD = frozenset(
 
 
 def class_digest(cls: type, known: dict[type, str] | None = None) -> str:
-    """What the methods of a class do and its plain attributes are, inherited ones too: Dynamo reads both without a guard.
+    """Returns a digest of what the methods of a class do and its plain attributes are, inherited ones too: Dynamo reads both without a guard.
     ``known`` remembers for as long as nothing changes."""
     known = {} if known is None else known
     parts = []
@@ -184,7 +184,7 @@ def attribute_text(value: Any) -> Any:
 
 
 def functions_told(value: Any) -> Iterator[types.FunctionType]:
-    """The functions of which the digest of ``value`` tells all: of a class its own methods, and those in their closures."""
+    """Yields the functions of which the digest of ``value`` tells all: of a class its own methods, and those in their closures."""
     waiting = list(functions_of(value) if isinstance(value, type) else functions_in(value))
     known = set(waiting)
     while waiting:
@@ -197,7 +197,7 @@ def functions_told(value: Any) -> Iterator[types.FunctionType]:
 
 
 def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Code and what is nested in it: its change changes the digest."""
+    """Yields code and what is nested in it: its change changes the digest."""
     yield code
     for k in code.co_consts:
         if isinstance(k, types.CodeType):
@@ -205,7 +205,7 @@ def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _process_start() -> float:
-    """When this process began, in seconds since the epoch; a little too early rather than late."""
+    """Returns when this process began, in seconds since the epoch; a little too early rather than late."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -220,7 +220,7 @@ _contents: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
 def file_digest(path: str) -> str:
-    """The contents of a source file. One that changed while this process ran may not be what the process has loaded."""
+    """Returns a digest of a source file. One that changed while this process ran may not be what the process has loaded."""
     try:
         status = os.stat(path)
         if max(status.st_mtime, status.st_ctime) >= _start:
@@ -240,7 +240,7 @@ BUILT_IN = frozenset(("aten", "prims", "prim", "_c10d_functional", "inductor", "
 
 
 def operators_of(gm: Any) -> dict[str, str]:
-    """Operators of a graph that do not come with PyTorch, with digests of what is known of them."""
+    """Returns the operators of a graph that do not come with PyTorch, with digests of what is known of them."""
     out = {}
     for module in gm.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
@@ -252,7 +252,7 @@ def operators_of(gm: Any) -> dict[str, str]:
 
 
 def operator_digest(name: str) -> str:
-    """What the Python functions that define an operator do, and the files that they are in. For one that is written in
+    """Returns a digest of the Python functions that define an operator, and of their files. For one that is written in
     another language, the libraries that the process has loaded for operators."""
     from torch._library.custom_ops import OPDEFS
 

@@ -23,7 +23,7 @@ BUILT_IN_CLASSES = ("types", "collections.abc")
 
 
 def name_of(value: Any, known: dict[type, str] | None = None) -> tuple[str, ...]:
-    """What identifies ``value`` in any process. ``known`` remembers digests of classes for as long as nothing changes."""
+    """Returns what identifies ``value`` in any process. ``known`` remembers digests of classes for as long as nothing changes."""
     if value is None or isinstance(value, bool) or value is Ellipsis:
         return ("constant", repr(value))
     if isinstance(value, types.ModuleType):
@@ -54,7 +54,7 @@ OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 
 
 def operator_parts(value: Any) -> tuple[str, str, str]:
-    """The name of an operator, which of its overloads it is, and what it does where it does not come with PyTorch."""
+    """Returns the name of an operator, which of its overloads it is, and what it does where it does not come with PyTorch."""
     packet = getattr(value, "_overloadpacket", value)
     name, overload = packet._qualified_op_name, "" if packet is value else value._overloadname
     if operator(name, overload) is not value:
@@ -72,7 +72,7 @@ def operator(name: str, overload: str) -> Any:
 
 
 def name_of_wrapped(function: Any) -> tuple[str, str, str] | None:
-    """Where a function is that decorators may have wrapped, and what it does; None where it is not there under its name."""
+    """Returns where a function is that decorators may have wrapped, and what it does; None where it is not there under its name."""
     if isinstance(function, types.FunctionType):
         name = (function.__module__, function.__qualname__, digest_of(function))
         with contextlib.suppress(NotPortable):
@@ -82,7 +82,7 @@ def name_of_wrapped(function: Any) -> tuple[str, str, str] | None:
 
 
 def wrapped(name: tuple[str, str, str]) -> Any:
-    """The function of this name that does the same, out of what decorators made of it."""
+    """Returns the function of this name that does the same, out of what decorators made of it."""
     home, path, digest = name
     value = found(home, path)
     while value is not None:
@@ -93,14 +93,14 @@ def wrapped(name: tuple[str, str, str]) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a constant that pickles to the same in any process."""
+    """Returns true if a value is a constant that pickles to the same in any process."""
     if type(value) is tuple:
         return all(map(is_plain, value))
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
 def member_parts(value: enum.Enum) -> tuple[str, ...]:
-    """Where a member of an enumeration is, and all that it and its class are."""
+    """Returns where a member of an enumeration is, and all that it and its class are."""
     cls = type(value)
     untold: list[str] = []
     text = value_text(value.value, untold=untold)
@@ -110,7 +110,7 @@ def member_parts(value: enum.Enum) -> tuple[str, ...]:
 
 
 def described(value: Any) -> str:
-    """A value in words for the log."""
+    """Returns a value in words for the log."""
     if isinstance(value, (type, types.FunctionType)):
         return f"{value.__module__}.{value.__qualname__}"
     cls = type(value)
@@ -122,7 +122,7 @@ def described(value: Any) -> str:
 
 
 def named(name: tuple[str, ...]) -> Any:
-    """What has this name in this process."""
+    """Returns what has this name in this process."""
     kind, *rest = name
     if kind == "constant":
         return {"None": None, "True": True, "False": False, "Ellipsis": Ellipsis}[rest[0]]
@@ -172,7 +172,7 @@ PLACES = (
 
 
 def place_text(place: str) -> str:
-    """A guard's name as a path that users would write."""
+    """Returns a guard's name as a path that users would write."""
     for pattern, text in PLACES:
         place = pattern.sub(text, place)
     return re.sub(r"\b__import_(\w+)", lambda m: m[1].replace("_dot_", "."), place)
@@ -185,7 +185,7 @@ def is_at(value: Any, home: str, path: str) -> bool:
 
 
 def class_named_by(method: types.FunctionType) -> type | None:
-    """The class in which a method is by its name. Something else may be there now, such as what a decorator made of it."""
+    """Returns the class in which a method is by its name. Something else may be there now, such as what a decorator made of it."""
     home, _, _ = method.__qualname__.rpartition(".")
     with contextlib.suppress(NotPortable):
         cls = found(method.__module__, home)

@@ -36,11 +36,11 @@ _ROUNDED = frozenset(("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"))
 
 
 class NeedsAOTAutograd(Exception):
-    """What takes AOTAutograd to capture, by its reason."""
+    """A graph that takes AOTAutograd to capture, by its reason."""
 
 
 def eligible(gm: Any) -> str | None:
-    """Why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
+    """Returns why a captured graph needs AOTAutograd, or None if :func:`record` may try. Looks at the graph alone."""
     if torch.is_inference_mode_enabled() or torch_internals.autocast_enabled() or torch_internals.modes_are_active():
         return "a mode of the thread"
     grad = torch.is_grad_enabled()
@@ -66,7 +66,7 @@ def eligible(gm: Any) -> str | None:
 
 
 def record(gm: Any, keep_draws: bool = False) -> Any:
-    """The graph of ATen operators behind a captured graph, as a module of FX like those AOTAutograd makes. ``keep_draws``: random
+    """Returns the graph of ATen operators of a captured graph, as a module of FX like those AOTAutograd makes. ``keep_draws``: random
     operators stay where nothing reads what they draw."""
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     graph = torch.fx.Graph()
@@ -132,17 +132,17 @@ def _is_size(value: Any) -> bool:
 
 @functools.lru_cache(1 << 12)
 def _is_rounded(expr: Any) -> bool:
-    """Whether floating point takes part."""
+    """Returns true if floating point takes part."""
     return not expr.is_Symbol and any(f.func.__name__ in _ROUNDED for f in expr.atoms(sympy.Function))
 
 
 def _integers(value: Any) -> tuple[Any, ...]:
-    """What may be symbolic in a value: sizes, strides and offset of a tensor, anything else itself."""
+    """Returns what may be symbolic in a value: sizes, strides and offset of a tensor, anything else itself."""
     return (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
 
 
 def _is_known(value: Any) -> bool:
-    """Whether all that a node of a captured graph gives is plain tensors, sizes and constants."""
+    """Returns true if a node of a captured graph gives plain tensors, sizes and constants only."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_known, value))
     return value is None or isinstance(value, (bool, int, float, str)) or _is_plain(value) or _is_size(value)
@@ -231,7 +231,7 @@ class Recorder(TorchDispatchMode):
                 raise NeedsAOTAutograd(f"a result of `{func}`")
 
     def in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What is changed in place becomes a new value, if nothing else sees the change."""
+        """Makes a new value of what is changed in place, if nothing else sees the change."""
         name, out = func._opname, args[0] if args else None
         functional = getattr(getattr(aten, name[:-1], None), func._overloadname, None) if name.endswith("_") else None
         if functional is None or functional._schema.is_mutable or torch.Tag.inplace_view in func.tags or _is_composite(functional):

@@ -24,7 +24,7 @@ class Foreign(Exception):
 
 
 def has_memory(value: Any) -> bool:
-    """Whether a tensor has an address: it is strided, and neither fake nor a wrapper."""
+    """Returns true if a tensor has an address: it is strided, and neither fake nor a wrapper."""
     return (
         isinstance(value, torch.Tensor)
         and type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__

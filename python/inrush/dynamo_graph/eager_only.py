@@ -79,7 +79,7 @@ _REPEATS = {"expand", "expand_as", "broadcast_to", "broadcast_tensors", "meshgri
 
 
 def _has_windows(gm: Any) -> bool:
-    """Whether a graph may write through a view that tracing does not follow, by its looks."""
+    """Returns true if a graph may write through a view that tracing does not follow, by its looks."""
     names = {_name(n) for g in _graphs(gm) for n in g.nodes}
     if names & _WINDOWS:
         return True
@@ -97,7 +97,7 @@ def _value(size: Any) -> int | None:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a tensor may be in one place: a step that does not pass what the smaller ones span."""
+    """Returns true if two elements of a tensor may be in one place: a step that does not pass what the smaller ones span."""
     if tensor.layout != torch.strided:
         return False
     steps = [(_value(stride), _value(size)) for stride, size in zip(tensor.stride(), tensor.shape)]
@@ -114,7 +114,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 def _may_write(node: Any) -> bool:
-    """Whether a node could change what it is given, by its looks."""
+    """Returns true if a node could change what it is given, by its looks."""
     if node.op == "call_method":
         if node.target.startswith("__"):
             return node.target.strip("_") in _OPERATORS
@@ -136,7 +136,7 @@ _OPERATORS = {"setitem", "delitem", "iconcat"} | {f"i{n}" for n in "add and floo
 
 
 def _is_in_place(node: Any) -> bool:
-    """Whether a function takes an argument `inplace`, by name or by position, that is not False."""
+    """Returns true if a function takes an argument `inplace`, by name or by position, that is not False."""
     code = getattr(node.target, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if code is not None else ()
     given = {**dict(zip(names, node.args)), **node.kwargs}
@@ -250,7 +250,7 @@ class _Looks(TorchDispatchMode):
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its memory, in order."""
+    """Returns true if a tensor is all of its memory, in order."""
     size = tensor.untyped_storage().nbytes()
     return tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() * tensor.itemsize == size
 

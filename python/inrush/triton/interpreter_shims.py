@@ -1,4 +1,4 @@
-"""What Triton's interpreter lacks to run the kernels that inrush writes.
+"""Additions to Triton's interpreter that let it run the kernels that inrush writes.
 
 Needs nothing of the package: `triton_check.py` takes this file alone.
 """

@@ -134,7 +134,7 @@ def _fill(argument: Any, tensors: Any, numbers: Any) -> Any:
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that lies as the tensor does, whose elements may overlap."""
+    """Returns a copy with the strides of the tensor, whose elements may overlap."""
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
     flat = tensor.as_strided((span,), (1,)).clone()
     return flat.as_strided(tensor.shape, tensor.stride(), 0)
@@ -160,7 +160,7 @@ def rewrite(gm: Any) -> Any:
 
 
 def _aligned(value: Any) -> bool:
-    """Whether a tensor begins at a multiple of 16 bytes, if its storage does."""
+    """Returns true if a tensor begins at a multiple of 16 bytes, if its storage does."""
     if not isinstance(value, torch.Tensor):
         return True
     offset = value.storage_offset()
@@ -254,7 +254,7 @@ def _found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
 
 
 def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
-    """The function behind a kernel; the options and constants of its one configuration, or why there is not just one."""
+    """Returns the function of a kernel; the options and constants of its one configuration, or why there is not just one."""
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
@@ -469,7 +469,7 @@ def source(kernel: Any) -> str:
 
 
 def identities(gm: Any) -> Iterator[str]:
-    """What launches in a graph of Dynamo's depend on beside the graph, for keys of caches."""
+    """Yields what launches in a graph of Dynamo's depend on in addition to the graph, for keys of caches."""
     for module in gm.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):

@@ -3,7 +3,7 @@
     python worker.py SOCKET
 
 The process that is started is a fork server. It connects to SOCKET, imports Triton, says {"ready": release} and builds a first
-kernel for nobody, since the first build of a process takes several times as long as the others. Then it answers requests:
+kernel that no request asks for, since the first build of a process takes several times as long as the others. Then it answers requests:
 
     {"fork": socket}     {"pid"}: a worker, which connects to that socket
     {"end": pid}         {"status"}: that worker's exit status, negative where a signal ended it; it is killed if it does not end
@@ -120,7 +120,7 @@ def leave_out_digest(release):
 
 
 def begin(folder):
-    """Builds a kernel for nobody: imports and tables that the first build of a process makes are there for all workers."""
+    """Builds a kernel that no request asks for: imports and tables that the first build of a process makes are there for all workers."""
     source = os.path.join(folder, "first.py")
     with open(source, "w", encoding="utf-8") as f:
         f.write(FIRST)
@@ -159,7 +159,7 @@ class Channel:
 
 
 def work(path):
-    """A worker: builds what it is asked to, until nobody asks any more."""
+    """A worker: builds what it is asked to, until no request is left."""
     channel = Channel(path)
     for request in channel:
         try:
@@ -181,7 +181,7 @@ def end(pid):
 
 
 def serve(server):
-    """Forks workers. A process that was not waited for keeps its number, so that nobody else is killed."""
+    """Forks workers. A process that was not waited for keeps its number, so that no other process is killed."""
     workers = set()
     try:
         for request in server:
