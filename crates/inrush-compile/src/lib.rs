@@ -13,7 +13,7 @@ mod library;
 mod no_kernels;
 mod partition;
 pub mod pipeline;
-mod roll;
+mod repeat;
 mod same;
 mod sequence;
 mod signature;
@@ -46,7 +46,7 @@ pub trait Observer {
     fn begin(&mut self, _stage: &'static str) {}
     /// It ended; `text` prints its output.
     fn end(&mut self, _stage: &'static str, _text: &dyn Fn() -> String) {}
-    /// What measures kernels, where tiles are to be tuned.
+    /// Returns the tuner that measures kernels, if tiles are to be tuned.
     fn tuner(&mut self) -> Option<&mut dyn Tuner> {
         None
     }
@@ -132,7 +132,7 @@ impl Refusals {
     }
 }
 
-/// What one graph gives.
+/// The result of one graph.
 pub(crate) struct Unit {
     pub program: Program,
     pub code: Code,

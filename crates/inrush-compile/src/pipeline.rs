@@ -4,13 +4,13 @@
 //! normalize -> rewrite -> decompose -> lower -> fuse -> tile -> emit -> wrap
 //! ```
 //!
-//! A graph of repeated blocks takes another way through decompose, lower and fuse (`roll/`), which gives the same plan. With
+//! A graph of repeated blocks takes another way through decompose, lower and fuse (`repeat/`), which gives the same plan. With
 //! [`Options::verify`] the output of every stage is checked before the next one sees it.
 
 use crate::functions::{self, Functions, Kernels};
 use crate::gpu::{self, Blocks, GpuKernels};
 use crate::signature::{self, Signature};
-use crate::{Code, Observer, Options, Refusals, Request, Retile, Unit, roll, wrap};
+use crate::{Code, Observer, Options, Refusals, Request, Retile, Unit, repeat, wrap};
 use inrush_aten::Processor;
 use inrush_base::{Caps, Result, with_helpers};
 use inrush_expr::Exprs;
@@ -216,8 +216,8 @@ impl<'a> Pipeline<'a> {
         let graph = self.normalize(graph)?;
         let mut graph = self.rewrite(graph)?;
         let signature = signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
-        let (mut plan, guards) = match roll::cut(&mut graph) {
-            Some((short, cut)) => self.rolled(graph, short, &cut)?,
+        let (mut plan, guards) = match repeat::fold_blocks(&mut graph) {
+            Some((short, folded)) => self.folded(graph, short, &folded)?,
             None => self.straight(graph)?,
         };
         let (program, code, retile) = match self.caps.gpu {
@@ -244,13 +244,13 @@ impl<'a> Pipeline<'a> {
         Ok((self.fuse(loops)?, guards))
     }
 
-    /// Runs decompose, lower and fuse over the short graph that [`roll::cut`] gave. What is printed is the whole graph all the
-    /// same.
-    fn rolled(
+    /// Runs decompose, lower and fuse over the short graph that [`repeat::fold_blocks`] gave. The whole graph is
+    /// printed all the same.
+    fn folded(
         &mut self,
         whole: Graph,
         short: Graph,
-        cut: &roll::Cut,
+        folded: &repeat::Folded,
     ) -> Result<(Plan, Vec<Guard>)> {
         let with = |exprs: &Exprs| Graph {
             exprs: exprs.clone(),
@@ -262,7 +262,7 @@ impl<'a> Pipeline<'a> {
         let lowered =
             |exprs: &Exprs| decomposed(exprs).and_then(|g| inrush_aten::lower(g, processor));
         let print = |text: Result<String>| text.unwrap_or_else(|e| e.to_string());
-        let mut marks = cut.marks();
+        let mut marks = folded.marks();
         let short = self.stage(
             "decompose",
             || {
@@ -283,7 +283,7 @@ impl<'a> Pipeline<'a> {
             "fuse",
             || {
                 let plan = fuse(loops, caps, &sched)?;
-                match roll::unroll(&whole, cut, &marks, plan) {
+                match repeat::expand_blocks(&whole, folded, &marks, plan) {
                     Ok(plan) => Ok(plan),
                     // Blocks that do not repeat in the plan are compiled one by one.
                     Err(plan) => {

@@ -1,6 +1,6 @@
 //! The plan of the whole graph from that of the short one.
 
-use super::cut::Cut;
+use super::fold::Folded;
 use inrush_aten::{Mark, Marks};
 use inrush_graph::{Graph, Type, ValueId};
 use inrush_loops::{
@@ -12,9 +12,14 @@ use std::ops::Range;
 
 /// The plan of the whole graph, without its memory; `Err` gives the short one back when its blocks are not alike.
 ///
-/// `marks` are what stage lower had made at [`Cut::marks`].
-pub fn unroll(whole: &Graph, cut: &Cut, marks: &Marks, plan: Plan) -> Result<Plan, Box<Plan>> {
-    let Some(u) = Unroll::new(whole, cut, marks, &plan) else {
+/// `marks` are what stage lower had made at [`Folded::marks`].
+pub fn expand_blocks(
+    whole: &Graph,
+    folded: &Folded,
+    marks: &Marks,
+    plan: Plan,
+) -> Result<Plan, Box<Plan>> {
+    let Some(u) = Expand::new(whole, folded, marks, &plan) else {
         return Err(Box::new(plan));
     };
     let (Some(load), Some(run)) = (
@@ -31,9 +36,9 @@ pub fn unroll(whole: &Graph, cut: &Cut, marks: &Marks, plan: Plan) -> Result<Pla
 }
 
 /// Ids of the short plan and what they are in the whole one.
-struct Unroll<'a> {
-    cut: &'a Cut,
-    /// What had been made at the start of the run, and behind each of its four blocks.
+struct Expand<'a> {
+    folded: &'a Folded,
+    /// Everything made before the run, and up to the end of each of its four blocks.
     starts: [Mark; 5],
     /// Buffers and origins of one block.
     each: Mark,
@@ -46,7 +51,7 @@ struct Unroll<'a> {
     slots: FxHashMap<u32, Option<(usize, usize)>>,
     /// By place: the number in the whole plan of what each block reads there.
     read: Vec<u32>,
-    /// What had been made before each output, and behind the last.
+    /// Everything made before each output, and after the last.
     outputs: &'a [Mark],
     /// By output of the short graph: its position in the whole one, and its block in the short one (4 for none).
     places: Vec<(usize, isize)>,
@@ -60,13 +65,13 @@ struct Unroll<'a> {
     extra: Range<usize>,
 }
 
-/// The places of the steps that the two inner blocks became: as many, one behind the other.
+/// The places of the steps that the two inner blocks became: as many, one after the other.
 struct Repeated {
     first: Range<usize>,
 }
 
-impl<'a> Unroll<'a> {
-    fn new(whole: &Graph, cut: &'a Cut, marks: &'a Marks, plan: &Plan) -> Option<Unroll<'a>> {
+impl<'a> Expand<'a> {
+    fn new(whole: &Graph, folded: &'a Folded, marks: &'a Marks, plan: &Plan) -> Option<Expand<'a>> {
         let starts: [Mark; 5] = marks.nodes.as_slice().try_into().ok()?;
         let lowered = marks.outputs.last()?.buffers;
         let each = |k: usize| Mark {
@@ -83,7 +88,7 @@ impl<'a> Unroll<'a> {
         // Numbers of input buffers, in both plans, by value.
         let mut number = vec![u32::MAX; whole.values.len()];
         let (mut inputs, mut all_inputs) = (Vec::new(), 0);
-        for (input, kept) in whole.inputs.iter().zip(&cut.inputs) {
+        for (input, kept) in whole.inputs.iter().zip(&folded.inputs) {
             if !matches!(whole.value(input.value).ty, Type::Tensor(_)) {
                 continue;
             }
@@ -93,37 +98,37 @@ impl<'a> Unroll<'a> {
             }
             all_inputs += 1;
         }
-        let read: Vec<u32> = cut
+        let read: Vec<u32> = folded
             .reads
             .iter()
             .map(|v: &ValueId| number[v.index()])
             .collect();
         let short = |b: u32| inputs.binary_search(&b).ok().map(|k| k as u32);
-        let at = |block: usize, slot: usize| read[block * cut.slots + slot];
+        let at = |block: usize, slot: usize| read[block * folded.slots + slot];
         let mut slots: FxHashMap<u32, Option<(usize, usize)>> = FxHashMap::default();
-        for slot in 0..cut.slots {
+        for slot in 0..folded.slots {
             let known = short(at(1, slot))?;
             slots.entry(known).or_insert(Some((slot, 0)));
         }
-        for slot in 0..if cut.first_reads { cut.slots } else { 0 } {
+        for slot in 0..if folded.first_reads { folded.slots } else { 0 } {
             let entry = slots.entry(short(at(0, slot))?);
             let entry = entry.or_insert(Some((slot, 1)));
             if let Some((other, 0)) = *entry
-                && (1..cut.run.count - 1).any(|k| at(k, slot) != at(k + 1, other))
+                && (1..folded.run.count - 1).any(|k| at(k, slot) != at(k + 1, other))
             {
                 *entry = None;
             }
         }
         // Outputs: where each of the short graph stands in the whole one, and how much each of the whole one takes.
         let outputs = marks.outputs.as_slice();
-        let missing = cut.missing();
+        let missing = folded.missing();
         let mut places = Vec::new();
         let mut counterparts = FxHashMap::default();
         let mut before = vec![Mark {
             buffers: 0,
             origins: 0,
         }];
-        for (k, of) in cut.outputs.iter().enumerate() {
+        for (k, of) in folded.outputs.iter().enumerate() {
             if of.kept.is_some() {
                 places.push((
                     k,
@@ -140,8 +145,8 @@ impl<'a> Unroll<'a> {
                 origins: total.origins + outputs[r + 1].origins - outputs[r].origins,
             });
         }
-        let mut u = Unroll {
-            cut,
+        let mut u = Expand {
+            folded,
             outputs,
             places,
             counterparts,
@@ -208,9 +213,9 @@ impl<'a> Unroll<'a> {
         Some((r, b - self.outputs[r].buffers))
     }
 
-    /// Whether the outputs of blocks left out can be told from those of the second.
+    /// Returns true if the outputs of blocks left out can be told from those of the second.
     fn has_outputs(&self, loops: &Loops) -> bool {
-        self.cut.outputs.iter().all(|of| {
+        self.folded.outputs.iter().all(|of| {
             let (None, Some(like), Some(block)) = (of.kept, of.like, of.block) else {
                 return of.kept.is_some();
             };
@@ -229,7 +234,7 @@ impl<'a> Unroll<'a> {
         })
     }
 
-    /// The block of the run that a step belongs to, by the last operator in it: -1 before the run, 4 behind it.
+    /// The block of the run that a step belongs to, by the last operator in it: -1 before the run, 4 after it.
     fn block(&self, step: &Step) -> isize {
         let last = step.bodies().iter().flat_map(|b| &b.origins).max();
         last.map_or(-1, |o| self.block_of(*o))
@@ -242,7 +247,7 @@ impl<'a> Unroll<'a> {
         self.starts.partition_point(|m| m.origins <= o.index()) as isize - 1
     }
 
-    /// Whether a step holds something of the last two blocks and of what lies before these: in the whole plan that would be
+    /// Returns true if a step holds something of the last two blocks and of what is before these: in the whole plan that would be
     /// something else.
     fn reaches_back(&self, step: &Step) -> bool {
         let mut origins = step.bodies().iter().flat_map(|b| &b.origins);
@@ -253,7 +258,7 @@ impl<'a> Unroll<'a> {
             && (origins.any(early) || step.reads().iter().any(|b| temps.contains(&b.index())))
     }
 
-    /// Whether a step writes a buffer of the second block. One that is not among those that repeat would leave the same buffers
+    /// Returns true if a step writes a buffer of the second block. One that is not among those that repeat would leave the same buffers
     /// of the blocks left out without contents: work of many blocks that was joined into one kernel (masks, scales) does so.
     fn writes_second(&self, step: &Step) -> bool {
         step.writes().iter().any(|b| {
@@ -264,7 +269,7 @@ impl<'a> Unroll<'a> {
         })
     }
 
-    /// Where the steps repeat: as many as the second block has, from its first on, and as many behind those. Among the former
+    /// Where the steps repeat: as many as the second block has, from its first on, and as many after those. Among the former
     /// may be late steps of the first block, and among the latter the same ones of the second.
     fn repeated(&self, loops: &Loops, steps: &[Step]) -> Option<Repeated> {
         let blocks: Vec<isize> = steps.iter().map(|s| self.block(s)).collect();
@@ -305,15 +310,15 @@ impl<'a> Unroll<'a> {
 }
 
 /// Ids in the whole plan.
-impl Unroll<'_> {
-    /// What comes before the third block stays where it is but for the inputs; the rest moves by the blocks left out.
+impl Expand<'_> {
+    /// Returns the number of inputs that were left out: ids after the inputs move by it.
     fn shift(&self) -> usize {
         self.all_inputs - self.inputs.len()
     }
 
     /// A buffer of the short plan.
     fn buffer(&self, b: BufId) -> BufId {
-        let (b, missing) = (b.index(), self.cut.missing());
+        let (b, missing) = (b.index(), self.folded.missing());
         if b < self.inputs.len() {
             return BufId(self.inputs[b]);
         }
@@ -337,7 +342,7 @@ impl Unroll<'_> {
 
     /// Number of the first buffer of the whole plan that was made for an output.
     fn output_buffers(&self) -> usize {
-        self.outputs[0].buffers + self.shift() + self.cut.missing() * self.each.buffers
+        self.outputs[0].buffers + self.shift() + self.folded.missing() * self.each.buffers
     }
 
     /// Number of the first buffer of the whole plan that a later stage made.
@@ -347,7 +352,7 @@ impl Unroll<'_> {
 
     /// The origin number `k` of an output of the whole graph.
     fn output_origin(&self, output: usize, k: usize) -> OriginId {
-        let first = self.outputs[0].origins + self.cut.missing() * self.each.origins;
+        let first = self.outputs[0].origins + self.folded.missing() * self.each.origins;
         OriginId::from_index(first + self.before[output].origins + k)
     }
 
@@ -357,17 +362,17 @@ impl Unroll<'_> {
         }
         match o.index() < self.starts[2].origins {
             true => o,
-            false => OriginId::from_index(o.index() + self.cut.missing() * self.each.origins),
+            false => OriginId::from_index(o.index() + self.folded.missing() * self.each.origins),
         }
     }
 
-    /// What the block `by` blocks after the second has in place of a buffer of the second; `None` for what an inner block
+    /// Returns the buffer of the block `by` blocks after the second that corresponds to one of the second; `None` for what an inner block
     /// should not know.
     fn buffer_of(&self, b: BufId, by: usize) -> Option<BufId> {
         let at = b.index();
         if at < self.inputs.len() {
             let (slot, back) = (*self.slots.get(&b.0)?)?;
-            return Some(BufId(self.read[(1 + by - back) * self.cut.slots + slot]));
+            return Some(BufId(self.read[(1 + by - back) * self.folded.slots + slot]));
         }
         let to = BufId::from_index(at + self.shift() + by * self.each.buffers);
         if at < self.starts[0].buffers {
@@ -397,14 +402,14 @@ impl Unroll<'_> {
             .then(|| OriginId::from_index(o.index() + by * self.each.origins))
     }
 
-    /// What the third block of the short plan has in place of a buffer of the second, both in the short plan.
+    /// Returns the buffer of the third block of the short plan that corresponds to one of the second, both in the short plan.
     fn next_buffer(&self, b: BufId) -> Option<BufId> {
         let at = b.index();
         if at < self.inputs.len() {
             // Before the third block the second one stands.
             let (slot, back) = (*self.slots.get(&b.0)?)?;
-            let block = [self.cut.run.count - 2, 1][back];
-            let whole = self.read[block * self.cut.slots + slot];
+            let block = [self.folded.run.count - 2, 1][back];
+            let whole = self.read[block * self.folded.slots + slot];
             let short = self.inputs.binary_search(&whole).ok();
             return short.map(BufId::from_index);
         }
@@ -434,13 +439,13 @@ impl Unroll<'_> {
 
     /// The third block's counterpart of an output of the second, both in the short graph.
     fn next_output(&self, r: usize) -> Option<usize> {
-        let output = *self.counterparts.get(&(r, self.cut.missing() + 1))?;
-        self.cut.outputs[output].kept
+        let output = *self.counterparts.get(&(r, self.folded.missing() + 1))?;
+        self.folded.outputs[output].kept
     }
 }
 
 /// Building the whole plan.
-impl Unroll<'_> {
+impl Expand<'_> {
     fn plan(&self, whole: &Graph, mut plan: Plan, load: &Repeated, run: &Repeated) -> Plan {
         let loops = std::mem::take(&mut plan.loops);
         Plan {
@@ -454,7 +459,7 @@ impl Unroll<'_> {
 
     /// For each output of the whole graph that of the short one it is made from, and how many blocks later (0: it is that one).
     fn outputs_of(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.cut.outputs.iter().map(|of| match of.kept {
+        self.folded.outputs.iter().map(|of| match of.kept {
             Some(r) => (r, 0),
             None => (of.like.unwrap_or(0), of.block.unwrap_or(1) - 1),
         })
@@ -463,10 +468,10 @@ impl Unroll<'_> {
     fn steps(&self, steps: Vec<Step>, repeated: &Repeated) -> Vec<Step> {
         let first = &repeated.first;
         let base = |s: &Step| moved(s, &|b| Some(self.buffer(b)), &|o| Some(self.origin(o)));
-        let mut out = Vec::with_capacity(steps.len() + self.cut.missing() * first.len());
+        let mut out = Vec::with_capacity(steps.len() + self.folded.missing() * first.len());
         out.extend(steps[..first.end].iter().filter_map(base));
         // The third block too: what it reads of the block before is that of the last one left out.
-        for by in 1..=self.cut.missing() + 1 {
+        for by in 1..=self.folded.missing() + 1 {
             out.extend(
                 steps[first.clone()].iter().filter_map(|s| {
                     moved(s, &|b| self.buffer_of(b, by), &|o| self.origin_of(o, by))
@@ -489,7 +494,7 @@ impl Unroll<'_> {
             // What was said of the third and fourth block and one before them is said of the last one left out.
             let origin = |o: OriginId| match self.block_of(o) {
                 0 | 1 if matches!(of, 2 | 3) => {
-                    OriginId::from_index(o.index() + self.cut.missing() * self.each.origins)
+                    OriginId::from_index(o.index() + self.folded.missing() * self.each.origins)
                 }
                 _ => self.origin(o),
             };
@@ -499,7 +504,7 @@ impl Unroll<'_> {
                 reason: r.reason,
             }));
             if of == 1 {
-                for by in 1..=self.cut.missing() {
+                for by in 1..=self.folded.missing() {
                     out.extend(group.iter().map(|r| Refusal {
                         producer: r.producer.and_then(|o| self.origin_of(o, by)),
                         consumer: r.consumer.and_then(|o| self.origin_of(o, by)),
@@ -512,7 +517,7 @@ impl Unroll<'_> {
         out
     }
 
-    /// What the whole plan has for its outputs: what the short one has for each or its counterpart, by the right name. `made` is
+    /// Returns the outputs of the whole plan: those of the short one or their counterparts, by the right name. `made` is
     /// what the short one has for all of its own, `place` counts such things in a mark.
     fn for_outputs<T: Clone>(
         &self,
@@ -537,9 +542,9 @@ impl Unroll<'_> {
     }
 
     fn loops(&self, whole: &Graph, short: Loops) -> Loops {
-        let names = Names::new(whole, self.cut);
+        let names = Names::new(whole, self.folded);
         let (first, second) = (self.starts[1], self.starts[2]);
-        let missing = self.cut.missing();
+        let missing = self.folded.missing();
         let mut buffers = Vec::with_capacity(
             short.buffers.len() + self.shift() + missing * (self.each.buffers + self.extra.len()),
         );
@@ -643,26 +648,30 @@ enum Named {
 /// Names of values in the second block.
 struct Names<'a> {
     whole: &'a Graph,
-    cut: &'a Cut,
+    folded: &'a Folded,
     known: FxHashMap<&'a str, Named>,
 }
 
 impl<'a> Names<'a> {
-    fn new(whole: &'a Graph, cut: &'a Cut) -> Names<'a> {
+    fn new(whole: &'a Graph, folded: &'a Folded) -> Names<'a> {
         let mut known = FxHashMap::default();
-        for (slot, v) in cut.reads_of(1).iter().enumerate() {
+        for (slot, v) in folded.reads_of(1).iter().enumerate() {
             known.insert(whole.value(*v).name.as_str(), Named::Read(slot));
         }
-        let nodes = &whole.nodes[cut.run.block(1)..cut.run.block(2)];
+        let nodes = &whole.nodes[folded.run.block(1)..folded.run.block(2)];
         for (k, node) in nodes.iter().enumerate() {
             for (out, v) in node.outs.iter().enumerate() {
                 known.insert(whole.value(*v).name.as_str(), Named::Result(k, out));
             }
         }
-        Names { whole, cut, known }
+        Names {
+            whole,
+            folded,
+            known,
+        }
     }
 
-    /// Stages name what they make after a value, with a point and more behind.
+    /// Stages name what they make after a value, with a point and a suffix.
     fn find(&self, name: &str) -> Name {
         let ends = std::iter::once(name.len());
         let ends = ends.chain(name.rmatch_indices('.').map(|(k, _)| k));
@@ -685,7 +694,7 @@ impl<'a> Names<'a> {
     fn of(&self, name: &Name, by: usize) -> String {
         let value = match name.value {
             Some(Named::Result(node, out)) => self.node(node, by).outs[out],
-            Some(Named::Read(slot)) => self.cut.reads_of(1 + by)[slot],
+            Some(Named::Read(slot)) => self.folded.reads_of(1 + by)[slot],
             None => return name.rest.clone(),
         };
         let value = &self.whole.value(value).name;
@@ -705,7 +714,7 @@ impl<'a> Names<'a> {
     }
 
     fn node(&self, node: usize, by: usize) -> &inrush_graph::Node {
-        &self.whole.nodes[self.cut.run.block(1 + by) + node]
+        &self.whole.nodes[self.folded.run.block(1 + by) + node]
     }
 }
 

@@ -115,7 +115,7 @@ fn periods(words: &[u64]) -> Vec<usize> {
     out
 }
 
-/// The longest stretch of nodes each of which has its like `period` nodes later: its first node, and the one behind its last.
+/// The longest stretch of nodes each of which has its like `period` nodes later: its first node, and the one after its last.
 fn stretch(words: &[u64], period: usize) -> Option<(usize, usize)> {
     let (mut best, mut from) = ((0, 0), 0);
     let mut end = |from: usize, to: usize| {
@@ -156,7 +156,7 @@ fn check(graph: &Graph, defs: &[Def], period: usize, from: usize, to: usize) -> 
     best
 }
 
-/// Whether node `k + period` follows node `k` as [`Run`] says.
+/// Returns true if node `k + period` follows node `k` as [`Run`] says.
 fn like(graph: &Graph, defs: &[Def], start: usize, period: usize, k: usize) -> bool {
     let (a, b) = (&graph.nodes[k], &graph.nodes[k + period]);
     let ty = |v: ValueId| &graph.value(v).ty;

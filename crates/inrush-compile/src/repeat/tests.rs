@@ -1,6 +1,6 @@
 //! The plan of a run that was rolled up is the plan of the whole graph.
 
-use super::{cut, unroll};
+use super::{expand_blocks, fold_blocks};
 use crate::{Options, Pipeline};
 use inrush_base::{Caps, Isa};
 use inrush_graph::Graph;
@@ -13,7 +13,7 @@ fn graph(text: &str) -> Graph {
         .expect("a graph")
 }
 
-/// What became of a graph.
+/// The outcome for a graph.
 enum Outcome {
     /// There is no run of blocks.
     NoRun,
@@ -25,16 +25,16 @@ enum Outcome {
 fn rolled(text: &str, caps: &Caps) -> Outcome {
     let options = inrush_sched::Options::default();
     let mut whole = graph(text);
-    let Some((short, cut)) = cut(&mut whole) else {
+    let Some((short, folded)) = fold_blocks(&mut whole) else {
         return Outcome::NoRun;
     };
-    let mut marks = cut.marks();
+    let mut marks = folded.marks();
     let short = inrush_aten::decompose_marked(short, &mut marks).expect("decomposes");
     let (loops, marks) =
         inrush_aten::lower_marked(short, inrush_aten::Processor::of(caps), &marks).expect("lowers");
     let mut plan = inrush_sched::fuse(loops, caps, &options).expect("fuses");
     inrush_sched::layout(&mut plan, caps, &options).expect("arranges");
-    match unroll(&whole, &cut, &marks, plan) {
+    match expand_blocks(&whole, &folded, &marks, plan) {
         Err(_) => Outcome::NotAlike,
         Ok(mut plan) => {
             inrush_sched::plan_memory(&mut plan).expect("plans memory");
@@ -305,7 +305,7 @@ fn symbolic(text: &str) -> String {
     text.replacen("graph t\n", "graph t\nsize s in [1, 64] hint 8\n", 1)
 }
 
-/// Attention of two heads in blocks, and once more behind them. `mask` makes each block's mask, of type `bool[8, 8]`.
+/// Attention of two heads in blocks, and once more after them. `mask` makes each block's mask, of type `bool[8, 8]`.
 fn masked(mask: impl Fn(&mut Text, usize) -> usize) -> String {
     let (rows, scores) = ("f32[2, 8, 32]", "f32[2, 8, 8]");
     let mut t = Text::new();
@@ -457,7 +457,7 @@ impl Program {
     }
 }
 
-/// Blocks drawn by chance, with something before and behind them: what is rolled up is right, and enough is.
+/// Blocks drawn by chance, with something before and after them: what is rolled up is right, and enough is.
 #[test]
 fn blocks_drawn_by_chance() {
     let (mut rolled_up, all) = (0, 150);
