@@ -5,7 +5,7 @@
 //! stage names in an `unsupported` error becomes a call with that reason, and only the segment that held it is cut again.
 
 use crate::functions::spread;
-use crate::partition::{self, Cut, Piece};
+use crate::partition::{self, Cut, Cutout, Piece, Views};
 use crate::sizes::Sizes;
 use crate::{Code, Options, Pipeline, Refusals, Retile, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use inrush_program::{GpuKernel, Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// What runs for one graph, in order.
+/// Everything that runs for one graph, in order.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     /// The graph after stage rewrite: the parts name its nodes and values.
@@ -44,7 +44,7 @@ pub struct Sequence {
     pub refusals: Refusals,
 }
 
-/// How a tensor lies in memory.
+/// The layout of a tensor in memory.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub dtype: DType,
@@ -95,7 +95,7 @@ pub enum What {
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub program: Program,
-    /// Tensors by position among the program's inputs; the inputs behind them are integers.
+    /// Tensors by position among the program's inputs; the inputs after them are integers.
     pub inputs: Vec<ValueId>,
     /// For each symbol of the program its position in [`Sequence::symbols`].
     pub symbols: Vec<u32>,
@@ -123,9 +123,9 @@ pub struct View {
     pub strides: Vec<SizeId>,
     /// Elements from the base's first to the view's first.
     pub offset: SizeId,
-    /// What elements are read as, if not as the base's: a dtype of the same size.
+    /// The dtype that elements are read as, if not the base's: a dtype of the same size.
     pub dtype: Option<DType>,
-    /// How the base lies by its metadata, which the view relies on: sizes and strides. None where nothing tells.
+    /// The layout of the base by its metadata, which the view relies on: sizes and strides. None where nothing tells.
     pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
 
@@ -137,7 +137,7 @@ pub enum SequenceOutput {
     None,
 }
 
-/// What the caller knows beside the graph.
+/// The caller's knowledge besides the graph.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Nodes that must be called, with the reason.
@@ -153,7 +153,7 @@ pub struct Request {
 /// Compiles what compiles and calls the rest.
 ///
 /// # Errors
-/// What is nobody's fault at a single node: a graph that is not well formed, or a broken invariant in a stage.
+/// An error that no single node causes: a graph that is not well formed, or a broken invariant in a stage.
 pub fn compile_sequence(
     graph: Graph,
     request: &Request,
@@ -193,7 +193,7 @@ pub fn compile_sequence(
             called.insert(NodeId::from_index(n), why.clone());
         }
     }
-    let mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit> = FxHashMap::default();
+    let mut units = Units::default();
     let cut = loop {
         let mut cut = partition::cut(graph, &called)?;
         let mut refused = false;
@@ -218,13 +218,19 @@ pub fn compile_sequence(
             break cut;
         }
     };
-    let parts = assemble(graph, request, cut, called, units, options, caps)?;
-    Ok(Sequence {
-        graph: whole,
-        sources,
-        ..parts
-    })
+    assemble(
+        (whole, sources),
+        request,
+        cut,
+        &called,
+        units,
+        options,
+        caps,
+    )
 }
+
+/// Compiled segments, by their nodes and outputs.
+type Units = FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>;
 
 /// Runs stage rewrite over the whole graph where libraries are called, that is on GPUs. Returns the graph, and the source of
 /// each node.
@@ -290,7 +296,31 @@ struct Known<'a> {
     order: Vec<Sym>,
 }
 
-impl Known<'_> {
+impl<'a> Known<'a> {
+    /// Collects the symbols of a graph that is cut, in the order in which they become known.
+    fn of(graph: &'a Graph, cut: &Cut) -> Known<'a> {
+        let mut known = Known {
+            graph,
+            position: FxHashMap::default(),
+            defs: Vec::new(),
+            order: Vec::new(),
+        };
+        // Integers first: they are read without looking at a tensor.
+        let is_int = |v: ValueId| matches!(graph.value(v).ty, Type::Int(_));
+        for ints in [true, false] {
+            for i in graph.inputs.iter().filter(|i| is_int(i.value) == ints) {
+                known.learn(i.value, None);
+            }
+        }
+        for (at, piece) in cut.pieces.iter().enumerate() {
+            if let Piece::Call(n) = piece {
+                let outs = &graph.nodes[n.index()].outs;
+                outs.iter().for_each(|v| known.learn(*v, Some(at)));
+            }
+        }
+        known
+    }
+
     /// Reads what a value says about symbols that are not known yet.
     fn learn(&mut self, value: ValueId, after: Option<usize>) {
         let ex = &self.graph.exprs;
@@ -335,145 +365,163 @@ impl Known<'_> {
     }
 }
 
+/// Puts the parts of a graph in order.
 fn assemble(
-    graph: &Graph,
+    (whole, sources): (Graph, Vec<Option<Source>>),
     request: &Request,
     cut: Cut,
-    called: BTreeMap<NodeId, String>,
-    mut units: FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>,
+    called: &BTreeMap<NodeId, String>,
+    units: Units,
     options: &Options,
     caps: &Caps,
 ) -> Result<Sequence> {
-    let mut known = Known {
+    let graph = &whole;
+    let known = Known::of(graph, &cut);
+    let mut a = Assembly {
         graph,
-        position: FxHashMap::default(),
-        defs: Vec::new(),
-        order: Vec::new(),
+        called,
+        units,
+        sizes: Sizes::new(&graph.exprs, &known.order),
+        position: known.position,
+        functions: Vec::new(),
+        kernels: Vec::new(),
+        seen: FxHashSet::default(),
+        refusals: Refusals::default(),
+        retiles: Vec::new(),
     };
-    // Integers first: they are read without looking at a tensor.
-    let is_int = |v: ValueId| matches!(graph.value(v).ty, Type::Int(_));
-    for ints in [true, false] {
-        for i in graph.inputs.iter().filter(|i| is_int(i.value) == ints) {
-            known.learn(i.value, None);
-        }
-    }
-    for (at, piece) in cut.pieces.iter().enumerate() {
-        if let Piece::Call(n) = piece {
-            let outs = &graph.nodes[n.index()].outs;
-            outs.iter().for_each(|v| known.learn(*v, Some(at)));
-        }
-    }
-    let mut sizes = Sizes::new(&graph.exprs, &known.order);
-    let mut functions: Vec<Function> = Vec::new();
-    let mut kernels: Vec<GpuKernel> = Vec::new();
-    let mut seen: FxHashSet<String> = FxHashSet::default();
-    let mut refusals = Refusals::default();
-    let mut retiles = Vec::new();
-    let mut parts = Vec::new();
+    let mut parts = Vec::with_capacity(cut.pieces.len());
     for piece in cut.pieces {
         let what = match piece {
-            Piece::Segment(s) => {
-                let unit = units
-                    .remove(&(s.nodes, s.outputs.clone()))
-                    .ok_or_else(|| Error::internal("a segment was not compiled"))?;
-                match unit.code {
-                    Code::C(all) => {
-                        functions.extend(all.into_iter().filter(|f| seen.insert(f.name.clone())));
-                    }
-                    Code::Gpu(all) => {
-                        kernels.extend(all.into_iter().filter(|k| seen.insert(k.symbol.clone())));
-                    }
-                }
-                refusals.extend(unit.refusals);
-                retiles.extend(unit.retile);
-                let symbols = unit
-                    .program
-                    .symbols
-                    .iter()
-                    .map(|s| {
-                        let sym = graph.exprs.sym_by_name(&s.name);
-                        sym.and_then(|s| known.position.get(&s).copied())
-                            .ok_or_else(|| unknown(&s.name))
-                    })
-                    .collect::<Result<Vec<u32>>>()?;
-                What::Segment(Segment {
-                    program: unit.program,
-                    inputs: s.inputs,
-                    symbols,
-                    outputs: s.outputs,
-                })
-            }
-            Piece::Call(n) => {
-                let node = &graph.nodes[n.index()];
-                What::Call(Call {
-                    node: n,
-                    op: node.op.clone(),
-                    reason: (called.get(&n).cloned())
-                        .unwrap_or_else(|| "its sizes or numbers depend on data".into()),
-                    library: called.get(&n).is_some_and(|why| why == library::REASON),
-                    outs: node.outs.clone(),
-                })
-            }
-            Piece::View { value, base } => {
-                let t = graph.tensor(value)?;
-                let offset = partition::offset(graph, &cut.views, value, base)?;
-                let from = graph.tensor(base)?;
-                let lies = (sizes.all(&from.sizes).ok()).zip(sizes.all(&from.strides).ok());
-                What::View(View {
-                    lies,
-                    dtype: (t.dtype != from.dtype).then_some(t.dtype),
-                    value,
-                    base,
-                    sizes: sizes.all(&t.sizes)?,
-                    strides: sizes.all(&t.strides)?,
-                    offset: sizes.of(offset)?,
-                })
-            }
+            Piece::Segment(s) => What::Segment(a.segment(s)?),
+            Piece::Call(n) => What::Call(a.call(n)),
+            Piece::View { value, base } => What::View(a.view(&cut.views, value, base)?),
         };
         parts.push(Part {
             what,
             frees: Vec::new(),
         });
     }
-    let outputs = graph
-        .outputs
-        .iter()
-        .map(|o| {
-            Ok(match &o.value {
-                OutputValue::Value(v) => match graph.value(*v).ty {
-                    Type::Int(e) => SequenceOutput::Int(sizes.of(e)?),
+    let outputs = a.outputs()?;
+    let ints = (request.ints.iter())
+        .filter_map(|e| Some((*e, a.sizes.of(*e).ok()?)))
+        .collect();
+    free(graph, &mut parts, &outputs);
+    let layouts = match caps.gpu {
+        Some(_) => layouts(graph, &parts, &mut a.sizes),
+        None => Vec::new(),
+    };
+    let pieces = if a.functions.is_empty() {
+        Vec::new()
+    } else {
+        spread(&a.functions, options.pieces.max(1))
+    };
+    Ok(Sequence {
+        sources,
+        parts,
+        symbols: known.defs,
+        sizes: a.sizes.finish(),
+        ints,
+        outputs,
+        pieces,
+        kernels: a.kernels,
+        retiles: a.retiles,
+        layouts,
+        refusals: a.refusals,
+        graph: whole,
+    })
+}
+
+/// Parts in the making, and the distinct code of those that are made.
+struct Assembly<'a> {
+    graph: &'a Graph,
+    called: &'a BTreeMap<NodeId, String>,
+    units: Units,
+    sizes: Sizes<'a>,
+    /// Positions of symbols in [`Sequence::symbols`].
+    position: FxHashMap<Sym, u32>,
+    functions: Vec<Function>,
+    kernels: Vec<GpuKernel>,
+    /// Names of functions and symbols of kernels.
+    seen: FxHashSet<String>,
+    refusals: Refusals,
+    retiles: Vec<Retile>,
+}
+
+impl Assembly<'_> {
+    fn segment(&mut self, s: Cutout) -> Result<Segment> {
+        let unit = (self.units)
+            .remove(&(s.nodes, s.outputs.clone()))
+            .ok_or_else(|| Error::internal("a segment was not compiled"))?;
+        let seen = &mut self.seen;
+        match unit.code {
+            Code::C(all) => {
+                let new = all.into_iter().filter(|f| seen.insert(f.name.clone()));
+                self.functions.extend(new);
+            }
+            Code::Gpu(all) => {
+                let new = all.into_iter().filter(|k| seen.insert(k.symbol.clone()));
+                self.kernels.extend(new);
+            }
+        }
+        self.refusals.extend(unit.refusals);
+        self.retiles.extend(unit.retile);
+        let position = |s: &inrush_program::Symbol| {
+            let sym = self.graph.exprs.sym_by_name(&s.name);
+            sym.and_then(|s| self.position.get(&s).copied())
+                .ok_or_else(|| unknown(&s.name))
+        };
+        let symbols = unit.program.symbols.iter().map(position);
+        Ok(Segment {
+            symbols: symbols.collect::<Result<Vec<u32>>>()?,
+            program: unit.program,
+            inputs: s.inputs,
+            outputs: s.outputs,
+        })
+    }
+
+    fn call(&self, n: NodeId) -> Call {
+        let node = &self.graph.nodes[n.index()];
+        let why = self.called.get(&n);
+        Call {
+            node: n,
+            op: node.op.clone(),
+            reason: (why.cloned()).unwrap_or_else(|| "its sizes or numbers depend on data".into()),
+            library: why.is_some_and(|why| why == library::REASON),
+            outs: node.outs.clone(),
+        }
+    }
+
+    fn view(&mut self, views: &Views, value: ValueId, base: ValueId) -> Result<View> {
+        let (graph, sizes) = (self.graph, &mut self.sizes);
+        let t = graph.tensor(value)?;
+        let offset = partition::offset(graph, views, value, base)?;
+        let from = graph.tensor(base)?;
+        let lies = (sizes.all(&from.sizes).ok()).zip(sizes.all(&from.strides).ok());
+        Ok(View {
+            lies,
+            dtype: (t.dtype != from.dtype).then_some(t.dtype),
+            value,
+            base,
+            sizes: sizes.all(&t.sizes)?,
+            strides: sizes.all(&t.strides)?,
+            offset: sizes.of(offset)?,
+        })
+    }
+
+    fn outputs(&mut self) -> Result<Vec<SequenceOutput>> {
+        let mut outputs = Vec::with_capacity(self.graph.outputs.len());
+        for o in &self.graph.outputs {
+            outputs.push(match &o.value {
+                OutputValue::Value(v) => match self.graph.value(*v).ty {
+                    Type::Int(e) => SequenceOutput::Int(self.sizes.of(e)?),
                     _ => SequenceOutput::Value(*v),
                 },
                 OutputValue::Scalar(s) => SequenceOutput::Scalar(*s),
                 OutputValue::None => SequenceOutput::None,
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let ints = (request.ints.iter())
-        .filter_map(|e| Some((*e, sizes.of(*e).ok()?)))
-        .collect();
-    free(graph, &mut parts, &outputs);
-    let layouts = match caps.gpu {
-        Some(_) => layouts(graph, &parts, &mut sizes),
-        None => Vec::new(),
-    };
-    Ok(Sequence {
-        graph: Graph::default(),
-        sources: Vec::new(),
-        parts,
-        symbols: known.defs,
-        sizes: sizes.finish(),
-        ints,
-        outputs,
-        pieces: match functions.is_empty() {
-            true => Vec::new(),
-            false => spread(&functions, options.pieces.max(1)),
-        },
-        kernels,
-        retiles,
-        layouts,
-        refusals,
-    })
+            });
+        }
+        Ok(outputs)
+    }
 }
 
 fn unknown(name: &str) -> Error {

@@ -2,7 +2,7 @@
 
 use crate::functions::{Functions, Instance, Kernels};
 use crate::gpu::{GpuKernels, Launched};
-use crate::signature::Signature;
+use crate::signature::{Signature, SignatureInput};
 use crate::sizes::Sizes;
 use crate::together::together;
 use inrush_base::{Error, Result};
@@ -30,7 +30,7 @@ struct Wrap<'a> {
     contractions: FxHashMap<u32, Vec<(&'a Contraction, program::Contract)>>,
 }
 
-/// What the launches of one kernel have in common.
+/// The common part of the launches of one kernel.
 #[derive(Clone)]
 struct Common {
     sizes: Vec<SizeId>,
@@ -43,7 +43,7 @@ struct Common {
 /// Contractions of one kernel that are remembered.
 const REMEMBERED: usize = 8;
 
-/// What the steps run.
+/// The code that the steps run.
 pub enum Code<'a> {
     C(&'a Kernels),
     Gpu(&'a GpuKernels),
@@ -70,14 +70,47 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     };
 
     for i in &signature.inputs {
+        out.inputs.push(w.input(i)?);
+    }
+    for g in guards {
+        out.guards.push(w.guard(g)?);
+    }
+    w.buffers(plan, &mut out)?;
+    out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
+    out.load_bytes = w.optional(plan.memory.load_bytes)?;
+    w.steps(plan, code, &mut out)?;
+    for o in &loops.outputs {
+        out.outputs.push(w.output(o)?);
+    }
+    out.kernels = match code {
+        Code::C(k) => k.distinct.iter().map(|k| w.kernel(k)).collect(),
+        Code::Gpu(k) => k.kernels.iter().map(gpu_kernel).collect(),
+    };
+    out.sizes = w.sizes.finish();
+    out.verify()
+        .map_err(|e| Error::internal(e.message().to_string()))?;
+    Ok(out)
+}
+
+/// Returns a kernel for a GPU. Its assertions stop it on the device.
+fn gpu_kernel(k: &program::GpuKernel) -> program::Kernel {
+    program::Kernel {
+        symbol: k.symbol.clone(),
+        title: title(&k.function),
+        checks: Vec::new(),
+    }
+}
+
+impl<'a> Wrap<'a> {
+    fn input(&mut self, i: &SignatureInput) -> Result<program::Input> {
         let ty = match &i.ty {
             Type::Tensor(t) => program::InputType::Tensor {
                 dtype: Dt(t.dtype),
-                sizes: w.sizes.all(&t.sizes)?,
-                strides: w.sizes.all(&t.strides)?,
+                sizes: self.sizes.all(&t.sizes)?,
+                strides: self.sizes.all(&t.strides)?,
             },
             Type::Int(e) => program::InputType::Int {
-                value: w.sizes.of(*e)?,
+                value: self.sizes.of(*e)?,
             },
             Type::Constant(v) => program::InputType::Constant { value: (*v).into() },
             Type::None => program::InputType::Ignored,
@@ -88,7 +121,7 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
                 )));
             }
         };
-        out.inputs.push(program::Input {
+        Ok(program::Input {
             name: i.name.clone(),
             ty,
             reads: match i.reads {
@@ -96,103 +129,87 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
                 GraphReads::Memory => program::Reads::Memory,
                 GraphReads::Storage => program::Reads::Storage,
             },
-        });
+        })
     }
-    for g in guards {
-        out.guards.push(program::Guard {
+
+    fn guard(&mut self, g: &Guard) -> Result<program::Guard> {
+        Ok(program::Guard {
             relation: match g.relation {
                 GraphRelation::Eq => program::Relation::Eq,
                 GraphRelation::Ne => program::Relation::Ne,
                 GraphRelation::Le => program::Relation::Le,
                 GraphRelation::Lt => program::Relation::Lt,
             },
-            left: w.sizes.of(g.left)?,
-            right: w.sizes.of(g.right)?,
+            left: self.sizes.of(g.left)?,
+            right: self.sizes.of(g.right)?,
             why: g.why.clone(),
-        });
+        })
     }
-    let written: Vec<bool> = {
+
+    /// Adds the buffers with their places.
+    fn buffers(&mut self, plan: &Plan, out: &mut Program) -> Result<()> {
+        let loops = &plan.loops;
         let mut written = vec![false; loops.buffers.len()];
-        for s in &plan.steps {
-            s.writes()
-                .into_iter()
-                .for_each(|b| written[loops.storage(b).index()] = true);
+        for b in plan.steps.iter().flat_map(|s| s.writes()) {
+            written[loops.storage(b).index()] = true;
         }
-        written
-    };
-    out.buffers.reserve_exact(loops.buffers.len());
-    out.load_steps.reserve_exact(plan.load_steps.len());
-    out.steps.reserve_exact(plan.steps.len());
-    for (at, b) in loops.buffers.iter().enumerate() {
-        if let Some(l) = b.layout.as_ref().filter(|_| written[at])
-            && loops.exprs.overlaps(&b.sizes, &l.strides)
-        {
-            return Err(Error::unsupported(format!(
-                "`{}` is written, and elements of it share a place",
-                b.name
-            )));
-        }
-        let place = w.place(plan, at)?;
-        let bytes = w.bytes(b)?;
-        out.buffers.push(Buffer {
-            name: b.name.clone(),
-            dtype: Dt(b.dtype),
-            place,
-            bytes,
-            written: written[at],
-        });
-    }
-    out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
-    out.load_bytes = w.optional(plan.memory.load_bytes)?;
-    match code {
-        Code::C(k) => {
-            for (s, e) in plan.load_steps.iter().zip(&k.load_steps) {
-                out.load_steps.push(w.step(s, e, k)?);
+        out.buffers.reserve_exact(loops.buffers.len());
+        for (at, b) in loops.buffers.iter().enumerate() {
+            if let Some(l) = b.layout.as_ref().filter(|_| written[at])
+                && loops.exprs.overlaps(&b.sizes, &l.strides)
+            {
+                return Err(Error::unsupported(format!(
+                    "`{}` is written, and elements of it share a place",
+                    b.name
+                )));
             }
-            for group in together(plan, k) {
-                for (n, at) in group.into_iter().enumerate() {
-                    let mut step = w.step(&plan.steps[at], &k.steps[at], k)?;
-                    if let program::Step::Launch(l) = &mut step {
-                        l.beside = n > 0;
+            let place = self.place(plan, at)?;
+            let bytes = self.bytes(b)?;
+            out.buffers.push(Buffer {
+                name: b.name.clone(),
+                dtype: Dt(b.dtype),
+                place,
+                bytes,
+                written: written[at],
+            });
+        }
+        Ok(())
+    }
+
+    /// Adds the steps at load and those of a call.
+    fn steps(&mut self, plan: &'a Plan, code: &Code, out: &mut Program) -> Result<()> {
+        out.load_steps.reserve_exact(plan.load_steps.len());
+        out.steps.reserve_exact(plan.steps.len());
+        match code {
+            Code::C(k) => {
+                for (s, e) in plan.load_steps.iter().zip(&k.load_steps) {
+                    out.load_steps.push(self.step(s, e, k)?);
+                }
+                for group in together(plan, k) {
+                    for (n, at) in group.into_iter().enumerate() {
+                        let mut step = self.step(&plan.steps[at], &k.steps[at], k)?;
+                        if let program::Step::Launch(l) = &mut step {
+                            l.beside = n > 0;
+                        }
+                        out.steps.push(step);
                     }
-                    out.steps.push(step);
+                }
+            }
+            Code::Gpu(k) => {
+                for l in &k.load_steps {
+                    out.load_steps
+                        .push(self.gpu_launch(&plan.load_steps, l, k)?);
+                }
+                for l in &k.steps {
+                    out.steps.push(self.gpu_launch(&plan.steps, l, k)?);
                 }
             }
         }
-        Code::Gpu(k) => {
-            for l in &k.load_steps {
-                out.load_steps.push(w.gpu_launch(&plan.load_steps, l, k)?);
-            }
-            for l in &k.steps {
-                out.steps.push(w.gpu_launch(&plan.steps, l, k)?);
-            }
-        }
+        Ok(())
     }
-    for o in &loops.outputs {
-        out.outputs.push(w.output(o)?);
-    }
-    match code {
-        Code::C(kernels) => {
-            out.kernels = kernels.distinct.iter().map(|k| w.kernel(k)).collect();
-        }
-        Code::Gpu(kernels) => {
-            for k in &kernels.kernels {
-                out.kernels.push(program::Kernel {
-                    symbol: k.symbol.clone(),
-                    title: title(&k.function),
-                    // Assertions stop the kernel on the device.
-                    checks: Vec::new(),
-                });
-            }
-        }
-    }
-    out.sizes = w.sizes.finish();
-    out.verify()
-        .map_err(|e| Error::internal(e.message().to_string()))?;
-    Ok(out)
 }
 
-/// Lets the kernels of a program for a CPU have their functions.
+/// Sets each kernel's symbol to the name of its emitted function.
 pub fn name(program: &mut Program, functions: &Functions) {
     for (kernel, f) in program.kernels.iter_mut().zip(&functions.of_kernel) {
         kernel
@@ -401,7 +418,7 @@ impl<'a> Wrap<'a> {
         Ok(program::Step::Contract(made))
     }
 
-    /// What launches of a kernel have in common.
+    /// Returns the common part of launches of a kernel.
     fn launch(&mut self, kernel: u32, kernels: &Kernels) -> Result<Common> {
         if let Some(known) = &self.launches[kernel as usize] {
             return Ok(known.clone());
@@ -418,7 +435,7 @@ impl<'a> Wrap<'a> {
         Ok(common)
     }
 
-    /// Whether two contractions differ in nothing but their buffers and epilogues.
+    /// Returns true if two contractions differ in nothing but their buffers and epilogues.
     fn same(&self, c: &Contraction, d: &Contraction) -> bool {
         let layout = |b: BufId| &self.loops.buffer(b).layout;
         (&c.batch, &c.m, &c.n, &c.k, c.dtype) == (&d.batch, &d.m, &d.n, &d.k, d.dtype)
