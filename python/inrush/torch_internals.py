@@ -106,7 +106,10 @@ def _place_draws(graph: Any) -> None:
 
 def _pass_detached(graph: Any) -> None:
     """Has nodes read what was detached, not what ``detach`` gave, which means nothing below autograd. The partitioner never
-    computes a ``detach`` again and would keep its operand, such as each ``tanh``, for the backward pass."""
+    computes a ``detach`` again and would keep its operand, such as each ``tanh``, for the backward pass.
+
+    This rewrite is not in ``inrush-passes``: the joint graph of both passes exists in AOTAutograd only, before its partitioner
+    decides what is kept, and the compiler gets the parts."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if not node.users:
