@@ -28,11 +28,11 @@ pub struct Kernels {
 /// A run of the distinct kernels that one thread made.
 struct Part {
     kernels: Range<usize>,
-    /// What their expressions refer to, where that is not the plan's arena.
+    /// The arena that their expressions refer to, where it is not the plan's.
     fork: Option<Mutex<Exprs>>,
 }
 
-/// What launches of a kernel take, in the plan's arena.
+/// The arguments of a kernel's launches, in the plan's arena.
 pub struct Numbers {
     pub sizes: SmallVec<[Expr; 4]>,
     pub units: Expr,
@@ -46,7 +46,7 @@ pub struct Numbers {
 pub struct Instance {
     /// Position among the distinct kernels.
     pub kernel: u32,
-    /// What the step passes, in the order of [`Kernel::arguments`].
+    /// The step's arguments, in the order of [`Kernel::arguments`].
     pub buffers: Vec<BufId>,
 }
 
@@ -57,7 +57,7 @@ pub struct Functions {
     pub of_kernel: Vec<u32>,
 }
 
-/// What the thread that does the first run does beside either stage, in statements that take as long: steps and buffers of the
+/// The work of the first thread in parallel with either stage, in statements that take as long: steps and buffers of the
 /// whole plan are looked at, however few of its kernels are distinct.
 fn aside(plan: &Plan) -> usize {
     2 * plan.steps.len() + plan.loops.buffers.len() / 8
@@ -85,7 +85,7 @@ impl Kernels {
     }
 }
 
-/// Stage tile over all steps, beside `other`. Steps that differ in nothing but their buffers are tiled once.
+/// Runs stage tile over all steps, in parallel with `other`. Steps that differ in nothing but their buffers are tiled once.
 pub fn tile<A>(
     plan: &Plan,
     caps: &Caps,
@@ -215,7 +215,7 @@ pub fn show(plan: &Plan, kernels: &Kernels, caps: &Caps) -> String {
     }
 }
 
-/// Stage emit: C source, equal functions once; beside `other`.
+/// Runs stage emit in parallel with `other`: C source, equal functions once.
 pub fn emit<A>(
     plan: &Plan,
     kernels: &Kernels,

@@ -361,7 +361,7 @@ impl Emitter<'_> {
     }
 }
 
-/// What a build and a launch need. The symbol says all that the name, a digest of the text, does not.
+/// Everything that a build and a launch need. The symbol says all that the name, a digest of the text, does not.
 fn kernel(k: &TritonKernel) -> GpuKernel {
     let divisible: Vec<usize> = (k.arguments.iter().enumerate())
         .filter(|(_, a)| a.divisible)

@@ -60,7 +60,7 @@ const OPERATORS: &[&str] = &[
     "topk",
 ];
 
-/// Whether an operator like `aten.mm.default` is one of them.
+/// Returns true if an operator like `aten.mm.default` is one of them.
 pub fn serves(op: &str) -> bool {
     let mut parts = op.split('.');
     parts.next() == Some("aten")
@@ -75,7 +75,7 @@ pub const KEEPS_NO_SCORES: &str = "a library's, which keeps no scores";
 /// Scores of all heads from which on they are written to memory and read again: 16 MiB of `f32`.
 const SCORES: i64 = 1 << 22;
 
-/// Whether a node is attention on a CPU of which the scores would leave the caches; PyTorch's kernel takes them in blocks.
+/// Returns true if a node is attention on a CPU of which the scores would leave the caches; PyTorch's kernel takes them in blocks.
 pub fn attends_beyond_caches(graph: &Graph, node: &Node) -> bool {
     let name = node
         .op

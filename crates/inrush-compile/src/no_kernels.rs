@@ -54,7 +54,7 @@ fn tensors(graph: &Graph, node: &Node) -> Vec<(DType, bool)> {
     node.reads().filter_map(tensor).collect()
 }
 
-/// Whether an argument says in what dtype to compute.
+/// Returns true if an argument says in what dtype to compute.
 fn converts(node: &Node) -> bool {
     node.args.iter().any(|a| matches!(a, Arg::DType(_)))
 }

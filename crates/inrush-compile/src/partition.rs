@@ -69,7 +69,7 @@ pub struct Cutout {
 /// For results of views: the node, which of its results, and the value that it looks at.
 pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
 
-/// Whether a node only looks at its first argument's storage.
+/// Returns true if a node only shows its first argument's storage.
 pub fn is_view(graph: &Graph, node: &Node) -> bool {
     let mut parts = node.op.split('.');
     let (Some("aten"), Some(name)) = (parts.next(), parts.next()) else {
@@ -87,7 +87,7 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
             .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
 }
 
-/// Whether a [`READ_AS`] keeps every element's place, so that it is a view like others. Kernels convert elements where they
+/// Returns true if a [`READ_AS`] keeps every element's place, so that it is a view like others. Kernels convert elements where they
 /// load them; what is returned shares the memory, as eager's does.
 fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
     let (Some(Arg::Value(from)), [to]) = (node.args.first(), node.outs.as_slice()) else {
@@ -192,13 +192,13 @@ fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
     (longest > SORTED && !finds_few(graph, node)).then(|| "sorts long rows".to_string())
 }
 
-/// Whether an operator sorts or searches rows that a GPU's kernel is faster at than the library.
+/// Returns true if an operator sorts or searches rows that a GPU's kernel is faster at than the library.
 pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
     let most = if finds_few(graph, node) { HELD } else { SORTED };
     longest_row(graph, node).is_some_and(|n| n <= most)
 }
 
-/// Whether an operator finds the greatest of each row one after the other.
+/// Returns true if an operator finds the greatest of each row one after the other.
 fn finds_few(graph: &Graph, node: &Node) -> bool {
     if node.op != "aten.topk.default" {
         return false;

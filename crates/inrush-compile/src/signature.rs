@@ -1,4 +1,4 @@
-//! What a caller passes: input types, and where each symbol of the graph is read from.
+//! The arguments of a caller: input types, and where each symbol of the graph is read from.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Sym, SymKind};

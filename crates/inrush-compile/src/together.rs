@@ -91,7 +91,7 @@ impl Touches {
         Touches { written, all }
     }
 
-    /// Whether the order of two steps matters: one writes what the other touches.
+    /// Returns true if the order of two steps matters: one writes what the other touches.
     fn clash(&self, other: &Touches, regions: &Regions) -> bool {
         let meets = |written: &[BufId], all: &[BufId]| {
             (written.iter()).any(|w| all.iter().any(|b| regions.overlap(*w, *b)))

@@ -25,7 +25,7 @@ pub struct Candidate {
     pub kernel: GpuKernel,
     /// Number of programs; sizes that vary are at their hints.
     pub programs: i64,
-    /// What a launch passes, as launches of programs have it: memory in the order of the signature, then numbers.
+    /// The arguments of a launch, as launches of programs have them: memory in the order of the signature, then numbers.
     pub buffers: Vec<TunedBuffer>,
     pub sizes: Vec<i64>,
 }
@@ -41,7 +41,7 @@ pub struct TunedBuffer {
 
 /// Steps of the descent at most.
 const STEPS: usize = 6;
-/// What a step has to gain: less is noise.
+/// The gain of a step from which on it counts: less is noise.
 const GAIN: f64 = 0.98;
 
 /// The best tile that steps to faster neighbours lead to. `make` gives a tile's kernel, nothing where it does not fit.

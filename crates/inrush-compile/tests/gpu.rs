@@ -1,4 +1,4 @@
-//! What a program for a GPU launches.
+//! Launches of programs for GPUs.
 
 use inrush_base::Error;
 use inrush_compile::{Candidate, Compiled, Observer, Options, Tile, Tuner, compile};

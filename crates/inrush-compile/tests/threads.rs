@@ -1,4 +1,4 @@
-//! What comes out of the pipeline does not depend on how many threads its stages use.
+//! The pipeline's result does not depend on how many threads its stages use.
 
 use inrush_base::{Caps, Isa};
 use inrush_compile::{Observer, Options};

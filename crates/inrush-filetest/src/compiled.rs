@@ -175,7 +175,7 @@ fn pool(threads: usize) -> Result<Arc<Pool>> {
     Ok(made)
 }
 
-/// What stands in memory around an input's elements.
+/// The bytes around an input's elements.
 const AROUND: u8 = 0xA5;
 
 /// Where each element of these sizes and strides has its place, counted from the first.

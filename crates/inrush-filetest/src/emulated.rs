@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Whether kernels of this level run in the emulator, because this processor runs others.
+/// Returns true if kernels of this level run in the emulator, because this processor runs others.
 pub fn is_needed(isa: Isa) -> bool {
     isa == Isa::Neon && cfg!(not(target_arch = "aarch64")) && inrush_emulator::tools().is_some()
 }

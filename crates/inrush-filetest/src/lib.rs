@@ -35,7 +35,7 @@ pub struct Outcome {
     pub failures: Vec<String>,
 }
 
-/// What a `run` block with these settings would hold for a graph.
+/// Returns the text of a `run` block with these settings for a graph.
 pub fn agree(graph: &inrush_graph::Graph, settings: &[&str]) -> inrush_base::Result<String> {
     let block = Block {
         language: "run".into(),

@@ -3,7 +3,7 @@
 use inrush_base::{DType, Result, Scalar};
 use inrush_interp::Tensor;
 
-/// What a tensor is filled with.
+/// The values that a tensor is filled with.
 #[derive(Copy, Clone, Default)]
 pub struct Fill {
     /// Bounds of integers (-8 to 8 where there are none), and of floats where they are given.

@@ -1,4 +1,4 @@
-//! What is printed parses back: every stage's text of a graph or of loops, read and printed again.
+//! Printed texts parse back: every stage's text of a graph or of loops, read and printed again.
 
 use crate::stages::{self, Program, Setup};
 use inrush_base::{Caps, Error, Result};

@@ -5,7 +5,7 @@
 //! after stage rewrite for an H100 takes part), `lowered` (the interpreter of graphs, which does not know
 //! every operator, takes no part), `brief` (one interpreter and one level compiled), `level=avx2` and `threads=3` (for what is
 //! compiled), `offset=5` (elements before the first of each input), `whole` (floats are small whole numbers, sums are exact),
-//! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that nobody is
+//! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that none is
 //! left out silently.
 
 use crate::Block;
@@ -19,7 +19,7 @@ use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_loops::{BufId, BufferKind, Loops};
 use std::collections::BTreeMap;
 
-/// What the block asks for.
+/// The settings of the block.
 pub(crate) struct Settings {
     pub(crate) symbols: BTreeMap<String, i64>,
     ranges: BTreeMap<String, (f64, f64)>,
@@ -36,7 +36,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What an input of this name is filled with.
+    /// Returns the values that an input of this name is filled with.
     fn fill(&self, name: &str, special: bool) -> Fill {
         Fill {
             range: self.ranges.get(name).copied(),

@@ -38,7 +38,7 @@ fn clang_takes_the_c_of_every_target() {
     }
 }
 
-/// What a kernel uses does not depend on the kernels before it.
+/// A kernel's instructions do not depend on the kernels before it.
 #[test]
 fn a_writer_gives_what_each_kernel_gives_alone() {
     for isa in [Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Scalar] {

@@ -1,4 +1,4 @@
-//! What is printed parses back to the same value: every stage of every file test and of the digits example.
+//! Printed texts parse back to the same value: every stage of every file test and of the digits example.
 
 use inrush_base::{Caps, Isa};
 use inrush_filetest::{Document, Program, round_trips};

@@ -30,7 +30,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --without T   with --write: leave out graphs that have this in their text, such as bf16
   --show SEED   print the graph of this seed, check it, and shrink it where it fails";
 
-/// What the command is asked for.
+/// The arguments of the command.
 #[derive(Clone)]
 struct Options {
     seconds: u64,
@@ -299,7 +299,7 @@ impl Summary {
         self.ways.get(&key).copied().unwrap_or(0)
     }
 
-    /// What was never taken on a level that has it.
+    /// Returns the ways that were never taken on a level that has them.
     fn idle(&self, levels: &[Level]) -> Vec<(Level, Way)> {
         let all = levels
             .iter()

@@ -72,7 +72,7 @@ pub(super) fn draw(m: &mut Make, only: &str) -> Option<&'static str> {
     Some(name)
 }
 
-/// What reads a value: pointwise mostly, a view, a reduction, a norm.
+/// Readers of a value: pointwise mostly, a view, a reduction, a norm.
 fn follow(m: &mut Make, v: ValueId) -> Option<ValueId> {
     let rank = m.sizes(v).len();
     if !m.dtype(v).is_float() || rank == 0 {

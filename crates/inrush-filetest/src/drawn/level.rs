@@ -1,4 +1,4 @@
-//! What drawn graphs are checked on.
+//! Levels that drawn graphs are checked on.
 
 use inrush_base::Isa;
 

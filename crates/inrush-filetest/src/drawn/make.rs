@@ -27,7 +27,7 @@ pub(super) struct Make {
     pub parameters: bool,
     /// Ranges of inputs, as settings.
     pub ranges: Vec<String>,
-    /// What outputs are chosen from besides the last one.
+    /// The values that outputs are chosen from, besides the last one.
     pub kept: Vec<ValueId>,
     /// An input that the call writes, and what it writes.
     written: Vec<(usize, ValueId)>,
@@ -266,7 +266,7 @@ impl Make {
         self.call(op, args)?.first().copied()
     }
 
-    /// What reads a fresh input goes through a pointwise operator in some graphs, which may change its dtype.
+    /// Readers of a fresh input go through a pointwise operator in some graphs, which may change its dtype.
     pub fn source(&mut self, dtype: DType, sizes: &[i64]) -> ValueId {
         let x = self.input(dtype, sizes);
         if self.r.odds(1, 3) {
@@ -438,7 +438,7 @@ fn contiguous(sizes: &[i64]) -> Vec<i64> {
     inrush_runtime::tensor::contiguous_strides(sizes)
 }
 
-/// Whether no two elements have one place, told from the strides in order.
+/// Returns true if no two elements have one place, told from the strides in order.
 pub(super) fn apart(sizes: &[i64], strides: &[i64]) -> bool {
     let mut dims: Vec<(i64, i64)> = (strides.iter().copied().zip(sizes.iter().copied()))
         .filter(|d| d.1 > 1)

@@ -27,7 +27,7 @@ use make::Make;
 #[derive(Clone)]
 pub struct Drawn {
     pub graph: Graph,
-    /// What its family is called.
+    /// The name of its family.
     pub family: &'static str,
     /// Settings of the `run` block besides level and threads.
     pub settings: Vec<String>,

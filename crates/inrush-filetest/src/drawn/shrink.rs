@@ -29,7 +29,7 @@ pub fn shrink(drawn: &Drawn, level: Level, time: Duration) -> Drawn {
     }
 }
 
-/// What shrinking makes less of: nodes, outputs, inputs, elements, strides that are not contiguous, settings, threads.
+/// The measure that shrinking makes less of: nodes, outputs, inputs, elements, strides that are not contiguous, settings, threads.
 fn weight(d: &Drawn) -> (usize, usize, i64, usize, usize) {
     let g = &d.graph;
     let mut elements = 0i64;

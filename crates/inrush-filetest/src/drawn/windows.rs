@@ -4,7 +4,7 @@ use super::make::Make;
 use inrush_base::DType;
 use inrush_graph::{Arg, ValueId};
 
-/// What a convolution of `dims` dimensions goes over.
+/// The window of a convolution of `dims` dimensions.
 struct Windows {
     kernel: Vec<i64>,
     stride: Vec<i64>,
