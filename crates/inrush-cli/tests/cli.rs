@@ -177,6 +177,7 @@ fn every_stage_prints() {
         "summary",
         "import",
         "normalize",
+        "rewrite",
         "decompose",
         "lower",
         "fuse",
