@@ -3,14 +3,29 @@
 use crate::tensor::{Tensor, Value};
 use inrush_base::{Error, Result, Scalar};
 use inrush_program::{
-    Input, InputType, Program, Reads, Relation, SizeId, SymbolSource, evaluate, evaluate_known,
+    Input, InputType, Program, Reads, Relation, SizeId, Symbol, SymbolSource, evaluate,
+    evaluate_known,
 };
 
-/// Values of the program's symbols for this call.
+/// Reads the values of the program's symbols for this call into `out`.
 ///
 /// # Errors
 /// An input error that names the input, when one is missing, has the wrong kind or rank, or a size out of its range.
-pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
+pub fn symbols(program: &Program, inputs: &[Value], out: &mut Vec<i64>) -> Result<()> {
+    out.clear();
+    check_inputs(program, inputs)?;
+    for s in &program.symbols {
+        let value = symbol(program, s, inputs)?;
+        if value < s.lower || value > s.upper {
+            return Err(out_of_range(program, s, value));
+        }
+        out.push(value);
+    }
+    Ok(())
+}
+
+/// Every input is of the kind, dtype and rank that the program expects.
+fn check_inputs(program: &Program, inputs: &[Value]) -> Result<()> {
     if inputs.len() != program.inputs.len() {
         let names: Vec<&str> = program.inputs.iter().map(|i| i.name.as_str()).collect();
         return Err(Error::input(format!(
@@ -61,57 +76,57 @@ pub fn symbols(program: &Program, inputs: &[Value]) -> Result<Vec<i64>> {
             check_constant(&spec.name, (*value).into(), given)?;
         }
     }
-    let mut out = Vec::with_capacity(program.symbols.len());
-    for s in &program.symbols {
-        let (value, place) = match s.source {
-            SymbolSource::Dim {
-                input,
-                dim,
-                factor,
-                offset,
-            } => {
-                let spec = &program.inputs[input as usize];
-                let Value::Tensor(t) = &inputs[input as usize] else {
-                    return Err(Error::internal("a symbol's input is no tensor"));
-                };
-                let size = t.sizes[dim as usize];
-                let rest = size - offset;
-                if rest % factor != 0 {
-                    return Err(Error::input(format!(
-                        "input `{}`: size {size} of dimension {dim} must be {factor}*{} + {offset}",
-                        spec.name, s.name
-                    )));
-                }
-                (
-                    rest / factor,
-                    format!("dimension {dim} of input `{}`", spec.name),
-                )
+    Ok(())
+}
+
+/// Reads a symbol's value from the input that defines it.
+fn symbol(program: &Program, s: &Symbol, inputs: &[Value]) -> Result<i64> {
+    match s.source {
+        SymbolSource::Dim {
+            input,
+            dim,
+            factor,
+            offset,
+        } => {
+            let Value::Tensor(t) = &inputs[input as usize] else {
+                return Err(Error::internal("a symbol's input is no tensor"));
+            };
+            let size = t.sizes[dim as usize];
+            let rest = size - offset;
+            if rest % factor != 0 {
+                let name = &program.inputs[input as usize].name;
+                return Err(Error::input(format!(
+                    "input `{name}`: size {size} of dimension {dim} must be {factor}*{} + {offset}",
+                    s.name
+                )));
             }
-            SymbolSource::Int { input } => {
-                let Value::Int(v) = &inputs[input as usize] else {
-                    return Err(Error::internal("a symbol's input is no integer"));
-                };
-                (
-                    *v,
-                    format!("input `{}`", program.inputs[input as usize].name),
-                )
-            }
-        };
-        if value < s.lower || value > s.upper {
-            return Err(Error::input(format!(
-                "{place}: `{}` is {value}, outside the range {}..={} that the model was exported for",
-                s.name,
-                s.lower,
-                if s.upper == i64::MAX {
-                    "any".to_string()
-                } else {
-                    s.upper.to_string()
-                }
-            )));
+            Ok(rest / factor)
         }
-        out.push(value);
+        SymbolSource::Int { input } => match &inputs[input as usize] {
+            Value::Int(v) => Ok(*v),
+            _ => Err(Error::internal("a symbol's input is no integer")),
+        },
     }
-    Ok(out)
+}
+
+/// Refuses a symbol's value and names the input that it came from.
+fn out_of_range(program: &Program, s: &Symbol, value: i64) -> Error {
+    let name = |input: u32| &program.inputs[input as usize].name;
+    let place = match s.source {
+        SymbolSource::Dim { input, dim, .. } => {
+            format!("dimension {dim} of input `{}`", name(input))
+        }
+        SymbolSource::Int { input } => format!("input `{}`", name(input)),
+    };
+    let upper = if s.upper == i64::MAX {
+        "any".to_string()
+    } else {
+        s.upper.to_string()
+    };
+    Error::input(format!(
+        "{place}: `{}` is {value}, outside the range {}..={upper} that the model was exported for",
+        s.name, s.lower
+    ))
 }
 
 fn check_constant(name: &str, want: Scalar, given: &Value) -> Result<()> {

@@ -79,7 +79,13 @@ enum Ready {
 /// What a call borrows and gives back.
 #[derive(Default)]
 pub(crate) struct Frame {
+    /// By buffer.
     pointers: Vec<*mut u8>,
+    /// Values of the call's symbols.
+    symbols: Vec<i64>,
+    /// Addresses by position.
+    inputs: Vec<*mut u8>,
+    pub outputs: Vec<*mut u8>,
 }
 
 // SAFETY: the pointers are rewritten at the start of each call.
@@ -98,14 +104,19 @@ impl Model {
     /// # Errors
     /// An input error for wrong inputs or an index out of range inside the model.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
-        let symbols = bind::symbols(&self.bound.program, inputs)?;
-        let prepared = self.prepared_for(&symbols, inputs)?;
-        bind::check(&self.bound.program, &prepared.sizes, &symbols, inputs)?;
-        let _guard = self
-            .exclusive
-            .as_ref()
-            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
-        self.with_frame(|frame| self.call(&prepared, frame, inputs))
+        self.with_frame(|frame| {
+            let prepared = self.bind(frame, inputs)?;
+            let _guard = self.lock_state();
+            self.call(&prepared, frame, inputs)
+        })
+    }
+
+    /// Checks a call's inputs and finds what was prepared for their sizes.
+    pub(crate) fn bind(&self, frame: &mut Frame, inputs: &[Value]) -> Result<Arc<Prepared>> {
+        bind::symbols(self.program(), inputs, &mut frame.symbols)?;
+        let prepared = self.prepared_for(&frame.symbols, inputs)?;
+        bind::check(self.program(), &prepared.sizes, &frame.symbols, inputs)?;
+        Ok(prepared)
     }
 
     /// Lends a frame of an earlier call, or a fresh one.
@@ -122,7 +133,8 @@ impl Model {
 
     /// Memory that a call with these inputs takes, weights aside.
     pub fn stats(&self, inputs: &[Value]) -> Result<CallStats> {
-        let symbols = bind::symbols(&self.bound.program, inputs)?;
+        let mut symbols = Vec::new();
+        bind::symbols(self.program(), inputs, &mut symbols)?;
         let p = self.prepared_for(&symbols, inputs)?;
         Ok(CallStats {
             bytes: p.arena_bytes + p.output_bytes.iter().sum::<usize>(),
@@ -227,7 +239,7 @@ impl Model {
                     c,
                     sizes,
                     packed,
-                    &self.symbols,
+                    &self.code.symbols,
                     self.bound.pool.threads(),
                 )? {
                     Some(c) => Ready::Contract(Box::new(c), at),
@@ -245,7 +257,7 @@ impl Model {
             })
             .collect();
         let threads = self.bound.pool.threads();
-        match Together::new(&launches, sizes, &self.symbols, threads) {
+        match Together::new(&launches, sizes, &self.code.symbols, threads) {
             Some(t) => Ready::Together(Box::new(t)),
             None => Ready::Nothing,
         }
@@ -265,7 +277,9 @@ impl Model {
         let grain = even.max(up(CHUNK_COST, unit_cost)).clamp(1, units);
         // SAFETY: the symbol was emitted with this signature; its address comes from the model's own object.
         let f = unsafe {
-            std::mem::transmute::<crate::model::Symbol, KernelFn>(self.symbols[l.kernel as usize])
+            std::mem::transmute::<crate::model::Symbol, KernelFn>(
+                self.code.symbols[l.kernel as usize],
+            )
         };
         Ready::Launch {
             f,
@@ -279,10 +293,36 @@ impl Model {
         }
     }
 
-    fn call(&self, p: &Prepared, frame: &mut Frame, inputs: &[Value]) -> Result<Vec<Value>> {
-        // Inputs that lie otherwise than the kernels expect are copied.
+    pub(crate) fn call(
+        &self,
+        p: &Prepared,
+        frame: &mut Frame,
+        inputs: &[Value],
+    ) -> Result<Vec<Value>> {
+        let copies = self.copies(p, inputs)?;
+        let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
+        for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
+            if *bytes > 0 {
+                *slot = Some(Arc::new(self.output_storage(*bytes)?));
+            }
+        }
+        let address =
+            |o: &Option<Arc<Storage>>| o.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr());
+        frame.outputs.clear();
+        frame.outputs.extend(outputs.iter().map(address));
+        let fences = if poison::enabled() {
+            poison::fences(self.program(), inputs, &copies, &outputs)
+        } else {
+            Vec::new()
+        };
+        self.issue_on(p, frame, inputs, &copies, &fences)?;
+        self.collect(p, &outputs, inputs, &frame.pointers)
+    }
+
+    /// Copies the inputs whose strides are not those that the kernels expect. Empty where there are none.
+    pub(crate) fn copies(&self, p: &Prepared, inputs: &[Value]) -> Result<Vec<Option<Tensor>>> {
         let mut copies: Vec<Option<Tensor>> = Vec::new();
-        for (at, (spec, value)) in self.bound.program.inputs.iter().zip(inputs).enumerate() {
+        for (at, (spec, value)) in self.program().inputs.iter().zip(inputs).enumerate() {
             if let (InputType::Tensor { strides, .. }, Value::Tensor(t)) = (&spec.ty, value) {
                 let matches = t
                     .sizes
@@ -296,37 +336,36 @@ impl Model {
                 }
             }
         }
-        let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
-        for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
-            if *bytes > 0 {
-                *slot = Some(Arc::new(self.output_storage(*bytes)?));
-            }
-        }
-        let given: Vec<*mut u8> = inputs
-            .iter()
-            .enumerate()
-            .map(|(k, value)| match (copies.get(k), value) {
+        Ok(copies)
+    }
+
+    /// Runs the steps on inputs or their copies, into `frame.outputs`. Copies of mutated inputs are copied back.
+    pub(crate) fn issue_on(
+        &self,
+        p: &Prepared,
+        frame: &mut Frame,
+        inputs: &[Value],
+        copies: &[Option<Tensor>],
+        fences: &[poison::Fence],
+    ) -> Result<()> {
+        let mut given = std::mem::take(&mut frame.inputs);
+        given.clear();
+        given.extend(
+            (inputs.iter().enumerate()).map(|(k, value)| match (copies.get(k), value) {
                 (Some(Some(t)), _) | (_, Value::Tensor(t)) => t.data(),
                 _ => std::ptr::null_mut(),
-            })
-            .collect();
-        let made: Vec<*mut u8> = outputs
-            .iter()
-            .map(|o| o.as_ref().map_or(std::ptr::null_mut(), |s| s.as_ptr()))
-            .collect();
-        let fences = if poison::enabled() {
-            poison::fences(&self.bound.program, inputs, &copies, &outputs)
-        } else {
-            Vec::new()
-        };
-        self.issue(p, frame, &given, &made, &fences)?;
-        // A mutated input that was copied in is copied back.
+            }),
+        );
+        let made = std::mem::take(&mut frame.outputs);
+        let result = self.issue(p, frame, &given, &made, fences);
+        (frame.inputs, frame.outputs) = (given, made);
+        result?;
         for (copy, value) in copies.iter().zip(inputs) {
             if let (Some(copy), Value::Tensor(t)) = (copy, value) {
                 self.copy_back(copy, t);
             }
         }
-        self.collect(p, &outputs, inputs, &frame.pointers)
+        Ok(())
     }
 
     /// Memory of an output, recycled where it is large.

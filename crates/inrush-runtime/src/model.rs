@@ -27,22 +27,28 @@ pub struct Parts<'a> {
 /// A program with its weights bound and laid out. None of that needs machine code, so a host does it while the C compiler
 /// runs.
 pub struct Bound {
-    pub(crate) program: Program,
+    pub(crate) program: Arc<Program>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: State,
-    weights: Box<dyn WeightSource>,
+    weights: Arc<dyn WeightSource>,
 }
 
 /// A model that is ready to run. Calls may come from several threads at once.
 pub struct Model {
     pub(crate) bound: Bound,
-    pub(crate) symbols: Vec<Symbol>,
     pub(crate) prepared: Mutex<Vec<Arc<crate::exec::Prepared>>>,
     pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
     pub(crate) recycler: Arc<Recycler>,
     /// Held during a call when calls change the model's own buffers.
     pub(crate) exclusive: Option<Mutex<()>>,
     /// Last, so that code outlives what refers to it.
+    pub(crate) code: Arc<Code>,
+}
+
+/// The machine code of a program. Models of one program on different weights share it.
+pub(crate) struct Code {
+    /// By kernel.
+    pub symbols: Vec<Symbol>,
     _library: libloading::Library,
 }
 
@@ -83,6 +89,47 @@ impl Model {
         Bound::new(program, weights, pool)?.load(object)
     }
 
+    /// Makes a model of the same program and code on other weights: binds and packs them and runs the load steps again.
+    /// Buffers that calls write start as the weights say; see [`Model::copy_state`].
+    ///
+    /// # Errors
+    /// A weight that is missing or has another type than the program says.
+    pub fn with_weights(&self, weights: Arc<dyn WeightSource>) -> Result<Model> {
+        let bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
+        bound.with_code(self.code.clone())
+    }
+
+    /// Copies the buffers that calls write, such as caches and running means, to a model of the same program, but for those
+    /// that `except` names. Waits for calls of this model that write them.
+    pub fn copy_state(&self, to: &Model, except: &dyn Fn(&str) -> bool) {
+        if std::ptr::eq(self, to) || !Arc::ptr_eq(&self.bound.program, &to.bound.program) {
+            return;
+        }
+        let _here = self.lock_state();
+        let _there = to.lock_state();
+        for (id, b) in self.program().buffers.iter().enumerate() {
+            let Place::Weight(w) = &b.place else { continue };
+            if !b.written || except(&w.name) {
+                continue;
+            }
+            let elements = extent(&w.sizes, &w.strides).unwrap_or(0);
+            // SAFETY: both are own copies of this extent, made by `bind_weights`; no call of either model runs now.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.bound.state.base[id],
+                    to.bound.state.base[id],
+                    elements * b.dtype.0.size(),
+                );
+            }
+        }
+    }
+
+    /// Waits until no call changes the model's own buffers.
+    pub(crate) fn lock_state(&self) -> Option<std::sync::MutexGuard<'_, ()>> {
+        let lock = self.exclusive.as_ref()?;
+        Some(lock.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
     pub fn program(&self) -> &Program {
         &self.bound.program
     }
@@ -94,10 +141,7 @@ impl Model {
 
     /// A weight or buffer as it stands now: calls may have changed it. A copy.
     pub fn weight(&self, name: &str) -> Option<Tensor> {
-        let _guard = self
-            .exclusive
-            .as_ref()
-            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let _guard = self.lock_state();
         let (id, b, w) =
             self.bound
                 .program
@@ -128,10 +172,7 @@ impl Model {
 
     /// Sets the seed of the next call's random numbers. False when the model draws none.
     pub fn set_seed(&self, seed: i64) -> bool {
-        let _guard = self
-            .exclusive
-            .as_ref()
-            .map(|m| m.lock().unwrap_or_else(|e| e.into_inner()));
+        let _guard = self.lock_state();
         let found = self.program().buffers.iter().position(|b| {
             matches!(&b.place, Place::Weight(w) if w.name == inrush_program::SEED) && b.written
         });
@@ -147,8 +188,8 @@ impl Model {
     }
 
     /// The source that the model's weights come from.
-    pub fn weights(&self) -> &dyn WeightSource {
-        self.bound.weights.as_ref()
+    pub fn weights(&self) -> &Arc<dyn WeightSource> {
+        &self.bound.weights
     }
 }
 
@@ -159,6 +200,11 @@ impl Bound {
     /// A damaged program, a weight that is missing or has another type than the program says.
     pub fn new(program: Program, weights: Box<dyn WeightSource>, pool: Arc<Pool>) -> Result<Bound> {
         program.verify()?;
+        Self::on(Arc::new(program), weights.into(), pool)
+    }
+
+    /// Binds weights to a program that was verified.
+    fn on(program: Arc<Program>, weights: Arc<dyn WeightSource>, pool: Arc<Pool>) -> Result<Bound> {
         let (base, owned) = bind_weights(&program, weights.as_ref())?;
         let packed = program.steps.iter().map(|_| None).collect();
         let mut bound = Bound {
@@ -204,17 +250,21 @@ impl Bound {
     /// # Errors
     /// A damaged object.
     pub fn load(self, object: &Path) -> Result<Model> {
-        let (library, symbols) = load_symbols(&self.program, object)?;
+        let code = Arc::new(load_code(&self.program, object)?);
+        self.with_code(code)
+    }
+
+    /// Runs the load steps with code that was loaded, and packs what they computed.
+    fn with_code(self, code: Arc<Code>) -> Result<Model> {
         let writes_state =
             (self.program.buffers.iter()).any(|b| b.written && matches!(b.place, Place::Weight(_)));
         let mut model = Model {
-            symbols,
             bound: self,
             prepared: Mutex::new(Vec::new()),
             frames: Mutex::new(Vec::new()),
             recycler: Arc::default(),
             exclusive: writes_state.then(|| Mutex::new(())),
-            _library: library,
+            code,
         };
         model.run_load_steps()?;
         model
@@ -242,7 +292,7 @@ pub(crate) fn root(program: &Program, mut b: BufferId) -> (BufferId, &Place) {
     }
 }
 
-fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library, Vec<Symbol>)> {
+fn load_code(program: &Program, object: &Path) -> Result<Code> {
     // SAFETY: the object was built by this crate from generated source (digest checked), or comes from a package that the
     // user chose to run; it has no initialisers.
     let library = unsafe { libloading::Library::new(object) }
@@ -259,7 +309,10 @@ fn load_symbols(program: &Program, object: &Path) -> Result<(libloading::Library
         })?;
         symbols.push(*symbol);
     }
-    Ok((library, symbols))
+    Ok(Code {
+        symbols,
+        _library: library,
+    })
 }
 
 /// A block of zeros, or of poison.

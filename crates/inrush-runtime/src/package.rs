@@ -4,9 +4,27 @@ use crate::{Model, Parts, WeightSource, WeightView};
 use inrush_base::{Error, Isa, Result};
 use inrush_cpu::Pool;
 use inrush_package::Package;
+use std::path::Path;
 use std::sync::Arc;
 
 impl Model {
+    /// Opens a package and loads it. Weights stay in the mapped file.
+    ///
+    /// # Errors
+    /// Those of [`Package::open`] and [`Model::from_package`]; they name the file.
+    pub fn open(path: &Path, pool: Arc<Pool>) -> Result<Model> {
+        Model::from_package(Package::open(path)?, pool)
+            .map_err(|e| e.in_file(path.display().to_string()))
+    }
+
+    /// Loads a package that was read into memory.
+    ///
+    /// # Errors
+    /// Those of [`Package::read`] and [`Model::from_package`].
+    pub fn from_bytes(bytes: Vec<u8>, pool: Arc<Pool>) -> Result<Model> {
+        Model::from_package(Package::read(bytes)?, pool)
+    }
+
     /// Loads a package's code and binds its weights, in place.
     ///
     /// # Errors

@@ -1,18 +1,34 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
+use crate::weights::WeightView;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_cpu::Bytes;
+use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
 pub const ALIGN: usize = 64;
 
-/// An owned, aligned block of bytes.
+/// A block of bytes: an aligned one of our own, or memory that somebody else owns.
 pub struct Storage {
     block: Bytes,
     /// Where the block goes when nobody holds it any more.
     home: Weak<Recycler>,
+    /// Memory that takes the place of the block.
+    foreign: Option<Foreign>,
 }
+
+/// Memory of another owner, which is dropped when the memory is no longer used.
+struct Foreign {
+    ptr: *mut u8,
+    len: usize,
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: plain memory; who makes a `Storage` of it promises that other threads may use it.
+unsafe impl Send for Foreign {}
+// SAFETY: as above; shared access only hands out the address.
+unsafe impl Sync for Foreign {}
 
 /// Blocks that outputs of earlier calls lay in. A fresh block of many megabytes costs more in page faults than the kernel that
 /// fills it; a recycled one costs nothing.
@@ -57,7 +73,26 @@ impl Storage {
         Ok(Storage {
             block,
             home: Weak::new(),
+            foreign: None,
         })
+    }
+
+    /// Wraps memory that `owner` keeps alive. `owner` is dropped with the storage.
+    ///
+    /// # Safety
+    /// `ptr` is valid for reads of `len` bytes from any thread while `owner` lives, and for writes where a call writes to it
+    /// (a mutated input, an output of [`crate::Model::run_into`]).
+    pub unsafe fn foreign(ptr: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Storage {
+        let foreign = Foreign {
+            ptr,
+            len,
+            _owner: owner,
+        };
+        Storage {
+            block: Bytes::EMPTY,
+            home: Weak::new(),
+            foreign: Some(foreign),
+        }
     }
 
     /// A block of zeros. Errors as [`Storage::uninit`].
@@ -76,24 +111,31 @@ impl Storage {
         Ok(s)
     }
 
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
-        self.block.len()
+        self.foreign.as_ref().map_or(self.block.len(), |f| f.len)
     }
 
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.block.is_empty()
+        self.len() == 0
     }
 
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.block.ptr()
+        self.foreign.as_ref().map_or(self.block.ptr(), |f| f.ptr)
     }
 
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
+        if self.is_empty() {
+            return &[];
+        }
         // SAFETY: the block has this length; kernels have written what is read.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// The block, which may have guards.
+    /// Returns the block, which may have guards; an empty one for memory of another owner.
     pub(crate) fn block(&self) -> &Bytes {
         &self.block
     }
@@ -111,6 +153,7 @@ impl Drop for Storage {
                 blocks.push(Storage {
                     block: std::mem::replace(&mut self.block, Bytes::EMPTY),
                     home: Weak::new(),
+                    foreign: None,
                 });
             }
         }
@@ -200,6 +243,17 @@ impl Tensor {
 
     pub fn numel(&self) -> usize {
         self.sizes.iter().product::<i64>() as usize
+    }
+
+    /// Returns the tensor as a weight that is stored in its memory.
+    pub fn view(&self) -> WeightView<'_> {
+        let start = self.offset * self.dtype.size();
+        WeightView {
+            dtype: self.dtype,
+            sizes: &self.sizes,
+            strides: &self.strides,
+            bytes: self.storage.bytes().get(start..).unwrap_or_default(),
+        }
     }
 
     /// Address of the element at coordinates zero.

@@ -2,6 +2,7 @@
 
 use inrush_base::DType;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A weight as it lies in its storage. `bytes` starts at the element with coordinates zero.
 #[derive(Copy, Clone, Debug)]
@@ -17,10 +18,10 @@ pub trait WeightSource: Send + Sync {
     fn weight(&self, name: &str) -> Option<WeightView<'_>>;
 }
 
-/// Weights in memory, row-major.
-#[derive(Default)]
+/// Weights in memory, row-major. A clone shares the bytes.
+#[derive(Clone, Default)]
 pub struct MemoryWeights {
-    items: BTreeMap<String, Item>,
+    items: BTreeMap<String, Arc<Item>>,
 }
 
 struct Item {
@@ -38,7 +39,7 @@ impl MemoryWeights {
             sizes,
             bytes,
         };
-        self.items.insert(name.to_string(), item);
+        self.items.insert(name.to_string(), Arc::new(item));
     }
 }
 

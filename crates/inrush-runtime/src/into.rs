@@ -1,0 +1,136 @@
+//! Calls into memory that the caller brings: a steady call allocates nothing.
+
+use crate::exec::Prepared;
+use crate::model::{Model, root};
+use crate::poison;
+use crate::tensor::{ALIGN, Tensor, Value, copy_strided};
+use inrush_base::{Error, Result};
+use inrush_program::{Output, Place};
+
+impl Model {
+    /// Runs the model and writes its outputs into `outputs`, by position. A position whose output is not a tensor takes any
+    /// value and is left alone. Kernels write straight into a tensor that has the program's strides, starts at a multiple of
+    /// 64 bytes and shares no memory with an input; others are copied to.
+    ///
+    /// # Errors
+    /// Those of [`Model::run`]; an input error for an output that is missing or has another dtype or other sizes. Nothing was
+    /// written then, unless the error comes from within the model.
+    ///
+    /// # Safety
+    /// Elements of each output have memory of their own, and nothing else reads or writes it during the call.
+    pub unsafe fn run_into(&self, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        self.with_frame(|frame| {
+            let p = self.bind(frame, inputs)?;
+            self.check_outputs(&p, outputs)?;
+            let direct = !poison::enabled() && self.is_direct(&p, inputs, outputs);
+            let _guard = self.lock_state();
+            if direct {
+                frame.outputs.clear();
+                frame.outputs.extend(outputs.iter().map(address));
+                let copies = self.copies(&p, inputs)?;
+                return self.issue_on(&p, frame, inputs, &copies, &[]);
+            }
+            let results = self.call(&p, frame, inputs)?;
+            for (result, to) in results.iter().zip(outputs) {
+                if let (Value::Tensor(result), Value::Tensor(to)) = (result, to) {
+                    copy(result, to);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Every tensor that the call gives has a tensor of its dtype and sizes to go to.
+    fn check_outputs(&self, p: &Prepared, outputs: &[Value]) -> Result<()> {
+        let wanted = &self.program().outputs;
+        if wanted.len() != outputs.len() {
+            return Err(Error::input(format!(
+                "the model gives {} outputs, memory is given for {}",
+                wanted.len(),
+                outputs.len()
+            )));
+        }
+        for (k, (want, given)) in wanted.iter().zip(outputs).enumerate() {
+            let Output::Tensor { dtype, sizes, .. } = want else {
+                continue;
+            };
+            let want = || sizes.iter().map(|s| p.sizes[s.0 as usize]);
+            let Value::Tensor(t) = given else {
+                return Err(Error::input(format!(
+                    "output {k} is a tensor, which must be given"
+                )));
+            };
+            if t.dtype != dtype.0 || !want().eq(t.sizes.iter().copied()) {
+                return Err(Error::input(format!(
+                    "output {k} is {} of sizes {:?}, the memory given for it is {} of sizes {:?}",
+                    dtype.0.torch_name(),
+                    want().collect::<Vec<i64>>(),
+                    t.dtype.torch_name(),
+                    t.sizes
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if kernels can write all outputs where the caller wants them.
+    fn is_direct(&self, p: &Prepared, inputs: &[Value], outputs: &[Value]) -> bool {
+        let program = self.program();
+        (program.outputs.iter().enumerate()).all(|(k, o)| {
+            let (
+                Output::Tensor {
+                    buffer, strides, ..
+                },
+                Value::Tensor(t),
+            ) = (o, &outputs[k])
+            else {
+                return true;
+            };
+            let own = matches!(
+                program.buffers[*buffer as usize].place,
+                Place::Output { output } if output as usize == k
+            );
+            let mut layout = t.sizes.iter().zip(t.strides.iter().zip(strides));
+            own && matches!(root(program, *buffer).1, Place::Output { .. })
+                && layout.all(|(n, (a, b))| *n <= 1 || *a == p.sizes[b.0 as usize])
+                && (t.data() as usize).is_multiple_of(ALIGN)
+                && t.offset * t.dtype.size() + p.output_bytes[k] <= t.storage.len()
+                && inputs.iter().all(|i| !overlaps(t, i))
+        })
+    }
+}
+
+/// Returns the address of an output's first element; null where it is no tensor.
+fn address(v: &Value) -> *mut u8 {
+    match v {
+        Value::Tensor(t) => t.data(),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+/// Returns true if the storages of a tensor and an input share bytes.
+fn overlaps(t: &Tensor, input: &Value) -> bool {
+    let Value::Tensor(i) = input else {
+        return false;
+    };
+    let (a, b) = (t.storage.as_ptr() as usize, i.storage.as_ptr() as usize);
+    a < b + i.storage.len() && b < a + t.storage.len()
+}
+
+/// Copies the elements of a tensor into another one of the same dtype and sizes.
+fn copy(from: &Tensor, to: &Tensor) {
+    if from.numel() == 0 {
+        return;
+    }
+    // SAFETY: both hold every coordinate; the caller of `run_into` gave the memory for this.
+    unsafe {
+        copy_strided(
+            from.data(),
+            &from.strides,
+            to.data(),
+            &to.strides,
+            &to.sizes,
+            to.dtype.size(),
+        );
+    }
+}
