@@ -32,6 +32,8 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-runtime", "inrush-loops"),
     ("inrush-runtime", "inrush-graph"),
     ("inrush-runtime", "inrush-compile"),
+    ("inrush-capi", "inrush-expr"),
+    ("inrush-capi", "inrush-compile"),
     ("inrush-host", "pyo3"),
     ("inrush-host", "inrush-python"),
     ("inrush-host", "inrush-torch"),

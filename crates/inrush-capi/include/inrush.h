@@ -1,0 +1,130 @@
+/* inrush.h: load a package of `inrush compile` and run it, from C and C++.
+ *
+ * Link with -linrush. Neither Python nor PyTorch nor a compiler is needed.
+ *
+ * Every function that can fail returns an InrushStatus; inrush_last_error() has the text. A model may be used from several
+ * threads at once, except for inrush_model_free(). Tensors are DLPack's, version 1, in memory of the CPU.
+ */
+#ifndef INRUSH_H
+#define INRUSH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* DLPack's structures, unless <dlpack/dlpack.h> was included first. */
+#ifndef DLPACK_DLPACK_H_
+#define DLPACK_DLPACK_H_
+#define DLPACK_MAJOR_VERSION 1
+#define DLPACK_MINOR_VERSION 1
+typedef struct { uint32_t major, minor; } DLPackVersion;
+typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3 } DLDeviceType;
+typedef struct { DLDeviceType device_type; int32_t device_id; } DLDevice;
+typedef enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 } DLDataTypeCode;
+typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t *shape;
+  int64_t *strides; /* in elements; NULL for row-major */
+  uint64_t byte_offset;
+} DLTensor;
+typedef struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensorVersioned *self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+#endif
+
+/* Changes when a function or structure changes in a way that compiled callers would notice. */
+#define INRUSH_ABI 1
+
+typedef enum InrushStatus {
+  INRUSH_OK = 0,
+  INRUSH_INPUT = 1,       /* the caller's file, tensors or arguments */
+  INRUSH_UNSUPPORTED = 2, /* valid, but not done yet */
+  INRUSH_MACHINE = 3,     /* memory, disk, another processor than the package was compiled for */
+  INRUSH_INTERNAL = 4     /* a fault of inrush */
+} InrushStatus;
+
+typedef struct InrushModel InrushModel;
+
+/* Set `size` to sizeof(InrushOptions) and the rest to zero for the defaults. */
+typedef struct InrushOptions {
+  size_t size;
+  int64_t threads; /* of every call; 0 for one per processor */
+  int64_t seed;    /* of the first call's random numbers, if the model draws some */
+} InrushOptions;
+
+typedef enum InrushKind {
+  INRUSH_TENSOR = 0,
+  INRUSH_INT = 1,      /* an integer, passed and returned as a tensor without dimensions */
+  INRUSH_CONSTANT = 2, /* the number that the model was exported with; NULL stands for it */
+  INRUSH_NOTHING = 3   /* a place for NULL */
+} InrushKind;
+
+/* Describes an input, an output or a weight. It belongs to the model. */
+typedef struct InrushSpec {
+  const char *name; /* NULL for outputs */
+  InrushKind kind;
+  DLDataType dtype;
+  int32_t ndim;
+  const int64_t *shape;             /* -1 where a call decides */
+  const char *const *shape_symbols; /* text of each size, such as "batch" or "(2 * seq)" */
+  const int64_t *shape_min;         /* inclusive bounds of each size that a call decides; 0 and INT64_MAX where unknown */
+  const int64_t *shape_max;
+} InrushSpec;
+
+/* The library's INRUSH_ABI. */
+uint32_t inrush_abi(void);
+/* Its version, such as "0.1.0". */
+const char *inrush_version(void);
+/* The last error of this thread; empty if there was none. Valid until this thread's next call. */
+const char *inrush_last_error(void);
+
+/* Loads a package from a file or from memory (which is copied). `options` may be NULL. */
+InrushStatus inrush_model_open(const char *path, const InrushOptions *options, InrushModel **model);
+InrushStatus inrush_model_open_memory(const void *bytes, size_t size, const InrushOptions *options, InrushModel **model);
+/* Frees a model that no thread uses. NULL is allowed. */
+void inrush_model_free(InrushModel *model);
+
+size_t inrush_model_num_inputs(const InrushModel *model);
+size_t inrush_model_num_outputs(const InrushModel *model);
+size_t inrush_model_num_weights(const InrushModel *model);
+/* NULL if `index` is out of range. */
+const InrushSpec *inrush_model_input(const InrushModel *model, size_t index);
+const InrushSpec *inrush_model_output(const InrushModel *model, size_t index);
+const InrushSpec *inrush_model_weight(const InrushModel *model, size_t index);
+
+/* Runs a model. `inputs` are in order; they are read during the call, and written where the model mutates them. Each of
+ * `outputs` is set to a new tensor, or to NULL for an output that is nothing; the caller calls its deleter. After an error all
+ * are NULL. */
+InrushStatus inrush_model_run(InrushModel *model, const DLTensor *const *inputs, size_t num_inputs,
+                              DLManagedTensorVersioned **outputs, size_t num_outputs);
+/* Likewise into memory of the caller, of the right dtypes and sizes. It is written directly where it starts at a multiple of
+ * 64 bytes and is row-major, as the model's own outputs are. NULL for an output that is not a tensor. */
+InrushStatus inrush_model_run_into(InrushModel *model, const DLTensor *const *inputs, size_t num_inputs,
+                                   const DLTensor *const *outputs, size_t num_outputs);
+
+/* Replaces weights of the inactive set by copies; several calls add up. Names, dtypes and shapes are checked before anything
+ * changes. With `all`, every weight must be named. Calls on other threads go on. */
+InrushStatus inrush_model_update_weights(InrushModel *model, const char *const *names, const DLTensor *const *tensors,
+                                         size_t count, int all);
+/* Makes the inactive set the active one. Calls that have begun finish on the old set. */
+InrushStatus inrush_model_swap_weights(InrushModel *model);
+/* Forgets the inactive set. */
+void inrush_model_discard_update(InrushModel *model);
+/* Sets the seed of the next call's random numbers. INRUSH_INPUT if the model draws none. */
+InrushStatus inrush_model_set_seed(InrushModel *model, int64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+//! The example in C against the library: compiled with the system's C compiler, its classes compared with the labels.
+#![cfg(target_os = "linux")]
+
+use inrush_cli::args::{CompileArgs, TargetArgs};
+use inrush_cli::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns the folder that holds the library: that of the test's own dependencies, or the one above.
+fn library_folder() -> PathBuf {
+    let me = std::env::current_exe().expect("the test's path");
+    let folders = me.ancestors().skip(1).take(2);
+    let newest = folders
+        .filter_map(|f| {
+            let made = f.join("libinrush.so").metadata().ok()?.modified().ok()?;
+            Some((made, f.to_path_buf()))
+        })
+        .max();
+    newest.expect("libinrush.so").1
+}
+
+fn compiler() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
+fn run(c: &mut Command) -> Output {
+    let out = c.output().expect("a command");
+    assert!(
+        out.status.success(),
+        "{c:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    out
+}
+
+/// Compiles a program in C against the header and the library.
+fn build(source: &Path, to: &Path) {
+    let library = library_folder();
+    run(Command::new(compiler())
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(repository().join("crates/inrush-capi/include"))
+        .arg(source)
+        .arg("-o")
+        .arg(to)
+        .arg("-L")
+        .arg(&library)
+        .arg("-linrush")
+        .arg(format!("-Wl,-rpath,{}", library.display())));
+}
+
+/// Makes the package of the digits.
+fn package(folder: &Path) -> PathBuf {
+    let output = folder.join("digits.inrush");
+    inrush_cli::package::compile(&CompileArgs {
+        model: repository().join("examples/digits/digits.pt2"),
+        output: output.clone(),
+        target: TargetArgs {
+            target: "native".into(),
+            threads: Some(2),
+        },
+        json: true,
+    })
+    .expect("a package");
+    output
+}
+
+fn lines(out: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&out.stdout);
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn the_example_in_c_classifies_and_swaps_weights() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("digits");
+    build(&repository().join("examples/c/digits.c"), &program);
+    let package = package(folder.path());
+    let given = io::read(&repository().join("examples/digits/digits.inputs.safetensors")).unwrap();
+    let expect = io::read(&repository().join("examples/digits/digits.expect.safetensors")).unwrap();
+    let images = folder.path().join("images");
+    std::fs::write(&images, given["0"].to_bytes()).expect("the images");
+    let out = run(Command::new(&program).arg(&package).arg(&images));
+    let classes = lines(&out);
+    let labels = expect["labels"].to_bytes();
+    let labels: Vec<String> = labels.chunks(8).map(|b| b[0].to_string()).collect();
+    assert_eq!(classes.len(), 2 * labels.len());
+    let (before, after) = classes.split_at(labels.len());
+    let right = before.iter().zip(&labels).filter(|(a, b)| a == b).count();
+    assert!(
+        right * 100 >= 99 * labels.len(),
+        "{right} of {}",
+        labels.len()
+    );
+    assert!(after.iter().all(|c| c == "7"), "{after:?}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("input x: "), "{said}");
+}
+
+#[test]
+fn wrong_calls_are_errors_with_a_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("misuse");
+    build(
+        &repository().join("crates/inrush-capi/tests/misuse.c"),
+        &program,
+    );
+    let package = package(folder.path());
+    let damaged = folder.path().join("damaged.inrush");
+    let mut bytes = std::fs::read(&package).expect("the package");
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(&damaged, bytes).expect("half a package");
+    let out = run(Command::new(&program).arg(&package).arg(&damaged));
+    let texts = lines(&out);
+    let wanted = [
+        "1 cannot open",
+        "1 not a compiled package",
+        "1 `options.size` is 0",
+        "1 `path` is NULL",
+        "1 the model gives 1 outputs, room is given for 2",
+        "1 the model takes 1 inputs",
+        "1 input `x` must be float32",
+        "1 input `x`: dimension 3 must be 8, got 7",
+        "1 `inputs[0]` is NULL",
+        "1 output 0 is float32 of sizes [2, 10]",
+        "1 the model has no weight `nothing`",
+        "1 there are no new weights to swap in",
+        "1 the model draws no random numbers",
+        "0 ",
+    ];
+    assert_eq!(texts.len(), wanted.len(), "{texts:?}");
+    for (text, want) in texts.iter().zip(wanted) {
+        let (status, message) = want.split_at(2);
+        assert!(
+            text.starts_with(status) && text.contains(message),
+            "`{text}` is not `{want}`"
+        );
+    }
+}
