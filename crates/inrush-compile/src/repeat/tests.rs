@@ -8,8 +8,12 @@ use inrush_sched::Plan;
 use std::fmt::Write;
 
 fn graph(text: &str) -> Graph {
+    let (caps, options) = (Caps::cpu(Isa::Avx2, 2), verified());
+    let mut observer = ();
+    let mut pipeline = Pipeline::new(&caps, &options, &mut observer);
     inrush_graph::text::parse(text)
-        .and_then(inrush_aten::normalize)
+        .and_then(|g| pipeline.normalize(g))
+        .and_then(|g| pipeline.rewrite(g))
         .expect("a graph")
 }
 
