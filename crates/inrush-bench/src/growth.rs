@@ -4,10 +4,10 @@
 use crate::Args;
 use crate::clock::{Mark, mark};
 use crate::table::Table;
-use inrush_base::{Caps, Result};
+use inrush_base::{Caps, Isa, Result};
 use inrush_cli::args::TargetArgs;
 use inrush_cli::session;
-use inrush_compile::{Observer, Options};
+use inrush_compile::{Observer, Options, Pipeline};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -97,8 +97,12 @@ pub fn growth(a: &Args) -> Result<Value> {
 
 /// Returns the number of nodes after stage decompose.
 fn decomposed(text: &str) -> Result<usize> {
-    let graph = inrush_aten::normalize(inrush_graph::text::parse(text)?)?;
-    Ok(inrush_aten::decompose(graph)?.nodes.len())
+    let (caps, options) = (Caps::cpu(Isa::Scalar, 1), Options::default());
+    let mut observer = ();
+    let mut pipeline = Pipeline::new(&caps, &options, &mut observer);
+    let graph = pipeline.normalize(inrush_graph::text::parse(text)?)?;
+    let graph = pipeline.rewrite(graph)?;
+    Ok(pipeline.decompose(graph)?.nodes.len())
 }
 
 /// Stages (with the parser of the text form in front) and the number of steps of the program.

@@ -55,7 +55,11 @@ pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
 }
 
 fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
-    let graph = inrush_aten::normalize(graph)?;
+    let setup = inrush_filetest::Setup::of(inrush_base::Caps::cpu(inrush_base::Isa::Scalar, 1));
+    let graph = setup.run(|p| {
+        let graph = p.normalize(graph)?;
+        p.rewrite(graph)
+    })?;
     let graph = inrush_aten::decompose(graph)?;
     inrush_aten::lower(graph, inrush_aten::Processor::Gpu)
 }
