@@ -14,7 +14,7 @@ const POINTS: i64 = 77;
 /// Fewer places than lanes.
 const PLACES: i64 = 7;
 
-/// Returns a program that fills each row of `b3`, then a body whose stores find places `i2` and `i3` where `v14` and `v15` are true. Places
+/// Returns a program that fills each row of `b3`, then a body whose stores find places `j0` and `j1` where `v14` and `v15` are true. Places
 /// come `from` a number, as samples have them, or from memory.
 fn program(dtype: DType, from: From, stores: &str) -> String {
     let compute = dtype.compute();
@@ -59,8 +59,8 @@ body [i0: {ROWS}, i1: {POINTS}] {{
   v13: bool = le v6, v5
   v14: bool = and v10, v11
   v15: bool = and v12, v13
-  i2: {PLACES} = indirect v8 if v14
-  i3: {PLACES} = indirect v9 if v15
+  j0: {PLACES} = indirect v8 if v14
+  j1: {PLACES} = indirect v9 if v15
 {stores}}}
 output b3
 ",
@@ -162,7 +162,7 @@ fn lanes_that_meet_are_all_combined() {
             check_stores(
                 dtype,
                 from,
-                &format!("  store.{mode} b3[i0, i2] = {value} if v14\n"),
+                &format!("  store.{mode} b3[i0, j0] = {value} if v14\n"),
             );
         }
     }
@@ -171,7 +171,7 @@ fn lanes_that_meet_are_all_combined() {
 #[test]
 fn two_stores_add_to_one_buffer() {
     for (dtype, from) in kinds() {
-        let stores = "  store.add b3[i0, i2] = v0 if v14\n  store.add b3[i0, i3] = v1 if v15\n";
+        let stores = "  store.add b3[i0, j0] = v0 if v14\n  store.add b3[i0, j1] = v1 if v15\n";
         check_stores(dtype, from, stores);
     }
 }
@@ -187,7 +187,7 @@ fn stores_of_several_modes_keep_the_order_of_points() {
             ("max", "add"),
         ] {
             let stores =
-                format!("  store.{a} b3[i0, i2] = v0 if v14\n  store.{b} b3[i0, i3] = v1 if v15\n");
+                format!("  store.{a} b3[i0, j0] = v0 if v14\n  store.{b} b3[i0, j1] = v1 if v15\n");
             check_stores(dtype, from, &stores);
         }
     }
@@ -197,7 +197,7 @@ fn stores_of_several_modes_keep_the_order_of_points() {
 fn plain_stores_and_sums_keep_the_order_of_points() {
     for (dtype, from) in kinds() {
         for (a, b) in [("store", "store.add"), ("store.add", "store")] {
-            let stores = format!("  {a} b3[i0, i2] = v0 if v14\n  {b} b3[i0, i3] = v1 if v15\n");
+            let stores = format!("  {a} b3[i0, j0] = v0 if v14\n  {b} b3[i0, j1] = v1 if v15\n");
             check_stores(dtype, from, &stores);
         }
     }
@@ -245,7 +245,7 @@ output b3
 #[test]
 fn lanes_that_are_no_numbers_stay_where_they_belong() {
     for from in [F32, From::Memory] {
-        let stores = "  store.add b3[i0, i2] = v0 if v14\n  store.add b3[i0, i3] = v1 if v15\n";
+        let stores = "  store.add b3[i0, j0] = v0 if v14\n  store.add b3[i0, j1] = v1 if v15\n";
         let text = program(DType::F32, from, stores);
         let mut r = Random(3);
         let [_, _, at] = inputs(DType::F32, from);
@@ -268,7 +268,7 @@ fn lanes_that_are_no_numbers_stay_where_they_belong() {
 fn sums_keep_their_lanes() {
     let written = |dtype, from, other, isa| {
         let stores =
-            format!("  store.add b3[i0, i2] = v0 if v14\n  store.{other} b3[i0, i3] = v1 if v15\n");
+            format!("  store.add b3[i0, j0] = v0 if v14\n  store.{other} b3[i0, j1] = v1 if v15\n");
         let p = inrush_loops::text::parse(&program(dtype, from, &stores)).unwrap();
         source(&p, &Grouping::Apart, &Caps::cpu(isa, 2))
     };

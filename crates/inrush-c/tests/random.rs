@@ -367,13 +367,13 @@ fn program(seed: u64) -> (String, Grouping, Vec<Value>) {
                 format!("fmod v{}, v{seven}", v.id),
             );
             let m = g.vals[m].id;
-            _ = writeln!(g.text, "  i9: 7 = indirect v{m} wrap check");
+            _ = writeln!(g.text, "  j0: 7 = indirect v{m} wrap check");
             g.next += 1;
             g.put(
                 DType::F32,
                 true,
                 v.point || point(&[a]),
-                format!("load b{t}[i9, i{a} % 9]"),
+                format!("load b{t}[j0, i{a} % 9]"),
             );
         }
         for _ in 0..g.r.below(8) {

@@ -85,10 +85,7 @@ impl<'a> Import<'a> {
         }
         let info = self.from.sym_info(s);
         match info.kind {
-            SymKind::Index { extent } => {
-                let position = info.name.trim_start_matches('i').parse().unwrap_or(0);
-                self.to.index_sym(position, self.expr(extent))
-            }
+            SymKind::Index { position, extent } => self.to.sym_at(position, self.expr(extent)),
             SymKind::Size => self.to.size_sym(&info.name, info.lower, info.upper),
             SymKind::Unbacked => self.to.unbacked_sym(&info.name, info.lower, info.upper),
         }

@@ -16,6 +16,7 @@ mod extreme;
 mod fork;
 mod order;
 mod places;
+mod position;
 mod prove;
 mod range;
 mod rules;
@@ -30,6 +31,7 @@ use std::cell::RefCell;
 
 pub(crate) use eval::floor_div;
 pub use fork::Import;
+pub use position::Position;
 pub use range::Range;
 pub use rules::Rule;
 pub use subst::{Coefficients, SymMap};
@@ -89,8 +91,8 @@ pub enum SymKind {
     Size,
     /// An integer read from data at run time.
     Unbacked,
-    /// A loop index running over `0..extent`.
-    Index { extent: Expr },
+    /// A loop index running over `0..extent`: one symbol for each pair of position and extent.
+    Index { position: Position, extent: Expr },
 }
 
 /// A symbol's name, kind and constant bounds (both inclusive; `i64::MAX` when there is no upper bound).
@@ -131,9 +133,10 @@ struct Inner {
     /// it. Allocated on first use.
     ints: Vec<(i64, Option<Expr>)>,
     by_name: FxHashMap<String, Sym>,
-    /// Index symbols by extent, then position. Positions from [`NEAR`] on are in `far`.
+    /// Index symbols of axes by extent, then number. Numbers from [`NEAR`] on and all other
+    /// positions are in `far`.
     near: Vec<SmallVec<[Option<Sym>; 4]>>,
-    far: FxHashMap<(u32, Expr), Sym>,
+    far: FxHashMap<(Position, Expr), Sym>,
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
     /// A direct-mapped cache of weighted sums, by [`subst::Dot::place`]. Allocated on first use.
     dots: Vec<Option<subst::Dot>>,
@@ -143,7 +146,7 @@ struct Inner {
     common: (usize, usize),
 }
 
-/// Positions of index symbols below this are found by table lookup, others by hashing.
+/// Axes whose number is below this are found by table lookup, other index symbols by hashing.
 const NEAR: u32 = 16;
 
 /// Base-2 logarithm of the slots of [`Inner::ints`].
@@ -162,12 +165,14 @@ impl Inner {
         Ok(Expr::from_index(at))
     }
 
-    fn known_index(&self, position: u32, extent: Expr) -> Option<Sym> {
-        if position < NEAR {
-            let list = self.near.get(extent.index())?;
-            return list.get(position as usize).copied().flatten();
+    fn known_index(&self, position: Position, extent: Expr) -> Option<Sym> {
+        match position {
+            Position::Axis(number) if number < NEAR => {
+                let list = self.near.get(extent.index())?;
+                list.get(number as usize).copied().flatten()
+            }
+            _ => self.far.get(&(position, extent)).copied(),
         }
-        self.far.get(&(position, extent)).copied()
     }
 }
 
@@ -336,9 +341,16 @@ impl Exprs {
         s
     }
 
-    /// Returns the loop index of position `position` with the given extent: one symbol for each
-    /// pair, named `i{position}` and told apart by extent. Its range is `0..extent`.
-    pub fn index_sym(&self, position: u32, extent: Expr) -> Sym {
+    /// Returns the loop index of axis `number` with the given extent: [`Exprs::sym_at`] of
+    /// [`Position::Axis`].
+    #[inline]
+    pub fn index_sym(&self, number: u32, extent: Expr) -> Sym {
+        self.sym_at(Position::Axis(number), extent)
+    }
+
+    /// Returns the loop index of this position with the given extent: one symbol for each pair,
+    /// named by position and told apart by extent. Its range is `0..extent`.
+    pub fn sym_at(&self, position: Position, extent: Expr) -> Sym {
         if let Some(s) = self.inner.borrow().known_index(position, extent) {
             return s;
         }
@@ -346,29 +358,38 @@ impl Exprs {
         let mut inner = self.inner.borrow_mut();
         let s = Sym::from_index(inner.syms.len());
         inner.syms.push(SymInfo {
-            name: format!("i{position}"),
-            kind: SymKind::Index { extent },
+            name: position.to_string(),
+            kind: SymKind::Index { position, extent },
             lower: 0,
             upper,
             hint: None,
         });
-        if position < NEAR {
-            let (p, e) = (position as usize, extent.index());
-            let count = inner.near.len().max(e + 1);
-            inner.near.resize_with(count, SmallVec::new);
-            let list = &mut inner.near[e];
-            list.resize(list.len().max(p + 1), None);
-            list[p] = Some(s);
-        } else {
-            inner.far.insert((position, extent), s);
+        match position {
+            Position::Axis(number) if number < NEAR => {
+                let (p, e) = (number as usize, extent.index());
+                let count = inner.near.len().max(e + 1);
+                inner.near.resize_with(count, SmallVec::new);
+                let list = &mut inner.near[e];
+                list.resize(list.len().max(p + 1), None);
+                list[p] = Some(s);
+            }
+            _ => _ = inner.far.insert((position, extent), s),
         }
         s
     }
 
     /// Returns [`Exprs::index_sym`] as an expression.
     #[inline]
-    pub fn index(&self, position: u32, extent: Expr) -> Expr {
-        self.sym_expr(self.index_sym(position, extent))
+    pub fn index(&self, number: u32, extent: Expr) -> Expr {
+        self.sym_expr(self.index_sym(number, extent))
+    }
+
+    /// Returns position and extent of a loop index; `None` for other symbols.
+    pub fn index_of(&self, s: Sym) -> Option<(Position, Expr)> {
+        match self.sym_kind(s) {
+            SymKind::Index { position, extent } => Some((position, extent)),
+            SymKind::Size | SymKind::Unbacked => None,
+        }
     }
 
     pub fn sym_info(&self, s: Sym) -> SymInfo {

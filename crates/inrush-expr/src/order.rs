@@ -41,9 +41,16 @@ impl Inner {
                 let by_name =
                     || (ix.name.len().cmp(&iy.name.len())).then_with(|| ix.name.cmp(&iy.name));
                 match (&ix.kind, &iy.kind) {
-                    (SymKind::Index { extent: x }, SymKind::Index { extent: y }) => {
-                        by_name().then_with(|| self.compare(*x, *y))
-                    }
+                    (
+                        SymKind::Index {
+                            position: p,
+                            extent: x,
+                        },
+                        SymKind::Index {
+                            position: q,
+                            extent: y,
+                        },
+                    ) => p.cmp(q).then_with(|| self.compare(*x, *y)),
                     (SymKind::Index { .. }, _) => Ordering::Greater,
                     (_, SymKind::Index { .. }) => Ordering::Less,
                     _ => by_name(),

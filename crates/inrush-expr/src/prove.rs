@@ -32,7 +32,7 @@ impl Exprs {
         match self.node(e) {
             Node::Const(_) => e,
             Node::Sym(s) => match self.sym_kind(s) {
-                SymKind::Index { extent } if up => self.sub(extent, self.int(1)),
+                SymKind::Index { extent, .. } if up => self.sub(extent, self.int(1)),
                 SymKind::Index { .. } => self.int(0),
                 _ => e,
             },

@@ -133,7 +133,7 @@ impl Exprs {
             let node = self.inner.borrow().nodes[k].clone();
             if let Node::Sym(s) = node {
                 let mut inner = self.inner.borrow_mut();
-                if let SymKind::Index { extent } = inner.syms[s.index()].kind {
+                if let SymKind::Index { extent, .. } = inner.syms[s.index()].kind {
                     inner.syms[s.index()].upper = index_upper(inner.ranges[extent.index()]);
                 }
             }

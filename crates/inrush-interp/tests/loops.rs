@@ -73,8 +73,8 @@ b1 at: i64[2] = input 1
 b2 y: f32[2] layout [1] = temp
 body [i0: 2] {
   v0: i64 = load b1[i0]
-  i1: 3 = indirect v0 wrap check
-  v2: f32 = load b0[i1]
+  j0: 3 = indirect v0 wrap check
+  v2: f32 = load b0[j0]
   store b2[i0] = v2
 }
 output b2

@@ -6,14 +6,11 @@ use crate::fold::{Folded, fold};
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Lookup, Result, Scalar, Vacant};
-use inrush_expr::{Expr, Exprs, Sym, SymMap};
+use inrush_expr::{Expr, Exprs, Position, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, ScalarOp, Stmt, StmtId, StoreMode, Tables};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::LazyCell;
-
-/// Indirect indices are numbered from here on; no kernel has that many axes.
-const INDIRECT_POSITION: u32 = 1000;
 
 /// Properties of a value besides its definition.
 #[derive(Copy, Clone, Default, Debug)]
@@ -705,10 +702,10 @@ impl Lowering<'_, '_> {
             }
             return Ok(None);
         }
-        // Bodies number their symbols on their own: an axis of one may be an indirect index of another. So that equal
-        // expressions mean equal values in the kernel, an indirect index gets a symbol that no axis has.
-        let position = INDIRECT_POSITION + self.b.indirect.len() as u32;
-        let name = self.b.exprs().index_sym(position, *size);
+        // Bodies number their indirect indices on their own. So that equal expressions mean equal values in the kernel, each
+        // gets a symbol that no other one has.
+        let position = Position::Indirect(self.b.indirect.len() as u32);
+        let name = self.b.exprs().sym_at(position, *size);
         self.rename.insert(*sym, self.b.exprs().sym_expr(name));
         let check = check.map(|message| {
             self.b.checks.push(Check { origin, message });

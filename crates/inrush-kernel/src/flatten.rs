@@ -2,12 +2,13 @@
 //! become one axis.
 
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::{Expr, Exprs, SymMap};
+use inrush_expr::{Expr, Exprs, Position, SymMap};
 use inrush_loops::{Axis, Body, BufId, Stmt, Tables};
 use smallvec::smallvec;
 
-/// Index symbols that this crate makes count from here: no axis of a body has such a position.
-const FIRST_POSITION: u32 = 1 << 16;
+/// Position of the index symbol that stands for the length of a flat kernel. [`Flat::fresh`] counts
+/// on from it.
+pub(crate) const LENGTH: Position = Position::Fresh(0);
 
 /// A group in flat form: the first `shared` axes of every body are the group's.
 pub(crate) struct Flat<'a> {
@@ -24,7 +25,7 @@ impl<'a> Flat<'a> {
             tables,
             shared: axes.to_vec(),
             bodies: Vec::with_capacity(bodies.len()),
-            next: FIRST_POSITION,
+            next: 0,
         };
         for body in bodies {
             if body.axes.len() < axes.len()
@@ -50,11 +51,11 @@ impl<'a> Flat<'a> {
         self.tables.exprs
     }
 
-    /// A new index symbol.
+    /// Returns an axis whose index symbol no body has.
     pub fn fresh(&mut self, extent: Expr) -> Axis {
         self.next += 1;
         Axis {
-            sym: self.exprs().index_sym(self.next, extent),
+            sym: self.exprs().sym_at(Position::Fresh(self.next), extent),
             size: extent,
         }
     }

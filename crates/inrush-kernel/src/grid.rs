@@ -10,7 +10,7 @@
 //!                                                           for c by lanes
 //! ```
 
-use crate::flatten::Flat;
+use crate::flatten::{Flat, LENGTH};
 use crate::nest::GroupLoop;
 use crate::vectorize::{
     Group, INTERCHANGE_STEP, PIXELS_VECTORS, SharedLanes, Strategy, TILE, Vectorization,
@@ -30,8 +30,6 @@ const LEAST_POINTS: i64 = UNIT_POINTS / 4;
 const MANY_UNITS: i64 = 64;
 /// Units for each thread that take a share of what all units read whole.
 const SHARES: i64 = 4;
-/// Position of the index symbol that stands for the length of a flat kernel.
-const LENGTH_POSITION: u32 = 1 << 24;
 /// Shortest flat kernel whose length is an argument.
 const LEAST_LENGTH: i64 = 17;
 
@@ -274,7 +272,7 @@ impl Partition<'_, '_, '_> {
             return None;
         }
         reached(Way::FlatLength);
-        let sym = exprs.index_sym(LENGTH_POSITION, exprs.int(i64::MAX));
+        let sym = exprs.sym_at(LENGTH, exprs.int(i64::MAX));
         let extent = exprs.sym_expr(sym);
         for g in axes {
             g.extent = extent;

@@ -18,7 +18,7 @@ use crate::fold::{Folded, fold};
 use crate::{AccId, Def, Item, Kernel, Loop, Range, Role, ValId, Value};
 use inrush_base::Scalar;
 use inrush_base::tally::{Way, reached};
-use inrush_expr::{Expr, Exprs, Sym, SymMap};
+use inrush_expr::{Expr, Exprs, Position, Sym, SymMap};
 use inrush_loops::ScalarOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -66,7 +66,7 @@ fn ends(
     kernel: &Kernel,
     l: &Loop,
     fitting: &[i64],
-) -> Option<(u32, i64, (i64, i64))> {
+) -> Option<(Position, i64, (i64, i64))> {
     let (position, extent) = counted(exprs, l)?;
     let mut found = Found::default();
     if !found.items(exprs, kernel, l.sym, &l.body, true) || !found.masked {
@@ -101,7 +101,7 @@ fn parts(
     exprs: &Exprs,
     kernel: &mut Kernel,
     l: &Loop,
-    position: u32,
+    position: Position,
     extent: i64,
     (lo, hi): (i64, i64),
 ) -> Vec<Item> {
@@ -109,7 +109,7 @@ fn parts(
     (bounds.into_iter())
         .filter(|(from, to)| from < to)
         .map(|(from, to)| {
-            let index = exprs.index_sym(position, exprs.int(to - from));
+            let index = exprs.sym_at(position, exprs.int(to - from));
             let place = exprs.add(exprs.sym_expr(index), exprs.int(from));
             let mut copy = Copy {
                 exprs,
@@ -130,12 +130,11 @@ fn parts(
 }
 
 /// Returns position and number of a loop's points, if these are known.
-fn counted(exprs: &Exprs, l: &Loop) -> Option<(u32, i64)> {
+fn counted(exprs: &Exprs, l: &Loop) -> Option<(Position, i64)> {
     let Range::Full(extent) = l.range else {
         return None;
     };
-    let name = exprs.sym_info(l.sym).name;
-    let position = name.strip_prefix('i')?.parse().ok()?;
+    let (position, _) = exprs.index_of(l.sym)?;
     Some((position, exprs.as_int(extent)?))
 }
 
@@ -168,7 +167,7 @@ fn items(exprs: &Exprs, kernel: &mut Kernel, list: &mut Vec<Item>) -> bool {
 }
 
 /// Returns position of a loop's index, extent, and the bounds between which all tests hold that hold for most points.
-fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(u32, i64, i64, i64)> {
+fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(Position, i64, i64, i64)> {
     let (position, extent) = counted(exprs, l).filter(|(_, n)| *n >= LEAST_POINTS)?;
     let mut found = Found::default();
     if !found.items(exprs, kernel, l.sym, &l.body, false) || !found.masked {

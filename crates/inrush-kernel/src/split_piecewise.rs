@@ -14,7 +14,7 @@
 
 use crate::{Def, Item, Kernel, Loop, Range, Role, ValId, Value};
 use inrush_base::tally::{Way, reached};
-use inrush_expr::{Expr, Exprs, Node, Sym, SymMap};
+use inrush_expr::{Expr, Exprs, Node, Position, Sym, SymMap};
 use rustc_hash::FxHashMap;
 
 /// Number of parts that a loop is cut into at most.
@@ -61,8 +61,8 @@ struct Part {
 
 impl Part {
     /// Describes `len` points from `start` on of the loop over `sym`.
-    fn new(exprs: &Exprs, position: u32, sym: Sym, start: i64, len: i64) -> Part {
-        let index = exprs.index_sym(position, exprs.int(len));
+    fn new(exprs: &Exprs, position: Position, sym: Sym, start: i64, len: i64) -> Part {
+        let index = exprs.sym_at(position, exprs.int(len));
         let at = exprs.add(exprs.sym_expr(index), exprs.int(start));
         let map = SymMap::from_iter([(sym, at)]);
         Part { len, index, map }
@@ -100,8 +100,7 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
     if bent.is_empty() {
         return None;
     }
-    let name = exprs.sym_info(l.sym).name;
-    let position = name.strip_prefix('i')?.parse().ok()?;
+    let (position, _) = exprs.index_of(l.sym)?;
     let mut out = Vec::new();
     cut(exprs, &bent, position, l.sym, (0, extent), &mut out)?;
     let straight = |p: &Part| {
@@ -115,7 +114,7 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
 fn cut(
     exprs: &Exprs,
     bent: &[Expr],
-    position: u32,
+    position: Position,
     sym: Sym,
     (from, to): (i64, i64),
     out: &mut Vec<Part>,

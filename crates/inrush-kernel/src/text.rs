@@ -27,7 +27,7 @@ pub(crate) mod print;
 pub use parse::parse;
 
 use crate::{Def, Item, KBufId, Kernel, Kind};
-use inrush_expr::{Expr, Exprs, Sym, SymKind};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::OriginId;
 
 /// A line of a kernel that an error can stand on.
@@ -120,7 +120,7 @@ impl Names {
 
     /// Names a symbol `base`, with a number where that is taken.
     pub fn add_as(&mut self, exprs: &Exprs, s: Sym, base: &str) {
-        let SymKind::Index { extent } = exprs.sym_info(s).kind else {
+        let Some((_, extent)) = exprs.index_of(s) else {
             return;
         };
         if self.order.iter().any(|(t, ..)| *t == s) {

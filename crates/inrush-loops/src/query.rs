@@ -588,7 +588,7 @@ impl Loops {
         let extents = syms
             .iter()
             .filter_map(|s| match self.exprs.sym_info(*s).kind {
-                SymKind::Index { extent } => Some(extent),
+                SymKind::Index { extent, .. } => Some(extent),
                 _ => None,
             });
         let touched = hint_product(&self.exprs, extents)

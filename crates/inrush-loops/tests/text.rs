@@ -1,6 +1,6 @@
 //! The text form reads back to what it prints, and the verifier puts its findings on their lines.
 
-use inrush_loops::{text, verify};
+use inrush_loops::{Stmt, text, verify};
 
 const ALL: &str = "\
 loops everything inputs 2
@@ -24,8 +24,8 @@ body [i0: s0] reduce [i1: 10] from o0 o1 {
 body [i0: s0, i1: 10] {
   v0: i64 = load b1[i0]
   v1: bool = const true
-  i2: s0 = indirect v0 wrap check if v1
-  v3: f32 = load b0[i2, -i1 + 9] if v1 else -inf
+  j0: s0 = indirect v0 wrap check if v1
+  v3: f32 = load b0[j0, -i1 + 9] if v1 else -inf
   v4: f32 = load b3[i0, 0]
   v5: bool = lt v3, v4
   v6: f32 = where v5, v3, v4
@@ -64,4 +64,27 @@ fn indices_of_one_position_are_told_apart() {
     let t = "loops t inputs 1\nb0 x: f32[4, 8] = input 0\nb1 y: f32[4, 8] = temp\n\
              body [i0: 4, i0.1: 8] {\n  v0: f32 = load b0[i0, i0.1]\n  store b1[i0, i0.1] = v0\n}\n";
     assert_eq!(text::parse(t).unwrap().print(), t);
+}
+
+#[test]
+fn axes_and_indirect_indices_are_told_apart() {
+    for (axis, index) in [("i0", "i1"), ("j0", "j1"), ("i0", "t1")] {
+        let text = format!(
+            "loops t inputs 1\nb0 x: i64[4] layout [1] = input 0\nb1 y: i64[4] layout [1] = temp\n\
+             body [{axis}: 4] {{\n  v0: i64 = load b0[{axis}]\n  {index}: 4 = indirect v0\n  \
+             v2: i64 = load b0[{index}]\n  store b1[{axis}] = v2\n}}\noutput b1\n"
+        );
+        let e = text::parse(&text).unwrap_err().to_string();
+        let wrong = if axis == "j0" { axis } else { index };
+        assert!(e.contains(&format!("`{wrong}` is not an in")), "{e}");
+    }
+    let mut p = text::parse(ALL).unwrap();
+    let axis = p.exprs.index_sym(7, p.exprs.int(10));
+    let body = p.nodes[1].body_mut();
+    let Stmt::Indirect { sym, .. } = &mut body.stmts[2] else {
+        panic!("the third statement is indirect")
+    };
+    *sym = axis;
+    let e = verify::verify(&p).unwrap_err().to_string();
+    assert!(e.contains("i7 is not an indirect index"), "{e}");
 }

@@ -1,7 +1,7 @@
 //! Builds bodies: common-subexpression elimination, constant folding, dead-code elimination.
 
 use inrush_base::{DType, Scalar};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{
     Body, BufId, Buffer, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode,
 };
@@ -210,15 +210,15 @@ impl<'a> Builder<'a> {
         self.op(ScalarOp::Where, &[m, value, fill], dtype)
     }
 
-    /// A symbol of extent `size` that this body does not use yet.
-    pub(crate) fn fresh(&mut self, size: Expr) -> Sym {
-        let mut position = 0;
+    /// Returns an indirect index of extent `size` that this body does not use yet.
+    fn fresh(&mut self, size: Expr) -> Sym {
+        let mut number = 0;
         loop {
-            let s = self.ex.index_sym(position, size);
+            let s = self.ex.sym_at(Position::Indirect(number), size);
             if self.claim(s) {
                 return s;
             }
-            position += 1;
+            number += 1;
         }
     }
 

@@ -6,7 +6,7 @@
 //! one side counts them as one and the other as several.
 
 use inrush_base::{Caps, Result};
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -20,8 +20,6 @@ use crate::{Options, Reason, Refusal};
 const SMALL_WORK: i64 = 32 << 10;
 /// Iterations of a kernel that may run as a single outer point.
 const TINY_WORK: i64 = 2048;
-/// Position of index symbols that stand for places of a GPU's tile.
-const PLACE: u32 = 1 << 22;
 /// How many users of a buffer are looked at one by one.
 const SEARCHED: usize = 4;
 /// How many earlier readers of a buffer are considered for horizontal fusion.
@@ -627,10 +625,11 @@ impl Fuser<'_> {
                     return false;
                 }
                 // Places of the tile count through all own axes; shared axes are called by their number.
+                let at = |k, size| ex.sym_expr(ex.sym_at(Position::Fresh(k), size));
                 let mut map = crate::builder::SymMap::default();
                 for (k, s) in kept.iter().enumerate() {
                     if let Some(axis) = body.axes.iter().find(|a| a.sym == *s) {
-                        map.insert(*s, ex.index(PLACE + 1 + k as u32, axis.size));
+                        map.insert(*s, at(1 + k as u32, axis.size));
                     }
                 }
                 if !own.is_empty() {
@@ -638,7 +637,7 @@ impl Fuser<'_> {
                     if *tile.get_or_insert(size) != size {
                         return false;
                     }
-                    let place = ex.index(PLACE, size);
+                    let place = at(0, size);
                     let mut stride = ex.int(1);
                     for a in own.iter().rev() {
                         let digit = ex.modulo(ex.floordiv(place, stride), a.size);

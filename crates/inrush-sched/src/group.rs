@@ -1,7 +1,7 @@
 //! From the members of a fused kernel to its bodies: loops over the same axes become one body, values that a later body
 //! would load are forwarded, results without other readers become locals or vanish.
 
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Bufs, Coords, Layout, Origins, Phase, Stmt, StmtId,
     StoreMode,
@@ -245,9 +245,11 @@ fn rename_shared(ex: &Exprs, m: Member, axes: &[Axis]) -> Body {
         map.insert(a.sym, ex.sym_expr(new.sym));
         out.push(new);
     }
+    let mut next = 0;
     for s in &mut body.stmts {
         if let Stmt::Indirect { sym, size, .. } = s {
-            let new = fresh(*size).sym;
+            let new = ex.sym_at(Position::Indirect(next), *size);
+            next += 1;
             map.insert(*sym, ex.sym_expr(new));
             *sym = new;
         }

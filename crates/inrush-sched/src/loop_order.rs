@@ -1,6 +1,6 @@
 //! Order and number of the loops of a kernel: contiguous access innermost, neighbours merged where memory allows.
 
-use inrush_expr::{Expr, Exprs, Sym};
+use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{Axis, Body, Buffer, Stmt};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -203,7 +203,7 @@ fn walks(ex: &Exprs, position: Expr, x: Axis, y: Axis) -> bool {
     }
 }
 
-/// Symbols by position: shared axes from 0, each body's own after them, indirect indices last.
+/// Numbers the symbols of each body: shared axes from 0, its own axes after them; indirect indices from 0.
 fn rename(ex: &Exprs, group: &mut Group) {
     let shared = group.axes.len();
     let fresh: Vec<Axis> = group
@@ -227,10 +227,10 @@ fn rename(ex: &Exprs, group: &mut Group) {
             put(a.sym, new);
             a.sym = new;
         }
-        let mut next = b.axes.len() as u32;
+        let mut next = 0;
         for s in &mut b.stmts {
             if let Stmt::Indirect { sym, size, .. } = s {
-                let new = ex.index_sym(next, *size);
+                let new = ex.sym_at(Position::Indirect(next), *size);
                 next += 1;
                 put(*sym, new);
                 *sym = new;

@@ -20,7 +20,7 @@
 
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, DType, Result, Scalar};
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::{Expr, Exprs, Position};
 use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Bufs, Check, Coords, Level, Loops, Node, ReduceOp,
     ScalarOp, Stmt, StmtId, StoreMode,
@@ -274,12 +274,8 @@ fn split(
                 // The chunk's own index, read back where the extreme was found.
                 let size = sizes[body.outer];
                 let sym = (0..)
-                    .map(|p| loops.exprs.index_sym(p, size))
-                    .find(|s| {
-                        !body.axes.iter().any(|a| a.sym == *s)
-                            && !defines(&body.stmts, *s)
-                            && !defines(&last, *s)
-                    })
+                    .map(|k| loops.exprs.sym_at(Position::Indirect(k), size))
+                    .find(|s| !defines(&body.stmts, *s) && !defines(&last, *s))
                     .expect("positions are endless");
                 push(
                     &mut last,

@@ -3,7 +3,7 @@
 use crate::Tensor;
 use crate::view::index;
 use inrush_base::{DType, Scalar};
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::{Expr, Exprs, Position};
 use inrush_loops::{Axis, Body, BufId, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
 use smallvec::SmallVec;
 
@@ -235,8 +235,7 @@ impl<'g> BodyBuilder<'g> {
             .iter()
             .filter(|s| matches!(s, Stmt::Indirect { .. }))
             .count();
-        // Positions from 1000 on are kept for indirect indices; no body has that many axes.
-        let sym = self.exprs.index_sym(1000 + taken as u32, size);
+        let sym = self.exprs.sym_at(Position::Indirect(taken as u32), size);
         self.push(
             Stmt::Indirect {
                 value,

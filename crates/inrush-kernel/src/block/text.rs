@@ -3,8 +3,8 @@
 //! ```text
 //! size s0 in [1, 64] hint 8
 //! block sum from o0 {
-//!   x = i65537 < 16*s0 by 1 grid exact
-//!   r = i65538 < 1000 by 1024 persistent
+//!   x = t1 < 16*s0 by 1 grid exact
+//!   r = t2 < 1000 by 1024 persistent
 //!   sizes [s0]
 //!   programs 16*s0 warps 4 stages 1
 //!   tile x1y1r1024w4

@@ -3,7 +3,7 @@
 use crate::*;
 use inrush_base::Result;
 use inrush_base::text::{Scanner, Token};
-use inrush_expr::Exprs;
+use inrush_expr::{Exprs, Position};
 
 /// Loops in loops that are read; text is untrusted.
 const MAX_DEPTH: usize = 64;
@@ -163,7 +163,7 @@ impl Parser<'_> {
             self.new_name(&name)?;
             self.s.expect(":")?;
             let extent = self.expr()?;
-            let sym = self.exprs.index_sym(position, extent);
+            let sym = self.exprs.sym_at(position, extent);
             self.indices.push((name, sym));
             if *self.s.peek()? != Token::Punct("]") {
                 self.s.expect(",")?;
@@ -173,9 +173,8 @@ impl Parser<'_> {
     }
 
     /// The position of an index, from its name.
-    pub fn position(&mut self, name: &str) -> Result<u32> {
-        let number = name.strip_prefix('i').and_then(|n| n.split('.').next());
-        number.and_then(|n| n.parse().ok()).ok_or_else(|| {
+    pub fn position(&mut self, name: &str) -> Result<Position> {
+        Position::parse(name).ok_or_else(|| {
             let message = format!("`{name}` is not an index such as `i0`");
             self.s.error(message)
         })

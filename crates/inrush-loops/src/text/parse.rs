@@ -3,6 +3,7 @@
 use crate::*;
 use inrush_base::Result;
 use inrush_base::text::{Scanner, Token};
+use inrush_expr::Position;
 
 /// Reads a program as [`Loops::print`] writes it. The result is well-formed but not verified.
 pub fn parse(text: &str) -> Result<Loops> {
@@ -208,24 +209,25 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads `i3` or `i3.1` with an extent: the symbol of position 3 and that extent.
-    fn index(&mut self, scope: &mut Scope) -> Result<Axis> {
+    /// Reads `i3` or `i3.1` with an extent: the symbol of that position and extent. An index that
+    /// is read from data is called `j3`.
+    fn index(&mut self, scope: &mut Scope, indirect: bool) -> Result<Axis> {
         let name = self.s.ident()?;
-        let position = name
-            .strip_prefix('i')
-            .and_then(|n| n.split('.').next())
-            .and_then(|n| n.parse::<u32>().ok());
+        let position = Position::parse(&name).filter(|p| p.is_indirect() == indirect);
         let Some(position) = position else {
-            return Err(self
-                .s
-                .error(format!("`{name}` is not an index such as `i0`")));
+            let example = if indirect {
+                "an indirect index such as `j0`"
+            } else {
+                "an index such as `i0`"
+            };
+            return Err(self.s.error(format!("`{name}` is not {example}")));
         };
         if scope.iter().any(|(n, _)| *n == name) {
             return Err(self.s.error(format!("the index `{name}` is defined twice")));
         }
         self.s.expect(":")?;
         let size = self.expr(&Scope::new())?;
-        let sym = self.out.exprs.index_sym(position, size);
+        let sym = self.out.exprs.sym_at(position, size);
         scope.push((name, sym));
         Ok(Axis { sym, size })
     }
@@ -247,7 +249,7 @@ impl<'a> Reader<'a> {
             return Ok(out);
         }
         loop {
-            out.push(self.index(scope)?);
+            out.push(self.index(scope, false)?);
             if self.s.eat("]")? {
                 return Ok(out);
             }
@@ -371,7 +373,7 @@ impl<'a> Reader<'a> {
     fn stmt(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
         match self.s.peek()? {
             Token::Ident(w) if w == "store" || w.starts_with("store.") => self.store(dtypes, scope),
-            Token::Ident(w) if w.starts_with('i') => self.indirect(dtypes, scope),
+            Token::Ident(w) if Position::parse(w).is_some() => self.indirect(dtypes, scope),
             _ => {
                 self.declared("v", dtypes.len())?;
                 self.s.expect(":")?;
@@ -404,7 +406,7 @@ impl<'a> Reader<'a> {
     }
 
     fn indirect(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
-        let Axis { sym, size } = self.index(scope)?;
+        let Axis { sym, size } = self.index(scope, true)?;
         self.s.expect("=")?;
         self.s.expect_word("indirect")?;
         let stmt = Stmt::Indirect {

@@ -63,10 +63,20 @@ impl<'a> Check<'a> {
                 let name = self.p.exprs.sym_info(a.sym).name;
                 self.say_node(format!("two axes have the index {name}"));
             }
+            if self.is_indirect(a.sym) != Some(false) {
+                let name = self.p.exprs.sym_info(a.sym).name;
+                self.say_node(format!("{name} is not the index of an axis"));
+            }
             if has_index(self.p, a.size) {
                 self.say_node("an extent depends on a loop index");
             }
         }
+    }
+
+    /// Returns true for an index that is read from data; `None` for what is no index.
+    fn is_indirect(&self, s: Sym) -> Option<bool> {
+        let (position, _) = self.p.exprs.index_of(s)?;
+        Some(position.is_indirect())
     }
 
     fn contraction(&mut self, c: &Contraction) {
@@ -150,6 +160,10 @@ impl<'a> Check<'a> {
             if !self.scope.insert(*sym) {
                 let name = self.p.exprs.sym_info(*sym).name;
                 self.say(s, format!("the index {name} is defined twice"));
+            }
+            if self.is_indirect(*sym) != Some(true) {
+                let name = self.p.exprs.sym_info(*sym).name;
+                self.say(s, format!("{name} is not an indirect index"));
             }
             if late {
                 self.late_syms.insert(*sym);

@@ -101,7 +101,7 @@ impl BlockParser<'_> {
         let extent = self.p.expr()?;
         self.p.s.expect_word("by")?;
         let block = self.p.positive()?;
-        let sym = self.p.exprs.index_sym(position, extent);
+        let sym = self.p.exprs.sym_at(position, extent);
         if self.p.indices.iter().any(|(_, s)| *s == sym) {
             let message = format!("the index `{symbol}` is an axis already");
             return Err(self.p.s.error(message));
