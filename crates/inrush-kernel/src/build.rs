@@ -2,7 +2,7 @@
 //! point is handed over in a register, and bodies over equal axes share their loops where no dependency forbids it.
 
 use crate::flatten::Flat;
-use crate::fold::{Folded, fold};
+use crate::fold::{Folded, fold, scaled};
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
 use inrush_base::{DType, Error, Lookup, Result, Scalar, Vacant};
@@ -357,11 +357,15 @@ impl<'a> Builder<'a> {
         Ok(ValId::from_index(at))
     }
 
-    /// The id of a value: an earlier equal one, what it folds to, or a new one.
+    /// Returns the id of a value: an earlier equal one, what it folds to, or a new one.
     pub fn value(&mut self, value: Value) -> ValId {
         let mut value = match fold(self.exprs(), &self.values, &value) {
             Folded::Is(v) => return v,
             Folded::To(v) => v,
+            Folded::Scaled(v, c) => {
+                let c = self.constant(c, value.dtype);
+                return self.value(scaled(v, c, value.dtype));
+            }
             Folded::No => value,
         };
         self.shorten(&mut value);

@@ -387,7 +387,8 @@ impl Copy<'_> {
                 return None;
             }
             Folded::To(value) => value,
-            Folded::No => value,
+            // A copy keeps to one value for each: the rules scaled it when it was built.
+            Folded::Scaled(..) | Folded::No => value,
         };
         kernel.values.push(value);
         let new = ValId::from_index(kernel.values.len() - 1);

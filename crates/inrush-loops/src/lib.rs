@@ -12,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod builder;
 pub mod eval;
 mod query;
 pub mod scalar;
+pub mod simplify;
 pub mod text;
 pub mod verify;
 

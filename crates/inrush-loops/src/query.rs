@@ -222,6 +222,27 @@ impl Stmt {
         }
     }
 
+    /// Returns the dtype of the value: a store has that of its value, an [`Stmt::Indirect`] has
+    /// `i64`. `loaded` gives the compute dtype of a buffer, `of` the dtype of an operand.
+    pub fn dtype(
+        &self,
+        loaded: impl FnOnce(BufId) -> DType,
+        of: impl FnOnce(StmtId) -> DType,
+    ) -> DType {
+        match self {
+            Stmt::Const { dtype, .. }
+            | Stmt::Index { dtype, .. }
+            | Stmt::Acc { dtype }
+            | Stmt::Reduce { dtype, .. }
+            | Stmt::Scan { dtype, .. } => *dtype,
+            Stmt::Load { buf, .. } => loaded(*buf),
+            Stmt::Op { op, dtype, .. } => op.result(*dtype),
+            Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
+            Stmt::Indirect { .. } => DType::I64,
+            Stmt::Store { value, .. } => of(*value),
+        }
+    }
+
     /// Returns true if the statement has a value that others may use as an operand.
     pub fn has_value(&self) -> bool {
         !matches!(self, Stmt::Store { .. } | Stmt::Indirect { .. })
@@ -327,18 +348,8 @@ impl Body {
     pub fn dtypes(&self, loops: &Loops) -> Vec<DType> {
         let mut out: Vec<DType> = Vec::with_capacity(self.stmts.len());
         for stmt in &self.stmts {
-            out.push(match stmt {
-                Stmt::Const { dtype, .. }
-                | Stmt::Index { dtype, .. }
-                | Stmt::Acc { dtype }
-                | Stmt::Reduce { dtype, .. }
-                | Stmt::Scan { dtype, .. } => *dtype,
-                Stmt::Load { buf, .. } => loops.buffer(*buf).dtype.compute(),
-                Stmt::Op { op, dtype, .. } => op.result(*dtype),
-                Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
-                Stmt::Indirect { .. } => DType::I64,
-                Stmt::Store { value, .. } => out[value.index()],
-            });
+            let loaded = |b| loops.buffer(b).dtype.compute();
+            out.push(stmt.dtype(loaded, |s| out[s.index()]));
         }
         out
     }

@@ -6,8 +6,8 @@ use inrush_loops::{Axis, Body, BufferKind, Loops, Node, Output, Stmt, StmtId, St
 
 use smallvec::SmallVec;
 
-use crate::builder::SymMap;
 use crate::mixed_radix::substitute;
+use inrush_expr::SymMap;
 
 /// Makes each mutation a body that copies the new contents into the input, at the end, after every read of the
 /// old contents.
@@ -132,6 +132,6 @@ pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
                 };
             }
         }
-        crate::builder::sweep(ex, body);
+        inrush_loops::builder::sweep(ex, body);
     }
 }

@@ -465,7 +465,7 @@ impl Fuser<'_> {
             let value = new.iter().fold(ex.int(0), |acc, a| {
                 ex.add(ex.mul(acc, a.size), ex.sym_expr(a.sym))
             });
-            let map = crate::builder::SymMap::from_iter([(sym, value)]);
+            let map = inrush_expr::SymMap::from_iter([(sym, value)]);
             for e in edges.iter_mut() {
                 if e.a == n {
                     e.at_a.iter_mut().for_each(|c| *c = ex.subst(*c, &map));
@@ -609,7 +609,7 @@ impl Fuser<'_> {
     fn one_tile(&self, a: (usize, &[usize]), b: (usize, &[usize]), edges: &[Edge]) -> bool {
         let ex = self.ex();
         let mut tile: Option<Expr> = None;
-        let mut maps: FxHashMap<u32, crate::builder::SymMap> = FxHashMap::default();
+        let mut maps: FxHashMap<u32, inrush_expr::SymMap> = FxHashMap::default();
         for (unit, kept) in [a, b] {
             for m in &self.f.dag.members[unit] {
                 let shared = &self.f.shared[*m as usize];
@@ -626,7 +626,7 @@ impl Fuser<'_> {
                 }
                 // Places of the tile count through all own axes; shared axes are called by their number.
                 let at = |k, size| ex.sym_expr(ex.sym_at(Position::Fresh(k), size));
-                let mut map = crate::builder::SymMap::default();
+                let mut map = inrush_expr::SymMap::default();
                 for (k, s) in kept.iter().enumerate() {
                     if let Some(axis) = body.axes.iter().find(|a| a.sym == *s) {
                         map.insert(*s, at(1 + k as u32, axis.size));
@@ -797,7 +797,7 @@ impl Fuser<'_> {
         if !covered {
             return Ok(Err(Reason::NotSameDomain));
         }
-        let rename: crate::builder::SymMap =
+        let rename: inrush_expr::SymMap =
             map.iter().map(|(y, x)| (*y, ex.sym_expr(*x))).collect();
         let lanes: Vec<Sym> = c.n.iter().map(|a| a.sym).collect();
         if !affine_in_lanes(ex, body, &rename, &lanes) {
@@ -873,7 +873,7 @@ fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
 fn affine_in_lanes(
     ex: &Exprs,
     body: &Body,
-    rename: &crate::builder::SymMap,
+    rename: &inrush_expr::SymMap,
     lanes: &[Sym],
 ) -> bool {
     if body

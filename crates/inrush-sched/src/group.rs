@@ -10,10 +10,11 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-use crate::builder::{Builder, Load, LoadHook, Plain, SymMap, ordered_reduction, sweep};
 use crate::layout::accesses;
 use crate::mixed_radix::{Digits, corresponding, substitute};
 use crate::{Group, Options};
+use inrush_expr::SymMap;
+use inrush_loops::builder::{Builder, Load, LoadHook, Plain, ordered_reduction, sweep};
 
 /// Hands values that were stored to the loads of them.
 struct Forward<'a> {
@@ -61,7 +62,7 @@ impl LoadHook for Forward<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (_, stored) = self.stored.iter().find(|s| s.0 == load.buf)?;
         match stored {
-            Some((coords, value)) if *coords == load.coords => {
+            Some((coords, value)) if coords == load.coords => {
                 let v = b.through_memory(*value, self.buffers[load.buf.index()].dtype);
                 Some(b.masked(v, load.mask, load.fill))
             }

@@ -7,7 +7,6 @@
 
 #![forbid(unsafe_code)]
 
-mod builder;
 mod canonicalize;
 mod conv_nchw;
 mod dag;

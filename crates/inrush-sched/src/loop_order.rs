@@ -6,9 +6,10 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::Group;
-use crate::builder::{SymMap, ordered_reduction};
 use crate::layout::{position, stride};
 use crate::mixed_radix::substitute;
+use inrush_expr::SymMap;
+use inrush_loops::builder::ordered_reduction;
 
 /// The strides of one access, or of one index expression, along the loops.
 struct Use {

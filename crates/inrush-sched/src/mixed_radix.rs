@@ -5,7 +5,7 @@ use inrush_expr::{Expr, Exprs, Node as E, Sym};
 use inrush_loops::{Axis, Body, Node};
 use smallvec::SmallVec;
 
-use crate::builder::SymMap;
+use inrush_expr::SymMap;
 
 /// Axes whose digits, fastest last, make up a coordinate: `i0*56 + i1` is `[i0, i1]` when `i1` runs to 56.
 /// A constant coordinate has no digits, and an axis of size one is none.

@@ -28,7 +28,7 @@ use inrush_loops::{
 use smallvec::{SmallVec, smallvec};
 
 use crate::Options;
-use crate::builder::sweep;
+use inrush_loops::builder::sweep;
 use crate::mixed_radix::{Split, split_axis};
 
 mod gpu;

@@ -4,6 +4,7 @@ use crate::Tensor;
 use crate::view::index;
 use inrush_base::{DType, Scalar};
 use inrush_expr::{Expr, Exprs, Position};
+use inrush_loops::builder::Typed;
 use inrush_loops::{Axis, Body, BufId, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
 use smallvec::SmallVec;
 
@@ -13,8 +14,9 @@ const STMTS: usize = 8;
 /// A body in the making. Outer axes are fixed at the start; reduction axes are added with [`BodyBuilder::reduce_axes`].
 pub struct BodyBuilder<'g> {
     pub exprs: &'g Exprs,
-    body: Body,
-    dtypes: Vec<DType>,
+    axes: Vec<Axis>,
+    outer: usize,
+    stmts: Typed,
 }
 
 impl<'g> BodyBuilder<'g> {
@@ -30,21 +32,17 @@ impl<'g> BodyBuilder<'g> {
             .collect();
         BodyBuilder {
             exprs,
-            body: Body {
-                outer: axes.len(),
-                axes,
-                stmts: Vec::with_capacity(STMTS),
-                ..Body::default()
-            },
-            dtypes: Vec::with_capacity(STMTS),
+            outer: axes.len(),
+            axes,
+            stmts: Typed::with_capacity(STMTS),
         }
     }
 
     /// Adds reduction axes; they follow the axes that are there.
     pub fn reduce_axes(&mut self, sizes: &[Expr]) -> Vec<Expr> {
-        let first = self.body.axes.len();
+        let first = self.axes.len();
         for (k, size) in sizes.iter().enumerate() {
-            self.body.axes.push(Axis {
+            self.axes.push(Axis {
                 sym: self.exprs.index_sym((first + k) as u32, *size),
                 size: *size,
             });
@@ -56,29 +54,28 @@ impl<'g> BodyBuilder<'g> {
 
     /// The index of the axis at `position`; 0 for an axis of size 1.
     pub fn index(&self, position: usize) -> Expr {
-        index(self.exprs, position, self.body.axes[position].size)
+        index(self.exprs, position, self.axes[position].size)
     }
 
     /// Indices of the outer axes.
     pub fn outer(&self) -> Vec<Expr> {
-        (0..self.body.outer).map(|p| self.index(p)).collect()
+        (0..self.outer).map(|p| self.index(p)).collect()
     }
 
     pub fn dtype(&self, v: StmtId) -> DType {
-        self.dtypes[v.index()]
+        self.stmts.dtype(v)
     }
 
-    fn push(&mut self, stmt: Stmt, dtype: DType) -> StmtId {
-        let id = StmtId::from_index(self.body.stmts.len());
-        self.body.stmts.push(stmt);
-        self.dtypes.push(dtype);
-        id
+    /// Adds a statement that loads nothing.
+    fn push(&mut self, stmt: Stmt) -> StmtId {
+        self.stmts
+            .push(stmt, |b| unreachable!("{b} is loaded by `load_coords`"))
     }
 
     pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
         let dtype = dtype.compute();
         let value = value.convert(dtype);
-        self.push(Stmt::Const { value, dtype }, dtype)
+        self.push(Stmt::Const { value, dtype })
     }
 
     pub fn float(&mut self, value: f64, dtype: DType) -> StmtId {
@@ -88,12 +85,12 @@ impl<'g> BodyBuilder<'g> {
     /// The value of an index expression as `i64`.
     pub fn index_value(&mut self, expr: Expr) -> StmtId {
         let dtype = DType::I64;
-        self.push(Stmt::Index { expr, dtype }, dtype)
+        self.push(Stmt::Index { expr, dtype })
     }
 
     /// The value of an index expression as `dtype`, wrapped when that is narrower.
     pub fn index_as(&mut self, expr: Expr, dtype: DType) -> StmtId {
-        self.push(Stmt::Index { expr, dtype }, dtype)
+        self.push(Stmt::Index { expr, dtype })
     }
 
     /// Reads `t` at the given index of each of its dimensions.
@@ -110,7 +107,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// Reads `t` broadcast over the outer axes: its last dimension meets the last outer axis.
     pub fn load_broadcast(&mut self, t: &Tensor) -> StmtId {
-        let outer: Coords = (0..self.body.outer).map(|p| self.index(p)).collect();
+        let outer: Coords = (0..self.outer).map(|p| self.index(p)).collect();
         let at = broadcast_index(self.exprs, t, &outer);
         self.load(t, &at)
     }
@@ -125,15 +122,13 @@ impl<'g> BodyBuilder<'g> {
     ) -> StmtId {
         let dtype = dtype.compute();
         let fill = fill.convert(dtype);
-        self.push(
-            Stmt::Load {
-                buf,
-                coords,
-                mask,
-                fill,
-            },
-            dtype,
-        )
+        let load = Stmt::Load {
+            buf,
+            coords,
+            mask,
+            fill,
+        };
+        self.stmts.push(load, |_| dtype)
     }
 
     pub fn op(&mut self, op: ScalarOp, args: &[StmtId]) -> StmtId {
@@ -141,7 +136,7 @@ impl<'g> BodyBuilder<'g> {
         // The statement says the operands' dtype.
         let dtype = operand.map_or(DType::F32, |a| self.dtype(*a));
         let args = SmallVec::from_slice(args);
-        self.push(Stmt::Op { op, args, dtype }, op.result(dtype))
+        self.push(Stmt::Op { op, args, dtype })
     }
 
     /// `v` added to the sum of what came before it, if anything did.
@@ -154,7 +149,7 @@ impl<'g> BodyBuilder<'g> {
         if self.dtype(v) == to {
             return v;
         }
-        self.push(Stmt::Cast { arg: v, to }, to.compute())
+        self.push(Stmt::Cast { arg: v, to })
     }
 
     /// `v` as a value that a buffer of dtype `to` can store, without a rounding that the store does itself.
@@ -163,7 +158,7 @@ impl<'g> BodyBuilder<'g> {
     }
 
     pub fn bitcast(&mut self, arg: StmtId, from: DType, to: DType) -> StmtId {
-        self.push(Stmt::Bitcast { arg, from, to }, to.compute())
+        self.push(Stmt::Bitcast { arg, from, to })
     }
 
     pub fn select(&mut self, cond: StmtId, a: StmtId, b: StmtId) -> StmtId {
@@ -189,7 +184,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// The integer `b` as a divisor: where it is zero a call fails.
     pub fn divisor(&mut self, b: StmtId) -> StmtId {
-        if let Stmt::Const { value, .. } = &self.body.stmts[b.index()]
+        if let Stmt::Const { value, .. } = self.stmts.stmt(b)
             && value.as_i64() != 0
         {
             return b;
@@ -229,31 +224,25 @@ impl<'g> BodyBuilder<'g> {
         check: Check,
         mask: Option<StmtId>,
     ) -> Expr {
-        let taken = self
-            .body
-            .stmts
-            .iter()
+        let taken = (self.stmts.stmts().iter())
             .filter(|s| matches!(s, Stmt::Indirect { .. }))
             .count();
         let sym = self.exprs.sym_at(Position::Indirect(taken as u32), size);
-        self.push(
-            Stmt::Indirect {
-                value,
-                sym,
-                size,
-                wrap,
-                check,
-                mask,
-            },
-            DType::I64,
-        );
+        self.push(Stmt::Indirect {
+            value,
+            sym,
+            size,
+            wrap,
+            check,
+            mask,
+        });
         self.exprs.sym_expr(sym)
     }
 
     /// Reduces over all reduction axes. Without any (a 0-dimensional source) there is one element to reduce.
     pub fn reduce(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
         let value = self.started(op, value);
-        if self.body.outer == self.body.axes.len() {
+        if self.outer == self.axes.len() {
             return match op.is_arg() {
                 true => self.constant(Scalar::Int(0), DType::I64),
                 false => value,
@@ -264,20 +253,20 @@ impl<'g> BodyBuilder<'g> {
             ReduceOp::Any | ReduceOp::All => DType::Bool,
             _ => self.dtype(value),
         };
-        self.push(Stmt::Reduce { op, value, dtype }, dtype)
+        self.push(Stmt::Reduce { op, value, dtype })
     }
 
     /// Running reduction along the last reduction axis.
     pub fn scan(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
         let value = self.started(op, value);
         let dtype = self.dtype(value);
-        self.push(Stmt::Scan { op, value, dtype }, dtype)
+        self.push(Stmt::Scan { op, value, dtype })
     }
 
     /// Returns a summand that is the only one as the sum of it and zero. Eager's sums start from zero, so that the sum of -0 is
     /// +0; the loop of a single step, which would do the same, is left out later.
     fn started(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
-        let single = self.body.axes[self.body.outer..]
+        let single = self.axes[self.outer..]
             .iter()
             .all(|axis| self.exprs.is_int(axis.size, 1));
         let dtype = self.dtype(value);
@@ -290,7 +279,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// The accumulator of a contraction; only in an epilogue.
     pub fn acc(&mut self, dtype: DType) -> StmtId {
-        self.push(Stmt::Acc { dtype }, dtype)
+        self.push(Stmt::Acc { dtype })
     }
 
     pub fn store(&mut self, buf: BufId, coords: &[Expr], value: StmtId) {
@@ -305,22 +294,23 @@ impl<'g> BodyBuilder<'g> {
         mode: StoreMode,
         mask: Option<StmtId>,
     ) {
-        let dtype = self.dtype(value);
         let coords = SmallVec::from_slice(coords);
-        self.push(
-            Stmt::Store {
-                buf,
-                coords,
-                value,
-                mode,
-                mask,
-            },
-            dtype,
-        );
+        self.push(Stmt::Store {
+            buf,
+            coords,
+            value,
+            mode,
+            mask,
+        });
     }
 
     pub fn finish(self) -> Body {
-        self.body
+        Body {
+            axes: self.axes,
+            outer: self.outer,
+            stmts: self.stmts.into_stmts(),
+            ..Body::default()
+        }
     }
 }
 

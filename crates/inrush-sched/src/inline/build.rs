@@ -4,11 +4,11 @@ use inrush_expr::Exprs;
 use inrush_loops::{Body, BufId, Buffer, Coords, Node, Origins, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 
-use crate::builder::{Builder, Load, LoadHook};
 use crate::dedup::Classes;
 use crate::deps::Deps;
 use crate::mixed_radix::{Radices, inverse};
 use crate::parallel::par_map;
+use inrush_loops::builder::{Builder, Load, LoadHook};
 
 /// A load of an inlined result.
 type Key = (BufId, Coords, Option<StmtId>);
@@ -24,7 +24,7 @@ struct Inliner<'a> {
 impl LoadHook for Inliner<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (w, dims) = self.inlining.writer(load.buf)?;
-        let key = (load.buf, Coords::from_slice(&load.coords), load.mask);
+        let key = (load.buf, Coords::from_slice(load.coords), load.mask);
         let value = match self.known.iter().find(|(k, _)| *k == key) {
             Some((_, v)) => *v,
             None => {
@@ -35,7 +35,7 @@ impl LoadHook for Inliner<'_> {
                         _ => None,
                     })
                     .expect("an inlined body stores");
-                let map = inverse(b.ex, dims, &body.axes, &load.coords);
+                let map = inverse(b.ex, dims, &body.axes, load.coords);
                 let ids = b.splice(body, Some(value), &map, load.mask, self);
                 let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
                 self.known.push((key, v));
@@ -188,13 +188,7 @@ impl Inlining<'_> {
             nodes,
             known: Vec::new(),
         };
-        b.splice(
-            body,
-            None,
-            &crate::builder::SymMap::default(),
-            None,
-            &mut hook,
-        );
+        b.splice(body, None, &inrush_expr::SymMap::default(), None, &mut hook);
         let mut origins = Origins::new();
         self.collect_origins(nodes, k, &mut origins);
         let mut done = b.finish(Body {
