@@ -5,8 +5,10 @@
 //! the same outer points: axes are matched through the coordinates by which the two touch the same buffers, and split where
 //! one side counts them as one and the other as several.
 
+mod epilogue;
+
 use inrush_base::{Caps, Result};
-use inrush_expr::{Expr, Exprs, Position, Sym};
+use inrush_expr::{Expr, Exprs, Position, Sym, SymMap};
 use inrush_loops::{Axis, Body, BufId, Bufs, Coords, Loops, Node, Stmt};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -64,6 +66,16 @@ pub(crate) struct Fuser<'a> {
     f: Fused,
 }
 
+/// The outcome of an attempt to fuse two units.
+#[must_use]
+enum Verdict {
+    Fused,
+    Kept(Reason),
+}
+
+/// Pairs of symbols that mean the same index.
+type SymPairs = SmallVec<[(Sym, Sym); 6]>;
+
 /// A pair of accesses to one buffer.
 struct Edge {
     a: usize,
@@ -78,7 +90,7 @@ struct Edge {
 
 /// Symbols that mean the same index on both sides of an edge.
 struct Aligned {
-    pairs: SmallVec<[(Sym, Sym); 6]>,
+    pairs: SymPairs,
     /// The coordinates correspond in every dimension.
     whole: bool,
 }
@@ -206,8 +218,8 @@ impl Fuser<'_> {
                 continue;
             }
             match self.epilogue(u, k)? {
-                Ok(()) => return Ok(()),
-                Err(reason) => self.refuse(*p, k, reason),
+                Verdict::Fused => return Ok(()),
+                Verdict::Kept(reason) => self.refuse(*p, k, reason),
             }
         }
         for p in producers.iter().rev() {
@@ -215,7 +227,7 @@ impl Fuser<'_> {
             if u == own || self.f.units[u].contraction {
                 continue;
             }
-            if let Err(reason) = self.join(u, own, false)? {
+            if let Verdict::Kept(reason) = self.join(u, own, false)? {
                 self.refuse(*p, k, reason);
             }
         }
@@ -241,18 +253,16 @@ impl Fuser<'_> {
         let (u, own) = (self.f.dag.unit_of(k - 1), self.f.dag.unit_of(k));
         let work = self.f.units[u].work.max(self.f.units[own].work);
         if u != own && work <= SMALL_WORK {
-            _ = self.decide_tiny(u, own);
+            _ = self.join_tiny(u, own);
         }
         Ok(())
     }
 
-    /// One kernel without shared axes.
-    fn decide_tiny(&mut self, a: usize, b: usize) -> Result<(), Reason> {
-        self.fits(a, b)?;
-        if self.absorb(a, b, &[], &[]) {
-            Ok(())
-        } else {
-            Err(Reason::WouldCycle)
+    /// Joins two units to one kernel without shared axes, if limits and order allow.
+    fn join_tiny(&mut self, a: usize, b: usize) -> Verdict {
+        match self.misfit(a, b) {
+            Some(reason) => Verdict::Kept(reason),
+            None => self.absorb(a, b, &[], &[]),
         }
     }
 
@@ -465,7 +475,7 @@ impl Fuser<'_> {
             let value = new.iter().fold(ex.int(0), |acc, a| {
                 ex.add(ex.mul(acc, a.size), ex.sym_expr(a.sym))
             });
-            let map = inrush_expr::SymMap::from_iter([(sym, value)]);
+            let map = SymMap::from_iter([(sym, value)]);
             for e in edges.iter_mut() {
                 if e.a == n {
                     e.at_a.iter_mut().for_each(|c| *c = ex.subst(*c, &map));
@@ -479,15 +489,15 @@ impl Fuser<'_> {
     }
 
     /// Merges unit `b` into the same kernel as unit `a`, if that is right and pays.
-    fn join(&mut self, a: usize, b: usize, siblings: bool) -> Result<Result<(), Reason>> {
-        if let Err(reason) = self.fits(a, b) {
-            return Ok(Err(reason));
+    fn join(&mut self, a: usize, b: usize, siblings: bool) -> Result<Verdict> {
+        if let Some(reason) = self.misfit(a, b) {
+            return Ok(Verdict::Kept(reason));
         }
         let Some(mut edges) = self.edges(a, b, siblings) else {
-            return Ok(Err(Reason::Overwritten));
+            return Ok(Verdict::Kept(Reason::Overwritten));
         };
         if edges.is_empty() {
-            return Ok(Err(Reason::NotSameDomain));
+            return Ok(Verdict::Kept(Reason::NotSameDomain));
         }
         // Splitting renames axes, so all edges are split before any is judged.
         let splits = self.splits;
@@ -500,12 +510,26 @@ impl Fuser<'_> {
                 *dims = self.align(&mut edges, i, false)?;
             }
         }
-        // For each shared axis of `a`, the shared axis of `b` that means the same.
+        Ok(match self.partners(a, &edges, &aligned) {
+            Some(pairs) => self.decide(a, b, &edges, &pairs, siblings),
+            None => Verdict::Kept(Reason::ReadsOtherPoints),
+        })
+    }
+
+    /// Returns the pairs of shared axes of `a` and of another unit that mean the same in all edges; `None` when the other unit
+    /// reads what `a` wrote at other points.
+    fn partners(
+        &self,
+        a: usize,
+        edges: &[Edge],
+        aligned: &[Aligned],
+    ) -> Option<SmallVec<[(usize, usize); 6]>> {
+        // For each shared axis of `a`, the shared axis of the other unit that means the same.
         let count = self.f.units[a].sizes.len();
         let mut partner: SmallVec<[Partner; 6]> = SmallVec::from_elem(Partner::Unknown, count);
         for (e, same) in edges.iter().zip(aligned) {
             if e.data && !same.whole {
-                return Ok(Err(Reason::ReadsOtherPoints));
+                return None;
             }
             let (sa, sb) = (&self.f.shared[e.a], &self.f.shared[e.b]);
             let mut mine: SmallVec<[Option<usize>; 6]> = SmallVec::from_elem(None, sa.len());
@@ -536,28 +560,28 @@ impl Fuser<'_> {
                 pairs.push((p, *q));
             }
         }
-        self.decide(a, b, &edges, &pairs, siblings)
+        Some(pairs)
     }
 
-    /// Limits that do not depend on how the axes match.
-    fn fits(&self, a: usize, b: usize) -> Result<(), Reason> {
+    /// Returns the limit that a fused kernel would break, whatever axes match.
+    fn misfit(&self, a: usize, b: usize) -> Option<Reason> {
         let (ua, ub) = (&self.f.units[a], &self.f.units[b]);
         if ua.at_load != ub.at_load {
-            return Err(Reason::RunsAtLoad);
+            return Some(Reason::RunsAtLoad);
         }
         if ua.stmts + ub.stmts > self.options.max_stmts {
-            return Err(Reason::TooManyStatements);
+            return Some(Reason::TooManyStatements);
         }
         // Seldom are they so many that it matters how many both name.
         let (some, more) = (&ua.buffers, &ub.buffers);
         let most = self.options.max_buffers;
         if some.len() + more.len() > most && both(some, more) > most {
-            return Err(Reason::TooManyBuffers);
+            return Some(Reason::TooManyBuffers);
         }
-        Ok(())
+        None
     }
 
-    /// The last word: policy over the axes that are left, then the order of kernels.
+    /// Decides by policy over the axes that are left, then by the order of kernels.
     fn decide(
         &mut self,
         a: usize,
@@ -565,19 +589,19 @@ impl Fuser<'_> {
         edges: &[Edge],
         pairs: &[(usize, usize)],
         siblings: bool,
-    ) -> Result<Result<(), Reason>> {
+    ) -> Verdict {
         let ex = self.ex();
         let (ua, ub) = (&self.f.units[a], &self.f.units[b]);
         let all = pairs.len() == ua.sizes.len() && pairs.len() == ub.sizes.len();
         if siblings && !(all && self.same_inner(edges)) {
-            return Ok(Err(Reason::NotSameDomain));
+            return Verdict::Kept(Reason::NotSameDomain);
         }
         let points = pairs
             .iter()
             .fold(1i64, |p, (i, _)| p.saturating_mul(ex.hint(ua.sizes[*i])));
         let work = ua.work.max(ub.work);
         if pairs.is_empty() && !all && work > TINY_WORK {
-            return Ok(Err(Reason::NotSameDomain));
+            return Verdict::Kept(Reason::NotSameDomain);
         }
         let enough = points >= 4 * self.caps.threads as i64 || work <= SMALL_WORK;
         let before = |u: &Unit| {
@@ -587,21 +611,17 @@ impl Fuser<'_> {
         };
         // A kernel that has few points already loses nothing.
         if !enough && points < before(ua).min(before(ub)) {
-            return Ok(Err(Reason::TooFewPoints));
+            return Verdict::Kept(Reason::TooFewPoints);
         }
         let keep_a: SmallVec<[usize; 6]> = pairs.iter().map(|(i, _)| *i).collect();
         let keep_b: SmallVec<[usize; 6]> = pairs.iter().map(|(_, i)| *i).collect();
         if work > TINY_WORK && !(self.leads(a, &keep_a) && self.leads(b, &keep_b)) {
-            return Ok(Err(Reason::StridedPoints));
+            return Verdict::Kept(Reason::StridedPoints);
         }
         if self.caps.gpu.is_some() && !self.one_tile((a, &keep_a), (b, &keep_b), edges) {
-            return Ok(Err(Reason::SeveralTiles));
+            return Verdict::Kept(Reason::SeveralTiles);
         }
-        Ok(if self.absorb(a, b, &keep_a, &keep_b) {
-            Ok(())
-        } else {
-            Err(Reason::WouldCycle)
-        })
+        self.absorb(a, b, &keep_a, &keep_b)
     }
 
     /// Returns true if one program of a GPU can run all members: apart from the shared axes each runs over the same tile, and a
@@ -609,7 +629,7 @@ impl Fuser<'_> {
     fn one_tile(&self, a: (usize, &[usize]), b: (usize, &[usize]), edges: &[Edge]) -> bool {
         let ex = self.ex();
         let mut tile: Option<Expr> = None;
-        let mut maps: FxHashMap<u32, inrush_expr::SymMap> = FxHashMap::default();
+        let mut maps: FxHashMap<u32, SymMap> = FxHashMap::default();
         for (unit, kept) in [a, b] {
             for m in &self.f.dag.members[unit] {
                 let shared = &self.f.shared[*m as usize];
@@ -626,7 +646,7 @@ impl Fuser<'_> {
                 }
                 // Places of the tile count through all own axes; shared axes are called by their number.
                 let at = |k, size| ex.sym_expr(ex.sym_at(Position::Fresh(k), size));
-                let mut map = inrush_expr::SymMap::default();
+                let mut map = SymMap::default();
                 for (k, s) in kept.iter().enumerate() {
                     if let Some(axis) = body.axes.iter().find(|a| a.sym == *s) {
                         map.insert(*s, at(1 + k as u32, axis.size));
@@ -657,10 +677,10 @@ impl Fuser<'_> {
         })
     }
 
-    /// Unit `b` becomes part of unit `a`, which keeps these of the shared axes; unless the order of units forbids it.
-    fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) -> bool {
+    /// Makes unit `b` part of unit `a`, which keeps these of the shared axes, unless the order of units forbids it.
+    fn absorb(&mut self, a: usize, b: usize, keep_a: &[usize], keep_b: &[usize]) -> Verdict {
         let Some(of_b) = self.f.dag.merge(a, b) else {
-            return false;
+            return Verdict::Kept(Reason::WouldCycle);
         };
         let keeps_all = |keep: &[usize], count: usize| keep.iter().copied().eq(0..count);
         let gone = std::mem::take(&mut self.f.units[b]);
@@ -681,7 +701,7 @@ impl Fuser<'_> {
         unit.stmts += gone.stmts;
         add(&mut unit.buffers, &gone.buffers);
         unit.work = unit.work.max(gone.work);
-        true
+        Verdict::Fused
     }
 
     /// Siblings pay when they share their whole loop nests.
@@ -730,109 +750,6 @@ impl Fuser<'_> {
             })
         })
     }
-
-    /// Makes node `k` part of the epilogue of contraction unit `u`, through the result of its member `p`.
-    fn epilogue(&mut self, u: usize, k: usize) -> Result<Result<(), Reason>> {
-        let own = self.f.dag.unit_of(k);
-        if self.body(k).is_reduction() {
-            return Ok(Err(Reason::ReductionOfContraction));
-        }
-        if let Err(reason) = self.fits(u, own) {
-            return Ok(Err(reason));
-        }
-        let t = self.f.dag.members[u][0] as usize;
-        if let Node::Contraction(c) = &self.f.nodes[t] {
-            let operands = [c.a.buf, c.b.buf].map(|b| self.loops.storage(b));
-            let writes = self.body(k).writes();
-            if writes
-                .iter()
-                .any(|b| operands.contains(&self.loops.storage(*b)))
-            {
-                return Ok(Err(Reason::Overwritten));
-            }
-        }
-        let Some(mut edges) = self.edges(u, own, false) else {
-            return Ok(Err(Reason::Overwritten));
-        };
-        let splits = self.splits;
-        let turned = |same: Aligned| -> SmallVec<[(Sym, Sym); 6]> {
-            let mut pairs: SmallVec<_> = same.pairs.iter().map(|(x, y)| (*y, *x)).collect();
-            pairs.sort_unstable();
-            pairs
-        };
-        let mut map = None;
-        for i in 0..edges.len() {
-            let same = self.align(&mut edges, i, true)?;
-            if !same.whole {
-                return Ok(Err(Reason::ReadsOtherPoints));
-            }
-            map = Some(turned(same));
-        }
-        // Splits of a later edge renamed axes of earlier ones: ask all again, without splitting.
-        let again = edges.len() > 1 || self.splits != splits;
-        for i in 0..if again { edges.len() } else { 0 } {
-            let same = self.align(&mut edges, i, false)?;
-            if map.as_ref() != Some(&turned(same)) {
-                return Ok(Err(Reason::ReadsOtherPoints));
-            }
-        }
-        let Some(map) = map else {
-            return Ok(Err(Reason::NotSameDomain));
-        };
-        let (Node::Contraction(c), Node::Body(body)) = (&self.f.nodes[t], &self.f.nodes[k]) else {
-            return Ok(Err(Reason::NotSameDomain));
-        };
-        let ex = self.ex();
-        let wide = |axes: &[Axis]| {
-            axes.iter()
-                .filter(|a| !ex.is_int(a.size, 1))
-                .map(|a| a.sym)
-                .collect::<SmallVec<[Sym; 6]>>()
-        };
-        let (theirs, mine) = (wide(&c.epilogue.axes), wide(&body.axes));
-        let covered = mine.len() == theirs.len()
-            && mine.len() == map.len()
-            && mine.iter().all(|s| map.iter().any(|(y, _)| y == s))
-            && theirs.iter().all(|s| map.iter().any(|(_, x)| x == s));
-        if !covered {
-            return Ok(Err(Reason::NotSameDomain));
-        }
-        let rename: inrush_expr::SymMap =
-            map.iter().map(|(y, x)| (*y, ex.sym_expr(*x))).collect();
-        let lanes: Vec<Sym> = c.n.iter().map(|a| a.sym).collect();
-        if !affine_in_lanes(ex, body, &rename, &lanes) {
-            return Ok(Err(Reason::NotAffineInLanes));
-        }
-        let Some(merged) = crate::group::append(
-            ex,
-            &self.loops.buffers,
-            crate::group::First {
-                body: &c.epilogue,
-                outer: c.epilogue.outer,
-                appended: self.f.units[u].appended,
-            },
-            body,
-            &rename,
-            c.k.iter().map(|a| a.sym),
-        ) else {
-            return Ok(Err(Reason::ReadsOtherPoints));
-        };
-        if self.f.dag.merge(u, own).is_none() {
-            return Ok(Err(Reason::WouldCycle));
-        }
-        // The contraction leads its unit; what was merged into it is empty from now on.
-        let members = &mut self.f.dag.members[u];
-        members.retain(|m| *m as usize != t);
-        members.insert(0, t as u32);
-        *self.f.nodes[t].body_mut() = merged;
-        self.f.nodes[k] = Node::Body(Body::default());
-        let gone = std::mem::take(&mut self.f.units[own]);
-        let unit = &mut self.f.units[u];
-        unit.appended = true;
-        unit.stmts += gone.stmts;
-        add(&mut unit.buffers, &gone.buffers);
-        Ok(Ok(()))
-    }
 }
 
 /// How many buffers two ascending lists name.
@@ -865,35 +782,5 @@ fn accesses(body: &Body) -> impl Iterator<Item = (BufId, &Coords, bool)> {
         Stmt::Load { buf, coords, .. } => Some((*buf, coords, false)),
         Stmt::Store { buf, coords, .. } => Some((*buf, coords, true)),
         _ => None,
-    })
-}
-
-/// Returns true if every access of a body, once renamed into a contraction's axes, moves by one element or none from column to
-/// column.
-fn affine_in_lanes(
-    ex: &Exprs,
-    body: &Body,
-    rename: &inrush_expr::SymMap,
-    lanes: &[Sym],
-) -> bool {
-    if body
-        .stmts
-        .iter()
-        .any(|s| matches!(s, Stmt::Indirect { .. }))
-    {
-        return false;
-    }
-    accesses(body).all(|(_, coords, _)| {
-        let mut moving = 0;
-        coords.iter().all(|c| {
-            let c = ex.subst(*c, rename);
-            match ex.coefficients(c, lanes) {
-                Some(coefs) => coefs.iter().all(|k| {
-                    moving += !ex.is_int(*k, 0) as usize;
-                    ex.is_int(*k, 0) || (ex.is_int(*k, 1) && moving <= lanes.len())
-                }),
-                None => false,
-            }
-        })
     })
 }
