@@ -25,11 +25,11 @@ use inrush_loops::{
     Axis, Body, BufId, Buffer, BufferKind, Bufs, Check, Coords, Level, Loops, Node, ReduceOp,
     ScalarOp, Stmt, StmtId, StoreMode,
 };
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::Options;
-use inrush_loops::builder::sweep;
 use crate::mixed_radix::{Split, split_axis};
+use inrush_loops::builder::sweep;
 
 mod gpu;
 mod online;
@@ -195,8 +195,9 @@ fn temp(loops: &mut Loops, dtype: DType, sizes: Vec<Expr>) -> BufId {
     b
 }
 
-/// Partial results over the first `count` reduction axes, and their reduction; also where each reduction's partial results
-/// are. With a `spread` one of the reductions is a sum of distances to a center: chunks have centers of their own.
+/// Returns the body of partial results over the first `count` reduction axes, the body that reduces them, and where each
+/// reduction's partial results are. With a `spread` one of the reductions is a sum of distances to a center: chunks have centers of
+/// their own.
 fn split(
     loops: &mut Loops,
     body: &Body,
@@ -205,165 +206,202 @@ fn split(
 ) -> (Body, Body, Vec<(StmtId, BufId)>) {
     let late = late(body, &loops.exprs);
     let levels = body.levels(&loops.exprs);
-    let cut = body.outer + count;
-    let over: Vec<Axis> = body.axes[..cut].to_vec();
-    let sizes: Vec<Expr> = over.iter().map(|a| a.size).collect();
-    let coords: Coords = over.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();
-    let rest = loops.exprs.product(body.axes[cut..].iter().map(|a| a.size));
-
-    let mut partial: Vec<Stmt> = body
-        .stmts
-        .iter()
-        .zip(&late)
-        .map(|(s, late)| match s {
-            Stmt::Store { .. } => NOTHING,
-            _ if *late => NOTHING,
-            s => s.clone(),
-        })
-        .collect();
-    let mut last: Vec<Stmt> = Vec::new();
-    let mut new: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
-    let mut sums: Vec<(StmtId, BufId)> = Vec::new();
-    let load = |buf: BufId, coords: &Coords, dtype: DType| Stmt::Load {
-        buf,
-        coords: coords.clone(),
-        mask: None,
-        fill: Scalar::Int(0).convert(dtype),
-    };
     let dtypes = body.dtypes(loops);
+    let mut halves = Halves::new(loops, body, count, &late);
     for (k, stmt) in body.stmts.iter().enumerate() {
-        let push = |last: &mut Vec<Stmt>, s: Stmt| {
-            last.push(s);
-            StmtId::from_index(last.len() - 1)
-        };
-        let store = |loops: &mut Loops, partial: &mut Vec<Stmt>, value: StmtId, dtype: DType| {
-            let buf = temp(loops, dtype, sizes.clone());
-            partial.push(Stmt::Store {
-                buf,
-                coords: coords.clone(),
-                value,
-                mode: StoreMode::Set,
-                mask: None,
-            });
-            buf
-        };
+        let this = StmtId::from_index(k);
         let id = match stmt {
             Stmt::Reduce { op, value, dtype } if op.is_arg() => {
-                let of = dtypes[value.index()];
-                let extreme = match op {
-                    ReduceOp::ArgMax => ReduceOp::Max,
-                    _ => ReduceOp::Min,
-                };
-                partial.push(Stmt::Reduce {
-                    op: extreme,
-                    value: *value,
-                    dtype: of,
-                });
-                let best = StmtId::from_index(partial.len() - 1);
-                let values = store(loops, &mut partial, best, of);
-                let places = store(loops, &mut partial, StmtId::from_index(k), *dtype);
-                let v = push(&mut last, load(values, &coords, of));
-                let chunk = push(
-                    &mut last,
-                    Stmt::Reduce {
-                        op: *op,
-                        value: v,
-                        dtype: *dtype,
-                    },
-                );
-                // The chunk's own index, read back where the extreme was found.
-                let size = sizes[body.outer];
-                let sym = (0..)
-                    .map(|k| loops.exprs.sym_at(Position::Indirect(k), size))
-                    .find(|s| !defines(&body.stmts, *s) && !defines(&last, *s))
-                    .expect("positions are endless");
-                push(
-                    &mut last,
-                    Stmt::Indirect {
-                        value: chunk,
-                        sym,
-                        size,
-                        wrap: false,
-                        check: Check::None,
-                        mask: None,
-                    },
-                );
-                let mut at = coords.clone();
-                at[body.outer] = loops.exprs.sym_expr(sym);
-                let place = push(&mut last, load(places, &at, *dtype));
-                let size = push(
-                    &mut last,
-                    Stmt::Index {
-                        expr: rest,
-                        dtype: DType::I64,
-                    },
-                );
-                let args: SmallVec<[StmtId; 3]> = smallvec![chunk, size];
-                let start = push(
-                    &mut last,
-                    Stmt::Op {
-                        op: ScalarOp::Mul,
-                        args,
-                        dtype: DType::I64,
-                    },
-                );
-                push(
-                    &mut last,
-                    Stmt::Op {
-                        op: ScalarOp::Add,
-                        args: smallvec![start, place],
-                        dtype: DType::I64,
-                    },
-                )
+                halves.position(this, *op, *value, dtypes[value.index()], *dtype)
             }
             Stmt::Reduce { op, dtype, .. } => {
-                let mut result = StmtId::from_index(k);
-                let apart = spread.as_ref().filter(|s| s.reduce == result);
-                if let Some(s) = apart {
-                    result = s.within(&mut partial, &coords);
-                }
-                let buf = store(loops, &mut partial, result, *dtype);
-                sums.push((StmtId::from_index(k), buf));
-                let mut value = push(&mut last, load(buf, &coords, *dtype));
-                if let Some(s) = apart {
-                    value = s.between(&mut last, value, new[s.center.index()], &coords);
-                }
-                push(
-                    &mut last,
-                    Stmt::Reduce {
-                        op: *op,
-                        value,
-                        dtype: *dtype,
-                    },
-                )
+                let apart = spread.as_ref().filter(|s| s.reduce == this);
+                halves.value(this, *op, *dtype, apart)
             }
-            s if levels[k] == Level::Point => {
-                _ = s;
-                push(&mut last, NOTHING)
-            }
-            s => {
-                let mut s = s.clone();
-                s.map_operands(|o| new[o.index()]);
-                push(&mut last, s)
+            _ if levels[k] == Level::Point => halves.push(NOTHING),
+            stmt => {
+                let mut stmt = stmt.clone();
+                stmt.map_operands(|o| halves.new[o.index()]);
+                halves.push(stmt)
             }
         };
-        new.push(id);
+        halves.new.push(id);
     }
-    let make = |axes: Vec<Axis>, outer: usize, stmts: Vec<Stmt>| {
-        let mut b = Body {
-            axes,
-            outer,
-            stmts,
-            origins: body.origins.clone(),
+    halves.finish()
+}
+
+/// The two bodies of a split reduction under construction.
+struct Halves<'a> {
+    loops: &'a mut Loops,
+    body: &'a Body,
+    /// Axes of the partial results: the outer ones and those of chunks.
+    over: Vec<Axis>,
+    sizes: Vec<Expr>,
+    coords: Coords,
+    /// Points of a chunk.
+    rest: Expr,
+    partial: Vec<Stmt>,
+    last: Vec<Stmt>,
+    /// By statement of the body: its value in `last`.
+    new: Vec<StmtId>,
+    /// Where the partial results of reductions are.
+    sums: Vec<(StmtId, BufId)>,
+}
+
+impl<'a> Halves<'a> {
+    fn new(loops: &'a mut Loops, body: &'a Body, count: usize, late: &[bool]) -> Halves<'a> {
+        let cut = body.outer + count;
+        let over: Vec<Axis> = body.axes[..cut].to_vec();
+        let rest = loops.exprs.product(body.axes[cut..].iter().map(|a| a.size));
+        let early = |(stmt, late): (&Stmt, &bool)| match stmt {
+            Stmt::Store { .. } => NOTHING,
+            _ if *late => NOTHING,
+            stmt => stmt.clone(),
         };
-        sweep(&loops.exprs, &mut b);
-        b
-    };
-    (
-        make(body.axes.clone(), cut, partial),
-        make(over, body.outer, last),
-        sums,
-    )
+        Halves {
+            sizes: over.iter().map(|a| a.size).collect(),
+            coords: over.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect(),
+            over,
+            rest,
+            partial: body.stmts.iter().zip(late).map(early).collect(),
+            last: Vec::new(),
+            new: Vec::with_capacity(body.stmts.len()),
+            sums: Vec::new(),
+            loops,
+            body,
+        }
+    }
+
+    /// Adds a statement to the last body.
+    fn push(&mut self, stmt: Stmt) -> StmtId {
+        self.last.push(stmt);
+        StmtId::from_index(self.last.len() - 1)
+    }
+
+    /// Adds an operation of `i64` to the last body.
+    fn op(&mut self, op: ScalarOp, a: StmtId, b: StmtId) -> StmtId {
+        self.push(Stmt::Op {
+            op,
+            args: smallvec![a, b],
+            dtype: DType::I64,
+        })
+    }
+
+    /// Loads a partial result in the last body.
+    fn load(&mut self, buf: BufId, coords: Coords, dtype: DType) -> StmtId {
+        self.push(Stmt::Load {
+            buf,
+            coords,
+            mask: None,
+            fill: Scalar::Int(0).convert(dtype),
+        })
+    }
+
+    /// Stores a value of the first body as a partial result.
+    fn store(&mut self, value: StmtId, dtype: DType) -> BufId {
+        let buf = temp(self.loops, dtype, self.sizes.clone());
+        self.partial.push(Stmt::Store {
+            buf,
+            coords: self.coords.clone(),
+            value,
+            mode: StoreMode::Set,
+            mask: None,
+        });
+        buf
+    }
+
+    /// Splits the position of an extreme: each chunk stores its extreme and where it is; the position of the extreme among chunks
+    /// then tells the chunk to read back. `of` is the dtype of the values.
+    fn position(
+        &mut self,
+        this: StmtId,
+        op: ReduceOp,
+        value: StmtId,
+        of: DType,
+        dtype: DType,
+    ) -> StmtId {
+        let extreme = match op {
+            ReduceOp::ArgMax => ReduceOp::Max,
+            _ => ReduceOp::Min,
+        };
+        self.partial.push(Stmt::Reduce {
+            op: extreme,
+            value,
+            dtype: of,
+        });
+        let best = StmtId::from_index(self.partial.len() - 1);
+        let values = self.store(best, of);
+        let places = self.store(this, dtype);
+        let value = self.load(values, self.coords.clone(), of);
+        let chunk = self.push(Stmt::Reduce { op, value, dtype });
+        let outer = self.body.outer;
+        let size = self.sizes[outer];
+        let sym = (0..)
+            .map(|k| self.loops.exprs.sym_at(Position::Indirect(k), size))
+            .find(|s| !defines(&self.body.stmts, *s) && !defines(&self.last, *s))
+            .expect("positions are endless");
+        self.push(Stmt::Indirect {
+            value: chunk,
+            sym,
+            size,
+            wrap: false,
+            check: Check::None,
+            mask: None,
+        });
+        let mut at = self.coords.clone();
+        at[outer] = self.loops.exprs.sym_expr(sym);
+        let place = self.load(places, at, dtype);
+        let length = self.push(Stmt::Index {
+            expr: self.rest,
+            dtype: DType::I64,
+        });
+        let start = self.op(ScalarOp::Mul, chunk, length);
+        self.op(ScalarOp::Add, start, place)
+    }
+
+    /// Splits a reduction that gives a value. With a spread `apart`, distances are to the center of each chunk, and the last body
+    /// adds those between centers.
+    fn value(
+        &mut self,
+        this: StmtId,
+        op: ReduceOp,
+        dtype: DType,
+        apart: Option<&Spread>,
+    ) -> StmtId {
+        let result = match apart {
+            Some(s) => s.within(&mut self.partial, &self.coords),
+            None => this,
+        };
+        let buf = self.store(result, dtype);
+        self.sums.push((this, buf));
+        let mut value = self.load(buf, self.coords.clone(), dtype);
+        if let Some(s) = apart {
+            let center = self.new[s.center.index()];
+            value = s.between(&mut self.last, value, center, &self.coords);
+        }
+        self.push(Stmt::Reduce { op, value, dtype })
+    }
+
+    /// Returns both bodies, without statements that nothing needs, and where the partial results are.
+    fn finish(self) -> (Body, Body, Vec<(StmtId, BufId)>) {
+        let (ex, body) = (&self.loops.exprs, self.body);
+        let make = |axes: Vec<Axis>, outer: usize, stmts: Vec<Stmt>| {
+            let mut made = Body {
+                axes,
+                outer,
+                stmts,
+                origins: body.origins.clone(),
+            };
+            sweep(ex, &mut made);
+            made
+        };
+        let cut = self.over.len();
+        (
+            make(body.axes.clone(), cut, self.partial),
+            make(self.over, body.outer, self.last),
+            self.sums,
+        )
+    }
 }
 
 fn defines(stmts: &[Stmt], sym: inrush_expr::Sym) -> bool {
