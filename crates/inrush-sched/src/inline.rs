@@ -131,11 +131,6 @@ pub(crate) fn inline(
         }
         infos.push(info(loops, k, kind, buffers, &deps, weights_only[k]));
     }
-    // Which node writes a buffer, when exactly one does.
-    let writer = |b: BufId| match deps.writers[b.index()].as_slice() {
-        [w] => Some(*w as usize),
-        _ => None,
-    };
     let judge = Judge {
         loops,
         nodes: &nodes,
@@ -145,42 +140,7 @@ pub(crate) fn inline(
         options,
         tiles,
     };
-    for k in 0..nodes.len() {
-        for b in &deps.reads[k] {
-            let Some(w) = writer(*b).filter(|w| *w < k) else {
-                continue;
-            };
-            let from = infos[w].depth + !infos[w].inlined as u32;
-            infos[k].depth = infos[k].depth.max(from);
-        }
-        if infos[k].pointwise {
-            infos[k].anchored = judge.anchored(k, &infos);
-        }
-        match judge.producer(k, &infos) {
-            Ok(buf) => {
-                infos[k].inlined = true;
-                let (ops, stmts) = (infos[k].ops, infos[k].stmts);
-                let (loads, wide) = (infos[k].loads, infos[k].wide);
-                let rewritten = std::mem::take(&mut infos[k].rewritten);
-                for u in &uses[buf.index()] {
-                    let to = &mut infos[u.node];
-                    to.ops += ops;
-                    to.loads += loads - 1;
-                    if u.evals.saturating_mul(FEW) > to.points {
-                        to.wide += wide - 1;
-                    }
-                    to.stmts += stmts;
-                    to.rewritten.extend_from_slice(&rewritten);
-                }
-            }
-            Err(Some((consumer, reason))) => refusals.push(Refusal {
-                producer: nodes[k].body().origins.first().copied(),
-                consumer: consumer.and_then(|c: usize| nodes[c].body().origins.first().copied()),
-                reason,
-            }),
-            Err(None) => {}
-        }
-    }
+    judge.all(&mut infos, refusals);
     let inlined: Vec<Option<&Radices>> = (infos.iter().enumerate())
         .map(|(k, i)| match &kinds[classes.of(k)].result {
             Ok(single) if i.inlined => single.dims.as_ref(),
@@ -359,6 +319,60 @@ struct Judge<'a> {
 type Verdict = Result<BufId, Option<(Option<usize>, Reason)>>;
 
 impl Judge<'_> {
+    /// Judges every producer, in order: what is inlined into a reader counts for that reader's own verdict.
+    fn all(&self, infos: &mut [Info], refusals: &mut Vec<Refusal>) {
+        let first = |k: usize| self.nodes[k].body().origins.first().copied();
+        for k in 0..self.nodes.len() {
+            infos[k].depth = self.depth(k, infos);
+            if infos[k].pointwise {
+                infos[k].anchored = self.anchored(k, infos);
+            }
+            match self.producer(k, infos) {
+                Ok(buf) => self.count_in_readers(k, buf, infos),
+                Err(Some((consumer, reason))) => refusals.push(Refusal {
+                    producer: first(k),
+                    consumer: consumer.and_then(first),
+                    reason,
+                }),
+                Err(None) => {}
+            }
+        }
+    }
+
+    /// Returns the length of the longest chain of nodes that stay before node `k`.
+    fn depth(&self, k: usize, infos: &[Info]) -> u32 {
+        let mut depth = infos[k].depth;
+        for b in &self.deps.reads[k] {
+            // A buffer that several nodes write orders nothing here.
+            let [w] = self.deps.writers[b.index()].as_slice() else {
+                continue;
+            };
+            let w = *w as usize;
+            if w < k {
+                depth = depth.max(infos[w].depth + !infos[w].inlined as u32);
+            }
+        }
+        depth
+    }
+
+    /// Marks node `k` as inlined and adds its counts to those of the readers of its result.
+    fn count_in_readers(&self, k: usize, buf: BufId, infos: &mut [Info]) {
+        infos[k].inlined = true;
+        let (ops, stmts) = (infos[k].ops, infos[k].stmts);
+        let (loads, wide) = (infos[k].loads, infos[k].wide);
+        let rewritten = std::mem::take(&mut infos[k].rewritten);
+        for u in &self.uses[buf.index()] {
+            let to = &mut infos[u.node];
+            to.ops += ops;
+            to.loads += loads - 1;
+            if u.evals.saturating_mul(FEW) > to.points {
+                to.wide += wide - 1;
+            }
+            to.stmts += stmts;
+            to.rewritten.extend_from_slice(&rewritten);
+        }
+    }
+
     /// Returns true if a pointwise node should wait for the contraction or reduction that it reads: the latest of its operands
     /// is one, and both have the same points, so that it can become part of it.
     fn anchored(&self, k: usize, infos: &[Info]) -> bool {
