@@ -1,22 +1,26 @@
-//! Memory planning: one arena per call, offsets by interval-graph colouring with symbolic sizes.
+//! Memory planning: one arena per call, by greedy first-fit offset assignment with symbolic sizes.
 //!
-//! The live interval of a buffer goes from the step that first writes it to the step that last reads it. Buffers whose intervals
-//! overlap must get disjoint bytes; others should share bytes, so that the arena is small and stays in the caches. With sizes that
-//! are known only at a call, an offset is an expression, and "disjoint" must hold for every value of the symbols.
+//! The live interval of a buffer goes from the first step that uses it, which writes it, to the last step that reads or writes
+//! it. Buffers whose intervals overlap get disjoint bytes, unless one updates the other in place; others may share bytes, so
+//! that the arena is small and stays in the caches. With sizes that are known only at a call, an offset is an expression, and
+//! "disjoint" must hold for every value of the symbols. Buffers that load steps write are outside of the arena: they live as
+//! long as the weights, one after the other.
 //!
 //! ```text
-//! step      1  2  3  4  5          arena
+//! step      1  2  3  4  5          arena, if b is the smallest by hint and |a|, |c| cannot be compared
 //! a         |-----|                0 .. |a|              a and c share bytes: their intervals are disjoint
 //! b            |-----|             max(|a|, |c|) ..      b starts where the longer of the two ends
 //! c                  |--|          0 .. |c|
 //! ```
 //!
-//! 1. In-place updates come first: a buffer that is read for the last time at the very point at which another is written becomes
-//!    one block with it ([`in_place`]).
-//! 2. Blocks are placed greedily, the largest (by hint) first, at the lowest offset that no block with an overlapping interval
-//!    takes.
-//! 3. Hints choose between right answers only. An offset is used if the comparison of expressions proves it apart from the others
-//!    for every size; otherwise the block starts after all of them.
+//! 1. Buffers form blocks, in order of the steps ([`blocks`]). A result joins the block of an operand of equal bytes that its
+//!    step reads for the last time, if the step reads each element where it writes the result, or in an earlier body at the
+//!    same outer point ([`in_place`]).
+//! 2. Blocks are placed from the largest down, by hint ([`pack`]). Candidates are 0 and the ends of the placed blocks whose
+//!    intervals overlap; the lowest one, by hint, is taken that the comparison of expressions proves disjoint from all of these
+//!    for every size.
+//! 3. A block for which no candidate is proved starts after all of these blocks, at the maximum of their ends. So hints choose
+//!    between right answers only.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node as E};
