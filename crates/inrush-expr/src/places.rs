@@ -28,20 +28,31 @@ impl Exprs {
     }
 }
 
+/// Returns true if each stride exceeds the span of the dimensions of smaller strides, so that no two
+/// elements have one offset. Sorts the `(stride, size)` pairs, of sizes above 1. Takes no time: an
+/// answer that is false leaves open whether elements meet, see [`Exprs::overlaps`].
+pub fn strides_nest(dims: &mut [(i64, i64)]) -> bool {
+    dims.sort_unstable();
+    let mut span = 0i64;
+    dims.iter().all(|(stride, size)| {
+        let nests = *stride > span;
+        span = span.saturating_add(stride.saturating_mul(size - 1));
+        nests
+    })
+}
+
 /// Returns true if two points of a box of known `(stride, size)` pairs have the same offset.
 ///
-/// Tries the cheap tests first: strides that nest (each exceeds the span of the smaller ones) never
-/// collide, and more elements than offsets always do.
+/// Tries the cheap tests first: strides that nest never collide, and more elements than offsets
+/// always do.
 fn overlap(mut dims: Vec<(i64, i64)>) -> bool {
-    dims.sort_unstable();
-    let (mut span, mut nested, mut count) = (0i64, true, 1i64);
+    if strides_nest(&mut dims) {
+        return false;
+    }
+    let (mut span, mut count) = (0i64, 1i64);
     for (stride, size) in &dims {
-        nested &= *stride > span;
         span = span.saturating_add(stride.saturating_mul(size - 1));
         count = count.saturating_mul(*size);
-    }
-    if nested {
-        return false;
     }
     // Pigeonhole: more elements than offsets.
     if count > span.saturating_add(1) {
