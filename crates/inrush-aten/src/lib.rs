@@ -21,6 +21,7 @@ pub mod lower;
 pub mod meta;
 pub mod normalize;
 pub mod numbers;
+pub mod props;
 pub mod random;
 pub mod rows;
 pub mod schema;
@@ -34,6 +35,7 @@ pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
 };
 pub use normalize::{normalize, prune};
+pub use props::Prop;
 pub use rows::{lookup, rows, selects};
 pub use schema::Schema;
 pub use view::View;
@@ -53,14 +55,8 @@ pub struct Row {
     pub route: Route,
     /// A call on typed tensors, `(f32[2,3], f32[3], alpha=2)`; see [`example`].
     pub example: &'static str,
-}
-
-impl Row {
-    /// Returns true if the operator draws random numbers, that is, has a parameter for the seed
-    /// ([`random`]).
-    pub fn draws(&self) -> bool {
-        self.schema.contains("Tensor? seed=None")
-    }
+    /// Facts that other stages ask for.
+    pub props: &'static [Prop],
 }
 
 /// Types of the results.

@@ -1,6 +1,7 @@
 //! Operators that libraries do best: on GPUs matrix products, convolutions, attention, sorting; on CPUs attention whose scores
 //! leave the caches. They are called between segments.
 
+use inrush_aten::props::Library;
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Node};
 
@@ -21,7 +22,7 @@ impl Libraries {
     pub fn serve(self, op: &str) -> bool {
         match self {
             Libraries::All => serves(op),
-            Libraries::Products => matches!(op, "aten.mm.default" | "aten.bmm.default"),
+            Libraries::Products => inrush_aten::props::library(op) == Some(Library::Product),
             Libraries::None => false,
         }
     }
@@ -30,43 +31,9 @@ impl Libraries {
 /// Why they are called, for reports.
 pub const REASON: &str = "a library's";
 
-/// Their names without overloads, sorted.
-const OPERATORS: &[&str] = &[
-    "_addmm_activation",
-    "_efficient_attention_backward",
-    "_efficient_attention_forward",
-    "_flash_attention_backward",
-    "_flash_attention_forward",
-    "_grouped_mm",
-    "_int_mm",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_cudnn_attention_backward",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_efficient_attention_backward",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_backward",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "_scaled_mm",
-    "addbmm",
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "convolution",
-    "convolution_backward",
-    "mm",
-    "msort",
-    "sort",
-    "topk",
-];
-
-/// Returns true if an operator like `aten.mm.default` is one of them.
+/// Returns true if a library does an operator like `aten.mm.default`.
 pub fn serves(op: &str) -> bool {
-    let mut parts = op.split('.');
-    parts.next() == Some("aten")
-        && parts
-            .next()
-            .is_some_and(|n| OPERATORS.binary_search(&n).is_ok())
+    inrush_aten::props::library(op).is_some()
 }
 
 /// Why large attention is called on CPUs.
@@ -77,20 +44,10 @@ const SCORES: i64 = 1 << 22;
 
 /// Returns true if a node is attention on a CPU of which the scores would leave the caches; PyTorch's kernel takes them in blocks.
 pub fn attends_beyond_caches(graph: &Graph, node: &Node) -> bool {
-    let name = node
-        .op
-        .strip_prefix("aten.")
-        .and_then(|n| n.split('.').next());
-    if !matches!(
-        name,
-        Some(
-            "_scaled_dot_product_flash_attention_for_cpu"
-                | "_scaled_dot_product_flash_attention_for_cpu_backward"
-        )
-    ) {
-        return false;
-    }
-    let Some(op) = inrush_aten::lookup(&node.op) else {
+    // Rows describe the operators for CPUs; those for GPUs have none.
+    let Some(op) =
+        inrush_aten::lookup(&node.op).filter(|op| op.row.library() == Some(Library::Attention))
+    else {
         return false;
     };
     let sizes = |name: &str| {
@@ -118,8 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_sorted_and_found() {
-        assert!(OPERATORS.is_sorted());
+    fn hosts_offer_families_of_operators() {
         assert!(serves("aten.mm.default") && serves("aten.sort.stable"));
         assert!(!serves("aten.add.Tensor") && !serves("prims.mm"));
         assert!(Libraries::All.serve("aten.convolution.default"));

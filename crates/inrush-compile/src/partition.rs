@@ -6,6 +6,7 @@
 //! stored between pieces, and what aliases in PyTorch aliases here.
 
 use crate::no_kernels;
+use inrush_aten::props::{Prop, SortAxis, has};
 use inrush_aten::{Args, Route};
 use inrush_base::{DType, DTypeClass, Error, Gpu, Result};
 use inrush_expr::{Expr, Sym, SymMap};
@@ -16,33 +17,6 @@ use inrush_graph::{
 use inrush_passes::may_write;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-
-/// Operators that never copy: their result is a tensor over their first argument's storage.
-const VIEWS: &[&str] = &[
-    "_unsafe_view",
-    "alias",
-    "detach",
-    "diagonal",
-    "expand",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unbind",
-    "unfold",
-    "unsqueeze",
-    "view",
-];
-
-/// Reads the memory of its argument as another dtype.
-const READ_AS: &str = "aten.view.dtype";
-
-/// Reads the whole memory by strides that it is given.
-const AS_STRIDED: &str = "aten.as_strided.default";
 
 /// The pieces in order.
 pub struct Cut {
@@ -71,15 +45,10 @@ pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
 
 /// Returns true if a node only shows its first argument's storage.
 pub fn is_view(graph: &Graph, node: &Node) -> bool {
-    let mut parts = node.op.split('.');
-    let (Some("aten"), Some(name)) = (parts.next(), parts.next()) else {
-        return false;
-    };
-    if node.op == READ_AS {
+    if has(&node.op, Prop::Bitcasts) {
         return reads_as_same_size(graph, node);
     }
-    VIEWS.contains(&name)
-        && inrush_aten::lookup(&node.op).is_some_and(|op| matches!(op.row.route, Route::View(_)))
+    has(&node.op, Prop::Alias)
         && matches!(node.args.first(), Some(Arg::Value(v)) if matches!(graph.value(*v).ty, Type::Tensor(_)))
         && node
             .outs
@@ -87,7 +56,7 @@ pub fn is_view(graph: &Graph, node: &Node) -> bool {
             .all(|v| matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None))
 }
 
-/// Returns true if a [`READ_AS`] keeps every element's place, so that it is a view like others. Kernels convert elements where they
+/// Returns true if a [`Prop::Bitcasts`] keeps every element's place, so that it is a view like others. Kernels convert elements where they
 /// load them; what is returned shares the memory, as eager's does.
 fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
     let (Some(Arg::Value(from)), [to]) = (node.args.first(), node.outs.as_slice()) else {
@@ -151,10 +120,11 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
     out
 }
 
-/// Finds the [`AS_STRIDED`] whose memory is an output's. Kernels gather such elements into memory of their own, which is no
+/// Finds the [`Prop::Restrides`] whose memory is an output's. Kernels gather such elements into memory of their own, which is no
 /// view of anything; PyTorch makes the view.
 fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
-    if !graph.nodes.iter().any(|n| n.op == AS_STRIDED) {
+    let strided = |n: &Node| has(&n.op, Prop::Restrides);
+    if !graph.nodes.iter().any(strided) {
         return Vec::new();
     }
     let mut seen: FxHashSet<ValueId> = (graph.outputs.iter())
@@ -168,7 +138,7 @@ fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
         if !node.outs.iter().any(|v| seen.contains(v)) {
             continue;
         }
-        let strided = node.op == AS_STRIDED;
+        let strided = strided(node);
         if strided {
             out.push(NodeId::from_index(at));
         }
@@ -200,10 +170,7 @@ pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
 
 /// Returns true if an operator finds the greatest of each row one after the other.
 fn finds_few(graph: &Graph, node: &Node) -> bool {
-    if node.op != "aten.topk.default" {
-        return false;
-    }
-    let Some(op) = inrush_aten::lookup(&node.op) else {
+    let Some(op) = inrush_aten::lookup(&node.op).filter(|op| op.row.has(Prop::TopK)) else {
         return false;
     };
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
@@ -214,22 +181,8 @@ fn finds_few(graph: &Graph, node: &Node) -> bool {
 
 /// How long the rows may be that an operator sorts; nothing where it does not, or that cannot be told.
 fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
-    const SORTS: &[&str] = &[
-        "argsort",
-        "kthvalue",
-        "median",
-        "mode",
-        "msort",
-        "nanmedian",
-        "randperm",
-        "sort",
-        "topk",
-    ];
-    let name = node.op.strip_prefix("aten.")?.split('.').next()?;
-    if !SORTS.contains(&name) {
-        return None;
-    }
     let op = inrush_aten::lookup(&node.op)?;
+    let sorts = op.row.sorts()?;
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
     let ex = &graph.exprs;
     let length = match (arg("self"), arg("dim"), arg("n")) {
@@ -242,8 +195,7 @@ fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
                     let d = if d < 0 { d + sizes.len() as i64 } else { d };
                     *sizes.get(usize::try_from(d).ok()?)?
                 }
-                // `msort` sorts the first dimension, the others what they are given flat.
-                _ if name == "msort" => *sizes.first()?,
+                _ if sorts == SortAxis::First => *sizes.first()?,
                 _ => ex.product(sizes.iter().copied()),
             }
         }
@@ -656,7 +608,7 @@ pub fn offset(graph: &Graph, views: &Views, value: ValueId, base: ValueId) -> Re
 /// The offset that one view adds.
 fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
     let ex = &graph.exprs;
-    if node.op == READ_AS {
+    if has(&node.op, Prop::Bitcasts) {
         return Ok(ex.int(0));
     }
     let locate = |e: Error| graph.locate(node, e);

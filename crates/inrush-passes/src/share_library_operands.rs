@@ -29,6 +29,7 @@
 use crate::effects::may_alias;
 use crate::readers::Readers;
 use crate::{Context, Pass};
+use inrush_aten::Prop;
 use inrush_graph::alike::{Looks, alike};
 use inrush_graph::{Graph, Node, Type, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -63,7 +64,7 @@ fn kind(graph: &Graph, cx: &Context, node: &Node) -> Kind {
         return Kind::Own;
     };
     let is_number = |v: &ValueId| !matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None);
-    if cx.is_kept(node) || op.row.draws() || node.outs.iter().any(is_number) || is_empty(&node.op) {
+    if cx.is_kept(node) || op.row.draws() || node.outs.iter().any(is_number) || op.row.has(Prop::Uninitialized) {
         return Kind::Own;
     }
     if may_alias(graph, node) {
@@ -71,13 +72,6 @@ fn kind(graph: &Graph, cx: &Context, node: &Node) -> Kind {
     } else {
         Kind::Equal
     }
-}
-
-/// Returns true if an operator gives memory for others to write.
-fn is_empty(op: &str) -> bool {
-    ["aten.empty", "aten.new_empty"]
-        .iter()
-        .any(|name| op.starts_with(name))
 }
 
 fn run(graph: &mut Graph, cx: &Context) {

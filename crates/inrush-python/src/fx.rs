@@ -221,7 +221,7 @@ impl<'py> Importer<'py> {
     /// Whether a node tells where a tensor begins that was cut by numbers which are read from data: no size says that.
     fn reads_data(&self, target: &Target, source: &Source) -> bool {
         let x = &self.out.graph.exprs;
-        &*target.name == target::STORAGE_OFFSET
+        &*target.name == inrush_aten::props::STORAGE_OFFSET
             && matches!(source, Source::Int(e) if x.as_sym(*e).is_some_and(|s| x.sym_info(s).kind == SymKind::Unbacked))
     }
 

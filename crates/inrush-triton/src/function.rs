@@ -229,19 +229,7 @@ fn comments(loops: &Loops, block: &Block, names: &[Option<String>]) -> String {
 impl Emitter<'_> {
     /// Returns the message of a check that fails, with the operator and its Python line.
     fn blame(&self, check: &Check) -> String {
-        const LOOK_UP: &[&str] = &[
-            "index",
-            "gather",
-            "embedding",
-            "scatter",
-            "take",
-            "select",
-            "nll",
-        ];
-        let looks_up = |o: &&Origin| LOOK_UP.iter().any(|n| o.op.contains(n));
-        let all = || (self.block.origins.iter()).filter_map(|o| self.origins.get(o.index()));
-        let own = check.origin.and_then(|o| self.origins.get(o.index()));
-        let origin = all().find(looks_up).or(own);
+        let origin = check.origin.and_then(|o| self.origins.get(o.index()));
         let mut text = check.message.clone();
         if let Some(origin) = origin {
             text.push_str(&format!(", in {}", origin.op));

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::layouts::strides;
-use crate::{Args, Call, Demands, Route, View, bind, lookup};
+use crate::{Args, Call, Demands, Prop, Route, View, bind, lookup};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, SymMap};
 use inrush_graph::{Arg, Graph, Node, Reads, TensorType, Type, ValueId};
@@ -286,16 +286,10 @@ pub(super) fn is_view(graph: &Graph, node: &Node) -> Result<bool> {
     let Some(op) = lookup(&node.op) else {
         return Ok(false);
     };
-    if !op.schema().returns.iter().any(|r| r.alias.is_some())
-        || !matches!(op.row.route, Route::View(_))
-    {
-        return Ok(false);
+    if !op.row.has(Prop::MayAlias) {
+        let annotated = op.schema().returns.iter().any(|r| r.alias.is_some());
+        return Ok(annotated && (op.row.has(Prop::Alias) || op.row.has(Prop::Restrides)));
     }
-    let base = node.op.split('.').nth(1).unwrap_or_default();
-    if !matches!(base, "reshape" | "flatten" | "contiguous") {
-        return Ok(true);
-    }
-    // These copy when the strides do not allow a view.
     let (Some(Arg::Value(source)), Some(out)) = (node.args.first(), node.outs.first()) else {
         return Ok(false);
     };
@@ -303,6 +297,9 @@ pub(super) fn is_view(graph: &Graph, node: &Node) -> Result<bool> {
     let exprs = &graph.exprs;
     if exprs.contiguous_strides(&from.sizes) == from.strides {
         return Ok(true);
+    }
+    if from.sizes == to.sizes {
+        return Ok(from.strides == to.strides);
     }
     let view = View::reshape(exprs, &from.sizes, &to.sizes);
     Ok(view.is_affine(exprs, &from.strides))

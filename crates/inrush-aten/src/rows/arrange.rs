@@ -353,6 +353,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(constant_pad_meta),
         route: Route::Lower(constant_pad),
         example: "(f32[3,4], [1,-1,2,0], 0.5)",
+        props: &[],
     },
     Row {
         name: "aten.pad.default",
@@ -360,5 +361,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(pad),
         example: "(f32[2,3,4], [1,2], \"reflect\")",
+        props: &[],
     },
 ];

@@ -9,6 +9,7 @@ const fn row(name: &'static str, schema: &'static str) -> Row {
         meta: Meta::Route,
         route: Route::Assert,
         example: "",
+        props: &[],
     }
 }
 

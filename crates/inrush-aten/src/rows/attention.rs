@@ -1,6 +1,7 @@
 //! Scaled dot-product attention: two contractions around a softmax.
 
 use super::softmax::{Exponents, exponents, safe_exponents};
+use crate::props::{Library, Prop};
 use crate::{Args, Builder, Meta, Route, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
@@ -231,6 +232,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(flash_for_cpu_backward),
         example: "(f32[1,2,1,4], f32[1,2,1,4], f32[1,1,1,4], f32[1,1,1,4], f32[1,2,1,4], f32[1,2,1], 0.0, false, scale=0.7)",
+        props: &[Prop::Library(Library::Attention)],
     },
     Row {
         name: "aten.scaled_dot_product_attention.default",
@@ -238,6 +240,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(sdpa),
         example: "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,8], bool[5,6], enable_gqa=true)",
+        props: &[],
     },
     Row {
         name: "aten._scaled_dot_product_flash_attention_for_cpu.default",
@@ -245,5 +248,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(flash_for_cpu),
         example: "(f32[2,4,5,8], f32[2,2,5,8], f32[2,2,5,8], 0.0, true)",
+        props: &[Prop::Library(Library::Attention)],
     },
 ];

@@ -1,5 +1,6 @@
 //! Conversions between dtypes, and operators that only pass their input on.
 
+use crate::props::Prop;
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, View, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_graph::ValueId;
@@ -57,6 +58,7 @@ const fn conversion(name: &'static str, schema: &'static str, example: &'static 
         meta: Meta::Route,
         route: Route::Decompose(to_dtype),
         example,
+        props: &[],
     }
 }
 
@@ -67,6 +69,7 @@ const fn same(name: &'static str, schema: &'static str, example: &'static str) -
         meta: Meta::Route,
         route: Route::View(identity),
         example,
+        props: &[],
     }
 }
 
@@ -90,6 +93,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(convert),
         example: "(f32[3], i64)",
+        props: &[],
     },
     conversion(
         "aten.to.dtype_layout",
@@ -117,6 +121,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(to_other),
         example: "(f32[3], i64[])",
+        props: &[],
     },
     Row {
         name: "aten.type_as.default",
@@ -124,6 +129,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(to_other),
         example: "(i64[3], f32[2])",
+        props: &[],
     },
     Row {
         name: "aten.view.dtype",
@@ -136,6 +142,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(bit_view),
         example: "(f32[3], i32)",
+        props: &[Prop::Bitcasts],
     },
     same(
         "aten.clone.default",
@@ -146,12 +153,14 @@ pub const ROWS: &[Row] = &[
         "aten.contiguous.default",
         "(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)",
         "(f32[2,3])",
-    ),
+    )
+    .with(&[Prop::MayAlias]),
     same(
         "aten.alias.default",
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[2,3])",
-    ),
+    )
+    .with(&[Prop::Alias]),
     same(
         "aten.alias_copy.default",
         "(Tensor self) -> Tensor",
@@ -161,7 +170,8 @@ pub const ROWS: &[Row] = &[
         "aten.detach.default",
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[2,3])",
-    ),
+    )
+    .with(&[Prop::Alias]),
     same(
         "aten.detach_copy.default",
         "(Tensor self) -> Tensor",
@@ -182,15 +192,18 @@ pub const ROWS: &[Row] = &[
         "aten.positive.default",
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[3])",
-    ),
+    )
+    .with(&[Prop::Alias]),
     same(
         "aten.resolve_conj.default",
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[3])",
-    ),
+    )
+    .with(&[Prop::Alias]),
     same(
         "aten.resolve_neg.default",
         "(Tensor(a) self) -> Tensor(a)",
         "(f32[3])",
-    ),
+    )
+    .with(&[Prop::Alias]),
 ];

@@ -4,6 +4,7 @@ use super::convolution_depthwise as depthwise;
 use super::convolution_phases::{self as phases, Phases};
 use super::window::{Window, per_dimension};
 use crate::lower::product::{Product, Role, Target};
+use crate::props::{Library, Prop};
 use crate::{Args, BodyBuilder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -461,6 +462,7 @@ const fn row(name: &'static str, schema: &'static str, example: &'static str) ->
         meta: Meta::Fn(convolution_meta),
         route: Route::Lower(convolution),
         example,
+        props: &[],
     }
 }
 
@@ -469,7 +471,7 @@ pub const ROWS: &[Row] = &[
         "aten.convolution.default",
         "(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
         "(f32[2,4,5,6], f32[6,2,3,3], f32[6], [2,1], [1,0], [1,2], false, [0,0], 2)",
-    ),
+    ).with(&[Prop::Library(Library::Convolution)]),
     row(
         "aten.conv1d.default",
         "(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, SymInt[1] dilation=1, SymInt groups=1) -> Tensor",

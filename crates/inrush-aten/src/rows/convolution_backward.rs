@@ -7,6 +7,7 @@ use super::norm::channel_dims;
 use super::norm_backward::{mask, masked};
 use super::window::per_dimension;
 use crate::lower::product::{Product, Role, Target};
+use crate::props::{Library, Prop};
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
@@ -187,13 +188,14 @@ pub const ROWS: &[Row] = &[
         "(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
         convolution,
         "(f32[2,6,3,6], f32[2,4,5,8], f32[6,2,3,3], [6], [2,1], [1,0], [1,1], false, [0,0], 2, [true,true,true])",
-    ),
+    )
+    .with(&[Prop::Library(Library::Convolution)]),
     // Only the gradient of a convolution calls this.
     Row {
         name: "inrush.convolution_weight_gradient.default",
         schema: "(Tensor small, Tensor large, SymInt[] kernel, SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups) -> Tensor",
         meta: Meta::Fn(weight_meta),
         route: Route::Lower(weight_gradient),
-        example: "(f32[2,6,3,6], f32[2,4,5,8], [3,3], [2,1], [1,0], [1,1], 2)",
+        example: "(f32[2,6,3,6], f32[2,4,5,8], [3,3], [2,1], [1,0], [1,1], 2)", props: &[],
     },
 ];

@@ -1,6 +1,7 @@
 //! Tensors made from numbers: fills, ranges, triangles.
 
 use super::lowered;
+use crate::props::Prop;
 use crate::{Call, Lower, Operand, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -384,21 +385,24 @@ pub const ROWS: &[Row] = &[
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.empty_permuted.default",
         factory!("SymInt[] size, int[] physical_layout"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3], [1,0])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.empty_strided.default",
         factory!("SymInt[] size, SymInt[] stride"),
         fresh_meta,
         |l, c| fill(l, c, Fill::Zero),
         "([2,3], [3,1])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.zeros_like.default",
         like!("Tensor self"),
@@ -419,7 +423,8 @@ pub const ROWS: &[Row] = &[
         like_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2,3])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.full_like.default",
         like!("Tensor self, Scalar fill_value"),
@@ -447,14 +452,16 @@ pub const ROWS: &[Row] = &[
         new_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2], [3])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.new_empty_strided.default",
         factory!("Tensor self, SymInt[] size, SymInt[] stride"),
         new_meta,
         |l, c| fill(l, c, Fill::Zero),
         "(f32[2], [3], [1])",
-    ),
+    )
+    .with(&[Prop::Uninitialized]),
     lowered(
         "aten.new_full.default",
         factory!("Tensor self, SymInt[] size, Scalar fill_value"),

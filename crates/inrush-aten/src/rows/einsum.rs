@@ -275,6 +275,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(einsum_meta),
         route: Route::Lower(einsum),
         example: "(\"bhid,bhjd,bj->bhi\", [f32[2,3,4,5], f32[2,3,6,5], f32[2,6]])",
+        props: &[],
     },
     Row {
         name: "aten.tensordot.default",
@@ -282,5 +283,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(tensordot_meta),
         route: Route::Lower(tensordot),
         example: "(f32[2,3,4], f32[4,3,5], [1,2], [1,0])",
+        props: &[],
     },
 ];

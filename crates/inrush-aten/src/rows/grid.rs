@@ -487,6 +487,7 @@ const fn forward(name: &'static str, example: &'static str) -> Row {
         meta: Meta::Fn(sample_meta),
         route: Route::Lower(sample),
         example,
+        props: &[],
     }
 }
 
@@ -497,6 +498,7 @@ const fn backward(name: &'static str, example: &'static str) -> Row {
         meta: Meta::Fn(backward_meta),
         route: Route::Lower(sample_backward),
         example,
+        props: &[],
     }
 }
 

@@ -292,6 +292,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(embedding),
         example: "(f32[7,4], i64[2,3]{0:6})",
+        props: &[],
     },
     Row {
         name: "aten.index.Tensor",
@@ -299,6 +300,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(index_meta),
         route: Route::Lower(index),
         example: "(f32[4,5,6], [i64[3,1]{-4:3}, none, i64[2]{0:5}])",
+        props: &[],
     },
     Row {
         name: "aten._unsafe_index.Tensor",
@@ -306,6 +308,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(index_meta),
         route: Route::Lower(index),
         example: "(f32[4,5], [none, i64[3]{0:4}])",
+        props: &[],
     },
     Row {
         name: "aten.index_select.default",
@@ -317,6 +320,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(index_select),
         example: "(f32[4,5], 1, i64[3]{0:4})",
+        props: &[],
     },
     Row {
         name: "aten.gather.default",
@@ -324,6 +328,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(gather_meta),
         route: Route::Lower(gather),
         example: "(f32[4,5], 1, i64[3,2]{0:4})",
+        props: &[],
     },
     Row {
         name: "aten.take.default",
@@ -331,6 +336,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(take),
         example: "(f32[4,5], i64[3,2]{-20:19})",
+        props: &[],
     },
     Row {
         name: "aten.take_along_dim.default",
@@ -338,6 +344,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(take_along_dim),
         example: "(f32[4,5], i64[1,2]{0:4}, 1)",
+        props: &[],
     },
     Row {
         name: "aten.one_hot.default",
@@ -345,5 +352,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(one_hot),
         example: "(i64[3]{0:4}, 5)",
+        props: &[],
     },
 ];

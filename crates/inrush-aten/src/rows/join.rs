@@ -260,6 +260,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(cat_meta),
         route: Route::Lower(cat),
         example: "([f32[2,3], i64[2,1], f32[2,4]], -1)",
+        props: &[],
     },
     Row {
         name: "aten.concatenate.default",
@@ -267,6 +268,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(cat_meta),
         route: Route::Lower(cat),
         example: "([f32[2,3], f32[2,1]], -1)",
+        props: &[],
     },
     Row {
         name: "aten.concat.default",
@@ -274,6 +276,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(cat_meta),
         route: Route::Lower(cat),
         example: "([f32[2,3], f32[1,3]])",
+        props: &[],
     },
     decomposed(
         "aten.stack.default",

@@ -2,6 +2,7 @@
 
 use crate::lower::body::broadcast_index;
 use crate::lower::product::{Product, Role, Target, same_dtype};
+use crate::props::{Library, Prop};
 use crate::{BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -314,6 +315,7 @@ const fn product_row(name: &'static str, schema: &'static str, example: &'static
         meta: Meta::Fn(matmul_meta),
         route: Route::Lower(matmul),
         example,
+        props: &[],
     }
 }
 
@@ -324,6 +326,7 @@ const fn sum_row(name: &'static str, schema: &'static str, example: &'static str
         meta: Meta::Fn(addmm_meta),
         route: Route::Lower(addmm),
         example,
+        props: &[],
     }
 }
 
@@ -332,12 +335,14 @@ pub const ROWS: &[Row] = &[
         "aten.mm.default",
         "(Tensor self, Tensor mat2) -> Tensor",
         "(f32[3,4], f32[4,5])",
-    ),
+    )
+    .with(&[Prop::Library(Library::Product)]),
     product_row(
         "aten.bmm.default",
         "(Tensor self, Tensor mat2) -> Tensor",
         "(f32[2,3,4], f32[2,4,5])",
-    ),
+    )
+    .with(&[Prop::Library(Library::Product)]),
     product_row(
         "aten.matmul.default",
         "(Tensor self, Tensor other) -> Tensor",
@@ -362,12 +367,14 @@ pub const ROWS: &[Row] = &[
         "aten.addmm.default",
         "(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         "(f32[5], f32[3,4], f32[4,5], beta=0.5, alpha=2.0)",
-    ),
+    )
+    .with(&[Prop::Library(Library::ProductWithBias)]),
     sum_row(
         "aten.baddbmm.default",
         "(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         "(f32[2,3,5], f32[2,3,4], f32[2,4,5], beta=0.0)",
-    ),
+    )
+    .with(&[Prop::Library(Library::ProductWithBias)]),
     sum_row(
         "aten.addmv.default",
         "(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
@@ -379,6 +386,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(addmm_meta),
         route: Route::Lower(addbmm),
         example: "(f32[3,5], f32[2,3,4], f32[2,4,5])",
+        props: &[Prop::Library(Library::ProductWithBias)],
     },
     Row {
         name: "aten.linear.default",
@@ -386,6 +394,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(linear_meta),
         route: Route::Lower(linear),
         example: "(f32[2,3,4], f32[5,4], f32[5])",
+        props: &[],
     },
     Row {
         name: "aten.inner.default",
@@ -399,6 +408,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(inner),
         example: "(f32[2,3,4], f32[5,4])",
+        props: &[],
     },
     Row {
         name: "aten.outer.default",
@@ -406,6 +416,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(outer),
         example: "(f32[3], f32[4])",
+        props: &[],
     },
     Row {
         name: "aten.ger.default",
@@ -413,5 +424,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(outer),
         example: "(f32[3], f32[4])",
+        props: &[],
     },
 ];

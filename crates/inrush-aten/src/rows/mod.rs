@@ -146,6 +146,7 @@ const fn lowered(
         meta: Meta::Fn(types),
         route: Route::Lower(f),
         example,
+        props: &[],
     }
 }
 
@@ -162,5 +163,6 @@ const fn decomposed(
         meta: Meta::Route,
         route: Route::Decompose(f),
         example,
+        props: &[],
     }
 }

@@ -1,6 +1,7 @@
 //! Order: sorting, the greatest few, searching in sorted sequences, running extremes.
 
 use super::{decomposed, lowered};
+use crate::props::{Library, Prop, SortAxis};
 use crate::{Args, BodyBuilder, Builder, Call, Lower, Operand, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar, promote};
 use inrush_expr::{Expr, Exprs};
@@ -606,45 +607,45 @@ pub const ROWS: &[Row] = &[
         sort_meta,
         sort,
         "(f32[3,7], 0, true)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim), Prop::Library(Library::Sort)]),
     lowered(
         "aten.sort.stable",
         "(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)",
         sort_meta,
         sort,
         "(i64[3,7]{0:3}, stable=true)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim), Prop::Library(Library::Sort)]),
     lowered(
         "aten.topk.default",
         "(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
         topk_meta,
         topk,
         "(f32[3,7], 2)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim), Prop::TopK, Prop::Library(Library::Sort)]),
     decomposed(
         "aten.argsort.default",
         "(Tensor self, int dim=-1, bool descending=False) -> Tensor",
         argsort,
         "(f32[3,7], 1)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim)]),
     decomposed(
         "aten.argsort.stable",
         "(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor",
         argsort,
         "(f32[3,7], stable=true, descending=true)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim)]),
     decomposed(
         "aten.msort.default",
         "(Tensor self) -> Tensor",
         msort,
         "(f32[7,2])",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::First), Prop::Library(Library::Sort)]),
     decomposed(
         "aten.kthvalue.default",
         "(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
         kthvalue,
         "(f32[3,7], 2, 1, true)",
-    ),
+    ).with(&[Prop::Sorts(SortAxis::Dim)]),
     lowered(
         "aten.bucketize.Tensor",
         "(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",

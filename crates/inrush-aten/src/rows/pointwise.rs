@@ -16,8 +16,8 @@ macro_rules! pointwise {
                 promo: $crate::Promo::$promo,
                 function: $function,
             }),
-            example: $example,
-        },)*];
+            example: $example, props: &[],
+    },)*];
     };
 }
 pub(super) use pointwise;

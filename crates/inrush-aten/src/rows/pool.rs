@@ -4,19 +4,22 @@ use super::convolution::in_bounds;
 use super::convolution_depthwise::choices;
 use super::lowered;
 use super::window::{Window, adaptive_bounds, adaptive_kernel, per_dimension};
+use crate::props::Prop;
 use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::Type;
 use inrush_loops::{ReduceOp, ScalarOp, StmtId};
 
-/// Number of spatial dimensions, from the digit in the operator's name (`aten.max_pool2d.default`).
-fn spatial(args: &Args) -> usize {
-    let name = args.op.row.name;
-    ["1d", "2d", "3d"]
-        .iter()
-        .position(|d| name.contains(d))
-        .map_or(2, |k| k + 1)
+/// Returns the number of spatial dimensions.
+pub(super) fn spatial(args: &Args) -> Result<usize> {
+    let row = args.op.row;
+    row.spatial().ok_or_else(|| {
+        Error::internal(format!(
+            "the row of {} lacks the number of spatial dimensions",
+            row.name
+        ))
+    })
 }
 
 /// The windows of a pool of fixed window size.
@@ -30,7 +33,7 @@ pub(super) struct Pool {
 impl Pool {
     pub fn new(args: &Args, x: &[Expr]) -> Result<Pool> {
         let exprs = args.exprs;
-        let spatial = spatial(args);
+        let spatial = spatial(args)?;
         let lead = x
             .len()
             .checked_sub(spatial)
@@ -409,7 +412,7 @@ pub(super) struct Adaptive {
 
 impl Adaptive {
     fn new(args: &Args, x: &[Expr]) -> Result<Adaptive> {
-        let spatial = spatial(args);
+        let spatial = spatial(args)?;
         let lead = x
             .len()
             .checked_sub(spatial)
@@ -428,7 +431,7 @@ impl Adaptive {
 
     /// The pool that makes a result of sizes `y` from an input of sizes `x`.
     pub fn of_sizes(args: &Args, x: &[Expr], y: &[Expr]) -> Result<Adaptive> {
-        let lead = x.len().checked_sub(spatial(args)).filter(|l| *l > 0);
+        let lead = x.len().checked_sub(spatial(args)?).filter(|l| *l > 0);
         match lead {
             Some(lead) if x.len() == y.len() => Ok(Adaptive {
                 input: x[lead..].to_vec(),
@@ -593,117 +596,117 @@ pub const ROWS: &[Row] = &[
         pool_meta,
         max_pool,
         "(f32[2,3,8], [3], [2], [1])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     lowered(
         "aten.max_pool2d.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
         pool_meta,
         max_pool,
         "(f32[1,2,6,6], [3,3], [2,2], [1,1])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.max_pool3d.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor",
         pool_meta,
         max_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.max_pool1d_with_indices.default",
         "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[2,3,8], [3])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     lowered(
         "aten.max_pool2d_with_indices.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[1,2,7,7], [3,2], [2,2], [1,0], [1,2], true)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.max_pool3d_with_indices.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         pool_meta,
         max_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.avg_pool1d.default",
         "(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[2,3,8], [3], [2], [1])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     lowered(
         "aten.avg_pool2d.default",
         "(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[1,2,7,7], [3,3], [2,2], [1,1], true, false)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.avg_pool3d.default",
         "(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
         pool_meta,
         avg_pool,
         "(f32[1,2,4,4,4], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.adaptive_avg_pool1d.default",
         "(Tensor self, int[1] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7], [3])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     lowered(
         "aten.adaptive_avg_pool2d.default",
         "(Tensor self, SymInt[2] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7,7], [1,1])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten._adaptive_avg_pool2d.default",
         "(Tensor self, SymInt[2] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,7,8], [3,4])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.adaptive_avg_pool3d.default",
         "(Tensor self, SymInt[3] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,5,4,3], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten._adaptive_avg_pool3d.default",
         "(Tensor self, SymInt[3] output_size) -> Tensor",
         adaptive_meta,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,5,4,3], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.adaptive_max_pool1d.default",
         "(Tensor self, int[1] output_size) -> (Tensor, Tensor)",
         adaptive_meta,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,7], [3])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     lowered(
         "aten.adaptive_max_pool2d.default",
         "(Tensor self, int[2] output_size) -> (Tensor, Tensor)",
         adaptive_meta,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,7,8], [3,4])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.adaptive_max_pool3d.default",
         "(Tensor self, int[3] output_size) -> (Tensor, Tensor)",
         adaptive_meta,
         |lw, call| adaptive(lw, call, true),
         "(f32[1,2,5,4,3], [2,2,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
 ];

@@ -8,6 +8,7 @@ use super::pool::{Adaptive, Pool, divide_by_all};
 use super::scatter::{arrived, filled};
 use super::view_backward::load_or_zero;
 use super::window::{Window, adaptive_bounds, adaptive_kernel};
+use crate::props::Prop;
 use crate::{BodyBuilder, Call, Lower, Processor, Row, Tensor, View, meta};
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -371,54 +372,54 @@ pub const ROWS: &[Row] = &[
         fixed_meta,
         max_pool,
         "(f32[1,2,1,1], f32[1,2,3,3], [3,3], [2,2], [0,0], [1,1], false, i64[1,2,1,1]{0:8})",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.max_pool3d_with_indices_backward.default",
         "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor",
         fixed_meta,
         max_pool,
         "(f32[1,2,1,1,1], f32[1,2,2,2,2], [2,2,2], [2,2,2], [0,0,0], [1,1,1], false, i64[1,2,1,1,1]{0:7})",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.avg_pool2d_backward.default",
         "(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
         fixed_meta,
         avg_pool,
         "(f32[1,2,4,4], f32[1,2,7,7], [3,3], [2,2], [1,1], true, false, none)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.avg_pool3d_backward.default",
         "(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor",
         fixed_meta,
         avg_pool,
         "(f32[1,2,2,2,2], f32[1,2,4,4,4], [2,2,2], [2,2,2], [0,0,0], false, true, none)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten._adaptive_avg_pool2d_backward.default",
         "(Tensor grad_output, Tensor self) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, false),
         "(f32[2,3,3,4], f32[2,3,7,8])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten._adaptive_avg_pool3d_backward.default",
         "(Tensor grad_output, Tensor self) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, false),
         "(f32[1,2,2,2,2], f32[1,2,5,4,3])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     lowered(
         "aten.adaptive_max_pool2d_backward.default",
         "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, true),
         "(f32[2,3,1,1], f32[2,3,7,8], i64[2,3,1,1]{0:55})",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     lowered(
         "aten.adaptive_max_pool3d_backward.default",
         "(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
         like_self,
         |lw, call| adaptive(lw, call, true),
         "(f32[1,2,1,1,1], f32[1,2,5,4,3], i64[1,2,1,1,1]{0:59})",
-    ),
+    ).with(&[Prop::Spatial(3)]),
 ];

@@ -1,6 +1,7 @@
 //! Order statistics: medians, modes.
 
 use super::decomposed as row;
+use crate::props::{Prop, SortAxis};
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, ValueId};
@@ -155,19 +156,23 @@ pub const ROWS: &[Row] = &[
         "(Tensor self) -> Tensor",
         median,
         "(f32[3,4])",
-    ),
+    )
+    .with(&[Prop::Sorts(SortAxis::Flat)]),
     row(
         "aten.nanmedian.default",
         "(Tensor self) -> Tensor",
         median,
         "(f32[3,5])",
-    ),
-    row("aten.median.dim", ALONG, median, "(f32[3,4,5], 1)"),
-    row("aten.nanmedian.dim", ALONG, median, "(f32[3,4,5], 1, true)"),
+    )
+    .with(&[Prop::Sorts(SortAxis::Flat)]),
+    row("aten.median.dim", ALONG, median, "(f32[3,4,5], 1)").with(&[Prop::Sorts(SortAxis::Dim)]),
+    row("aten.nanmedian.dim", ALONG, median, "(f32[3,4,5], 1, true)")
+        .with(&[Prop::Sorts(SortAxis::Dim)]),
     row(
         "aten.mode.default",
         "(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
         mode,
         "(i64[3,1]{0:2})",
-    ),
+    )
+    .with(&[Prop::Sorts(SortAxis::Dim)]),
 ];

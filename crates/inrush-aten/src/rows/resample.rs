@@ -1,6 +1,8 @@
 //! Resampling of images: nearest, linear and cubic interpolation.
 
+use super::pool::spatial;
 use super::{Lowering, lowered};
+use crate::Prop;
 use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -30,11 +32,7 @@ pub(super) struct Axis {
 
 /// The spatial dimensions of a call. Sizes must be known: the scale is a constant of the kernel.
 pub(super) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
-    let name = args.op.row.name;
-    let spatial = ["1d", "2d", "3d"]
-        .iter()
-        .position(|d| name.contains(d))
-        .map_or(2, |k| k + 1);
+    let spatial = spatial(args)?;
     if x.len() != spatial + 2 {
         return Err(Error::input(format!(
             "an input of rank {} for {spatial} spatial dimensions",
@@ -408,119 +406,119 @@ pub const ROWS: &[Row] = &[
         VEC,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[2,3,5], [8], none)",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_nearest2d.vec",
         VEC,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,4,5], none, [2.0,2.0])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_nearest3d.vec",
         VEC,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,2,3,2], [4,3,5], none)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten._upsample_nearest_exact1d.vec",
         VEC,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[2,3,5], [8], none)",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten._upsample_nearest_exact2d.vec",
         VEC,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,4,5], [3,11], none)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_linear1d.vec",
         VEC_ALIGN,
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[2,3,5], [8], true, none)",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_bilinear2d.vec",
         VEC_ALIGN,
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,4,5], none, false, [1.5,2.0])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_trilinear3d.vec",
         VEC_ALIGN,
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,2,3,2], [4,3,5], false, none)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten.upsample_bicubic2d.vec",
         VEC_ALIGN,
         |lw, c| resample(lw, c, Kind::Cubic),
         "(f32[1,2,4,5], [6,7], false, none)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_nearest1d.default",
         "(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[2,3,5], [8])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten._upsample_nearest_exact1d.default",
         "(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[2,3,5], [8])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_nearest3d.default",
         NEAREST_3D,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,2,3,2], [4,3,5])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten._upsample_nearest_exact3d.vec",
         VEC,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,2,3,2], [4,3,5], none)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten._upsample_nearest_exact3d.default",
         NEAREST_3D,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,2,3,2], [4,3,5])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten.upsample_trilinear3d.default",
         "(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,2,3,2], [4,3,5], true)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten.upsample_nearest2d.default",
         "(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,4,5], [7,10])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten._upsample_nearest_exact2d.default",
         "(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,4,5], [7,10])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_linear1d.default",
         "(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[2,3,5], [8], false)",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_bilinear2d.default",
         "(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,4,5], [8,3], false)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_bicubic2d.default",
         "(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Cubic),
         "(f32[1,2,4,5], [8,3], true)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
 ];

@@ -6,6 +6,7 @@ use super::convolution::in_bounds;
 use super::resample::{Axis, Kind, axes, axes_on, taps};
 use super::view_backward::load_or_zero;
 use super::{Lowering, lowered};
+use crate::props::Prop;
 use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
@@ -267,59 +268,59 @@ pub const ROWS: &[Row] = &[
         NEAREST_1D,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[2,3,8], [8], [2,3,5])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten._upsample_nearest_exact1d_backward.default",
         NEAREST_1D,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[2,3,3], [3], [2,3,7])",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_nearest2d_backward.default",
         NEAREST_2D,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,8,10], [8,10], [1,2,4,5], 2.0, 2.0)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten._upsample_nearest_exact2d_backward.default",
         NEAREST_2D,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,7,10], [7,10], [1,2,4,5])",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_nearest3d_backward.default",
         NEAREST_3D,
         |lw, c| resample(lw, c, Kind::Nearest),
         "(f32[1,2,4,3,5], [4,3,5], [1,2,2,3,2])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten._upsample_nearest_exact3d_backward.default",
         NEAREST_3D,
         |lw, c| resample(lw, c, Kind::NearestExact),
         "(f32[1,2,4,3,5], [4,3,5], [1,2,2,4,7])",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten.upsample_linear1d_backward.default",
         "(Tensor grad_output, SymInt[1] output_size, SymInt[3] input_size, bool align_corners, float? scales=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[2,3,8], [8], [2,3,5], true)",
-    ),
+    ).with(&[Prop::Spatial(1)]),
     row(
         "aten.upsample_bilinear2d_backward.default",
         ALIGNED_2D,
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,8,3], [8,3], [1,2,4,5], false)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
     row(
         "aten.upsample_trilinear3d_backward.default",
         "(Tensor grad_output, SymInt[3] output_size, SymInt[5] input_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor",
         |lw, c| resample(lw, c, Kind::Linear),
         "(f32[1,2,4,3,5], [4,3,5], [1,2,2,3,2], false)",
-    ),
+    ).with(&[Prop::Spatial(3)]),
     row(
         "aten.upsample_bicubic2d_backward.default",
         ALIGNED_2D,
         |lw, c| resample(lw, c, Kind::Cubic),
         "(f32[1,2,8,3], [8,3], [1,2,4,5], true)",
-    ),
+    ).with(&[Prop::Spatial(2)]),
 ];

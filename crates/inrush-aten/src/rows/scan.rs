@@ -124,6 +124,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(scan_meta),
         route: Route::Lower(|lw, c| scan(lw, c, ReduceOp::Sum)),
         example: "(bool[2,5], -1)",
+        props: &[],
     },
     Row {
         name: "aten.cumprod.default",
@@ -131,6 +132,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(scan_meta),
         route: Route::Lower(|lw, c| scan(lw, c, ReduceOp::Prod)),
         example: "(f32[3,4], 0)",
+        props: &[],
     },
     Row {
         name: "aten.logcumsumexp.default",
@@ -138,6 +140,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(logcumsumexp_meta),
         route: Route::Lower(|lw, c| scan(lw, c, ReduceOp::LogSumExp)),
         example: "(f32[3,4], 1)",
+        props: &[],
     },
     Row {
         name: "aten.diff.default",
@@ -145,5 +148,6 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Route,
         route: Route::Decompose(diff),
         example: "(i64[2,5], 1, -1, i64[2,1])",
+        props: &[],
     },
 ];

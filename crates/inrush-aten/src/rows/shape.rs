@@ -1,5 +1,6 @@
 //! Views that reorder, split, merge and broadcast dimensions.
 
+use crate::props::Prop;
 use crate::view::{index, indices};
 use crate::{Call, Meta, Route, Row, View};
 use inrush_base::{Error, Result};
@@ -17,6 +18,7 @@ pub(super) const fn view(
         meta: Meta::Route,
         route: Route::View(f),
         example,
+        props: &[],
     }
 }
 
@@ -225,103 +227,103 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self, SymInt[] size) -> Tensor(a)",
         |c| reshape_to(c, c.ints("size")?),
         "(f32[2,6], [3,-1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten._unsafe_view.default",
         "(Tensor self, SymInt[] size) -> Tensor",
         |c| reshape_to(c, c.ints("size")?),
         "(f32[s0,6], [-1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.reshape.default",
         "(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
         |c| reshape_to(c, c.ints("shape")?),
         "(f32[2,3,4], [6,-1,2])",
-    ),
+    ).with(&[Prop::MayAlias]),
     view(
         "aten.view_as.default",
         "(Tensor(a) self, Tensor other) -> Tensor(a)",
         |c| reshape_to(c, &c.tensor("other")?.sizes),
         "(f32[2,6], f32[3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.reshape_as.default",
         "(Tensor(a) self, Tensor other) -> Tensor(a)",
         |c| reshape_to(c, &c.tensor("other")?.sizes),
         "(f32[2,6], f32[12])",
-    ),
+    ).with(&[Prop::MayAlias]),
     view(
         "aten.ravel.default",
         "(Tensor(a) self) -> Tensor(a)",
         |c| reshape_to(c, &[c.exprs.int(-1)]),
         "(f32[2,6])",
-    ),
+    ).with(&[Prop::MayAlias]),
     view(
         "aten.flatten.using_ints",
         "(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)",
         flatten,
         "(f32[2,3,4], 1)",
-    ),
+    ).with(&[Prop::MayAlias]),
     view(
         "aten.unflatten.int",
         "(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
         unflatten,
         "(f32[2,12], -1, [3,-1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.permute.default",
         "(Tensor(a) self, int[] dims) -> Tensor(a)",
         permute,
         "(f32[2,3,4], [2,0,1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.transpose.int",
         "(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
         |c| swap(c, "dim0", "dim1"),
         "(f32[2,3,4], 1, -1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.swapaxes.default",
         "(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
         |c| swap(c, "axis0", "axis1"),
         "(f32[2,3,4], 0, 1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.swapdims.default",
         "(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
         |c| swap(c, "dim0", "dim1"),
         "(f32[2,3,4], 0, 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.t.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,
         "(f32[2,3])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.mT.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,
         "(f32[2,3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.mH.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,
         "(f32[2,3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.matrix_H.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,
         "(f32[3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.adjoint.default",
         "(Tensor(a) self) -> Tensor(a)",
         transpose_last,
         "(f32[2,3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.numpy_T.default",
         "(Tensor(a) self) -> Tensor(a)",
@@ -331,65 +333,65 @@ pub const ROWS: &[Row] = &[
             Ok(vec![View::permute(c.exprs, sizes, &order)])
         },
         "(f32[2,3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.movedim.int",
         "(Tensor(a) self, int source, int destination) -> Tensor(a)",
         movedim,
         "(f32[2,3,4], 0, -1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.movedim.intlist",
         "(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
         movedim,
         "(f32[2,3,4], [0,1], [1,2])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.expand.default",
         "(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
         expand,
         "(f32[3,1], [2,-1,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.expand_as.default",
         "(Tensor(a) self, Tensor other) -> Tensor(a)",
         expand_as,
         "(f32[3,1], f32[2,3,4])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.broadcast_to.default",
         "(Tensor(a) self, SymInt[] size) -> Tensor(a)",
         expand,
         "(f32[3,1], [3,5])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.squeeze.default",
         "(Tensor(a) self) -> Tensor(a)",
         |c| squeeze(c, |_| true),
         "(f32[1,3,1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.squeeze.dim",
         "(Tensor(a) self, int dim) -> Tensor(a)",
         squeeze_dim,
         "(f32[1,3,1], -1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.squeeze.dims",
         "(Tensor(a) self, int[] dim) -> Tensor(a)",
         squeeze_dims,
         "(f32[1,3,1], [0,1])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.unsqueeze.default",
         "(Tensor(a) self, int dim) -> Tensor(a)",
         unsqueeze,
         "(f32[2,3], -1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.as_strided.default",
         "(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)",
         as_strided,
         "(f32[3,4], [2,3], [4,1], 1)",
-    ),
+    ).with(&[Prop::Restrides]),
 ];

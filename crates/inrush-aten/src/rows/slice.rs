@@ -1,6 +1,7 @@
 //! Views of parts: slices, selections, splits, windows, diagonals; and the writes that undo them.
 
 use super::shape::view;
+use crate::props::Prop;
 use crate::view::{index, indices};
 use crate::{Call, Lower, Meta, Route, Row, Tensor, View, meta};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -492,25 +493,25 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)",
         slice,
         "(f32[3,8], 1, 1, -1, 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.select.int",
         "(Tensor(a) self, int dim, SymInt index) -> Tensor(a)",
         select,
         "(f32[3,8], 1, -1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.narrow.default",
         "(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
         narrow,
         "(f32[3,8], 1, 2, 4)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.split.Tensor",
         "(Tensor(a) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
         split,
         "(f32[3,8], 3, 1)",
-    ),
+    ).with(&[Prop::Alias]),
     // Results that share memory for eager's sake alone: autograd must not see it.
     view(
         "aten.unsafe_split.Tensor",
@@ -529,31 +530,31 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
         |c| split_sizes(c, "split_size"),
         "(f32[3,8], [1,2,5], 1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.split_with_sizes.default",
         "(Tensor(a) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
         |c| split_sizes(c, "split_sizes"),
         "(f32[3,8], [1,2,5], 1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.chunk.default",
         "(Tensor(a) self, int chunks, int dim=0) -> Tensor(a)[]",
         chunk,
         "(f32[3,8], 3, 1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.tensor_split.sections",
         "(Tensor(a) self, SymInt sections, int dim=0) -> Tensor(a)[]",
         tensor_split,
         "(f32[3,8], 3, 1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.tensor_split.indices",
         "(Tensor(a) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
         tensor_split_at,
         "(f32[3,8], [2,2,-1], 1)",
-    ),
+    ).with(&[Prop::Alias]),
     // Results that share memory for eager's sake alone: autograd must not see it.
     view(
         "aten.unsafe_chunk.default",
@@ -566,80 +567,80 @@ pub const ROWS: &[Row] = &[
         "(Tensor(a) self, int sections) -> Tensor(a)[]",
         |c| equal_sections(c, 1),
         "(f32[3,8], 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.hsplit.array",
         "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
         |c| fixed_at_indices(c, 1),
         "(f32[3,8], [1,3])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.vsplit.int",
         "(Tensor(a) self, int sections) -> Tensor(a)[]",
         |c| equal_sections(c, 0),
         "(f32[4,3], 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.vsplit.array",
         "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
         |c| fixed_at_indices(c, 0),
         "(f32[4,3], [1,3])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.dsplit.int",
         "(Tensor(a) self, int sections) -> Tensor(a)[]",
         |c| equal_sections(c, 2),
         "(f32[2,3,6], 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.dsplit.array",
         "(Tensor(a) self, int[] indices) -> Tensor(a)[]",
         |c| fixed_at_indices(c, 2),
         "(f32[2,3,6], [1,3])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.unbind.int",
         "(Tensor(a) self, int dim=0) -> Tensor(a)[]",
         unbind,
         "(f32[3,2])",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.unfold.default",
         "(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)",
         unfold,
         "(f32[3,8], 1, 3, 2)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.linalg_diagonal.default",
         "(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)",
         diagonal,
         "(f32[2,3,4], offset=-1)",
-    ),
+    ).with(&[Prop::Alias]),
     view(
         "aten.diagonal.default",
         "(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)",
         diagonal,
         "(f32[2,3,4], 1, 1, 2)",
-    ),
+    ).with(&[Prop::Alias]),
     Row {
         name: "aten.slice_scatter.default",
         schema: "(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor",
         meta: Meta::Fn(|c| part_meta(c, sliced)),
         route: Route::Lower(slice_scatter),
-        example: "(f32[3,8], f32[3,3], 1, 1, 7, 2)",
+        example: "(f32[3,8], f32[3,3], 1, 1, 7, 2)", props: &[],
     },
     Row {
         name: "aten.select_scatter.default",
         schema: "(Tensor self, Tensor src, int dim, SymInt index) -> Tensor",
         meta: Meta::Fn(|c| part_meta(c, selected)),
         route: Route::Lower(select_scatter),
-        example: "(f32[3,8], f32[3], 1, -1)",
+        example: "(f32[3,8], f32[3], 1, -1)", props: &[],
     },
     Row {
         name: "aten.diagonal_scatter.default",
         schema: "(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
         meta: Meta::Fn(|c| part_meta(c, diagonal_of)),
         route: Route::Lower(diagonal_scatter),
-        example: "(f32[3,4], f32[3], 1)",
+        example: "(f32[3,4], f32[3], 1)", props: &[],
     },
 ];

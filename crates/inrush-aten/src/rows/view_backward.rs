@@ -513,6 +513,7 @@ pub const ROWS: &[Row] = &[
         meta: Meta::Fn(unfold_meta),
         route: Route::Lower(unfold),
         example: "(f32[2,3,3], [2,8], 1, 3, 2)",
+        props: &[],
     },
     Row {
         name: "aten.col2im.default",
@@ -523,6 +524,7 @@ pub const ROWS: &[Row] = &[
         }),
         route: Route::Lower(col2im),
         example: "(f32[2,18,12], [6,5], [2,3], [2,1], [1,0], [1,2])",
+        props: &[],
     },
     row(
         "aten.reflection_pad1d_backward.default",

@@ -2,6 +2,7 @@
 
 use super::key;
 use super::types::Names;
+use inrush_aten::props::reads_metadata;
 use pyo3::intern;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
@@ -26,17 +27,6 @@ pub enum Role {
     /// A higher-order operator or any other Python function.
     Other,
 }
-
-/// Operators that only say what is known anyway.
-const SIZE_OPS: &[&str] = &[
-    "aten.sym_size.int",
-    "aten.sym_stride.int",
-    "aten.sym_numel.default",
-    STORAGE_OFFSET,
-];
-
-/// Where a tensor's elements begin.
-pub const STORAGE_OFFSET: &str = "aten.sym_storage_offset.default";
 
 /// Targets by identity; the object is kept, so that its address is not taken by another.
 static KNOWN: Mutex<Option<FxHashMap<usize, (Target, Py<PyAny>)>>> = Mutex::new(None);
@@ -66,7 +56,7 @@ impl Target {
         if target.is_instance(names.overload.bind(py))? {
             let name = target.str()?;
             let name = name.to_str()?;
-            let role = match SIZE_OPS.contains(&name) {
+            let role = match reads_metadata(name) {
                 true => Role::Size,
                 false => Role::Operator,
             };

@@ -7,28 +7,10 @@ use crate::schema::{
     self, Argument, KEYWORD, SymBool, SymBoolArgument, SymFloat, SymFloatArgument, SymIntArgument,
 };
 use inrush_aten::NamedArg;
+use inrush_aten::props::{ASSERT_SCALAR, asserts, reads_metadata};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, LineId, Node, Type, ValueId};
-
-/// Calls for sizes and strides of tensors, which are known from the metadata.
-const SIZE_OPS: &[&str] = &[
-    "aten.sym_size.int",
-    "aten.sym_stride.int",
-    "aten.sym_numel.default",
-    "aten.sym_storage_offset.default",
-];
-
-const ASSERT: &str = "aten._assert_scalar.default";
-
-/// Checks without a result. They are kept with their arguments as written if no row describes them.
-const CHECKS: &[&str] = &[
-    ASSERT,
-    "aten._assert_async.msg",
-    "aten._assert_tensor_metadata.default",
-    "aten.sym_constrain_range.default",
-    "aten.sym_constrain_range_for_size.default",
-];
 
 impl<'a> Importer<'a, '_> {
     pub(super) fn nodes(&mut self, scope: &mut Scope<'a>) -> Result<()> {
@@ -76,12 +58,12 @@ impl<'a> Importer<'a, '_> {
             return Ok(());
         }
         let arithmetic = op.starts_with("sym.");
-        if (arithmetic || SIZE_OPS.contains(&op.as_str()))
+        if (arithmetic || reads_metadata(&op))
             && (self.known_integers(scope, n)? || self.known_condition(scope, n)?)
         {
             return Ok(());
         }
-        if op == ASSERT && self.assertion(scope, n)? {
+        if op == ASSERT_SCALAR && self.assertion(scope, n)? {
             return Ok(());
         }
         let mut given = Vec::with_capacity(n.inputs.len());
@@ -101,7 +83,8 @@ impl<'a> Importer<'a, '_> {
         } else {
             match (self.bind)(&self.graph.exprs, &op, &given) {
                 Some(bound) => bound?,
-                None if CHECKS.contains(&op.as_str()) => positional(given),
+                // Kept with its arguments as written, if no row describes it.
+                None if asserts(&op) => positional(given),
                 None => {
                     self.unknown.add(&op, n.line().as_deref());
                     Vec::new()
