@@ -7,12 +7,77 @@ use std::fmt;
 pub enum ErrorKind {
     /// The user's file, graph or tensors (exit code 2).
     Input,
+    /// An index that is out of range for its dimension (exit code 2).
+    OutOfRange,
+    /// An integer that is divided by zero (exit code 2).
+    ZeroDivision,
+    /// An element of an argument that the operator does not take (exit code 2).
+    InvalidValue,
     /// Something valid that inrush does not do yet (exit code 2).
     Unsupported,
     /// The machine: compiler, driver, cache, disk (exit code 3).
     Machine,
+    /// Memory that the machine does not have (exit code 3).
+    OutOfMemory,
     /// inrush itself: a broken invariant that a verifier found (exit code 4).
     Internal,
+}
+
+impl ErrorKind {
+    /// Returns the code that a process ends with.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Input
+            | ErrorKind::OutOfRange
+            | ErrorKind::ZeroDivision
+            | ErrorKind::InvalidValue
+            | ErrorKind::Unsupported => 2,
+            ErrorKind::Machine | ErrorKind::OutOfMemory => 3,
+            ErrorKind::Internal => 4,
+        }
+    }
+}
+
+/// A check that a kernel makes on data while it runs.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum CheckKind {
+    /// An index is in range.
+    Index,
+    /// The divisor of an integer is not zero.
+    Divisor,
+    /// The operator takes an element of its argument.
+    Value,
+}
+
+impl CheckKind {
+    const ALL: [CheckKind; 3] = [CheckKind::Index, CheckKind::Divisor, CheckKind::Value];
+
+    /// Returns the name in texts.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CheckKind::Index => "index",
+            CheckKind::Divisor => "divisor",
+            CheckKind::Value => "value",
+        }
+    }
+
+    /// Finds a kind by its name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<CheckKind> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// Returns the kind of the error where the check fails.
+    #[must_use]
+    pub fn error(self) -> ErrorKind {
+        match self {
+            CheckKind::Index => ErrorKind::OutOfRange,
+            CheckKind::Divisor => ErrorKind::ZeroDivision,
+            CheckKind::Value => ErrorKind::InvalidValue,
+        }
+    }
 }
 
 /// An error with its place: file, graph node and operator, Python source line, pipeline stage. Each is optional.
@@ -52,6 +117,10 @@ impl Error {
     }
     pub fn machine(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Machine, message)
+    }
+    /// Makes an error of [`ErrorKind::OutOfMemory`].
+    pub fn out_of_memory(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::OutOfMemory, message)
     }
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)

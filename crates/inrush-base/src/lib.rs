@@ -18,7 +18,7 @@ pub use caps::{Caps, DeviceKind, Gpu, Isa};
 pub use decimal::{Digits, digits};
 pub use device::{Device, Preset};
 pub use dtype::{DType, DTypeClass, promote};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{CheckKind, Error, ErrorKind, Result};
 pub use index_set::{Lookup, Vacant};
 pub use scalar::Scalar;
 pub use threads::{both, shares, side_by_side, with_helpers};

@@ -54,9 +54,12 @@ fn guarded(f: impl FnOnce() -> Result<()>) -> c_int {
     };
     LAST_ERROR.with_borrow_mut(|e| *e = text(&error.to_string()));
     match error.kind() {
-        ErrorKind::Input => 1,
+        ErrorKind::Input
+        | ErrorKind::OutOfRange
+        | ErrorKind::ZeroDivision
+        | ErrorKind::InvalidValue => 1,
         ErrorKind::Unsupported => 2,
-        ErrorKind::Machine => 3,
+        ErrorKind::Machine | ErrorKind::OutOfMemory => 3,
         ErrorKind::Internal => 4,
     }
 }

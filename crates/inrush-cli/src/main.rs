@@ -1,7 +1,7 @@
 //! The `inrush` command.
 
 use clap::{CommandFactory, Parser};
-use inrush_base::{Error, ErrorKind};
+use inrush_base::Error;
 use inrush_cli::args::{Cli, Command};
 use std::process::ExitCode;
 
@@ -17,11 +17,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) => {
             eprintln!("inrush: {e}");
-            ExitCode::from(match e.kind() {
-                ErrorKind::Input | ErrorKind::Unsupported => 2,
-                ErrorKind::Machine => 3,
-                ErrorKind::Internal => 4,
-            })
+            ExitCode::from(e.kind().exit_code())
         }
     }
 }

@@ -280,7 +280,7 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                 bytes
                     .try_reserve_exact(n as usize * dtype.0.size())
                     .map_err(|_| {
-                        Error::machine(format!("out of memory for input `{}`", spec.name))
+                        Error::out_of_memory(format!("out of memory for input `{}`", spec.name))
                     })?;
                 for _ in 0..n {
                     let r = next();

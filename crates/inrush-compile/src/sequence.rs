@@ -261,7 +261,8 @@ fn refuse(
     e: &Error,
     strict: bool,
 ) -> Result<()> {
-    if e.kind() == ErrorKind::Machine || (strict && e.kind() == ErrorKind::Internal) {
+    let machine = matches!(e.kind(), ErrorKind::Machine | ErrorKind::OutOfMemory);
+    if machine || (strict && e.kind() == ErrorKind::Internal) {
         return Err(e.clone());
     }
     let named = e

@@ -353,16 +353,22 @@ impl<'a> Wrap<'a> {
         let checks = k
             .checks
             .iter()
-            .map(|c| match c.origin.map(|o| &self.loops.origins[o.index()]) {
-                Some(o) => {
-                    let line = o
-                        .line
-                        .as_ref()
-                        .map_or(String::new(), |l| format!("\n  at {l}"));
-                    let name = inrush_graph::source_name(&o.name);
-                    format!("node `{name}` ({}): {}{line}", o.op, c.message)
+            .map(|c| {
+                let message = match c.origin.map(|o| &self.loops.origins[o.index()]) {
+                    Some(o) => {
+                        let line = o
+                            .line
+                            .as_ref()
+                            .map_or(String::new(), |l| format!("\n  at {l}"));
+                        let name = inrush_graph::source_name(&o.name);
+                        format!("node `{name}` ({}): {}{line}", o.op, c.message)
+                    }
+                    None => c.message.clone(),
+                };
+                program::Check {
+                    kind: c.kind,
+                    message,
                 }
-                None => c.message.clone(),
             })
             .collect();
         program::Kernel {

@@ -11,7 +11,7 @@ pub use list::List;
 pub use map::{Tensor, TensorMap};
 pub use recording::Recording;
 
-use inrush_base::{Error, Result};
+use inrush_base::{Error, ErrorKind, Result};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
@@ -39,6 +39,7 @@ const DEVICE_L2_BYTES: c_int = 38;
 const DEVICE_RESIDENT_THREADS: c_int = 39;
 const DEVICE_REGISTERS: c_int = 82;
 /// Failures of kernels that later calls report.
+const OUT_OF_MEMORY: Status = 2;
 const ILLEGAL_ADDRESS: Status = 700;
 const ASSERT: Status = 710;
 /// Entries of the `extra` list of a launch: its end, a buffer of arguments, its size.
@@ -180,10 +181,12 @@ impl Driver {
             }
         };
         let (name, why) = (text(self.0.error_name), text(self.0.error_text));
-        Err(Error::machine(format!(
-            "{what}: {why} ({name}){}",
-            advice(status)
-        )))
+        let kind = match status {
+            OUT_OF_MEMORY => ErrorKind::OutOfMemory,
+            _ => ErrorKind::Machine,
+        };
+        let message = format!("{what}: {why} ({name}){}", advice(status));
+        Err(Error::new(kind, message))
     }
 
     /// A context must be current on the calling thread.

@@ -225,7 +225,7 @@ fn mistakes_of_callers_and_lack_of_memory_are_told() {
         assert_eq!(error.kind(), ErrorKind::Input);
         assert!(error.to_string().contains("f64"), "{error}");
         let error = model.run(&[tensor(&[1.0; 2000])]).err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Machine);
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
         assert!(error.to_string().contains("too little memory"), "{error}");
         // It goes on afterwards.
         let out = model.run(&[tensor(&[1.0, 2.0])]).unwrap();

@@ -5,7 +5,7 @@ use crate::flatten::Flat;
 use crate::fold::{Folded, fold, scaled};
 use crate::nest::{Effect, EffectKind, Nest};
 use crate::{Acc, AccId, BufRole, Check, Def, KBufId, KernelBuf, ValId, Value};
-use inrush_base::{DType, Error, Lookup, Result, Scalar, Vacant};
+use inrush_base::{CheckKind, DType, Error, Lookup, Result, Scalar, Vacant};
 use inrush_expr::{Expr, Exprs, Position, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, ScalarOp, Stmt, StmtId, StoreMode, Tables};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -662,20 +662,26 @@ impl Lowering<'_, '_> {
         let check = match check {
             loops::Check::None => None,
             _ if self.hollow => None,
-            loops::Check::Index(_) => Some(format!(
-                "index out of range for a dimension of size {}",
-                self.b.exprs().show(*size)
+            loops::Check::Index(_) => Some((
+                CheckKind::Index,
+                format!(
+                    "index out of range for a dimension of size {}",
+                    self.b.exprs().show(*size)
+                ),
             )),
             // On GPUs eager does not raise either, or stops the device: the result means nothing there.
             loops::Check::Divisor(_) | loops::Check::Value(_) if self.b.reuse != Reuse::Nest => {
                 None
             }
-            loops::Check::Value(_) => {
-                Some("RuntimeError: a value that the operator does not take".into())
-            }
-            loops::Check::Divisor(_) => {
-                Some("ZeroDivisionError: an integer is divided by zero".into())
-            }
+            loops::Check::Value(_) => Some((
+                CheckKind::Value,
+                "RuntimeError: a value that the operator does not take".into(),
+            )),
+            // The text of eager's error.
+            loops::Check::Divisor(_) => Some((
+                CheckKind::Divisor,
+                "ZeroDivisionError: an integer is divided by zero".into(),
+            )),
         };
         // An equal one may exist under another symbol.
         let earlier =
@@ -693,7 +699,10 @@ impl Lowering<'_, '_> {
                     } if *v2 == value
                         && s2 == size
                         && w2 == wrap
-                        && c2.map(|c| &self.b.checks[c as usize].message) == check.as_ref()
+                        && c2
+                            .map(|c| &self.b.checks[c as usize])
+                            .map(|c| (c.kind, &c.message))
+                            == check.as_ref().map(|(kind, message)| (*kind, message))
                         && *m2 == mask =>
                     {
                         Some(*s)
@@ -711,8 +720,12 @@ impl Lowering<'_, '_> {
         let position = Position::Indirect(self.b.indirect.len() as u32);
         let name = self.b.exprs().sym_at(position, *size);
         self.rename.insert(*sym, self.b.exprs().sym_expr(name));
-        let check = check.map(|message| {
-            self.b.checks.push(Check { origin, message });
+        let check = check.map(|(kind, message)| {
+            self.b.checks.push(Check {
+                kind,
+                origin,
+                message,
+            });
             (self.b.checks.len() - 1) as u32
         });
         let id = self.b.value(Value {

@@ -31,7 +31,7 @@ mod tile;
 mod vectorize;
 mod verify;
 
-use inrush_base::{DType, Scalar, id_type};
+use inrush_base::{CheckKind, DType, Scalar, id_type};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::{BufId, OriginId, ReduceOp, ScalarOp, StoreMode};
 use smallvec::SmallVec;
@@ -273,10 +273,13 @@ pub enum Role {
     },
 }
 
-/// A run-time check: the operator that asks for it and what to say.
+/// A run-time check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
+    pub kind: CheckKind,
+    /// The operator that asks for it.
     pub origin: Option<OriginId>,
+    /// The message of the error where it fails, without the operator.
     pub message: String,
 }
 

@@ -21,7 +21,7 @@ pub use read::Package;
 pub use write::{WeightData, write};
 
 /// Format number; readers refuse others. Since 2, inputs carry the assumptions about their memory.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 const MANIFEST: &str = "inrush.json";
 const OBJECT: &str = "kernels.so";

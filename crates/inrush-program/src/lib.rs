@@ -9,7 +9,7 @@ mod size;
 pub mod text;
 mod verify;
 
-use inrush_base::Scalar;
+use inrush_base::{CheckKind, Scalar};
 use serde::{Deserialize, Serialize};
 
 pub use gpu::{GpuKernel, GpuTarget};
@@ -170,8 +170,33 @@ pub struct Kernel {
     pub symbol: String,
     /// Operators fused in it, for reports: `add_gelu_mul`.
     pub title: String,
-    /// Messages of its run-time checks; the function returns a position + 1.
-    pub checks: Vec<String>,
+    /// Its run-time checks; the function returns a position + 1.
+    pub checks: Vec<Check>,
+}
+
+/// A run-time check of a kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Check {
+    #[serde(with = "check_kind")]
+    pub kind: CheckKind,
+    /// The message of the error where the check fails, with the operator that asked for it.
+    pub message: String,
+}
+
+/// Stores the kind of a check by its name.
+mod check_kind {
+    use inrush_base::CheckKind;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(kind: &CheckKind, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(kind.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<CheckKind, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+        CheckKind::parse(&name)
+            .ok_or_else(|| serde::de::Error::custom(format!("unknown check `{name}`")))
+    }
 }
 
 /// One step of a call.

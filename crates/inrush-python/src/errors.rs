@@ -32,9 +32,12 @@ create_exception!(inrush, InternalError, Error, "inrush is at fault.");
 pub fn raise(e: inrush_base::Error) -> PyErr {
     let text = e.to_string();
     match e.kind() {
-        ErrorKind::Input => InputError::new_err(text),
+        ErrorKind::Input
+        | ErrorKind::OutOfRange
+        | ErrorKind::ZeroDivision
+        | ErrorKind::InvalidValue => InputError::new_err(text),
         ErrorKind::Unsupported => UnsupportedError::new_err(text),
-        ErrorKind::Machine => MachineError::new_err(text),
+        ErrorKind::Machine | ErrorKind::OutOfMemory => MachineError::new_err(text),
         ErrorKind::Internal => InternalError::new_err(text),
     }
 }

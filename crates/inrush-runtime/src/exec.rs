@@ -516,15 +516,13 @@ impl Model {
             return Ok(());
         }
         if code == NO_SCRATCH as i64 {
-            return Err(Error::machine("out of memory for a kernel's scratch"));
+            return Err(Error::out_of_memory("out of memory for a kernel's scratch"));
         }
         let k = &self.bound.program.kernels[kernel as usize];
-        let why = k
-            .checks
-            .get(code as usize - 1)
-            .cloned()
-            .unwrap_or_else(|| format!("check {code} failed"));
-        Err(Error::input(why))
+        Err(match k.checks.get(code as usize - 1) {
+            Some(check) => Error::new(check.kind.error(), check.message.clone()),
+            None => Error::internal(format!("`{}` has no check {code}", k.symbol)),
+        })
     }
 
     fn collect(

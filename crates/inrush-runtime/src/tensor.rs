@@ -142,7 +142,7 @@ impl Storage {
 }
 
 fn out_of_memory(len: usize) -> Error {
-    Error::machine(format!("out of memory: {len} bytes are not to be had"))
+    Error::out_of_memory(format!("out of memory: {len} bytes are not to be had"))
 }
 
 impl Drop for Storage {

@@ -1,6 +1,6 @@
 //! A program written by hand: `y = relu(x @ w) + 1` with a symbolic batch, one contraction and one kernel.
 
-use inrush_base::{DType, ErrorKind, Isa};
+use inrush_base::{CheckKind, DType, ErrorKind, Isa};
 use inrush_program::*;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -50,7 +50,7 @@ fn program() -> Program {
         bytes,
         written: false,
     };
-    let kernel = |symbol: &str, checks: Vec<String>| Kernel {
+    let kernel = |symbol: &str, checks: Vec<Check>| Kernel {
         symbol: symbol.into(),
         title: symbol.into(),
         checks,
@@ -96,7 +96,13 @@ fn program() -> Program {
         load_bytes: id(9),
         kernels: vec![
             kernel("epilogue", vec![]),
-            kernel("add_one", vec!["thirteen is refused".into()]),
+            kernel(
+                "add_one",
+                vec![Check {
+                    kind: CheckKind::Value,
+                    message: "thirteen is refused".into(),
+                }],
+            ),
         ],
         steps: vec![
             Step::Contract(Contract {
@@ -309,7 +315,7 @@ fn wrong_inputs_are_named() {
     let (_dir, model, _) = load();
     let say = |v: Vec<Value>| {
         let e = model.run(&v).map(drop).unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::Input);
+        assert_eq!(e.kind().exit_code(), 2);
         e.to_string()
     };
     assert!(say(vec![]).contains("takes 1 inputs (x)"));
@@ -321,6 +327,8 @@ fn wrong_inputs_are_named() {
     assert!(say(vec![wrong(DType::F32, vec![2])]).contains("2 dimensions"));
     assert!(say(vec![wrong(DType::F32, vec![2, 4])]).contains("dimension 1 must be 5"));
     assert!(say(vec![wrong(DType::F32, vec![1001, K])]).contains("range"));
+    let e = model.run(&[wrong(DType::F32, vec![13, K])]).map(drop);
+    assert_eq!(e.unwrap_err().kind(), ErrorKind::InvalidValue);
     assert!(say(vec![wrong(DType::F32, vec![13, K])]).contains("thirteen is refused"));
 }
 

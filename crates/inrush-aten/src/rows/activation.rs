@@ -2,7 +2,7 @@
 
 use super::pointwise::pointwise;
 use crate::{Processor, Pw};
-use inrush_base::{DType, Error, Result};
+use inrush_base::{DType, Error, ErrorKind, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 fn clamp(p: &mut Pw, x: StmtId, lo: f64, hi: f64) -> StmtId {
@@ -82,7 +82,10 @@ fn celu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     // Take the reciprocal before rounding, as eager does.
     let alpha = p.call.float("alpha")?;
     if alpha == 0.0 {
-        return Err(Error::input("ZeroDivisionError: `alpha` is zero"));
+        return Err(Error::new(
+            ErrorKind::ZeroDivision,
+            "ZeroDivisionError: `alpha` is zero",
+        ));
     }
     Ok(exponential(p, x[0], alpha, 1.0, 1.0 / alpha))
 }

@@ -2,7 +2,7 @@
 
 use super::pointwise::pointwise;
 use crate::{Operand, Pw};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, ErrorKind, Result, Scalar};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// `a + b`; of bools their disjunction.
@@ -112,7 +112,8 @@ fn divisor(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     if let Ok(Some(Operand::Scalar(s))) = p.call.operand("other")
         && s.convert(p.dtype).as_i64() == 0
     {
-        return Err(Error::input(
+        return Err(Error::new(
+            ErrorKind::ZeroDivision,
             "ZeroDivisionError: an integer is divided by zero",
         ));
     }

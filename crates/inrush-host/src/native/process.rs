@@ -55,7 +55,7 @@ impl Process {
     /// Too little memory, and those of the driver.
     pub fn upload(&self, shape: &Shape, bytes: &[u8]) -> Result<Tensor> {
         let (tensor, address) = self.allocate(shape).ok_or_else(|| {
-            Error::machine(format!(
+            Error::out_of_memory(format!(
                 "the device has too little memory for {} bytes",
                 bytes.len()
             ))
@@ -220,7 +220,7 @@ impl Host for Process {
     ) -> Error {
         match stop {
             Stop::Failed(e) | Stop::Host(e) => e,
-            Stop::Memory(bytes) => Error::machine(format!(
+            Stop::Memory(bytes) => Error::out_of_memory(format!(
                 "the device has too little memory for {bytes} bytes"
             )),
             Stop::Library(step) => {

@@ -2,7 +2,7 @@
 
 use super::{Run, for_each_point};
 use crate::index::{Index, size, sizes};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, ErrorKind, Result, Scalar};
 use inrush_expr::Sym;
 use inrush_loops::{Body, Check, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
 
@@ -153,14 +153,23 @@ impl Run<'_> {
                     i = i.saturating_add(n);
                 }
                 if *check != Check::None && active && !(0..n).contains(&i) {
-                    return Err(Error::input(match check {
-                        Check::Divisor(_) => "an integer is divided by zero".into(),
-                        Check::Value(_) => "a value that the operator does not take".into(),
-                        _ => format!(
-                            "index {} is out of range for a dimension of size {n}",
-                            v(*value)
-                        ),
-                    }));
+                    let (kind, message) = match check {
+                        Check::Divisor(_) => {
+                            let message = "an integer is divided by zero".into();
+                            (ErrorKind::ZeroDivision, message)
+                        }
+                        Check::Value(_) => {
+                            let message = "a value that the operator does not take".into();
+                            (ErrorKind::InvalidValue, message)
+                        }
+                        _ => {
+                            let v = v(*value);
+                            let message =
+                                format!("index {v} is out of range for a dimension of size {n}");
+                            (ErrorKind::OutOfRange, message)
+                        }
+                    };
+                    return Err(Error::new(kind, message));
                 }
                 pre.slots[slot] = i;
                 return Ok(());

@@ -1,8 +1,8 @@
 //! Text to kernels. References are checked here (a name that is not there cannot be read); rules are the verifier's.
 
 use crate::*;
-use inrush_base::Result;
 use inrush_base::text::{Scanner, Token};
+use inrush_base::{CheckKind, Result};
 use inrush_expr::{Exprs, Position};
 
 /// Loops in loops that are read; text is untrusted.
@@ -240,8 +240,16 @@ impl Parser<'_> {
                 Token::Ident(w) if w == "check" => {
                     self.s.next_token()?;
                     let origin = self.from()?.first().copied();
+                    let name = self.s.ident()?;
+                    let Some(kind) = CheckKind::parse(&name) else {
+                        return Err(self.s.error(format!("unknown check `{name}`")));
+                    };
                     let message = self.s.string()?;
-                    self.k.checks.push(Check { origin, message });
+                    self.k.checks.push(Check {
+                        kind,
+                        origin,
+                        message,
+                    });
                 }
                 _ => return Ok(()),
             }

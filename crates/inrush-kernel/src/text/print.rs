@@ -213,7 +213,7 @@ pub(crate) fn show_acc(i: usize, a: &Acc, show: &dyn Fn(Expr) -> String) -> Stri
 /// `check from o0 "message"`.
 pub(crate) fn show_check(c: &Check) -> String {
     let from = super::from(c.origin.as_slice());
-    format!("check{from} {}", quote(&c.message))
+    format!("check{from} {} {}", c.kind.name(), quote(&c.message))
 }
 
 /// Prints the definition of a value: `add v0, v1`.

@@ -3,7 +3,7 @@
 use super::{READS, RELATIONS};
 use crate::*;
 use inrush_base::text::{Scanner, Token};
-use inrush_base::{DType, Result};
+use inrush_base::{CheckKind, DType, Result};
 
 /// Reads a program as [`Program::print`] writes it. A constant that no line of sizes holds gets one.
 pub fn parse(text: &str) -> Result<Program> {
@@ -405,7 +405,13 @@ impl Parser<'_> {
         self.in_order(at, self.out.kernels.len(), "k")?;
         let (symbol, title) = (self.s.name()?, self.s.name()?);
         self.s.expect_word("checks")?;
-        let checks = self.s.list(Scanner::string)?;
+        let checks = self.s.list(|s| {
+            let name = s.ident()?;
+            let kind = CheckKind::parse(&name)
+                .ok_or_else(|| s.error(format!("unknown check `{name}`")))?;
+            let message = s.string()?;
+            Ok(Check { kind, message })
+        })?;
         self.out.kernels.push(Kernel {
             symbol,
             title,

@@ -58,7 +58,8 @@ pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
         out.push((Some(Line::Buffer(k)), line));
     }
     for (k, f) in p.kernels.iter().enumerate() {
-        let checks: Vec<String> = f.checks.iter().map(|c| quote(c)).collect();
+        let show = |c: &Check| format!("{} {}", c.kind.name(), quote(&c.message));
+        let checks: Vec<String> = f.checks.iter().map(show).collect();
         let (symbol, title) = (show_name(&f.symbol), show_name(&f.title));
         let line = format!(
             "kernel k{k} {symbol} {title} checks [{}]",

@@ -476,17 +476,9 @@ unsafe impl Sync for Addresses {}
 /// What goes wrong inside a call is what eager would raise: an index out of range, an integer divided by zero.
 pub fn run_error(e: &Error) -> PyErr {
     match e.kind() {
-        ErrorKind::Input
-            if ["ZeroDivisionError", "RuntimeError"]
-                .iter()
-                .any(|kind| e.message().contains(kind)) =>
-        {
-            PyRuntimeError::new_err(e.to_string())
-        }
-        ErrorKind::Input => crate::errors::out_of_range(e.to_string()),
-        ErrorKind::Machine if e.message().contains("memory") => {
-            PyMemoryError::new_err(e.to_string())
-        }
+        // Sizes that a guard refuses are mostly those of an index.
+        ErrorKind::OutOfRange | ErrorKind::Input => crate::errors::out_of_range(e.to_string()),
+        ErrorKind::OutOfMemory => PyMemoryError::new_err(e.to_string()),
         _ => PyRuntimeError::new_err(e.to_string()),
     }
 }
