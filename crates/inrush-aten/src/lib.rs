@@ -21,9 +21,9 @@ pub mod lower;
 pub mod meta;
 pub mod normalize;
 pub mod numbers;
+pub mod ops;
 pub mod props;
 pub mod random;
-pub mod rows;
 pub mod schema;
 pub mod view;
 
@@ -35,8 +35,8 @@ pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
 };
 pub use normalize::{normalize, prune};
+pub use ops::{lookup, rows, selects};
 pub use props::Prop;
-pub use rows::{lookup, rows, selects};
 pub use schema::Schema;
 pub use view::View;
 

@@ -1,7 +1,7 @@
 //! Checks of the documents: length, paths that exist, tests that exist, links that lead somewhere.
 //!
 //! A code span is taken for a path if it ends like a source file, or if it has a slash and begins with a crate or a top-level
-//! folder. It may leave out leading folders: `rows/order.rs` stands for any file whose path ends so. `path::name` also
+//! folder. It may leave out leading folders: `index/sort.rs` stands for any file whose path ends so. `path::name` also
 //! demands a function `name` in that file, and `test_name` a Python test of that name.
 
 use crate::root;

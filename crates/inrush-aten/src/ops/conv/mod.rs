@@ -1,0 +1,6 @@
+//! Convolutions and their gradients.
+
+pub(super) mod backward;
+pub(super) mod convolution;
+pub(super) mod depthwise;
+pub(super) mod phases;

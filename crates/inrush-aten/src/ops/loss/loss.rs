@@ -1,0 +1,485 @@
+//! Losses: an elementwise expression and a reduction, halves in `f32`.
+
+use crate::ops::decomposed as row;
+use crate::{Args, Builder, Row};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, ValueId};
+
+type B<'a, 'g> = &'a mut Builder<'g>;
+
+/// A number as the second operand.
+fn by(b: B, op: &str, x: ValueId, c: f64) -> Result<ValueId> {
+    b.call(op, &[x.into(), Arg::Float(c)])
+}
+
+fn mul(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
+    b.call("aten.mul.Tensor", &[x.into(), y.into()])
+}
+
+fn add(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
+    b.call("aten.add.Tensor", &[x.into(), y.into()])
+}
+
+fn sub(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
+    b.call("aten.sub.Tensor", &[x.into(), y.into()])
+}
+
+fn unary(b: B, op: &str, x: ValueId) -> Result<ValueId> {
+    b.call(op, &[x.into()])
+}
+
+fn select(b: B, mask: ValueId, x: ValueId, y: ValueId) -> Result<ValueId> {
+    b.call("aten.where.self", &[mask.into(), x.into(), y.into()])
+}
+
+fn total(b: B, x: ValueId) -> Result<ValueId> {
+    let dims: Vec<i64> = (0..b.rank(x)? as i64).collect();
+    b.call("aten.sum.dim_IntList", &[x.into(), b.ints(&dims)])
+}
+
+/// Input and target in the dtype that the loss is computed in, and the dtype of the result.
+fn pair(b: B, args: &Args) -> Result<(ValueId, ValueId, DType)> {
+    let (x, t) = (args.value("self")?, args.value("target")?);
+    let dtype = inrush_base::promote(b.dtype(x)?, b.dtype(t)?);
+    if !dtype.is_float() {
+        return Err(Error::input(format!("a loss of dtype {dtype}")));
+    }
+    let compute = dtype.compute();
+    Ok((b.cast(x, compute)?, b.cast(t, compute)?, dtype))
+}
+
+/// The reduction that a call asks for: 0 leaves the elements, 1 is their mean, 2 their sum.
+pub(in crate::ops) fn reduced(
+    b: B,
+    args: &Args,
+    loss: ValueId,
+    dtype: DType,
+) -> Result<Vec<ValueId>> {
+    let loss = match args.const_int("reduction")? {
+        0 => loss,
+        1 => {
+            let dims: Vec<i64> = (0..b.rank(loss)? as i64).collect();
+            b.call("aten.mean.dim", &[loss.into(), b.ints(&dims)])?
+        }
+        2 => total(b, loss)?,
+        _ => return Err(args.unsupported("reduction", "unknown reduction")),
+    };
+    Ok(vec![b.cast(loss, dtype)?])
+}
+
+fn mse_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let d = sub(b, x, t)?;
+    let loss = mul(b, d, d)?;
+    reduced(b, args, loss, dtype)
+}
+
+fn l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let d = sub(b, x, t)?;
+    let loss = unary(b, "aten.abs.default", d)?;
+    reduced(b, args, loss, dtype)
+}
+
+/// Quadratic below `knee`, linear above: `quadratic * d^2` and `linear * (d - knee / 2)`.
+fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let d = sub(b, x, t)?;
+    let d = unary(b, "aten.abs.default", d)?;
+    let square = mul(b, d, d)?;
+    let low = by(b, "aten.mul.Tensor", square, quadratic)?;
+    let moved = by(b, "aten.sub.Tensor", d, 0.5 * knee)?;
+    let high = by(b, "aten.mul.Tensor", moved, linear)?;
+    let near = by(b, "aten.lt.Scalar", d, knee)?;
+    let loss = select(b, near, low, high)?;
+    reduced(b, args, loss, dtype)
+}
+
+/// A loss with a knee: `d^2 / (2 knee)`, or `d^2 / 2`, below the knee.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Knee {
+    SmoothL1,
+    Huber,
+}
+
+/// The dtype of a loss.
+fn own_dtype(b: B, args: &Args) -> Result<DType> {
+    let (x, t) = (args.value("self")?, args.value("target")?);
+    Ok(inrush_base::promote(b.dtype(x)?, b.dtype(t)?))
+}
+
+/// A loss with a knee, the knee and each step rounded to the dtype of halves: eager's kernels for CPUs compute `smooth_l1_loss` of
+/// `float16` and `huber_loss` of `bfloat16` so, and each of the other half in `f32`.
+fn stepwise_knee_loss(b: B, args: &Args, knee: f64, kind: Knee) -> Result<Vec<ValueId>> {
+    let dtype = own_dtype(b, args)?;
+    let rounded = |v: f64| Scalar::Float(v).convert(dtype).as_f64();
+    let knee = rounded(knee);
+    let x = b.cast(args.value("self")?, dtype)?;
+    let t = b.cast(args.value("target")?, dtype)?;
+    let d = sub(b, x, t)?;
+    let d = unary(b, "aten.abs.default", d)?;
+    let half = by(b, "aten.mul.Tensor", d, 0.5)?;
+    let mut low = mul(b, half, d)?;
+    let mut high = by(b, "aten.sub.Tensor", d, rounded(0.5 * knee))?;
+    let near = match kind {
+        Knee::SmoothL1 => {
+            low = by(b, "aten.div.Tensor", low, knee)?;
+            by(b, "aten.lt.Scalar", d, knee)?
+        }
+        Knee::Huber => {
+            high = by(b, "aten.mul.Tensor", high, knee)?;
+            by(b, "aten.le.Scalar", d, knee)?
+        }
+    };
+    let loss = select(b, near, low, high)?;
+    let loss = b.widen(loss)?;
+    reduced(b, args, loss, dtype)
+}
+
+fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let beta = args.float("beta")?;
+    if beta.is_nan() || beta < 0.0 {
+        return Err(Error::input("`beta` below zero"));
+    }
+    if beta == 0.0 {
+        return l1_loss(b, args);
+    }
+    if own_dtype(b, args)? == DType::F16 {
+        return stepwise_knee_loss(b, args, beta, Knee::SmoothL1);
+    }
+    knee_loss(b, args, beta, 0.5 / beta, 1.0)
+}
+
+fn huber_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let delta = args.float("delta")?;
+    if delta.is_nan() || delta <= 0.0 {
+        return Err(Error::input("`delta` must be above zero"));
+    }
+    if own_dtype(b, args)? == DType::BF16 {
+        return stepwise_knee_loss(b, args, delta, Knee::Huber);
+    }
+    knee_loss(b, args, delta, 0.5, delta)
+}
+
+/// `loss * weight`, where a weight is given.
+fn weighted(b: B, args: &Args, loss: ValueId) -> Result<ValueId> {
+    match args.opt_value("weight")? {
+        Some(w) => {
+            let w = b.widen(w)?;
+            mul(b, loss, w)
+        }
+        None => Ok(loss),
+    }
+}
+
+/// `-(t log x + (1 - t) log(1 - x))`, logarithms not below -100; of numbers from 0 to 1.
+fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let x = b.between(x, Arg::Float(0.0), Arg::Float(1.0))?;
+    let t = b.between(t, Arg::Float(0.0), Arg::Float(1.0))?;
+    let log = unary(b, "aten.log.default", x)?;
+    let log = by(b, "aten.clamp_min.default", log, -100.0)?;
+    let minus = unary(b, "aten.neg.default", x)?;
+    let other = unary(b, "aten.log1p.default", minus)?;
+    let other = by(b, "aten.clamp_min.default", other, -100.0)?;
+    // (t - 1) * other - t * log
+    let rest = by(b, "aten.sub.Tensor", t, 1.0)?;
+    let (a, c) = (mul(b, rest, other)?, mul(b, t, log)?);
+    let loss = sub(b, a, c)?;
+    let loss = weighted(b, args, loss)?;
+    reduced(b, args, loss, dtype)
+}
+
+/// `(1 - t) x + p (log(1 + exp(-|x|)) + max(-x, 0))` with `p = 1 + (pos_weight - 1) t`.
+fn bce_with_logits(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let size = unary(b, "aten.abs.default", x)?;
+    let minus = unary(b, "aten.neg.default", size)?;
+    let e = unary(b, "aten.exp.default", minus)?;
+    let log = unary(b, "aten.log1p.default", e)?;
+    let minus = unary(b, "aten.neg.default", x)?;
+    let positive = unary(b, "aten.relu.default", minus)?;
+    let mut soft = add(b, log, positive)?;
+    if let Some(w) = args.opt_value("pos_weight")? {
+        let w = b.widen(w)?;
+        let w = by(b, "aten.sub.Tensor", w, 1.0)?;
+        let p = mul(b, w, t)?;
+        let p = by(b, "aten.add.Tensor", p, 1.0)?;
+        soft = mul(b, p, soft)?;
+    }
+    let tx = mul(b, t, x)?;
+    let linear = sub(b, x, tx)?;
+    let loss = add(b, linear, soft)?;
+    let loss = weighted(b, args, loss)?;
+    reduced(b, args, loss, dtype)
+}
+
+/// `t (log t - x)`, 0 for `t` = 0; with `log_target` `exp(t) (t - x)`.
+fn kl_div(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, t, dtype) = pair(b, args)?;
+    let loss = if args.bool("log_target")? {
+        let (e, d) = (unary(b, "aten.exp.default", t)?, sub(b, t, x)?);
+        mul(b, e, d)?
+    } else {
+        let entropy = b.call("aten.xlogy.Tensor", &[t.into(), t.into()])?;
+        let cross = mul(b, t, x)?;
+        sub(b, entropy, cross)?
+    };
+    reduced(b, args, loss, dtype)
+}
+
+/// For class numbers `target`: what the log probabilities and weights say about each, and which ones count.
+struct Picked {
+    /// Minus the log probability of the target, times its weight; 0 where the target is ignored.
+    loss: ValueId,
+    /// The weight of the target; 0 where it is ignored.
+    weight: ValueId,
+    counts: ValueId,
+}
+
+/// The dimension of classes: 1, or 0 for a single sample.
+pub(in crate::ops) fn class_dim(rank: usize) -> usize {
+    usize::from(rank > 1)
+}
+
+fn pick(
+    b: B,
+    logs: ValueId,
+    target: ValueId,
+    weight: Option<ValueId>,
+    ignore: Expr,
+) -> Result<Picked> {
+    let sizes = b.sizes(logs)?;
+    let dim = class_dim(sizes.len());
+    let t = b.tensor(target)?;
+    if t.dtype != DType::I64 || t.rank() + 1 != sizes.len() {
+        return Err(Error::input("class numbers of a wrong dtype or rank"));
+    }
+    let counts = b.call("aten.ne.Scalar", &[target.into(), ignore.into()])?;
+    // An ignored target may be no class at all; class 0 stands in for it.
+    let class = b.select_or(counts, target, 0.0)?;
+    let mut column = t.sizes.clone();
+    column.insert(dim, b.exprs.int(1));
+    let index = b.call("aten.view.default", &[class.into(), column.into()])?;
+    let dim_arg = b.int(dim as i64);
+    let picked = b.call("aten.gather.default", &[logs.into(), dim_arg, index.into()])?;
+    let picked = b.call(
+        "aten.view.default",
+        &[picked.into(), t.sizes.clone().into()],
+    )?;
+    let mut loss = unary(b, "aten.neg.default", picked)?;
+    let dtype = b.dtype(loss)?;
+    let weight = match weight {
+        Some(w) => {
+            let w = b.cast(w, dtype)?;
+            let w = b.call(
+                "aten.index.Tensor",
+                &[w.into(), Arg::Values(vec![Some(class)])],
+            )?;
+            loss = mul(b, loss, w)?;
+            b.select_or(counts, w, 0.0)?
+        }
+        None => b.cast(counts, dtype)?,
+    };
+    Ok(Picked {
+        loss: b.select_or(counts, loss, 0.0)?,
+        weight,
+        counts,
+    })
+}
+
+/// Reduces picked losses; their mean is weighted.
+fn reduce_picked(b: B, args: &Args, p: &Picked) -> Result<ValueId> {
+    match args.const_int("reduction")? {
+        0 => Ok(p.loss),
+        1 => {
+            let (sum, weights) = (total(b, p.loss)?, total(b, p.weight)?);
+            b.call("aten.div.Tensor", &[sum.into(), weights.into()])
+        }
+        2 => total(b, p.loss),
+        _ => Err(args.unsupported("reduction", "unknown reduction")),
+    }
+}
+
+fn picked(b: B, args: &Args) -> Result<(Picked, DType)> {
+    let x = args.value("self")?;
+    let dtype = b.dtype(x)?;
+    let x = b.widen(x)?;
+    let weight = args.opt_value("weight")?;
+    let p = pick(
+        b,
+        x,
+        args.value("target")?,
+        weight,
+        args.int("ignore_index")?,
+    )?;
+    Ok((p, dtype))
+}
+
+fn nll_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (p, dtype) = picked(b, args)?;
+    let loss = reduce_picked(b, args, &p)?;
+    Ok(vec![b.cast(loss, dtype)?])
+}
+
+/// Also returns the sum of weights; 0 when nothing is reduced.
+fn nll_loss_forward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (p, dtype) = picked(b, args)?;
+    let loss = reduce_picked(b, args, &p)?;
+    let weight = match args.const_int("reduction")? {
+        0 => b.call(
+            "aten.full.default",
+            &[b.ints(&[]), b.int(0), b.dtype(p.weight)?.into()],
+        )?,
+        _ => total(b, p.weight)?,
+    };
+    Ok(vec![b.cast(loss, dtype)?, b.cast(weight, dtype)?])
+}
+
+/// Targets are class numbers, or probabilities where they have the input's shape.
+fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (x, target) = (args.value("self")?, args.value("target")?);
+    let (t, smoothing) = (b.tensor(x)?, args.float("label_smoothing")?);
+    let dim = class_dim(t.rank());
+    let classes = *t
+        .sizes
+        .get(dim)
+        .ok_or_else(|| Error::input("the input must have a dimension of classes"))?;
+    let classes =
+        b.exprs
+            .as_int(classes)
+            .ok_or_else(|| Error::unsupported("a symbolic number of classes"))? as f64;
+    let x = b.widen(x)?;
+    let logs = b.call("aten.log_softmax.int", &[x.into(), b.int(dim as i64)])?;
+    let weight = args.opt_value("weight")?;
+    // Weights as they broadcast over the input.
+    let spread = match weight {
+        Some(w) => {
+            let w = b.widen(w)?;
+            let mut shape = vec![b.exprs.int(-1)];
+            shape.resize(t.rank() - dim, b.exprs.int(1));
+            Some(b.call("aten.view.default", &[w.into(), shape.into()])?)
+        }
+        None => None,
+    };
+    let class_sum = |b: B, x: ValueId| {
+        let dims = b.ints(&[dim as i64]);
+        b.call("aten.sum.dim_IntList", &[x.into(), dims])
+    };
+    if b.dtype(target)?.is_float() {
+        let mut p = b.widen(target)?;
+        if smoothing > 0.0 {
+            p = by(b, "aten.mul.Tensor", p, 1.0 - smoothing)?;
+            p = by(b, "aten.add.Tensor", p, smoothing / classes)?;
+        }
+        let mut terms = mul(b, logs, p)?;
+        if let Some(w) = spread {
+            terms = mul(b, terms, w)?;
+        }
+        let sum = class_sum(b, terms)?;
+        let loss = unary(b, "aten.neg.default", sum)?;
+        return reduced(b, args, loss, t.dtype);
+    }
+    let p = pick(b, logs, target, weight, args.int("ignore_index")?)?;
+    let mut loss = reduce_picked(b, args, &p)?;
+    if smoothing > 0.0 {
+        // Every class gets an equal share of the smoothing.
+        let terms = match spread {
+            Some(w) => mul(b, logs, w)?,
+            None => logs,
+        };
+        let sum = class_sum(b, terms)?;
+        let even = unary(b, "aten.neg.default", sum)?;
+        let even = Picked {
+            loss: b.select_or(p.counts, even, 0.0)?,
+            ..p
+        };
+        let even = reduce_picked(b, args, &even)?;
+        let kept = by(b, "aten.mul.Tensor", loss, 1.0 - smoothing)?;
+        let share = by(b, "aten.mul.Tensor", even, smoothing / classes)?;
+        loss = add(b, kept, share)?;
+    }
+    Ok(vec![b.cast(loss, t.dtype)?])
+}
+
+pub const ROWS: &[Row] = &[
+    row(
+        "aten.mse_loss.default",
+        "(Tensor self, Tensor target, int reduction=Mean) -> Tensor",
+        mse_loss,
+        "(f32[3,4], f32[3,4])",
+    ),
+    row(
+        "aten.l1_loss.default",
+        "(Tensor self, Tensor target, int reduction=Mean) -> Tensor",
+        l1_loss,
+        "(f32[3,4], f32[3,4], 2)",
+    ),
+    row(
+        "aten.smooth_l1_loss.default",
+        "(Tensor self, Tensor target, int reduction=Mean, float beta=1.0) -> Tensor",
+        smooth_l1_loss,
+        "(f32[3,4], f32[3,4], 0, 0.5)",
+    ),
+    row(
+        "aten.huber_loss.default",
+        "(Tensor self, Tensor target, int reduction=Mean, float delta=1.0) -> Tensor",
+        huber_loss,
+        "(f32[3,4], f32[3,4], 1, 0.7)",
+    ),
+    row(
+        "aten.binary_cross_entropy.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean) -> Tensor",
+        binary_cross_entropy,
+        "(f32[3,4]{0.01:0.99}, f32[3,4]{0.0:1.0}, f32[4])",
+    ),
+    row(
+        "aten.binary_cross_entropy_with_logits.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=Mean) -> Tensor",
+        bce_with_logits,
+        "(f32[3,4], f32[3,4]{0.0:1.0}, none, f32[4]{0.5:2.0})",
+    ),
+    row(
+        "aten.kl_div.default",
+        "(Tensor self, Tensor target, int reduction=Mean, *, bool log_target=False) -> Tensor",
+        kl_div,
+        "(f32[3,4], f32[3,4]{0.0:1.0}, 2)",
+    ),
+    row(
+        "aten.nll_loss.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100) -> Tensor",
+        nll_loss,
+        "(f32[3,4], i64[3]{0:3}, f32[4], 1, 2)",
+    ),
+    row(
+        "aten.nll_loss_nd.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100) -> Tensor",
+        nll_loss,
+        "(f32[4], i64[]{0:3})",
+    ),
+    row(
+        "aten.nll_loss2d.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100) -> Tensor",
+        nll_loss,
+        "(f32[2,4,3,3], i64[2,3,3]{0:3})",
+    ),
+    row(
+        "aten.nll_loss_forward.default",
+        "(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)",
+        nll_loss_forward,
+        "(f32[3,4], i64[3]{0:3}, none, 1, -100)",
+    ),
+    row(
+        "aten.nll_loss2d_forward.default",
+        "(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)",
+        nll_loss_forward,
+        "(f32[2,4,3,3], i64[2,3,3]{0:3}, f32[4], 2, -100)",
+    ),
+    row(
+        "aten.cross_entropy_loss.default",
+        "(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100, float label_smoothing=0.0) -> Tensor",
+        cross_entropy_loss,
+        "(f32[3,4], i64[3]{0:3}, f32[4]{0.5:2.0}, 1, -100, 0.1)",
+    ),
+];

@@ -1,0 +1,126 @@
+//! The operators: a folder for each kind, a file for each family.
+
+mod asserts;
+mod calls;
+mod conv;
+mod create;
+mod index;
+mod linalg;
+mod loss;
+mod nn;
+mod norm;
+mod pointwise;
+mod pool;
+mod random;
+mod reduce;
+mod resample;
+mod special;
+mod table;
+mod view;
+mod window;
+
+use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor};
+use inrush_base::Result;
+use inrush_graph::{Type, ValueId};
+
+pub use index::sort::selects;
+pub use table::lookup;
+
+/// The families. A new file adds a line here and its `mod` line to its folder.
+const FAMILIES: &[&[Row]] = &[
+    pointwise::activation::ROWS,
+    pointwise::activation_backward::ROWS,
+    pointwise::arith::ROWS,
+    view::rearrange::ROWS,
+    asserts::ROWS,
+    nn::attention::ROWS,
+    nn::embedding_bag::ROWS,
+    pointwise::cast::ROWS,
+    pointwise::compare::ROWS,
+    nn::composed::ROWS,
+    nn::composite::ROWS,
+    loss::composite::ROWS,
+    conv::convolution::ROWS,
+    conv::backward::ROWS,
+    view::copies::ROWS,
+    create::ROWS,
+    linalg::distance::ROWS,
+    linalg::einsum::ROWS,
+    pointwise::foreach::ROWS,
+    resample::grid_sample::ROWS,
+    nn::image::ROWS,
+    special::incomplete_gamma::ROWS,
+    index::gather::ROWS,
+    view::cat::ROWS,
+    loss::loss::ROWS,
+    loss::backward::ROWS,
+    pointwise::math::ROWS,
+    loss::margin::ROWS,
+    index::masked::ROWS,
+    linalg::matmul::ROWS,
+    reduce::moments::ROWS,
+    norm::norm::ROWS,
+    norm::backward::ROWS,
+    index::sort::ROWS,
+    pool::pool::ROWS,
+    pool::backward::ROWS,
+    special::polynomials::ROWS,
+    pointwise::quantize::ROWS,
+    random::ROWS,
+    reduce::median::ROWS,
+    reduce::reductions::ROWS,
+    resample::upsample::ROWS,
+    resample::backward::ROWS,
+    reduce::scan::ROWS,
+    index::scatter::ROWS,
+    view::shape::ROWS,
+    view::slice::ROWS,
+    reduce::softmax::ROWS,
+    special::functions::ROWS,
+    nn::transformer::ROWS,
+    view::backward::ROWS,
+    special::zeta::ROWS,
+];
+
+/// Every row, family by family.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    FAMILIES.iter().flat_map(|f| f.iter())
+}
+
+/// Writes the loops of one call.
+type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
+
+/// A row with a loop nest of its own: how its result types follow from the call, and its lowering.
+const fn lowered(
+    name: &'static str,
+    schema: &'static str,
+    types: fn(&Call) -> Result<Vec<Type>>,
+    f: Lowering,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Fn(types),
+        route: Route::Lower(f),
+        example,
+        props: &[],
+    }
+}
+
+/// A row that is calls of other operators, whose types it takes.
+const fn decomposed(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::Decompose(f),
+        example,
+        props: &[],
+    }
+}

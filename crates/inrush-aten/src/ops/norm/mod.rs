@@ -1,0 +1,4 @@
+//! Normalisations and their gradients.
+
+pub(super) mod backward;
+pub(super) mod norm;

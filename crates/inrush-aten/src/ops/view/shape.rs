@@ -1,0 +1,401 @@
+//! Views that reorder, split, merge and broadcast dimensions.
+
+use crate::props::Prop;
+use crate::view::{index, indices};
+use crate::{Call, Meta, Route, Row, View};
+use inrush_base::{Error, Result};
+use inrush_expr::{Expr, Exprs};
+
+pub(in crate::ops) const fn view(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&Call) -> Result<Vec<View>>,
+    example: &'static str,
+) -> Row {
+    Row {
+        name,
+        schema,
+        meta: Meta::Route,
+        route: Route::View(f),
+        example,
+        props: &[],
+    }
+}
+
+/// `sizes` with a `-1` replaced by what makes the number of elements equal that of `from`.
+pub(in crate::ops) fn infer_sizes(
+    exprs: &Exprs,
+    from: &[Expr],
+    sizes: &[Expr],
+) -> Result<Vec<Expr>> {
+    let total = exprs.product(from.iter().copied());
+    let mut out = sizes.to_vec();
+    let hole = sizes.iter().position(|s| exprs.is_int(*s, -1));
+    if let Some(k) = hole {
+        let others = sizes.iter().enumerate().filter(|(d, _)| *d != k);
+        let rest = exprs.product(others.map(|(_, s)| *s));
+        out[k] = exprs.divide_exact(total, rest).ok_or_else(|| {
+            Error::input(format!(
+                "{} elements do not fill sizes {}",
+                exprs.show(total),
+                exprs.show_list(sizes)
+            ))
+        })?;
+    }
+    if !exprs.prove_eq(total, exprs.product(out.iter().copied())) {
+        return Err(Error::input(format!(
+            "sizes {} cannot be seen as {}",
+            exprs.show_list(from),
+            exprs.show_list(&out)
+        )));
+    }
+    Ok(out)
+}
+
+fn reshape_to(c: &Call, sizes: &[Expr]) -> Result<Vec<View>> {
+    let from = &c.viewed()?.sizes;
+    let to = infer_sizes(c.exprs, from, sizes)?;
+    Ok(vec![View::reshape(c.exprs, from, &to)])
+}
+
+fn flatten(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let (first, last) = (c.dim("start_dim", t.rank())?, c.dim("end_dim", t.rank())?);
+    if t.rank() == 0 {
+        return reshape_to(c, &[c.exprs.int(1)]);
+    }
+    if first > last {
+        return Err(Error::input("flatten: start_dim comes after end_dim"));
+    }
+    let mut sizes = t.sizes[..first].to_vec();
+    sizes.push(c.exprs.product(t.sizes[first..=last].iter().copied()));
+    sizes.extend(&t.sizes[last + 1..]);
+    reshape_to(c, &sizes)
+}
+
+fn unflatten(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let d = c.dim("dim", t.rank())?;
+    let inner = infer_sizes(c.exprs, &t.sizes[d..=d], c.ints("sizes")?)?;
+    let mut sizes = t.sizes[..d].to_vec();
+    sizes.extend(inner);
+    sizes.extend(&t.sizes[d + 1..]);
+    reshape_to(c, &sizes)
+}
+
+fn permute(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let order = c.dims("dims", t.rank())?;
+    if order.len() != t.rank() {
+        return Err(c.unsupported("dims", "not a permutation"));
+    }
+    Ok(vec![View::permute(c.exprs, &t.sizes, &order)])
+}
+
+/// Dimensions `a` and `b` exchanged.
+fn swap(c: &Call, a: &str, b: &str) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let (a, b) = (c.dim(a, t.rank())?, c.dim(b, t.rank())?);
+    let mut order: Vec<usize> = (0..t.rank()).collect();
+    if !order.is_empty() {
+        order.swap(a, b);
+    }
+    Ok(vec![View::permute(c.exprs, &t.sizes, &order)])
+}
+
+/// The last two dimensions exchanged; `t` allows fewer than two.
+fn transpose_last(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let mut order: Vec<usize> = (0..t.rank()).collect();
+    if let [.., a, b] = order.as_mut_slice() {
+        std::mem::swap(a, b);
+    }
+    Ok(vec![View::permute(c.exprs, &t.sizes, &order)])
+}
+
+fn movedim(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let list = |name: &str| -> Result<Vec<usize>> {
+        match c.arg(name)? {
+            inrush_graph::Arg::Int(_) => Ok(vec![c.dim(name, t.rank())?]),
+            _ => c.dims(name, t.rank()),
+        }
+    };
+    let (from, to) = (list("source")?, list("destination")?);
+    if from.len() != to.len() {
+        return Err(Error::input(
+            "movedim: source and destination differ in length",
+        ));
+    }
+    let mut order = vec![usize::MAX; t.rank()];
+    for (f, d) in from.iter().zip(&to) {
+        if let Some(slot) = order.get_mut(*d) {
+            *slot = *f;
+        }
+    }
+    let mut rest = (0..t.rank()).filter(|d| !from.contains(d));
+    for slot in &mut order {
+        if *slot == usize::MAX {
+            *slot = rest
+                .next()
+                .ok_or_else(|| Error::input("movedim: not a permutation"))?;
+        }
+    }
+    Ok(vec![View::permute(c.exprs, &t.sizes, &order)])
+}
+
+/// `expand`: a size of -1 keeps the dimension.
+fn expand(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let mut sizes = c.ints("size")?.to_vec();
+    let lead = sizes.len().saturating_sub(t.rank());
+    for (d, s) in sizes.iter_mut().enumerate() {
+        if c.exprs.is_int(*s, -1) {
+            *s = *t
+                .sizes
+                .get(d.wrapping_sub(lead))
+                .ok_or_else(|| Error::input("a new dimension cannot have size -1"))?;
+        }
+    }
+    Ok(vec![View::expand(c.exprs, &t.sizes, &sizes)?])
+}
+
+fn expand_as(c: &Call) -> Result<Vec<View>> {
+    let to = &c.tensor("other")?.sizes;
+    Ok(vec![View::expand(c.exprs, &c.viewed()?.sizes, to)?])
+}
+
+/// Drops the dimensions of `which` that have size 1.
+fn squeeze(c: &Call, which: impl Fn(usize) -> bool) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let gone = |d: usize| which(d) && c.exprs.is_int(t.sizes[d], 1);
+    let kept: Vec<usize> = (0..t.rank()).filter(|d| !gone(*d)).collect();
+    let sizes: Vec<Expr> = kept.iter().map(|d| t.sizes[*d]).collect();
+    let mut map = vec![c.exprs.int(0); t.rank()];
+    for (k, d) in kept.iter().enumerate() {
+        map[*d] = index(c.exprs, k, sizes[k]);
+    }
+    Ok(vec![View { sizes, map }])
+}
+
+fn squeeze_dim(c: &Call) -> Result<Vec<View>> {
+    let d = c.dim("dim", c.viewed()?.rank())?;
+    squeeze(c, |k| k == d)
+}
+
+fn squeeze_dims(c: &Call) -> Result<Vec<View>> {
+    let dims = c.dims("dim", c.viewed()?.rank())?;
+    squeeze(c, |k| dims.contains(&k))
+}
+
+fn unsqueeze(c: &Call) -> Result<Vec<View>> {
+    let t = c.viewed()?;
+    let d = c.dim("dim", t.rank() + 1)?;
+    let mut sizes = t.sizes.clone();
+    sizes.insert(d, c.exprs.int(1));
+    let mut map = indices(c.exprs, &sizes);
+    map.remove(d);
+    Ok(vec![View { sizes, map }])
+}
+
+/// Gathers the elements at strided positions of a row-major source; stage `normalize` makes the source row-major.
+fn as_strided(c: &Call) -> Result<Vec<View>> {
+    let (e, t) = (c.exprs, c.viewed()?);
+    let (sizes, strides) = (c.ints("size")?, c.ints("stride")?);
+    if sizes.len() != strides.len() {
+        return Err(Error::input(
+            "as_strided: sizes and strides differ in length",
+        ));
+    }
+    let offset = c.opt_int("storage_offset")?.unwrap_or(e.int(0));
+    let (mut linear, mut last) = (offset, offset);
+    for (d, (size, stride)) in sizes.iter().zip(strides).enumerate() {
+        linear = e.add(linear, e.mul(index(e, d, *size), *stride));
+        last = e.add(last, e.mul(e.sub(*size, e.int(1)), *stride));
+    }
+    let nonnegative = strides.iter().all(|s| e.prove_nonneg(*s)) && e.prove_nonneg(offset);
+    if !nonnegative || !e.prove_lt(last, t.numel(e)) {
+        return Err(Error::unsupported(
+            "as_strided that may reach outside the tensor",
+        ));
+    }
+    Ok(vec![View {
+        sizes: sizes.to_vec(),
+        map: View::unravel(e, linear, &t.sizes),
+    }])
+}
+
+pub const ROWS: &[Row] = &[
+    view(
+        "aten.view.default",
+        "(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+        |c| reshape_to(c, c.ints("size")?),
+        "(f32[2,6], [3,-1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten._unsafe_view.default",
+        "(Tensor self, SymInt[] size) -> Tensor",
+        |c| reshape_to(c, c.ints("size")?),
+        "(f32[s0,6], [-1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.reshape.default",
+        "(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
+        |c| reshape_to(c, c.ints("shape")?),
+        "(f32[2,3,4], [6,-1,2])",
+    ).with(&[Prop::MayAlias]),
+    view(
+        "aten.view_as.default",
+        "(Tensor(a) self, Tensor other) -> Tensor(a)",
+        |c| reshape_to(c, &c.tensor("other")?.sizes),
+        "(f32[2,6], f32[3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.reshape_as.default",
+        "(Tensor(a) self, Tensor other) -> Tensor(a)",
+        |c| reshape_to(c, &c.tensor("other")?.sizes),
+        "(f32[2,6], f32[12])",
+    ).with(&[Prop::MayAlias]),
+    view(
+        "aten.ravel.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        |c| reshape_to(c, &[c.exprs.int(-1)]),
+        "(f32[2,6])",
+    ).with(&[Prop::MayAlias]),
+    view(
+        "aten.flatten.using_ints",
+        "(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)",
+        flatten,
+        "(f32[2,3,4], 1)",
+    ).with(&[Prop::MayAlias]),
+    view(
+        "aten.unflatten.int",
+        "(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
+        unflatten,
+        "(f32[2,12], -1, [3,-1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.permute.default",
+        "(Tensor(a) self, int[] dims) -> Tensor(a)",
+        permute,
+        "(f32[2,3,4], [2,0,1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.transpose.int",
+        "(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+        |c| swap(c, "dim0", "dim1"),
+        "(f32[2,3,4], 1, -1)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.swapaxes.default",
+        "(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
+        |c| swap(c, "axis0", "axis1"),
+        "(f32[2,3,4], 0, 1)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.swapdims.default",
+        "(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+        |c| swap(c, "dim0", "dim1"),
+        "(f32[2,3,4], 0, 2)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.t.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[2,3])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.mT.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[2,3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.mH.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[2,3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.matrix_H.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.adjoint.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        transpose_last,
+        "(f32[2,3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.numpy_T.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        |c| {
+            let sizes = &c.viewed()?.sizes;
+            let order: Vec<usize> = (0..sizes.len()).rev().collect();
+            Ok(vec![View::permute(c.exprs, sizes, &order)])
+        },
+        "(f32[2,3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.movedim.int",
+        "(Tensor(a) self, int source, int destination) -> Tensor(a)",
+        movedim,
+        "(f32[2,3,4], 0, -1)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.movedim.intlist",
+        "(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+        movedim,
+        "(f32[2,3,4], [0,1], [1,2])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.expand.default",
+        "(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
+        expand,
+        "(f32[3,1], [2,-1,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.expand_as.default",
+        "(Tensor(a) self, Tensor other) -> Tensor(a)",
+        expand_as,
+        "(f32[3,1], f32[2,3,4])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.broadcast_to.default",
+        "(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+        expand,
+        "(f32[3,1], [3,5])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.squeeze.default",
+        "(Tensor(a) self) -> Tensor(a)",
+        |c| squeeze(c, |_| true),
+        "(f32[1,3,1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.squeeze.dim",
+        "(Tensor(a) self, int dim) -> Tensor(a)",
+        squeeze_dim,
+        "(f32[1,3,1], -1)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.squeeze.dims",
+        "(Tensor(a) self, int[] dim) -> Tensor(a)",
+        squeeze_dims,
+        "(f32[1,3,1], [0,1])",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.unsqueeze.default",
+        "(Tensor(a) self, int dim) -> Tensor(a)",
+        unsqueeze,
+        "(f32[2,3], -1)",
+    ).with(&[Prop::Alias]),
+    view(
+        "aten.as_strided.default",
+        "(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)",
+        as_strided,
+        "(f32[3,4], [2,3], [4,1], 1)",
+    ).with(&[Prop::Restrides]),
+];
