@@ -9,6 +9,7 @@ mod linalg;
 mod loss;
 mod nn;
 mod norm;
+mod padding;
 mod pointwise;
 mod pool;
 mod random;
@@ -52,17 +53,17 @@ const FAMILIES: &[&[Row]] = &[
     special::incomplete_gamma::ROWS,
     index::gather::ROWS,
     view::cat::ROWS,
-    loss::loss::ROWS,
+    loss::losses::ROWS,
     loss::backward::ROWS,
     pointwise::math::ROWS,
     loss::margin::ROWS,
     index::masked::ROWS,
     linalg::matmul::ROWS,
     reduce::moments::ROWS,
-    norm::norm::ROWS,
+    norm::forward::ROWS,
     norm::backward::ROWS,
     index::sort::ROWS,
-    pool::pool::ROWS,
+    pool::forward::ROWS,
     pool::backward::ROWS,
     special::polynomials::ROWS,
     pointwise::quantize::ROWS,

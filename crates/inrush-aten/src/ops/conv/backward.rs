@@ -2,10 +2,11 @@
 //! pixels, of the bias a sum.
 
 use crate::lower::product::{Product, Role, Target};
-use crate::ops::conv::convolution::{Conv, padded_by};
+use crate::ops::conv::convolution::Conv;
 use crate::ops::conv::depthwise::{Filters, filters};
 use crate::ops::norm::backward::{mask, masked};
-use crate::ops::norm::norm::channel_dims;
+use crate::ops::norm::forward::channel_dims;
+use crate::ops::padding::padded_by;
 use crate::ops::window::per_dimension;
 use crate::props::{Library, Prop};
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};

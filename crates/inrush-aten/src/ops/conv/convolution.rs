@@ -3,6 +3,7 @@
 use crate::lower::product::{Product, Role, Target};
 use crate::ops::conv::depthwise;
 use crate::ops::conv::phases::{self as phases, Phases};
+use crate::ops::padding::{in_bounds, load_or_zero, zeros_around};
 use crate::ops::window::{Window, per_dimension};
 use crate::props::{Library, Prop};
 use crate::{Args, BodyBuilder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
@@ -158,88 +159,10 @@ fn padding(
     }
 }
 
-/// Returns a mask that is true if every position is in `0..size`; `None` if ranges prove this.
-pub(in crate::ops) fn in_bounds(body: &mut BodyBuilder, checks: &[(Expr, Expr)]) -> Option<StmtId> {
-    let exprs = body.exprs;
-    let mut all: Option<StmtId> = None;
-    let join = |body: &mut BodyBuilder, all: &mut Option<StmtId>, c: StmtId| {
-        *all = Some(match *all {
-            Some(a) => body.op(ScalarOp::And, &[a, c]),
-            None => c,
-        });
-    };
-    for (at, size) in checks {
-        if !exprs.prove_nonneg(*at) {
-            let (v, zero) = (
-                body.index_value(*at),
-                body.constant(Scalar::Int(0), DType::I64),
-            );
-            let c = body.op(ScalarOp::Ge, &[v, zero]);
-            join(body, &mut all, c);
-        }
-        if !exprs.prove_lt(*at, *size) {
-            let (v, end) = (body.index_value(*at), body.index_value(*size));
-            let c = body.op(ScalarOp::Lt, &[v, end]);
-            join(body, &mut all, c);
-        }
-    }
-    all
-}
-
-/// Reads `t` at `at` where `mask` holds, zero elsewhere.
-pub(in crate::ops) fn load_or_zero(
-    body: &mut BodyBuilder,
-    t: &Tensor,
-    at: &[Expr],
-    mask: Option<StmtId>,
-) -> StmtId {
-    match mask {
-        Some(m) => body.load_masked(t, at, m, Scalar::Int(0)),
-        None => body.load(t, at),
-    }
-}
-
 /// The input with zeros around it, so that no window leaves it.
 fn padded<'g>(lw: &mut Lower<'g>, conv: &Conv, x: &Tensor) -> Tensor {
     let amounts: Vec<(Expr, Expr)> = conv.windows.iter().map(|w| (w.before, w.after)).collect();
     zeros_around(lw, x, &amounts)
-}
-
-/// `t` with zeros around its last dimensions, the same number before and after.
-pub(in crate::ops) fn padded_by<'g>(lw: &mut Lower<'g>, t: &Tensor, amounts: &[Expr]) -> Tensor {
-    let amounts: Vec<(Expr, Expr)> = amounts.iter().map(|p| (*p, *p)).collect();
-    zeros_around(lw, t, &amounts)
-}
-
-/// `x` with these numbers of zeros before and after its last dimensions; without its ends where a number is negative.
-pub(in crate::ops) fn zeros_around<'g>(
-    lw: &mut Lower<'g>,
-    x: &Tensor,
-    amounts: &[(Expr, Expr)],
-) -> Tensor {
-    let exprs = lw.exprs;
-    let none = |e: &Expr| exprs.is_int(*e, 0);
-    if amounts
-        .iter()
-        .all(|(before, after)| none(before) && none(after))
-    {
-        return x.clone();
-    }
-    let first = x.sizes.len() - amounts.len();
-    let mut sizes = x.sizes.clone();
-    for (size, (before, after)) in sizes[first..].iter_mut().zip(amounts) {
-        *size = exprs.sum([*size, *before, *after]);
-    }
-    let mut body = lw.body(&sizes);
-    let mut at = body.outer();
-    let mut checks = Vec::new();
-    for (d, (before, _)) in amounts.iter().enumerate() {
-        at[first + d] = exprs.sub(at[first + d], *before);
-        checks.push((at[first + d], x.sizes[first + d]));
-    }
-    let mask = in_bounds(&mut body, &checks);
-    let v = load_or_zero(&mut body, x, &at, mask);
-    lw.store_new(body, v, x.dtype, &sizes)
 }
 
 /// The input of a transposed convolution as an ordinary one of stride 1 sees it: `stride - 1` zeros between the elements

@@ -4,7 +4,8 @@
 //! A channel meets no other one, so a product of matrices would have a single column: what there is to do is bound by memory.
 //! All taps stand side by side in one body, which reads every element once.
 
-use crate::ops::conv::convolution::{Conv, add_bias, in_bounds, padded_by, zeros_around};
+use crate::ops::conv::convolution::{Conv, add_bias};
+use crate::ops::padding::{in_bounds, padded_by, zeros_around};
 use crate::ops::window::Window;
 use crate::{BodyBuilder, Lower, Tensor};
 use inrush_base::{DType, Scalar};

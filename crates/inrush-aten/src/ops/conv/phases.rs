@@ -9,7 +9,8 @@
 //! infinite.
 
 use crate::lower::product::{Product, Role, Target};
-use crate::ops::conv::convolution::{Conv, add_bias, in_bounds, load_or_zero, zeros_around};
+use crate::ops::conv::convolution::{Conv, add_bias};
+use crate::ops::padding::{in_bounds, load_or_zero, zeros_around};
 use crate::{Lower, Tensor};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs};

@@ -1,7 +1,7 @@
 //! Gradients of losses and of softmax.
 
 use crate::ops::decomposed as row;
-use crate::ops::loss::loss::class_dim;
+use crate::ops::loss::losses::class_dim;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Result, Scalar, promote};
 use inrush_graph::{Arg, ValueId};
@@ -115,7 +115,7 @@ fn soft_margin(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let minus = b.unary("aten.neg.default", tx)?;
     let e = b.unary("aten.exp.default", minus)?;
     let loss = b.unary("aten.log1p.default", e)?;
-    crate::ops::loss::loss::reduced(b, args, loss, dtype)
+    crate::ops::loss::losses::reduced(b, args, loss, dtype)
 }
 
 /// `-t z / (1 + z)` with `z = exp(-t x)`.

@@ -1,7 +1,7 @@
 //! Losses that PyTorch composes of other operators, as exported programs without decompositions hold them.
 
 use crate::ops::decomposed as row;
-use crate::ops::loss::loss::reduced;
+use crate::ops::loss::losses::reduced;
 use crate::{Args, Builder, Row};
 use inrush_base::Result;
 use inrush_graph::{Arg, ValueId};

@@ -1,7 +1,7 @@
 //! Losses that ask for a margin between classes.
 
 use crate::ops::decomposed as row;
-use crate::ops::loss::loss::reduced;
+use crate::ops::loss::losses::reduced;
 use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;

@@ -2,5 +2,5 @@
 
 pub(super) mod backward;
 pub(super) mod composite;
-pub(super) mod loss;
+pub(super) mod losses;
 pub(super) mod margin;

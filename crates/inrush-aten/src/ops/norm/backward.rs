@@ -2,7 +2,7 @@
 //! `dx = (g - mean(g) - h mean(g h)) / std` over what was normalised together; halves in `f32` throughout.
 
 use crate::ops::decomposed as row;
-use crate::ops::norm::norm::{channel_dims, dims_from, per_channel};
+use crate::ops::norm::forward::{channel_dims, dims_from, per_channel};
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;

@@ -1,4 +1,4 @@
 //! Normalisations and their gradients.
 
 pub(super) mod backward;
-pub(super) mod norm;
+pub(super) mod forward;

@@ -1,12 +1,11 @@
 //! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place; on CPUs
 //! the gradients of greatest elements go to the places that the indices name instead, each of them once.
 
-use crate::ops::conv::convolution::in_bounds;
 use crate::ops::conv::depthwise::{Along, by_phases, fits};
 use crate::ops::index::scatter::{arrived, filled};
 use crate::ops::lowered;
-use crate::ops::pool::pool::{Adaptive, Pool, divide_by_all};
-use crate::ops::view::backward::load_or_zero;
+use crate::ops::padding::{in_bounds, load_or_zero};
+use crate::ops::pool::forward::{Adaptive, Pool, divide_by_all};
 use crate::ops::window::{Window, adaptive_bounds, adaptive_kernel};
 use crate::props::Prop;
 use crate::{BodyBuilder, Call, Lower, Processor, Row, Tensor, View, meta};

@@ -1,4 +1,4 @@
 //! Pooling and its gradients.
 
 pub(super) mod backward;
-pub(super) mod pool;
+pub(super) mod forward;

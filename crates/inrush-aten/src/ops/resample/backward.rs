@@ -2,9 +2,8 @@
 //! read it: a run of outputs, since sources of neighbouring outputs never change their order. Nothing is written twice, whatever
 //! the layout, and what the weights are is known from the sizes alone.
 
-use crate::ops::conv::convolution::in_bounds;
+use crate::ops::padding::{in_bounds, load_or_zero};
 use crate::ops::resample::upsample::{Axis, Kind, axes, axes_on, taps};
-use crate::ops::view::backward::load_or_zero;
 use crate::ops::{Lowering, lowered};
 use crate::props::Prop;
 use crate::{BodyBuilder, Call, Lower, Row, Tensor, meta};

@@ -1,7 +1,7 @@
 //! Resampling of images: nearest, linear and cubic interpolation.
 
 use crate::Prop;
-use crate::ops::pool::pool::spatial;
+use crate::ops::pool::forward::spatial;
 use crate::ops::{Lowering, lowered};
 use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};

@@ -1,9 +1,9 @@
 //! Gradients of views, paddings and lookups: the gradient laid where its elements came from, zeros elsewhere, sums where
 //! an element was read more than once.
 
-use crate::ops::conv::convolution::in_bounds;
 use crate::ops::conv::depthwise::{Along, by_phases, fits};
 use crate::ops::decomposed as row;
+use crate::ops::padding::{in_bounds, load_or_zero};
 use crate::ops::window::Window;
 use crate::{Args, Builder, Call, Lower, Meta, Processor, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -110,18 +110,6 @@ fn unfold_meta(call: &Call) -> Result<Vec<Type>> {
         call.same_sizes(&grad.sizes, &windows, "the gradient")?;
     }
     meta::one(e, grad.dtype, sizes.to_vec())
-}
-
-pub(in crate::ops) fn load_or_zero(
-    body: &mut crate::BodyBuilder,
-    t: &Tensor,
-    at: &[Expr],
-    mask: Option<StmtId>,
-) -> StmtId {
-    match mask {
-        Some(m) => body.load_masked(t, at, m, Scalar::Int(0)),
-        None => body.load(t, at),
-    }
 }
 
 /// Two numbers for height and width; one stands for both.

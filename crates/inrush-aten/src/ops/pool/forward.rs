@@ -1,8 +1,8 @@
 //! Pooling: reductions over windows.
 
-use crate::ops::conv::convolution::in_bounds;
 use crate::ops::conv::depthwise::choices;
 use crate::ops::lowered;
+use crate::ops::padding::{in_bounds, load_or};
 use crate::ops::window::{Window, adaptive_bounds, adaptive_kernel, per_dimension};
 use crate::props::Prop;
 use crate::{Args, BodyBuilder, Call, Lower, Processor, Row, Tensor, meta};
@@ -115,19 +115,6 @@ fn lowest(dtype: DType) -> Scalar {
     match dtype.int_range() {
         Some((lo, _)) => Scalar::Int(lo as i64),
         None => Scalar::Float(f64::NEG_INFINITY),
-    }
-}
-
-fn load_or(
-    body: &mut BodyBuilder,
-    t: &Tensor,
-    at: &[Expr],
-    mask: Option<StmtId>,
-    fill: Scalar,
-) -> StmtId {
-    match mask {
-        Some(m) => body.load_masked(t, at, m, fill),
-        None => body.load(t, at),
     }
 }
 
