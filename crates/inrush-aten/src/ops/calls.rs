@@ -6,19 +6,20 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 impl Builder<'_> {
-    pub(super) fn add(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+    /// `x + y`; the second operand of these four is a tensor or a number.
+    pub(super) fn add(&mut self, x: ValueId, y: impl Into<Arg>) -> Result<ValueId> {
         self.call("aten.add.Tensor", &[x.into(), y.into()])
     }
 
-    pub(super) fn sub(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+    pub(super) fn sub(&mut self, x: ValueId, y: impl Into<Arg>) -> Result<ValueId> {
         self.call("aten.sub.Tensor", &[x.into(), y.into()])
     }
 
-    pub(super) fn mul(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+    pub(super) fn mul(&mut self, x: ValueId, y: impl Into<Arg>) -> Result<ValueId> {
         self.call("aten.mul.Tensor", &[x.into(), y.into()])
     }
 
-    pub(super) fn div(&mut self, x: ValueId, y: ValueId) -> Result<ValueId> {
+    pub(super) fn div(&mut self, x: ValueId, y: impl Into<Arg>) -> Result<ValueId> {
         self.call("aten.div.Tensor", &[x.into(), y.into()])
     }
 
@@ -67,6 +68,13 @@ impl Builder<'_> {
         }
         let dims = self.ints(dims);
         self.call("aten.sum.dim_IntList", &[x.into(), dims, keep.into()])
+    }
+
+    /// Sum of all elements.
+    pub(super) fn total(&mut self, x: ValueId) -> Result<ValueId> {
+        let dims: Vec<i64> = (0..self.rank(x)? as i64).collect();
+        let dims = self.ints(&dims);
+        self.call("aten.sum.dim_IntList", &[x.into(), dims])
     }
 
     pub(super) fn mean(&mut self, x: ValueId, dims: &[i64], keep: bool) -> Result<ValueId> {

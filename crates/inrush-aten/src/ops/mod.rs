@@ -88,6 +88,9 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     FAMILIES.iter().flat_map(|f| f.iter())
 }
 
+/// The builder that a decomposition writes its calls with.
+type B<'a, 'g> = &'a mut Builder<'g>;
+
 /// Writes the loops of one call.
 type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
 

@@ -1,12 +1,11 @@
 //! Places that data decide: masked writes, unpooling, membership; and lists of places that sizes decide.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
-use crate::{Args, Builder, Row};
+use crate::{Args, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 fn flat(b: B, x: ValueId) -> Result<ValueId> {
     b.call("aten.reshape.default", &[x.into(), b.ints(&[-1])])

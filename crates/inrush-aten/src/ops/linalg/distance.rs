@@ -1,11 +1,10 @@
 //! Distances between rows, norms of slices and what is scaled by them.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Every row of `x1` less every row of `x2`.
 fn differences(b: B, args: &Args) -> Result<ValueId> {

@@ -305,7 +305,7 @@ fn outer(b: &mut Builder, args: &crate::Args) -> Result<Vec<ValueId>> {
     let mut sizes = b.sizes(x)?;
     sizes.push(b.exprs.int(1));
     let column = b.call("aten.view.default", &[x.into(), Arg::Ints(sizes)])?;
-    Ok(vec![b.call("aten.mul.Tensor", &[column.into(), y.into()])?])
+    Ok(vec![b.mul(column, y)?])
 }
 
 const fn product_row(name: &'static str, schema: &'static str, example: &'static str) -> Row {

@@ -1,12 +1,11 @@
 //! Gradients of losses and of softmax.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::ops::loss::losses::class_dim;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Result, Scalar, promote};
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Gradient, input and target as they are computed, the dtype of the result, and the number of elements of a mean.
 struct Setup {
@@ -38,7 +37,7 @@ fn finish(b: B, args: &Args, s: &Setup, slope: ValueId) -> Result<Vec<ValueId>> 
     if args.const_int("reduction")? == 1 {
         let sizes = b.sizes(slope)?;
         let count = b.exprs.product(sizes);
-        v = b.call("aten.div.Tensor", &[v.into(), count.into()])?;
+        v = b.div(v, count)?;
     }
     Ok(vec![b.cast(v, s.dtype)?])
 }

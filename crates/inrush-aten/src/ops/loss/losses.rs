@@ -1,42 +1,11 @@
 //! Losses: an elementwise expression and a reduction, halves in `f32`.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
-
-/// A number as the second operand.
-fn by(b: B, op: &str, x: ValueId, c: f64) -> Result<ValueId> {
-    b.call(op, &[x.into(), Arg::Float(c)])
-}
-
-fn mul(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
-    b.call("aten.mul.Tensor", &[x.into(), y.into()])
-}
-
-fn add(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
-    b.call("aten.add.Tensor", &[x.into(), y.into()])
-}
-
-fn sub(b: B, x: ValueId, y: ValueId) -> Result<ValueId> {
-    b.call("aten.sub.Tensor", &[x.into(), y.into()])
-}
-
-fn unary(b: B, op: &str, x: ValueId) -> Result<ValueId> {
-    b.call(op, &[x.into()])
-}
-
-fn select(b: B, mask: ValueId, x: ValueId, y: ValueId) -> Result<ValueId> {
-    b.call("aten.where.self", &[mask.into(), x.into(), y.into()])
-}
-
-fn total(b: B, x: ValueId) -> Result<ValueId> {
-    let dims: Vec<i64> = (0..b.rank(x)? as i64).collect();
-    b.call("aten.sum.dim_IntList", &[x.into(), b.ints(&dims)])
-}
 
 /// Input and target in the dtype that the loss is computed in, and the dtype of the result.
 fn pair(b: B, args: &Args) -> Result<(ValueId, ValueId, DType)> {
@@ -62,7 +31,7 @@ pub(in crate::ops) fn reduced(
             let dims: Vec<i64> = (0..b.rank(loss)? as i64).collect();
             b.call("aten.mean.dim", &[loss.into(), b.ints(&dims)])?
         }
-        2 => total(b, loss)?,
+        2 => b.total(loss)?,
         _ => return Err(args.unsupported("reduction", "unknown reduction")),
     };
     Ok(vec![b.cast(loss, dtype)?])
@@ -70,29 +39,29 @@ pub(in crate::ops) fn reduced(
 
 fn mse_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
-    let d = sub(b, x, t)?;
-    let loss = mul(b, d, d)?;
+    let d = b.sub(x, t)?;
+    let loss = b.mul(d, d)?;
     reduced(b, args, loss, dtype)
 }
 
 fn l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
-    let d = sub(b, x, t)?;
-    let loss = unary(b, "aten.abs.default", d)?;
+    let d = b.sub(x, t)?;
+    let loss = b.unary("aten.abs.default", d)?;
     reduced(b, args, loss, dtype)
 }
 
 /// Quadratic below `knee`, linear above: `quadratic * d^2` and `linear * (d - knee / 2)`.
 fn knee_loss(b: B, args: &Args, knee: f64, quadratic: f64, linear: f64) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
-    let d = sub(b, x, t)?;
-    let d = unary(b, "aten.abs.default", d)?;
-    let square = mul(b, d, d)?;
-    let low = by(b, "aten.mul.Tensor", square, quadratic)?;
-    let moved = by(b, "aten.sub.Tensor", d, 0.5 * knee)?;
-    let high = by(b, "aten.mul.Tensor", moved, linear)?;
-    let near = by(b, "aten.lt.Scalar", d, knee)?;
-    let loss = select(b, near, low, high)?;
+    let d = b.sub(x, t)?;
+    let d = b.unary("aten.abs.default", d)?;
+    let square = b.mul(d, d)?;
+    let low = b.by("aten.mul.Tensor", square, quadratic)?;
+    let moved = b.by("aten.sub.Tensor", d, 0.5 * knee)?;
+    let high = b.by("aten.mul.Tensor", moved, linear)?;
+    let near = b.by("aten.lt.Scalar", d, knee)?;
+    let loss = b.select(near, low, high)?;
     reduced(b, args, loss, dtype)
 }
 
@@ -117,22 +86,22 @@ fn stepwise_knee_loss(b: B, args: &Args, knee: f64, kind: Knee) -> Result<Vec<Va
     let knee = rounded(knee);
     let x = b.cast(args.value("self")?, dtype)?;
     let t = b.cast(args.value("target")?, dtype)?;
-    let d = sub(b, x, t)?;
-    let d = unary(b, "aten.abs.default", d)?;
-    let half = by(b, "aten.mul.Tensor", d, 0.5)?;
-    let mut low = mul(b, half, d)?;
-    let mut high = by(b, "aten.sub.Tensor", d, rounded(0.5 * knee))?;
+    let d = b.sub(x, t)?;
+    let d = b.unary("aten.abs.default", d)?;
+    let half = b.by("aten.mul.Tensor", d, 0.5)?;
+    let mut low = b.mul(half, d)?;
+    let mut high = b.by("aten.sub.Tensor", d, rounded(0.5 * knee))?;
     let near = match kind {
         Knee::SmoothL1 => {
-            low = by(b, "aten.div.Tensor", low, knee)?;
-            by(b, "aten.lt.Scalar", d, knee)?
+            low = b.by("aten.div.Tensor", low, knee)?;
+            b.by("aten.lt.Scalar", d, knee)?
         }
         Knee::Huber => {
-            high = by(b, "aten.mul.Tensor", high, knee)?;
-            by(b, "aten.le.Scalar", d, knee)?
+            high = b.by("aten.mul.Tensor", high, knee)?;
+            b.by("aten.le.Scalar", d, knee)?
         }
     };
-    let loss = select(b, near, low, high)?;
+    let loss = b.select(near, low, high)?;
     let loss = b.widen(loss)?;
     reduced(b, args, loss, dtype)
 }
@@ -167,7 +136,7 @@ fn weighted(b: B, args: &Args, loss: ValueId) -> Result<ValueId> {
     match args.opt_value("weight")? {
         Some(w) => {
             let w = b.widen(w)?;
-            mul(b, loss, w)
+            b.mul(loss, w)
         }
         None => Ok(loss),
     }
@@ -178,15 +147,15 @@ fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
     let x = b.between(x, Arg::Float(0.0), Arg::Float(1.0))?;
     let t = b.between(t, Arg::Float(0.0), Arg::Float(1.0))?;
-    let log = unary(b, "aten.log.default", x)?;
-    let log = by(b, "aten.clamp_min.default", log, -100.0)?;
-    let minus = unary(b, "aten.neg.default", x)?;
-    let other = unary(b, "aten.log1p.default", minus)?;
-    let other = by(b, "aten.clamp_min.default", other, -100.0)?;
+    let log = b.unary("aten.log.default", x)?;
+    let log = b.by("aten.clamp_min.default", log, -100.0)?;
+    let minus = b.unary("aten.neg.default", x)?;
+    let other = b.unary("aten.log1p.default", minus)?;
+    let other = b.by("aten.clamp_min.default", other, -100.0)?;
     // (t - 1) * other - t * log
-    let rest = by(b, "aten.sub.Tensor", t, 1.0)?;
-    let (a, c) = (mul(b, rest, other)?, mul(b, t, log)?);
-    let loss = sub(b, a, c)?;
+    let rest = b.by("aten.sub.Tensor", t, 1.0)?;
+    let (a, c) = (b.mul(rest, other)?, b.mul(t, log)?);
+    let loss = b.sub(a, c)?;
     let loss = weighted(b, args, loss)?;
     reduced(b, args, loss, dtype)
 }
@@ -194,23 +163,23 @@ fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 /// `(1 - t) x + p (log(1 + exp(-|x|)) + max(-x, 0))` with `p = 1 + (pos_weight - 1) t`.
 fn bce_with_logits(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
-    let size = unary(b, "aten.abs.default", x)?;
-    let minus = unary(b, "aten.neg.default", size)?;
-    let e = unary(b, "aten.exp.default", minus)?;
-    let log = unary(b, "aten.log1p.default", e)?;
-    let minus = unary(b, "aten.neg.default", x)?;
-    let positive = unary(b, "aten.relu.default", minus)?;
-    let mut soft = add(b, log, positive)?;
+    let size = b.unary("aten.abs.default", x)?;
+    let minus = b.unary("aten.neg.default", size)?;
+    let e = b.unary("aten.exp.default", minus)?;
+    let log = b.unary("aten.log1p.default", e)?;
+    let minus = b.unary("aten.neg.default", x)?;
+    let positive = b.unary("aten.relu.default", minus)?;
+    let mut soft = b.add(log, positive)?;
     if let Some(w) = args.opt_value("pos_weight")? {
         let w = b.widen(w)?;
-        let w = by(b, "aten.sub.Tensor", w, 1.0)?;
-        let p = mul(b, w, t)?;
-        let p = by(b, "aten.add.Tensor", p, 1.0)?;
-        soft = mul(b, p, soft)?;
+        let w = b.by("aten.sub.Tensor", w, 1.0)?;
+        let p = b.mul(w, t)?;
+        let p = b.by("aten.add.Tensor", p, 1.0)?;
+        soft = b.mul(p, soft)?;
     }
-    let tx = mul(b, t, x)?;
-    let linear = sub(b, x, tx)?;
-    let loss = add(b, linear, soft)?;
+    let tx = b.mul(t, x)?;
+    let linear = b.sub(x, tx)?;
+    let loss = b.add(linear, soft)?;
     let loss = weighted(b, args, loss)?;
     reduced(b, args, loss, dtype)
 }
@@ -219,12 +188,12 @@ fn bce_with_logits(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 fn kl_div(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
     let loss = if args.bool("log_target")? {
-        let (e, d) = (unary(b, "aten.exp.default", t)?, sub(b, t, x)?);
-        mul(b, e, d)?
+        let (e, d) = (b.unary("aten.exp.default", t)?, b.sub(t, x)?);
+        b.mul(e, d)?
     } else {
         let entropy = b.call("aten.xlogy.Tensor", &[t.into(), t.into()])?;
-        let cross = mul(b, t, x)?;
-        sub(b, entropy, cross)?
+        let cross = b.mul(t, x)?;
+        b.sub(entropy, cross)?
     };
     reduced(b, args, loss, dtype)
 }
@@ -268,7 +237,7 @@ fn pick(
         "aten.view.default",
         &[picked.into(), t.sizes.clone().into()],
     )?;
-    let mut loss = unary(b, "aten.neg.default", picked)?;
+    let mut loss = b.unary("aten.neg.default", picked)?;
     let dtype = b.dtype(loss)?;
     let weight = match weight {
         Some(w) => {
@@ -277,7 +246,7 @@ fn pick(
                 "aten.index.Tensor",
                 &[w.into(), Arg::Values(vec![Some(class)])],
             )?;
-            loss = mul(b, loss, w)?;
+            loss = b.mul(loss, w)?;
             b.select_or(counts, w, 0.0)?
         }
         None => b.cast(counts, dtype)?,
@@ -294,10 +263,10 @@ fn reduce_picked(b: B, args: &Args, p: &Picked) -> Result<ValueId> {
     match args.const_int("reduction")? {
         0 => Ok(p.loss),
         1 => {
-            let (sum, weights) = (total(b, p.loss)?, total(b, p.weight)?);
-            b.call("aten.div.Tensor", &[sum.into(), weights.into()])
+            let (sum, weights) = (b.total(p.loss)?, b.total(p.weight)?);
+            b.div(sum, weights)
         }
-        2 => total(b, p.loss),
+        2 => b.total(p.loss),
         _ => Err(args.unsupported("reduction", "unknown reduction")),
     }
 }
@@ -332,7 +301,7 @@ fn nll_loss_forward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             "aten.full.default",
             &[b.ints(&[]), b.int(0), b.dtype(p.weight)?.into()],
         )?,
-        _ => total(b, p.weight)?,
+        _ => b.total(p.weight)?,
     };
     Ok(vec![b.cast(loss, dtype)?, b.cast(weight, dtype)?])
 }
@@ -370,15 +339,15 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if b.dtype(target)?.is_float() {
         let mut p = b.widen(target)?;
         if smoothing > 0.0 {
-            p = by(b, "aten.mul.Tensor", p, 1.0 - smoothing)?;
-            p = by(b, "aten.add.Tensor", p, smoothing / classes)?;
+            p = b.by("aten.mul.Tensor", p, 1.0 - smoothing)?;
+            p = b.by("aten.add.Tensor", p, smoothing / classes)?;
         }
-        let mut terms = mul(b, logs, p)?;
+        let mut terms = b.mul(logs, p)?;
         if let Some(w) = spread {
-            terms = mul(b, terms, w)?;
+            terms = b.mul(terms, w)?;
         }
         let sum = class_sum(b, terms)?;
-        let loss = unary(b, "aten.neg.default", sum)?;
+        let loss = b.unary("aten.neg.default", sum)?;
         return reduced(b, args, loss, t.dtype);
     }
     let p = pick(b, logs, target, weight, args.int("ignore_index")?)?;
@@ -386,19 +355,19 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if smoothing > 0.0 {
         // Every class gets an equal share of the smoothing.
         let terms = match spread {
-            Some(w) => mul(b, logs, w)?,
+            Some(w) => b.mul(logs, w)?,
             None => logs,
         };
         let sum = class_sum(b, terms)?;
-        let even = unary(b, "aten.neg.default", sum)?;
+        let even = b.unary("aten.neg.default", sum)?;
         let even = Picked {
             loss: b.select_or(p.counts, even, 0.0)?,
             ..p
         };
         let even = reduce_picked(b, args, &even)?;
-        let kept = by(b, "aten.mul.Tensor", loss, 1.0 - smoothing)?;
-        let share = by(b, "aten.mul.Tensor", even, smoothing / classes)?;
-        loss = add(b, kept, share)?;
+        let kept = b.by("aten.mul.Tensor", loss, 1.0 - smoothing)?;
+        let share = b.by("aten.mul.Tensor", even, smoothing / classes)?;
+        loss = b.add(kept, share)?;
     }
     Ok(vec![b.cast(loss, t.dtype)?])
 }

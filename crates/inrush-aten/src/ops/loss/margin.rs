@@ -1,13 +1,12 @@
 //! Losses that ask for a margin between classes.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::ops::loss::losses::reduced;
 use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Scores `[rows, classes]` in the compute dtype, and whether a row dimension was added.
 fn scores(b: B, x: ValueId) -> Result<(ValueId, bool)> {

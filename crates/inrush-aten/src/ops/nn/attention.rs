@@ -1,13 +1,12 @@
 //! Scaled dot-product attention: two contractions around a softmax.
 
+use crate::ops::B;
 use crate::ops::reduce::softmax::{Exponents, exponents, safe_exponents};
 use crate::props::{Library, Prop};
 use crate::{Args, Builder, Meta, Route, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// The result and, for each query, the logarithm of the sum of exponents.
 pub(in crate::ops) struct Attention {
@@ -156,7 +155,7 @@ pub(in crate::ops) fn attend(
     // Dividing the product instead of the weights saves a pass over the scores.
     let sum = b.call("aten.matmul.default", &[e.values.into(), v.into()])?;
     let scale = b.call("aten.reciprocal.default", &[e.total.into()])?;
-    let output = b.call("aten.mul.Tensor", &[sum.into(), scale.into()])?;
+    let output = b.mul(sum, scale)?;
     Ok(Attention {
         output: b.cast(output, dtype)?,
         max: e.max,
@@ -171,7 +170,7 @@ fn sdpa(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 fn flash_for_cpu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let a = attention(b, args)?;
     let log = b.call("aten.log.default", &[a.total.into()])?;
-    let lse = b.call("aten.add.Tensor", &[log.into(), a.max.into()])?;
+    let lse = b.add(log, a.max)?;
     let mut sizes = b.sizes(lse)?;
     sizes.pop();
     let lse = b.call("aten.view.default", &[lse.into(), sizes.into()])?;

@@ -19,7 +19,7 @@ fn prelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let zero = b.int(0);
     let above = b.call("aten.gt.Scalar", &[x.into(), zero])?;
-    let below = b.call("aten.mul.Tensor", &[w.into(), x.into()])?;
+    let below = b.mul(w, x)?;
     Ok(vec![b.call(
         "aten.where.self",
         &[above.into(), x.into(), below.into()],

@@ -1,12 +1,11 @@
 //! Channels and pixels: rearrangements, gates, patches, similarities.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 fn view(b: B, x: ValueId, sizes: Vec<Expr>) -> Result<ValueId> {
     b.call("aten.view.default", &[x.into(), sizes.into()])
@@ -91,7 +90,7 @@ fn glu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = b.widen(x)?;
     let (value, gate) = (part(b, x, zero, half)?, part(b, x, half, size)?);
     let gate = b.call("aten.sigmoid.default", &[gate.into()])?;
-    let y = b.call("aten.mul.Tensor", &[value.into(), gate.into()])?;
+    let y = b.mul(value, gate)?;
     Ok(vec![b.cast(y, t.dtype)?])
 }
 
@@ -145,7 +144,7 @@ fn im2col(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 /// Sum of `x * y` along `dim`.
 fn dot(b: B, x: ValueId, y: ValueId, dim: &Arg) -> Result<ValueId> {
-    let product = b.call("aten.mul.Tensor", &[x.into(), y.into()])?;
+    let product = b.mul(x, y)?;
     b.call(
         "aten.sum.dim_IntList",
         &[product.into(), dim.clone(), false.into()],
@@ -163,14 +162,14 @@ fn cosine_similarity(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     for v in [x, y] {
         let v = b.cast(v, dtype.compute())?;
         let v = b.call("aten.expand.default", &[v.into(), sizes.clone().into()])?;
-        let square = b.call("aten.mul.Tensor", &[v.into(), v.into()])?;
+        let square = b.mul(v, v)?;
         let sum = b.call(
             "aten.sum.dim_IntList",
             &[square.into(), dim.clone(), true.into()],
         )?;
         let norm = b.call("aten.sqrt.default", &[sum.into()])?;
         let norm = b.call("aten.clamp_min.default", &[norm.into(), Arg::Float(eps)])?;
-        unit.push(b.call("aten.div.Tensor", &[v.into(), norm.into()])?);
+        unit.push(b.div(v, norm)?);
     }
     let y = dot(b, unit[0], unit[1], &dim)?;
     Ok(vec![b.cast(y, dtype)?])
@@ -179,7 +178,7 @@ fn cosine_similarity(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 /// The `p`-norm of `x1 - x2 + eps` along the last dimension.
 fn pairwise_distance(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("x1")?, args.value("x2")?);
-    let d = b.call("aten.sub.Tensor", &[x.into(), y.into()])?;
+    let d = b.sub(x, y)?;
     let d = b.call(
         "aten.add.Tensor",
         &[d.into(), Arg::Float(args.float("eps")?)],
@@ -211,7 +210,7 @@ fn bilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         ],
     )?;
     if let Some(c) = args.opt_value("bias")? {
-        out = b.call("aten.add.Tensor", &[out.into(), c.into()])?;
+        out = b.add(out, c)?;
     }
     Ok(vec![out])
 }
@@ -231,7 +230,7 @@ fn kron(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     };
     let x = view(b, x, apart(&a, true))?;
     let y = view(b, y, apart(&c, false))?;
-    let product = b.call("aten.mul.Tensor", &[x.into(), y.into()])?;
+    let product = b.mul(x, y)?;
     let sizes = a.iter().zip(&c).map(|(p, q)| b.exprs.mul(*p, *q)).collect();
     Ok(vec![view(b, product, sizes)?])
 }
@@ -244,7 +243,7 @@ fn cdist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let column = b.call("aten.unsqueeze.default", &[x.into(), b.int(-2)])?;
     let row = b.call("aten.unsqueeze.default", &[y.into(), b.int(-3)])?;
-    let d = b.call("aten.sub.Tensor", &[column.into(), row.into()])?;
+    let d = b.sub(column, row)?;
     let norm = b.call(
         "aten.linalg_vector_norm.default",
         &[d.into(), Arg::Float(args.float("p")?), b.ints(&[-1])],

@@ -1,14 +1,13 @@
 //! Gradients of normalisations: with `h = (x - mean) / std` and `g` the gradient of `h`,
 //! `dx = (g - mean(g) - h mean(g h)) / std` over what was normalised together; halves in `f32` throughout.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::ops::norm::forward::{channel_dims, dims_from, per_channel};
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Which of the gradients a call asks for.
 pub(in crate::ops) fn mask(args: &Args, n: usize) -> Result<Vec<bool>> {

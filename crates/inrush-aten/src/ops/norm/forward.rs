@@ -1,13 +1,12 @@
 //! Normalisation: statistics as reductions, the rest pointwise, halves in `f32` throughout.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::ops::reduce::moments::{Centred, centred};
 use crate::{Args, Builder, Row};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Mean and centred input over `dims`, both keeping their dimensions, then `1 / sqrt(variance + eps)`.
 struct Stats {
@@ -21,7 +20,7 @@ struct Stats {
 fn stats(b: B, x: ValueId, dims: &[i64], eps: f64) -> Result<Stats> {
     let Centred { mean, centred } = centred(b, x, dims)?;
     let dims = b.ints(dims);
-    let square = b.call("aten.mul.Tensor", &[centred.into(), centred.into()])?;
+    let square = b.mul(centred, centred)?;
     let variance = b.call("aten.mean.dim", &[square.into(), dims, true.into()])?;
     let rstd = inverse_root(b, variance, eps)?;
     Ok(Stats {
@@ -41,11 +40,11 @@ fn inverse_root(b: B, variance: ValueId, eps: f64) -> Result<ValueId> {
 fn affine(b: B, mut x: ValueId, weight: Option<ValueId>, bias: Option<ValueId>) -> Result<ValueId> {
     if let Some(w) = weight {
         let w = b.widen(w)?;
-        x = b.call("aten.mul.Tensor", &[x.into(), w.into()])?;
+        x = b.mul(x, w)?;
     }
     if let Some(c) = bias {
         let c = b.widen(c)?;
-        x = b.call("aten.add.Tensor", &[x.into(), c.into()])?;
+        x = b.add(x, c)?;
     }
     Ok(x)
 }
@@ -85,7 +84,7 @@ fn layer(b: B, args: &Args) -> Result<(ValueId, Stats)> {
         .ok_or_else(|| args.unsupported("normalized_shape", "does not fit the input"))?;
     let x = b.widen(x)?;
     let s = stats(b, x, &dims_from(first, rank), args.float("eps")?)?;
-    let y = b.call("aten.mul.Tensor", &[s.centred.into(), s.rstd.into()])?;
+    let y = b.mul(s.centred, s.rstd)?;
     let y = affine(b, y, args.opt_value("weight")?, args.opt_value("bias")?)?;
     Ok((b.cast(y, dtype)?, s))
 }
@@ -128,14 +127,14 @@ fn rms(b: B, args: &Args) -> Result<(ValueId, ValueId)> {
         false => f64::from(f32::EPSILON),
     };
     let x = b.widen(input)?;
-    let square = b.call("aten.mul.Tensor", &[x.into(), x.into()])?;
+    let square = b.mul(x, x)?;
     let dims = b.ints(&dims_from(first, rank));
     let mean = b.call("aten.mean.dim", &[square.into(), dims, true.into()])?;
     let rstd = inverse_root(b, mean, eps)?;
-    let mut y = b.call("aten.mul.Tensor", &[x.into(), rstd.into()])?;
+    let mut y = b.mul(x, rstd)?;
     if let Some(w) = args.opt_value("weight")? {
         let w = b.widen(w)?;
-        y = b.call("aten.mul.Tensor", &[y.into(), w.into()])?;
+        y = b.mul(y, w)?;
     }
     Ok((b.cast(y, dtype)?, rstd))
 }
@@ -171,7 +170,7 @@ fn grouped(
     let split_rank = split.len();
     let x = b.call("aten.view.default", &[x.into(), split.into()])?;
     let s = stats(b, x, &dims_from(2, split_rank), eps)?;
-    let y = b.call("aten.mul.Tensor", &[s.centred.into(), s.rstd.into()])?;
+    let y = b.mul(s.centred, s.rstd)?;
     let y = b.call("aten.view.default", &[y.into(), t.sizes.clone().into()])?;
     let (w, c) = (
         opt_per_channel(b, weight, rank)?,
@@ -257,12 +256,12 @@ fn running(b: B, args: &Args, eps: f64) -> Result<ValueId> {
     let mut scale = inverse_root(b, variance, eps)?;
     if let Some(w) = args.opt_value("weight")? {
         let w = b.widen(w)?;
-        scale = b.call("aten.mul.Tensor", &[scale.into(), w.into()])?;
+        scale = b.mul(scale, w)?;
     }
     let (mean, scale) = (per_channel(b, mean, rank)?, per_channel(b, scale, rank)?);
     let bias = opt_per_channel(b, args.opt_value("bias")?, rank)?;
     let x = b.widen(input)?;
-    let y = b.call("aten.sub.Tensor", &[x.into(), mean.into()])?;
+    let y = b.sub(x, mean)?;
     let y = affine(b, y, Some(scale), bias)?;
     b.cast(y, dtype)
 }
@@ -273,7 +272,7 @@ fn batch(b: B, args: &Args, eps: f64) -> Result<(ValueId, Stats)> {
     let (dtype, rank) = (b.dtype(input)?, b.rank(input)?);
     let x = b.widen(input)?;
     let s = stats(b, x, &channel_dims(rank), eps)?;
-    let y = b.call("aten.mul.Tensor", &[s.centred.into(), s.rstd.into()])?;
+    let y = b.mul(s.centred, s.rstd)?;
     let weight = opt_per_channel(b, args.opt_value("weight")?, rank)?;
     let bias = opt_per_channel(b, args.opt_value("bias")?, rank)?;
     let y = affine(b, y, weight, bias)?;
@@ -356,15 +355,15 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     );
     let fewer = b.exprs.sub(count, b.exprs.int(1));
     let (mean, variance) = (flat(b, s.mean)?, flat(b, s.variance)?);
-    let sum = b.call("aten.mul.Tensor", &[variance.into(), count.into()])?;
-    let unbiased = b.call("aten.div.Tensor", &[sum.into(), fewer.into()])?;
+    let sum = b.mul(variance, count)?;
+    let unbiased = b.div(sum, fewer)?;
     let (saved_mean, rstd) = saved(b, &s)?;
     let mut out = vec![y, saved_mean, rstd];
     for (old, new) in [(old_mean, mean), (old_var, unbiased)] {
         let dtype = b.dtype(old)?;
         let kept = b.call("aten.mul.Tensor", &[old.into(), Arg::Float(1.0 - momentum)])?;
         let added = b.call("aten.mul.Tensor", &[new.into(), Arg::Float(momentum)])?;
-        let sum = b.call("aten.add.Tensor", &[kept.into(), added.into()])?;
+        let sum = b.add(kept, added)?;
         out.push(b.cast(sum, dtype)?);
     }
     as_declared(b, out)

@@ -50,7 +50,7 @@ fn medians(b: &mut Builder, s: &Sorted, skip_nan: bool) -> Result<Vec<ValueId>> 
             // NaN is sorted last, so that the first of them follows the numbers.
             let count = b.call("aten.sum.dim_IntList", &[nan.into(), dims, true.into()])?;
             let minus = b.unary("aten.neg.default", count)?;
-            let numbers = b.call("aten.add.Tensor", &[minus.into(), n.into()])?;
+            let numbers = b.add(minus, n)?;
             if skip_nan {
                 let less = b.call("aten.sub.Tensor", &[numbers.into(), b.int(1)])?;
                 let none = b.call("aten.clamp_min.default", &[less.into(), b.int(0)])?;

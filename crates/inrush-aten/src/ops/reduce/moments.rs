@@ -68,13 +68,13 @@ pub(in crate::ops) fn centred(b: &mut Builder, x: ValueId, dims: &[i64]) -> Resu
         pivot = Some(first);
     }
     let near = match pivot {
-        Some(p) => b.call("aten.sub.Tensor", &[x.into(), p.into()])?,
+        Some(p) => b.sub(x, p)?,
         None => x,
     };
     let offset = b.call("aten.mean.dim", &[near.into(), list, true.into()])?;
-    let centred = b.call("aten.sub.Tensor", &[near.into(), offset.into()])?;
+    let centred = b.sub(near, offset)?;
     let mean = match pivot {
-        Some(p) => b.call("aten.add.Tensor", &[p.into(), offset.into()])?,
+        Some(p) => b.add(p, offset)?,
         None => offset,
     };
     Ok(Centred { mean, centred })
@@ -96,7 +96,7 @@ fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
     let x = b.widen(x)?;
     let Centred { mean, centred: d } = centred(b, x, &dims)?;
     let dims = b.ints(&dims);
-    let sq = b.call("aten.mul.Tensor", &[d.into(), d.into()])?;
+    let sq = b.mul(d, d)?;
     let sum = b.call(
         "aten.sum.dim_IntList",
         &[sq.into(), dims.clone(), keep.into()],
@@ -164,7 +164,7 @@ fn norm_of(b: &mut Builder, args: &Args, order: f64) -> Result<Vec<ValueId>> {
     let x = b.cast(x, own)?;
     let x = b.widen(x)?;
     let v = if order == 2.0 {
-        let sq = b.call("aten.mul.Tensor", &[x.into(), x.into()])?;
+        let sq = b.mul(x, x)?;
         let sum = b.call("aten.sum.dim_IntList", &[sq.into(), dims, keep])?;
         b.call("aten.sqrt.default", &[sum.into()])?
     } else if order == 0.0 {
@@ -216,7 +216,7 @@ fn nanmean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let nan = b.call("aten.isnan.default", &[x.into()])?;
     let number = b.call("aten.logical_not.default", &[nan.into()])?;
     let count = b.call("aten.sum.dim_IntList", &[number.into(), dims, keep])?;
-    let mean = b.call("aten.div.Tensor", &[sum.into(), count.into()])?;
+    let mean = b.div(sum, count)?;
     Ok(vec![b.cast(mean, own)?])
 }
 

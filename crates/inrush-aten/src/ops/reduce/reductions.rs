@@ -204,7 +204,7 @@ fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             dtype.compute().into(),
         ],
     )?;
-    let mean = b.call("aten.div.Tensor", &[sum.into(), count.into()])?;
+    let mean = b.div(sum, count)?;
     Ok(vec![b.cast(mean, dtype)?])
 }
 

@@ -1,12 +1,11 @@
 //! Softmax and its relatives.
 
+use crate::ops::B;
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// The input as it is computed, the dimension, and the dtype of the result.
 struct Setup {
@@ -50,13 +49,13 @@ fn sum(b: B, x: ValueId, dims: &Arg) -> Result<ValueId> {
 /// `x - max(x)`.
 fn shifted(b: B, x: ValueId, dims: &Arg) -> Result<ValueId> {
     let max = b.call("aten.amax.default", &[x.into(), dims.clone(), true.into()])?;
-    b.call("aten.sub.Tensor", &[x.into(), max.into()])
+    b.sub(x, max)
 }
 
 fn normalized(b: B, e: Exponents, dtype: DType) -> Result<Vec<ValueId>> {
     // One division for each row rather than for each element.
     let scale = b.call("aten.reciprocal.default", &[e.total.into()])?;
-    let y = b.call("aten.mul.Tensor", &[e.values.into(), scale.into()])?;
+    let y = b.mul(e.values, scale)?;
     Ok(vec![b.cast(y, dtype)?])
 }
 
@@ -78,7 +77,7 @@ fn log_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let e = b.call("aten.exp.default", &[d.into()])?;
     let total = sum(b, e, &s.dim)?;
     let log = b.call("aten.log.default", &[total.into()])?;
-    let y = b.call("aten.sub.Tensor", &[d.into(), log.into()])?;
+    let y = b.sub(d, log)?;
     Ok(vec![b.cast(y, s.dtype)?])
 }
 
@@ -93,7 +92,7 @@ pub(in crate::ops) struct Exponents {
 /// [`Exponents`] with the extremes left as they are: a row of nothing but `-inf` gives NaN.
 pub(in crate::ops) fn exponents(b: B, x: ValueId, dims: &Arg) -> Result<Exponents> {
     let max = b.call("aten.amax.default", &[x.into(), dims.clone(), true.into()])?;
-    let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
+    let d = b.sub(x, max)?;
     let values = b.call("aten.exp.default", &[d.into()])?;
     let total = sum(b, values, dims)?;
     Ok(Exponents { values, total, max })
@@ -106,7 +105,7 @@ pub(in crate::ops) fn safe_exponents(b: B, x: ValueId, dims: &Arg) -> Result<Exp
         &[max.into(), Arg::Float(f64::NEG_INFINITY)],
     )?;
     let max = where_scalar(b, nothing, 0.0, max)?;
-    let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
+    let d = b.sub(x, max)?;
     let values = b.call("aten.exp.default", &[d.into()])?;
     let total = sum(b, values, dims)?;
     Ok(Exponents {
@@ -168,11 +167,11 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let max = b.call("aten.amax.default", &[x.into(), list.clone(), true.into()])?;
         let infinite = b.call("aten.isinf.default", &[max.into()])?;
         let max = where_scalar(b, infinite, 0.0, max)?;
-        let d = b.call("aten.sub.Tensor", &[x.into(), max.into()])?;
+        let d = b.sub(x, max)?;
         let e = b.call("aten.exp.default", &[d.into()])?;
         let total = sum(b, e, &list)?;
         let log = b.call("aten.log.default", &[total.into()])?;
-        b.call("aten.add.Tensor", &[log.into(), max.into()])?
+        b.add(log, max)?
     };
     if !args.bool("keepdim")? {
         let sizes: Vec<Expr> = t

@@ -1,6 +1,7 @@
 //! Gradients of views, paddings and lookups: the gradient laid where its elements came from, zeros elsewhere, sums where
 //! an element was read more than once.
 
+use crate::ops::B;
 use crate::ops::conv::depthwise::{Along, by_phases, fits};
 use crate::ops::decomposed as row;
 use crate::ops::padding::{in_bounds, load_or_zero};
@@ -10,8 +11,6 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ReduceOp, ScalarOp, StmtId};
-
-type B<'a, 'g> = &'a mut Builder<'g>;
 
 /// Zeros of the input's sizes, with the gradient written into a part of them by `op`.
 fn into_zeros(b: B, args: &Args, op: &str, names: &[&str]) -> Result<Vec<ValueId>> {

@@ -51,7 +51,7 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let nonzero = b.by("aten.ne.Scalar", wide, 0.0)?;
     let plain = b.call("aten.logical_and.default", &[finite.into(), nonzero.into()])?;
     let fraction = b.select(plain, fraction, wide)?;
-    let power = b.call("aten.mul.Tensor", &[power.into(), plain.into()])?;
+    let power = b.mul(power, plain)?;
     Ok(vec![b.cast(fraction, dtype)?, b.cast(power, DType::I32)?])
 }
 
