@@ -1,6 +1,6 @@
 //! Effects of calls on memory: writes and aliases.
 
-use inrush_aten::Route;
+use inrush_aten::Prop;
 use inrush_graph::{Arg, Graph, Node, Type};
 
 /// Returns true if a called operator may write its arguments: then nothing moves across it. Higher-order and custom operators
@@ -17,11 +17,8 @@ pub fn may_write(op: &str) -> bool {
     }
 }
 
-/// Reads the memory of its argument as another dtype.
-pub(crate) const READ_AS: &str = "aten.view.dtype";
-
-/// A view by contract: its argument is used no more, so that PyTorch need not say that memory is shared.
-const UNSAFE_VIEW: &str = "aten._unsafe_view.default";
+/// Properties of operators whose results may share memory with the first argument.
+const SHARES: [Prop; 4] = [Prop::Alias, Prop::MayAlias, Prop::Bitcasts, Prop::Restrides];
 
 /// Returns true if the results may share memory with the first argument: views, and operators that return their argument where
 /// they need not copy.
@@ -31,10 +28,5 @@ pub(crate) fn may_alias(graph: &Graph, node: &Node) -> bool {
     if !node.args.first().is_some_and(is_tensor) {
         return false;
     }
-    if node.op == READ_AS || node.op == UNSAFE_VIEW {
-        return true;
-    }
-    let annotated = |op: &inrush_aten::Op| op.schema().returns.iter().any(|r| r.alias.is_some());
-    inrush_aten::lookup(&node.op)
-        .is_some_and(|op| matches!(op.row.route, Route::View(_)) && annotated(op))
+    inrush_aten::lookup(&node.op).is_some_and(|op| SHARES.iter().any(|p| op.row.has(*p)))
 }

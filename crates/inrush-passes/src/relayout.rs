@@ -19,9 +19,9 @@
 
 use crate::Context;
 use crate::convolution::CONVOLUTION;
-use crate::effects::{READ_AS, may_alias};
+use crate::effects::may_alias;
 use inrush_aten::layouts::strides;
-use inrush_aten::{Args, Call, Demands, Route, bind};
+use inrush_aten::{Args, Call, Demands, Prop, Route, bind};
 use inrush_expr::Expr;
 use inrush_graph::{
     Arg, Graph, MemoryFormat, Node, Output, OutputKind, OutputValue, TensorType, Type, ValueId,
@@ -246,7 +246,7 @@ impl<'a> Relayout<'a> {
                 _ => strides::copy_of(ex, &like),
             })]);
         }
-        if node.op == READ_AS {
+        if op.row.has(Prop::Bitcasts) {
             let (t, out) = (call.viewed().ok()?, call.out(0).ok()?);
             let same = out.dtype.size() == t.dtype.size();
             return same.then(|| vec![Some(t.strides.clone())]);

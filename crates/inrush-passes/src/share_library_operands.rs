@@ -64,7 +64,11 @@ fn kind(graph: &Graph, cx: &Context, node: &Node) -> Kind {
         return Kind::Own;
     };
     let is_number = |v: &ValueId| !matches!(graph.value(*v).ty, Type::Tensor(_) | Type::None);
-    if cx.is_kept(node) || op.row.draws() || node.outs.iter().any(is_number) || op.row.has(Prop::Uninitialized) {
+    if cx.is_kept(node)
+        || op.row.draws()
+        || node.outs.iter().any(is_number)
+        || op.row.has(Prop::Uninitialized)
+    {
         return Kind::Own;
     }
     if may_alias(graph, node) {
