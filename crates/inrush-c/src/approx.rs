@@ -15,6 +15,7 @@
 //! down to -2 and 3e-8 of 1 below, closer than the sum of 1 and a rounded function, and exactly 0 below -8.2.
 
 use crate::helpers::{Helpers, Name, gcc_only};
+use crate::types::CType;
 use inrush_base::{Caps, Isa};
 
 /// The quotients grow beyond 1 a little before `end`; what is larger is taken for 1.
@@ -88,7 +89,7 @@ pub(crate) fn function(h: &mut Helpers, f: &'static str, w: u32, caps: &Caps) ->
     let body = body(f)?;
     let make = |h: &mut Helpers| {
         let body = body(h, w, caps);
-        let v = h.vector("f32", w);
+        let v = h.vector(CType::F32, w);
         let name = format!("{f}_{v}");
         h.function(&name, format_args!("{v} {name}({v} x)"), |_| {
             let text = body.statements.join(" ");
@@ -96,7 +97,7 @@ pub(crate) fn function(h: &mut Helpers, f: &'static str, w: u32, caps: &Caps) ->
         });
         name
     };
-    Some(h.once(("approx", f, "f32", w), make))
+    Some(h.once(("approx", f, CType::F32, w), make))
 }
 
 /// Returns a helper that evaluates the function on several vectors at once, results through pointers. The operations of one
@@ -115,7 +116,7 @@ pub(crate) fn together(
     let body = body(f)?;
     let make = |h: &mut Helpers| {
         let body = body(h, w, caps);
-        let v = h.vector("f32", w);
+        let v = h.vector(CType::F32, w);
         // Not `exp2_`, which is another function.
         let name = format!("{f}_of_{n}_{v}");
         let list = |what: &str| -> String {
@@ -136,7 +137,7 @@ pub(crate) fn together(
         });
         name
     };
-    Some(h.once(("together", f, "f32", n << 16 | w), make))
+    Some(h.once(("together", f, CType::F32, n << 16 | w), make))
 }
 
 /// Returns the generator of a function's body.
@@ -180,10 +181,10 @@ fn in_turns(a: Vec<String>, b: Vec<String>) -> Vec<String> {
 /// `e = erfc(|x| / sqrt(2))` is the result below zero and `2 - e` above: no digits cancel. Its eighth root falls so slowly that a
 /// short polynomial gives it, without a division.
 fn one_plus_erf(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
-    let max = h.clamp("max", "f32", w, caps);
-    let select = h.select("f32", w, caps);
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let (i, bi) = (h.vector(CType::I32, w), h.broadcast(CType::I32, w));
+    let max = h.clamp("max", CType::F32, w, caps);
+    let select = h.select(CType::F32, w, caps);
     let mut statements = vec![format!("const {v} a# = ({v})(({i})x# & {bi}(0x7fffffff));")];
     statements.extend(horner(&bc, &v, "e#", NORMAL, "a#"));
     statements.push(format!("e# = {max}(e#, {bc}(0.0f));"));
@@ -197,11 +198,11 @@ fn one_plus_erf(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
 /// `2 / (1 + e)` with `e = exp(-2x)`; `e = 2^n * (a + b) / (a - b)`, an approximant of the exponential of what is left, so that
 /// one division does for both.
 fn one_plus_tanh(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let i = h.vector("i32", w);
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let i = h.vector(CType::I32, w);
     let (min, max) = (
-        h.clamp("min", "f32", w, caps),
-        h.clamp("max", "f32", w, caps),
+        h.clamp("min", CType::F32, w, caps),
+        h.clamp("max", CType::F32, w, caps),
     );
     // Powers of two as in `exp`: n and the exponent of 1 in the low bits. At the ends the power is infinite, or negligible next to 1.
     let statements = vec![
@@ -222,10 +223,10 @@ fn one_plus_tanh(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
 }
 
 fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
     let (min, max) = (
-        h.clamp("min", "f32", w, caps),
-        h.clamp("max", "f32", w, caps),
+        h.clamp("min", CType::F32, w, caps),
+        h.clamp("max", CType::F32, w, caps),
     );
     // Beyond the end the quotient of the end, which is at least 1 / end, goes on growing with the factor `x`: exactly 1 after
     // the last step, as `1 + tanh(x)` of a very negative `x` wants it.
@@ -242,7 +243,7 @@ fn odd(h: &mut Helpers, f: &Odd, w: u32, caps: &Caps) -> Body {
 
 /// `exp(x) = 2^n * exp(r)` with `|r| <= log(2) / 2`.
 fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
     // log(2) is taken off in two parts, the first of so few bits that its product with n is exact.
     let rest = [
         format!("const {v} n# = t# - {bc}({ROUND});"),
@@ -264,7 +265,7 @@ fn exp(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
 
 /// `2^x = 2^n * 2^r` with `|r| <= 1/2`, which is exact.
 fn exp2(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
     let rest = [format!("const {v} r# = x# - (t# - {bc}({ROUND}));")];
     let c = [
         1.0,
@@ -295,9 +296,9 @@ fn exponential(
     rest: &[String],
     c: &[f32],
 ) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let i = h.vector("i32", w);
-    let min = h.clamp("min", "f32", w, caps);
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let i = h.vector(CType::I32, w);
+    let min = h.clamp("min", CType::F32, w, caps);
     let [low, high] = ends;
     let mut statements = vec![
         format!("const {i} d# = ({i})(x# < {bc}({low:?}f));"),
@@ -331,8 +332,8 @@ const LOG: &[f32] = &[
 /// Statements that leave the logarithm of a positive normal number `u` in `y`, less what `left` adds to it: `u = 2^n * (1 + r)`
 /// with `1 + r` between 2/3 and 4/3. `scale` is taken off the exponent.
 fn log_of(h: &mut Helpers, w: u32, left: &str, scale: &str) -> Vec<String> {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let (i, bi) = (h.vector(CType::I32, w), h.broadcast(CType::I32, w));
     let mut statements = vec![
         format!("const {i} e# = (({i})u# - {bi}(0x3f2aaaab)) >> 23;"),
         format!("const {v} r# = ({v})(({i})u# - (e# << 23)) - {bc}(1.0f);"),
@@ -344,7 +345,7 @@ fn log_of(h: &mut Helpers, w: u32, left: &str, scale: &str) -> Vec<String> {
 
 /// The same for `u = 2^n * (1 + r)` taken apart.
 fn log_of_parts(h: &mut Helpers, w: u32, left: &str) -> Vec<String> {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
     let mut statements = horner(&bc, &v, "p#", LOG, "r#");
     // The power's logarithm comes in two parts, the first of so few bits that its product with n is exact.
     statements.extend([
@@ -471,8 +472,8 @@ const NEAR_ONE: [f32; 3] = [-0.500_001_2, 0.333_390_62, -0.244_888_25];
 /// Registers hold tables, so that what is left for the polynomial is within a 32nd of 1.
 fn log_by_fields(h: &mut Helpers) -> Body {
     let w = 16;
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let (i, bi) = (h.vector("i32", w), h.broadcast("i32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let (i, bi) = (h.vector(CType::I32, w), h.broadcast(CType::I32, w));
     let find = look_up(h);
     let mut statements = vec![
         format!("const {v} u# = __builtin_ia32_getmantps512_mask(x#, 0, x#, -1, 4);"),
@@ -508,7 +509,7 @@ fn log_by_fields(h: &mut Helpers) -> Body {
 /// An element of two vectors together for the lowest five bits of each lane's number.
 fn look_up(h: &mut Helpers) -> Name {
     let make = |h: &mut Helpers| {
-        let (v, i) = (h.vector("f32", 16), h.vector("i32", 16));
+        let (v, i) = (h.vector(CType::F32, 16), h.vector(CType::I32, 16));
         let name = format!("look_up_{v}");
         h.function(
             &name,
@@ -522,7 +523,7 @@ fn look_up(h: &mut Helpers) -> Name {
         );
         name
     };
-    h.once(("approx", "look_up", "f32", 16), make)
+    h.once(("approx", "look_up", CType::F32, 16), make)
 }
 
 /// Denormals are made normal first.
@@ -530,8 +531,8 @@ fn log(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
     if caps.isa == Isa::Avx512 && w == 16 {
         return log_by_fields(h);
     }
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
-    let (i, select) = (h.vector("i32", w), h.select("f32", w, caps));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
+    let (i, select) = (h.vector(CType::I32, w), h.select(CType::F32, w, caps));
     let mut statements = vec![
         format!("const {i} d# = ({i})(x# < {bc}(0x1p-126f));"),
         format!("const {v} u# = {select}(d#, x# * {bc}(0x1p23f), x#);"),
@@ -546,7 +547,7 @@ fn log(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
 
 /// The logarithm of the rounded sum, and what rounding took off it.
 fn log_1p(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
-    let (v, bc) = (h.vector("f32", w), h.broadcast("f32", w));
+    let (v, bc) = (h.vector(CType::F32, w), h.broadcast(CType::F32, w));
     let one = format!("{bc}(1.0f)");
     let mut statements = vec![
         format!("const {v} u# = x# + {one}, b# = u# - {one};"),
@@ -562,8 +563,8 @@ fn log_1p(h: &mut Helpers, w: u32, caps: &Caps) -> Body {
 
 /// The logarithm of `u`, and what has none: of zero, of negative numbers; infinities, NaN and what `unless` leaves out stay.
 fn beside_log(h: &mut Helpers, u: &str, unless: &str, w: u32, caps: &Caps) -> String {
-    let (bc, i) = (h.broadcast("f32", w), h.vector("i32", w));
-    let select = h.select("f32", w, caps);
+    let (bc, i) = (h.broadcast(CType::F32, w), h.vector(CType::I32, w));
+    let select = h.select(CType::F32, w, caps);
     let infinite = format!("{bc}(__builtin_inff())");
     let zero = format!("{bc}(0.0f)");
     format!(

@@ -11,6 +11,7 @@
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::text::joined;
+use crate::types::CType;
 use crate::unroll_jam::{FEW_TURNS, can_split_sums, unroll_count};
 use inrush_base::{DType, Result};
 use inrush_expr::{Exprs, Sym};
@@ -197,7 +198,7 @@ impl Emitter<'_> {
         let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F32);
         let neutral = match lanes {
             None => neutral,
-            Some((w, _)) => joined!(self.helpers.broadcast("f32", w), "(", neutral, ")"),
+            Some((w, _)) => joined!(self.helpers.broadcast(CType::F32, w), "(", neutral, ")"),
         };
         for copy in copies(lanes) {
             let (acc, wide) = self.acc_and_wide(a, copy);
@@ -230,8 +231,8 @@ impl Emitter<'_> {
             match lanes {
                 None => self.line(["f64 ", &wide, " = ", &neutral, ";"]),
                 Some((w, _)) => {
-                    let ty = self.helpers.vector("f64", w);
-                    let bc = self.helpers.broadcast("f64", w);
+                    let ty = self.helpers.vector(CType::F64, w);
+                    let bc = self.helpers.broadcast(CType::F64, w);
                     self.line([&*ty, " ", &wide, " = ", &bc, "(", &neutral, ");"]);
                 }
             }
@@ -255,7 +256,9 @@ impl Emitter<'_> {
     fn widened(&mut self, a: AccId, x: &str) -> String {
         match self.acc_lanes(a) {
             None => joined!("(f64)", x),
-            Some((w, _)) => self.helpers.convert(x, "f32", "f64", w, self.caps),
+            Some((w, _)) => self
+                .helpers
+                .convert(x, CType::F32, CType::F64, w, self.caps),
         }
     }
 
@@ -280,7 +283,9 @@ impl Emitter<'_> {
         let lanes = self.acc_lanes(a);
         let text = match lanes {
             None => joined!("(f32)", all),
-            Some((w, _)) => self.helpers.convert(all, "f64", "f32", w, self.caps),
+            Some((w, _)) => self
+                .helpers
+                .convert(all, CType::F64, CType::F32, w, self.caps),
         };
         self.declare(v, &*text, lanes.is_some());
     }

@@ -25,7 +25,7 @@ use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::loops::Lane;
 use crate::text::paren;
-use crate::types;
+use crate::types::{self, CType};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Result};
 use inrush_kernel::{AccId, Access, BufRole, Def, Item, Loop, Range, Role, access};
@@ -181,17 +181,22 @@ impl Emitter<'_> {
             return;
         }
         let (own, wide) = (
-            self.helpers.vector("f32", width),
-            self.helpers.vector("f64", width),
+            self.helpers.vector(CType::F32, width),
+            self.helpers.vector(CType::F64, width),
         );
         let last = TURNS - ROWS;
         self.open(format_args!("if ((row & {last}) == {last})"));
         self.open(format_args!("for (i64 k = 0; k < to - from; k += {width})"));
         for a in long {
             let part = format!("*({own} *)(strip{a} + k)");
-            let taken = self.helpers.convert(&part, "f32", "f64", width, self.caps);
+            let taken = self
+                .helpers
+                .convert(&part, CType::F32, CType::F64, width, self.caps);
             let neutral = self.neutral(self.kernel.accs[a.index()].op, DType::F32);
-            let (all, sign) = (self.helpers.broadcast("f32", width), self.sign(a).trim());
+            let (all, sign) = (
+                self.helpers.broadcast(CType::F32, width),
+                self.sign(a).trim(),
+            );
             self.line(format_args!(
                 "*({wide} *)(wide{a} + k) {sign}= {taken}; {part} = {all}({neutral});"
             ));
@@ -258,7 +263,10 @@ impl Emitter<'_> {
             let place = format!("*({ty} *)(strip{a} + {at})");
             self.line(format_args!("{ty} {a}_0 = {place};"));
             if rows.is_none() && self.facts.cascade.is_long(*a) {
-                let (ty, wide) = (self.helpers.vector("f64", width), self.wide(*a, Some(0)));
+                let (ty, wide) = (
+                    self.helpers.vector(CType::F64, width),
+                    self.wide(*a, Some(0)),
+                );
                 self.line(format_args!("{ty} {wide} = *({ty} *)(wide{a} + {at});"));
             }
             places.push(format!("{place} = {a}_0;"));

@@ -1,7 +1,7 @@
 //! Conversions: between dtypes with PyTorch's rounding and ranges, half types in memory, bits as another type.
 
 use crate::helpers::{Helpers, Name, gcc_only};
-use crate::types::{self, each_lane, is_float};
+use crate::types::{self, CType, each_lane};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
@@ -10,21 +10,21 @@ impl Helpers {
     pub(crate) fn convert(
         &mut self,
         x: &str,
-        from: &'static str,
-        to: &'static str,
+        from: CType,
+        to: CType,
         w: u32,
         caps: &Caps,
     ) -> String {
         let v = self.vector(to, w);
-        if to == "i64" && is_float(from) && w.is_multiple_of(4) && caps.isa == Isa::Avx2 {
+        if to == CType::I64 && from.is_float() && w.is_multiple_of(4) && caps.isa == Isa::Avx2 {
             let f = self.whole(from, w, caps);
             return format!("{f}({x})");
         }
-        let (read, written) = (types::bytes(from), types::bytes(to));
+        let (read, written) = (from.bytes(), to.bytes());
         // Between small integers and floats there are instructions by way of 32 bits only.
-        if is_float(to) && read < 4 || is_float(from) && written < 4 {
-            let x = self.convert(x, from, "i32", w, caps);
-            return self.convert(&x, "i32", to, w, caps);
+        if to.is_float() && read < 4 || from.is_float() && written < 4 {
+            let x = self.convert(x, from, CType::I32, w, caps);
+            return self.convert(&x, CType::I32, to, w, caps);
         }
         if read == 4 && written == 1 && w == 8 && caps.isa == Isa::Avx2 {
             let f = self.narrow_eight(from, to);
@@ -33,7 +33,7 @@ impl Helpers {
         if caps.isa == Isa::Avx512
             && w == 16
             && matches!((read, written), (1, 4) | (4, 1))
-            && !is_float(from)
+            && !from.is_float()
         {
             let f = self.four_fold(from, to);
             return format!("{f}({x})");
@@ -47,16 +47,16 @@ impl Helpers {
             } else {
                 bytes / 2
             };
-            let step = self.vector(types::int_of(bytes, kind.starts_with('u')), w);
+            let step = self.vector(types::int_of(bytes, kind.is_unsigned()), w);
             x = format!("__builtin_convertvector({x}, {step})");
         }
         format!("__builtin_convertvector({x}, {v})")
     }
 
     /// Eight lanes of four bytes each as bytes with AVX2, as a shuffle of their bytes.
-    fn narrow_eight(&mut self, from: &'static str, to: &'static str) -> String {
+    fn narrow_eight(&mut self, from: CType, to: CType) -> String {
         let (from, v) = (self.vector(from, 8), self.vector(to, 8));
-        let (bytes, words) = (self.vector("i8", 32), self.vector("i64", 4));
+        let (bytes, words) = (self.vector(CType::I8, 32), self.vector(CType::I64, 4));
         let name = format!("narrow_{from}_{v}");
         let places: Vec<String> = (0..32).map(|k| (k % 8 * 4).to_string()).collect();
         let places = places.join(",");
@@ -72,11 +72,11 @@ impl Helpers {
     }
 
     /// Sixteen bytes as lanes of four bytes each, or back, with AVX-512: one instruction.
-    fn four_fold(&mut self, from: &'static str, to: &'static str) -> String {
+    fn four_fold(&mut self, from: CType, to: CType) -> String {
         let (x, v) = (self.vector(from, 16), self.vector(to, 16));
-        let words = self.vector("i32", 16);
+        let words = self.vector(CType::I32, 16);
         let name = format!("four_fold_{x}_{v}");
-        let call = match (types::bytes(from), from.starts_with('u')) {
+        let call = match (from.bytes(), from.is_unsigned()) {
             (1, true) => format!("pmovzxbd512_mask((chars)x, ({words}){{0}}, (u16)-1)"),
             (1, false) => format!("pmovsxbd512_mask((chars)x, ({words}){{0}}, (u16)-1)"),
             _ => format!("pmovdb512_mask(({words})x, (chars){{0}}, (u16)-1)"),
@@ -94,22 +94,22 @@ impl Helpers {
 
     /// Floats toward zero as `i64`, for which there is no instruction: added to 1.5 * 2^52, whole numbers below 2^51 are the low
     /// bits of the sum. Others go one by one.
-    fn whole(&mut self, from: &'static str, w: u32, caps: &Caps) -> String {
-        let (x, v) = (self.vector(from, w), self.vector("i64", w));
+    fn whole(&mut self, from: CType, w: u32, caps: &Caps) -> String {
+        let (x, v) = (self.vector(from, w), self.vector(CType::I64, w));
         let name = format!("whole_{x}");
         let trunc = self.rounding("trunc", from, w, caps);
         let (part, d, l) = (
             self.vector(from, 4),
-            self.vector("f64", 4),
-            self.vector("i64", 4),
+            self.vector(CType::F64, 4),
+            self.vector(CType::I64, 4),
         );
         let (wide, bits, limit) = (
-            self.broadcast("f64", 4),
-            self.broadcast("i64", 4),
+            self.broadcast(CType::F64, 4),
+            self.broadcast(CType::I64, 4),
             self.broadcast(from, 4),
         );
         let test = match from {
-            "f32" => "__builtin_ia32_movmskps",
+            CType::F32 => "__builtin_ia32_movmskps",
             _ => "__builtin_ia32_movmskpd256",
         };
         self.function(&name, format_args!("{v} {name}({x} x)"), |_| {
@@ -129,9 +129,9 @@ impl Helpers {
 
     /// Returns the function whose upper 16 bits are those of the nearest `bf16` of each lane; NaN stays NaN with its sign.
     fn nearest_bf16(&mut self, w: u32, caps: &Caps) -> Name {
-        self.once(("nearest", "bf16", "f32", w), |h| {
-            let (fv, uv) = (h.vector("f32", w), h.vector("u32", w));
-            let sel = h.select("u32", w, caps);
+        self.once(("nearest", "bf16", CType::F32, w), |h| {
+            let (fv, uv) = (h.vector(CType::F32, w), h.vector(CType::U32, w));
+            let sel = h.select(CType::U32, w, caps);
             let name = format!("nearest_bf16x{w}");
             h.function(&name, format_args!("{uv} {name}({fv} x)"), |_| {
                 let generic = format!("return {sel}(x != x, quiet, r);");
@@ -156,8 +156,8 @@ impl Helpers {
 
     /// Returns the function that rounds each lane to the nearest value of a half type without leaving the vector.
     pub(crate) fn rounded(&mut self, kind: &'static str, w: u32, caps: &Caps) -> Name {
-        self.once(("rounded", kind, "f32", w), |h| {
-            let fv = h.vector("f32", w);
+        self.once(("rounded", kind, CType::F32, w), |h| {
+            let fv = h.vector(CType::F32, w);
             let name = format!("rnd_{kind}x{w}");
             let body = match kind {
                 "bf16" => {
@@ -176,7 +176,7 @@ impl Helpers {
 
     /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
     pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> Name {
-        self.once((if store { "store_half" } else { "load_half" }, kind, "f32", w), |h| {
+        self.once((if store { "store_half" } else { "load_half" }, kind, CType::F32, w), |h| {
             let dir = if store { "st" } else { "ld" };
             let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;
             if w == 1 {
@@ -201,7 +201,7 @@ impl Helpers {
                 h.function(&name, format_args!("{signature}"), |_| body);
                 return name;
             }
-            let (fv, hv) = (h.vector("f32", w), h.vector("u16", w));
+            let (fv, hv) = (h.vector(CType::F32, w), h.vector(CType::U16, w));
             let name = format!("{dir}_{kind}x{w}");
             let signature = if store {
                 format!("{hv} {name}({fv} x)")
@@ -210,7 +210,7 @@ impl Helpers {
             };
             let body = match (kind, store) {
                 ("bf16", false) => {
-                    let uv = h.vector("u32", w);
+                    let uv = h.vector(CType::U32, w);
                     format!("return ({fv})(__builtin_convertvector(x, {uv}) << 16);")
                 }
                 ("bf16", true) => {
@@ -225,7 +225,7 @@ impl Helpers {
                         each_lane(&w.to_string())
                     );
                     if caps.isa == Isa::Avx512 && w == 16 {
-                        let bits = h.vector("i16", 16);
+                        let bits = h.vector(CType::I16, 16);
                         let call = if store {
                             format!(
                                 "({hv})__builtin_ia32_vcvtps2ph512_mask(x, 0, ({bits}){{0}}, (u16)-1)"
@@ -237,7 +237,7 @@ impl Helpers {
                         };
                         gcc_only(&format!("return {call};"), &loops)
                     } else if native && w.is_multiple_of(8) {
-                        let (f8, h8) = (h.vector("f32", 8), h.vector("i16", 8));
+                        let (f8, h8) = (h.vector(CType::F32, 8), h.vector(CType::I16, 8));
                         let mut body = format!("{target} r; ");
                         for at in 0..w / 8 {
                             _ = if store {
@@ -264,7 +264,7 @@ impl Helpers {
     }
 
     /// The bits of `from` read as `to`, both C types of one size.
-    pub(crate) fn bits(&mut self, from: &str, to: &str) -> String {
+    pub(crate) fn bits(&mut self, from: CType, to: CType) -> String {
         let name = format!("bits_{from}_{to}");
         self.function(&name, format_args!("{to} {name}({from} x)"), |_| {
             format!("{to} r; __builtin_memcpy(&r, &x, sizeof r); return r;")
@@ -293,24 +293,36 @@ mod tests {
     /// gcc takes a vector apart whose elements change their size more than twofold at once: as slow as a loop over lanes.
     #[test]
     fn sizes_change_twofold_at_most() {
-        let sizes = ["i8", "u8", "i16", "i32", "u32", "i64", "f32", "f64"];
+        let sizes = [
+            CType::I8,
+            CType::U8,
+            CType::I16,
+            CType::I32,
+            CType::U32,
+            CType::I64,
+            CType::F32,
+            CType::F64,
+        ];
         for isa in [Isa::Avx2, Isa::Neon] {
             let caps = Caps::cpu(isa, 1);
             for (from, to) in sizes.iter().flat_map(|a| sizes.map(|b| (*a, b))) {
-                if (to == "i64" && is_float(from)) || from == to {
+                if (to == CType::I64 && from.is_float()) || from == to {
                     continue;
                 }
-                let mut bytes = types::bytes(from);
+                let mut bytes = from.bytes();
                 let text = Helpers::default().convert("x", from, to, 16, &caps);
                 // The innermost conversion comes first: `convert(convert(x, i16x16), i32x16)`.
                 for step in text.split(", ").skip(1) {
-                    let next = types::bytes(step.split('x').next().unwrap_or(step));
+                    let name = step.split('x').next().unwrap_or(step);
+                    let mut known = sizes.iter().chain(&[CType::U16, CType::U64]);
+                    let next = known.find(|t| t.name() == name).expect("a C type");
+                    let next = next.bytes();
                     let fits = bytes.max(next) <= 2 * bytes.min(next);
                     let small_to_float = bytes < 4 && step.starts_with('f');
                     assert!(fits && !small_to_float, "{from} to {to}: {text}");
                     bytes = next;
                 }
-                assert_eq!(bytes, types::bytes(to), "{from} to {to}: {text}");
+                assert_eq!(bytes, to.bytes(), "{from} to {to}: {text}");
             }
         }
     }

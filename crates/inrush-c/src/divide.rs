@@ -1,19 +1,19 @@
 //! Remainders of divisions, and integer operations with their edge cases.
 
 use crate::helpers::{Helpers, Name};
-use crate::types::{self, is_float};
+use crate::types::CType;
 use inrush_base::{Caps, Isa};
 
 impl Helpers {
     /// Returns a helper for the remainder of `f32` by lanes: `fmod` with the sign of the dividend, `remainder` with that of the divisor.
     pub(crate) fn left_over(&mut self, which: &'static str, w: u32, caps: &Caps) -> Name {
-        self.once(("left_over", which, "f32", w), |h| {
+        self.once(("left_over", which, CType::F32, w), |h| {
             // By eight, whose tests are one instruction.
             if w > 8 && w.is_multiple_of(8) {
                 let eight = h.left_over(which, 8, caps);
-                return h.by_parts(&eight, "f32", 8, w, 2);
+                return h.by_parts(&eight, CType::F32, 8, w, 2);
             }
-            let (v, i) = (h.vector("f32", w), h.vector("i32", w));
+            let (v, i) = (h.vector(CType::F32, w), h.vector(CType::I32, w));
             let fmod = match caps.isa {
                 Isa::Scalar => h.left_over_wide(w, caps),
                 Isa::Avx2 | Isa::Avx512 | Isa::Neon => h.left_over_narrow(w, caps),
@@ -22,8 +22,8 @@ impl Helpers {
                 return fmod;
             }
             let name = format!("remainder_{v}");
-            let sel = h.select("f32", w, caps);
-            let zero = h.broadcast("f32", w);
+            let sel = h.select(CType::F32, w, caps);
+            let zero = h.broadcast(CType::F32, w);
             h.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
                 format!(
                     "const {v} r = {fmod}(x, y), z = {zero}(0.0f); \
@@ -39,10 +39,10 @@ impl Helpers {
     /// divisor, so it is exact. The rest goes the wide way.
     fn left_over_narrow(&mut self, w: u32, caps: &Caps) -> String {
         let slow = self.left_over_wide(w, caps);
-        let (v, i) = (self.vector("f32", w), self.vector("i32", w));
-        let (number, bits) = (self.broadcast("f32", w), self.broadcast("i32", w));
-        let trunc = self.rounding("trunc", "f32", w, caps);
-        let all = self.lanes_test("all", "i32", w, caps);
+        let (v, i) = (self.vector(CType::F32, w), self.vector(CType::I32, w));
+        let (number, bits) = (self.broadcast(CType::F32, w), self.broadcast(CType::I32, w));
+        let trunc = self.rounding("trunc", CType::F32, w, caps);
+        let all = self.lanes_test("all", CType::I32, w, caps);
         let name = format!("fmod_{v}");
         self.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
             format!(
@@ -63,15 +63,15 @@ impl Helpers {
         // By four, whose quotients fill a register.
         if w > 4 && w.is_multiple_of(4) {
             let four = self.left_over_wide(4, caps);
-            return self.by_parts(&four, "f32", 4, w, 2);
+            return self.by_parts(&four, CType::F32, 4, w, 2);
         }
-        let (v, d) = (self.vector("f32", w), self.vector("f64", w));
-        let (i, l) = (self.vector("i32", w), self.vector("i64", w));
-        let one = self.libm("fmod", "f32", 2);
-        let slow = self.by_lane(&one, "f32", w, 2);
-        let wide = self.broadcast("f64", w);
-        let bits = self.broadcast("i32", w);
-        let all = self.lanes_test("all", "i64", w, caps);
+        let (v, d) = (self.vector(CType::F32, w), self.vector(CType::F64, w));
+        let (i, l) = (self.vector(CType::I32, w), self.vector(CType::I64, w));
+        let one = self.libm("fmod", CType::F32, 2);
+        let slow = self.by_lane(&one, CType::F32, w, 2);
+        let wide = self.broadcast(CType::F64, w);
+        let bits = self.broadcast(CType::I32, w);
+        let all = self.lanes_test("all", CType::I64, w, caps);
         let name = format!("wide_fmod_{v}");
         self.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
             format!(
@@ -89,11 +89,11 @@ impl Helpers {
     }
 
     /// Integer division and shifts with their edge cases; floats for `remainder`. Scalars.
-    pub(crate) fn guarded(&mut self, which: &'static str, elem: &'static str) -> Name {
+    pub(crate) fn guarded(&mut self, which: &'static str, elem: CType) -> Name {
         self.once(("guarded", which, elem, 1), |h| {
             let name = format!("{which}_{elem}");
-            let signed = !elem.starts_with('u');
-            let bits = types::bytes(elem) * 8;
+            let signed = !elem.is_unsigned();
+            let bits = elem.bytes() * 8;
             let body = match which {
                 "truncdiv" if signed => "return b == 0 ? 0 : b == -1 ? -a : a / b;".into(),
                 "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
@@ -103,7 +103,7 @@ impl Helpers {
                     "if (b == 0) return 0; if (b == -1) return -a; \
                      {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
                 ),
-                "remainder" if is_float(elem) => {
+                "remainder" if elem.is_float() => {
                     let f = h.libm("fmod", elem, 2);
                     format!(
                         "{elem} r = {f}(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r;"

@@ -2,6 +2,7 @@
 
 use crate::kernel::Emitter;
 use crate::text::Text;
+use crate::types::CType;
 use inrush_base::{Error, Result, digits};
 use inrush_expr::{Expr, Node, Sym};
 use std::fmt::Write;
@@ -100,7 +101,7 @@ impl Emitter<'_> {
     fn low_bits(&mut self, e: Expr) -> Result<Option<String>> {
         let exprs = self.exprs;
         let w = self.width();
-        let broadcast = self.helpers.broadcast("i32", w);
+        let broadcast = self.helpers.broadcast(CType::I32, w);
         if !self.expr_varies(e) {
             let text = self.expr(e, false)?;
             return Ok(Some(format!("{broadcast}((i32)({text}))")));
@@ -109,7 +110,7 @@ impl Emitter<'_> {
         match exprs.node(e) {
             Node::Sym(s) => {
                 if self.state.lane.as_ref().is_some_and(|l| l.sym == s) {
-                    let iota = self.helpers.iota("i32", w);
+                    let iota = self.helpers.iota(CType::I32, w);
                     let first = self.sym(s, false)?;
                     return Ok(Some(format!("({broadcast}((i32){first}) + {iota})")));
                 }

@@ -2,6 +2,7 @@
 //! `f32` are still right. The C library has it for scalars only, at four times the time.
 
 use crate::helpers::Helpers;
+use crate::types::CType;
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
@@ -39,11 +40,15 @@ pub(crate) fn log_gamma(h: &mut Helpers, w: u32, caps: &Caps) -> (String, u32) {
         Isa::Avx512 if w.is_multiple_of(8) => 8,
         _ => 4,
     };
-    let (x, d, l) = (h.vector("f32", n), h.vector("f64", n), h.vector("i64", n));
-    let bc = h.broadcast("f64", n);
-    let log = h.math("log", "f64", n, 1, caps);
-    let round = h.rounding("rint", "f64", n, caps);
-    let select = h.select("f64", n, caps);
+    let (x, d, l) = (
+        h.vector(CType::F32, n),
+        h.vector(CType::F64, n),
+        h.vector(CType::I64, n),
+    );
+    let bc = h.broadcast(CType::F64, n);
+    let log = h.math("log", CType::F64, n, 1, caps);
+    let round = h.rounding("rint", CType::F64, n, caps);
+    let select = h.select(CType::F64, n, caps);
     let name = format!("log_gamma_f32x{n}");
     h.function(&name, format_args!("{x} {name}({x} a)"), |_| {
         let abs = |v: &str| format!("({d})(({l}){v} & 0x7fffffffffffffffll)");

@@ -4,7 +4,7 @@
 //! the libraries' functions in `libm.rs`, our own in `approx.rs` and `gamma.rs`.
 
 use crate::text::Text;
-use crate::types::{self, each_lane, int_like, is_float};
+use crate::types::{CType, each_lane};
 use inrush_base::{Caps, Isa, digits};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -23,7 +23,7 @@ pub struct Helper {
 pub(crate) type Name = Rc<str>;
 
 /// A call of a method of [`Helpers`]: which, the variant that it is asked for, the C type of the elements, lanes.
-type Request = (&'static str, &'static str, &'static str, u32);
+type Request = (&'static str, &'static str, CType, u32);
 
 /// A helper that was made, and those that its text needs.
 struct Made {
@@ -51,9 +51,9 @@ pub(crate) struct Helpers {
     /// By letter, copy of the lanes loop and number: names of variables, which are the same in all kernels.
     variables: Vec<Vec<Vec<Name>>>,
     /// The last request of [`Helpers::arithmetic`] by this kernel, which uses all that it gives.
-    plain: Option<(&'static str, u32)>,
+    plain: Option<(CType, u32)>,
     /// [`Helpers::broadcast`].
-    spread: Option<(&'static str, u32, Name)>,
+    spread: Option<(CType, u32, Name)>,
 }
 
 /// The element at a place, after so many others as it takes.
@@ -65,13 +65,12 @@ fn at_least<T: Default>(list: &mut Vec<T>, place: usize) -> &mut T {
 }
 
 /// The place of a vector type in a table.
-fn vector_place(elem: &str, w: u32) -> usize {
-    let kind = match elem.as_bytes().first() {
-        Some(b'i') => 0,
-        Some(b'u') => 1,
-        _ => 2,
+fn vector_place(elem: CType, w: u32) -> usize {
+    let kind = match elem {
+        _ if elem.is_float() => 2,
+        _ => usize::from(elem.is_unsigned()),
     };
-    let size = types::bytes(elem).trailing_zeros() as usize;
+    let size = elem.bytes().trailing_zeros() as usize;
     w as usize * 12 + kind * 4 + size
 }
 
@@ -181,11 +180,11 @@ impl Helpers {
     }
 
     /// The vector type of `w` elements of C type `elem`.
-    pub(crate) fn vector(&mut self, elem: &'static str, w: u32) -> Name {
+    pub(crate) fn vector(&mut self, elem: CType, w: u32) -> Name {
         self.vector_name(elem, w).clone()
     }
 
-    pub(crate) fn vector_name(&mut self, elem: &'static str, w: u32) -> &Name {
+    pub(crate) fn vector_name(&mut self, elem: CType, w: u32) -> &Name {
         let place = vector_place(elem, w);
         match at_least(&mut self.vectors, place) {
             Some((_, at)) => {
@@ -204,18 +203,18 @@ impl Helpers {
     }
 
     /// Has the types that any operation on such vectors may ask for.
-    pub(crate) fn arithmetic(&mut self, elem: &'static str, w: u32) {
+    pub(crate) fn arithmetic(&mut self, elem: CType, w: u32) {
         if self.plain == Some((elem, w)) && self.open.is_empty() {
             return;
         }
         self.vector_name(elem, w);
-        self.vector_name(int_like(elem), w);
+        self.vector_name(elem.int_like(), w);
         self.plain = Some((elem, w));
     }
 
-    fn new_vector(&mut self, elem: &'static str, w: u32) -> (Name, u32) {
+    fn new_vector(&mut self, elem: CType, w: u32) -> (Name, u32) {
         let name = format!("{elem}x{w}");
-        let (align, size) = (types::bytes(elem), types::bytes(elem) * w);
+        let (align, size) = (elem.bytes(), elem.bytes() * w);
         self.add(&name, |_| {
             format!(
                 "typedef {elem} {name} __attribute__((vector_size({size})));\n\
@@ -240,7 +239,7 @@ impl Helpers {
     }
 
     /// A vector with `x` in each lane.
-    pub(crate) fn broadcast(&mut self, elem: &'static str, w: u32) -> Name {
+    pub(crate) fn broadcast(&mut self, elem: CType, w: u32) -> Name {
         if let Some((e, lanes, name)) = &self.spread
             && (*e, *lanes) == (elem, w)
             && self.open.is_empty()
@@ -252,7 +251,7 @@ impl Helpers {
         name
     }
 
-    fn new_broadcast(&mut self, elem: &'static str, w: u32) -> Name {
+    fn new_broadcast(&mut self, elem: CType, w: u32) -> Name {
         self.once(("broadcast", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("bc_{v}");
@@ -265,7 +264,7 @@ impl Helpers {
     }
 
     /// `0, 1, 2, ...`.
-    pub(crate) fn iota(&mut self, elem: &'static str, w: u32) -> Name {
+    pub(crate) fn iota(&mut self, elem: CType, w: u32) -> Name {
         self.once(("iota", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let lanes: Vec<String> = (0..w).map(|i| i.to_string()).collect();
@@ -274,17 +273,17 @@ impl Helpers {
     }
 
     /// `m ? a : b` by lanes; `m` is an integer vector of the elements' size.
-    pub(crate) fn select(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+    pub(crate) fn select(&mut self, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("select", "", elem, w), |h| {
             let v = h.vector(elem, w);
-            let m = h.vector(int_like(elem), w);
+            let m = h.vector(elem.int_like(), w);
             let name = format!("sel_{v}");
-            let total = types::bytes(elem) * w;
-            let builtin = match (types::bytes(elem), total) {
-                (4, 16) => Some(("__builtin_ia32_blendvps", "f32", 4)),
-                (4, 32) => Some(("__builtin_ia32_blendvps256", "f32", 8)),
-                (8, 16) => Some(("__builtin_ia32_blendvpd", "f64", 2)),
-                (8, 32) => Some(("__builtin_ia32_blendvpd256", "f64", 4)),
+            let total = elem.bytes() * w;
+            let builtin = match (elem.bytes(), total) {
+                (4, 16) => Some(("__builtin_ia32_blendvps", CType::F32, 4)),
+                (4, 32) => Some(("__builtin_ia32_blendvps256", CType::F32, 8)),
+                (8, 16) => Some(("__builtin_ia32_blendvpd", CType::F64, 2)),
+                (8, 32) => Some(("__builtin_ia32_blendvpd256", CType::F64, 4)),
                 _ => None,
             }
             .filter(|_| matches!(caps.isa, Isa::Avx2 | Isa::Avx512));
@@ -310,14 +309,14 @@ impl Helpers {
 
     /// The next number from `x` towards `y`: one more or less as an integer, since numbers of one sign are in the order of their
     /// bits.
-    pub(crate) fn nextafter(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+    pub(crate) fn nextafter(&mut self, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("nextafter", "", elem, w), |h| {
             let v = h.vector(elem, w);
-            let int = int_like(elem);
+            let int = elem.int_like();
             let (i, bc) = (h.vector(int, w), h.broadcast(int, w));
             let name = format!("nextafter_{v}");
             let sel = h.select(elem, w, caps);
-            let top = 8 * types::bytes(elem) - 1;
+            let top = 8 * elem.bytes() - 1;
             h.function(&name, format_args!("{v} {name}({v} x, {v} y)"), |_| {
                 format!(
                     "const {i} n = ({i})x, up = (x < y) ^ (n < 0); \
@@ -334,7 +333,7 @@ impl Helpers {
     pub(crate) fn extreme(
         &mut self,
         which: &'static str,
-        elem: &'static str,
+        elem: CType,
         w: u32,
         caps: &Caps,
     ) -> Name {
@@ -342,7 +341,7 @@ impl Helpers {
             let op = if which == "max" { ">" } else { "<" };
             if w == 1 {
                 let name = format!("{which}_{elem}");
-                let nan = if is_float(elem) { " || a != a" } else { "" };
+                let nan = if elem.is_float() { " || a != a" } else { "" };
                 h.function(
                     &name,
                     format_args!("{elem} {name}({elem} a, {elem} b)"),
@@ -354,16 +353,16 @@ impl Helpers {
             let name = format!("{which}_{v}");
             let sel = h.select(elem, w, caps);
             let builtin = packed(which, elem, w, caps);
-            let (blend, whole) = match (elem, types::bytes(elem) * w == 64) {
-                ("f32", true) => ("ps", "(u16)-1"),
-                ("f64", true) => ("pd", "(u8)-1"),
+            let (blend, whole) = match (elem, elem.bytes() * w == 64) {
+                (CType::F32, true) => ("ps", "(u16)-1"),
+                (CType::F64, true) => ("pd", "(u8)-1"),
                 _ => ("", ""),
             };
             h.function(&name, format_args!("{v} {name}({v} a, {v} b)"), |_| {
-                let nan = if is_float(elem) { " | (a != a)" } else { "" };
+                let nan = if elem.is_float() { " | (a != a)" } else { "" };
                 let generic = format!("return {sel}((a {op} b){nan}, a, b);");
                 match builtin {
-                    Some(f) if !is_float(elem) => {
+                    Some(f) if !elem.is_float() => {
                         gcc_only(&format!("return {};", f("a, b")), &generic)
                     }
                     // gcc makes three operations of a selection by a comparison, instead of one by the mask.
@@ -388,13 +387,7 @@ impl Helpers {
     }
 
     /// Extreme against `c`, which is not NaN: one instruction where there is one for it.
-    pub(crate) fn clamp(
-        &mut self,
-        which: &'static str,
-        elem: &'static str,
-        w: u32,
-        caps: &Caps,
-    ) -> Name {
+    pub(crate) fn clamp(&mut self, which: &'static str, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("clamp", which, elem, w), |h| {
             let Some(f) = (w > 1).then(|| packed(which, elem, w, caps)).flatten() else {
                 return h.extreme(which, elem, w, caps).to_string();
@@ -417,7 +410,7 @@ impl Helpers {
     pub(crate) fn lanes_test(
         &mut self,
         which: &'static str,
-        int: &'static str,
+        int: CType,
         w: u32,
         caps: &Caps,
     ) -> Name {
@@ -433,21 +426,25 @@ impl Helpers {
             let simple = format!("i64 r = {first}; {each} r {sign}= m[k]; return r != 0;");
             // The vector that one instruction takes, and its name.
             let (float, lanes, test) = match (caps.isa, int, w) {
-                (Isa::Avx512, "i32", 16) => ("", 16, "cvtd2mask512"),
-                (Isa::Avx512, "i64", 8) => ("", 8, "cvtq2mask512"),
-                (Isa::Avx2 | Isa::Avx512, "i32", 4) => ("f32", 4, "movmskps"),
-                (Isa::Avx2 | Isa::Avx512, "i32", 8 | 16 | 32) => ("f32", 8, "movmskps256"),
-                (Isa::Avx2 | Isa::Avx512, "i64", 2) => ("f64", 2, "movmskpd"),
-                (Isa::Avx2 | Isa::Avx512, "i64", 4 | 8 | 16) => ("f64", 4, "movmskpd256"),
-                _ => ("", 0, ""),
+                (Isa::Avx512, CType::I32, 16) => (None, 16, "cvtd2mask512"),
+                (Isa::Avx512, CType::I64, 8) => (None, 8, "cvtq2mask512"),
+                (Isa::Avx2 | Isa::Avx512, CType::I32, 4) => (Some(CType::F32), 4, "movmskps"),
+                (Isa::Avx2 | Isa::Avx512, CType::I32, 8 | 16 | 32) => {
+                    (Some(CType::F32), 8, "movmskps256")
+                }
+                (Isa::Avx2 | Isa::Avx512, CType::I64, 2) => (Some(CType::F64), 2, "movmskpd"),
+                (Isa::Avx2 | Isa::Avx512, CType::I64, 4 | 8 | 16) => {
+                    (Some(CType::F64), 4, "movmskpd256")
+                }
+                _ => (None, 0, ""),
             };
             let body = match (float, lanes) {
                 (_, 0) => simple,
-                ("", _) => gcc_only(
+                (None, _) => gcc_only(
                     &format!("return __builtin_ia32_{test}(m) {};", goal(w)),
                     &simple,
                 ),
-                _ => {
+                (Some(float), _) => {
                     let v = h.vector(float, lanes);
                     let parts: Vec<String> = match w / lanes {
                         1 => vec![format!("({v})m")],
@@ -469,14 +466,17 @@ impl Helpers {
     pub(crate) fn rounding(
         &mut self,
         which: &'static str,
-        elem: &'static str,
+        elem: CType,
         w: u32,
         caps: &Caps,
     ) -> Name {
         self.once(("rounding", which, elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("{which}_{v}");
-            let f = format!("__builtin_{which}{}", if elem == "f32" { "f" } else { "" });
+            let f = format!(
+                "__builtin_{which}{}",
+                if elem == CType::F32 { "f" } else { "" }
+            );
             let each = each_lane(&w.to_string());
             let loops = format!("{v} r; {each} r[k] = {f}(x[k]); return r;");
             let body = match packed(which, elem, w, caps) {
@@ -490,7 +490,7 @@ impl Helpers {
 
     /// Floor division and modulo of index arithmetic, for operands that may be negative.
     pub(crate) fn index_div(&mut self, which: &'static str) -> Name {
-        self.once(("index_div", which, "i64", 1), |h| {
+        self.once(("index_div", which, CType::I64, 1), |h| {
             let name = format!("ix{which}");
             let body = if which == "div" {
                 "i64 q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
@@ -509,7 +509,7 @@ impl Helpers {
         &mut self,
         what: &'static str,
         masks: bool,
-        elem: &'static str,
+        elem: CType,
         w: u32,
         both: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
@@ -521,7 +521,7 @@ impl Helpers {
         self.once((request, what, elem, w), |h| {
             let both = both(h);
             let v = h.vector(elem, w);
-            let m = h.vector(int_like(elem), w);
+            let m = h.vector(elem.int_like(), w);
             let name = format!("h{what}{b}_{v}");
             h.function(&name, format_args!("{elem} {name}({v} x)"), |_| {
                 let mut body = format!("{v} y;");
@@ -547,14 +547,14 @@ impl Helpers {
     pub(crate) fn along(
         &mut self,
         what: &'static str,
-        elem: &'static str,
+        elem: CType,
         (part, w): (u32, u32),
         both: impl FnOnce(&mut Helpers) -> String,
     ) -> Name {
         self.once(("along", what, elem, w), |h| {
             let both = both(h);
             let (v, all) = (h.vector(elem, part), h.vector(elem, w));
-            let m = h.vector(int_like(elem), part);
+            let m = h.vector(elem.int_like(), part);
             let bc = h.broadcast(elem, part);
             let register = format!("s{what}_{v}");
             let params = format!("{v} x, {elem} *last");
@@ -608,17 +608,17 @@ pub(crate) fn gcc_only(gcc: &str, other: &str) -> String {
 type Call = Box<dyn Fn(&str) -> String>;
 
 /// The packed instruction for `which`, if the target has one for vectors of this size.
-fn packed(which: &'static str, elem: &'static str, w: u32, caps: &Caps) -> Option<Call> {
-    let total = types::bytes(elem) * w;
-    if let ("i64", "max" | "min", 64, Isa::Avx512) = (elem, which, total, caps.isa) {
+fn packed(which: &'static str, elem: CType, w: u32, caps: &Caps) -> Option<Call> {
+    let total = elem.bytes() * w;
+    if let (CType::I64, "max" | "min", 64, Isa::Avx512) = (elem, which, total, caps.isa) {
         return Some(Box::new(move |a| {
             format!("__builtin_ia32_p{which}sq512_mask({a}, (i64x8){{0}}, (u8)-1)")
         }));
     }
-    if !is_float(elem) || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+    if !elem.is_float() || !matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
         return None;
     }
-    let p = if elem == "f32" { "ps" } else { "pd" };
+    let p = if elem == CType::F32 { "ps" } else { "pd" };
     let v = format!("{elem}x{w}");
     let round = match which {
         "floor" => Some(9),
@@ -634,7 +634,7 @@ fn packed(which: &'static str, elem: &'static str, w: u32, caps: &Caps) -> Optio
         _ => return None,
     };
     let call: Call = if total == 64 {
-        let mask = format!("({})-1", if w == 16 { "u16" } else { "u8" });
+        let mask = format!("({})-1", if w == 16 { CType::U16 } else { CType::U8 });
         match round {
             Some(r) => Box::new(move |a| {
                 format!("__builtin_ia32_rndscale{p}_mask({a}, {r}, ({v}){{0}}, {mask}, 4)")

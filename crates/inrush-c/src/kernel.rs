@@ -5,7 +5,7 @@ use crate::facts::Analysis;
 use crate::helpers::{Helpers, Name};
 use crate::loops::LoopState;
 use crate::text::{Text, paren};
-use crate::types;
+use crate::types::{self, CType};
 use crate::values::Var;
 use inrush_base::{Caps, Error, Isa, Result, digits};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -77,9 +77,9 @@ impl Writer {
 #[derive(Default)]
 pub(crate) struct Masks {
     /// The comparison that gave the mask that is being written, in the size of its operands: name and element type.
-    pub source: Option<(String, &'static str)>,
+    pub source: Option<(String, CType)>,
     /// By name of a mask: the comparison that it was widened or narrowed from. A mask of the other size uses it directly.
-    pub sources: FxHashMap<Name, (String, &'static str)>,
+    pub sources: FxHashMap<Name, (String, CType)>,
     /// Number of such comparisons so far, for their names.
     pub count: usize,
 }
@@ -226,7 +226,16 @@ impl Emitter<'_> {
             let c = if b.role == BufRole::In { "const " } else { "" };
             let (id, place) = (self.buffer_name(id), digits(at));
             self.line([
-                c, ty, " *const ", &id, " = (", c, ty, " *)bufs[", &place, "];",
+                c,
+                ty.name(),
+                " *const ",
+                &id,
+                " = (",
+                c,
+                ty.name(),
+                " *)bufs[",
+                &place,
+                "];",
             ]);
             at += 1;
         }

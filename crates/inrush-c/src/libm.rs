@@ -1,7 +1,7 @@
 //! Functions of the C library and of its vector library, and ways to apply what is made for fewer lanes.
 
 use crate::helpers::{Helpers, Name};
-use crate::types::{self, each_lane};
+use crate::types::{CType, each_lane};
 use crate::{approx, gamma};
 use inrush_base::{Caps, Isa};
 use std::f64::consts::LN_2;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 impl Helpers {
     /// A scalar function of one, two or three operands, applied by lanes.
-    pub(crate) fn by_lane(&mut self, f: &str, elem: &'static str, w: u32, arity: usize) -> String {
+    pub(crate) fn by_lane(&mut self, f: &str, elem: CType, w: u32, arity: usize) -> String {
         let v = self.vector(elem, w);
         let name = format!("{f}_x{w}");
         let (params, args) = operands(&v, arity, "[k]");
@@ -21,13 +21,13 @@ impl Helpers {
     }
 
     /// The C library's function `f` for scalars of type `elem`: declares it.
-    pub(crate) fn libm(&mut self, f: &str, elem: &'static str, arity: usize) -> String {
-        let name = if elem == "f32" {
+    pub(crate) fn libm(&mut self, f: &str, elem: CType, arity: usize) -> String {
+        let name = if elem == CType::F32 {
             format!("{f}f")
         } else {
             f.to_string()
         };
-        let params = vec![elem; arity].join(", ");
+        let params = vec![elem.name(); arity].join(", ");
         self.add(&name, |_| format!("{elem} {name}({params});\n"));
         name
     }
@@ -37,19 +37,19 @@ impl Helpers {
     pub(crate) fn math(
         &mut self,
         f: &'static str,
-        elem: &'static str,
+        elem: CType,
         w: u32,
         arity: usize,
         caps: &Caps,
     ) -> Name {
         self.once(("math", f, elem, w), |h| {
-            if elem == "f32"
+            if elem == CType::F32
                 && w > 1
                 && let Some(own) = approx::function(h, f, w, caps)
             {
                 return own.to_string();
             }
-            if f == "lgamma" && elem == "f32" && w.is_multiple_of(4) {
+            if f == "lgamma" && elem == CType::F32 && w.is_multiple_of(4) {
                 let (part, lanes) = gamma::log_gamma(h, w, caps);
                 return if w == lanes {
                     part
@@ -58,7 +58,7 @@ impl Helpers {
                 };
             }
             let scalar = h.libm(f, elem, arity);
-            let total = types::bytes(elem) * w;
+            let total = elem.bytes() * w;
             let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
             let known = MVEC.contains(&f)
                 && caps.vector_math
@@ -67,7 +67,7 @@ impl Helpers {
             if !known {
                 return h.by_lane(&scalar, elem, w, arity);
             }
-            let chunk = total.min(best) / types::bytes(elem);
+            let chunk = total.min(best) / elem.bytes();
             let isa = match total.min(best) {
                 16 => 'b',
                 32 => 'd',
@@ -86,7 +86,7 @@ impl Helpers {
 
     /// [`inrush_loops::ScalarOp::Logaddexp`], scalar for `w == 1`. The distance of equal infinities is no number: equal operands
     /// are told apart.
-    pub(crate) fn logaddexp(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+    pub(crate) fn logaddexp(&mut self, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("logaddexp", "", elem, w), |h| {
             let (max, min) = (
                 h.extreme("max", elem, w, caps),
@@ -128,7 +128,7 @@ impl Helpers {
     pub(crate) fn by_parts(
         &mut self,
         f: &str,
-        elem: &'static str,
+        elem: CType,
         chunk: u32,
         w: u32,
         arity: usize,

@@ -6,7 +6,7 @@
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::text::joined;
-use crate::types::{self, each_lane};
+use crate::types::{self, CType, each_lane};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Isa, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Node, Sym};
@@ -31,7 +31,7 @@ struct VectorLoad {
     /// Number of live lanes, if that may be less than the width.
     count: Option<String>,
     /// C type of an element, lanes, C type of the vector.
-    elem: &'static str,
+    elem: CType,
     w: u32,
     ty: Name,
     /// Every second element of a dtype for which there are helpers.
@@ -111,7 +111,7 @@ impl Emitter<'_> {
             w,
             ty: self.helpers.vector(elem, w),
             second: matches!(kind, Access::Strided(step) if self.exprs.is_int(step, 2))
-                && matches!(elem, "f32" | "f64" | "i32" | "i64"),
+                && matches!(elem, CType::F32 | CType::F64 | CType::I32 | CType::I64),
         };
         let stored = d.is_narrow_float() || d == DType::Bool || self.state.tiles.contains_key(&v);
         if !stored && !own && kind == Access::Contiguous && l.mask.is_none() && l.count.is_none() {
@@ -306,7 +306,7 @@ impl Emitter<'_> {
             Isa::Avx512 => matches!(self.width(), 8 | 16),
             _ => false,
         };
-        if elem != "f32" || !native {
+        if elem != CType::F32 || !native {
             return Ok(None);
         }
         let syms = self.exprs.free_syms(offset);
@@ -352,7 +352,7 @@ impl Emitter<'_> {
         };
         let mut masks: Vec<String> = mask.iter().map(|m| self.mask_of(m, elem)).collect();
         if let Some(c) = count {
-            let lanes = self.helpers.lane_mask(types::int_like(elem), w);
+            let lanes = self.helpers.lane_mask(elem.int_like(), w);
             masks.push(format!("{lanes}({c})"));
         }
         let Some(f) = self
@@ -379,7 +379,7 @@ impl Emitter<'_> {
         count: &Option<String>,
     ) -> Result<String> {
         let (elem, w) = (types::memory(self.kernel.buffer(buf).dtype), self.width());
-        let int = types::int_like(elem);
+        let int = elem.int_like();
         let mut mask = self.mask_of(mask, elem);
         if let Some(c) = count {
             let lanes = self.helpers.lane_mask(int, w);
@@ -418,7 +418,7 @@ impl Emitter<'_> {
         };
         let mut mask = self.mask_of(mask, elem);
         if let Some(c) = count {
-            let lanes = self.helpers.lane_mask(types::int_like(elem), w);
+            let lanes = self.helpers.lane_mask(elem.int_like(), w);
             mask = format!("{mask} & {lanes}({c})");
         }
         let at = self.expr(offset, false)?;

@@ -1,7 +1,7 @@
 //! Common parts of loads and stores: how an access moves with the lanes, dtypes in memory, tiles that are transposed.
 
 use crate::kernel::Emitter;
-use crate::types;
+use crate::types::{self, CType};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_kernel::{Access, BufRole, Def, Item, KBufId, Loop, access};
@@ -152,7 +152,7 @@ impl Emitter<'_> {
             DType::Bool => {
                 let mask = self.mask_elem();
                 let bits = format!("{value} & 1");
-                self.helpers.convert(&bits, mask, "u8", w, self.caps)
+                self.helpers.convert(&bits, mask, CType::U8, w, self.caps)
             }
             _ => value.to_string(),
         }

@@ -4,7 +4,7 @@ use crate::approx;
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::text::Text;
-use crate::types;
+use crate::types::{self, CType};
 use crate::values::Var;
 use inrush_base::{DType, Error, Result};
 use inrush_kernel::{Def, ValId};
@@ -61,7 +61,11 @@ impl Emitter<'_> {
         let d = self.dtype(b);
         if !varies {
             let (a, b) = (self.var(a)?.0, self.var(b)?.0);
-            self.declare(v, ["(", types::scalar(d), ")(", &a, sign, &b, ")"], false);
+            self.declare(
+                v,
+                ["(", types::scalar(d).name(), ")(", &a, sign, &b, ")"],
+                false,
+            );
             return Ok(true);
         }
         if d == DType::Bool {
@@ -94,7 +98,9 @@ impl Emitter<'_> {
             return None;
         };
         match args.as_slice() {
-            [arg] if self.dtype(*arg) != DType::Bool && self.elem(self.dtype(*arg)) == "f32" => {
+            [arg]
+                if self.dtype(*arg) != DType::Bool && self.elem(self.dtype(*arg)) == CType::F32 =>
+            {
                 Some((op.text(), *arg))
             }
             _ => None,
@@ -121,7 +127,7 @@ impl Emitter<'_> {
             x.push(self.vector(arg)?);
             y.push(self.lanes_name('v', v));
         }
-        let ty = self.helpers.vector("f32", w);
+        let ty = self.helpers.vector(CType::F32, w);
         let (args, names) = (x.join(", "), y.join(", "));
         let places = y.join(", &");
         self.line(format_args!("{ty} {names}; {f}({args}, &{places});"));
@@ -138,10 +144,10 @@ impl Emitter<'_> {
             let (x, _) = self.var(arg)?;
             let text = match name {
                 approx::ONE_PLUS_ERF => {
-                    let f = self.helpers.libm("erf", "f32", 1);
+                    let f = self.helpers.libm("erf", CType::F32, 1);
                     format!("1.0f + {f}({x} * 0.707106781f)")
                 }
-                _ => format!("1.0f + {}({x})", self.helpers.libm("tanh", "f32", 1)),
+                _ => format!("1.0f + {}({x})", self.helpers.libm("tanh", CType::F32, 1)),
             };
             self.declare(v, &*text, false);
             return Ok(true);
@@ -156,14 +162,14 @@ impl Emitter<'_> {
     }
 
     /// A comparison of vectors of `elem` as a mask of this loop.
-    pub(crate) fn mask(&mut self, text: &str, elem: &str) -> String {
+    pub(crate) fn mask(&mut self, text: &str, elem: CType) -> String {
         let m = self.mask_elem();
         let ty = self.helpers.vector(m, self.width());
-        if types::bytes(elem) == types::bytes(m) {
+        if elem.bytes() == m.bytes() {
             return format!("({ty})({text})");
         }
         // Selections between elements of this size take the comparison as it is.
-        let int = types::int_like(elem);
+        let int = elem.int_like();
         let own = self.helpers.vector(int, self.width());
         let name = format!("q{}", self.masks.count);
         self.masks.count += 1;
@@ -173,11 +179,11 @@ impl Emitter<'_> {
     }
 
     /// A mask of this loop over elements of C type `elem`.
-    pub(crate) fn mask_of(&mut self, m: &str, elem: &'static str) -> String {
-        if types::bytes(elem) == types::bytes(self.mask_elem()) {
+    pub(crate) fn mask_of(&mut self, m: &str, elem: CType) -> String {
+        if elem.bytes() == self.mask_elem().bytes() {
             return m.to_string();
         }
-        let int = types::int_like(elem);
+        let int = elem.int_like();
         match self.masks.sources.get(m) {
             Some((raw, of)) if *of == int => raw.clone(),
             _ => {
@@ -243,7 +249,7 @@ impl Emitter<'_> {
     /// Spells the conversion of a vector.
     fn cast_vector(&mut self, x: &str, from: DType, to: DType) -> String {
         let w = self.width();
-        let convert = |e: &mut Self, x: &str, from: &'static str, elem: &'static str| {
+        let convert = |e: &mut Self, x: &str, from: CType, elem: CType| {
             e.helpers.convert(x, from, elem, w, e.caps)
         };
         if from == to {
@@ -261,10 +267,10 @@ impl Emitter<'_> {
             (x.to_string(), self.elem(from))
         };
         if to.is_narrow_float() {
-            let x = if from_elem == "f32" {
+            let x = if from_elem == CType::F32 {
                 x
             } else {
-                convert(self, &x, from_elem, "f32")
+                convert(self, &x, from_elem, CType::F32)
             };
             let round = self.helpers.rounded(to.name(), w, self.caps);
             return format!("{round}({x})");

@@ -4,14 +4,14 @@
 //! load that alias analysis compares with every store (a depthwise convolution of bfloat16 took three times as long).
 
 use crate::helpers::{Helpers, Name, gcc_only};
-use crate::types::{self, int_like};
+use crate::types::CType;
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
 /// Instructions that move the first lanes of a vector, in chunks of a register each.
 struct Masked {
     /// Elements and lanes of a chunk, as the builtins take them.
-    elem: &'static str,
+    elem: CType,
     lanes: u32,
     load: String,
     store: String,
@@ -20,8 +20,8 @@ struct Masked {
 }
 
 /// The instructions for a part of vectors of `w` elements, if the target has some.
-fn masked(elem: &'static str, w: u32, caps: &Caps) -> Option<Masked> {
-    let size = types::bytes(elem);
+fn masked(elem: CType, w: u32, caps: &Caps) -> Option<Masked> {
+    let size = elem.bytes();
     let register = match caps.isa {
         Isa::Avx2 => 32,
         Isa::Avx512 => 64,
@@ -31,12 +31,12 @@ fn masked(elem: &'static str, w: u32, caps: &Caps) -> Option<Masked> {
     if chunk < 16 {
         return None;
     }
-    let as_int = int_like(elem);
+    let as_int = elem.int_like();
     let lanes = chunk / size;
     if caps.isa == Isa::Avx512 {
         let (elem, what) = match (elem, size) {
-            ("f32", _) => ("f32", "ups"),
-            ("f64", _) => ("f64", "upd"),
+            (CType::F32, _) => (CType::F32, "ups"),
+            (CType::F64, _) => (CType::F64, "upd"),
             (_, 1) => (as_int, "dquqi"),
             (_, 2) => (as_int, "dquhi"),
             (_, 4) => (as_int, "dqusi"),
@@ -53,8 +53,8 @@ fn masked(elem: &'static str, w: u32, caps: &Caps) -> Option<Masked> {
         });
     }
     let (elem, suffix) = match size {
-        4 => ("f32", "ps"),
-        8 => ("f64", "pd"),
+        4 => (CType::F32, "ps"),
+        8 => (CType::F64, "pd"),
         _ => return None,
     };
     let wide = if chunk == 32 { "256" } else { "" };
@@ -70,12 +70,12 @@ fn masked(elem: &'static str, w: u32, caps: &Caps) -> Option<Masked> {
 }
 
 /// The type of masks with a bit for each of so many lanes.
-fn bits_type(lanes: u32) -> &'static str {
+fn bits_type(lanes: u32) -> CType {
     match lanes {
-        ..=8 => "u8",
-        16 => "u16",
-        32 => "u32",
-        _ => "u64",
+        ..=8 => CType::U8,
+        16 => CType::U16,
+        32 => CType::U32,
+        _ => CType::U64,
     }
 }
 
@@ -96,7 +96,7 @@ fn bits(from: u32, lanes: u32, w: u32) -> String {
 
 impl Helpers {
     /// Returns the function that loads the first `c` lanes, with zeros in the others.
-    pub(crate) fn load_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+    pub(crate) fn load_part(&mut self, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("load_part", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("ldp_{v}");
@@ -145,7 +145,7 @@ impl Helpers {
     }
 
     /// Returns the function that stores the first `c` lanes.
-    pub(crate) fn store_part(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Name {
+    pub(crate) fn store_part(&mut self, elem: CType, w: u32, caps: &Caps) -> Name {
         self.once(("store_part", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("stp_{v}");
@@ -192,7 +192,7 @@ impl Helpers {
     /// Returns the type of a chunk, and its declaration where no other function has it: builtins take vectors of `char`, which is
     /// neither of the types of one byte.
     fn chunk(&mut self, m: &Masked) -> (String, Name) {
-        if types::bytes(m.elem) > 1 {
+        if m.elem.bytes() > 1 {
             return (String::new(), self.vector(m.elem, m.lanes));
         }
         let size = m.lanes;
@@ -215,7 +215,7 @@ impl Helpers {
             let mask = if m.bits {
                 bits(at, m.lanes, w)
             } else {
-                let lanes = self.lane_mask(int_like(m.elem), m.lanes);
+                let lanes = self.lane_mask(m.elem.int_like(), m.lanes);
                 match at {
                     0 => format!("{lanes}(c)"),
                     _ => format!("{lanes}(c - {at})"),
@@ -227,14 +227,14 @@ impl Helpers {
     }
 
     /// The body of a load without masked instructions: words where the number of lanes is a constant, else lane by lane.
-    fn load_words(&mut self, elem: &'static str, w: u32) -> String {
+    fn load_words(&mut self, elem: CType, w: u32) -> String {
         let v = self.vector(elem, w);
         let lanes = format!("{v} r = {{0}}; for (i64 k = 0; k < c; k++) r[k] = p[k]; return r;");
         let Some(words) = words(elem, w) else {
             return lanes;
         };
-        let all = self.vector("u64", words);
-        let size = types::bytes(elem);
+        let all = self.vector(CType::U64, words);
+        let size = elem.bytes();
         let mut text = String::from("if (__builtin_constant_p(c)) { ");
         for k in 0..words {
             let at = 8 * k;
@@ -254,13 +254,13 @@ impl Helpers {
     }
 
     /// The body of a store without masked instructions, as [`Self::load_words`].
-    fn store_words(&mut self, elem: &'static str, w: u32) -> String {
+    fn store_words(&mut self, elem: CType, w: u32) -> String {
         let lanes = "for (i64 k = 0; k < c; k++) p[k] = x[k];";
         let Some(words) = words(elem, w) else {
             return lanes.into();
         };
-        let all = self.vector("u64", words);
-        let size = types::bytes(elem);
+        let all = self.vector(CType::U64, words);
+        let size = elem.bytes();
         let mut text = String::from("if (__builtin_constant_p(c)) { ");
         for k in 0..words {
             let at = 8 * k;
@@ -276,8 +276,8 @@ impl Helpers {
 }
 
 /// How many words of 64 bits a vector has, where it is a whole number of them.
-fn words(elem: &str, w: u32) -> Option<u32> {
-    let total = types::bytes(elem) * w;
+fn words(elem: CType, w: u32) -> Option<u32> {
+    let total = elem.bytes() * w;
     total.is_multiple_of(8).then_some(total / 8)
 }
 
@@ -299,9 +299,18 @@ mod tests {
     fn program(caps: &Caps) -> String {
         let mut h = Helpers::default();
         let (mut checks, mut main) = (String::new(), String::new());
-        for elem in ["u8", "i16", "u16", "i32", "u32", "f32", "i64", "f64"] {
+        for elem in [
+            CType::U8,
+            CType::I16,
+            CType::U16,
+            CType::I32,
+            CType::U32,
+            CType::F32,
+            CType::I64,
+            CType::F64,
+        ] {
             for w in [2u32, 4, 8, 16, 32, 64] {
-                if types::bytes(elem) * w > 128 {
+                if elem.bytes() * w > 128 {
                     continue;
                 }
                 let (load, store) = (h.load_part(elem, w, caps), h.store_part(elem, w, caps));
@@ -330,7 +339,7 @@ mod tests {
         let helpers: String = h.take().iter().map(|x| x.text.as_str()).collect();
         format!(
             "{}{helpers}{checks}int main(void) {{ {main}return 0; }}\n",
-            types::PRELUDE
+            crate::types::PRELUDE
         )
     }
 

@@ -4,6 +4,7 @@
 //! lanes are widened.
 
 use crate::helpers::{Helpers, Name, gcc_only};
+use crate::types::CType;
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
@@ -15,10 +16,10 @@ impl Helpers {
     /// A word for a key of two words and a counter of two words and a number, whose last two bits say which of the four it is,
     /// over `w` lanes of `i32`. Compilers know the number, and make several words of one counter at once.
     pub(crate) fn philox(&mut self, w: u32, caps: &Caps) -> Name {
-        self.once(("philox", "", "i32", w), |h| {
+        self.once(("philox", "", CType::I32, w), |h| {
             let (int, word) = match w {
                 1 => (Name::from("i32"), Name::from("u32")),
-                _ => (h.vector("i32", w), h.vector("u32", w)),
+                _ => (h.vector(CType::I32, w), h.vector(CType::U32, w)),
             };
             let name = format!("philox_{int}");
             let high = h.high_word(w, caps);
@@ -60,10 +61,10 @@ impl Helpers {
             });
             return name.into();
         }
-        let (word, long) = (self.vector("u32", w), self.vector("u64", w / 2));
+        let (word, long) = (self.vector(CType::U32, w), self.vector(CType::U64, w / 2));
         let name = format!("high_{word}");
-        let (int, wide) = (self.vector("i32", w), self.vector("i64", w / 2));
-        let bc = self.broadcast("u32", w);
+        let (int, wide) = (self.vector(CType::I32, w), self.vector(CType::I64, w / 2));
+        let bc = self.broadcast(CType::U32, w);
         let (even, odd) = ("a".to_string(), format!("({word})(({long})a >> 32)"));
         // The product of the even lanes of `x` with `m`, 64 bits each.
         let plain = |x: &str| format!("({word})((({long}){x} & 0xffffffffull) * m)");

@@ -3,7 +3,7 @@
 use crate::helpers::Helpers;
 use crate::kernel::Emitter;
 use crate::text::joined;
-use crate::types::{self, is_float};
+use crate::types::{self, CType};
 use inrush_base::{Caps, DType, Error, Result, Scalar};
 use inrush_kernel::{AccId, ValId};
 use inrush_loops::ReduceOp;
@@ -96,7 +96,7 @@ impl Emitter<'_> {
         match width {
             None => {
                 let name = self.helpers.variable('a', a.0, None);
-                self.line([types::scalar(d), " ", &name, " = ", &neutral, ";"]);
+                self.line([types::scalar(d).name(), " ", &name, " = ", &neutral, ";"]);
                 if arg {
                     self.line(format_args!("i64 {a}i = 0;"));
                 }
@@ -116,7 +116,7 @@ impl Emitter<'_> {
                     self.line([&*ty, " ", &name, " = ", &bc, "(", sign, &neutral, ");"]);
                 }
                 if arg {
-                    let index = self.helpers.vector("i64", w);
+                    let index = self.helpers.vector(CType::I64, w);
                     for copy in 0..copies {
                         self.line(format_args!("{index} {a}i_{copy} = {{0}};"));
                     }
@@ -129,7 +129,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn acc_elem(&self, d: DType, w: u32) -> &'static str {
+    fn acc_elem(&self, d: DType, w: u32) -> CType {
         if d != DType::Bool {
             return types::scalar(d);
         }
@@ -150,7 +150,7 @@ impl Emitter<'_> {
             let elem = types::scalar(d);
             let name = self.helpers.variable('a', a.0, None);
             let text = self.helpers.combined(op, d, 1, (&name, &x), self.caps);
-            self.line([&*name, " = (", elem, ")", &text, ";"]);
+            self.line([&*name, " = (", elem.name(), ")", &text, ";"]);
             return Ok(());
         }
         let w = self.width();
@@ -163,7 +163,7 @@ impl Emitter<'_> {
         if let Some(c) = count {
             // Dead lanes take no part.
             let elem = self.elem(d);
-            let live = self.helpers.lane_mask(types::int_like(elem), w);
+            let live = self.helpers.lane_mask(elem.int_like(), w);
             let sel = self.helpers.select(elem, w, self.caps);
             let neutral = self.neutral(op, d);
             let neutral = self.spread_out(&neutral, d);
@@ -195,7 +195,7 @@ impl Emitter<'_> {
         let at = self.expr(index, false)?;
         if self.facts.started[a.index()].is_none() {
             let (x, _) = self.var(value)?;
-            let nan = if is_float(types::scalar(d)) {
+            let nan = if types::scalar(d).is_float() {
                 format!(" || {x} != {x} && {a} == {a}")
             } else {
                 String::new()
@@ -210,7 +210,7 @@ impl Emitter<'_> {
         let elem = self.elem(d);
         let copy = self.copy();
         let best = format!("{a}_{copy}");
-        let int = types::int_like(elem);
+        let int = elem.int_like();
         let m = self.helpers.vector(int, w);
         let sign = match (d, op) {
             // Masks are negative where they are true.
@@ -218,18 +218,18 @@ impl Emitter<'_> {
             (DType::Bool, _) => ">",
             _ => sign,
         };
-        let nan = if is_float(elem) {
+        let nan = if elem.is_float() {
             format!(" | (({x} != {x}) & ({best} == {best}))")
         } else {
             String::new()
         };
         let sel = self.helpers.select(elem, w, self.caps);
-        let sel_index = self.helpers.select("i64", w, self.caps);
-        let bc = self.helpers.broadcast("i64", w);
-        let mask = if types::bytes(elem) == 8 {
+        let sel_index = self.helpers.select(CType::I64, w, self.caps);
+        let bc = self.helpers.broadcast(CType::I64, w);
+        let mask = if elem.bytes() == 8 {
             "t".to_string()
         } else {
-            self.helpers.convert("t", int, "i64", w, self.caps)
+            self.helpers.convert("t", int, CType::I64, w, self.caps)
         };
         self.line(format_args!(
             "{{ const {m} t = ({x} {sign} {best}){nan}; {best} = {sel}(t, {x}, {best}); \
@@ -279,7 +279,7 @@ impl Emitter<'_> {
             }
             let caps = self.caps;
             let both = |h: &mut Helpers| h.combined(op, DType::F64, w, ("x", "y"), caps);
-            let f = self.helpers.across(op.text(), false, "f64", w, both);
+            let f = self.helpers.across(op.text(), false, CType::F64, w, both);
             self.declare(v, ["(f32)", &f, "(", &total, ")"], false);
             return Ok(());
         }
@@ -322,7 +322,7 @@ impl Emitter<'_> {
             return Err(Error::internal("a scan over lanes"));
         }
         let (elem, w) = (types::scalar(d), self.width());
-        let part = w.min((self.caps.vector_bytes as u32 / types::bytes(elem)).max(1));
+        let part = w.min((self.caps.vector_bytes as u32 / elem.bytes()).max(1));
         // Of equals the later one, as element by element.
         let caps = self.caps;
         let both = |h: &mut Helpers| h.combined(op, d, part, ("y", "x"), caps);

@@ -3,7 +3,7 @@
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::ops::{comparison, unsupported};
-use crate::types::{self, is_float};
+use crate::types::{self, CType};
 use inrush_base::{DType, Result};
 use inrush_kernel::ValId;
 use inrush_loops::ScalarOp;
@@ -28,9 +28,9 @@ impl Emitter<'_> {
     }
 
     /// Returns the helper or library function that takes all operands.
-    fn scalar_function(&mut self, op: ScalarOp, elem: &'static str) -> Option<Name> {
+    fn scalar_function(&mut self, op: ScalarOp, elem: CType) -> Option<Name> {
         let caps = self.caps;
-        let float = is_float(elem);
+        let float = elem.is_float();
         Some(match op {
             ScalarOp::FloorDiv
             | ScalarOp::TruncDiv
@@ -58,8 +58,8 @@ impl Emitter<'_> {
 /// Spells what operators and builtins of C do.
 fn scalar_text(op: ScalarOp, d: DType, x: &[Name]) -> Option<String> {
     let elem = types::scalar(d);
-    let float = is_float(elem);
-    let suffix = if elem == "f32" { "f" } else { "" };
+    let float = elem.is_float();
+    let suffix = if elem == CType::F32 { "f" } else { "" };
     let infix = |sign: &str| format!("({elem})({} {sign} {})", x[0], x[1]);
     let builtin = |name: &str| format!("__builtin_{name}{suffix}({})", x[0]);
     if let Some(sign) = comparison(op) {

@@ -1,15 +1,15 @@
 //! Operations that are loops: as many steps as their operands ask for.
 
 use crate::helpers::Helpers;
-use crate::types;
+use crate::types::CType;
 use inrush_base::Caps;
 use inrush_loops::{MOST_STEPS, ScalarOp};
 
 impl Helpers {
     /// Greatest common divisor of integers, by lanes.
-    pub(crate) fn gcd(&mut self, elem: &'static str, w: u32) -> String {
+    pub(crate) fn gcd(&mut self, elem: CType, w: u32) -> String {
         let name = format!("gcd_{elem}");
-        let size = if elem.starts_with('u') {
+        let size = if elem.is_unsigned() {
             ""
         } else {
             "a = a < 0 ? 0ull - a : a; b = b < 0 ? 0ull - b : b; "
@@ -31,13 +31,7 @@ impl Helpers {
 
     /// A polynomial's value by its recurrence, a step for all lanes at once while any of them wants one; one that `divides` has
     /// a `q` that is not zero.
-    pub(crate) fn recurrence(
-        &mut self,
-        elem: &'static str,
-        w: u32,
-        divides: bool,
-        caps: &Caps,
-    ) -> String {
+    pub(crate) fn recurrence(&mut self, elem: CType, w: u32, divides: bool, caps: &Caps) -> String {
         let names = ["n", "first", "a", "s", "c", "r", "q"];
         if w == 1 {
             let name = format!("recurrence_{elem}");
@@ -51,10 +45,10 @@ impl Helpers {
             });
             return name;
         }
-        let (v, m) = (self.vector(elem, w), self.vector(types::int_like(elem), w));
+        let (v, m) = (self.vector(elem, w), self.vector(elem.int_like(), w));
         let bc = self.broadcast(elem, w);
         let select = self.select(elem, w, caps);
-        let any = self.lanes_test("any", types::int_like(elem), w, caps);
+        let any = self.lanes_test("any", elem.int_like(), w, caps);
         let (name, quotient) = if divides {
             (format!("recurrence_{v}"), format!(" / ({bc}(1) + k * q)"))
         } else {
@@ -75,25 +69,19 @@ impl Helpers {
     }
 
     /// A series or a continued fraction, a step for all lanes at once until none of them changes any more.
-    pub(crate) fn converging(
-        &mut self,
-        op: ScalarOp,
-        elem: &'static str,
-        w: u32,
-        caps: &Caps,
-    ) -> String {
-        let int = types::int_like(elem);
+    pub(crate) fn converging(&mut self, op: ScalarOp, elem: CType, w: u32, caps: &Caps) -> String {
+        let int = elem.int_like();
         let (v, m) = (self.vector(elem, w), self.vector(int, w));
         let bc = self.broadcast(elem, w);
         let select = self.select(elem, w, caps);
         let any = self.lanes_test("any", int, w, caps);
         let (size, least) = match elem {
-            "f32" => ("__builtin_fabsf", "1e-30f"),
+            CType::F32 => ("__builtin_fabsf", "1e-30f"),
             _ => ("__builtin_fabs", "1e-300"),
         };
         // One lane is spelled without vectors.
         let (ty, mask, number, go, pick) = match w {
-            1 => (elem, "i32", format!("({elem})"), "go".into(), None),
+            1 => (elem.name(), "i32", format!("({elem})"), "go".into(), None),
             _ => (&*v, &*m, bc.to_string(), format!("{any}(go)"), Some(select)),
         };
         let choose = |test: &str, a: &str, b: &str| match &pick {

@@ -2,7 +2,7 @@
 
 use crate::helpers::Name;
 use crate::kernel::Emitter;
-use crate::types::{self, each_lane};
+use crate::types::{self, CType, each_lane};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{DType, Isa, Result};
 use inrush_expr::Expr;
@@ -37,7 +37,7 @@ impl Emitter<'_> {
             && whole
             && !own
             && kind == Access::Contiguous
-            && !self.streams(buf, w * types::bytes(elem))
+            && !self.streams(buf, w * elem.bytes())
         {
             let vector = self.vector(value)?;
             let ty = self.helpers.vector(elem, w);
@@ -79,7 +79,7 @@ impl Emitter<'_> {
         } else if !mask_varies && !own && kind == Access::Contiguous {
             let at = self.expr(offset, false)?;
             match count {
-                None if self.streams(buf, w * types::bytes(elem)) => {
+                None if self.streams(buf, w * elem.bytes()) => {
                     let f = self.helpers.stream(elem, w);
                     self.line(format_args!("{guard}{f}({buf} + {at}, {raw});"));
                 }
@@ -183,7 +183,7 @@ impl Emitter<'_> {
         let (places, at) = match short {
             Some(index) => {
                 let (ty, rest) = (
-                    self.helpers.vector("i32", self.width()),
+                    self.helpers.vector(CType::I32, self.width()),
                     self.expr(rest, false)?,
                 );
                 (
@@ -253,7 +253,7 @@ impl Emitter<'_> {
         let mut m = self.mask_of(mask, types::scalar(d));
         if let Some(c) = self.state.lane.as_ref().and_then(|l| l.count.clone()) {
             let w = self.width();
-            let lanes = self.helpers.lane_mask(types::int_like(types::scalar(d)), w);
+            let lanes = self.helpers.lane_mask(types::scalar(d).int_like(), w);
             m = format!("{m} & {lanes}({c})");
         }
         let rest = self.expr(rest, false)?;
@@ -273,14 +273,7 @@ impl Emitter<'_> {
     }
 
     /// Combines the old contents and the stored value, in `w` lanes.
-    fn both(
-        &mut self,
-        mode: StoreMode,
-        elem: &'static str,
-        w: u32,
-        old: &str,
-        new: String,
-    ) -> String {
+    fn both(&mut self, mode: StoreMode, elem: CType, w: u32, old: &str, new: String) -> String {
         match mode {
             StoreMode::Add => format!("{old} + {new}"),
             StoreMode::Mul => format!("{old} * {new}"),

@@ -10,31 +10,90 @@ typedef int i32; typedef unsigned u32; typedef long long i64; typedef unsigned l
 typedef float f32; typedef double f64;
 ";
 
-/// Name of the C type of a scalar of this dtype in memory; halves are their bits, bools bytes.
-pub(crate) fn memory(d: DType) -> &'static str {
-    match d {
-        DType::Bool | DType::U8 => "u8",
-        DType::F16 | DType::BF16 => "u16",
-        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => "u8",
-        d => d.name(),
+/// A scalar type of C, by its name in [`PRELUDE`].
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum CType {
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F32,
+    F64,
+}
+
+impl CType {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CType::I8 => "i8",
+            CType::U8 => "u8",
+            CType::I16 => "i16",
+            CType::U16 => "u16",
+            CType::I32 => "i32",
+            CType::U32 => "u32",
+            CType::I64 => "i64",
+            CType::U64 => "u64",
+            CType::F32 => "f32",
+            CType::F64 => "f64",
+        }
+    }
+
+    pub(crate) fn bytes(self) -> u32 {
+        match self {
+            CType::I8 | CType::U8 => 1,
+            CType::I16 | CType::U16 => 2,
+            CType::I32 | CType::U32 | CType::F32 => 4,
+            CType::I64 | CType::U64 | CType::F64 => 8,
+        }
+    }
+
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, CType::F32 | CType::F64)
+    }
+
+    pub(crate) fn is_unsigned(self) -> bool {
+        matches!(self, CType::U8 | CType::U16 | CType::U32 | CType::U64)
+    }
+
+    /// Returns the signed integer type of the same size.
+    pub(crate) fn int_like(self) -> CType {
+        int_of(self.bytes(), false)
     }
 }
 
-/// Name of the C type of a uniform value.
-pub(crate) fn scalar(d: DType) -> &'static str {
-    match d {
-        DType::Bool => "i32",
-        d => d.compute().name(),
+impl std::fmt::Display for CType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 
-/// Bytes of the C type called `name`.
-pub(crate) fn bytes(name: &str) -> u32 {
-    match name.as_bytes() {
-        [_, b'8'] => 1,
-        [_, b'1', b'6'] => 2,
-        [_, b'6', b'4'] => 8,
-        _ => 4,
+/// Returns the C type of a scalar of this dtype in memory; halves are their bits, bools bytes. Complex numbers have none: they
+/// are refused where they are loaded or stored.
+pub(crate) fn memory(d: DType) -> CType {
+    match d {
+        DType::I8 => CType::I8,
+        DType::U16 => CType::U16,
+        DType::I16 => CType::I16,
+        DType::U32 => CType::U32,
+        DType::I32 => CType::I32,
+        DType::U64 => CType::U64,
+        DType::I64 => CType::I64,
+        DType::F32 => CType::F32,
+        DType::F64 | DType::C64 | DType::C128 => CType::F64,
+        DType::Bool | DType::U8 => CType::U8,
+        DType::F16 | DType::BF16 => CType::U16,
+        DType::F8E4M3FN | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => CType::U8,
+    }
+}
+
+/// Returns the C type of a uniform value.
+pub(crate) fn scalar(d: DType) -> CType {
+    match d {
+        DType::Bool => CType::I32,
+        d => memory(d.compute()),
     }
 }
 
@@ -48,32 +107,18 @@ pub(crate) fn each_lane(count: &str) -> String {
     format!("{unrolled}for (i32 k = 0; k < {count}; k++)")
 }
 
-/// The signed integer type of the same size.
-pub(crate) fn int_like(name: &str) -> &'static str {
-    match bytes(name) {
-        1 => "i8",
-        2 => "i16",
-        8 => "i64",
-        _ => "i32",
-    }
-}
-
-/// The integer type of so many bytes.
-pub(crate) fn int_of(bytes: u32, unsigned: bool) -> &'static str {
+/// Returns the integer type of so many bytes.
+pub(crate) fn int_of(bytes: u32, unsigned: bool) -> CType {
     match (bytes, unsigned) {
-        (1, false) => "i8",
-        (1, true) => "u8",
-        (2, false) => "i16",
-        (2, true) => "u16",
-        (4, false) => "i32",
-        (4, true) => "u32",
-        (_, false) => "i64",
-        (_, true) => "u64",
+        (1, false) => CType::I8,
+        (1, true) => CType::U8,
+        (2, false) => CType::I16,
+        (2, true) => CType::U16,
+        (4, false) => CType::I32,
+        (4, true) => CType::U32,
+        (_, false) => CType::I64,
+        (_, true) => CType::U64,
     }
-}
-
-pub(crate) fn is_float(name: &str) -> bool {
-    name.starts_with('f')
 }
 
 /// A constant of compute dtype `d` as C text.

@@ -407,7 +407,15 @@ impl Emitter<'_> {
             }
             let (buf, at) = (self.buffer_name(buf), at?);
             self.line([
-                "const ", elem, " *const ", &name, " = ", &buf, " + ", &at, ";",
+                "const ",
+                elem.name(),
+                " *const ",
+                &name,
+                " = ",
+                &buf,
+                " + ",
+                &at,
+                ";",
             ]);
             self.state.columns.insert(*v, (name, by_tap, by_row));
         }

@@ -3,7 +3,7 @@
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::text::{Text, joined, paren};
-use crate::types::{self, each_lane};
+use crate::types::{self, CType, each_lane};
 use inrush_base::{DType, Error, Isa, Result};
 use inrush_expr::Expr;
 use inrush_kernel::{Def, ValId};
@@ -71,22 +71,22 @@ impl Emitter<'_> {
     }
 
     /// The integer type of masks in the open lanes loop.
-    pub(crate) fn mask_elem(&self) -> &'static str {
+    pub(crate) fn mask_elem(&self) -> CType {
         self.mask_elem_of(self.width())
     }
 
     /// The integer type of masks of `w` lanes.
-    pub(crate) fn mask_elem_of(&self, w: u32) -> &'static str {
+    pub(crate) fn mask_elem_of(&self, w: u32) -> CType {
         match self.caps.vector_bytes as u32 / w {
-            0 | 1 => "i8",
-            2 => "i16",
-            8.. if self.facts.has_64bit => "i64",
-            _ => "i32",
+            0 | 1 => CType::I8,
+            2 => CType::I16,
+            8.. if self.facts.has_64bit => CType::I64,
+            _ => CType::I32,
         }
     }
 
     /// C element type of a varying value of dtype `d`.
-    pub(crate) fn elem(&self, d: DType) -> &'static str {
+    pub(crate) fn elem(&self, d: DType) -> CType {
         if d == DType::Bool {
             self.mask_elem()
         } else {
@@ -125,7 +125,7 @@ impl Emitter<'_> {
             let (elem, w) = (self.elem(d), self.width());
             self.writer.out.push_str(self.helpers.vector_name(elem, w));
         } else {
-            self.writer.out.push_str(types::scalar(d));
+            self.writer.out.push_str(types::scalar(d).name());
         }
         let by_row = !varies && self.differs_by_row(v);
         let copy = (self.state.lane.as_ref()).filter(|l| (varies || by_row) && l.copies > 1);
@@ -204,7 +204,7 @@ impl Emitter<'_> {
             let ty = types::scalar(d);
             match d {
                 DType::Bool => self.declare(v, ["(", &text, ") != 0"], false),
-                _ => self.declare(v, ["(", ty, ")(", &text, ")"], false),
+                _ => self.declare(v, ["(", ty.name(), ")(", &text, ")"], false),
             }
             return Ok(());
         }
@@ -220,7 +220,11 @@ impl Emitter<'_> {
             let bc = self.helpers.broadcast(elem, lane.width);
             let iota = self.helpers.iota(elem, lane.width);
             if self.exprs.is_int(c[0], 1) {
-                self.declare(v, [&*bc, "((", elem, ")(", &first, ")) + ", &iota], true);
+                self.declare(
+                    v,
+                    [&*bc, "((", elem.name(), ")(", &first, ")) + ", &iota],
+                    true,
+                );
             } else {
                 let text =
                     format_args!("{bc}(({elem})({first})) + {bc}(({elem})({step})) * {iota}");
@@ -281,20 +285,22 @@ impl Emitter<'_> {
                 {
                     let x = self.vector(arg)?;
                     let memory = types::memory(d);
-                    Some(self.helpers.convert(&x, memory, "i32", w, self.caps))
+                    Some(self.helpers.convert(&x, memory, CType::I32, w, self.caps))
                 }
                 _ if self.dtype(value) == DType::I32 => Some(index.to_string()),
                 _ => None,
             };
             if let Some(mut x) = x {
                 if let Some((m, _)) = &mask {
-                    x = format!("{x} & {}", self.mask_of(m, "i32"));
+                    x = format!("{x} & {}", self.mask_of(m, CType::I32));
                 }
-                let (short, ty) = (self.lanes_name('n', v), self.helpers.vector("i32", w));
+                let (short, ty) = (self.lanes_name('n', v), self.helpers.vector(CType::I32, w));
                 self.line(format_args!("const {ty} {short} = {x};"));
                 self.short.insert(sym, v);
-                let x = self.helpers.convert(&short, "i32", "i64", w, self.caps);
-                let ty = self.helpers.vector("i64", w);
+                let x = self
+                    .helpers
+                    .convert(&short, CType::I32, CType::I64, w, self.caps);
+                let ty = self.helpers.vector(CType::I64, w);
                 let own = self.lanes_name('t', v);
                 self.line(format_args!("const {ty} {own} = {x};"));
                 self.some_vary = true;
@@ -332,7 +338,7 @@ impl Emitter<'_> {
         }
         if varies {
             let w = self.width();
-            let ty = self.helpers.vector("i64", w);
+            let ty = self.helpers.vector(CType::I64, w);
             let lanes = each_lane(&self.lane_count());
             let name = self.lanes_name('t', v);
             self.line(format_args!(

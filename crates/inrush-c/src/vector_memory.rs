@@ -1,25 +1,25 @@
 //! How vectors come from memory and go there: whole, in part, masked, strided, transposed.
 
 use crate::helpers::{Helpers, Name, gcc_only};
-use crate::types::{self, each_lane, int_like};
+use crate::types::{CType, each_lane};
 use inrush_base::{Caps, Isa};
 use std::fmt::Write;
 
 impl Helpers {
     /// Load of the lanes whose mask is set, zeros elsewhere; nothing is read there.
-    pub(crate) fn load_where(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<String> {
-        let size = types::bytes(elem);
+    pub(crate) fn load_where(&mut self, elem: CType, w: u32, caps: &Caps) -> Option<String> {
+        let size = elem.bytes();
         let chunk = (32 / size).min(w);
         let native = matches!(caps.isa, Isa::Avx2 | Isa::Avx512) && matches!(size, 4 | 8);
         if !native || !matches!(chunk * size, 16 | 32) || !w.is_multiple_of(chunk) {
             return None;
         }
         let v = self.vector(elem, w);
-        let m = self.vector(int_like(elem), w);
+        let m = self.vector(elem.int_like(), w);
         let name = format!("ldm_{v}");
         let (float, int) = match size {
-            4 => ("f32", "i32"),
-            _ => ("f64", "i64"),
+            4 => (CType::F32, CType::I32),
+            _ => (CType::F64, CType::I64),
         };
         let (f, i) = (self.vector(float, chunk), self.vector(int, chunk));
         let builtin = format!(
@@ -28,8 +28,8 @@ impl Helpers {
             if chunk * size == 32 { "256" } else { "" }
         );
         let bits = match (caps.isa, elem, w) {
-            (Isa::Avx512, "f32", 16) => Some(("ps", "cvtd2mask512")),
-            (Isa::Avx512, "f64", 8) => Some(("pd", "cvtq2mask512")),
+            (Isa::Avx512, CType::F32, 16) => Some(("ps", "cvtd2mask512")),
+            (Isa::Avx512, CType::F64, 8) => Some(("pd", "cvtq2mask512")),
             _ => None,
         };
         if let Some((suffix, to_bits)) = bits {
@@ -69,7 +69,7 @@ impl Helpers {
     /// elsewhere.
     pub(crate) fn load_gathered(
         &mut self,
-        elem: &'static str,
+        elem: CType,
         w: u32,
         masked: bool,
         caps: &Caps,
@@ -78,19 +78,19 @@ impl Helpers {
             return None;
         }
         let (builtin, bits, to_bits) = match (elem, w) {
-            ("f32", 16) => ("gathersiv16sf", "u16", "cvtd2mask512"),
-            ("f32", 8) => ("gather3siv8sf", "u8", "cvtd2mask256"),
-            ("f64", 8) => ("gathersiv8df", "u8", "cvtq2mask512"),
+            (CType::F32, 16) => ("gathersiv16sf", CType::U16, "cvtd2mask512"),
+            (CType::F32, 8) => ("gather3siv8sf", CType::U8, "cvtd2mask256"),
+            (CType::F64, 8) => ("gathersiv8df", CType::U8, "cvtq2mask512"),
             _ => return None,
         };
         let what = if masked { "gather_where" } else { "gather" };
         Some(self.once((what, "", elem, w), |h| {
-            let (v, i) = (h.vector(elem, w), h.vector("i32", w));
+            let (v, i) = (h.vector(elem, w), h.vector(CType::I32, w));
             let name = format!("{}_{v}", if masked { "ldgm" } else { "ldg" });
             let each = each_lane(&w.to_string());
             let (parameter, mask, guard) = if masked {
                 (
-                    format!(", {} m", h.vector(int_like(elem), w)),
+                    format!(", {} m", h.vector(elem.int_like(), w)),
                     format!("__builtin_ia32_{to_bits}(m)"),
                     "if (m[k]) ",
                 )
@@ -103,7 +103,7 @@ impl Helpers {
                 |_| {
                     let native = format!(
                         "return __builtin_ia32_{builtin}(({v}){{0}}, p, n, {mask}, {});",
-                        types::bytes(elem)
+                        elem.bytes()
                     );
                     let simple = format!("{v} r = {{0}}; {each} {guard}r[k] = p[n[k]]; return r;");
                     gcc_only(&native, &simple)
@@ -116,17 +116,17 @@ impl Helpers {
     /// Adds the lanes whose mask is set, one after the other, at 32-bit indices; none where the machine has no instruction
     /// that makes bits of such a mask. Where all are set none is asked. Indices and values go through memory: loads of it
     /// take less than taking each lane out of a vector.
-    pub(crate) fn add_lanes(&mut self, elem: &'static str, w: u32, caps: &Caps) -> Option<Name> {
+    pub(crate) fn add_lanes(&mut self, elem: CType, w: u32, caps: &Caps) -> Option<Name> {
         let (to_bits, float) = match (caps.isa, elem, w) {
-            (Isa::Avx512, "f32", 16) => ("cvtd2mask512", false),
-            (Isa::Avx512, "f64", 8) => ("cvtq2mask512", false),
-            (Isa::Avx2, "f32", 8) => ("movmskps256", true),
-            (Isa::Avx2, "f64", 4) => ("movmskpd256", true),
+            (Isa::Avx512, CType::F32, 16) => ("cvtd2mask512", false),
+            (Isa::Avx512, CType::F64, 8) => ("cvtq2mask512", false),
+            (Isa::Avx2, CType::F32, 8) => ("movmskps256", true),
+            (Isa::Avx2, CType::F64, 4) => ("movmskpd256", true),
             _ => return None,
         };
         Some(self.once(("add_lanes", "", elem, w), |h| {
-            let (v, i) = (h.vector(elem, w), h.vector("i32", w));
-            let m = h.vector(int_like(elem), w);
+            let (v, i) = (h.vector(elem, w), h.vector(CType::I32, w));
+            let m = h.vector(elem.int_like(), w);
             let name = format!("addm_{v}");
             h.function(
                 &name,
@@ -150,17 +150,17 @@ impl Helpers {
     }
 
     /// A whole vector stored past the caches, where its place is aligned.
-    pub(crate) fn stream(&mut self, elem: &'static str, w: u32) -> Name {
+    pub(crate) fn stream(&mut self, elem: CType, w: u32) -> Name {
         self.once(("stream", "", elem, w), |h| {
             let v = h.vector(elem, w);
-            let total = types::bytes(elem) * w;
+            let total = elem.bytes() * w;
             let name = format!("stream_{v}");
             let (suffix, lanes) = match total {
                 16 => ("", 4),
                 32 => ("256", 8),
                 _ => ("512", 16),
             };
-            let f = h.vector("f32", lanes);
+            let f = h.vector(CType::F32, lanes);
             h.function(&name, format_args!("void {name}({elem} *p, {v} x)"), |_| {
                 let past = gcc_only(
                     &format!("__builtin_ia32_movntps{suffix}((f32 *)p, ({f})x);"),
@@ -176,7 +176,7 @@ impl Helpers {
     }
 
     /// Lanes `s` elements apart.
-    pub(crate) fn load_strided(&mut self, elem: &'static str, w: u32) -> Name {
+    pub(crate) fn load_strided(&mut self, elem: CType, w: u32) -> Name {
         self.once(("load_strided", "", elem, w), |h| {
             let v = h.vector(elem, w);
             let name = format!("lds_{v}");
@@ -197,14 +197,9 @@ impl Helpers {
     }
 
     /// Every second element of the lanes whose mask is set, zeros elsewhere; nothing is read there.
-    pub(crate) fn load_second_where(
-        &mut self,
-        elem: &'static str,
-        w: u32,
-        caps: &Caps,
-    ) -> Option<Name> {
+    pub(crate) fn load_second_where(&mut self, elem: CType, w: u32, caps: &Caps) -> Option<Name> {
         let load = self.load_where(elem, w, caps)?;
-        let int = int_like(elem);
+        let int = elem.int_like();
         let (whole, all) = (
             self.load_second(elem, w, false, caps),
             self.lanes_test("all", int, w, caps),
@@ -242,20 +237,14 @@ impl Helpers {
     }
 
     /// Every second element: two vectors and a permutation. With a number of lanes `c`, nothing after the last one is read.
-    pub(crate) fn load_second(
-        &mut self,
-        elem: &'static str,
-        w: u32,
-        part: bool,
-        caps: &Caps,
-    ) -> Name {
+    pub(crate) fn load_second(&mut self, elem: CType, w: u32, part: bool, caps: &Caps) -> Name {
         let what = if part {
             "load_second_part"
         } else {
             "load_second"
         };
         self.once((what, "", elem, w), |h| {
-            let (v, m) = (h.vector(elem, w), h.vector(types::int_like(elem), w));
+            let (v, m) = (h.vector(elem, w), h.vector(elem.int_like(), w));
             let name = format!("{}_{v}", if part { "ld2p" } else { "ld2" });
             // The second vector of a whole load ends with the last lane's element.
             let place = |k: u32| 2 * k + u32::from(!part && 2 * k >= w);
@@ -290,16 +279,16 @@ impl Helpers {
     /// Returns a helper that gathers eight or, with AVX-512, sixteen elements. If all indices are within one vector that ends
     /// with the last one, that vector is loaded and permuted.
     pub(crate) fn load_near(&mut self, w: u32) -> Name {
-        self.once(("load_near", "", "f32", w), |h| {
-            let (v, i) = (h.vector("f32", w), h.vector("i32", w));
-            let bc = h.broadcast("i32", w);
+        self.once(("load_near", "", CType::F32, w), |h| {
+            let (v, i) = (h.vector(CType::F32, w), h.vector(CType::I32, w));
+            let bc = h.broadcast(CType::I32, w);
             let (none_far, permuted) = match w {
                 16 => (
                     "!__builtin_ia32_ptestmd512(far, far, (u16)-1)".to_string(),
                     format!("__builtin_ia32_permvarsf512_mask(near, d, ({v}){{0}}, (u16)-1)"),
                 ),
                 _ => {
-                    let l = h.vector("i64", 4);
+                    let l = h.vector(CType::I64, 4);
                     (
                         format!("__builtin_ia32_ptestz256(({l})far, ({l})far)"),
                         "__builtin_ia32_permvarsf256(near, d)".to_string(),
@@ -329,11 +318,11 @@ impl Helpers {
     }
 
     /// Transposes `nl` rows of `na` elements, `s` apart, into rows of `w`: `t[a * w + l] = p[l * s + a]`, zero from `nl` on.
-    pub(crate) fn tile(&mut self, elem: &'static str, caps: &Caps) -> Name {
+    pub(crate) fn tile(&mut self, elem: CType, caps: &Caps) -> Name {
         self.once(("tile", "", elem, 1), |h| {
             let name = format!("tile_{elem}");
             let mut body = String::new();
-            if types::bytes(elem) == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
+            if elem.bytes() == 4 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512) {
                 let block = h.transpose8();
                 _ = write!(
                     body,
@@ -359,7 +348,7 @@ impl Helpers {
 
     /// An 8 x 8 block of 32-bit elements, from rows `s` apart to rows `d` apart.
     fn transpose8(&mut self) -> &'static str {
-        let (v, m) = (self.vector("f32", 8), self.vector("i32", 8));
+        let (v, m) = (self.vector(CType::F32, 8), self.vector(CType::I32, 8));
         let mut body = String::new();
         for i in 0..8 {
             _ = writeln!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);");
@@ -397,7 +386,7 @@ impl Helpers {
     }
 
     /// All bits in the first `c` lanes.
-    pub(crate) fn lane_mask(&mut self, int: &'static str, w: u32) -> Name {
+    pub(crate) fn lane_mask(&mut self, int: CType, w: u32) -> Name {
         self.once(("lane_mask", "", int, w), |h| {
             let v = h.vector(int, w);
             let name = format!("lanes_{v}");

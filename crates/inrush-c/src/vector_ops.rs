@@ -3,7 +3,7 @@
 use crate::helpers::Name;
 use crate::kernel::Emitter;
 use crate::ops::{comparison, unsupported};
-use crate::types::{self, is_float};
+use crate::types::CType;
 use inrush_base::{DType, Result, Scalar};
 use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
@@ -17,18 +17,18 @@ struct Operands<'x> {
     x: &'x [Name],
     /// dtype and C type of the last operand, and number of lanes.
     d: DType,
-    elem: &'static str,
+    elem: CType,
     w: u32,
     /// The vector type, and that of integers of the same size.
     ty: Name,
-    int: &'static str,
+    int: CType,
     int_ty: Name,
 }
 
 impl Operands<'_> {
     /// Returns true if operands are floats.
     fn is_float(&self) -> bool {
-        is_float(self.elem)
+        self.elem.is_float()
     }
 
     /// Spells a binary operator.
@@ -59,7 +59,7 @@ impl Emitter<'_> {
             return logic(op, &x).ok_or_else(|| unsupported(op, d));
         }
         let elem = self.elem(d);
-        let int = types::int_like(elem);
+        let int = elem.int_like();
         let o = Operands {
             op,
             args,
@@ -162,7 +162,7 @@ impl Emitter<'_> {
                 _ => None,
             };
             return Ok(Some(match short {
-                Some((a, b)) => self.mask(&format!("{a} {sign} {b}"), "i32"),
+                Some((a, b)) => self.mask(&format!("{a} {sign} {b}"), CType::I32),
                 None => self.mask(&o.infix(sign), elem),
             }));
         }
@@ -170,7 +170,7 @@ impl Emitter<'_> {
             ScalarOp::IsNan => self.mask(&format!("{0} != {0}", x[0]), elem),
             ScalarOp::IsInf if o.is_float() => {
                 let m = self.sign_mask(o);
-                let inf = if elem == "f32" {
+                let inf = if elem == CType::F32 {
                     "__builtin_inff()"
                 } else {
                     "__builtin_inf()"
@@ -207,7 +207,7 @@ impl Emitter<'_> {
             ScalarOp::Kummer | ScalarOp::GammaFraction if float => {
                 self.helpers.converging(op, elem, w, caps).into()
             }
-            ScalarOp::Remainder | ScalarOp::Fmod if elem == "f32" => {
+            ScalarOp::Remainder | ScalarOp::Fmod if elem == CType::F32 => {
                 self.helpers.left_over(op.text(), w, caps)
             }
             ScalarOp::Remainder
@@ -236,7 +236,7 @@ impl Emitter<'_> {
 
     /// Spells a vector of sign bits.
     fn sign_mask(&mut self, o: &Operands) -> String {
-        let bit = if o.elem == "f32" {
+        let bit = if o.elem == CType::F32 {
             "(-2147483647-1)"
         } else {
             "(-9223372036854775807ll-1)"
@@ -262,9 +262,9 @@ impl Emitter<'_> {
             }
             _ => return Ok(None),
         };
-        let bc = self.helpers.broadcast("i32", w);
+        let bc = self.helpers.broadcast(CType::I32, w);
         Ok(Some(if moves {
-            format!("({bc}({first}) + {})", self.helpers.iota("i32", w))
+            format!("({bc}({first}) + {})", self.helpers.iota(CType::I32, w))
         } else {
             format!("{bc}({first})")
         }))
