@@ -42,7 +42,7 @@ impl Emitter<'_> {
 
     /// Loads one operand; `shape` is its dimension of the result's tile.
     fn operand(&mut self, name: &str, o: &Operand, p: &Product, k: &str, shape: u32) -> Result<()> {
-        self.names.insert(p.k, k.into());
+        self.names.symbols.insert(p.k, k.into());
         let pointer = self.buffer(o.buf);
         let offset = self.offset(o.offset)?;
         let mut masks: Vec<String> = self.mask(shape).into_iter().collect();

@@ -103,7 +103,7 @@ impl Emitter<'_> {
     }
 
     fn sym(&self, s: Sym, widen: bool) -> Result<String> {
-        let Some(name) = self.names.get(&s) else {
+        let Some(name) = self.names.symbols.get(&s) else {
             let info = self.exprs.sym_info(s);
             return Err(Error::internal(format!(
                 "the symbol `{}` has no value here",

@@ -27,42 +27,67 @@ pub(crate) struct Emitted {
     pub asserts: bool,
 }
 
+/// Writes one function. Its `facts` are found once; `state` belongs to the code that is being written; names and lines grow.
 pub(crate) struct Emitter<'a> {
     pub exprs: &'a Exprs,
     origins: &'a [Origin],
     pub block: &'a Block,
-    /// Names of symbols.
-    pub names: FxHashMap<Sym, String>,
-    /// Names of values; constants have none.
-    pub values: FxHashMap<ValId, String>,
-    /// Names of the accumulators, and of the positions of those that seek one.
-    pub accs: FxHashMap<AccId, String>,
-    /// Accumulators that carry a running reduction from step to step.
-    pub carries: FxHashSet<AccId>,
-    /// Accumulators whose lanes are wanted after they have been combined.
-    pub kept: FxHashSet<AccId>,
-    /// How many loops are still to come that load a value.
-    pub loads_left: FxHashMap<ValId, usize>,
-    /// Rows that are loaded before a reduction while others come after it.
-    pub first_rows: FxHashSet<ValId>,
-    pub in_loop: bool,
-    /// The code that is being written is for programs whose whole tile is within bounds.
-    pub unmasked: bool,
-    /// A comparison that holds for all elements of the programs that the code being written is for.
-    pub tail_mask: Option<TailMask>,
-    /// Neighbours of a row that a thread has, where Triton would give it more than one instruction moves.
-    pub contiguous: Option<i64>,
     pub role: Role,
+    pub facts: Facts,
+    pub names: Names,
+    pub state: State,
+    writer: Writer,
     /// Descriptors of tensors that the function has made or was given, in order.
     pub descriptors: Vec<crate::descriptors::Strided>,
+    asserts: bool,
+}
+
+/// Facts about the block that its text depends on.
+pub(crate) struct Facts {
+    /// Accumulators that carry a running reduction from step to step.
+    pub carries: FxHashSet<AccId>,
+    /// Rows that are loaded before a reduction while others come after it.
+    pub first_rows: FxHashSet<ValId>,
+    /// Neighbours of a row that a thread has, where Triton would give it more than one instruction moves.
+    pub contiguous: Option<i64>,
     /// Functions that are computed with the addition that follows.
     fused: Fused,
+}
+
+/// Names in the text.
+#[derive(Default)]
+pub(crate) struct Names {
+    pub symbols: FxHashMap<Sym, String>,
+    /// Constants have none.
+    pub values: FxHashMap<ValId, String>,
+    /// Accumulators, and the positions of those that seek one.
+    pub accs: FxHashMap<AccId, String>,
     pub buffers: Vec<String>,
+    /// Positions of the buffers that the text uses.
     used: FxHashSet<usize>,
+}
+
+/// State of the code that is being written.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Within the loop over the looped axis.
+    pub in_loop: bool,
+    /// The code is for programs whose whole tile is within bounds.
+    pub unmasked: bool,
+    /// A comparison that holds for all elements of the programs that the code is for.
+    pub tail_mask: Option<TailMask>,
+    /// How many loops are still to come that load a value.
+    pub loads_left: FxHashMap<ValId, usize>,
+    /// Accumulators whose lanes are wanted after they have been combined.
+    pub kept: FxHashSet<AccId>,
+}
+
+/// The text so far.
+struct Writer {
     lines: Vec<String>,
     indent: usize,
+    /// Number of temporary names so far.
     next: usize,
-    asserts: bool,
 }
 
 /// Longest list of items that is written twice.
@@ -87,29 +112,29 @@ const LENGTH: &str = "numel";
 
 /// Writes the function of a block, for the caller that `role` names.
 pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> {
+    let carries = block.values.iter().filter_map(|v| match v.def {
+        Def::Running { acc, .. } => Some(acc),
+        _ => None,
+    });
     let mut e = Emitter {
         exprs: &loops.exprs,
         origins: &loops.origins,
         block,
-        names: FxHashMap::default(),
-        values: FxHashMap::default(),
-        accs: FxHashMap::default(),
-        carries: FxHashSet::default(),
-        kept: FxHashSet::default(),
-        loads_left: FxHashMap::default(),
-        first_rows: FxHashSet::default(),
-        in_loop: false,
-        unmasked: false,
-        tail_mask: None,
-        contiguous: None,
         role,
+        facts: Facts {
+            carries: carries.collect(),
+            first_rows: FxHashSet::default(),
+            contiguous: None,
+            fused: Fused::find(block),
+        },
+        names: Names::default(),
+        state: State::default(),
+        writer: Writer {
+            lines: Vec::new(),
+            indent: 1,
+            next: 0,
+        },
         descriptors: Vec::new(),
-        fused: Fused::find(block),
-        buffers: Vec::new(),
-        used: FxHashSet::default(),
-        lines: Vec::new(),
-        indent: 1,
-        next: 0,
         asserts: false,
     };
     for (i, b) in block.buffers.iter().enumerate() {
@@ -118,7 +143,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
             BufRole::Out => "out_ptr",
             _ => "in_out_ptr",
         };
-        e.buffers.push(format!("{kind}{i}"));
+        e.names.buffers.push(format!("{kind}{i}"));
     }
     let mut sizes = Vec::new();
     for p in &block.sizes {
@@ -127,35 +152,30 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
             true => name,
             false => format!("ks{}", sizes.len()),
         };
-        e.names.insert(p.sym, name.clone());
+        e.names.symbols.insert(p.sym, name.clone());
         sizes.push(name);
-    }
-    for v in &block.values {
-        if let Def::Running { acc, .. } = v.def {
-            e.carries.insert(acc);
-        }
     }
     e.count_loads(&block.items);
     e.find_first_rows();
-    e.contiguous = contiguity::neighbours(&e);
+    e.facts.contiguous = contiguity::neighbours(&e);
     e.header()?;
     e.describe(&block.items)?;
     if let Some(p) = &block.product {
         e.product(p)?;
     }
     match (e.inside()?, tail_masks::find(&e)) {
-        (Some(inside), _) => e.twice(&inside, |e| e.unmasked = true)?,
+        (Some(inside), _) => e.twice(&inside, |e| e.state.unmasked = true)?,
         (None, Some(s)) => {
             let inside = format!("{} < {}", e.offset(s.last)?, s.end);
-            e.twice(&inside, |e| e.tail_mask = Some(s))?;
+            e.twice(&inside, |e| e.state.tail_mask = Some(s))?;
         }
         (None, None) => e.items(&block.items)?,
     }
     let constants = e.constants();
-    let body = e.lines.join("\n");
+    let body = e.writer.lines.join("\n");
     // Parameters that the body does not use would stay parameters of the binary.
-    let buffers: Vec<Option<String>> = (e.buffers.iter().enumerate())
-        .map(|(i, n)| e.used.contains(&i).then(|| n.clone()))
+    let buffers: Vec<Option<String>> = (e.names.buffers.iter().enumerate())
+        .map(|(i, n)| e.names.used.contains(&i).then(|| n.clone()))
         .collect();
     let mut parameters: Vec<String> = Vec::new();
     if role != Role::Kernel {
@@ -242,20 +262,20 @@ impl Emitter<'_> {
 
     /// Appends a line at the current indentation.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
-        let indent = "    ".repeat(self.indent);
-        self.lines.push(format!("{indent}{}", text.as_ref()));
+        let indent = "    ".repeat(self.writer.indent);
+        self.writer.lines.push(format!("{indent}{}", text.as_ref()));
     }
 
     /// Returns a new name.
     pub(crate) fn fresh(&mut self) -> String {
-        self.next += 1;
-        format!("t{}", self.next - 1)
+        self.writer.next += 1;
+        format!("t{}", self.writer.next - 1)
     }
 
     /// Returns the name of a buffer, and notes that it is used.
     pub(crate) fn buffer(&mut self, b: KBufId) -> String {
-        self.used.insert(b.index());
-        self.buffers[b.index()].clone()
+        self.names.used.insert(b.index());
+        self.names.buffers[b.index()].clone()
     }
 
     /// The tile's dimensions: positions in the block's list.
@@ -360,12 +380,12 @@ impl Emitter<'_> {
                     "{letter} = {letter}pid * {block} + tl.arange(0, {block}){along}"
                 ));
             }
-            self.names.insert(d.sym, letter.into());
+            self.names.symbols.insert(d.sym, letter.into());
             self.mask_line(i, d)?;
         }
         if let Some(i) = self.block.reduced() {
             let d = dims[i];
-            self.names.insert(d.sym, "r".into());
+            self.names.symbols.insert(d.sym, "r".into());
             if d.role == DimRole::Persistent {
                 let along = self.along(i);
                 let range = self.neighbours("tl.arange(0, RBLOCK)".into());
@@ -440,7 +460,7 @@ impl Emitter<'_> {
 
     /// The masks of the dimensions of `shape`, joined; `None` when none is needed.
     pub(crate) fn mask(&self, shape: u32) -> Option<String> {
-        if self.unmasked {
+        if self.state.unmasked {
             return None;
         }
         let parts: Vec<String> = (self.tile_dims().into_iter())
@@ -484,13 +504,13 @@ impl Emitter<'_> {
     /// The items for programs inside, of which `known` says what needs no mask, and again for the last one.
     fn twice(&mut self, inside: &str, known: impl FnOnce(&mut Self)) -> Result<()> {
         let items = &self.block.items;
-        let loads = self.loads_left.clone();
+        let loads = self.state.loads_left.clone();
         self.line(format!("if {inside}:"));
         known(self);
         self.indented(|e| e.items(items))?;
-        (self.unmasked, self.tail_mask) = (false, None);
-        self.values.clear();
-        self.loads_left = loads;
+        (self.state.unmasked, self.state.tail_mask) = (false, None);
+        self.names.values.clear();
+        self.state.loads_left = loads;
         self.line("else:");
         self.indented(|e| e.items(items))
     }
@@ -501,7 +521,7 @@ impl Emitter<'_> {
             match item {
                 BlockItem::Loop(w) => self.count_loads(&w.body),
                 BlockItem::Let(v) if matches!(self.block.value(*v).def, Def::Load { .. }) => {
-                    *self.loads_left.entry(*v).or_insert(0) += 1;
+                    *self.state.loads_left.entry(*v).or_insert(0) += 1;
                 }
                 _ => {}
             }
@@ -519,7 +539,7 @@ impl Emitter<'_> {
             return;
         };
         if items[at..].iter().any(|i| rows(i).is_some()) {
-            self.first_rows = items[..at].iter().filter_map(rows).collect();
+            self.facts.first_rows = items[..at].iter().filter_map(rows).collect();
         }
     }
 
@@ -577,7 +597,7 @@ impl Emitter<'_> {
 
     /// Positions along a row, of which a thread has no more side by side than it can move at once.
     fn neighbours(&self, positions: String) -> String {
-        match self.contiguous {
+        match self.facts.contiguous {
             Some(n) => format!("tl.max_contiguous({positions}, {n})"),
             None => positions,
         }
@@ -589,7 +609,7 @@ impl Emitter<'_> {
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
         let d = self.block.dims[at];
         let extent = self.offset(d.extent)?;
-        let apart = self.contiguous.is_some()
+        let apart = self.facts.contiguous.is_some()
             && !d.exact
             && self.block.stages == 1
             && self.descriptors.is_empty()
@@ -600,10 +620,10 @@ impl Emitter<'_> {
             true => format!("{extent} // RBLOCK * RBLOCK"),
             false => extent.clone(),
         };
-        let loads = self.loads_left.clone();
+        let loads = self.state.loads_left.clone();
         if apart && walk.back {
             self.last_step(walk, &inside)?;
-            self.loads_left.clone_from(&loads);
+            self.state.loads_left.clone_from(&loads);
         }
         let step = if walk.back { "rback" } else { "roffset" };
         self.line(match self.block.stages {
@@ -611,7 +631,7 @@ impl Emitter<'_> {
             // Said of the loop, it holds for all loads, not only for those of products.
             n => format!("for {step} in tl.range(0, {inside}, RBLOCK, num_stages={n}):"),
         });
-        self.indent += 1;
+        self.writer.indent += 1;
         match (walk.back, apart) {
             (false, _) => {}
             (true, true) => self.line(format!("roffset = {inside} - RBLOCK - rback")),
@@ -619,12 +639,12 @@ impl Emitter<'_> {
                 "roffset = ({extent} - 1) // RBLOCK * RBLOCK - rback"
             )),
         }
-        self.unmasked = apart;
+        self.state.unmasked = apart;
         self.step(walk)?;
-        self.unmasked = false;
-        self.indent -= 1;
+        self.state.unmasked = false;
+        self.writer.indent -= 1;
         if apart && !walk.back {
-            self.loads_left = loads;
+            self.state.loads_left = loads;
             self.last_step(walk, &inside)?;
         }
         Ok(())
@@ -642,17 +662,17 @@ impl Emitter<'_> {
         let d = self.block.dims[at];
         let along = self.along(at);
         let positions = self.neighbours("roffset + tl.arange(0, RBLOCK)".into());
-        let range = self.widened(match self.contiguous {
+        let range = self.widened(match self.facts.contiguous {
             Some(_) => format!("{positions}{along}"),
             None => format!("({positions}{along})"),
         });
         self.line(format!("r = {range}"));
-        if !self.unmasked {
+        if !self.state.unmasked {
             self.mask_line(at, &d)?;
         }
-        self.in_loop = true;
+        self.state.in_loop = true;
         self.items(&walk.body)?;
-        self.in_loop = false;
+        self.state.in_loop = false;
         Ok(())
     }
 
@@ -674,10 +694,10 @@ impl Emitter<'_> {
             let ty = types::name(d)?;
             return Ok(format!("tl.full([], {}, tl.{ty})", types::literal(c, d)));
         }
-        if self.tail_mask.is_some_and(|s| s.holds == v) {
+        if self.state.tail_mask.is_some_and(|s| s.holds == v) {
             return Ok("tl.full([], 1, tl.int1)".into());
         }
-        let name = self.values.get(&v).cloned();
+        let name = self.names.values.get(&v).cloned();
         name.ok_or_else(|| Error::internal(format!("{v} is used before it is defined")))
     }
 
@@ -691,7 +711,7 @@ impl Emitter<'_> {
 
     fn define(&mut self, v: ValId) -> Result<()> {
         let value = self.block.value(v).clone();
-        if self.tail_mask.is_some_and(|s| s.needs_no_line(v)) {
+        if self.state.tail_mask.is_some_and(|s| s.needs_no_line(v)) {
             return Ok(());
         }
         if let Def::Op { op, args } = &value.def
@@ -702,7 +722,7 @@ impl Emitter<'_> {
                 self.block.shapes[v.index()],
             );
             let text = self.spread(self.text(left)?, have, want);
-            self.values.insert(v, text);
+            self.names.values.insert(v, text);
             return Ok(());
         }
         let text = match &value.def {
@@ -728,9 +748,13 @@ impl Emitter<'_> {
                 mask,
                 fill,
             } => self.load(v, *buf, *offset, *mask, *fill)?,
-            Def::Op { .. } if self.fused.alone(v) => return Ok(()),
-            Def::Op { .. } if self.fused.sum(v).is_some() => {
-                let (f, arg) = self.fused.sum(v).ok_or_else(|| Error::internal("no sum"))?;
+            Def::Op { .. } if self.facts.fused.alone(v) => return Ok(()),
+            Def::Op { .. } if self.facts.fused.sum(v).is_some() => {
+                let (f, arg) = self
+                    .facts
+                    .fused
+                    .sum(v)
+                    .ok_or_else(|| Error::internal("no sum"))?;
                 format!("{f}({})", self.text(arg)?)
             }
             Def::Op { op, args } => {
@@ -785,7 +809,7 @@ impl Emitter<'_> {
         };
         let name = self.fresh();
         self.line(format!("{name} = {text}"));
-        self.values.insert(v, name);
+        self.names.values.insert(v, name);
         Ok(())
     }
 
@@ -834,8 +858,8 @@ impl Emitter<'_> {
         let have = block.shapes[value.index()] | self.expr_shape(*size);
         let text = self.spread(format!("{name}.to(tl.{ty})"), have, shape);
         self.line(format!("{index} = {text}"));
-        self.names.insert(*sym, index.clone());
-        self.values.insert(v, index);
+        self.names.symbols.insert(*sym, index.clone());
+        self.names.values.insert(v, index);
         Ok(())
     }
 
@@ -860,9 +884,9 @@ impl Emitter<'_> {
 impl Emitter<'_> {
     /// Writes what `f` writes one level deeper.
     pub(crate) fn indented(&mut self, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.indent += 1;
+        self.writer.indent += 1;
         let result = f(self);
-        self.indent -= 1;
+        self.writer.indent -= 1;
         result
     }
 }

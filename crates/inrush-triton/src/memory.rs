@@ -44,7 +44,7 @@ impl Emitter<'_> {
         fill: Scalar,
     ) -> Result<String> {
         let shape = self.block.shapes[v.index()];
-        let mask = mask.filter(|m| self.tail_mask.is_none_or(|s| s.holds != *m));
+        let mask = mask.filter(|m| self.state.tail_mask.is_none_or(|s| s.holds != *m));
         let stored = self.block.buffers[buf.index()].dtype;
         let widened = |text: String| match stored.compute() == stored {
             true => text,
@@ -78,18 +78,18 @@ impl Emitter<'_> {
     /// a reduction goes.
     fn policy(&mut self, v: ValId, offset: Expr, shape: u32) -> Option<&'static str> {
         let reduced = self.block.reduced()?;
-        let left = self.loads_left.get_mut(&v)?;
+        let left = self.state.loads_left.get_mut(&v)?;
         *left -= 1;
         // Said of every element, it takes more instructions than it saves time.
         let whole = self.block.dims[reduced].role == DimRole::Persistent;
-        if whole && self.contiguous.is_some() {
+        if whole && self.facts.contiguous.is_some() {
             return None;
         }
         if *left > 0 {
             return Some("evict_last");
         }
         // What goes first of two streams is slower (an H200, by 9 % in f32): the one that is waited for stays.
-        if self.first_rows.contains(&v) {
+        if self.facts.first_rows.contains(&v) {
             return Some("evict_last");
         }
         let along = shape & (1 << reduced) != 0;

@@ -114,7 +114,7 @@ impl Emitter<'_> {
         let neutral = self.neutral(acc);
         let full = self.full();
         let (_, bit) = self.axis()?;
-        let shape = match self.carries.contains(&acc) {
+        let shape = match self.facts.carries.contains(&acc) {
             true if full == bit => "[]".to_string(),
             true => self.shape(full & !bit),
             false => self.shape(full),
@@ -123,7 +123,7 @@ impl Emitter<'_> {
         if a.op.is_arg() {
             self.line(format!("{name}_at = tl.full({shape}, {NOWHERE}, tl.int64)"));
         }
-        self.accs.insert(acc, name);
+        self.names.accs.insert(acc, name);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Emitter<'_> {
         let a = self.block.accs[acc.index()].clone();
         let f = combiner(a.op, a.dtype);
         let tile = self.taken(acc, value)?;
-        if !self.in_loop {
+        if !self.state.in_loop {
             let name = format!("a{}", acc.index());
             if a.op.is_arg() {
                 let at = self.positions(acc)?;
@@ -141,10 +141,10 @@ impl Emitter<'_> {
             } else {
                 self.line(format!("{name} = {tile}"));
             }
-            self.accs.insert(acc, name);
+            self.names.accs.insert(acc, name);
             return self.finish(acc);
         }
-        let name = self.accs[&acc].clone();
+        let name = self.names.accs[&acc].clone();
         match a.op {
             ReduceOp::Sum => self.line(format!("{name} += {tile}")),
             op if op.is_arg() => {
@@ -161,7 +161,7 @@ impl Emitter<'_> {
     /// Combines the lanes: from here on the accumulator has the grid's dimensions only.
     pub(crate) fn finish(&mut self, acc: AccId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
-        let name = self.accs[&acc].clone();
+        let name = self.names.accs[&acc].clone();
         let axis = self.tile_axis()?;
         let back = self.back()?;
         if a.op.is_arg() {
@@ -175,18 +175,21 @@ impl Emitter<'_> {
             return Ok(());
         }
         let text = self.reduced(a.op, a.dtype, &name, axis);
-        let whole = match self.kept.contains(&acc) {
+        let whole = match self.state.kept.contains(&acc) {
             true => format!("{name}_all"),
             false => name,
         };
         self.line(format!("{whole} = {text}{back}"));
-        self.accs.insert(acc, whole);
+        self.names.accs.insert(acc, whole);
         Ok(())
     }
 
     /// One step of means and squares: every lane has seen as many elements as there were steps, but for the last.
     pub(crate) fn moments(&mut self, sum: AccId, squares: AccId, value: ValId) -> Result<()> {
-        let (mean, square) = (self.accs[&sum].clone(), self.accs[&squares].clone());
+        let (mean, square) = (
+            self.names.accs[&sum].clone(),
+            self.names.accs[&squares].clone(),
+        );
         let seen = "(roffset // RBLOCK + 1)";
         let share = match self.block.accs[sum.index()].dtype {
             DType::F64 => format!("/ {seen}"),
@@ -219,7 +222,10 @@ impl Emitter<'_> {
         let ty = types::name(self.block.accs[sum.index()].dtype)?;
         let extent = self.block.dims[at].extent;
         let count = self.offset(extent)?;
-        let (mean, square) = (self.accs[&sum].clone(), self.accs[&squares].clone());
+        let (mean, square) = (
+            self.names.accs[&sum].clone(),
+            self.names.accs[&squares].clone(),
+        );
         let (axis, along, back) = (self.tile_axis()?, self.along(at), self.back()?);
         let (seen, total, d) = (self.fresh(), self.fresh(), self.fresh());
         // Elements that each lane has seen.
@@ -237,10 +243,10 @@ impl Emitter<'_> {
 
     /// One step of a maximum and of the sum of exponentials of distances to it.
     pub(crate) fn exponentials(&mut self, max: AccId, sum: AccId, value: ValId) -> Result<()> {
-        let (m, s) = (self.accs[&max].clone(), self.accs[&sum].clone());
+        let (m, s) = (self.names.accs[&max].clone(), self.names.accs[&sum].clone());
         let tile = self.taken(max, value)?;
         self.line(format!("{m}, {s} = exponentials({m}, {s}, {tile})"));
-        self.kept.insert(max);
+        self.state.kept.insert(max);
         Ok(())
     }
 
@@ -251,7 +257,7 @@ impl Emitter<'_> {
         sum: AccId,
         shift: ValId,
     ) -> Result<()> {
-        let (m, s) = (format!("a{}", max.index()), self.accs[&sum].clone());
+        let (m, s) = (format!("a{}", max.index()), self.names.accs[&sum].clone());
         let (axis, back, shift) = (self.tile_axis()?, self.back()?, self.text(shift)?);
         self.line(format!(
             "{s} = tl.sum({s} * tl.exp({m} - {shift}), {axis}){back}"
@@ -284,7 +290,7 @@ impl Emitter<'_> {
 
     pub(crate) fn final_value(&mut self, acc: AccId, dtype: DType) -> Result<String> {
         let a = &self.block.accs[acc.index()];
-        let name = (self.accs.get(&acc))
+        let name = (self.names.accs.get(&acc))
             .ok_or_else(|| Error::internal("a reduction is used before it is done"))?;
         if a.op.is_arg() {
             return Ok(format!("{name}_at"));
@@ -304,10 +310,10 @@ impl Emitter<'_> {
         let taken = self.taken(acc, value)?;
         self.line(format!("{tile} = {taken}"));
         let scan = format!("tl.associative_scan({tile}, {axis}, {f})");
-        if !self.in_loop {
+        if !self.state.in_loop {
             return restored(&scan, a.dtype, dtype);
         }
-        let carry = self.accs[&acc].clone();
+        let carry = self.names.accs[&acc].clone();
         let out = self.fresh();
         self.line(format!("{out} = {f}({carry}, {scan})"));
         let back = self.back()?;

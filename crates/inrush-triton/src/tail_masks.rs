@@ -40,7 +40,7 @@ impl TailMask {
 impl Emitter<'_> {
     /// Returns what is left of an operation whose condition is known to hold.
     pub(crate) fn simplified(&self, op: ScalarOp, args: &[ValId]) -> Option<ValId> {
-        let holds = self.tail_mask?.holds;
+        let holds = self.state.tail_mask?.holds;
         match (op, args) {
             (ScalarOp::Where, [c, x, _]) if *c == holds => Some(*x),
             (ScalarOp::And, [a, b]) if *a == holds => Some(*b),
@@ -55,7 +55,7 @@ pub(crate) fn find(e: &Emitter) -> Option<TailMask> {
     let (ex, block) = (e.exprs, e.block);
     let at = block.reduced()?;
     let fits = e.tile_dims() == [at]
-        && e.contiguous.is_none()
+        && e.facts.contiguous.is_none()
         && e.role != Role::Foreach
         && block.product.is_none()
         && block.stages == 1;
