@@ -92,9 +92,10 @@ def main():
     with open(os.path.join(folder, "rows.json"), encoding="utf-8") as handle:
         rows = json.load(handle)
     rows, lines = rows[share - 1 :: shares], []
+    kind = "cpu" if device == "cpu" else "gpu"
     while rows:
         said = answered(rows, device)
-        lines += [f"{device} {row['name']} {' '.join(found)}" for row, found in zip(rows, said) if found]
+        lines += [f"{kind} {row['name']} {' '.join(found)}" for row, found in zip(rows, said) if found]
         # The next row is the one that ended the process.
         rows = rows[len(said) + 1 :]
     print("\n".join(sorted(lines)))

@@ -2,26 +2,8 @@
 
 use std::fmt;
 
-/// Which family of device; used to name things, never to decide (decisions read the numbers of [`Caps`]).
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
-pub enum DeviceKind {
-    Cpu,
-    Cuda,
-    Rocm,
-    Xpu,
-}
-
-impl DeviceKind {
-    /// PyTorch's name of the device type. ROCm devices are `cuda` there; this name tells them apart.
-    pub fn name(self) -> &'static str {
-        match self {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-            DeviceKind::Rocm => "rocm",
-            DeviceKind::Xpu => "xpu",
-        }
-    }
-}
+/// The name of the CPU among kinds of devices.
+const CPU: &str = "cpu";
 
 /// Instruction set level of a CPU target.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -55,7 +37,8 @@ impl Isa {
 /// Capabilities of a target. Sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caps {
-    pub kind: DeviceKind,
+    /// The kind of device, `cpu` or the name of a GPU's: it names things and never decides.
+    pub kind: &'static str,
     pub isa: Isa,
     /// Width of a vector register in bytes; the element size itself where there are none (4).
     pub vector_bytes: usize,
@@ -106,7 +89,7 @@ impl Caps {
             Isa::Avx512 => 64,
         };
         Caps {
-            kind: DeviceKind::Cpu,
+            kind: CPU,
             isa,
             vector_bytes,
             threads: threads.max(1),
@@ -118,7 +101,7 @@ impl Caps {
     }
 
     /// A GPU. `threads` are its multiprocessors: what has that many independent parts keeps all of it busy.
-    pub fn gpu(kind: DeviceKind, gpu: Gpu, l2_bytes: usize) -> Caps {
+    pub fn gpu(kind: &'static str, gpu: Gpu, l2_bytes: usize) -> Caps {
         Caps {
             kind,
             isa: Isa::Scalar,
@@ -141,7 +124,7 @@ impl fmt::Display for Caps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.gpu {
             None => write!(f, "cpu-{}", self.isa.name()),
-            Some(gpu) => write!(f, "{}-{}", self.kind.name(), gpu.arch),
+            Some(gpu) => write!(f, "{}-{}", self.kind, gpu.arch),
         }
     }
 }

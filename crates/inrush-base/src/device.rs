@@ -2,9 +2,9 @@
 
 use crate::Caps;
 
-/// A kind of GPU. Nothing else in the workspace names one.
+/// A kind of GPU. Nothing else in the workspace names one, but the list of them in `inrush-devices`.
 pub struct Device {
-    /// The name in targets: `cuda`, or `cuda:h100` with a preset's.
+    /// The name in targets: alone, or with a preset's after a colon.
     pub name: &'static str,
     /// PyTorch's name of the device type.
     pub torch_name: &'static str,
@@ -14,6 +14,30 @@ pub struct Device {
     pub binary: &'static str,
     /// Presets by name, the first being the default.
     pub presets: &'static [Preset],
+    /// Requirements of running on such devices; `None` for kinds that are compiled for only.
+    pub runs: Option<Runs>,
+}
+
+/// Requirements of running on a kind of GPU.
+pub struct Runs {
+    /// PyTorch's number of the device type (`c10::DeviceType`, which is stable).
+    pub torch_number: i32,
+    /// File name of the driver's library.
+    pub driver_library: &'static str,
+    /// Returns the capabilities of a device with these properties; `None` if kernels cannot be built for it.
+    pub caps: fn(&Properties) -> Option<Caps>,
+}
+
+/// The properties that a device reports.
+pub struct Properties {
+    /// Version of the instruction set.
+    pub major: u32,
+    pub minor: u32,
+    pub multiprocessors: u32,
+    pub resident_threads: u32,
+    pub registers: u32,
+    pub shared_bytes: u32,
+    pub l2_bytes: usize,
 }
 
 /// A GPU model.

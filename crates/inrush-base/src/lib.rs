@@ -14,9 +14,9 @@ pub mod tally;
 pub mod text;
 mod threads;
 
-pub use caps::{Caps, DeviceKind, Gpu, Isa};
+pub use caps::{Caps, Gpu, Isa};
 pub use decimal::{Digits, digits};
-pub use device::{Device, Preset};
+pub use device::{Device, Preset, Properties, Runs};
 pub use dtype::{DType, DTypeClass, promote};
 pub use error::{CheckKind, Error, ErrorKind, Result};
 pub use index_set::{Lookup, Vacant};

@@ -24,20 +24,18 @@ impl Observer for Keep<'_> {
 
 /// Returns the capabilities of the GPU or CPU level of this name.
 fn caps(a: &InspectArgs) -> Result<Caps> {
-    let gpus = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
-    if let Some(caps) = gpus.iter().find_map(|d| d.caps(Some(&a.target))) {
+    if let Some(caps) = inrush_devices::model(&a.target) {
         return Ok(caps);
     }
     let target = TargetArgs {
         target: a.target.clone(),
         threads: a.threads,
     };
-    let names = gpus.iter().flat_map(|d| d.presets.iter().map(|p| p.name));
     session::caps(&target).map_err(|e| {
         Error::input(format!(
             "{}, or a GPU: {}",
             e.message(),
-            names.collect::<Vec<_>>().join(", ")
+            inrush_devices::models().collect::<Vec<_>>().join(", ")
         ))
     })
 }

@@ -9,7 +9,7 @@ use inrush_graph::{Arg, Graph, Node, Type};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
 
-/// By device and operator.
+/// By kind of device (`cpu`, `gpu`) and operator.
 static TABLE: LazyLock<FxHashMap<(&str, &str), Vec<DType>>> =
     LazyLock::new(|| lines().map(|(d, op, dtypes)| ((d, op), dtypes)).collect());
 
@@ -27,7 +27,7 @@ fn lines() -> impl Iterator<Item = (&'static str, &'static str, Vec<DType>)> {
 
 /// Why a node is PyTorch's to refuse.
 pub fn refused(graph: &Graph, node: &Node, gpu: bool) -> Option<String> {
-    let dtypes = TABLE.get(&(if gpu { "cuda" } else { "cpu" }, node.op.as_str()))?;
+    let dtypes = TABLE.get(&(if gpu { "gpu" } else { "cpu" }, node.op.as_str()))?;
     let given = tensors(graph, node);
     let (first, none) = *given.first()?;
     if none || !dtypes.contains(&first) || converts(node) {
@@ -67,7 +67,7 @@ mod tests {
     fn every_line_names_an_operator_that_has_a_row_and_dtypes() {
         assert!(lines().count() > 200);
         for (device, op, dtypes) in lines() {
-            assert!(["cpu", "cuda"].contains(&device), "{op}: {device}");
+            assert!(["cpu", "gpu"].contains(&device), "{op}: {device}");
             assert!(inrush_aten::lookup(op).is_some(), "{op}");
             assert!(!dtypes.is_empty(), "{op}");
         }

@@ -6,7 +6,7 @@ use inrush_program::Step;
 
 fn compiled(text: &str, observer: &mut dyn Observer) -> Result<Compiled, Error> {
     let graph = inrush_graph::text::parse(text)?;
-    let caps = inrush_cuda::CUDA.caps(Some("h100")).expect("a preset");
+    let caps = inrush_devices::model("h100").expect("a preset");
     compile(graph, &caps, &Options::default(), observer)
 }
 

@@ -22,6 +22,9 @@ type Handle = *mut c_void;
 /// An address on the device.
 pub type DevicePtr = u64;
 
+/// File name of the driver's library.
+pub const LIBRARY: &str = "libcuda.so.1";
+
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and its neighbours.
 const ATTRIBUTE_STATIC_SHARED: c_int = 1;
 const ATTRIBUTE_LOCAL: c_int = 3;
@@ -141,7 +144,7 @@ impl Driver {
     }
 
     fn find() -> Result<Driver> {
-        Driver::open("libcuda.so.1".as_ref())
+        Driver::open(LIBRARY.as_ref())
     }
 
     fn open(path: &std::ffi::OsStr) -> Result<Driver> {
@@ -233,9 +236,9 @@ impl Driver {
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn properties(&self) -> Result<crate::Properties> {
+    pub fn properties(&self) -> Result<inrush_base::Properties> {
         let number = |which| Ok(self.device_attribute(which)?.max(0) as u32);
-        Ok(crate::Properties {
+        Ok(inrush_base::Properties {
             major: number(DEVICE_MAJOR)?,
             minor: number(DEVICE_MINOR)?,
             multiprocessors: number(DEVICE_MULTIPROCESSORS)?,

@@ -1,6 +1,7 @@
 //! GPU models as numbers.
 
-use inrush_base::{Caps, DType, DeviceKind, Gpu, Preset};
+use super::KIND;
+use inrush_base::{Caps, DType, Gpu, Preset, Properties};
 
 pub(crate) const ALL: &[Preset] = &[
     Preset {
@@ -40,18 +41,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
     }
 }
 
-/// The properties that a device reports.
-pub struct Properties {
-    pub major: u32,
-    pub minor: u32,
-    pub multiprocessors: u32,
-    pub resident_threads: u32,
-    pub registers: u32,
-    pub shared_bytes: u32,
-    pub l2_bytes: usize,
-}
-
-/// Capabilities of a device; `None` for one that Triton cannot build for.
+/// Returns the capabilities of a device; `None` for one that Triton cannot build for.
 pub fn caps(p: &Properties) -> Option<Caps> {
     if p.major < 7 {
         return None;
@@ -68,7 +58,7 @@ pub fn caps(p: &Properties) -> Option<Caps> {
     g.shared_bytes = p.shared_bytes;
     g.bf16_atomics = p.major >= 8;
     g.tensor_maps = p.major >= 9;
-    Some(Caps::gpu(DeviceKind::Cuda, g, p.l2_bytes))
+    Some(Caps::gpu(KIND, g, p.l2_bytes))
 }
 
 fn a100() -> Caps {
@@ -76,16 +66,16 @@ fn a100() -> Caps {
         tensor_maps: false,
         ..gpu("80", 108, 163, &[DType::F8E5M2])
     };
-    Caps::gpu(DeviceKind::Cuda, gpu, 40 << 20)
+    Caps::gpu(KIND, gpu, 40 << 20)
 }
 fn h100() -> Caps {
-    Caps::gpu(DeviceKind::Cuda, gpu("90", 132, 227, FLOAT8), 50 << 20)
+    Caps::gpu(KIND, gpu("90", 132, 227, FLOAT8), 50 << 20)
 }
 fn h200() -> Caps {
-    Caps::gpu(DeviceKind::Cuda, gpu("90", 132, 227, FLOAT8), 50 << 20)
+    Caps::gpu(KIND, gpu("90", 132, 227, FLOAT8), 50 << 20)
 }
 fn b200() -> Caps {
-    Caps::gpu(DeviceKind::Cuda, gpu("100", 148, 227, FLOAT8), 126 << 20)
+    Caps::gpu(KIND, gpu("100", 148, 227, FLOAT8), 126 << 20)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Printed texts parse back: every stage's text of a graph or of loops, read and printed again.
 
-use crate::stages::{self, Program, Setup};
+use crate::stages::{Program, Setup};
 use inrush_base::{Caps, Error, Result};
 
 /// Takes a program down and reads every text on the way. Gives the number of texts, those of stages that refuse left out.
@@ -29,7 +29,10 @@ pub fn round_trips(program: &Program, caps: &Caps) -> Result<usize> {
     if let Program::Graph(g) = program {
         check("import", Ok(g.print()), &graph)?;
         check("normalize", program.normalized().map(|g| g.print()), &graph)?;
-        for caps in [caps, &stages::gpu("h100").unwrap_or_else(|| caps.clone())] {
+        for caps in [
+            caps,
+            &inrush_devices::model("h100").unwrap_or_else(|| caps.clone()),
+        ] {
             let setup = Setup::of(caps.clone());
             let rewritten = program.rewritten(&setup);
             check("rewrite", rewritten.map(|g| g.print()), &graph)?;

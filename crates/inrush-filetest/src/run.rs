@@ -12,7 +12,7 @@ use crate::Block;
 use crate::blocks::Tiled;
 use crate::compiled::{self, Compiled};
 use crate::random::{Fill, Random};
-use crate::stages::{self, Program, Setup};
+use crate::stages::{Program, Setup};
 use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
 use inrush_graph::{Graph, InputKind, Type};
 use inrush_interp::{LoopsOptions, Tensor, Value};
@@ -129,7 +129,7 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
 /// # Errors
 /// Where the types of its results, strides included, are not those of the graph.
 fn rewritten(program: &Program, graph: &Graph) -> Result<Loops> {
-    let caps = stages::gpu("h100").ok_or_else(|| Error::internal("no preset `h100`"))?;
+    let caps = inrush_devices::model("h100").ok_or_else(|| Error::internal("no preset `h100`"))?;
     let out = program.rewritten(&Setup::of(caps))?;
     let types = |g: &Graph| -> Vec<Option<Type>> {
         let ty = |v: inrush_graph::ValueId| g.value(v).ty.clone();
@@ -328,7 +328,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
             None if word == "lowered" => out.lowered = true,
             None if word == "brief" => out.brief = true,
             None if word == "whole" => out.whole = true,
-            None if stages::gpu(word).is_some() => {}
+            None if inrush_devices::model(word).is_some() => {}
             None => return Err(bad()),
             Some(("seed", v)) => out.seed = v.parse().map_err(|_| bad())?,
             Some(("level", v)) => out.level = Some(Isa::parse(v).ok_or_else(bad)?),

@@ -1,7 +1,7 @@
 //! The table of stages: what a block of this language must hold, given the test's first block.
 
 use crate::{Block, blocks, run};
-use inrush_base::{Caps, Device, Error, Isa, Result};
+use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::{Libraries, Pipeline, Pointers, Request};
 use inrush_expr::Exprs;
 use inrush_graph::Graph;
@@ -185,16 +185,8 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
         .map_err(|e| e.to_string())
 }
 
-/// Kinds of GPUs.
-pub(crate) const GPUS: [&Device; 3] = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
-
-/// Returns the capabilities of a GPU by name.
-pub fn gpu(name: &str) -> Option<Caps> {
-    GPUS.iter().find_map(|d| d.caps(Some(name)))
-}
-
 pub(crate) fn caps(block: &Block) -> Caps {
-    if let Some(caps) = block.settings.iter().find_map(|s| gpu(s)) {
+    if let Some(caps) = block.settings.iter().find_map(|s| inrush_devices::model(s)) {
         return caps;
     }
     let isa = block.settings.iter().find_map(|s| Isa::parse(s));
@@ -402,7 +394,8 @@ impl Program {
 
     /// Prints the block programs for a GPU by name.
     pub fn block_text(&self, name: &str) -> Result<String> {
-        let caps = gpu(name).ok_or_else(|| Error::input(format!("no GPU `{name}`")))?;
+        let caps =
+            inrush_devices::model(name).ok_or_else(|| Error::input(format!("no GPU `{name}`")))?;
         blocks::tile(self, &Setup::of(caps))
     }
 

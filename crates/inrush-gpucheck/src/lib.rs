@@ -12,16 +12,13 @@ mod sources;
 pub use program::{Given, Writer};
 pub use sources::{archive, benchmarks, file_tests, operator_cases};
 
-use inrush_base::{Caps, Error, Result};
+use inrush_base::{Caps, Result};
 
-/// Returns a target by the name of its device and, after a colon, of a preset: `cuda:h200`.
+/// Returns the kernel compiler's name of a target's back end, and the target's capabilities.
+///
+/// # Errors
+/// An input error for names that no device has.
 pub fn target(name: &str) -> Result<(&'static str, Caps)> {
-    let devices = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
-    let (device, preset) = match name.split_once(':') {
-        Some((d, p)) => (d, Some(p)),
-        None => (name, None),
-    };
-    let found = devices.iter().find(|d| d.name == device);
-    let caps = found.and_then(|d| Some((d.backend, d.caps(preset)?)));
-    caps.ok_or_else(|| Error::input(format!("there is no GPU target `{name}`")))
+    let (device, caps) = inrush_devices::target(name)?;
+    Ok((device.backend, caps))
 }

@@ -1,36 +1,35 @@
-//! The devices that programs run on: the one list outside of the devices' crates.
+//! The devices that programs run on, with what kernels are built for.
 
 use crate::gpu::driver::Driver;
 use crate::program::Device;
-use inrush_base::{Caps, Error, Result};
+use inrush_base::{Caps, Error, Result, Runs};
 use inrush_program::GpuTarget;
 
-pub use inrush_cuda::Properties;
+pub use inrush_base::Properties;
 
-/// A kind of device with an executor.
+/// A kind of device that programs run on.
+#[derive(Copy, Clone)]
 pub struct Executed {
     pub device: &'static inrush_base::Device,
-    /// PyTorch's number of the device type (`c10::DeviceType`, which is stable).
-    pub torch_number: i32,
-    /// Returns the capabilities of a device with these properties; `None` if kernels cannot be built for it.
-    caps: fn(&Properties) -> Option<Caps>,
+    runs: &'static Runs,
 }
 
-/// All of them.
-pub const EXECUTED: &[Executed] = &[Executed {
-    device: &inrush_cuda::CUDA,
-    torch_number: 1,
-    caps: inrush_cuda::caps,
-}];
+/// Number of kinds in the list of devices; [`executed`] gives as many at most.
+pub const KINDS: usize = inrush_devices::ALL.len();
+
+/// Returns all of them, in the order of the list of devices.
+pub fn executed() -> impl Iterator<Item = Executed> {
+    inrush_devices::that_run().map(|(device, runs)| Executed { device, runs })
+}
 
 /// Returns the kind of a device of PyTorch's number.
-pub fn by_torch_number(number: i32) -> Option<&'static Executed> {
-    EXECUTED.iter().find(|d| d.torch_number == number)
+pub fn by_torch_number(number: i32) -> Option<Executed> {
+    executed().find(|d| d.torch_number() == number)
 }
 
 /// Returns the kind of a device of PyTorch's name.
-pub fn by_torch_name(name: &str) -> Option<&'static Executed> {
-    EXECUTED.iter().find(|d| d.device.torch_name == name)
+pub fn by_torch_name(name: &str) -> Option<Executed> {
+    executed().find(|d| d.device.torch_name == name)
 }
 
 /// Returns PyTorch's name of a device: `cpu`, or the name of its kind with its index.
@@ -41,30 +40,30 @@ pub fn torch_name(device: Device) -> String {
     }
 }
 
-/// Returns capabilities and build target of a preset such as `cuda:h100`.
+/// Returns capabilities and build target of a preset of a device that programs run on.
 ///
 /// # Errors
-/// An input error for names that no device has.
+/// An input error for names that no such device has.
 pub fn preset(name: &str) -> Result<(Caps, GpuTarget)> {
-    let (kind, preset) = match name.split_once(':') {
-        Some((d, p)) => (d, Some(p)),
-        None => (name, None),
-    };
-    let kind = EXECUTED.iter().find(|d| d.device.name == kind);
-    let found = kind.and_then(|k| Some((k, k.device.caps(preset)?)));
-    let (kind, caps) =
-        found.ok_or_else(|| Error::input(format!("there is no GPU preset `{name}`")))?;
+    let (device, caps) = inrush_devices::target(name)?;
+    let kind = executed().find(|k| std::ptr::eq(k.device, device));
+    let kind = kind.ok_or_else(|| Error::input(format!("programs do not run on `{name}`")))?;
     let target = kind.target(&caps)?;
     Ok((caps, target))
 }
 
 impl Executed {
+    /// Returns PyTorch's number of the device type.
+    pub fn torch_number(&self) -> i32 {
+        self.runs.torch_number
+    }
+
     /// Returns capabilities and build target of a device with these properties.
     ///
     /// # Errors
     /// An unsupported error for devices that kernels cannot be built for.
     pub fn caps(&self, p: &Properties) -> Result<(Caps, GpuTarget)> {
-        let caps = (self.caps)(p).ok_or_else(|| {
+        let caps = (self.runs.caps)(p).ok_or_else(|| {
             Error::unsupported(format!(
                 "a GPU of compute capability {}.{}: Triton builds for 7.0 and later",
                 p.major, p.minor
@@ -98,22 +97,24 @@ mod tests {
 
     #[test]
     fn kinds_are_found_by_number_and_name_and_presets_by_theirs() {
-        for (k, kind) in EXECUTED.iter().enumerate() {
-            let name = kind.device.torch_name;
-            assert!(by_torch_name(name).is_some_and(|d| d.torch_number == kind.torch_number));
-            let again = EXECUTED
-                .iter()
-                .position(|d| d.torch_number == kind.torch_number);
-            assert_eq!(again, Some(k));
+        assert!(executed().count() > 0);
+        for kind in executed() {
+            let (name, number) = (kind.device.torch_name, kind.torch_number());
+            let same = |found: Executed| std::ptr::eq(found.device, kind.device);
+            assert!(by_torch_name(name).is_some_and(same));
+            assert!(by_torch_number(number).is_some_and(same));
             let device = Device {
-                kind: kind.torch_number,
+                kind: number,
                 index: 2,
             };
             assert_eq!(torch_name(device), format!("{name}:2"));
             let (caps, target) = preset(kind.device.name).unwrap();
             assert_eq!(caps.gpu.unwrap().arch, target.arch);
         }
-        for wrong in ["", "cpu", "rocm", "cuda:h1"] {
+        for d in inrush_devices::ALL.iter().filter(|d| d.runs.is_none()) {
+            assert!(preset(d.name).is_err());
+        }
+        for wrong in ["", "cpu"] {
             assert!(preset(wrong).is_err());
         }
     }

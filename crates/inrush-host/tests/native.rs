@@ -245,7 +245,7 @@ fn devices_are_named_by_kind_and_index() {
 
 /// The host program of a graph's text, compiled for a preset.
 fn lowered(text: &str, libraries: inrush_compile::Libraries) -> inrush_base::Result<Lowered> {
-    let caps: Caps = inrush_cuda::CUDA.caps(Some("h100")).unwrap();
+    let caps: Caps = inrush_devices::model("h100").unwrap();
     let graph = inrush_graph::text::parse(text).unwrap();
     let options = inrush_compile::Options {
         libraries,

@@ -23,7 +23,7 @@ pub struct GpuKernel {
     pub debug: bool,
 }
 
-/// The target of kernels in the kernel compiler's words: `cuda`, `90`, 32.
+/// The target of kernels in the kernel compiler's words: its back end, `90`, 32.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GpuTarget {
     pub backend: String,

@@ -41,13 +41,14 @@ pub struct Settings {
     pub fallback_random: bool,
     /// A folder that gets the text of every stage.
     pub trace: Option<PathBuf>,
-    /// Calls on a CUDA device are captured and replayed.
+    /// Calls on a GPU are captured and replayed.
     pub graphs: bool,
     /// How kernels for a GPU name the elements of strided tiles.
     pub pointers: inrush_compile::Pointers,
     /// Tiles of kernels for a GPU are measured.
     pub tune: Tune,
-    /// A preset such as `cuda:h100`: stands for the properties of CUDA devices, so that a machine without one can compile.
+    /// A preset by the name of its device and its own: it stands for the properties of devices, so that a machine without one can
+    /// compile.
     pub gpu: Option<String>,
     /// Compile graphs of the CPU for that preset, and run their kernels in Triton's interpreter: for tests.
     pub interpret: bool,

@@ -29,8 +29,8 @@ pub(crate) fn all() -> Result<Vec<Target>> {
             pointers,
         })
     };
-    let h100 = || inrush_cuda::CUDA.caps(Some("h100"));
-    let mi300x = inrush_rocm::ROCM.caps(Some("mi300x"));
+    let h100 = || inrush_devices::model("h100");
+    let mi300x = inrush_devices::model("mi300x");
     Ok(vec![
         cpu(Isa::Scalar),
         cpu(Isa::Avx2),

@@ -4,11 +4,14 @@
 
 #![forbid(unsafe_code)]
 
-use inrush_base::{Caps, DType, Device, DeviceKind, Gpu, Preset};
+use inrush_base::{Caps, DType, Device, Gpu, Preset};
+
+/// The name of this kind of device.
+const KIND: &str = "rocm";
 
 /// The device. PyTorch calls it `cuda`.
 pub static ROCM: Device = Device {
-    name: "rocm",
+    name: KIND,
     torch_name: "cuda",
     backend: "hip",
     binary: "hsaco",
@@ -26,6 +29,7 @@ pub static ROCM: Device = Device {
             caps: mi355x,
         },
     ],
+    runs: None,
 };
 
 /// Triton converts these in software where the machine does not. The kinds of CDNA3 alone, which have neither infinities nor a
@@ -50,13 +54,13 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
 
 /// One of the two dies of a card, which PyTorch sees as a device.
 fn mi250() -> Caps {
-    Caps::gpu(DeviceKind::Rocm, gpu("gfx90a", 104, 64), 8 << 20)
+    Caps::gpu(KIND, gpu("gfx90a", 104, 64), 8 << 20)
 }
 fn mi300x() -> Caps {
-    Caps::gpu(DeviceKind::Rocm, gpu("gfx942", 304, 64), 256 << 20)
+    Caps::gpu(KIND, gpu("gfx942", 304, 64), 256 << 20)
 }
 fn mi355x() -> Caps {
-    Caps::gpu(DeviceKind::Rocm, gpu("gfx950", 256, 160), 256 << 20)
+    Caps::gpu(KIND, gpu("gfx950", 256, 160), 256 << 20)
 }
 
 #[cfg(test)]

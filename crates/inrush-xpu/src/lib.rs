@@ -4,11 +4,14 @@
 
 #![forbid(unsafe_code)]
 
-use inrush_base::{Caps, DType, Device, DeviceKind, Gpu, Preset};
+use inrush_base::{Caps, DType, Device, Gpu, Preset};
+
+/// The name of this kind of device.
+const KIND: &str = "xpu";
 
 /// The device.
 pub static XPU: Device = Device {
-    name: "xpu",
+    name: KIND,
     torch_name: "xpu",
     backend: "xpu",
     binary: "spv",
@@ -26,6 +29,7 @@ pub static XPU: Device = Device {
             caps: a770,
         },
     ],
+    runs: None,
 };
 
 fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
@@ -46,13 +50,13 @@ fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
 }
 
 fn max1550() -> Caps {
-    Caps::gpu(DeviceKind::Xpu, gpu("pvc", 64, 131072, false), 204 << 20)
+    Caps::gpu(KIND, gpu("pvc", 64, 131072, false), 204 << 20)
 }
 fn b580() -> Caps {
-    Caps::gpu(DeviceKind::Xpu, gpu("bmg", 20, 65536, false), 18 << 20)
+    Caps::gpu(KIND, gpu("bmg", 20, 65536, false), 18 << 20)
 }
 fn a770() -> Caps {
-    Caps::gpu(DeviceKind::Xpu, gpu("dg2", 32, 65536, false), 16 << 20)
+    Caps::gpu(KIND, gpu("dg2", 32, 65536, false), 16 << 20)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ const PLAIN: &[&str] = &[
     "inrush-compile",
     "inrush-cpu",
     "inrush-cuda",
+    "inrush-devices",
     "inrush-emulator",
     "inrush-expr",
     "inrush-filetest",
@@ -85,6 +86,39 @@ const OUTSIDE: &[&str] = &[
     "SystemTime",
 ];
 
+/// Words that name a kind of device. Decisions read capabilities; names come from the list of devices.
+const DEVICES: &[&str] = &["cuda", "rocm", "xpu"];
+
+/// Sources that may name a kind of device, by the start of their path, with the reason.
+const NAMES_DEVICES: &[(&str, &str)] = &[
+    ("inrush-cuda/", "the device's crate"),
+    ("inrush-rocm/", "the device's crate"),
+    ("inrush-xpu/", "the device's crate"),
+    ("inrush-devices/", "the list of devices"),
+    (
+        "inrush-host/src/gpu/driver.rs",
+        "the driver that the executor speaks with",
+    ),
+    (
+        "inrush-python/src/host/device_graphs.rs",
+        "PyTorch's captures of calls, which one kind of device has",
+    ),
+    (
+        "inrush-python/src/host/torch.rs",
+        "PyTorch's function for a handle of cuBLAS",
+    ),
+    (
+        "inrush-python/src/callable.rs",
+        "an option of the user's, by its name",
+    ),
+    ("inrush-cli/src/args.rs", "an example in the help"),
+    (
+        "inrush-runtime/src/dlpack.rs",
+        "DLPack's name of pinned memory of the CPU",
+    ),
+    ("xtask/", "crates by name, and targets of tests"),
+];
+
 /// Checks all sources. Gives one line for each mistake.
 pub(crate) fn check() -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
@@ -98,7 +132,35 @@ pub(crate) fn check() -> Result<Vec<String>, String> {
             wrong.extend(reaches_outside(&path, &text));
         }
     }
+    for (path, text) in sources("")? {
+        if path.contains("/src/") {
+            wrong.extend(names_devices(&path, &text));
+        }
+    }
     Ok(wrong)
+}
+
+/// Finds where the code of a file, ahead of its tests, names a kind of device.
+fn names_devices(path: &str, text: &str) -> Vec<String> {
+    if is_test_only(path)
+        || NAMES_DEVICES
+            .iter()
+            .any(|(start, _)| path.starts_with(start))
+    {
+        return Vec::new();
+    }
+    let code = text.lines().take_while(|l| l.trim() != "#[cfg(test)]");
+    let mut out = Vec::new();
+    for (at, line) in code.enumerate() {
+        let line = line.to_lowercase();
+        if let Some(device) = DEVICES.iter().find(|d| line.contains(**d)) {
+            out.push(format!(
+                "{path}:{}: `{device}` outside of the devices' crates: ask `inrush-devices`",
+                at + 1
+            ));
+        }
+    }
+    out
 }
 
 /// Reads the Rust files of a folder below `crates`, in order, with their paths from there.
@@ -209,6 +271,18 @@ mod tests {
             .map(|l| l.split(": ").next().unwrap_or_default().to_string())
             .collect();
         assert_eq!(lines, ["f.rs:1", "f.rs:1", "f.rs:5"]);
+    }
+
+    #[test]
+    fn devices_are_named_in_their_crates_only() {
+        let text =
+            "use inrush_cuda::CUDA;\n#[cfg(test)]\nmod tests { const NAME: &str = \"cuda\"; }\n";
+        assert_eq!(names_devices("inrush-host/src/a.rs", text).len(), 1);
+        assert_eq!(names_devices("inrush-cuda/src/a.rs", text).len(), 0);
+        for (path, reason) in NAMES_DEVICES {
+            assert!(root().join("crates").join(path).exists(), "{path}");
+            assert!(!reason.is_empty());
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-cuda", "inrush-xpu"),
     ("inrush-rocm", "inrush-cuda"),
     ("inrush-xpu", "inrush-cuda"),
+    ("inrush-devices", "inrush-compile"),
+    ("inrush-devices", "inrush-loops"),
     ("inrush-interp", "inrush-sched"),
     ("inrush-interp", "inrush-c"),
     ("inrush-interp", "inrush-triton"),

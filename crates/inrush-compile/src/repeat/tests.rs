@@ -52,7 +52,7 @@ fn devices() -> [Caps; 3] {
     [
         Caps::cpu(Isa::Avx2, 2),
         Caps::cpu(Isa::Avx512, 64),
-        inrush_cuda::CUDA.caps(Some("h100")).expect("a preset"),
+        inrush_devices::model("h100").expect("a preset"),
     ]
 }
 

@@ -17,7 +17,7 @@ impl Level {
     }
 
     pub fn parse(text: &str) -> Option<Level> {
-        let preset = (crate::stages::GPUS.iter().flat_map(|d| d.presets)).find(|p| p.name == text);
+        let preset = (inrush_devices::ALL.iter().flat_map(|d| d.presets)).find(|p| p.name == text);
         match preset {
             Some(p) => Some(Level::Gpu(p.name)),
             None => Isa::parse(text).map(Level::Cpu),

@@ -130,7 +130,7 @@ pub struct Gemm {
 impl Gemm {
     /// Returns the product of two matrices, or of batches of them; `None` for layouts that cuBLAS does not take.
     pub fn of(a: &Shape, b: &Shape, out: &Shape) -> Option<Gemm> {
-        // PyTorch's numbers of float32, float16 and bfloat16, and CUDA's.
+        // PyTorch's numbers of float32, float16 and bfloat16, and the library's.
         let kind = match out.dtype {
             6 => 0,
             5 => 2,

@@ -6,21 +6,21 @@ use crate::program::Device;
 use inrush_base::{Caps, Error, Result};
 use inrush_program::GpuTarget;
 
-/// Reads a device's name: `cuda`, or `cuda:1` for the second one.
+/// Reads a device's name: its kind's, followed by `:1` for the second one.
 ///
 /// # Errors
 /// An input error for names of devices that have no executor.
 pub fn parse(name: &str) -> Result<Device> {
     let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
-    let found = devices::EXECUTED.iter().find(|d| d.device.name == kind);
+    let found = devices::executed().find(|d| d.device.name == kind);
     let index = index.parse().ok().filter(|n| (0..=i32::MAX).contains(n));
     match (found, index) {
         (Some(d), Some(index)) => Ok(Device {
-            kind: d.torch_number,
+            kind: d.torch_number(),
             index,
         }),
         _ => {
-            let known: Vec<&str> = devices::EXECUTED.iter().map(|d| d.device.name).collect();
+            let known: Vec<&str> = devices::executed().map(|d| d.device.name).collect();
             Err(Error::input(format!(
                 "unknown device `{name}`: cpu, or one of {} with an index (`{}:0`)",
                 known.join(", "),

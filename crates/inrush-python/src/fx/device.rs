@@ -53,5 +53,5 @@ fn index(names: &Names, val: &Bound<'_, PyAny>) -> PyResult<Option<(i32, i32)>> 
     };
     // Without a number it is the current device, which tests without a GPU take for the first.
     let index: Option<i32> = device.getattr(intern!(py, "index"))?.extract()?;
-    Ok(Some((kind.torch_number, index.unwrap_or(0))))
+    Ok(Some((kind.torch_number(), index.unwrap_or(0))))
 }

@@ -102,7 +102,7 @@ impl<'py> Importer<'py> {
         let here = match self.device {
             None => kind.to_str()? == "cpu",
             Some(on) => {
-                by_torch_name(kind.to_str()?).is_some_and(|k| k.torch_number == on.kind) && {
+                by_torch_name(kind.to_str()?).is_some_and(|k| k.torch_number() == on.kind) && {
                     let of: Option<i32> = device.getattr(intern!(py, "index"))?.extract()?;
                     of.is_none_or(|i| i == on.index)
                 }

@@ -1,9 +1,9 @@
 //! PyTorch's C functions for what libraries do best: products, convolutions, attention.
 //!
-//! They are those of the generated `c_shim_cuda.h`; where one is missing, its operator is called from Python.
+//! They are those of the generated C shims; where one is missing, its operator is called from Python.
 
 use super::shim::{Handle, library as find};
-use inrush_host::devices::EXECUTED;
+use inrush_host::devices;
 use inrush_host::program::{Call, Device, Library, LibraryOp, Template};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -128,15 +128,17 @@ unsafe impl Sync for Functions {}
 
 /// Returns the functions for a kind of device; those of the CPU for kernels that are interpreted.
 pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
-    const KINDS: usize = EXECUTED.len() + 1;
+    // The last one is the CPU's.
+    const KINDS: usize = devices::KINDS + 1;
     static FUNCTIONS: [PyOnceLock<Functions>; KINDS] = [const { PyOnceLock::new() }; KINDS];
-    let at = (EXECUTED.iter()).position(|d| d.torch_number == device.kind);
-    FUNCTIONS[at.unwrap_or(EXECUTED.len())].get_or_try_init(py, || {
-        let device = at.map_or("cpu", |at| EXECUTED[at].device.torch_name);
+    let found = (devices::executed().enumerate()).find(|(_, d)| d.torch_number() == device.kind);
+    let at = found.map_or(devices::KINDS, |(at, _)| at);
+    FUNCTIONS[at].get_or_try_init(py, || {
+        let device = found.map_or("cpu", |(_, kind)| kind.device.torch_name);
         let library = find(py, &format!("torch_{device}"))?;
         macro_rules! get {
             ($name:expr) => {
-                // SAFETY: names and types are those of PyTorch's `c_shim_cuda.h`.
+                // SAFETY: names and types are those of PyTorch's generated C shims.
                 unsafe {
                     let name = format!("aoti_torch_{device}_{}\0", $name);
                     library.get(name.as_bytes()).ok().map(|f| *f)

@@ -4,7 +4,7 @@ use super::shim::library;
 use super::triton;
 use crate::errors::raise;
 use inrush_base::{Caps, Error};
-use inrush_host::devices::{self, EXECUTED, Executed, Properties};
+use inrush_host::devices::{self, Executed, Properties};
 use inrush_host::gpu::driver::{Driver, Stream};
 use inrush_host::gpu::tune::{Bench, Current};
 use inrush_host::program::Device;
@@ -29,7 +29,7 @@ unsafe impl Send for Functions {}
 unsafe impl Sync for Functions {}
 
 /// Returns the kind of a device.
-fn kind(device: Device) -> PyResult<&'static Executed> {
+fn kind(device: Device) -> PyResult<Executed> {
     devices::by_torch_number(device.kind)
         .ok_or_else(|| raise(Error::internal("a device without an executor")))
 }
@@ -41,12 +41,13 @@ fn module<'py>(py: Python<'py>, kind: &Executed) -> PyResult<Bound<'py, PyAny>> 
 
 /// Returns the functions for a kind of device.
 fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
-    static FUNCTIONS: [PyOnceLock<Functions>; EXECUTED.len()] =
-        [const { PyOnceLock::new() }; EXECUTED.len()];
-    let at = (EXECUTED.iter()).position(|d| d.torch_number == device.kind);
-    let at = at.ok_or_else(|| raise(Error::internal("a device without an executor")))?;
+    static FUNCTIONS: [PyOnceLock<Functions>; devices::KINDS] =
+        [const { PyOnceLock::new() }; devices::KINDS];
+    let found = (devices::executed().enumerate()).find(|(_, d)| d.torch_number() == device.kind);
+    let none = || raise(Error::internal("a device without an executor"));
+    let (at, kind) = found.ok_or_else(none)?;
     FUNCTIONS[at].get_or_try_init(py, || {
-        let name = EXECUTED[at].device.torch_name;
+        let name = kind.device.torch_name;
         let library = library(py, &format!("torch_{name}"))?;
         let missing = |e: libloading::Error| {
             raise(Error::machine(format!(
@@ -121,7 +122,7 @@ pub fn built(py: Python<'_>) -> PyResult<bool> {
     BUILT
         .get_or_try_init(py, || {
             let version = py.import("torch")?.getattr("version")?;
-            for kind in EXECUTED {
+            for kind in devices::executed() {
                 if !version.getattr(kind.device.torch_name)?.is_none() {
                     return Ok(true);
                 }
@@ -133,7 +134,7 @@ pub fn built(py: Python<'_>) -> PyResult<bool> {
 
 /// Returns true if this machine has a device of this kind that PyTorch can use.
 pub fn present(py: Python<'_>, device: Device) -> PyResult<bool> {
-    (module(py, kind(device)?)?)
+    (module(py, &kind(device)?)?)
         .call_method0("is_available")?
         .extract()
 }
@@ -144,7 +145,7 @@ pub fn present(py: Python<'_>, device: Device) -> PyResult<bool> {
 /// Where PyTorch cannot tell, or Triton cannot build for the device.
 pub fn caps(py: Python<'_>, device: Device) -> PyResult<(Caps, GpuTarget)> {
     let kind = kind(device)?;
-    let p = module(py, kind)?.call_method1("get_device_properties", (device.index,))?;
+    let p = module(py, &kind)?.call_method1("get_device_properties", (device.index,))?;
     let number = |name: &str| -> PyResult<u32> { p.getattr(name)?.extract() };
     let properties = Properties {
         major: number("major")?,
@@ -165,7 +166,7 @@ pub fn bench(
     target: GpuTarget,
     known_only: bool,
 ) -> PyResult<Bench> {
-    let name = module(py, kind(device)?)?
+    let name = module(py, &kind(device)?)?
         .call_method1("get_device_name", (device.index,))?
         .extract()?;
     let current = move || {

@@ -1,8 +1,8 @@
 //! A compiled graph on a GPU: the executor, and captured calls.
 
 use super::aten_library::{self, Functions};
-use super::cuda_graphs::{Graphs, Todo};
 use super::device::On;
+use super::device_graphs::{Graphs, Todo};
 use super::run::Call;
 use super::shim::Shims;
 use super::torch::Torch;

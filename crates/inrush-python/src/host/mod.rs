@@ -8,7 +8,7 @@
 //! torch         what that executor asks of the process, by libtorch's C functions
 //! steps         its steps that need the interpreter, and what is raised
 //! tensor        tensors that a call owns
-//! cuda_graphs   calls that were captured, and replays
+//! device_graphs calls that were captured, and replays
 //! aten_library  PyTorch's C functions for products, convolutions, attention
 //! device        streams, guards, properties of devices
 //! triton        the pool of Triton workers
@@ -17,8 +17,8 @@
 
 mod aten_library;
 pub mod call;
-mod cuda_graphs;
 pub mod device;
+mod device_graphs;
 mod engine;
 mod made;
 pub mod run;
@@ -29,5 +29,5 @@ mod torch;
 pub mod triton;
 
 pub use aten_library::of_call;
-pub use cuda_graphs::Todo;
+pub use device_graphs::Todo;
 pub use engine::Engine;
