@@ -1,4 +1,15 @@
 //! Binds the arguments of a call to the parameters of its schema: names to positions, defaults, coercions.
+//!
+//! Importers deliver arguments as Python wrote them: some by position, some by name, defaults
+//! left out. From here on a call has exactly one argument for each parameter of its schema,
+//! so that rows never ask for a default.
+//!
+//! ```text
+//! add(x, y)            =>  aten.add.Tensor(x, y, 1)
+//! sum(x, dim=0)        =>  aten.sum.dim_IntList(x, [0], false, none)
+//! ```
+//!
+//! The same rules serve decompositions, which leave out trailing defaults (`complete`).
 
 use crate::schema::{Default_, Kind, Param, Schema};
 use crate::{Op, lookup};
@@ -12,6 +23,8 @@ pub struct NamedArg {
     /// Parameter name; empty for a positional argument without one.
     pub name: String,
     pub arg: Arg,
+    /// Written as `name=value`. Such an argument must name a parameter; a positional one need
+    /// not.
     pub keyword: bool,
 }
 
@@ -24,11 +37,15 @@ pub fn signature(op: &str) -> Option<&'static Op> {
 pub fn functional_name(op: &str) -> Option<String> {
     let mut parts = op.splitn(3, '.');
     let (ns, base, overload) = (parts.next()?, parts.next()?, parts.next()?);
+    // Python's augmented assignments: `__iand__` is `__and__` in place.
     if let Some(inner) = base.strip_prefix("__i").filter(|b| b.ends_with("__")) {
         return Some(format!("{ns}.__{inner}.{overload}"));
     }
+    // Two underscores at the end are Python's protocol methods (`__and__`), which write
+    // nothing.
     let base = base.strip_suffix('_').filter(|b| !b.ends_with('_'))?;
     Some(match base {
+        // `zero_` and `zero` differ in the names of their overloads.
         "zero" => format!("{ns}.zero.default"),
         _ => format!("{ns}.{base}.{overload}"),
     })
@@ -40,6 +57,8 @@ pub fn bind(exprs: &Exprs, op: &str, given: &[NamedArg]) -> Option<Result<Vec<Ar
     Some(bind_schema(exprs, op_row.schema(), given).map_err(|e| e.in_op(op)))
 }
 
+/// Sorts arguments into the parameters' slots, then coerces them and fills in defaults.
+/// Linear in the arguments, times a search by name for each.
 fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec<Arg>> {
     let mut slots: Vec<Option<Arg>> = vec![None; schema.params.len()];
     let mut next = 0;
@@ -78,6 +97,11 @@ fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec
 }
 
 /// Fills in the defaults of trailing arguments and coerces those that are there.
+///
+/// # Errors
+///
+/// If there are more arguments than parameters, a parameter without a default is left out, or
+/// an argument is of a wrong kind.
 pub fn complete(exprs: &Exprs, schema: &Schema, mut args: Vec<Arg>) -> Result<Vec<Arg>> {
     if args.len() > schema.params.len() {
         return Err(Error::input("more arguments than parameters"));
@@ -92,6 +116,8 @@ pub fn complete(exprs: &Exprs, schema: &Schema, mut args: Vec<Arg>) -> Result<Ve
     Ok(args)
 }
 
+/// Returns the default of a parameter in the form that its kind wants: `int[2] stride=1`
+/// gives a list of two.
 fn default(exprs: &Exprs, p: &Param) -> Result<Arg> {
     let Some(d) = &p.default else {
         return Err(Error::input(format!("argument `{}` is missing", p.name)));
@@ -115,6 +141,7 @@ fn coerce(exprs: &Exprs, p: &Param, arg: Arg) -> Result<Arg> {
         _ => None,
     };
     let ok = match (p.kind, &arg) {
+        // PyTorch passes an undefined tensor as none even where the schema has no `?`.
         (_, Arg::None) => p.optional || p.kind == Kind::Tensor || p.default == Some(Default_::None),
         (Kind::Other, _) => true,
         // A value may stand for a number that the graph computes.
@@ -122,14 +149,17 @@ fn coerce(exprs: &Exprs, p: &Param, arg: Arg) -> Result<Arg> {
         // Scalars are accepted where tensors are: export keeps Python's numbers.
         (Kind::Tensor | Kind::Scalar, Arg::Int(_) | Arg::Float(_) | Arg::Bool(_)) => true,
         (Kind::Tensors, Arg::Values(_)) => true,
+        // An empty list has no elements that could tell what it is a list of.
         (Kind::Tensors, Arg::Ints(v)) if v.is_empty() => return Ok(Arg::Values(Vec::new())),
         (Kind::Scalars, Arg::Ints(_) | Arg::Floats(_)) => true,
         (Kind::Int, Arg::Int(_)) => true,
         (Kind::Int, Arg::Bool(b)) => return Ok(Arg::Int(exprs.int(*b as i64))),
         (Kind::Ints(_), Arg::Ints(_)) => true,
+        // `kernel_size=3` of `int[2]` stands for 3 along each dimension.
         (Kind::Ints(n), Arg::Int(e)) => return Ok(Arg::Ints(vec![*e; n.unwrap_or(1)])),
         (Kind::Ints(_), Arg::Values(v)) if v.is_empty() => return Ok(Arg::Ints(Vec::new())),
         (Kind::Float, Arg::Float(_)) => true,
+        // A symbolic integer has no value yet, so it cannot become a float constant.
         (Kind::Float, Arg::Int(_)) => match constant(&arg) {
             Some(i) => return Ok(Arg::Float(i as f64)),
             None => false,

@@ -1,4 +1,17 @@
 //! A call's arguments by name, with the checks that every row needs.
+//!
+//! A row asks for arguments by parameter name and gets them checked and in Rust's types. A
+//! relation between sizes that neither holds nor fails for sure is collected as a demand,
+//! which becomes a guard of the graph:
+//!
+//! ```text
+//! row: same(s0, s1, "the batch")   proved equal    -> nothing
+//!                                  proved unequal  -> error now
+//!                                  otherwise       -> guard s0 == s1, checked at each call
+//! ```
+//!
+//! `opt_x` returns `None` for an argument that is none, where `x` fails; a list that is none
+//! is empty. `const_x` fails for integers that are symbolic.
 
 use crate::Op;
 use crate::normalize::require;
@@ -8,6 +21,7 @@ use inrush_graph::{Arg, Guard, MemoryFormat, Relation, TensorType, Type, Value, 
 use std::cell::RefCell;
 
 /// Relations between sizes that rows ask for and that nothing proves: they are to be checked at each call.
+/// A `RefCell`, because rows see a call through shared references.
 #[derive(Default)]
 pub struct Demands(RefCell<Vec<Guard>>);
 
@@ -25,8 +39,11 @@ impl Demands {
 #[derive(Copy, Clone)]
 pub struct Args<'a> {
     pub exprs: &'a Exprs,
+    /// Collects what the row asks for. Stages that only ask again what was asked before drop
+    /// it.
     pub demands: &'a Demands,
     pub op: &'static Op,
+    /// One argument for each parameter of the schema, in its order.
     pub args: &'a [Arg],
 }
 
@@ -34,6 +51,7 @@ pub struct Args<'a> {
 #[derive(Copy, Clone)]
 pub struct Call<'a> {
     args: Args<'a>,
+    /// All values of the graph, indexed by `ValueId`.
     values: &'a [Value],
     /// The results, where the call stands in a graph; empty while their types are being found.
     pub outs: &'a [ValueId],
@@ -67,6 +85,7 @@ impl<'a> Args<'a> {
             })
     }
 
+    /// Returns the error for an argument of another kind than the row wants.
     fn wrong(&self, name: &str, want: &str) -> Error {
         match self.arg(name) {
             Ok(a) => Error::unsupported(format!("argument `{name}` must be {want}, is {a:?}")),
@@ -104,6 +123,7 @@ impl<'a> Args<'a> {
             .try_for_each(|(x, y)| self.same(*x, *y, what))
     }
 
+    /// Refuses a relation that never holds; records any other for a check at each call.
     fn demand(&self, relation: Relation, a: Expr, b: Expr, what: &str, never: bool) -> Result<()> {
         if never {
             return Err(Error::input(format!(
@@ -126,6 +146,8 @@ impl<'a> Args<'a> {
         !matches!(self.arg(name), Ok(Arg::None) | Err(_))
     }
 
+    /// Returns the value of a tensor argument. A number in its place is an error; `operand`
+    /// takes both.
     pub fn value(&self, name: &str) -> Result<ValueId> {
         match self.arg(name)? {
             Arg::Value(v) => Ok(*v),
@@ -148,6 +170,7 @@ impl<'a> Args<'a> {
             .collect()
     }
 
+    /// Returns a list of tensors in which entries may be none, as the indices of `x[:, i]`.
     pub fn opt_list(&self, name: &str) -> Result<Vec<Option<ValueId>>> {
         match self.arg(name)? {
             Arg::Values(v) => Ok(v.clone()),
@@ -178,6 +201,8 @@ impl<'a> Args<'a> {
             .ok_or_else(|| self.wrong(name, "a constant integer"))
     }
 
+    /// Returns a list of integers, possibly symbolic. None is the empty list: `dim=None` of
+    /// reductions.
     pub fn ints(&self, name: &str) -> Result<&'a [Expr]> {
         match self.arg(name)? {
             Arg::Ints(v) => Ok(v),
@@ -236,6 +261,7 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// Returns a string argument, which lives as long as the graph.
     pub fn str(&self, name: &str) -> Result<&'a str> {
         match self.arg(name)? {
             Arg::Str(s) => Ok(s),
@@ -250,6 +276,7 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// Returns the dtype that a call asks for; `None` leaves the choice to promotion.
     pub fn dtype(&self, name: &str) -> Result<Option<DType>> {
         match self.arg(name)? {
             Arg::None => Ok(None),
@@ -306,6 +333,8 @@ impl<'a> Args<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// Joins arguments with the types of a graph's values. `outs` is empty while types are
+    /// inferred.
     pub fn new(args: Args<'a>, values: &'a [Value], outs: &'a [ValueId]) -> Self {
         Call { args, values, outs }
     }
@@ -357,6 +386,7 @@ impl<'a> Call<'a> {
 }
 
 /// Dimension `d` of a tensor of rank `rank`.
+/// A tensor without dimensions accepts 0 and -1, as in PyTorch; callers find no size there.
 pub fn wrap_dim(d: i64, rank: usize) -> Result<usize> {
     let n = rank.max(1) as i64;
     if (-n..n).contains(&d) {

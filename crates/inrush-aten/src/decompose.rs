@@ -1,4 +1,25 @@
 //! Stage decompose: operators that are defined by others are replaced by calls of those.
+//!
+//! PyTorch has some two thousand operators, many of which are compositions. A row that
+//! decomposes writes calls of simpler rows, which decompose further on the spot, so that one
+//! pass over the graph leaves only pointwise operators, views and operators with loops of
+//! their own:
+//!
+//! ```text
+//! y = aten.mse_loss.default(x, t)  =>  y.1 = aten.sub.Tensor(x, t, 1)
+//!                                      y.2 = aten.mul.Tensor(y.1, y.1)
+//!                                      y   = aten.mean.dim(y.2, [0, 1])
+//! ```
+//!
+//! Invariants:
+//!
+//! - New results take the names and declared types of the values that they replace. New
+//!   values are named after the call's first result, with a number: messages still point at
+//!   the user's operator.
+//! - Nodes stay in order of definition, so that later stages need no sort.
+//! - Types are inferred call by call. What inference cannot prove becomes a guard.
+//! - Equal calls on values of equal types are decomposed once (`again`). Models repeat
+//!   layers, and this makes the time per repeated call that of a copy.
 
 use crate::call::{Args, Demands};
 use crate::normalize::{prune_marked, reconcile};
@@ -36,7 +57,8 @@ fn decompose_remembering(
     let room = 4 * nodes.len();
     let mut out = Vec::with_capacity(room);
     let demands = Demands::default();
-    // What each value became.
+    // For each value of the source graph the value that it became. A node's operands are
+    // looked up here before anything reads them.
     let mut now: Vec<ValueId> = (0..graph.values.len()).map(ValueId::from_index).collect();
     let mut again: Option<Again> = None;
     for (k, mut node) in nodes.into_iter().enumerate() {
@@ -52,10 +74,12 @@ fn decompose_remembering(
             out.push(node);
             continue;
         };
+        // Hashes of values are made only for graphs in which something decomposes.
         let again = again.get_or_insert_with(|| {
             graph.values.reserve(room);
             Again::new(&graph.values, remembered)
         });
+        // Taken before operands are renamed: the hash knows values of the source graph only.
         let look = again.look(&node);
         node.reads_mut().for_each(|v| *v = now[v.index()]);
         let (first_new, first_node) = (graph.values.len(), out.len());
@@ -65,6 +89,8 @@ fn decompose_remembering(
         }
         let guards = graph.guards.len();
         let prefix = prefix(&graph, &node);
+        // A decomposition may ask for the declared types of the results, for instance for the
+        // dtype of saved statistics, which differs between devices.
         let declared = node
             .outs
             .iter()
@@ -98,6 +124,7 @@ fn decompose_remembering(
                 Ok(outs)
             })
             .map_err(|e| graph.locate(&node, e))?;
+        // More results than declared are fine: trailing ones are not asked for.
         if outs.len() < node.outs.len() {
             let e = Error::internal(format!(
                 "decomposition gives {} results, {} are wanted",
@@ -107,7 +134,8 @@ fn decompose_remembering(
             return Err(graph.locate(&node, e));
         }
         settle(&mut graph, &node, outs.clone(), first_new, &mut now)?;
-        // What asked for a check asks again.
+        // A copy would not repeat the demands of the original, so calls with demands are not
+        // remembered.
         if graph.guards.len() == guards {
             let (values, nodes) = (first_new..graph.values.len(), first_node..out.len());
             again.remember(look, node, values, nodes, outs);
@@ -135,11 +163,13 @@ fn decompose_remembering(
         }
     }
     graph.outputs = outputs;
+    // Optional results that no node reads were made all the same, and go here.
     prune_marked(&mut graph, marks);
     Ok(graph)
 }
 
 /// Lets the results of a call be what it became.
+/// `now` grows by the new values, which stand for themselves.
 fn settle(
     graph: &mut Graph,
     node: &Node,
@@ -171,6 +201,8 @@ fn numbered(prefix: &str, number: usize) -> String {
 }
 
 /// Puts the name and type of `old` on `new` when the decomposition made it; what was there before keeps its own.
+/// The declared type wins over the inferred one: its strides are eager's. Sizes must agree,
+/// if need be by a guard.
 fn adopt(
     graph: &mut Graph,
     node: &Node,
@@ -202,15 +234,22 @@ fn adopt(
 /// Adds calls to a graph. A call of an operator that decomposes is decomposed on the spot.
 pub struct Builder<'g> {
     pub exprs: &'g Exprs,
+    /// Collects what rows ask of sizes; drained into the graph's guards after each call of
+    /// the graph.
     demands: &'g Demands,
     values: &'g mut Vec<Value>,
     nodes: &'g mut Vec<Node>,
     /// The operator of the graph that all of this becomes.
     op: &'g str,
+    /// The Python line of that operator. All new nodes get it.
     line: Option<LineId>,
+    /// Name of the first result, and the number of values made so far: the next one is
+    /// `prefix.count`.
     prefix: String,
     count: usize,
+    /// Decompositions in progress. At 0 the builder stands in the call of the graph itself.
     depth: usize,
+    /// Declared types of the graph's results; `None` for results that are not tensors.
     declared: Vec<Option<TensorType>>,
 }
 
@@ -233,6 +272,10 @@ impl Builder<'_> {
     }
 
     /// Calls `op` for all its results.
+    ///
+    /// # Errors
+    ///
+    /// If no row describes `op`, its arguments do not fit, or decompositions nest too deep.
     pub fn call_multi(&mut self, op: &str, args: &[Arg]) -> Result<Vec<ValueId>> {
         let entry =
             lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
@@ -245,6 +288,8 @@ impl Builder<'_> {
             args: &bound,
         };
         if let Route::Decompose(f) = entry.row.route {
+            // Rows are static, so a cycle is a mistake in a row. An error is better than a
+            // stack overflow.
             if self.depth == MAX_DEPTH {
                 return Err(Error::internal(format!("{op} decomposes into itself")));
             }
@@ -281,6 +326,8 @@ impl Builder<'_> {
         Ok(outs)
     }
 
+    /// Returns true for integers and bools, of which indices, divisors and masks of checks
+    /// are made.
     fn is_integral(&self, v: ValueId) -> bool {
         matches!(&self.values[v.index()].ty, Type::Tensor(t) if t.dtype.is_int() || t.dtype == DType::Bool)
     }
@@ -290,6 +337,8 @@ impl Builder<'_> {
         self.tensor_ref(v).cloned()
     }
 
+    /// Returns the type without a copy; `tensor` clones it for callers that add nodes
+    /// meanwhile.
     fn tensor_ref(&self, v: ValueId) -> Result<&TensorType> {
         match &self.values[v.index()].ty {
             Type::Tensor(t) => Ok(t),
@@ -344,6 +393,7 @@ impl Builder<'_> {
 }
 
 /// Types that a decomposing operator gives, found by decomposing it in a scratch copy.
+/// Costs a whole decomposition; only examples of rows without a meta rule ask for it.
 pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Type>> {
     let mut values = graph.values.clone();
     let mut builder = Builder {

@@ -3,6 +3,16 @@
 //! A tensor is `dtype[sizes]`. `{lo:hi}` after it bounds its random values, inclusively. Sizes are
 //! integers or symbols. Other arguments are numbers, `true`, `none`, strings, lists, and dtypes as
 //! `dtype=f64`.
+//!
+//! ```text
+//! (f32[2,3], f32[3]{0.1:2}, alpha=2)      two inputs, one number by name
+//! (f32[s0,4], [i64[2]{0:3}, none])        a symbolic size, a list of optional tensors
+//! ([2,3], dtype=i64)                      no input
+//! ```
+//!
+//! Each tensor becomes an input of the graph, in order of appearance; the call is the only
+//! node. An example is what a row's tests compile, run and compare with PyTorch, so it should
+//! reach the row's special cases and keep values away from ties and poles.
 
 use crate::{Demands, NamedArg, bind, lookup, meta};
 use inrush_base::text::{Scanner, Token};
@@ -16,6 +26,7 @@ use inrush_graph::{
 /// A graph of one call, and the range of values that each input may be filled with.
 pub struct Example {
     pub graph: Graph,
+    /// One entry for each input; `None` leaves the choice to the test.
     pub ranges: Vec<Option<(f64, f64)>>,
 }
 
@@ -76,6 +87,7 @@ pub fn parse(op: &str, text: &str) -> Result<Example> {
     Ok(Example { graph, ranges })
 }
 
+/// A recursive descent parser, which adds inputs to the graph while it reads.
 struct Reader<'a> {
     s: Scanner<'a>,
     graph: Graph,
@@ -101,6 +113,8 @@ impl Reader<'_> {
                 self.s.next_token()?;
                 return Ok(positional(self.tensor_or_dtype(dtype)?));
             }
+            // A word that is no literal is the name of an argument, if `=` follows, or a
+            // symbol or format.
             if !matches!(word.as_str(), "true" | "false" | "none" | "inf" | "nan") {
                 self.s.next_token()?;
                 if self.s.eat("=")? {
@@ -151,11 +165,14 @@ impl Reader<'_> {
         })
     }
 
+    /// Returns the size symbol of this name, made at first use; sizes of tests stay small.
     fn symbol(&mut self, name: &str) -> Expr {
         let s = self.graph.exprs.size_sym(name, 1, 8192);
         self.graph.exprs.sym_expr(s)
     }
 
+    /// The first element decides the kind of a list; an empty one counts as integers, which
+    /// coercion turns into what the parameter wants.
     fn list(&mut self) -> Result<Arg> {
         let mut items = Vec::new();
         while !self.s.eat("]")? {
@@ -208,6 +225,7 @@ impl Reader<'_> {
         })
     }
 
+    /// A dtype followed by sizes is a tensor, alone it is an argument of its own.
     fn tensor_or_dtype(&mut self, dtype: DType) -> Result<Arg> {
         if !self.s.eat("[")? {
             return Ok(Arg::DType(dtype));

@@ -1,4 +1,18 @@
 //! Types of results: ATen's promotion, broadcasting, and the dispatch over [`Meta`].
+//!
+//! Promotion follows `torch.result_type`: operands fall into three standings (tensors with
+//! dimensions, tensors without, Python numbers), and a lower standing raises the dtype only
+//! to a higher class (bool, integer, float, complex):
+//!
+//! ```text
+//! i32[3] + i64[]   -> i32      the same class: dimensions win
+//! i32[3] + 1.5     -> f32      a higher class: the default float
+//! bf16[3] + f32[]  -> bf16
+//! bool[3] + 2      -> i64      a number's own dtype, if it decides
+//! ```
+//!
+//! Strides that are inferred here are row-major or those of a view. The archive or PyTorch
+//! declares the strides that eager has, and the declared type wins.
 
 use crate::{Args, Call, Meta, Operand, Pointwise, Promo, Route};
 use inrush_base::{DType, DTypeClass, Error, Result, promote};
@@ -21,6 +35,7 @@ pub fn one(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> Result<Vec<Type>> {
     Ok(vec![tensor(exprs, dtype, sizes)])
 }
 
+/// A row-major tensor type, for operators with several results.
 pub fn tensor(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> Type {
     Type::Tensor(TensorType::contiguous(exprs, dtype, sizes))
 }
@@ -29,6 +44,7 @@ pub fn tensor(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> Type {
 pub fn promoted(call: &Call, p: &Pointwise) -> Result<(DType, DType)> {
     let mut promotion = Promotion::default();
     let mut first = None;
+    // Conditions (`?mask`) are converted to bool and have no say.
     for name in p.operands.iter().filter(|n| !n.starts_with('?')) {
         match call.operand(name)? {
             None => continue,
@@ -64,6 +80,8 @@ pub fn promoted(call: &Call, p: &Pointwise) -> Result<(DType, DType)> {
     })
 }
 
+/// Types of a pointwise result: promoted dtype, sizes of all operands broadcast, conditions
+/// included.
 fn pointwise(call: &Call, p: &Pointwise) -> Result<Vec<Type>> {
     let (_, dtype) = promoted(call, p)?;
     let mut sizes: Vec<Expr> = Vec::new();
@@ -77,6 +95,7 @@ fn pointwise(call: &Call, p: &Pointwise) -> Result<Vec<Type>> {
     one(call.exprs, dtype, sizes)
 }
 
+/// Types of a view's results, with the strides that the source's strides give.
 fn view(call: &Call, f: fn(&Call) -> Result<Vec<crate::View>>) -> Result<Vec<Type>> {
     let source = call.viewed()?;
     f(call)?
@@ -93,6 +112,7 @@ fn view(call: &Call, f: fn(&Call) -> Result<Vec<crate::View>>) -> Result<Vec<Typ
 }
 
 /// Sizes of two shapes broadcast together. Sizes are equal when their canonical forms are.
+/// A symbol that may be 1 at some call does not broadcast: only sizes that are 1 for sure do.
 pub fn broadcast(exprs: &Exprs, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
     let rank = a.len().max(b.len());
     let at = |s: &[Expr], d: usize| (d + s.len()).checked_sub(rank).map(|k| s[k]);
@@ -121,6 +141,8 @@ pub fn broadcast(exprs: &Exprs, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
 /// standing decides only if its class is higher.
 #[derive(Default)]
 pub struct Promotion {
+    /// Common dtype of the tensors with dimensions, without them, and of the numbers; `None`
+    /// without any of that standing.
     dims: Option<DType>,
     zero: Option<DType>,
     number: Option<DType>,
@@ -136,15 +158,18 @@ impl Promotion {
         *slot = Some(slot.map_or(dtype, |d| promote(d, dtype)));
     }
 
+    /// Adds a number by the dtype that it has by itself: bool, `i64` or the default float.
     pub fn scalar(&mut self, dtype: DType) {
         self.number = Some(self.number.map_or(dtype, |d| promote(d, dtype)));
     }
 
+    /// Returns the common dtype; `None` if nothing was added.
     pub fn result(&self) -> Option<DType> {
         combine(self.dims, combine(self.zero, self.number))
     }
 }
 
+/// Joins two standings: `low` raises the class of `high`, and otherwise gives way.
 fn combine(high: Option<DType>, low: Option<DType>) -> Option<DType> {
     let (Some(h), Some(l)) = (high, low) else {
         return high.or(low);

@@ -1,5 +1,17 @@
 //! How operators take the numbers among their arguments: rounded to the tensors' dtype or kept, and whether a number that
 //! does not fit is refused. `numbers.txt` has a line for each operator, parameter and device.
+//!
+//! Eager's kernels do not agree on this. `bf16 * 0.1` multiplies by 0.1 as `f32`,
+//! `f16 == 0.1` compares with 0.1 rounded to `f16`, and a GPU's kernel may keep what a CPU's
+//! rounds. The difference shows in the last bit of a result, or in a comparison. The table
+//! was measured against PyTorch, parameter by parameter; each line reads
+//!
+//! ```text
+//! aten.add.Scalar other tensor compute       operator, parameter, on CPUs, on GPUs
+//! ```
+//!
+//! where a device's word is `tensor`, `compute` or `double`, followed by `!` if a number that
+//! does not fit is refused, or by `~` if only integer dtypes refuse it.
 
 use crate::{Args, Call, Processor, lookup};
 use inrush_base::{DType, DTypeClass, Error, Result, Scalar};
@@ -30,6 +42,7 @@ enum Fits {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Number {
     pub precision: Precision,
+    /// Private, since only `check` refuses numbers.
     fits: Fits,
 }
 
@@ -55,12 +68,14 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table
 });
 
+/// Lines of the table without comments, in alphabetical order.
 fn lines() -> impl Iterator<Item = &'static str> {
     let lines = include_str!("numbers.txt").lines();
     lines.filter(|l| !l.starts_with('#'))
 }
 
 impl Number {
+    /// Reads a device's word; `None` for one that is not understood, which a test reports.
     fn parse(word: &str) -> Option<Number> {
         let (name, fits) = match word.as_bytes().last()? {
             b'!' => (&word[..word.len() - 1], Fits::Always),
@@ -111,6 +126,8 @@ impl Number {
 }
 
 /// Returns an error if a number among the arguments does not fit into the dtype that its operator converts it to.
+/// Runs on the whole graph before it is lowered, since eager raises even if the result is not
+/// used.
 pub fn check(graph: &Graph, processor: Processor) -> Result<()> {
     for node in &graph.nodes {
         if TABLE.contains_key(node.op.as_str()) {
@@ -124,6 +141,7 @@ fn check_node(graph: &Graph, node: &Node, processor: Processor) -> Result<()> {
     let (Some(op), Some(out)) = (lookup(&node.op), node.outs.first()) else {
         return Ok(());
     };
+    // The limit is that of the result's dtype, to which the operator converts.
     let Type::Tensor(out) = &graph.value(*out).ty else {
         return Ok(());
     };
@@ -132,6 +150,7 @@ fn check_node(graph: &Graph, node: &Node, processor: Processor) -> Result<()> {
             Arg::Float(f) => Scalar::Float(*f),
             Arg::Int(e) => match graph.exprs.as_int(*e) {
                 Some(i) => Scalar::Int(i),
+                // A symbolic integer is a size, which fits.
                 None => continue,
             },
             _ => continue,
@@ -156,14 +175,18 @@ fn fits(value: Scalar, dtype: DType) -> bool {
         DTypeClass::Bool | DTypeClass::Complex => true,
         DTypeClass::Float => {
             let v = value.as_f64();
+            // Infinities and NaN convert to themselves.
             !v.is_finite() || v.abs() <= largest(dtype)
         }
         _ => {
             let (low, high) = range(dtype);
             let v = match value {
+                // NaN fails both comparisons. So does a fraction below zero in an unsigned
+                // dtype.
                 Scalar::Float(f) => return f >= low as f64 && f <= high as f64,
                 other => i128::from(other.as_i64()),
             };
+            // PyTorch lets `-1` stand for 255 of `u8`, down to minus the greatest number.
             let low = if integral && low == 0 { -high } else { low };
             (low..=high).contains(&v)
         }
@@ -175,6 +198,7 @@ pub fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::MAX,
         DType::F16 => 65504.0,
+        // 0x7f7f as `bf16`: (2 - 2^-7) * 2^127.
         DType::BF16 => f64::from_bits(0x47ef_e000_0000_0000),
         _ => f64::from(f32::MAX),
     }

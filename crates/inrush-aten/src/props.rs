@@ -1,6 +1,11 @@
 //! Facts about operators that other stages ask for: what shares memory, what a library does well,
 //! what sorts or draws. They stand in the operator's row ([`Row::props`]), and no other crate lists
 //! operators by name.
+//!
+//! A property is declared where the operator is defined and found by a query (`has`,
+//! `library`), so that a new operator needs no edits in the scheduler, the runtime or the
+//! importers. Queries by name also answer for operators without a row, which only libraries
+//! implement.
 
 use crate::{Route, Row, lookup};
 
@@ -182,6 +187,7 @@ pub fn library(op: &str) -> Option<Library> {
     if let Some(op) = lookup(op) {
         return op.row.library();
     }
+    // All overloads share a line of the table; one with a row was answered above.
     let (name, _) = op.strip_prefix("aten.")?.split_once('.')?;
     let at = WITHOUT_ROW.binary_search_by_key(&name, |(n, _)| n);
     at.ok().map(|at| WITHOUT_ROW[at].1)

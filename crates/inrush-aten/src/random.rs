@@ -5,6 +5,11 @@
 //! stream and position in the result. Tiling, vectorisation, threads, fusion and recomputation do
 //! not change it. Without a seed the rows refuse, so that a caller inside PyTorch can let PyTorch
 //! draw.
+//!
+//! Numbers are counter-based (see docs/random.md): the generator's counter is made of stream
+//! and position, its key of the seed. There is no state to carry between elements, hence no
+//! order among them. Two calls of one graph draw different numbers because they have
+//! different streams, and two runs because the seed moves on.
 
 use crate::bind;
 use inrush_base::DType;
@@ -28,6 +33,7 @@ pub fn draws(node: &Node) -> bool {
     if schema.position("seed").is_none() {
         return false;
     }
+    // Dropout of evaluation draws nothing. A schema without such a parameter always draws.
     let trains = ["train", "training"]
         .iter()
         .find_map(|name| schema.position(name))
@@ -47,6 +53,7 @@ pub fn needed(graph: &Graph) -> bool {
 }
 
 /// Gives every node that draws the seed and a stream of its own.
+/// Streams are handed out in order of nodes, so that equal graphs draw equal numbers.
 fn distribute(graph: &mut Graph, seed: ValueId) {
     let exprs = &graph.exprs;
     let mut stream = 0;
@@ -55,7 +62,7 @@ fn distribute(graph: &mut Graph, seed: ValueId) {
             continue;
         };
         let schema = op.schema();
-        // What is wrong with the arguments is said where they are checked.
+        // Mistakes in the arguments are reported where they are checked.
         let Ok(mut args) = bind::complete(exprs, schema, node.args.clone()) else {
             continue;
         };
@@ -68,6 +75,8 @@ fn distribute(graph: &mut Graph, seed: ValueId) {
     }
 }
 
+/// One `i64` in memory, so that a captured or recorded call reads the new seed without being
+/// rebuilt.
 fn seed_type(graph: &Graph) -> Type {
     let one = graph.exprs.int(1);
     Type::Tensor(TensorType::contiguous(&graph.exprs, DType::I64, vec![one]))
@@ -116,6 +125,7 @@ pub fn seed_by_state(graph: &mut Graph, buffer: &str) {
         line: None,
         made_for: None,
     });
+    // The step is an output of the graph, so that the seed moves on in the call that used it.
     graph.outputs.push(Output {
         value: OutputValue::Value(next),
         kind: OutputKind::Mutation { input },

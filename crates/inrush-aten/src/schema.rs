@@ -1,4 +1,8 @@
 //! Reads PyTorch's operator schemas: `(Tensor self, int[1]? dim=None, *, ScalarType? dtype=None) -> (Tensor, Tensor)`.
+//!
+//! The text is that of `native_functions.yaml`. A parsed schema tells the order of
+//! parameters, the kind that binding coerces arguments to, defaults, and which results alias
+//! an argument (`Tensor(a)`). Return names are dropped.
 
 use inrush_base::{Error, Result};
 
@@ -9,17 +13,23 @@ pub struct Schema {
     pub returns: Vec<Return>,
 }
 
+/// A parameter. Its position in the list is that of its argument in every bound call.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Param {
     pub name: String,
     pub kind: Kind,
+    /// Its type ends with `?`: none is an argument. A parameter may have no default and be
+    /// optional.
     pub optional: bool,
+    /// It stands after `*`.
     pub keyword_only: bool,
+    /// `None` for a parameter that each call must give; `Some(Default_::None)` for `=None`.
     pub default: Option<Default_>,
     /// Alias set of `Tensor(a)`.
     pub alias: Option<char>,
 }
 
+/// A result. A letter that a parameter has too means that the result shares its memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Return {
     /// A list of tensors, whose length the call decides.
@@ -62,6 +72,7 @@ pub enum Default_ {
 }
 
 impl Schema {
+    /// Reads a schema. A malformed one is an internal error, since only rows have schemas.
     pub fn parse(text: &str) -> Result<Schema> {
         let bad = |what: &str| Error::internal(format!("schema `{text}`: {what}"));
         let (params, returns) = text.split_once("->").ok_or_else(|| bad("no `->`"))?;
@@ -131,6 +142,7 @@ fn alias_of(ty: &str) -> (String, Option<char>) {
     }
 }
 
+/// Reads `SymInt[2] stride=1`; `None` for a type that is not known.
 fn param(item: &str, keyword_only: bool) -> Option<Param> {
     let (head, default) = match item.split_once('=') {
         Some((h, d)) => (h.trim(), Some(default_value(d.trim())?)),
@@ -177,6 +189,7 @@ fn param(item: &str, keyword_only: bool) -> Option<Param> {
     })
 }
 
+/// Reads a default as the schema language writes it, with Python's words for bool and none.
 fn default_value(text: &str) -> Option<Default_> {
     Some(match text {
         "None" => Default_::None,
@@ -192,6 +205,7 @@ fn default_value(text: &str) -> Option<Default_> {
                 .map(|v| v.parse().ok())
                 .collect::<Option<_>>()?,
         ),
+        // `1` is an integer even for a float parameter; binding coerces it.
         t => match t.parse::<i64>() {
             Ok(i) => Default_::Int(i),
             Err(_) => Default_::Float(t.parse().ok()?),

@@ -1,4 +1,18 @@
 //! Views: a result whose elements are those of the source at other coordinates.
+//!
+//! A view moves no element. It is a function from the result's coordinates to the source's,
+//! written as expressions over the result's index symbols:
+//!
+//! ```text
+//! transpose  [4, 6] -> [6, 4]      map [i1, i0]
+//! slice      [10]   -> [3]         map [i0*2 + 1]
+//! expand     [1, 5] -> [4, 5]      map [0, i1]
+//! reshape    [4, 6] -> [2, 12]     map [i0*2 + i1//6, i1%6]
+//! ```
+//!
+//! Views of views compose by substitution, and a consumer that reads through a view
+//! substitutes its own coordinates. Divisions are the only obstacle: expressions simplify if
+//! sizes divide, and reshapes are built from small groups of dimensions so that most do.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -7,7 +21,9 @@ use inrush_expr::{Expr, Exprs, Sym};
 /// (`Exprs::index(d, sizes[d])`, see [`index`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct View {
+    /// One for each dimension of the result.
     pub sizes: Vec<Expr>,
+    /// One for each dimension of the source, with values in `0..size` of that dimension.
     pub map: Vec<Expr>,
 }
 
@@ -31,6 +47,7 @@ pub fn indices(exprs: &Exprs, sizes: &[Expr]) -> Vec<Expr> {
 
 impl View {
     /// The source itself.
+    /// The neutral element of composition.
     pub fn identity(exprs: &Exprs, sizes: &[Expr]) -> View {
         View {
             sizes: sizes.to_vec(),
@@ -63,6 +80,8 @@ impl View {
             return at;
         }
         for d in (0..sizes.len()).rev() {
+            // The quotient of the outermost dimension is below its size anyway: no remainder
+            // is needed.
             let outermost = sizes[..d].iter().all(|s| exprs.is_int(*s, 1));
             if exprs.is_int(sizes[d], 1) {
                 continue;
@@ -78,6 +97,14 @@ impl View {
     }
 
     /// The same elements in row-major order under other sizes; the products of sizes must agree.
+    /// Both lists are walked from the outermost dimension. A group ends where the products of
+    /// both sides agree:
+    ///
+    /// ```text
+    /// [a, b, c, d] -> [a*b, c, d]    groups (a, b | a*b), (c | c), (d | d)
+    /// ```
+    ///
+    /// If products are not found equal, the rest is one group.
     pub fn reshape(exprs: &Exprs, from: &[Expr], to: &[Expr]) -> View {
         let mut map = vec![exprs.int(0); from.len()];
         // Runs of dimensions with equal products are reshaped on their own: most reshapes split or merge a few dimensions,
@@ -105,7 +132,7 @@ impl View {
                 }
             }
             if p != q || i == i0 || j == j0 {
-                // What is left: sizes of one, or sizes whose equality the caller vouches for.
+                // The rest: sizes of one, or sizes whose equality the caller vouches for.
                 (i, j) = (from.len(), to.len());
             }
             let inner: Vec<Expr> = (j0..j).map(|d| index(exprs, d, to[d])).collect();
@@ -124,6 +151,10 @@ impl View {
     }
 
     /// Broadcasting to `to`, whose trailing dimensions match or meet a size of 1.
+    ///
+    /// # Errors
+    ///
+    /// If a size is neither equal to its target nor 1.
     pub fn expand(exprs: &Exprs, from: &[Expr], to: &[Expr]) -> Result<View> {
         let lead = to
             .len()
@@ -187,13 +218,16 @@ impl View {
             .enumerate()
             .map(|(d, s)| exprs.index_sym(d as u32, *s))
             .collect();
+        // The offset in memory as a function of the result's indices; its coefficients are
+        // the strides.
         let total = exprs.sum(self.map.iter().zip(source).map(|(m, s)| exprs.mul(*m, *s)));
         let contiguous = exprs.contiguous_strides(&self.sizes);
         match exprs.affine(total, &syms) {
             // Tensors of PyTorch never run backwards: what reverses is a copy.
             Some((strides, _)) if strides.iter().any(|s| exprs.range(*s).lo < 0) => contiguous,
             Some((mut strides, _)) => {
-                // The stride of a dimension of size 1 is nobody's business; the row-major one reads best.
+                // The stride of a dimension of size 1 is never used; the row-major one reads
+                // best.
                 for (d, s) in strides.iter_mut().enumerate() {
                     if exprs.is_int(self.sizes[d], 1) {
                         *s = contiguous[d];
@@ -208,6 +242,7 @@ impl View {
 
 impl View {
     /// Returns true if the view of a source of these strides has strides too.
+    /// If not, PyTorch's `view` would refuse, and `reshape` copies.
     pub fn is_affine(&self, exprs: &Exprs, source: &[Expr]) -> bool {
         let syms: Vec<Sym> = self
             .sizes

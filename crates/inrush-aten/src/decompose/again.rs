@@ -1,4 +1,17 @@
 //! Calls that look alike are decomposed alike: the first one is, and what it became is copied for the others.
+//!
+//! A memo table from call hashes to ranges of the output. A hit copies the nodes of the first
+//! call and renumbers the values that they define; operands are paired position by position:
+//!
+//! ```text
+//! n = layer_norm(x, g, b)  made  values 10..16, nodes 4..9    reads x, g, b
+//! m = layer_norm(y, h, c)  gets  values 20..26, a copy of 4..9 with x->y, g->h, b->c
+//! ```
+//!
+//! A pairing must be a bijection: `add(x, x)` is no model for `add(x, y)`, though their types
+//! agree. A value that the original read but did not get as an operand makes the copy fail,
+//! and the call is decomposed anew. The result equals a fresh decomposition: names, types and
+//! order are the same, which a test compares.
 
 use inrush_graph::alike::{Looks, paired};
 use inrush_graph::{Graph, Node, Value, ValueId};
@@ -9,6 +22,7 @@ use std::ops::Range;
 pub(super) const REMEMBERED: usize = 4;
 
 /// A call that was decomposed: itself, the values and nodes that it made, and its results.
+/// The ranges index into the output graph, which only grows while the stage runs.
 struct Known {
     node: Node,
     values: Range<usize>,
@@ -52,12 +66,15 @@ impl Again {
             let pairs = paired(&k.node, node, &|v, w| ty(v) == ty(w))?;
             outs.all(|(v, w)| ty(*v) == ty(*w)).then_some((k, pairs))
         })?;
+        // Values that the original made move by a constant; values that it read go through
+        // the pairs.
         let first = graph.values.len();
         let new = |v: ValueId| match v.index().checked_sub(known.values.start) {
             Some(k) if v.index() < known.values.end => Some(ValueId::from_index(first + k)),
             _ => pairs.of(v),
         };
         let outs = known.outs.iter().map(|v| new(*v)).collect::<Option<_>>()?;
+        // Nodes are copied into place one by one; a failure half way takes them back.
         let start = nodes.len();
         for at in known.nodes.clone() {
             let mut copy = Node {
@@ -77,6 +94,8 @@ impl Again {
             }
             nodes.push(copy);
         }
+        // Names count from 1 under the new call's prefix, as a fresh decomposition would name
+        // them.
         let prefix = super::prefix(graph, node);
         for (k, at) in known.values.clone().enumerate() {
             let ty = graph.values[at].ty.clone();

@@ -3,6 +3,19 @@
 //! The real kernel decides; `rules.txt` is the table of what differs. Inside PyTorch fake tensors follow the same table
 //! (`python/inrush/fake_strides.py`), so that graphs come with the right strides. Exported programs were written without it:
 //! [`correct`] goes over such a graph once, applies the table and carries what changed on through views and iterations.
+//!
+//! ```text
+//! f32[2, 3, 4, 4] strides [48, 16, 4, 1]     as the exporter declared: row-major
+//!                 strides [48, 1, 12, 3]     as eager's kernel allocates: channels last
+//! ```
+//!
+//! The values are right either way; strides matter to `as_strided`, to views, to the layouts
+//! of outputs and to what later layouts follow from. Knowledge goes forward through the graph
+//! as a lattice with three points, `Declared < Corrected < Open`. A result starts from the
+//! greatest of its operands. Its rule or its route then gives its strides: it is `Corrected`
+//! if they differ from the declared ones, `Declared` if not, and `Open` without a rule.
+//! `Open` spreads until a rule that reads no operand (`contiguous`), strides that stand in
+//! the call, or a rank below 2 end it. Only counting positions in an open layout is an error.
 
 pub mod strides;
 
@@ -49,6 +62,7 @@ pub fn correct(graph: &mut Graph) -> Result<()> {
     let mut known = vec![Known::Declared; graph.values.len()];
     for at in 0..graph.nodes.len() {
         let node = &graph.nodes[at];
+        // The derived order of `Known` is that of the lattice.
         let reads = node.reads().map(|v| known[v.index()]);
         let mut changed = reads.max().unwrap_or(Known::Declared);
         if node.op.starts_with("aten.as_strided") {
@@ -93,6 +107,7 @@ fn result(
         });
     };
     let ex = &graph.exprs;
+    // The pass runs on a graph as imported, whose arguments may lack defaults.
     let args = bind::complete(ex, op.schema(), node.args.clone())?;
     let demands = Demands::default();
     let args = Args {
@@ -104,12 +119,14 @@ fn result(
     let call = Call::new(args, &graph.values, &node.outs);
     let rule = TABLE.get(node.op.as_str()).and_then(|rules| rules.get(k));
     let found = match rule {
+        // `-` holds the place of a result without a rule in a line of several results.
         Some(&"-") | None if changed == Known::Declared => fresh(&call, k, declared),
         Some(&"-") | None => by_route(&call, node, k, declared)?,
         Some(&"contiguous") => Some(ex.contiguous_strides(&declared.sizes)),
         Some(rule) => by_rule(&call, rule, declared)?,
     };
     match found {
+        // A dense tensor of one dimension has one layout.
         _ if declared.rank() < 2 && !strides::repeats(ex, declared) => as_declared(Known::Declared),
         _ if changed == Known::Open && rule != Some(&"contiguous") => as_declared(Known::Open),
         Some(strides) if strides != declared.strides => Ok((Known::Corrected, strides)),
@@ -145,10 +162,12 @@ fn by_rule(call: &Call, rule: &str, declared: &TensorType) -> Result<Option<Vec<
         ("like", [t]) if t.sizes == *sizes => strides::copy_of(ex, t),
         ("like", [_]) => return Ok(Some(declared.strides.clone())),
         ("storage", [t]) => strides::storage(ex, t),
+        // Both modes ask their operand for its format; other modes are decided below.
         ("pad", []) => match call.opt_str("mode")? {
             Some("reflect" | "replicate") => strides::format_like(ex, own, sizes),
             _ => return by_suggestion(call, declared),
         },
+        // Composed as `self * 2^other`: the power is a fresh row-major tensor.
         ("ldexp", []) => {
             let mut power = call.tensor("other")?.clone();
             power.strides = ex.contiguous_strides(&power.sizes);
@@ -223,8 +242,9 @@ fn by_route(
     declared: &TensorType,
 ) -> Result<Option<Vec<Expr>>> {
     let (ex, sizes) = (call.exprs, &declared.sizes);
+    // Only operators in place have a signature and no row.
     if lookup(&node.op).is_none() {
-        // What is written in place stays where it is.
+        // Memory that is written in place keeps its strides.
         return Ok(Some(call.viewed()?.strides.clone()));
     }
     if let Ok(format) = call.arg("memory_format") {

@@ -1,4 +1,10 @@
 //! Strides that eager's allocations have.
+//!
+//! Each function reproduces one rule of ATen: `TensorIterator` for pointwise results and
+//! indexing (`pointwise`, `index`), `suggest_memory_format` (`format_like`), and `empty_like`
+//! with the format preserved (`copy_of`). Sizes and strides may be symbolic. Equality is
+//! proved; an order that is not decided compares hints, since the exporter traced with the
+//! same numbers.
 
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::TensorType;
@@ -24,7 +30,9 @@ pub fn permuted(ex: &Exprs, sizes: &[Expr], order: &[usize]) -> Vec<Expr> {
 }
 
 /// Returns true if the strides look like those of images with channels last; ambiguous ones do not.
+/// Strides must grow from channels over columns and rows to images.
 fn is_channels_last(ex: &Exprs, t: &TensorType) -> bool {
+    // Innermost first, as `is_channels_last_strides_2d_s4` and its form for volumes go.
     let order: &[usize] = match t.rank() {
         4 => &[1, 3, 2, 0],
         5 => &[1, 4, 3, 2, 0],
@@ -61,6 +69,7 @@ pub fn format_like(ex: &Exprs, t: &TensorType, sizes: &[Expr]) -> Vec<Expr> {
 }
 
 /// Returns true if the elements fill a piece of memory with the dimensions in this order, outermost first.
+/// Strides of dimensions of size 1 may be anything.
 pub fn is_in_order(ex: &Exprs, t: &TensorType, order: &[usize]) -> bool {
     let dense = permuted(ex, &t.sizes, order);
     (0..t.rank()).all(|d| ex.is_int(t.sizes[d], 1) || ex.prove_eq(t.strides[d], dense[d]))
@@ -72,6 +81,9 @@ pub fn is_dense(ex: &Exprs, t: &TensorType) -> bool {
 }
 
 /// The dimensions of dense strides, outermost first; those of size 1 stand anywhere.
+/// Returns `None` for tensors with gaps, with overlaps, or whose density is not proved.
+/// Quadratic in the rank, since each step looks for the dimension whose stride is the extent
+/// so far.
 pub fn dense_order(ex: &Exprs, sizes: &[Expr], strides: &[Expr]) -> Option<Vec<usize>> {
     let (mut order, mut rest): (Vec<usize>, Vec<usize>) =
         (0..sizes.len()).partition(|d| ex.is_int(sizes[*d], 1));
@@ -85,6 +97,7 @@ pub fn dense_order(ex: &Exprs, sizes: &[Expr], strides: &[Expr]) -> Option<Vec<u
         inner.push(d);
     }
     inner.reverse();
+    // A row-major tensor gets the identity, wherever its dimensions of size 1 stand.
     if inner.is_sorted() {
         return Some((0..sizes.len()).collect());
     }
@@ -125,6 +138,9 @@ fn strides_in(ex: &Exprs, t: &TensorType, sizes: &[Expr]) -> Vec<Expr> {
 
 /// Dimensions from the outermost to the innermost, for operands of these strides: an insertion sort in which the first operand
 /// that can tell two dimensions apart decides.
+/// This is `TensorIteratorBase::reorder_dimensions`. Dimensions start with the last
+/// innermost. Broadcast dimensions (stride 0) decide nothing, and of equal strides the larger
+/// size is outer. The relation is not transitive, so only the same sort gives the same order.
 fn order_of(ex: &Exprs, sizes: &[Expr], operands: &[Vec<Expr>]) -> Vec<usize> {
     let is_outer = |a: usize, b: usize| {
         for strides in operands {
@@ -150,6 +166,7 @@ fn order_of(ex: &Exprs, sizes: &[Expr], operands: &[Vec<Expr>]) -> Vec<usize> {
                     at = before;
                 }
                 Some(false) => break,
+                // Undecided: a dimension further in may still decide.
                 None => {}
             }
         }
@@ -208,6 +225,8 @@ pub fn roll(ex: &Exprs, t: &TensorType, shifts: &[Expr], dims: &[usize]) -> Vec<
 
 /// The layout that indexing by tensors gives: an iteration over the source, with strides of zero where it is indexed, then the
 /// indices.
+/// Returns `None` without an index tensor. The index dimensions stand in place of the indexed
+/// ones if these are adjacent, and in front otherwise.
 pub fn index(
     ex: &Exprs,
     t: &TensorType,
@@ -225,6 +244,8 @@ pub fn index(
         0
     };
     let kept: Vec<usize> = (0..t.rank()).filter(|d| !at.contains(d)).collect();
+    // The source contributes no stride along indexed dimensions, the indices none along kept
+    // ones.
     let zeros = |n: usize| std::iter::repeat_n(ex.int(0), n);
     let (before, after) = kept.split_at(lead);
     let own = |dims: &[usize]| dims.iter().map(|d| t.strides[*d]).collect::<Vec<_>>();

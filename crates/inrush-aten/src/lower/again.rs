@@ -1,4 +1,18 @@
 //! Calls that look alike are lowered alike: the first one is, and its loops are copied for the others, over their buffers.
+//!
+//! The twin of the memo in stage decompose, one level down. What is copied are buffers and
+//! loop nodes:
+//!
+//! ```text
+//! add(x, x)   made     buffer a,   a[i] = x[i] + x[i]
+//! add(y, y)   gets     buffer a',  the same body with x -> y, a -> a'
+//! add(x, y)   differs: one buffer would have to stand for two
+//! ```
+//!
+//! Two calls match if their operands agree in type, in coordinates over their buffers, and in
+//! what a row can see of these buffers: sizes, kind and layout. A body holds coordinates as
+//! interned expressions over index symbols, so it is copied without a rewrite of expressions;
+//! buffers, origins and names are all that changes.
 
 use super::{Lower, Tensor};
 use inrush_graph::alike::{Looks, Pairs, alike};
@@ -11,6 +25,7 @@ use std::ops::Range;
 pub(super) const REMEMBERED: usize = 4;
 
 /// A call that was lowered, and what it made.
+/// The ranges index into `Loops`, which only grow during the stage.
 struct Known<'g> {
     node: &'g Node,
     origin: OriginId,
@@ -114,7 +129,7 @@ fn buffers(lw: &Lower, a: &Node, b: &Node) -> Option<Pairs<BufId>> {
         ty(v) == ty(w)
             && match (tensor(v), tensor(w)) {
                 (Some(x), Some(y)) => {
-                    // Rows may ask for what is given how it lies.
+                    // Rows may ask for the layout of what they are given.
                     let lies = |b: BufId| {
                         let b = &lw.loops.buffers[b.index()];
                         (&b.sizes, b.kind == BufferKind::Temp, &b.layout)
@@ -141,6 +156,8 @@ fn buffers(lw: &Lower, a: &Node, b: &Node) -> Option<Pairs<BufId>> {
 }
 
 /// Lets loops read and write other buffers and come from another operator.
+/// Statements of the call itself have origin `from`; others come from elsewhere and keep
+/// theirs.
 fn rename(node: &mut loops::Node, new: &impl Fn(BufId) -> BufId, from: OriginId, to: OriginId) {
     if let loops::Node::Contraction(c) = node {
         c.a.buf = new(c.a.buf);

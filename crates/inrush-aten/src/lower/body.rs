@@ -1,4 +1,21 @@
 //! Builds one loop body statement by statement, keeping the dtype of every value.
+//!
+//! Axes have positions: outer (parallel) axes first, then reduction axes in the order of
+//! their declaration. A statement is identified by its place in the arena and may use only
+//! earlier ones, so a body is in SSA form by construction. Statements are kept as they are
+//! pushed: sharing and folding are the scheduler's work, which sees fused bodies.
+//!
+//! ```text
+//! let mut body = lw.body(&[n]);                body [i0: n] reduce [i1: m] {
+//! let k = body.reduce_axes(&[m])[0];
+//! let v = body.load(&x, &[i, k]);                v0: f32 = load b0[i0, i1]
+//! let s = body.reduce(ReduceOp::Sum, v);         v1: f32 = reduce.sum v0
+//! body.store(out, &[i], s);                      store b1[i0] = v1
+//! lw.push(body);                               }
+//! ```
+//!
+//! Values have compute dtypes: halves are `f32` between load and store. `cast` to a half
+//! rounds and stays in `f32`.
 
 use crate::Tensor;
 use crate::view::index;
@@ -15,6 +32,7 @@ const STMTS: usize = 8;
 pub struct BodyBuilder<'g> {
     pub exprs: &'g Exprs,
     axes: Vec<Axis>,
+    /// Number of parallel axes; those from here on are reduced or scanned.
     outer: usize,
     stmts: Typed,
 }
@@ -62,6 +80,7 @@ impl<'g> BodyBuilder<'g> {
         (0..self.outer).map(|p| self.index(p)).collect()
     }
 
+    /// Returns the dtype of a value. That of a half is `f32`.
     pub fn dtype(&self, v: StmtId) -> DType {
         self.stmts.dtype(v)
     }
@@ -72,6 +91,8 @@ impl<'g> BodyBuilder<'g> {
             .push(stmt, |b| unreachable!("{b} is loaded by `load_coords`"))
     }
 
+    /// A constant converted to the compute dtype of `dtype`; a half is not rounded to 16
+    /// bits.
     pub fn constant(&mut self, value: Scalar, dtype: DType) -> StmtId {
         let dtype = dtype.compute();
         let value = value.convert(dtype);
@@ -112,6 +133,7 @@ impl<'g> BodyBuilder<'g> {
         self.load(t, &at)
     }
 
+    /// `fill` is what lanes get where the mask is false; without a mask it is not used.
     fn load_coords(
         &mut self,
         buf: BufId,
@@ -131,6 +153,8 @@ impl<'g> BodyBuilder<'g> {
         self.stmts.push(load, |_| dtype)
     }
 
+    /// Applies a scalar operation. The dtype is that of the operands; of a selection, whose
+    /// first operand is bool, that of the second.
     pub fn op(&mut self, op: ScalarOp, args: &[StmtId]) -> StmtId {
         let operand = args.get((op == ScalarOp::Where) as usize);
         // The statement says the operands' dtype.
@@ -157,15 +181,20 @@ impl<'g> BodyBuilder<'g> {
         self.cast(v, to.compute())
     }
 
+    /// Reads the bits of `arg` as another dtype of the same size.
     pub fn bitcast(&mut self, arg: StmtId, from: DType, to: DType) -> StmtId {
         self.push(Stmt::Bitcast { arg, from, to })
     }
 
+    /// `cond ? a : b`. Both sides are evaluated, so neither may depend on `cond` to be safe.
     pub fn select(&mut self, cond: StmtId, a: StmtId, b: StmtId) -> StmtId {
         self.op(ScalarOp::Where, &[cond, a, b])
     }
 
     /// An integer value as an index below `size`. The result stands in coordinates.
+    /// With `wrap` negative values count from the end. With `check` a value out of range
+    /// makes the call fail; without it the caller vouches for the range. Where `mask` is
+    /// false the value is not checked, and what it indexes must not be accessed.
     pub fn indirect(
         &mut self,
         value: StmtId,
@@ -184,6 +213,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// The integer `b` as a divisor: where it is zero a call fails.
     pub fn divisor(&mut self, b: StmtId) -> StmtId {
+        // A constant other than zero needs no check.
         if let Stmt::Const { value, .. } = self.stmts.stmt(b)
             && value.as_i64() != 0
         {
@@ -202,6 +232,9 @@ impl<'g> BodyBuilder<'g> {
     }
 
     /// `x`; a call fails with the message of `check` where `bad` is true.
+    /// The check is an index in disguise: 2 is out of range of an extent of 2, and 0 is in
+    /// range. Checks of indices are the one kind of run-time error that loops have, and so
+    /// they need no other.
     fn unless(&mut self, bad: StmtId, x: StmtId, check: Check) -> StmtId {
         let (two, none) = (
             self.constant(Scalar::Int(2), DType::I64),
@@ -216,6 +249,8 @@ impl<'g> BodyBuilder<'g> {
         self.op(ScalarOp::Add, &[x, v])
     }
 
+    /// Numbers indirect symbols `j0, j1, ..` in order of appearance. Their role tells them
+    /// apart from axes.
     fn checked(
         &mut self,
         value: StmtId,
@@ -249,6 +284,7 @@ impl<'g> BodyBuilder<'g> {
             };
         }
         let dtype = match op {
+            // The result is a place in the row, whatever is compared.
             ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
             ReduceOp::Any | ReduceOp::All => DType::Bool,
             _ => self.dtype(value),
@@ -265,6 +301,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// Returns a summand that is the only one as the sum of it and zero. Eager's sums start from zero, so that the sum of -0 is
     /// +0; the loop of a single step, which would do the same, is left out later.
+    /// Holds for floats only: integers have one zero.
     fn started(&mut self, op: ReduceOp, value: StmtId) -> StmtId {
         let single = self.axes[self.outer..]
             .iter()
@@ -286,6 +323,8 @@ impl<'g> BodyBuilder<'g> {
         self.store_with(buf, coords, value, StoreMode::Set, None);
     }
 
+    /// Stores in a mode other than `Set` read, combine and write; points that share a place
+    /// then need care when they run in parallel.
     pub fn store_with(
         &mut self,
         buf: BufId,
@@ -304,6 +343,7 @@ impl<'g> BodyBuilder<'g> {
         });
     }
 
+    /// Origins are empty here; `Lower::push` adds them.
     pub fn finish(self) -> Body {
         Body {
             axes: self.axes,
@@ -315,6 +355,8 @@ impl<'g> BodyBuilder<'g> {
 }
 
 /// For each dimension of `t` the outer index that it meets when it is broadcast.
+/// Aligns at the last dimension; a dimension of size 1 is read at 0. Further outer indices in
+/// front are not used.
 pub fn broadcast_index(exprs: &Exprs, t: &Tensor, outer: &[Expr]) -> Coords {
     let lead = outer.len().saturating_sub(t.sizes.len());
     t.sizes

@@ -3,6 +3,19 @@
 //! A view in front of a matrix product (heads folded into features, keys repeated for grouped queries) shows up as floor
 //! divisions and remainders of an axis. Splitting that axis at the divisor makes the access affine again without moving a
 //! byte; only what no split can straighten is copied first.
+//!
+//! ```text
+//! a[row // 64, red // 64, row % 64, red % 64]      row < s0*64, red < 768
+//!
+//! row = 64*r1 + r0,  red = 64*k1 + k0              r0 < 64, k0 < 64
+//!
+//! a[r1, k1, r0, k0]                                four affine coordinates
+//! ```
+//!
+//! The engine and the micro-kernels step through operands with one stride per axis, hence
+//! affine. A split preserves the set of points and, for parts in lexicographic order, the
+//! order of the sum. It needs an extent that the divisor divides exactly (`s0*64` by 64);
+//! symbols divide as polynomials. Each split makes the extents smaller, so the process ends.
 
 use inrush_expr::{Expr, Exprs, Node as ExprNode, Sym, SymMap};
 use inrush_loops::{Axis, Coords};
@@ -23,6 +36,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
+    /// Axes by role, in the order in which they are numbered.
     fn groups(&mut self) -> [&mut Vec<Axis>; 4] {
         [&mut self.batch, &mut self.m, &mut self.n, &mut self.k]
     }
@@ -40,6 +54,7 @@ impl Form {
         self.axes().map(|a| a.sym).collect()
     }
 
+    /// Rewrites every coordinate after an axis changed its name or was split.
     fn subst(&mut self, exprs: &Exprs, map: &SymMap) {
         for list in [&mut self.a, &mut self.b] {
             for e in list.iter_mut() {
@@ -95,6 +110,8 @@ impl Form {
             .find_map(|e| self.find_split_in(exprs, *e))
     }
 
+    /// Looks for `axis // b` or `axis % b` in an expression, innermost first: an outer
+    /// division becomes simple once the inner one is gone.
     fn find_split_in(&self, exprs: &Exprs, e: Expr) -> Option<(Sym, Expr)> {
         match exprs.node(e) {
             ExprNode::Const(_) | ExprNode::Sym(_) => None,

@@ -2,6 +2,18 @@
 //!
 //! A tensor is a buffer seen through coordinates, so views cost nothing. A pointwise operator is one body that stores into
 //! a fresh buffer; joining bodies is the scheduler's work.
+//!
+//! ```text
+//! %2: f32[4, 8] = relu(%0)       body [i0: 4, i1: 8] { store b2[i0, i1] = .. }
+//! %3: f32[8, 4] = t(%2)          no body: b2 at coordinates [i1, i0]
+//! %4: f32[4] = sum(%3, [0])      body [i0: 4] reduce [i1: 8] { .. load b2[i0, i1] .. }
+//! ```
+//!
+//! The order of bodies is that of the nodes, which is a valid order to run them in. Each body
+//! has an origin (operator, value, Python line), which errors and profiles name. Sizes that
+//! rows compare were compared when types were inferred, so a lowering adds no guards.
+//!
+//! Calls of equal form share work (`again`).
 
 mod again;
 pub mod body;
@@ -32,6 +44,8 @@ use std::cell::OnceCell;
 pub struct Tensor {
     pub buf: BufId,
     pub dtype: DType,
+    /// Logical sizes, one for each dimension; the buffer may have other sizes and another
+    /// rank.
     pub sizes: Vec<Expr>,
     pub coords: Coords,
 }
@@ -50,6 +64,7 @@ impl Tensor {
     }
 
     /// Coordinates in the buffer of the element at `at`, one expression per dimension.
+    /// All substitutions happen at once, so indices that mention each other do not interfere.
     pub fn at(&self, exprs: &Exprs, at: &[Expr]) -> Coords {
         let own: SmallVec<[(Sym, Expr); 6]> = self
             .sizes
@@ -119,11 +134,14 @@ pub struct Lower<'g> {
     pub exprs: &'g Exprs,
     pub loops: Loops,
     pub processor: Processor,
+    /// By value of the graph; `None` until its node is lowered, and for values that are not
+    /// tensors.
     tensors: Vec<Option<Tensor>>,
     /// By value of the graph; asked for by few operators.
     read: OnceCell<Vec<bool>>,
     /// Of what is being made; it has the name of the value.
     origin: OriginId,
+    /// Buffers made for the current node, which numbers their names.
     made: usize,
 }
 
@@ -161,7 +179,7 @@ fn lower_remembering(
     remembered: usize,
 ) -> Result<(Loops, Marks)> {
     let mut reached: Vec<Mark> = Vec::with_capacity(marks.len());
-    // What rows ask of sizes, they asked when the types were inferred; here it is dropped.
+    // Rows asked the same of sizes when types were inferred; here it is dropped.
     let demands = Demands::default();
     // Most nodes give one body with one buffer.
     let count = graph.nodes.len() + graph.nodes.len() / 8;
@@ -184,6 +202,7 @@ fn lower_remembering(
     lw.inputs()?;
     let mut again = Again::new(&graph, remembered);
     for (k, node) in graph.nodes.iter().enumerate() {
+        // Several marks may stand at one place.
         while marks.get(reached.len()).is_some_and(|m| *m <= k) {
             reached.push(lw.mark());
         }
@@ -229,6 +248,7 @@ pub fn input_buffer(graph: &Graph, exprs: &Exprs, input: &Input) -> Option<Buffe
 }
 
 /// How many inputs the user passes.
+/// One more than the greatest index: inputs that the graph does not use leave gaps.
 pub fn num_inputs(graph: &Graph) -> usize {
     let users = graph.inputs.iter().map(|i| match i.kind {
         InputKind::User { index } => index + 1,
@@ -238,6 +258,7 @@ pub fn num_inputs(graph: &Graph) -> usize {
 }
 
 impl<'g> Lower<'g> {
+    /// Makes a buffer for each tensor among the inputs. Symbolic integers need none.
     fn inputs(&mut self) -> Result<()> {
         self.loops.num_inputs = num_inputs(self.graph);
         for input in &self.graph.inputs {
@@ -276,6 +297,7 @@ impl<'g> Lower<'g> {
         }
     }
 
+    /// Lowers one call and records what its results became.
     fn node(&mut self, node: &'g inrush_graph::Node, demands: &'g Demands) -> Result<()> {
         let op =
             lookup(&node.op).ok_or_else(|| Error::unsupported("no row describes this operator"))?;
@@ -305,6 +327,7 @@ impl<'g> Lower<'g> {
                 ));
             }
         };
+        // A row may give more than the graph declares: optional results that nothing reads.
         if outs.len() < node.outs.len() {
             return Err(Error::internal(format!(
                 "lowering gives {} results, {} are wanted",
@@ -389,6 +412,7 @@ impl<'g> Lower<'g> {
         call.opt_value(name)?.map(|v| self.tensor(v)).transpose()
     }
 
+    /// Returns the layout of a tensor that begins where its memory does.
     fn layout_of(&self, t: &TensorType) -> Layout {
         Layout {
             strides: t.strides.clone(),
@@ -432,6 +456,8 @@ impl<'g> Lower<'g> {
             ..body.finish()
         };
         body.name_checks();
+        // A body that writes an empty buffer is kept all the same: each buffer has a node
+        // that writes it.
         let empty = |s: &Expr| self.exprs.is_int(*s, 0);
         let full = |buf: BufId| !self.loops.buffers[buf.index()].sizes.iter().any(empty);
         let nothing = body.axes[..body.outer].iter().any(|a| empty(&a.size));

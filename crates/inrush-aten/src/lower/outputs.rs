@@ -1,4 +1,14 @@
 //! Outputs of the graph: each is a buffer of its own with the strides that eager PyTorch gives.
+//!
+//! Copies are made where a value cannot be the output's own memory:
+//!
+//! - it is a view of a buffer, an input or a weight;
+//! - the same buffer is an output already, since two outputs must not share memory;
+//! - elements share places (`expand`), and would be written twice.
+//!
+//! All other outputs are buffers that a node writes, to which the output's strides are given
+//! as a fixed layout. The new contents of an input that is written get a buffer of their own
+//! too.
 
 use super::{Lower, Mark, Tensor};
 use crate::layouts::strides;
@@ -82,6 +92,7 @@ impl Lower<'_> {
         })
     }
 
+    /// Returns the error for an output whose elements would be written to one place.
     fn shares_places(&self, v: ValueId, ty: &TensorType) -> Error {
         let name = &self.graph.value(v).name;
         let e = Error::unsupported(format!(
@@ -115,6 +126,7 @@ impl Lower<'_> {
         }
     }
 
+    /// Always copies, where `materialize` gives a whole buffer back.
     fn copy(&mut self, t: &Tensor) -> Tensor {
         let mut body = self.body(&t.sizes);
         let at = body.outer();

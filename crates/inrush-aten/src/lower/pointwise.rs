@@ -1,4 +1,21 @@
 //! Pointwise operators: promotion of operands, then the row's scalar function, then one store.
+//!
+//! ```text
+//! add.Tensor(x: bf16[4,1], y: f32[3], alpha=2)
+//!
+//! body [i0: 4, i1: 3] {
+//!   v0: f32 = load b0[i0, 0]       a load widens halves
+//!   v1: f32 = load b1[i1]
+//!   v2: f32 = const 2
+//!   v3: f32 = mul v1, v2
+//!   v4: f32 = add v0, v3
+//!   store b2[i0, i1] = v4
+//! }
+//! ```
+//!
+//! Promotion decides two dtypes: that in which the function computes, and that of the result.
+//! Numbers among the operands follow `numbers.txt`, because eager's kernels round some of
+//! them to the tensors' dtype and keep others.
 
 use super::body::BodyBuilder;
 use super::{Lower, Tensor};
@@ -14,6 +31,8 @@ use std::ops::{Deref, DerefMut};
 pub struct Pw<'a, 'g> {
     pub body: &'a mut BodyBuilder<'g>,
     pub call: &'a Call<'g>,
+    /// The dtype that operands were promoted to. A half is computed in `f32`, but rounds as
+    /// this dtype.
     pub dtype: DType,
     pub processor: Processor,
 }
@@ -83,12 +102,16 @@ impl Pw<'_, '_> {
         self.body.op(op, &[a, b])
     }
 
+    /// Integer and bool operands take other branches in many rows: they have no NaN and no
+    /// infinity.
     pub fn is_float(&self) -> bool {
         self.dtype.is_float()
     }
 }
 
 impl<'g> Lower<'g> {
+    /// An operand that is none in the call is left out, and the row's function sees fewer
+    /// values.
     pub(super) fn pointwise(&mut self, call: &Call<'g>, p: &Pointwise) -> Result<Tensor> {
         let (dtype, result) = meta::promoted(call, p)?;
         let sizes = call.out(0)?.sizes.clone();
@@ -127,6 +150,8 @@ impl<'g> Lower<'g> {
         let dtype = match operand {
             Operand::Scalar(s) => return Ok(body.constant(number.round(s, dtype), dtype)),
             Operand::Int(_) if kept => dtype.compute(),
+            // On CPUs eager reads a tensor without dimensions as a number and does not round
+            // it.
             Operand::Tensor(v) if kept => match &self.graph.value(v).ty {
                 Type::Tensor(t) if t.rank() > 0 || self.processor == Processor::Gpu => dtype,
                 _ => dtype.compute(),

@@ -1,5 +1,21 @@
 //! Sums of products: matrix products, einsum and convolutions become one [`Contraction`] with affine accesses, or a plain
 //! reduction where the template has nothing to offer (integers, products with a vector).
+//!
+//! ```text
+//! mm                  M: i        N: j  K: k         a[i, k]                 b[k, j]
+//! bmm      Batch: p   M: i        N: j  K: k         a[p, i, k]              b[p, k, j]
+//! conv2d   Batch: g   M: n, y, x  N: c  K: q, r, s   a[n, g*Q+q, y+r, x+s]   b[g*C+c, q, r, s]
+//! ```
+//!
+//! A row declares axes with their roles and says at which indices both operands are read. An
+//! operand may be a view: its coordinates are substituted, axes are split until they are
+//! affine (`form`), and only if that fails the operand is copied once. The epilogue
+//! (`finish`) is a body over the parallel axes, whose accumulator is the finished sum; stage
+//! fuse inlines more work into it.
+//!
+//! A plain reduction serves the rest: integers, sums over nothing, and products that lack one
+//! of the roles M, N and K, as a product of a matrix and a vector, whose speed is that of
+//! memory.
 
 use super::body::BodyBuilder;
 use super::form::Form;
@@ -21,7 +37,10 @@ pub enum Role {
 pub struct Product<'g> {
     exprs: &'g Exprs,
     axes: Vec<(Role, Axis)>,
+    /// By role: an axis was declared. Axes of size 1 count, though they are left out of
+    /// `axes`.
     declared: [bool; 4],
+    /// A summed axis has size 0, so the sum is zero.
     empty: bool,
 }
 
@@ -65,6 +84,7 @@ impl<'g> Product<'g> {
         self.exprs.sym_expr(sym)
     }
 
+    /// Returns the axes of a role in the order of their declaration.
     fn of(&self, role: Role) -> Vec<Axis> {
         self.axes
             .iter()
@@ -92,6 +112,8 @@ impl<'g> Product<'g> {
             && [Role::M, Role::N, Role::K]
                 .iter()
                 .all(|r| self.declared[*r as usize]);
+        // Formed anew after each copy, because splits that the other operand alone asked for
+        // may be gone.
         let form_of = |ta: &Tensor, tb: &Tensor| {
             let mut form = Form {
                 batch: self.of(Role::Batch),
@@ -118,6 +140,8 @@ impl<'g> Product<'g> {
             form = form_of(&ta, &tb);
         }
         if template && !(form.is_affine(exprs, &form.a) && form.is_affine(exprs, &form.b)) {
+            // After a copy coordinates are the index expressions of the row, which must be
+            // affine.
             return Err(Error::internal("a contraction with a bent access"));
         }
         form.renumber(exprs, template);

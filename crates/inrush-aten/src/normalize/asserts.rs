@@ -1,4 +1,16 @@
 //! Nodes about sizes rather than tensors: arithmetic on symbolic integers, comparisons of them, asserts.
+//!
+//! ```text
+//! %3: int s0 = aten.sym_size.int(%0, 0)
+//! %4: int s0 + 1 = _operator.add(%3, 1)
+//! %5: bool = _operator.le(%4, 512)            =>  guard s0 + 1 <= 512
+//! aten._assert_scalar.default(%5, "too long")
+//! ```
+//!
+//! Importers give every symbolic integer its expression as its type, so arithmetic on sizes
+//! needs no evaluation: readers get the expression, and the nodes go. A comparison is
+//! remembered until an assert reads it. A condition that ranges prove goes without a trace;
+//! any other is a guard.
 
 use super::{require, resolve_ints};
 use inrush_base::{Error, Result};
@@ -20,6 +32,7 @@ pub fn symbolic(graph: &mut Graph) -> Result<()> {
             resolve_ints(graph, arg);
         }
         let is_int = |v: &ValueId| matches!(graph.value(*v).ty, Type::Int(_));
+        // All results are known expressions; readers resolve them.
         if !node.outs.is_empty() && node.outs.iter().all(is_int) {
             continue;
         }
@@ -28,6 +41,7 @@ pub fn symbolic(graph: &mut Graph) -> Result<()> {
             && let (Some(a), Some(b)) = (int(&graph.exprs, a), int(&graph.exprs, b))
             && let Some(out) = node.outs.first()
         {
+            // `a >= b` is `b <= a`: guards have four relations only.
             let (a, b) = if swap { (b, a) } else { (a, b) };
             conditions.insert(*out, (relation, a, b));
             continue;
@@ -43,6 +57,7 @@ pub fn symbolic(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
+/// Returns an integer argument as an expression; a bool counts as 0 or 1.
 fn int(exprs: &Exprs, arg: &Arg) -> Option<Expr> {
     match arg {
         Arg::Int(e) => Some(*e),
@@ -77,6 +92,8 @@ fn assert(
     let exprs = &graph.exprs;
     let arg = |k: usize| node.args.get(k).unwrap_or(&Arg::None);
     match node.op.as_str() {
+        // Sizes and strides of the assert are those of the trace, which types state already.
+        // Only the dtype is compared.
         "aten._assert_tensor_metadata.default" => {
             if let (Arg::Value(v), Some(Arg::DType(want))) = (
                 arg(0),
@@ -92,6 +109,7 @@ fn assert(
             }
         }
         "aten._assert_scalar.default" => match arg(0) {
+            // The tracer decided it.
             Arg::Bool(true) => {}
             Arg::Value(v) => {
                 let Some((relation, a, b)) = conditions.get(v) else {
@@ -118,6 +136,7 @@ fn assert(
                     "a constraint on something that is no size",
                 ));
             };
+            // A bound that is none is open.
             for (bound, lower) in [(arg(1), true), (arg(2), false)] {
                 let Some(b) = int(exprs, bound) else { continue };
                 let (x, y) = if lower { (b, size) } else { (size, b) };
@@ -131,6 +150,7 @@ fn assert(
     Ok(true)
 }
 
+/// Returns true if ranges and canonical forms prove the relation. False means unknown.
 fn holds(exprs: &Exprs, relation: Relation, a: Expr, b: Expr) -> bool {
     match relation {
         Relation::Eq => exprs.prove_eq(a, b),

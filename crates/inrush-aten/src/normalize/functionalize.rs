@@ -3,6 +3,26 @@
 //! Each value is a base of its own or a view of another value. A write to a view goes up the chain of views to the base
 //! (a slice by `slice_scatter`, a reshape by a reshape back); other views of that base are made anew when they are read
 //! next. Writes whose base is an input of the graph become its new contents at the end.
+//!
+//! ```text
+//! %1 = slice(%0, 0, 0, 2)          %1 = slice(%0, 0, 0, 2)
+//! %2 = relu_(%1)              =>   %2 = relu(%1)
+//! %3 = add(%0, 1)                  %4 = slice_scatter(%0, %2, 0, 0, 2)     %0 is %4 now
+//!                                  %3 = add(%4, 1)
+//!                                  output mutation of input 0: %4
+//! ```
+//!
+//! State per value of the source graph: the view that defines it, the value that holds its
+//! contents now, and a version. A write counts up the version of the base. A view whose
+//! version is not that of its base is stale and is built again from its parent when something
+//! reads it; a view that nothing reads after a write costs nothing. Writing through a chain
+//! of `k` views adds a node for each.
+//!
+//! Identities (`detach`, `clone` without writes) become other names of their source. With a
+//! write in the graph a copy must stay a base of its own, hence the pass first looks if there
+//! is any.
+//!
+//! Later stages may then substitute, share and reorder values freely.
 
 use super::positions::is_view;
 use crate::view::View;
@@ -12,6 +32,12 @@ use inrush_graph::{
     Arg, Graph, LineId, Node, Output, OutputKind, OutputValue, TensorType, Type, Value, ValueId,
 };
 
+/// Replaces every call in place, and adds an output for each input that was written. Linear
+/// in the nodes, but for views that are made again after each write.
+///
+/// # Errors
+///
+/// If a write goes through a view without an inverse, or changes its target's shape.
 pub fn functionalize(graph: &mut Graph) -> Result<()> {
     let nodes = std::mem::take(&mut graph.nodes);
     let writes = nodes
@@ -28,8 +54,9 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
         made: 0,
     };
     for node in nodes {
+        // New nodes get the Python line of the node that they replace.
         f.line = node.line;
-        // What an error says of the node; arguments are not needed for it.
+        // All that an error says of the node, for which arguments are not needed.
         let place = Node {
             op: node.op.clone(),
             args: Vec::new(),
@@ -66,6 +93,7 @@ fn moves_statistics(node: &Node) -> Option<(&'static str, usize)> {
         "aten.batch_norm.default"
         | "aten.native_batch_norm.default"
         | "aten._native_batch_norm_legit.default" => {
+            // The functional operator returns the moved statistics as its last two results.
             let op = "aten._native_batch_norm_legit_functional.default";
             (op, 3, node.args.get(5) == Some(&Arg::Bool(true)))
         }
@@ -116,11 +144,14 @@ struct State {
     version: u32,
 }
 
+/// The call that makes a view, to make it again and to find its inverse.
 #[derive(Clone)]
 struct ViewOf {
+    /// The value that is viewed, and the one at the root of the chain of views.
     parent: ValueId,
     base: ValueId,
     op: String,
+    /// The first one stands for the parent and is replaced when the view is made again.
     args: Vec<Arg>,
     /// Which result of the operator, and how many there are.
     out: usize,
@@ -129,12 +160,15 @@ struct ViewOf {
 
 struct Functionalize<'g> {
     graph: &'g mut Graph,
+    /// The functional graph so far.
     nodes: Vec<Node>,
     /// Values that are others under a new name: results of in-place operators and identities.
     same: Vec<ValueId>,
     state: Vec<State>,
+    /// Something in the graph is written in place. Without, views need no record.
     writes: bool,
     line: Option<LineId>,
+    /// Values made so far, which numbers their names.
     made: usize,
 }
 
@@ -142,6 +176,8 @@ impl Functionalize<'_> {
     fn node(&mut self, mut node: Node) -> Result<()> {
         let target = inplace(&node);
         match target {
+            // `unsqueeze_` gives its result another shape and the same memory: a view under a
+            // new name.
             Some(view) if is_view_operator(&view) => node.op = view,
             Some(functional) => return self.write(node, functional),
             None => {}
@@ -153,6 +189,8 @@ impl Functionalize<'_> {
             self.same[node.outs[0].index()] = self.same[source.index()];
             return Ok(());
         }
+        // Looked up before `read_args` replaces the operand by the value with its contents
+        // now.
         let parent = node.args.first().and_then(|a| match a {
             Arg::Value(v) => Some(self.same[v.index()]),
             _ => None,
@@ -207,6 +245,7 @@ impl Functionalize<'_> {
         (a.dtype == b.dtype && a.sizes == b.sizes && !training && !copies).then_some(*source)
     }
 
+    /// Returns the root of a chain of views; `v` itself if it is no view.
     fn base(&self, v: ValueId) -> ValueId {
         self.state[v.index()].view.as_ref().map_or(v, |w| w.base)
     }
@@ -231,11 +270,12 @@ impl Functionalize<'_> {
                 .ok_or_else(|| Error::internal("a view without its operator"))?;
             let parent = self.state[w.parent.index()].now.unwrap_or(w.parent);
             let ty = self.graph.value(v).ty.clone();
+            // `split` has several results, and a new call makes all of them.
             let outs: Vec<ValueId> = (0..w.outs).map(|_| self.value(v, ty.clone())).collect();
             let now = outs[w.out];
             let mut args = w.args;
             args[0] = Arg::Value(parent);
-            // Results that nobody asked for keep their own types.
+            // Results that nothing reads keep their own types.
             for (k, o) in outs.iter().enumerate() {
                 if k != w.out
                     && let Some(types) = self.infer(&w.op, &args)?
@@ -251,6 +291,7 @@ impl Functionalize<'_> {
         Ok(self.state[v.index()].now.unwrap_or(v))
     }
 
+    /// Has a node read the contents that its operands hold now.
     fn read_args(&mut self, node: &mut Node) -> Result<()> {
         for v in node.reads_mut() {
             *v = self.read(*v)?;
@@ -269,6 +310,7 @@ impl Functionalize<'_> {
         // Named after the call, which an error about it must point to.
         let like = node.outs.first().copied().unwrap_or(target);
         let new = self.call_as(&functional, node.args, &ty, like)?;
+        // `y = x.add_(1)`: `y` is `x`, so that later writes to one are seen in the other.
         for out in &node.outs {
             self.same[out.index()] = target;
         }
@@ -286,8 +328,9 @@ impl Functionalize<'_> {
             .collect();
         self.read_args(&mut node)?;
         let params = lookup(functional).map_or(0, |op| op.schema().params.len());
+        // The functional form has no `cudnn_enabled`, which some of the others end with.
         node.args.truncate(params);
-        // Results that nobody asked for.
+        // Results that the call did not ask for.
         let mut own = self.graph.tensor(running[0])?.clone();
         own.dtype = own.dtype.compute();
         while node.outs.len() < results {
@@ -318,6 +361,7 @@ impl Functionalize<'_> {
     ) -> Result<ValueId> {
         let mut own = ty.clone();
         if let Some(Some(Type::Tensor(t))) = self.infer(op, &args)?.map(|t| t.into_iter().next()) {
+            // PyTorch refuses a result that broadcasts beyond its target too.
             if t.sizes.len() != ty.sizes.len() {
                 return Err(Error::unsupported(
                     "an in-place operator that changes the shape",
@@ -341,6 +385,8 @@ impl Functionalize<'_> {
     fn assign(&mut self, v: ValueId, new: ValueId) -> Result<()> {
         let (mut at, mut contents) = (v, new);
         let mut written = Vec::new();
+        // Up the chain of views: the contents of the parent are its old ones with this part
+        // replaced.
         while let Some(w) = self.state[at.index()].view.clone() {
             written.push((at, contents));
             let parent = self.read(w.parent)?;
@@ -392,12 +438,14 @@ impl Functionalize<'_> {
                 "aten.diagonal_scatter.default",
                 vec![parent.into(), new.into(), arg(1), arg(2), arg(3)],
             ),
+            // The inverse of a reshape is a reshape to the parent's sizes.
             "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" | "squeeze"
             | "unsqueeze" => (
                 "aten.view.default",
                 vec![new.into(), Arg::Ints(pty.sizes.clone())],
             ),
             "alias" | "detach" | "contiguous" => return Ok(new),
+            // An expansion that repeats elements has no inverse.
             "expand" | "expand_as" | "broadcast_to" if pty.sizes == vty.sizes => return Ok(new),
             _ => return self.write_back_map(w, parent, new, &pty),
         };
@@ -469,6 +517,8 @@ impl Functionalize<'_> {
         Ok(out)
     }
 
+    /// Returns the coordinate map of a view, evaluated on the types of `parent`. `None` for
+    /// an operator whose row is not a view.
     fn view_of(&self, w: &ViewOf, parent: ValueId) -> Result<Option<View>> {
         let Some(op) = lookup(&w.op) else {
             return Ok(None);
@@ -492,6 +542,8 @@ impl Functionalize<'_> {
         Ok(f(&call)?.into_iter().nth(w.out))
     }
 
+    /// Returns the types of a call's results; `None` for an operator that only decomposes.
+    /// Relations of sizes that are not proved become guards.
     fn infer(&mut self, op: &str, args: &[Arg]) -> Result<Option<Vec<Type>>> {
         let entry = lookup(op).ok_or_else(|| {
             Error::unsupported(format!("no row describes `{op}`, which this writes with"))
@@ -508,6 +560,7 @@ impl Functionalize<'_> {
         Ok(types)
     }
 
+    /// Fills in trailing defaults.
     fn complete(&self, op: &str, args: &[Arg]) -> Result<Vec<Arg>> {
         let entry =
             lookup(op).ok_or_else(|| Error::internal(format!("no row describes `{op}`")))?;
@@ -551,6 +604,8 @@ impl Functionalize<'_> {
                 }
             }
         }
+        // In order of inputs, which makes the outputs' order independent of that of the
+        // writes.
         for (k, input) in self.graph.inputs.iter().enumerate() {
             if let Some(now) = self.state[input.value.index()].now {
                 outputs.push(Output {

@@ -5,6 +5,12 @@
 //! - positions in memory are counted in the value that begins it, row by row;
 //! - in-place operators are functional ones, writes through views reach their base, and writes to inputs are outputs;
 //! - identities, asserts and dead nodes are gone.
+//!
+//! The order of the passes matters. Sizes are resolved first, because arguments must be
+//! expressions before they are completed. Positions in memory are rewritten while in-place
+//! operators still tell which values share memory. Types are checked on what the exporter
+//! wrote, before functionalisation adds nodes of its own, and dead nodes go last, since
+//! functionalisation leaves some.
 
 mod asserts;
 mod functionalize;
@@ -40,6 +46,7 @@ fn complete(graph: &mut Graph) -> Result<()> {
     let mut first = None;
     for node in &mut nodes {
         let Some(op) = bind::signature(&node.op) else {
+            // Goes on, so that a user learns of all missing operators at once.
             first.get_or_insert_with(|| node.clone());
             unknown.insert(match graph.line_of(node) {
                 Some(l) => format!("{} (at {l})", node.op),
@@ -120,6 +127,7 @@ fn check_types(graph: &mut Graph) -> Result<()> {
                 .map_err(|e| graph.locate(node, e))?;
             }
         }
+        // Remembers the latest call of each hash; one that only collides is checked anew.
         checked.insert(look, node);
     }
     graph.guards = guards;
@@ -142,6 +150,7 @@ pub(crate) fn reconcile(
             show(got)
         ))
     };
+    // Strides are not compared: the declared ones are eager's and win.
     if declared.dtype != got.dtype || declared.rank() != got.rank() {
         return Err(disagree());
     }
@@ -165,6 +174,10 @@ pub(crate) fn reconcile(
 }
 
 /// Adds a guard unless it is there already. Sizes read from data cannot be guarded before the call.
+///
+/// # Errors
+///
+/// If a symbol of the relation is unbacked, which means that data decide it during the call.
 pub(crate) fn require(
     exprs: &Exprs,
     guards: &mut Vec<Guard>,
@@ -210,6 +223,8 @@ fn resolve_ints(graph: &Graph, arg: &mut Arg) {
                 *arg = Arg::Int(e);
             }
         }
+        // A list is resolved if all its entries are symbolic integers: sizes of `view`, for
+        // instance.
         Arg::Values(vs) if !vs.is_empty() => {
             let ints: Option<Vec<Expr>> = vs.iter().map(|v| v.as_ref().and_then(int)).collect();
             if let Some(ints) = ints {

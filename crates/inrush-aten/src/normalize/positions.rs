@@ -7,6 +7,21 @@
 //! ```text
 //! as_strided(v, ..)  =>  as_strided(permute(root, order), .., offset)
 //! ```
+//!
+//! Why: the offset of `as_strided` counts from the beginning of the storage, and a scatter
+//! writes there. If `v = root[2:]`, then element 0 of the storage is `root[0]`, which `v`
+//! does not show. A root's dimensions need not be in the order of memory either (channels
+//! last), and a permutation brings them there:
+//!
+//! ```text
+//! x: f32[2, 3, 4, 4] strides [48, 1, 12, 3]          as_strided(x, [48], [2], 1)
+//! p = permute(x, [0, 2, 3, 1]): row-major     =>     as_strided(p, [48], [2], 1)
+//! ```
+//!
+//! Positions in inputs are the difficult case: the caller may pass a view that begins
+//! anywhere in its storage. Offsets are then counted from the input's first element. The
+//! graph notes how much of the memory it relies on (`Reads`), so that a call can be checked
+//! against it. What cannot be known when compiling is refused.
 
 use crate::layouts::strides;
 use crate::{Args, Call, Demands, Prop, Route, View, bind, lookup};
@@ -54,6 +69,7 @@ struct Rebase<'g> {
     graph: &'g mut Graph,
     nodes: Vec<Node>,
     /// Of each value: the node and which of its results.
+    /// `None` for inputs. The index is that of the node in `nodes`.
     made_by: Vec<Option<(usize, usize)>>,
 }
 
@@ -67,6 +83,7 @@ struct Root {
 }
 
 impl Rebase<'_> {
+    /// Adds a node and records which results it makes.
     fn push(&mut self, node: Node) {
         self.made_by.resize(self.graph.values.len(), None);
         for (k, v) in node.outs.iter().enumerate() {
@@ -97,10 +114,12 @@ impl Rebase<'_> {
         }
         let ty = self.graph.tensor(root.value)?.clone();
         let ex = &self.graph.exprs;
+        // Gaps would need memory that no value shows.
         let order = strides::dense_order(ex, &ty.sizes, &ty.strides)
             .ok_or_else(|| Error::unsupported("as_strided of a tensor with gaps"))?;
         let in_order = self.permuted(root.value, &ty, &order, &node);
         node.args[0] = Arg::Value(in_order);
+        // A read is done here; only a scatter needs the way back to its operand.
         if node.op != SCATTER {
             self.push(node);
             return Ok(());
@@ -183,6 +202,7 @@ impl Rebase<'_> {
         }
     }
 
+    /// Returns dimensions as an argument.
     fn ints(&self, of: &[usize]) -> Arg {
         Arg::Ints(of.iter().map(|d| self.graph.exprs.int(*d as i64)).collect())
     }
@@ -226,6 +246,9 @@ impl Rebase<'_> {
         self.graph.add_value(&name, Type::Tensor(ty))
     }
 
+    /// Follows operators that pass their operand on and views, adding up how far each moves
+    /// the first element. Stops at inputs and at operators that make memory of their own. A
+    /// view of another dtype stops too, as positions count elements of one dtype.
     fn root(&self, mut value: ValueId) -> Result<Root> {
         let (ex, mut begin) = (&self.graph.exprs, self.graph.exprs.int(0));
         let mut recast = false;
@@ -295,6 +318,7 @@ pub(super) fn is_view(graph: &Graph, node: &Node) -> Result<bool> {
     };
     let (from, to) = (graph.tensor(*source)?, graph.tensor(*out)?);
     let exprs = &graph.exprs;
+    // `reshape` copies only what strides cannot express; a row-major tensor never needs that.
     if exprs.contiguous_strides(&from.sizes) == from.strides {
         return Ok(true);
     }
@@ -322,6 +346,7 @@ fn offset(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
     };
     let views = f(&call)?;
     let view = (views.get(k)).ok_or_else(|| Error::internal("a view has too few results"))?;
+    // The first element of the view is at index 0 of each of its dimensions.
     let zero: SymMap = (view.sizes.iter().enumerate())
         .map(|(d, s)| (ex.index_sym(d as u32, *s), ex.int(0)))
         .collect();

@@ -1,4 +1,8 @@
 //! Dead code elimination: removes nodes without read results, and values that nothing defines.
+//!
+//! One sweep backwards: a node is live if an output or a live node reads one of its results.
+//! Nodes have no effects once the graph is functional, so all others go. Values keep their
+//! order of definition, which printed graphs and positions rely on.
 
 use inrush_graph::{Graph, OutputValue, Value, ValueId};
 
@@ -34,6 +38,7 @@ pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
     nodes.reverse();
     gone.reverse();
     for mark in marks {
+        // A mark moves down by the nodes before it that are gone.
         *mark -= gone.partition_point(|g| g < mark);
     }
     graph.nodes = nodes;

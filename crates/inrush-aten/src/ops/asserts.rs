@@ -1,4 +1,8 @@
 //! Statements about sizes and types, which compute nothing.
+//!
+//! Stage normalize turns them into guards or errors. Their rows give it schemas, so that
+//! arguments are bound like those of other operators. They have no examples: an example is a
+//! call on tensors.
 
 use crate::{Meta, Route, Row};
 

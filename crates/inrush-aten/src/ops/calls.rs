@@ -1,4 +1,8 @@
 //! Short forms of the calls that decompositions are made of.
+//!
+//! Each adds a node and returns its value. Arguments that are left out get the schema's
+//! defaults. Types follow from promotion, as if the call stood in the user's graph: a
+//! decomposition that wants `f32` for halves widens its operands first.
 
 use crate::Builder;
 use inrush_base::{DType, Result, Scalar};
@@ -28,10 +32,12 @@ impl Builder<'_> {
         self.call(op, &[x.into(), Arg::Float(c)])
     }
 
+    /// `c * x`, with `c` rounded as eager rounds a factor of a product.
     pub(super) fn scale(&mut self, x: ValueId, c: f64) -> Result<ValueId> {
         self.by("aten.mul.Tensor", x, c)
     }
 
+    /// Calls an operator whose further parameters have defaults.
     pub(super) fn unary(&mut self, op: &str, x: ValueId) -> Result<ValueId> {
         self.call(op, &[x.into()])
     }
@@ -56,6 +62,7 @@ impl Builder<'_> {
 
     /// `mask ? x : c` in the dtype of `x`.
     pub(super) fn select_or(&mut self, mask: ValueId, x: ValueId, c: f64) -> Result<ValueId> {
+        // A float constant would promote an integer `x`.
         let c = Scalar::Float(c).convert(self.dtype(x)?);
         let c = self.scalar(c);
         self.call("aten.where.ScalarOther", &[mask.into(), x.into(), c])
@@ -77,6 +84,7 @@ impl Builder<'_> {
         self.call("aten.sum.dim_IntList", &[x.into(), dims])
     }
 
+    /// Mean over `dims`; `x` itself without any.
     pub(super) fn mean(&mut self, x: ValueId, dims: &[i64], keep: bool) -> Result<ValueId> {
         if dims.is_empty() {
             return Ok(x);
@@ -85,6 +93,7 @@ impl Builder<'_> {
         self.call("aten.mean.dim", &[x.into(), dims, keep.into()])
     }
 
+    /// `x` under other sizes with as many elements.
     pub(super) fn view(&mut self, x: ValueId, sizes: &[Expr]) -> Result<ValueId> {
         self.call("aten.view.default", &[x.into(), sizes.to_vec().into()])
     }

@@ -1,4 +1,12 @@
 //! Tensors made from numbers: fills, ranges, triangles.
+//!
+//! Fills and ranges read no memory: bodies of constants or of index arithmetic, which
+//! inlining can put into their consumers. Triangles and diagonals read `self` under a mask of
+//! row and column. dtype and size are found in `meta`: the dtype that the call asks for, else
+//! that of the fill value, of `self`, or the default float `f32`.
+//!
+//! Values reproduce eager's arithmetic where that is visible. `arange` multiplies rather than
+//! adds up steps, in `f64` for floats. `linspace` counts from the nearer end.
 
 use crate::ops::lowered;
 use crate::props::Prop;
@@ -9,6 +17,7 @@ use inrush_graph::Type;
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// The fill value of a tensor: an argument, or a constant of the operator.
+/// `Arg` names the parameter whose number fills.
 #[derive(Copy, Clone)]
 enum Fill {
     Zero,
@@ -24,6 +33,7 @@ fn asked(c: &Call, default: DType) -> Result<DType> {
     })
 }
 
+/// Refuses a size that is negative for sure; one that may be negative passes.
 fn nonnegative(c: &Call, sizes: &[Expr]) -> Result<()> {
     match sizes.iter().find(|s| c.exprs.range(**s).hi < 0) {
         Some(s) => Err(Error::input(format!("negative size {}", c.exprs.show(*s)))),
@@ -65,6 +75,7 @@ fn like_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(c.exprs, asked(c, t.dtype)?, t.sizes.clone())
 }
 
+/// Every element gets one value: a body of a constant and a store.
 fn fill<'g>(lw: &mut Lower<'g>, call: &Call<'g>, fill: Fill) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
     let mut body = lw.body(&t.sizes);
@@ -85,6 +96,7 @@ enum Bound {
     Float(f64),
 }
 
+/// Returns `default` if the schema has no such parameter or the call leaves it out.
 fn bound(c: &Call, name: &str, default: i64) -> Result<Bound> {
     if c.op.schema().position(name).is_none() {
         return Ok(Bound::Int(c.exprs.int(default)));
@@ -98,6 +110,11 @@ fn bound(c: &Call, name: &str, default: i64) -> Result<Bound> {
     })
 }
 
+/// Returns a bound of a range that counts in floats.
+///
+/// # Errors
+///
+/// If the bound is symbolic: the number of steps of a float range must be known.
 fn as_float(c: &Call, b: &Bound) -> Result<f64> {
     match b {
         Bound::Float(f) => Ok(*f),
@@ -109,6 +126,8 @@ fn as_float(c: &Call, b: &Bound) -> Result<f64> {
     }
 }
 
+/// The length is `ceil((end - start) / step)`, in integers as long as all three are integers,
+/// which may be symbolic then. Other lengths are computed in `f64`, as eager does.
 fn arange_meta(c: &Call) -> Result<Vec<Type>> {
     let (mut start, mut end, mut step) = (
         bound(c, "start", 0)?,
@@ -124,9 +143,12 @@ fn arange_meta(c: &Call) -> Result<Vec<Type>> {
         (Bound::Int(a), Bound::Int(b), Bound::Int(s)) => {
             let (num, den) = match e.as_int(*s) {
                 Some(s) if s > 0 => (e.sub(*b, *a), s),
+                // A step downwards counts from the end up: both differences and steps change
+                // sign.
                 Some(s) if s < 0 && s != i64::MIN => (e.sub(*a, *b), -s),
                 _ => return Err(c.unsupported("step", "a constant other than 0")),
             };
+            // PyTorch refuses bounds that the step leads away from.
             if e.range(num).hi < 0 {
                 return Err(Error::input("a range whose end lies behind its start"));
             }
@@ -139,6 +161,8 @@ fn arange_meta(c: &Call) -> Result<Vec<Type>> {
                 as_float(c, &step)?,
             );
             let len = ((b - a) / s).ceil();
+            // NaN, infinite and negative lengths fail here; none of 1e15 elements would fit
+            // into memory.
             if !(0.0..1e15).contains(&len) {
                 return Err(Error::input("a range that has no length"));
             }
@@ -148,6 +172,8 @@ fn arange_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(e, asked(c, natural)?, vec![len])
 }
 
+/// Element `i` is `start + i * step`: in integers if start and step are integers, else in
+/// `f64`.
 fn arange<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
     let (start, step) = (bound(call, "start", 0)?, bound(call, "step", 1)?);
@@ -210,6 +236,7 @@ fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     };
     let rounded = |v: f64| Scalar::Float(v).convert(stored).as_f64();
     (start, end) = (rounded(start), rounded(end));
+    // Each operation is rounded on its own, as eager's scalar arithmetic in that dtype.
     let step = if steps > 1 {
         rounded(rounded(end - start) / rounded((steps - 1) as f64))
     } else {
@@ -220,6 +247,7 @@ fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let i = body.outer()[0];
     let here = body.index_value(i);
     let back = body.index_value(e.sub(e.int(steps - 1), i));
+    // Elements before the middle count up from the start, the others down from the end.
     let half = body.index_value(e.int(steps / 2));
     let first_half = body.op(S::Lt, &[here, half]);
     let step = body.float(step, dtype);
@@ -232,6 +260,7 @@ fn linspace<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let down = body.cast(down, stored);
     let down = body.op(S::Sub, &[b, down]);
     let v = match steps {
+        // A single element is the start.
         1 => a,
         _ => body.select(first_half, up, down),
     };
@@ -261,6 +290,7 @@ fn eye_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(c.exprs, asked(c, DType::F32)?, vec![n, m])
 }
 
+/// 1 where row and column are equal: the comparison itself, converted.
 fn eye<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
     let mut body = lw.body(&t.sizes);
@@ -299,6 +329,8 @@ fn diag_embed_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(c.exprs, t.dtype, sizes)
 }
 
+/// Reads element `r` of the source where row and column, moved by the offset, are both `r`,
+/// and gives 0 elsewhere.
 fn diag_embed<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let sizes = call.out(0)?.sizes.clone();
@@ -309,6 +341,8 @@ fn diag_embed<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let e = body.exprs;
     let at = body.outer();
     let row = e.add(at[d1], e.int(offset.min(0)));
+    // Moved back along one of the two dimensions, so that both coordinates count the
+    // diagonal.
     let column = e.sub(at[d2], e.int(offset.max(0)));
     let mut there: Vec<Expr> = (0..rank)
         .filter(|d| *d != d1 && *d != d2)

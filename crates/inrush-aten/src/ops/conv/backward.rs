@@ -1,5 +1,19 @@
 //! Gradients of convolutions: of the input a convolution the other way round, of the weight a contraction over images and
 //! pixels, of the bias a sum.
+//!
+//! For `y = conv(x, w)` with stride `s`, dilation `d` and padding `p`:
+//!
+//! ```text
+//! y[n, o, t]    = sum over i, k of  x[n, i, t*s + k*d - p] * w[o, i, k]
+//! grad x        = transposed convolution of grad y with the same w, s, d, p
+//! grad w[o,i,k] = sum over n, t of  grad y[n, o, t] * x[n, i, t*s + k*d - p]
+//! grad bias[o]  = sum over n, t of  grad y[n, o, t]
+//! ```
+//!
+//! For a transposed convolution `x` and `grad y` change roles: the gradient of `x` is an
+//! ordinary convolution, and the windows of the weight's gradient move over `grad y`. Hence
+//! the operator below names its operands by size: `small` has the positions of windows,
+//! `large` is what windows move over.
 
 use crate::lower::product::{Product, Role, Target};
 use crate::ops::conv::convolution::Conv;
@@ -14,6 +28,7 @@ use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Type, ValueId};
 
+/// Gradients that `output_mask` does not ask for are not computed.
 fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let grad = args.value("grad_output")?;
     let (x, w) = (args.value("input")?, args.value("weight")?);
@@ -36,12 +51,15 @@ fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     {
         return Err(args.unsupported("output_padding", "only transposed convolutions have it"));
     }
+    // The mask has an entry for input, weight and bias.
     let want = mask(args, 3)?;
     let mut outs = [None; 3];
     if want[0] {
-        // What the strides skipped at the end comes back as output padding.
+        // Elements that the strides skipped at the end come back as output padding.
         let gt = b.sizes(grad)?;
         let e = b.exprs;
+        // A transposed convolution without output padding gives `reach` elements; the forward
+        // floor division dropped the rest.
         let one = e.int(1);
         let extra: Vec<Expr> = (0..spatial)
             .map(|d| match transposed {
@@ -78,6 +96,7 @@ fn convolution(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         outs[0] = Some(back);
     }
     if want[1] {
+        // Windows are numbered by the elements of `small` and move over `large`.
         let (small, large) = if transposed { (x, grad) } else { (grad, x) };
         let kernel = wt.sizes[2..].to_vec();
         outs[1] = Some(b.call(
@@ -109,6 +128,11 @@ struct Shape {
     sizes: Vec<Expr>,
 }
 
+/// Checks that gradient and input fit each other, and divides their channels into groups.
+///
+/// # Errors
+///
+/// If ranks differ, batches cannot be equal, or groups do not divide the channels.
 fn shape(args: &Args, small: &[Expr], large: &[Expr]) -> Result<Shape> {
     let (kernel, groups) = (args.ints("kernel")?, args.int("groups")?);
     if small.len() != kernel.len() + 2 || large.len() != small.len() {
@@ -147,6 +171,7 @@ fn weight_gradient<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor
         dilation,
         padding,
     };
+    // Depthwise filters: the product of a group would have no more rows than there are taps.
     if let Some(out) = filters(lw, &one_channel) {
         return Ok(vec![out]);
     }
@@ -154,6 +179,8 @@ fn weight_gradient<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor
     let mut p = Product::new(e);
     let g = p.axis(Role::Batch, groups);
     let l = p.axis(Role::M, s.large);
+    // Taps are rows: the result is `channels * taps` by `channels`, summed over images and
+    // pixels, a product with a long sum and few results.
     let taps: Vec<Expr> = kernel.iter().map(|k| p.axis(Role::M, *k)).collect();
     let c = p.axis(Role::N, s.small);
     let image = p.axis(Role::K, small.sizes[0]);

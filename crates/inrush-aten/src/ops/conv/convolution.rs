@@ -1,4 +1,25 @@
 //! Convolutions: any number of spatial dimensions, groups, dilation, transposed.
+//!
+//! A convolution is a contraction with several `m` axes (image and pixels) and several `k`
+//! axes (channel and taps): no column matrix is built, since coordinates are affine in output
+//! position and tap.
+//!
+//! ```text
+//! out[n, g*O + o, y, x] = bias + sum over c, r, s of
+//!     in[n, g*C + c, y*stride + r*dilation, x*stride + s*dilation] * w[g*O + o, c, r, s]
+//! ```
+//!
+//! `in` is a copy with zeros around it, unless nothing is padded: contractions have no masks.
+//! Stage fuse may join that copy with what made the input.
+//!
+//! The choice between four forms, by what bounds the speed:
+//!
+//! 1. one input channel per group, not transposed: a reduction over taps
+//!    (`one_channel_each`);
+//! 2. transposed, one channel per group, known sizes: unrolled by phases (`depthwise`);
+//! 3. transposed with strides, known kernel: one product per group of phases (`phases`);
+//! 4. all others: one contraction, with `stride - 1` zeros between the elements of a
+//!    transposed convolution's input (`spread`).
 
 use crate::lower::product::{Product, Role, Target};
 use crate::ops::conv::depthwise;
@@ -14,18 +35,29 @@ use inrush_loops::{BufferKind, Layout, ReduceOp, ScalarOp, StmtId};
 
 /// A convolution's numbers, whatever operator gave them.
 pub(in crate::ops) struct Conv {
+    /// One for each spatial dimension; `input` is the size of the operand that is convolved.
     pub windows: Vec<Window>,
+    /// Spatial sizes of the result.
     pub output: Vec<Expr>,
     /// The leading dimension; left out for an unbatched input.
     pub batch: Option<Expr>,
+    /// Number of groups: channels of one do not meet those of others.
     pub groups: Expr,
     /// Channels of input and output in each group.
     pub group_in: Expr,
     pub group_out: Expr,
+    /// Each input element adds a window to the result, instead of each result reading one.
     transposed: bool,
 }
 
 impl Conv {
+    /// Reads a call's numbers for an input of sizes `x` and a weight of sizes `w`. The weight
+    /// is `[out, in / groups, taps]`, or `[in, out / groups, taps]` if transposed.
+    ///
+    /// # Errors
+    ///
+    /// If ranks do not fit, groups do not divide channels, or a stride or dilation may be
+    /// zero. Channels that are equal for some calls only become demands.
     pub fn new(args: &Args, x: &[Expr], w: &[Expr]) -> Result<Conv> {
         let exprs = args.exprs;
         let spatial = w
@@ -39,6 +71,7 @@ impl Conv {
                     exprs.show_list(w)
                 ))
             })?;
+        // `convolution` says it by an argument, the other operators by their names.
         let transposed = if args.op.schema().position("transposed").is_some() {
             args.bool("transposed")?
         } else {
@@ -90,6 +123,8 @@ impl Conv {
                 .zip(extra)
                 .map(|(v, e)| {
                     let steps = exprs.sub(v.input, exprs.int(1));
+                    // The inverse of a window's output size, which several inputs share:
+                    // `output_padding` says which.
                     let reach = exprs.add(exprs.mul(steps, v.stride), v.span(exprs));
                     exprs.add(exprs.sub(reach, exprs.add(v.before, v.after)), e)
                 })
@@ -108,6 +143,7 @@ impl Conv {
         })
     }
 
+    /// Sizes of the result: batch if there is one, channels, spatial dimensions.
     pub fn sizes(&self, exprs: &Exprs) -> Vec<Expr> {
         let mut out: Vec<Expr> = self.batch.into_iter().collect();
         out.push(exprs.mul(self.groups, self.group_out));
@@ -119,6 +155,7 @@ impl Conv {
 /// Checks that output padding adds less than a step, which positions beyond the last one could not reach otherwise.
 fn fitting(exprs: &Exprs, extra: &[Expr], windows: &[Window]) -> Result<()> {
     for (e, w) in extra.iter().zip(windows) {
+        // PyTorch accepts less than the stride or less than the dilation.
         let reached = exprs.prove_le(w.stride, *e) && exprs.prove_le(w.dilation, *e);
         if reached || exprs.range(*e).hi < 0 {
             return Err(Error::input(
@@ -150,6 +187,7 @@ fn padding(
             .iter()
             .zip(dilation)
             .map(|(k, d)| {
+                // An odd amount of padding puts the extra element last, as in PyTorch.
                 let total = exprs.mul(*d, exprs.sub(*k, exprs.int(1)));
                 let before = exprs.floordiv(total, exprs.int(2));
                 (before, exprs.sub(total, before))
@@ -184,6 +222,8 @@ fn spread<'g>(lw: &mut Lower<'g>, conv: &Conv, x: &Tensor) -> Tensor {
     let mut checks = Vec::new();
     let mut mask: Option<StmtId> = None;
     for (w, i) in conv.windows.iter().zip(&mut at[first..]) {
+        // Distance from the place of the first input element; multiples of the stride hold
+        // elements.
         let place = exprs.sub(*i, exprs.sub(reach(w), w.before));
         *i = exprs.floordiv(place, w.stride);
         checks.push((*i, w.input));
@@ -209,6 +249,7 @@ fn spread<'g>(lw: &mut Lower<'g>, conv: &Conv, x: &Tensor) -> Tensor {
     lw.store_new(body, v, x.dtype, &sizes)
 }
 
+/// Adds the bias of a channel in the dtype of the sum, before the result is rounded.
 pub(in crate::ops) fn add_bias(
     body: &mut BodyBuilder,
     sum: StmtId,
@@ -225,6 +266,7 @@ pub(in crate::ops) fn add_bias(
     }
 }
 
+/// Depthwise forms come first: their products would have one column or one summed channel.
 fn convolution<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (x, w) = (lw.arg(call, "input")?, lw.arg(call, "weight")?);
     let bias = lw.opt_arg(call, "bias")?;
@@ -281,6 +323,7 @@ fn grouped<'g>(
 
     let mut from: Vec<Expr> = image.into_iter().collect();
     from.push(in_channel);
+    // Weights are read in place, whatever their order of dimensions.
     let mut weight = if conv.transposed {
         vec![in_channel, co]
     } else {
@@ -349,6 +392,8 @@ fn one_channel_each<'g>(
     let outer = body.outer();
     let channel = conv.batch.iter().count();
     let mut from = outer[..channel].to_vec();
+    // Output channel `c` belongs to group `c / group_out`, whose only input channel has that
+    // number.
     from.push(exprs.floordiv(outer[channel], conv.group_out));
     let mut checks = Vec::new();
     for ((v, o), tap) in conv.windows.iter().zip(&outer[channel + 1..]).zip(&taps) {
@@ -372,6 +417,7 @@ fn one_channel_each<'g>(
     lw.store_new(body, value, x.dtype, &sizes)
 }
 
+/// dtype and sizes of the result; the bias must have one element per output channel.
 fn convolution_meta(call: &Call) -> Result<Vec<Type>> {
     let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
     let conv = Conv::new(call, &x.sizes, &w.sizes)?;

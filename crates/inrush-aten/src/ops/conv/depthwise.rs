@@ -3,6 +3,16 @@
 //!
 //! A channel meets no other one, so a product of matrices would have a single column: what there is to do is bound by memory.
 //! All taps stand side by side in one body, which reads every element once.
+//!
+//! ```text
+//! stride 2, kernel 3, no padding           y[2*m]     = x[m] w[0] + x[m - 1] w[2]
+//!                                          y[2*m + 1] = x[m] w[1]
+//! ```
+//!
+//! A transposed convolution of stride `s` has `s` phases along each dimension, whose elements
+//! are reached by different taps. One point of the body computes all phases of a multiple
+//! `m`: each store has its own straight-line sum, without tests or remainders, and loads of
+//! the input are shared. The unrolled size is bounded (`fits`).
 
 use crate::ops::conv::convolution::{Conv, add_bias};
 use crate::ops::padding::{in_bounds, padded_by, zeros_around};
@@ -22,16 +32,22 @@ const MOST_SUMS: i64 = 25;
 /// One spatial dimension of a transposed convolution. Place `stride * m + first` of the result, the place of a phase, gets
 /// what each of the phase's taps finds `back` elements before element `m` of the input.
 pub(in crate::ops) struct Along {
+    /// Distance in the result between windows of adjacent input elements.
     stride: i64,
     /// Multiples of the stride that the result reaches into.
     multiples: i64,
+    /// Elements of the result; the last multiple may have phases beyond it, which are masked.
     output: i64,
+    /// `min(stride, output)` of them, in order of `first`.
     phases: Vec<Phase>,
     /// Zeros around the input that the taps reach.
     pub around: (i64, i64),
 }
 
+/// The elements of the result that are equally far after a multiple of the stride. All are
+/// reached by the same taps.
 struct Phase {
+    /// Place within the multiples of the stride.
     first: i64,
     /// Tap and how far back it reads.
     taps: Vec<(i64, i64)>,
@@ -51,6 +67,7 @@ impl Along {
         let phases: Vec<Phase> = (0..stride.min(output))
             .map(|first| {
                 let place = first + before;
+                // Input element `i` and tap `t` meet at `i * stride + t * dilation - before`.
                 let reaches = |tap: &i64| (place - tap * dilation).rem_euclid(stride) == 0;
                 let back = |tap: i64| (tap, (tap * dilation - place).div_euclid(stride));
                 let taps = (0..kernel).filter(reaches).map(back).collect();
@@ -59,6 +76,7 @@ impl Along {
             .collect();
         let backs = || phases.iter().flat_map(|p| &p.taps).map(|t| t.1);
         let before = backs().max().unwrap_or(0).max(0);
+        // Reading before element 0 or after the last one finds zeros of the padded copy.
         let after = multiples - input - backs().min().unwrap_or(0);
         Some(Along {
             stride,
@@ -152,6 +170,7 @@ pub fn transposed<'g>(
 ) -> Option<Tensor> {
     let e = lw.exprs;
     let inner = e.as_int(conv.group_in)?;
+    // Input channels of a group are unrolled; its output channels are points of the body.
     let alone = inner == 1 || e.is_int(conv.group_out, 1);
     if !x.dtype.is_float() || !alone || inner < 1 || e.is_int(conv.groups, 1) {
         return None;
@@ -195,6 +214,8 @@ pub fn transposed<'g>(
     }))
 }
 
+/// Adds `a * b` to a sum, in the order of the taps. The first product is the sum: zero plus
+/// it would turn -0 into 0.
 fn add_product(body: &mut BodyBuilder, sum: Option<StmtId>, a: StmtId, b: StmtId) -> StmtId {
     let product = body.op(ScalarOp::Mul, &[a, b]);
     body.add_to(sum, product)
@@ -215,6 +236,9 @@ pub struct Filters<'a> {
 }
 
 /// The gradient of the filters, `[channels of small, 1, taps]`, if a group has one channel of `large` and sizes are known.
+/// Taps in the last dimensions are unrolled, so that one pass over gradient and input feeds
+/// up to `MOST_SUMS` accumulators. With several images each gives a part in the compute
+/// dtype, and a second body adds these up in order.
 pub fn filters<'g>(lw: &mut Lower<'g>, f: &Filters) -> Option<Tensor> {
     let e = lw.exprs;
     let known = |all: &[Expr]| -> Option<Vec<i64>> { all.iter().map(|n| e.as_int(*n)).collect() };
@@ -251,6 +275,7 @@ pub fn filters<'g>(lw: &mut Lower<'g>, f: &Filters) -> Option<Tensor> {
     let outer = body.outer();
     let group = e.floordiv(outer[1], f.each_small);
     let sizes = [&[channels, e.int(1)], f.kernel].concat();
+    // A single image needs no parts: sums are rounded once, when they are stored.
     let target = match lone {
         true => lw.temp(f.small.dtype, &sizes),
         false => lw.temp(

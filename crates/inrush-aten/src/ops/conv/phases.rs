@@ -7,6 +7,19 @@
 //! tap to tap. If the stride does not divide the kernel, some phases have one tap less than others.
 //! These are products of their own, because a tap of zeros is not neutral where the input is
 //! infinite.
+//!
+//! ```text
+//! stride 2, kernel 4, phases p in {0, 1}, steps j in {0, 1}
+//!
+//! y[2*m + p] = sum over c, j of  x[c, m - j] * w[c, p + 2*j]
+//!
+//!     M: image, m      N: channel, p      K: c, j
+//! ```
+//!
+//! With `stride - 1` zeros inserted, a fraction of `1 - 1/stride` of the multiplications
+//! along each dimension would be by zero. Here there is none. The price is an interleaving of
+//! phases in the result, which is a matter of coordinates: the product stores to
+//! `m * phases + p`.
 
 use crate::lower::product::{Product, Role, Target};
 use crate::ops::conv::convolution::{Conv, add_bias};
@@ -16,6 +29,7 @@ use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Exprs};
 
 /// One spatial dimension.
+/// The places of a result along one dimension, ordered by phase.
 pub struct Phases {
     stride: i64,
     /// How far back in the input each tap of a phase reads.
@@ -30,6 +44,7 @@ pub struct Phases {
 }
 
 /// Phases, from one on, that have as many taps.
+/// `from` is the first phase, `phases` their number and `taps` the number of taps of each.
 #[derive(Copy, Clone)]
 struct Alike {
     from: i64,
@@ -39,6 +54,9 @@ struct Alike {
 
 impl Phases {
     /// The dimensions of a convolution that is better done so.
+    /// Returns `None` if no dimension has a stride, a stride meets a dilation, or kernel,
+    /// stride, padding or dilation is not a constant, and for integers. Then inserted zeros
+    /// do.
     pub fn of(exprs: &Exprs, conv: &Conv, dtype: DType) -> Option<Vec<Phases>> {
         let one = |e: Expr| exprs.is_int(e, 1);
         if !dtype.is_float()
@@ -57,6 +75,7 @@ impl Phases {
                 if kernel < 1 {
                     return None;
                 }
+                // The first `kernel % stride` phases have a tap more than the others.
                 let (taps, longer) = (kernel / stride, kernel % stride);
                 let alike = [(0, longer, taps + 1), (longer, stride - longer, taps)];
                 let alike = alike.map(|(from, phases, taps)| Alike { from, phases, taps });
@@ -76,6 +95,7 @@ impl Phases {
             .collect()
     }
 
+    /// The first entry of `alike` has the most: those with an extra tap come first.
     fn most_taps(&self) -> i64 {
         self.alike[0].taps
     }
@@ -91,7 +111,7 @@ pub fn products<'g>(
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     let e = lw.exprs;
-    // Zeros before the input, for the taps that reach back, and behind it.
+    // Zeros before the input, for the taps that reach back, and after it.
     let around: Vec<_> = (along.iter().zip(&conv.windows))
         .map(|(p, v)| {
             let behind = e.add(e.sub(p.multiples, v.input), e.int(p.skipped));
@@ -99,6 +119,7 @@ pub fn products<'g>(
         })
         .collect();
     let source = zeros_around(lw, x, &around);
+    // A part for each choice of a kind of phases along each dimension: up to 2 per dimension.
     let mut parts: Vec<Vec<Alike>> = vec![Vec::new()];
     for p in along {
         let longer = |part: &Vec<Alike>| {
@@ -116,6 +137,7 @@ pub fn products<'g>(
     if let [part] = parts.as_slice()
         && covers(part)
     {
+        // No copy: the result is a window of the product, which `first` places precede.
         let all = product(lw, conv, along, part, (&source, w), x.dtype, bias)?;
         let mut at = crate::view::indices(e, &sizes);
         for (i, p) in at[spatial..].iter_mut().zip(along) {

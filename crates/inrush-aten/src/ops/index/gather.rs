@@ -1,4 +1,20 @@
 //! Reading by index tensors.
+//!
+//! Advanced indexing (`x[i, :, j]`) follows NumPy. Index tensors broadcast together; their
+//! common shape replaces the dimensions that they index, in place if these are adjacent and
+//! in front otherwise:
+//!
+//! ```text
+//! x: [A, B, C, D]    x[:, i, j]     i, j: [n]   ->  [A, n, D]
+//!                    x[i, :, j]                 ->  [n, B, D]
+//! ```
+//!
+//! The body runs over the result. Each index is loaded at the point's coordinates within the
+//! common shape, made an indirect index, and used as the source's coordinate. A failed check
+//! names the operator and its Python line.
+//!
+//! Negative indices wrap in `index`, where Python counts from the end, and are errors in
+//! `gather`, `index_select` and `embedding`, as in PyTorch.
 
 use crate::lower::body::broadcast_index;
 use crate::{Args, BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
@@ -29,13 +45,21 @@ pub(in crate::ops) struct Advanced {
     /// Position among the result's dimensions of the broadcast index shape.
     pub at: usize,
     /// The broadcast index shape.
+    /// Empty for indices without dimensions, which remove a dimension each.
     pub shape: Vec<Expr>,
     /// For each dimension of the source: the index tensor, or `None`.
     pub picks: Vec<Option<ValueId>>,
+    /// Sizes of the result.
     pub sizes: Vec<Expr>,
 }
 
 impl Advanced {
+    /// Finds where each dimension of the result comes from, for a source of these sizes.
+    ///
+    /// # Errors
+    ///
+    /// If there are more indices than dimensions, none at all, one is a mask, or they do not
+    /// broadcast.
     pub fn new(call: &Call, indices: &[Option<ValueId>], source: &[Expr]) -> Result<Advanced> {
         if indices.len() > source.len() {
             return Err(Error::input(format!(
@@ -76,6 +100,7 @@ impl Advanced {
     }
 
     /// The index of each dimension of the source, at the point `outer` of the result.
+    /// Emits a load and a check for each index tensor.
     pub fn source<'g>(
         &self,
         lw: &Lower<'g>,
@@ -110,6 +135,7 @@ fn index_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, t.dtype, a.sizes)
 }
 
+/// One load per element of the result, at coordinates that other loads give.
 fn index<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let a = Advanced::new(call, &call.opt_list("indices")?, &t.sizes)?;
@@ -134,6 +160,7 @@ fn selected_sizes(call: &Call, t: &TensorType, index: &TensorType) -> Result<(us
     Ok((dim, sizes))
 }
 
+/// An index without dimensions selects one element, and the dimension stays with size 1.
 fn index_select<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
     let (dim, sizes) = selected_sizes(call, call.tensor("self")?, call.tensor("index")?)?;
@@ -148,6 +175,7 @@ fn index_select<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> 
     Ok(vec![lw.store_new(body, v, t.dtype, &sizes)])
 }
 
+/// The indices' sizes and the width of a row.
 fn embedding_sizes(weight: &[Expr], indices: &[Expr]) -> Result<Vec<Expr>> {
     match weight {
         [_, width] => Ok([indices, &[*width]].concat()),
@@ -157,6 +185,7 @@ fn embedding_sizes(weight: &[Expr], indices: &[Expr]) -> Result<Vec<Expr>> {
     }
 }
 
+/// Row `indices[..]` of the weight. `padding_idx` matters to the gradient only.
 fn embedding<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (w, indices) = (lw.arg(call, "weight")?, lw.arg(call, "indices")?);
     check_index(indices.dtype)?;
@@ -172,6 +201,8 @@ fn embedding<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, v, w.dtype, &sizes)])
 }
 
+/// `out[i, j] = self[index[i, j], j]` for `dim` 0. The index may be smaller than the input
+/// along other dimensions: the loop is over the index.
 fn gather<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
     // An index without elements may be of any dtype and rank.
@@ -194,6 +225,7 @@ fn gather<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     at.truncate(t.sizes.len());
     if let Some(size) = t.sizes.get(dim) {
         let i = body.indirect(v, *size, false, true, None);
+        // Ranks 0 and 1 mix: an index of one element may have either.
         at.resize(t.sizes.len(), lw.exprs.int(0));
         at[dim] = i;
     }
@@ -211,6 +243,8 @@ fn take(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     )?])
 }
 
+/// Unlike `gather`, broadcasts both operands along the other dimensions first; without `dim`
+/// both are flat.
 fn take_along_dim(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (mut x, mut index) = (args.value("self")?, args.value("indices")?);
     let dim = match args.given("dim") {
@@ -270,6 +304,12 @@ fn one_hot(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(hit, DType::I64)?])
 }
 
+/// The result has the sizes of the index and the dtype of the input.
+///
+/// # Errors
+///
+/// If the index is larger than the input along a dimension other than `dim`; a relation that
+/// is not known becomes a guard.
 fn gather_meta(call: &Call) -> Result<Vec<Type>> {
     let (t, index) = (call.tensor("self")?, call.tensor("index")?);
     let dim = call.dim("dim", t.rank())?;

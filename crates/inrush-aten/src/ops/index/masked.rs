@@ -1,4 +1,16 @@
 //! Places that data decide: masked writes, unpooling, membership; and lists of places that sizes decide.
+//!
+//! A mask turns into places by counting: the running sum of the mask, less one, numbers its
+//! true elements.
+//!
+//! ```text
+//! mask     0  1  1  0  1
+//! cumsum   0  1  2  2  3
+//! turn     0  0  1  1  2      element of the source, where the mask is true
+//! ```
+//!
+//! Results whose size depends on data (`masked_select`, `nonzero`) have no rows; PyTorch
+//! computes these.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -7,10 +19,12 @@ use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
+/// Returns `x` as one dimension in row-major order.
 fn flat(b: B, x: ValueId) -> Result<ValueId> {
     b.call("aten.reshape.default", &[x.into(), b.ints(&[-1])])
 }
 
+/// Returns the index list of `y[x]` for a flat `y`.
 fn at(x: ValueId) -> Arg {
     Arg::Values(vec![Some(x)])
 }
@@ -19,10 +33,12 @@ fn at(x: ValueId) -> Arg {
 fn turns(b: B, mask: ValueId) -> Result<ValueId> {
     let count = b.call("aten.cumsum.default", &[mask.into(), b.int(0)])?;
     let before = b.call("aten.sub.Tensor", &[count.into(), b.int(1)])?;
-    // What the mask leaves out reads some element, which is not used.
+    // Elements that the mask leaves out read some place, which is not used.
     b.call("aten.clamp_min.default", &[before.into(), b.int(0)])
 }
 
+/// `out[k] = mask[k] ? source[turn[k]] : self[k]`. A mask with more true elements than the
+/// source has fails in the check of the index.
 fn masked_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, mask, source) = (
         args.value("self")?,
@@ -33,6 +49,7 @@ fn masked_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let mask = b.call("aten.expand.default", &[mask.into(), sizes.clone().into()])?;
     let x = b.call("aten.expand.default", &[x.into(), sizes.clone().into()])?;
     let numbers = b.exprs.product(b.sizes(source)?);
+    // Elements that the mask leaves out read place 0 of the source, which must exist.
     if b.exprs.range(numbers).lo < 1 {
         return Err(args.unsupported("source", "it may be empty"));
     }
@@ -56,6 +73,7 @@ fn masked_scatter_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let kept = b.select_or(mask, grad, 0.0)?;
     let numel = b.exprs.product(sizes.iter().copied());
     let zeros = b.full(&[numel], 0.0, dtype)?;
+    // Elements that the mask leaves out add a zero to some place.
     let out = b.call(
         "aten.index_put.default",
         &[zeros.into(), at(place), kept.into(), true.into()],
@@ -69,6 +87,7 @@ fn strided(b: B, sizes: &[Expr], strides: &[Expr], offset: Expr) -> Result<Value
     for (d, (size, stride)) in sizes.iter().zip(strides).enumerate() {
         let i = b.call("aten.arange.default", &[(*size).into()])?;
         let mut column = vec![*size];
+        // A column along dimension `d`, which broadcasts over the dimensions after it.
         column.resize(sizes.len() - d, b.exprs.int(1));
         let i = b.view(i, &column)?;
         let i = b.call("aten.mul.Tensor", &[i.into(), (*stride).into()])?;
@@ -99,6 +118,7 @@ fn check_places(
     if sizes.iter().any(|n| e.is_int(*n, 0)) {
         return Ok(());
     }
+    // The greatest position: that of the last element along each dimension.
     let reach = sizes.iter().zip(strides).fold(offset, |sum, (n, s)| {
         e.add(sum, e.mul(e.sub(*n, e.int(1)), *s))
     });
@@ -119,6 +139,7 @@ fn as_strided_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let place = strided(b, &sizes, &strides, offset)?;
     let place = b.call("aten.expand.default", &[place.into(), sizes.into()])?;
     let (place, source, old) = (flat(b, place)?, flat(b, source)?, flat(b, x)?);
+    // The result has the dtype of `self`, whatever is written.
     let source = b.cast(source, t.dtype)?;
     let out = b.call(
         "aten.index_put.default",
@@ -128,10 +149,14 @@ fn as_strided_scatter(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Rows and columns of a triangle, row by row: each row's share is known, and an element's row is found by search.
+/// Closed forms with square roots, as PyTorch's kernels for GPUs have, would round for large
+/// numbers. Shares of rows are summed up instead, and element `k` stands in the first row
+/// whose sum exceeds `k`. The total must be a constant, since it is the size of the result.
 fn triangle(b: B, args: &Args, lower: bool) -> Result<Vec<ValueId>> {
     let (rows, columns) = (args.const_int("row")?, args.const_int("col")?);
     let offset = args.const_int("offset")?;
     let dtype = args.dtype("dtype")?.unwrap_or(DType::I64);
+    // Refuses sizes beyond 2^31 too, since sums of shares have 64 bits.
     if !(0..=1 << 31).contains(&rows) || !(0..=1 << 31).contains(&columns) {
         return Err(Error::input("a triangle of a negative size"));
     }
@@ -154,12 +179,14 @@ fn triangle(b: B, args: &Args, lower: bool) -> Result<Vec<ValueId>> {
         true => i,
         false => b.call("aten.rsub.Scalar", &[i.into(), b.int(columns)])?,
     };
+    // Searching in an empty list has no answer.
     if total == 0 {
         let sizes = [b.exprs.int(2), b.exprs.int(0)];
         return Ok(vec![b.full(&sizes, 0.0, dtype)?]);
     }
     let ends = b.call("aten.cumsum.default", &[shares.into(), b.int(0)])?;
     let k = b.call("aten.arange.default", &[b.int(total)])?;
+    // The first row whose end is greater than `k`: `right` counts equal ends as before.
     let r = b.call(
         "aten.searchsorted.Tensor",
         &[ends.into(), k.into(), false.into(), true.into()],
@@ -195,6 +222,7 @@ fn unpool(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let lead = &t.sizes[..t.rank() - spatial.len()];
     let plane = b.exprs.product(spatial.iter().copied());
     let flat = |last: Expr| -> Vec<Expr> { lead.iter().copied().chain([last]).collect() };
+    // Elements of a plane of the input; indices number places in a plane of the result.
     let from = b
         .exprs
         .product(t.sizes[t.rank() - spatial.len()..].iter().copied());
@@ -212,6 +240,8 @@ fn unpool(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Tests each element for membership in a list.
+/// Compares every element with every entry of the list: work is the product of both sizes,
+/// and nothing is sorted.
 fn isin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, list) = (args.value("elements")?, args.value("test_elements")?);
     let list = flat(b, list)?;

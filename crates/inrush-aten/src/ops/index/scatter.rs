@@ -1,4 +1,17 @@
 //! Writing by index tensors: a copy of the input, then a body that stores where the index says.
+//!
+//! ```text
+//! scatter_add(self, 0, index, src)
+//!
+//!     out[i, j]            = self[i, j]          copy, over self
+//!     out[index[i, j], j] += src[i, j]           over index, the store adds
+//! ```
+//!
+//! The loop is over the index, so the points of the second body may store to one place. With
+//! `Add`, `Mul`, `Max` and `Min` the order does not matter but for rounding. With `Set`
+//! PyTorch leaves the winner open. Later stages decide how such stores are kept from racing.
+//!
+//! Sums and products of halves are collected in `f32` and rounded once at the end.
 
 use crate::ops::index::gather::{Advanced, load_index};
 use crate::ops::lowered;
@@ -35,6 +48,7 @@ fn scatter_meta(call: &Call) -> Result<Vec<Type>> {
         }
         Ok(())
     };
+    // Along `dim` any number of values may arrive.
     within(&t.sizes, Some(dim))?;
     if let Ok(Some(Operand::Tensor(v))) = call.operand("src") {
         within(&call.type_of(v)?.sizes, None)?;
@@ -120,6 +134,7 @@ enum Source {
     Number(Scalar),
 }
 
+/// A tensor without dimensions is a tensor; a symbolic number is not supported.
 fn source<'g>(lw: &Lower<'g>, call: &Call<'g>, name: &str) -> Result<Source> {
     match call.operand(name)? {
         Some(Operand::Tensor(v)) => Ok(Source::Tensor(lw.tensor(v)?)),
@@ -157,6 +172,7 @@ fn scatter_into<'g>(
     }
     let value = match source {
         Source::Tensor(t) => {
+            // The target of halves is `f32` already.
             if t.dtype.compute() != out.dtype.compute() {
                 return Err(Error::input(format!(
                     "source of dtype {}, input of dtype {}",
@@ -169,12 +185,14 @@ fn scatter_into<'g>(
         }
         Source::Number(s) => body.constant(*s, out.dtype),
     };
+    // Coordinates of the buffer, should the tensor be a view of it.
     let coords = out.at(lw.exprs, &at);
     body.store_with(out.buf, &coords, value, mode, None);
     lw.push(body);
     Ok(())
 }
 
+/// `from` names the parameter with the values.
 fn scatter<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,
@@ -215,6 +233,7 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     let (t, index) = (lw.arg(call, "self")?, lw.arg(call, "index")?);
     let dim = call.dim("dim", t.sizes.len())?;
     let source = source(lw, call, "src")?;
+    // A mean is a sum and a count; elements where nothing arrives divide by 1.
     let mean = call.str("reduce")? == "mean";
     let mode = match call.str("reduce")? {
         "sum" | "mean" => StoreMode::Add,
@@ -226,7 +245,7 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     let include = call.bool("include_self")?;
     let out = target(lw, &t, mode);
     if !include {
-        // What was there does not count where something arrives.
+        // Former contents do not count where something arrives.
         let nothing = Source::Number(neutral(mode, t.dtype));
         scatter_into(lw, &out, dim, &index, &nothing, StoreMode::Set)?;
     }
@@ -246,6 +265,7 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     let op = if t.dtype.is_float() {
         ScalarOp::Div
     } else {
+        // PyTorch rounds means of integers towards minus infinity.
         ScalarOp::FloorDiv
     };
     let v = body.op(op, &[sum, n]);
@@ -253,6 +273,8 @@ fn scatter_reduce<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
 }
 
 /// `out[.., index[i], ..] <mode>= value(i)` over the points of `sizes`, whose dimension `dim` numbers the index.
+/// `sizes` gives the extents of the loop from input, index and `dim`; `value` emits what is
+/// stored at a point. `wrap` says if negative indices count from the end.
 fn write_rows<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,
@@ -296,6 +318,7 @@ fn indexed_rows(exprs: &inrush_expr::Exprs, t: &Tensor, index: &Tensor, dim: usi
     sizes
 }
 
+/// `out[index[i], ..] += alpha * source[i, ..]`.
 fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let source = lw.arg(call, "source")?;
     if source.sizes.len() != lw.arg(call, "self")?.sizes.len() {
@@ -322,6 +345,7 @@ fn index_add<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     )
 }
 
+/// `out[index[i], ..] = source[i, ..]`.
 fn index_copy<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let source = lw.arg(call, "source")?;
     let exprs = lw.exprs;
@@ -340,6 +364,7 @@ fn index_copy<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     )
 }
 
+/// `out[index[i], ..] = value`. Unlike its siblings, it takes negative indices.
 fn index_fill<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let value = source(lw, call, "value")?;
     let exprs = lw.exprs;
@@ -407,6 +432,7 @@ fn put_masked<'g>(
     }
     let mut body = lw.body(&t.sizes);
     let at = body.outer();
+    // A mask of fewer dimensions covers the leading ones.
     let m = body.load(&mask, &at[..mask.sizes.len()]);
     let old = body.load(t, &at);
     let zeros = vec![exprs.int(0); values.sizes.len()];

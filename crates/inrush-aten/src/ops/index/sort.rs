@@ -1,4 +1,27 @@
 //! Order: sorting, the greatest few, searching in sorted sequences, running extremes.
+//!
+//! Loops have no data-dependent control flow, so sorting is by ranks (see docs/sorting.md):
+//! each element computes the place that it has in the sorted row, and a store moves it there.
+//!
+//! ```text
+//! row of 100      blocks of 32, ranked by comparing each with each      100 * 32 comparisons
+//!                 merge 32 + 32, 32 + 4                                  6 probes per element
+//!                 merge 64 + 36                                          7 probes per element
+//! ```
+//!
+//! - Ranking: the place in a block is the number of elements that come before, ties by
+//!   position. It is a reduction without branches, which vectorises.
+//! - Merging: the place in a merged run is the place in the own run plus the number of
+//!   elements of the other run that come before, found by binary search with a fixed number
+//!   of steps.
+//!
+//! Work for a row of `n` is `n * (32 + log2(n / 32) * (log2(n) + 6) / 2)` comparisons. Both
+//! steps are stable, and the order is PyTorch's: ascending with NaN last, or exactly reversed
+//! with ties still in order of position.
+//!
+//! The few greatest (`topk` with small `k`) are found by `k` passes over the row, without
+//! sorting. Searching (`searchsorted`) is binary search with a number of steps that the
+//! extent bounds.
 
 use crate::ops::{decomposed, lowered};
 use crate::props::{Library, Prop, SortAxis};
@@ -16,6 +39,7 @@ fn before(body: &mut BodyBuilder, a: StmtId, b: StmtId) -> StmtId {
     }
     let (na, nb) = (body.op(S::IsNan, &[a]), body.op(S::IsNan, &[b]));
     let number = body.op(S::Not, &[na]);
+    // NaN comes after all numbers, and two NaNs are equal.
     let last = body.op(S::And, &[nb, number]);
     body.op(S::Or, &[lt, last])
 }
@@ -52,6 +76,9 @@ impl Rows {
     }
 
     /// Stores every element at its `place` in the row; `None` for those that belong nowhere.
+    /// `at` are the coordinates of the element in the row, and `size` the extent of the new
+    /// row. Values and origins move together; before the first move an origin is the position
+    /// itself.
     fn moved<'g>(
         &self,
         lw: &mut Lower<'g>,
@@ -96,6 +123,8 @@ impl Rows {
         let (x, dim) = (&self.values, self.dim);
         let e = lw.exprs;
         let n = x.sizes[dim];
+        // Otherwise the last block is cut short: elements beyond the row are masked and count
+        // nowhere.
         let whole = e.prove_eq(e.mul(count, block), n);
         let mut sizes = x.sizes.clone();
         sizes[dim] = block;
@@ -124,6 +153,7 @@ impl Rows {
         let (here, there) = (join(&outer, outer[dim + 1]), join(&outer, other));
         let (m, k) = (inside(&mut body, here[dim]), inside(&mut body, there[dim]));
         let (mine, theirs) = (load(&mut body, &here, m), load(&mut body, &there, k));
+        // Equal elements are told apart by position: the earlier one counts as before.
         let first = self.precedes(&mut body, theirs, mine);
         let second = self.precedes(&mut body, mine, theirs);
         let short = short_int(e, block);
@@ -153,6 +183,12 @@ impl Rows {
 
     /// Merges neighbouring sorted runs of `run` elements, a power of two. An element's place is its own in its run and how
     /// many of the neighbour come before it, which halving steps find.
+    /// The runs are `[.., 0 xxxxx]` and `[.., 1 xxxxx]` in binary: flipping the bit `run` of
+    /// a position leads to the other run, and clearing the bits below to its start. The last
+    /// run may be short or have no neighbour; `length` is what the other has, at least 0.
+    ///
+    /// Each step tries whether `step` more elements of the other run come before. It starts
+    /// at `run` itself, so that all of the run may count.
     fn merged<'g>(&self, lw: &mut Lower<'g>, run: i64) -> Rows {
         let (x, dim) = (&self.values, self.dim);
         let n = x.sizes[dim];
@@ -175,6 +211,7 @@ impl Rows {
         let before_start = body.op(S::Sub, &[start, one]);
         let mut found = zero;
         let mut step = run;
+        // An invariant: the first `found` elements of the other run come before this one.
         while step > 0 {
             let by = int(&mut body, step);
             let next = body.op(S::Add, &[found, by]);
@@ -235,6 +272,7 @@ fn ordered<'g>(
     descending: bool,
 ) -> Vec<Tensor> {
     let exprs = lw.exprs;
+    // A single number is in order, and came from place 0.
     if x.sizes.is_empty() {
         let mut body = lw.body(&[]);
         let v = body.load(x, &[]);
@@ -246,6 +284,7 @@ fn ordered<'g>(
     let sorted = in_order(lw, x, dim, descending);
     let mut out = vec![sorted.values];
     out.extend(sorted.from);
+    // The whole row is sorted, of which a prefix is kept.
     if !exprs.prove_eq(count, x.sizes[dim]) {
         let mut sizes = x.sizes.clone();
         sizes[dim] = count;
@@ -267,6 +306,7 @@ fn sort<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(ordered(lw, &x, dim, count, descending))
 }
 
+/// Values like `self`, and places as `i64`.
 fn sort_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor("self")?;
     Ok(vec![
@@ -287,6 +327,8 @@ fn greatest_few<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, k: i64) -> Vec<T
     let along = outer_sizes.remove(dim);
     let mut out_sizes = x.sizes.clone();
     out_sizes[dim] = lw.exprs.int(k);
+    // Stands for elements that were taken. It cannot be told from a real one of the same
+    // value, so places are found by a comparison with the value, among those not yet taken.
     let least = match x.dtype {
         d if d.is_float() => Scalar::Float(f64::NEG_INFINITY),
         DType::Bool => Scalar::Bool(false),
@@ -360,6 +402,7 @@ fn greatest_few<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, k: i64) -> Vec<T
         .collect()
 }
 
+/// `sorted=False` leaves the order open, so results in order serve too.
 fn topk<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, "self")?;
     let dim = call.dim("dim", x.sizes.len())?;
@@ -387,6 +430,7 @@ fn topk_meta(call: &Call) -> Result<Vec<Type>> {
     ])
 }
 
+/// The places that a sort returns.
 fn argsort(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, dim) = (args.value("self")?, args.int("dim")?);
     let descending = args.bool("descending")?;
@@ -404,6 +448,8 @@ fn msort(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The `k`th smallest, counting from 1.
+/// Sorts the row and selects one element; its place among equal ones is not defined in
+/// PyTorch.
 fn kthvalue(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let rank = b.rank(x)?;
@@ -426,6 +472,7 @@ fn kthvalue(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The number of elements of a sorted sequence that come before a value, by halving steps.
+/// The last dimension of the sequence is searched; the others go with those of the values.
 struct Search<'t> {
     sequence: &'t Tensor,
     /// Where the elements stand that are in order.
@@ -437,6 +484,8 @@ struct Search<'t> {
 
 impl Search<'_> {
     /// `lead` are the indices of the sequence's dimensions but the last.
+    /// Emits `floor(log2(size)) + 1` halving steps, unrolled. Each probe that would leave the
+    /// sequence is masked.
     fn position(&self, body: &mut BodyBuilder, lead: &[Expr], value: StmtId) -> Result<StmtId> {
         let exprs = body.exprs;
         let size = *self
@@ -445,6 +494,7 @@ impl Search<'_> {
             .last()
             .ok_or_else(|| Error::input("a sequence without dimensions"))?;
         let top = exprs.range(size).hi;
+        // The steps are unrolled, and sizes beyond this are symbols without a bound.
         if top > 1 << 40 {
             return Err(Error::unsupported(
                 "searching in a sequence of unbounded length",
@@ -467,6 +517,7 @@ impl Search<'_> {
             if let Some(sorter) = self.sorter {
                 let place = body.load_masked(sorter, &at, fits, Scalar::Int(0));
                 let place = body.cast(place, DType::I64);
+                // A sorter comes from the user, so that its entries are checked.
                 at = [lead, &[body.indirect(place, size, false, true, Some(fits))]].concat();
             }
             let v = body.load_masked(self.sequence, &at, fits, Scalar::Int(0));
@@ -506,7 +557,7 @@ fn search<'g>(lw: &mut Lower<'g>, call: &Call<'g>, sequence: &str) -> Result<Vec
     let (sizes, dtype) = match value {
         Operand::Tensor(v) => {
             let t = call.type_of(v)?;
-            // What has no dimensions takes part as a number does.
+            // A tensor without dimensions takes part as a number does.
             rounds = t.sizes.is_empty() && t.dtype.is_float() && sequence.dtype.is_float();
             let dtype = match rounds {
                 true => sequence.dtype,
@@ -554,6 +605,7 @@ fn index_dtype(call: &Call) -> Result<DType> {
     })
 }
 
+/// The sizes of the values; none for a number.
 fn search_meta(call: &Call) -> Result<Vec<Type>> {
     let sizes = match call.operand("self")? {
         Some(Operand::Tensor(v)) => call.type_of(v)?.sizes.clone(),
@@ -563,6 +615,9 @@ fn search_meta(call: &Call) -> Result<Vec<Type>> {
 }
 
 /// Running extreme and the last place where it was met.
+/// Two scans in one body: the extreme so far, then the maximum of the places where an element
+/// equals it. NaN is equal to nothing, but is the extreme from its first place on, and each
+/// further one takes over.
 fn running<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let d = call.dim("dim", t.sizes.len())?;

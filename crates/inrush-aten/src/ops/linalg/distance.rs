@@ -1,4 +1,13 @@
 //! Distances between rows, norms of slices and what is scaled by them.
+//!
+//! ```text
+//! cdist(x1: [P, M], x2: [R, M])  =  norm over m of (x1[p, m] - x2[r, m])        [P, R]
+//! pdist(x: [N, M])               =  the same for pairs p < r of rows             [N(N-1)/2]
+//! ```
+//!
+//! Differences need no memory: broadcasting, subtraction and norm fuse into one reduction.
+//! The gradient of a distance `d` in the p-norm is `sign(d_m) |d_m|^(p-1) / d^(p-1)` for each
+//! component, with 0 where `d` is 0.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -14,6 +23,7 @@ fn differences(b: B, args: &Args) -> Result<ValueId> {
     b.sub(column, row)
 }
 
+/// Ignores `compute_mode`, which chooses between this form and one by a matrix product.
 fn cdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let d = differences(b, args)?;
     let p = Arg::Float(args.float("p")?);
@@ -26,6 +36,7 @@ fn cdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
 
 /// How a distance grows with each difference: `sign(d) |d|^(p - 1) / distance^(p - 1)`, 0 where rows are equal.
 fn slope(b: B, d: ValueId, distance: ValueId, p: f64) -> Result<ValueId> {
+    // The number of differing components is constant almost everywhere. Scaling keeps NaN.
     if p == 0.0 {
         return b.scale(d, 0.0);
     }
@@ -34,16 +45,19 @@ fn slope(b: B, d: ValueId, distance: ValueId, p: f64) -> Result<ValueId> {
         return Ok(sign);
     }
     let size = b.unary("aten.abs.default", d)?;
+    // Only the greatest components move the maximum norm; several that tie all get the slope.
     let ratio = if p.is_infinite() {
         let most = b.call("aten.eq.Tensor", &[size.into(), distance.into()])?;
         b.select_or(most, sign, 0.0)?
     } else if p == 2.0 {
+        // `sign(d) |d|` is `d`, without a power.
         b.div(d, distance)?
     } else {
         let q = b.div(size, distance)?;
         let q = b.by("aten.pow.Tensor_Scalar", q, p - 1.0)?;
         b.mul(sign, q)?
     };
+    // 0 / 0 of equal rows would be NaN.
     let apart = b.by("aten.ne.Scalar", distance, 0.0)?;
     b.select_or(apart, ratio, 0.0)
 }
@@ -85,6 +99,7 @@ fn between(b: B, x: ValueId, pairs: [ValueId; 2]) -> Result<ValueId> {
     b.sub(first, second)
 }
 
+/// Rows of each pair are gathered by their numbers.
 fn pdist(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let pairs = pairs(b, x)?;
@@ -116,6 +131,8 @@ fn pdist_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `sqrt(|x|^2 + |y|^2 - 2 x y)`, never of a negative number.
+/// Cancellation makes this form inexact for close rows; eager has the same, since its cost is
+/// that of a matrix product.
 fn euclidean(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("x1")?, args.value("x2")?);
     let square = |b: B, v: ValueId| {
@@ -152,6 +169,7 @@ fn renorm(b: B, args: &Args) -> Result<Vec<ValueId>> {
         "aten.linalg_vector_norm.default",
         &[wide.into(), Arg::Float(p), dims, true.into()],
     )?;
+    // Eager adds the same number before it divides.
     let safe = b.by("aten.add.Scalar", norm, 1e-7)?;
     let inverse = b.unary("aten.reciprocal.default", safe)?;
     let factor = b.scale(inverse, limit)?;
@@ -187,6 +205,7 @@ fn weight_norm(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let norm = b.unary("aten.sqrt.default", sum)?;
     let scale = b.div(g, norm)?;
     let w = b.mul(wide, scale)?;
+    // CPUs and GPUs save norms of halves in different dtypes.
     let want = b.declared(1).map_or(b.dtype(norm)?, |t| t.dtype);
     Ok(vec![b.cast(w, dtype)?, b.cast(norm, want)?])
 }
@@ -198,6 +217,9 @@ fn weight_norm_only(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(out)
 }
 
+/// With `u = v / |v|`: `grad g = sum(grad w * u)`, and
+/// `grad v = g / |v| * (grad w - u * grad g)`, the part of the gradient that is orthogonal to
+/// `v`.
 fn weight_norm_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (grad, v) = (args.value("grad_w")?, args.value("saved_v")?);
     let (g, norm) = (args.value("saved_g")?, args.value("saved_norms")?);

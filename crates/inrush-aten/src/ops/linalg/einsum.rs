@@ -1,4 +1,15 @@
 //! Contractions that say which indices meet: einsum, tensordot.
+//!
+//! ```text
+//! "bhid,bhjd,bj->bhi"      t[b,h,i,j] = sum over d of a * b      Batch b,h  M i  N j  K d
+//!                          out        = sum over j of t * c      Batch b    M h,i    K j
+//! ```
+//!
+//! Roles of an index in a product of two operands: in the result and both operands Batch, in
+//! the result and one operand M or N, in both operands alone K. An index that one operand
+//! alone has, and nothing needs any more, is summed before the product. Eager contracts from
+//! left to right too, unless a path is given; `path` is not read, as any order gives the same
+//! sums but for rounding.
 
 use crate::lower::product::{Product, Role, Target};
 use crate::ops::linalg::equation::{Equation, Index};
@@ -30,6 +41,7 @@ fn extents<'s>(
 }
 
 /// An operand with an index for each dimension.
+/// An index that occurs twice reads a diagonal.
 struct Labelled {
     tensor: Tensor,
     indices: Vec<Index>,
@@ -45,6 +57,12 @@ fn types<'c>(call: &Call<'c>) -> Result<Vec<&'c TensorType>> {
     list.into_iter().map(|v| call.type_of(v)).collect()
 }
 
+/// The result has the extents of the output's indices and the dtype of the first operand.
+///
+/// # Errors
+///
+/// If the equation does not fit the operands' ranks, or an index has two extents other than
+/// 1.
 fn einsum_meta(call: &Call) -> Result<Vec<Type>> {
     let types = types(call)?;
     let eq = equation(call, &types)?;
@@ -92,6 +110,7 @@ fn einsum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         let right_only = drop_unneeded(lw, right, &left_only, &out, &of);
         left = multiply(lw, &left_only, &right_only, out, &of)?;
     }
+    // A single operand, which no product has brought into the order of the output.
     if left.indices != eq.output {
         left = sum_to(lw, &left, eq.output, &of);
     }
@@ -163,6 +182,7 @@ fn sum_to<'g>(
     }
 }
 
+/// Multiplies two operands and sums over what `out` does not have.
 fn multiply<'g>(
     lw: &mut Lower<'g>,
     a: &Labelled,
@@ -217,6 +237,7 @@ fn summed_dims(call: &Call, a: usize, b: usize) -> Result<(Vec<usize>, Vec<usize
     Ok((da, db))
 }
 
+/// Dimensions that are not summed, in order.
 fn rest(rank: usize, dims: &[usize]) -> impl Iterator<Item = usize> {
     (0..rank).filter(move |d| !dims.contains(d))
 }
@@ -232,6 +253,8 @@ fn tensordot_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(call.exprs, a.dtype, sizes)
 }
 
+/// Rows are the remaining dimensions of `self`, columns those of `other`, and sums run over
+/// the named pairs.
 fn tensordot<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = (lw.arg(call, "self")?, lw.arg(call, "other")?);
     let (da, db) = summed_dims(call, a.sizes.len(), b.sizes.len())?;

@@ -1,4 +1,12 @@
 //! Einstein summation equations: `"b...i,ij->b...j"` to index letters of each operand.
+//!
+//! ```text
+//! "b...i,ij->b...j"  for ranks 4, 2     inputs [b, .1, .0, i], [i, j]     output [b, .1, .0, j]
+//! ```
+//!
+//! The dots stand for as many dimensions as a term has left over; operands may have different
+//! numbers of them. Numbering them from the right makes equal ones broadcast together. Spaces
+//! count nowhere.
 
 use inrush_base::{Error, Result};
 
@@ -13,7 +21,10 @@ pub(crate) enum Index {
 /// A parsed equation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Equation {
+    /// For each operand an index per dimension; an index may occur twice in a term (a
+    /// diagonal).
     pub inputs: Vec<Vec<Index>>,
+    /// Indices of the result, each once, in the order of its dimensions.
     pub output: Vec<Index>,
 }
 
@@ -40,6 +51,7 @@ impl Equation {
                 return wrong(format!("malformed term `{term}`"));
             };
             let named = before.len() + after.len();
+            // Without dots each dimension needs a letter.
             if named > *rank || (!hole && named != *rank) {
                 return wrong(format!("term `{term}` for an operand of rank {rank}"));
             }
@@ -65,6 +77,7 @@ impl Equation {
             // Without an arrow: the ellipsis, then every letter that occurs once, in alphabetical order.
             None => {
                 let mut letters: Vec<Index> = inputs.iter().flatten().copied().collect();
+                // Equal letters must be adjacent to be counted.
                 letters.sort();
                 let mut out: Vec<Index> = dot_indices(dots).collect();
                 out.extend(
@@ -88,6 +101,7 @@ impl Equation {
     }
 }
 
+/// Dimensions of an ellipsis of this length, from the leftmost.
 fn dot_indices(count: usize) -> impl Iterator<Item = Index> {
     (0..count).rev().map(|d| Index::Dots(std::cmp::Reverse(d)))
 }

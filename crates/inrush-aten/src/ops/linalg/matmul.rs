@@ -1,4 +1,15 @@
 //! Matrix products of every rank.
+//!
+//! ```text
+//! mm  [M,K] @ [K,N]          bmm  [B,M,K] @ [B,K,N]         mv [M,K] @ [K]       dot [K] @ [K]
+//! matmul [.., M, K] @ [.., K, N]: leading dimensions broadcast
+//! linear x[.., K], w[N, K]: w is read in place, transposed by its coordinates
+//! ```
+//!
+//! All are one function over ranks. If only the first factor has leading dimensions, they are
+//! rows of a single product, which is faster than a batch of small ones. `addmm` and its kin
+//! scale and add in the epilogue, on the sum in `f32`, before the one rounding to the
+//! result's dtype.
 
 use crate::lower::body::broadcast_index;
 use crate::lower::product::{Product, Role, Target, same_dtype};
@@ -10,6 +21,11 @@ use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ScalarOp, StmtId};
 
 /// Sizes of `a @ b`, and those of its leading (batch) dimensions.
+///
+/// # Errors
+///
+/// If a factor has no dimensions, the summed sizes differ for sure, or batches do not
+/// broadcast.
 fn matmul_sizes(exprs: &Exprs, a: &[Expr], b: &[Expr]) -> Result<(Vec<Expr>, Vec<Expr>)> {
     let wrong = || {
         Error::input(format!(
@@ -19,6 +35,7 @@ fn matmul_sizes(exprs: &Exprs, a: &[Expr], b: &[Expr]) -> Result<(Vec<Expr>, Vec
         ))
     };
     let (&ka, _) = a.split_last().ok_or_else(wrong)?;
+    // A vector is summed over its only dimension.
     let kb = match b {
         [] => return Err(wrong()),
         [k] => *k,
@@ -45,6 +62,7 @@ fn factors<'c>(call: &Call<'c>, first: usize) -> (&'c str, &'c str) {
     (&p[first].name, &p[first + 1].name)
 }
 
+/// dtype and sizes of a product; both factors must have one dtype.
 fn matmul_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 0);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
@@ -72,7 +90,8 @@ fn product<'g>(
     let exprs = lw.exprs;
     let (sizes, lead) = matmul_sizes(exprs, &a.sizes, &b.sizes)?;
     let mut p = Product::new(exprs);
-    // Leading dimensions that only the first factor has are more rows of one product.
+    // Size of `t` along leading dimension `d`; `None` where it broadcasts. Leading dimensions
+    // that only the first factor has are more rows of one product.
     let shared = |t: &Tensor, d: usize| -> Option<Expr> {
         let rank = t.sizes.len().saturating_sub(2);
         (d + rank)
@@ -83,6 +102,7 @@ fn product<'g>(
     let folds = (0..lead.len()).all(|d| shared(b, d).is_none());
     let role = if folds { Role::M } else { Role::Batch };
     let mut index: Vec<Expr> = lead.iter().map(|s| p.axis(role, *s)).collect();
+    // Broadcast dimensions are read at 0.
     let of_lead = |t: &Tensor, index: &[Expr]| -> Vec<Expr> {
         let rank = t.sizes.len().saturating_sub(2);
         (lead.len() - rank..lead.len())
@@ -114,6 +134,7 @@ fn product<'g>(
     p.lower(lw, (a, ia), (b, ib), target, finish)
 }
 
+/// A product without an epilogue.
 fn matmul<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = factors(call, 0);
     let (a, b) = (lw.arg(call, a)?, lw.arg(call, b)?);
@@ -135,6 +156,7 @@ fn expands(call: &Call, from: &[Expr], to: &[Expr]) -> Result<()> {
     Ok(())
 }
 
+/// A weight of one dimension gives a result without features.
 fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
     match (x, w) {
         ([lead @ .., kx], [n @ .., kw]) if n.len() < 2 && !exprs.prove_ne(*kx, *kw) => {
@@ -148,6 +170,7 @@ fn linear_sizes(exprs: &Exprs, x: &[Expr], w: &[Expr]) -> Result<Vec<Expr>> {
     }
 }
 
+/// Checks that features agree and that the bias broadcasts to the result.
 fn linear_meta(call: &Call) -> Result<Vec<Type>> {
     let (x, w) = (call.tensor("input")?, call.tensor("weight")?);
     same_dtype(x.dtype, w.dtype)?;
@@ -218,6 +241,7 @@ fn add_broadcast(
     Ok(body.op(ScalarOp::Add, &[sum, v]))
 }
 
+/// Leading dimensions of both operands, one after the other.
 fn inner_sizes(a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
     match (a, b) {
         ([la @ .., _], [lb @ .., _]) => Ok([la, lb].concat()),
@@ -227,17 +251,20 @@ fn inner_sizes(a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
     }
 }
 
+/// Every row of one operand with every row of the other.
 fn inner<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = (lw.arg(call, "self")?, lw.arg(call, "other")?);
     let sizes = inner_sizes(&a.sizes, &b.sizes)?;
     Ok(vec![rows_by_rows(lw, &a, &b, sizes, |_, sum, _| Ok(sum))?])
 }
 
+/// The summand may broadcast; the dtype is that of the factors.
 fn addmm_meta(call: &Call) -> Result<Vec<Type>> {
     let (a, b) = factors(call, 1);
     let (a, b) = (call.tensor(a)?, call.tensor(b)?);
     same_dtype(a.dtype, b.dtype)?;
     let mut sizes = checked_sizes(call, &a.sizes, &b.sizes)?;
+    // The batch is summed over.
     if call.op.row.name == "aten.addbmm.default" {
         sizes.remove(0);
     }
@@ -276,6 +303,7 @@ fn scaled_sum<'g>(
 }
 
 /// `beta * self + alpha * sum over the batch of (a @ b)`.
+/// Batch and inner dimension are both summed, so this is a single product with two `k` axes.
 fn addbmm<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = (lw.arg(call, "batch1")?, lw.arg(call, "batch2")?);
     let (&[batch, m, k], &[_, _, n]) = (a.sizes.as_slice(), b.sizes.as_slice()) else {

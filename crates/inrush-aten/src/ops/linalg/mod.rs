@@ -1,4 +1,7 @@
 //! Matrix products, Einstein summation, distances.
+//!
+//! All products go through `lower::product`, which takes axes with roles; files differ in how
+//! an operator names its axes.
 
 pub(super) mod distance;
 pub(super) mod einsum;

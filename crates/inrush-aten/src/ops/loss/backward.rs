@@ -1,4 +1,8 @@
 //! Gradients of losses and of softmax.
+//!
+//! Each is the derivative of the loss's elements (`slope`) times the incoming gradient. That
+//! gradient has one element for reductions to a sum or mean, and broadcasts; for a mean it is
+//! divided by the number of elements. `setup` widens halves, and `finish` rounds once.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -7,7 +11,7 @@ use crate::{Args, Builder, Row};
 use inrush_base::{DType, Result, Scalar, promote};
 use inrush_graph::{Arg, ValueId};
 
-/// Gradient, input and target as they are computed, the dtype of the result, and the number of elements of a mean.
+/// Gradient, input and target as they are computed, and the dtype of the result.
 struct Setup {
     grad: ValueId,
     x: ValueId,
@@ -36,12 +40,14 @@ fn finish(b: B, args: &Args, s: &Setup, slope: ValueId) -> Result<Vec<ValueId>> 
     let mut v = b.mul(slope, s.grad)?;
     if args.const_int("reduction")? == 1 {
         let sizes = b.sizes(slope)?;
+        // A symbolic number of elements is an operand like others.
         let count = b.exprs.product(sizes);
         v = b.div(v, count)?;
     }
     Ok(vec![b.cast(v, s.dtype)?])
 }
 
+/// `2 (x - t)`.
 fn mse(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let s = setup(b, args)?;
     let d = b.sub(s.x, s.target)?;
@@ -66,8 +72,10 @@ fn knee(b: B, args: &Args, s: &Setup, d: ValueId, numbers: [f64; 3]) -> Result<V
     finish(b, args, s, slope)
 }
 
+/// `(x - t) / beta` between `-beta` and `beta`, else the sign.
 fn smooth_l1(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let beta = args.float("beta")?;
+    // The limit of a narrow knee: an absolute difference, whose slope at 0 is 0.
     if beta == 0.0 {
         let s = setup(b, args)?;
         let d = b.sub(s.x, s.target)?;
@@ -79,6 +87,7 @@ fn smooth_l1(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     knee(b, args, &s, d, [beta, 1.0 / beta, 1.0])
 }
 
+/// `x - t` between `-delta` and `delta`, else `delta` with its sign.
 fn huber(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     // Eager rounds the difference and `delta` to the dtype of halves.
     let s = setup(b, args)?;
@@ -96,6 +105,7 @@ fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let d = b.sub(s.x, s.target)?;
     let rest = b.call("aten.rsub.Scalar", &[s.x.into(), Arg::Float(1.0)])?;
     let spread = b.mul(rest, s.x)?;
+    // Eager's bound, for probabilities of 0 and 1.
     let spread = b.by("aten.clamp_min.default", spread, 1e-12)?;
     let mut slope = b.div(d, spread)?;
     if let Some(w) = args.opt_value("weight")? {
@@ -146,6 +156,8 @@ fn nll(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     };
     // Per target: what its element gets.
     let mut per = b.sizes(target)?;
+    // The target lacks the dimension of classes; a single sample has a target without
+    // dimensions.
     if per.len() + 1 == t.rank() {
         per.insert(dim, b.exprs.int(1));
     }
@@ -153,6 +165,7 @@ fn nll(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     match args.const_int("reduction")? {
         0 => g = b.view(g, &per)?,
         1 => {
+            // The forward direction saved the sum of weights by which it divided.
             let total = b.widen(args.value("total_weight")?)?;
             g = b.div(g, total)?;
         }
@@ -199,9 +212,11 @@ fn softmax_parts(b: B, args: &Args) -> Result<(ValueId, ValueId, [i64; 1], inrus
 }
 
 /// `(g - sum(g y)) y`.
+/// From the result `y` alone; the input is not kept.
 fn softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (g, y, dims, dtype) = softmax_parts(b, args)?;
     let gy = b.mul(g, y)?;
+    // A number without dimensions is its own sum.
     let total = if b.rank(gy)? == 0 {
         gy
     } else {
@@ -213,6 +228,7 @@ fn softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `g - exp(y) sum(g)`.
+/// `exp(y)` is the softmax of the input.
 fn log_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (g, y, dims, dtype) = softmax_parts(b, args)?;
     let total = if b.rank(g)? == 0 {

@@ -1,4 +1,7 @@
 //! Losses that PyTorch composes of other operators, as exported programs without decompositions hold them.
+//!
+//! They have no kernel of their own in PyTorch and no gradient: autograd differentiates the
+//! parts. The decompositions follow PyTorch's composition.
 
 use crate::ops::decomposed as row;
 use crate::ops::loss::losses::reduced;
@@ -57,6 +60,7 @@ fn hinge_embedding_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 fn cosine_embedding_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("input1")?, args.value("input2")?);
     let target = args.value("target")?;
+    // Rows are pairs `[N, D]` for targets `[N]`, or one pair `[D]` for a single target.
     let dim = [b.rank(target)? as i64];
     let sum = |b: &mut Builder, x: ValueId, y: ValueId| {
         let product = b.mul(x, y)?;
@@ -65,6 +69,7 @@ fn cosine_embedding_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let product = sum(b, x, y)?;
     let (xx, yy) = (sum(b, x, x)?, sum(b, y, y)?);
     let (xx, yy) = (
+        // Keeps rows of zeros from dividing by zero; the same number as in PyTorch.
         b.by("aten.add.Tensor", xx, 1e-12)?,
         b.by("aten.add.Tensor", yy, 1e-12)?,
     );
@@ -124,6 +129,7 @@ fn poisson_nll_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let circle = b.unary("aten.log.default", circle)?;
         let circle = b.scale(circle, 0.5)?;
         let stirling = b.add(rest, circle)?;
+        // The formula is for numbers above 1; it is inexact below, and log(0) is infinite.
         let small = b.call("aten.le.Scalar", &[t.into(), Arg::Float(1.0)])?;
         let large = b.unary("aten.logical_not.default", small)?;
         let stirling = b.select_or(large, stirling, 0.0)?;

@@ -1,4 +1,15 @@
 //! Losses: an elementwise expression and a reduction, halves in `f32`.
+//!
+//! Halves are widened once and the result is rounded once, as eager's kernels do, except
+//! where a kernel for CPUs rounds each step (`stepwise_knee_loss`).
+//!
+//! The losses of class numbers (`nll_loss`, `cross_entropy_loss`) gather one log probability
+//! per sample:
+//!
+//! ```text
+//! loss[n] = -weight[t[n]] * logs[n, t[n]]        0 where t[n] is ignore_index
+//! mean    = sum of loss / sum of weight[t[n]]    over samples that count; NaN if none does
+//! ```
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -14,6 +25,7 @@ fn pair(b: B, args: &Args) -> Result<(ValueId, ValueId, DType)> {
     if !dtype.is_float() {
         return Err(Error::input(format!("a loss of dtype {dtype}")));
     }
+    // Integer targets promote to the dtype of the input.
     let compute = dtype.compute();
     Ok((b.cast(x, compute)?, b.cast(t, compute)?, dtype))
 }
@@ -27,6 +39,7 @@ pub(in crate::ops) fn reduced(
 ) -> Result<Vec<ValueId>> {
     let loss = match args.const_int("reduction")? {
         0 => loss,
+        // The mean of no elements is NaN, as in PyTorch.
         1 => {
             let dims: Vec<i64> = (0..b.rank(loss)? as i64).collect();
             b.call("aten.mean.dim", &[loss.into(), b.ints(&dims)])?
@@ -111,6 +124,7 @@ fn smooth_l1_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if beta.is_nan() || beta < 0.0 {
         return Err(Error::input("`beta` below zero"));
     }
+    // The quadratic part would divide by zero.
     if beta == 0.0 {
         return l1_loss(b, args);
     }
@@ -148,6 +162,8 @@ fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = b.between(x, Arg::Float(0.0), Arg::Float(1.0))?;
     let t = b.between(t, Arg::Float(0.0), Arg::Float(1.0))?;
     let log = b.unary("aten.log.default", x)?;
+    // `log(0)` times a target of 0 would be NaN; PyTorch bounds logarithms by the same
+    // number.
     let log = b.by("aten.clamp_min.default", log, -100.0)?;
     let minus = b.unary("aten.neg.default", x)?;
     let other = b.unary("aten.log1p.default", minus)?;
@@ -161,6 +177,7 @@ fn binary_cross_entropy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `(1 - t) x + p (log(1 + exp(-|x|)) + max(-x, 0))` with `p = 1 + (pos_weight - 1) t`.
+/// The form with `|x|` never takes `exp` of a positive number, so that nothing overflows.
 fn bce_with_logits(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, t, dtype) = pair(b, args)?;
     let size = b.unary("aten.abs.default", x)?;
@@ -191,6 +208,7 @@ fn kl_div(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let (e, d) = (b.unary("aten.exp.default", t)?, b.sub(t, x)?);
         b.mul(e, d)?
     } else {
+        // `xlogy` is 0 for `t` = 0, where the product would be NaN.
         let entropy = b.call("aten.xlogy.Tensor", &[t.into(), t.into()])?;
         let cross = b.mul(t, x)?;
         b.sub(entropy, cross)?
@@ -204,6 +222,7 @@ struct Picked {
     loss: ValueId,
     /// The weight of the target; 0 where it is ignored.
     weight: ValueId,
+    /// True where the target is not `ignore_index`.
     counts: ValueId,
 }
 
@@ -212,6 +231,8 @@ pub(in crate::ops) fn class_dim(rank: usize) -> usize {
     usize::from(rank > 1)
 }
 
+/// Reads the log probability and the weight of each target. The gather checks that targets
+/// are classes.
 fn pick(
     b: B,
     logs: ValueId,
@@ -222,6 +243,8 @@ fn pick(
     let sizes = b.sizes(logs)?;
     let dim = class_dim(sizes.len());
     let t = b.tensor(target)?;
+    // A class number for each sample: the target has the dimensions of the input but the
+    // classes.
     if t.dtype != DType::I64 || t.rank() + 1 != sizes.len() {
         return Err(Error::input("class numbers of a wrong dtype or rank"));
     }
@@ -252,6 +275,7 @@ fn pick(
         None => b.cast(counts, dtype)?,
     };
     Ok(Picked {
+        // A selection, not a product with 0, so that NaN of ignored samples does not count.
         loss: b.select_or(counts, loss, 0.0)?,
         weight,
         counts,
@@ -263,6 +287,7 @@ fn reduce_picked(b: B, args: &Args, p: &Picked) -> Result<ValueId> {
     match args.const_int("reduction")? {
         0 => Ok(p.loss),
         1 => {
+            // Not the mean of the losses: PyTorch divides by the sum of the weights.
             let (sum, weights) = (b.total(p.loss)?, b.total(p.weight)?);
             b.div(sum, weights)
         }
@@ -271,6 +296,7 @@ fn reduce_picked(b: B, args: &Args, p: &Picked) -> Result<ValueId> {
     }
 }
 
+/// Reads what the targets pick from the call's arguments, and the dtype of the result.
 fn picked(b: B, args: &Args) -> Result<(Picked, DType)> {
     let x = args.value("self")?;
     let dtype = b.dtype(x)?;
@@ -336,9 +362,12 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let dims = b.ints(&[dim as i64]);
         b.call("aten.sum.dim_IntList", &[x.into(), dims])
     };
+    // Probabilities know no `ignore_index`, and their mean divides by samples, not by
+    // weights.
     if b.dtype(target)?.is_float() {
         let mut p = b.widen(target)?;
         if smoothing > 0.0 {
+            // Mixes the target with the uniform distribution over classes.
             p = b.by("aten.mul.Tensor", p, 1.0 - smoothing)?;
             p = b.by("aten.add.Tensor", p, smoothing / classes)?;
         }
@@ -348,6 +377,7 @@ fn cross_entropy_loss(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         }
         let sum = class_sum(b, terms)?;
         let loss = b.unary("aten.neg.default", sum)?;
+        // Weights are in the terms already.
         return reduced(b, args, loss, t.dtype);
     }
     let p = pick(b, logs, target, weight, args.int("ignore_index")?)?;

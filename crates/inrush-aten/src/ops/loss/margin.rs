@@ -1,4 +1,14 @@
 //! Losses that ask for a margin between classes.
+//!
+//! ```text
+//! multi margin, class t        sum over c != t of max(0, margin - x[t] + x[c])^p / classes
+//! multilabel margin, labels L  sum over l in L, c not in L of max(0, 1 - x[l] + x[c]) / classes
+//! ```
+//!
+//! Both compare each score with others of its row. Comparisons are made by broadcasting, and
+//! what does not count is selected away, so that each loss is one reduction over
+//! `[rows, classes]` or `[rows, labels, classes]`. Scores without a row dimension get one of
+//! size 1, which the result loses again.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -21,6 +31,7 @@ fn scores(b: B, x: ValueId) -> Result<(ValueId, bool)> {
     }
 }
 
+/// The number of classes of scores `[rows, classes]`.
 fn classes(b: &Builder, x: ValueId) -> Result<Expr> {
     Ok(b.sizes(x)?[1])
 }
@@ -32,14 +43,20 @@ fn own(b: B, target: ValueId, classes: Expr) -> Result<ValueId> {
 }
 
 /// By how much each wrong class violates the margin, if positive; 0 for the right class.
+/// Shared by loss and gradient, so that both agree about which classes count.
 struct Missed {
+    /// `[rows, classes]`, in the compute dtype.
     by: ValueId,
+    /// True at a row's right class.
     own: ValueId,
+    /// The weight of a row's right class, `[rows, 1]`.
     weight: Option<ValueId>,
+    /// The scores had no row dimension.
     single: bool,
     classes: Expr,
 }
 
+/// Computes `max(0, margin - x[t] + x[c])` for each class `c` other than the right one `t`.
 fn missed(b: B, args: &Args) -> Result<Missed> {
     let (x, single) = scores(b, args.value("self")?)?;
     let classes = classes(b, x)?;
@@ -73,6 +90,7 @@ fn missed(b: B, args: &Args) -> Result<Missed> {
     })
 }
 
+/// The number of classes as a constant; at least 1, so that no classes do not divide by zero.
 fn count(b: &Builder, classes: Expr) -> Result<f64> {
     b.exprs
         .as_int(classes)
@@ -80,6 +98,7 @@ fn count(b: &Builder, classes: Expr) -> Result<f64> {
         .ok_or_else(|| Error::unsupported("a symbolic number of classes"))
 }
 
+/// Reads the exponent, for which eager has two kernels.
 fn power(args: &Args) -> Result<f64> {
     match args.scalar("p")?.as_f64() {
         p if p == 1.0 || p == 2.0 => Ok(p),
@@ -87,6 +106,7 @@ fn power(args: &Args) -> Result<f64> {
     }
 }
 
+/// Rows are weighted by their right class, before the reduction.
 fn multi_margin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = b.dtype(args.value("self")?)?;
     let m = missed(b, args)?;
@@ -109,6 +129,7 @@ fn multi_margin(b: B, args: &Args) -> Result<Vec<ValueId>> {
 /// The gradient of the loss with respect to each row's loss, as a column.
 fn row_gradient(b: B, args: &Args, rows: Expr) -> Result<ValueId> {
     let g = b.widen(args.value("grad_output")?)?;
+    // Without a reduction each row has its own gradient.
     if args.const_int("reduction")? == 0 && b.rank(g)? == 1 {
         return b.call("aten.unsqueeze.default", &[g.into(), b.int(1)]);
     }
@@ -129,6 +150,7 @@ fn multi_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let n = count(b, m.classes)?;
     let mut slope = match power(args)? {
         2.0 => b.scale(m.by, 2.0 / n)?,
+        // The hinge has slope 1 where it is positive.
         _ => {
             let hit = b.by("aten.gt.Scalar", m.by, 0.0)?;
             let compute = b.dtype(m.by)?;
@@ -151,6 +173,7 @@ fn multi_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// For rows of class numbers that end at the first negative one: which numbers count, and the numbers (0 for the others).
+/// PyTorch ends a row of labels at the first -1; numbers after it do not count.
 fn labels(b: B, target: ValueId) -> Result<(ValueId, ValueId)> {
     let target = match b.rank(target)? {
         1 => b.call("aten.unsqueeze.default", &[target.into(), b.int(0)])?,
@@ -204,6 +227,7 @@ fn label_margins(
     Ok((b.select_or(both, z, 0.0)?, number, named))
 }
 
+/// Also returns which classes are labels, which the gradient reads.
 fn multilabel_margin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let (dtype, sizes) = (b.dtype(x)?, b.sizes(x)?);
@@ -221,6 +245,8 @@ fn multilabel_margin(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![out, b.cast(named, dtype)?])
 }
 
+/// For each pair of a label and another class with a positive margin, the class gains 1 and
+/// the label loses 1. A label that is listed twice loses twice, hence the scatter adds.
 fn multilabel_margin_backward(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let (dtype, sizes) = (b.dtype(x)?, b.sizes(x)?);
