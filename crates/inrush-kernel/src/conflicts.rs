@@ -223,7 +223,7 @@ mod tests {
     fn meet_of(stores: &str) -> bool {
         let text = format!(
             "kernel k {{\n  index [i0: 8, i1: 4, j0: 16]\n  sizes []\n  units 8 cost 4\n  b0 = i64 b0 in\n  \
-             b1 = f32 b1 in\n  b2 = f32 b2 inout\n  check \"index\"\n  grid i0 < 8 {{\n    for i1 < 4 {{\n      \
+             b1 = f32 b1 in\n  b2 = f32 b2 inout\n  check index \"index\"\n  grid i0 < 8 {{\n    for i1 < 4 {{\n      \
              i64 v0 = load b0[4*i0 + i1]\n      i64 v1 = indirect v0 as j0 < 16 check 0\n      \
              f32 v2 = load b1[4*i0 + i1]\n      {stores}\n    }}\n  }}\n}}\n"
         );

@@ -225,12 +225,9 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
 mod tests {
     use super::*;
 
-    fn tensor(
-        data: &mut [f32],
-        shape: &mut [i64],
-        strides: &mut [i64],
-        byte_offset: u64,
-    ) -> DLTensor {
+    /// Describes part of `data`. The lists are leaked: a DLPack tensor does not own them.
+    fn tensor(data: &mut [f32], shape: &[i64], strides: &[i64], byte_offset: u64) -> DLTensor {
+        let list = |l: &[i64]| l.to_vec().leak().as_mut_ptr();
         DLTensor {
             data: data.as_mut_ptr().cast(),
             device: DLDevice {
@@ -239,11 +236,11 @@ mod tests {
             },
             ndim: shape.len() as i32,
             dtype: data_type(DType::F32),
-            shape: shape.as_mut_ptr(),
+            shape: list(shape),
             strides: if strides.is_empty() {
                 std::ptr::null_mut()
             } else {
-                strides.as_mut_ptr()
+                list(strides)
             },
             byte_offset,
         }
@@ -258,18 +255,18 @@ mod tests {
     #[test]
     fn memory_is_shared_where_it_can_be() -> Result<()> {
         let mut data = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
-        let t = tensor(&mut data, &mut [2, 2], &mut [1, 2], 4);
+        let t = tensor(&mut data, &[2, 2], &[1, 2], 4);
         // SAFETY: the array outlives the tensors.
         let shared = unsafe { borrow(&t, Borrow::Output, Box::new(()))? };
         assert_eq!(floats(&shared), [1.0, 3.0, 2.0, 4.0]);
         assert_eq!(shared.data().cast_const().cast::<f32>(), &raw const data[1]);
-        let t = tensor(&mut data, &mut [3], &mut [-2], 20);
+        let t = tensor(&mut data, &[3], &[-2], 20);
         // SAFETY: as above.
         let copied = unsafe { borrow(&t, Borrow::Input, Box::new(()))? };
         assert_eq!(floats(&copied), [5.0, 3.0, 1.0]);
         // SAFETY: as above.
         assert!(unsafe { borrow(&t, Borrow::Output, Box::new(())) }.is_err());
-        let t = tensor(&mut data, &mut [2, 3], &mut [], 0);
+        let t = tensor(&mut data, &[2, 3], &[], 0);
         // SAFETY: as above.
         let dense = unsafe { borrow(&t, Borrow::Input, Box::new(()))? };
         assert_eq!(dense.strides, [3, 1]);
@@ -281,31 +278,21 @@ mod tests {
         let mut data = [0.0; 4];
         // SAFETY: nothing is read of a tensor that is refused.
         let refused = |t: &DLTensor| unsafe { borrow(t, Borrow::Input, Box::new(())) }.is_err();
-        let mut t = tensor(&mut data, &mut [4], &mut [1], 0);
+        let mut t = tensor(&mut data, &[4], &[1], 0);
         t.ndim = -1;
         assert!(refused(&t));
         t.ndim = 1000;
         assert!(refused(&t));
-        assert!(refused(&tensor(&mut data, &mut [-4], &mut [1], 0)));
-        assert!(refused(&tensor(
-            &mut data,
-            &mut [i64::MAX, 3],
-            &mut [1, 1],
-            0
-        )));
-        assert!(refused(&tensor(
-            &mut data,
-            &mut [i64::MAX / 8],
-            &mut [1 << 40],
-            0
-        )));
-        let mut t = tensor(&mut data, &mut [4], &mut [1], 0);
+        assert!(refused(&tensor(&mut data, &[-4], &[1], 0)));
+        assert!(refused(&tensor(&mut data, &[i64::MAX, 3], &[1, 1], 0)));
+        assert!(refused(&tensor(&mut data, &[i64::MAX / 8], &[1 << 40], 0)));
+        let mut t = tensor(&mut data, &[4], &[1], 0);
         t.device.device_type = DLDeviceType::CUDA;
         assert!(refused(&t));
-        let mut t = tensor(&mut data, &mut [4], &mut [1], 0);
+        let mut t = tensor(&mut data, &[4], &[1], 0);
         t.dtype.lanes = 4;
         assert!(refused(&t));
-        let mut t = tensor(&mut data, &mut [4], &mut [1], 0);
+        let mut t = tensor(&mut data, &[4], &[1], 0);
         t.data = std::ptr::null_mut();
         assert!(refused(&t));
     }

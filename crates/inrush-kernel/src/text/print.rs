@@ -210,7 +210,7 @@ pub(crate) fn show_acc(i: usize, a: &Acc, show: &dyn Fn(Expr) -> String) -> Stri
     format!("a{i} = {} {}{at}", a.dtype, a.op.text())
 }
 
-/// `check from o0 "message"`.
+/// `check from o0 index "message"`.
 pub(crate) fn show_check(c: &Check) -> String {
     let from = super::from(c.origin.as_slice());
     format!("check{from} {} {}", c.kind.name(), quote(&c.message))
