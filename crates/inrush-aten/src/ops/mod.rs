@@ -1,4 +1,16 @@
 //! The operators: a folder for each kind, a file for each family.
+//!
+//! A family file holds the functions that its rows name and ends with a table `ROWS`. There are
+//! four ways to write a row, in the order in which they should be tried:
+//!
+//!  - `pointwise!` (`pointwise/row.rs`): a scalar function; the stage does broadcast and promotion.
+//!  - `view` (`view/shape.rs`): the same elements at other coordinates; no loop is made.
+//!  - [`decomposed`]: calls of other operators, written with [`Builder`].
+//!  - [`lowered`]: loop bodies of its own, for what the others cannot say: reductions, windows,
+//!    gathers.
+//!
+//! Helpers that several families use stand in `calls.rs` (short forms of calls), `padding.rs`
+//! (reads under a mask) and `window.rs` (sliding windows).
 
 mod asserts;
 mod calls;
@@ -28,6 +40,7 @@ pub use index::sort::selects;
 pub use table::lookup;
 
 /// The families. A new file adds a line here and its `mod` line to its folder.
+/// The order has no meaning: names are unique, which a test in `table.rs` holds.
 const FAMILIES: &[&[Row]] = &[
     pointwise::activation::ROWS,
     pointwise::activation_backward::ROWS,
@@ -95,6 +108,7 @@ type B<'a, 'g> = &'a mut Builder<'g>;
 type Lowering = for<'g> fn(&mut Lower<'g>, &Call<'g>) -> Result<Vec<Tensor>>;
 
 /// A row with a loop nest of its own: how its result types follow from the call, and its lowering.
+/// It has no properties; [`Row::with`] adds them.
 const fn lowered(
     name: &'static str,
     schema: &'static str,
@@ -113,6 +127,7 @@ const fn lowered(
 }
 
 /// A row that is calls of other operators, whose types it takes.
+/// The types of a call are found by decomposing it in a scratch copy.
 const fn decomposed(
     name: &'static str,
     schema: &'static str,

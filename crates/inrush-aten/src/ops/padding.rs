@@ -1,5 +1,8 @@
 //! Reads outside of a tensor: masks of positions that are in range, reads under such a mask, and
 //! copies with zeros around them.
+//!
+//! Loads take a mask and a fill value. Where ranges prove that a position is inside, no mask is
+//! made, so that an unpadded pool or convolution has plain loads.
 
 use crate::{BodyBuilder, Lower, Tensor};
 use inrush_base::{DType, Scalar};
@@ -7,6 +10,7 @@ use inrush_expr::Expr;
 use inrush_loops::{ScalarOp, StmtId};
 
 /// Returns a mask that is true if every position is in `0..size`; `None` if ranges prove this.
+/// Each pair is a position and a size. Only the half of a test that is not proved is emitted.
 pub(in crate::ops) fn in_bounds(body: &mut BodyBuilder, checks: &[(Expr, Expr)]) -> Option<StmtId> {
     let exprs = body.exprs;
     let mut all: Option<StmtId> = None;
@@ -66,6 +70,7 @@ pub(in crate::ops) fn padded_by<'g>(lw: &mut Lower<'g>, t: &Tensor, amounts: &[E
 
 /// Copies `x` with these numbers of zeros before and after its last dimensions. A negative number
 /// cuts elements off.
+/// Returns `x` itself if all numbers are known to be zero.
 pub(in crate::ops) fn zeros_around<'g>(
     lw: &mut Lower<'g>,
     x: &Tensor,

@@ -1,4 +1,8 @@
 //! Operators by name. The table is made when inrush is built: a process asks for a few dozen of them.
+//!
+//! The table is an open-addressing hash table with linear probing, computed by `const` evaluation.
+//! Starting a process costs nothing for operators that it does not use: neither a table nor a
+//! schema is built for them.
 
 use super::FAMILIES;
 use crate::Op;
@@ -16,12 +20,14 @@ const ROWS: usize = {
 };
 
 /// Places of the table: enough that most names are at the first one that is looked at.
+/// A load of at most one half also means that a free place exists, so that every search ends.
 const PLACES: usize = (2 * ROWS).next_power_of_two();
 
 /// A place that holds no operator.
 const FREE: u16 = u16::MAX;
 
 /// Every row, family by family.
+/// Statics, because [`Op`] keeps its parsed schema and callers keep `&'static Op`.
 static OPS: [Op; ROWS] = {
     let mut ops = [const {
         Op {
@@ -63,6 +69,8 @@ static TABLE: [u16; PLACES] = {
 };
 
 /// The place where the search for a name begins.
+/// FNV-1a without its offset basis. Names differ at their ends most, so the upper bits are folded
+/// into the lower ones, which alone choose the place.
 const fn hash(name: &str) -> usize {
     let bytes = name.as_bytes();
     let (mut hash, mut k) = (0u32, 0);
@@ -73,7 +81,10 @@ const fn hash(name: &str) -> usize {
     (hash ^ (hash >> 15)) as usize % PLACES
 }
 
-/// The operator called `name` (`aten.add.Tensor`).
+/// Returns the operator called `name` (`aten.add.Tensor`), or the one that `name` is an alias of.
+///
+/// An alias replaces the name between the dots and keeps the overload: `aten.clip.Tensor` becomes
+/// `aten.clamp.Tensor`. A row of the alias's own name would win.
 pub fn lookup(name: &str) -> Option<&'static Op> {
     exactly(name).or_else(|| {
         let mut parts = name.splitn(3, '.');

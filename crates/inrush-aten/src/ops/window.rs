@@ -4,6 +4,8 @@ use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
 
 /// One spatial dimension of a convolution or pooling.
+/// Sizes may be symbolic. `input`, `before` and `after` count elements, `stride` and `dilation` are
+/// steps in elements.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Window {
     pub input: Expr,
@@ -58,6 +60,8 @@ pub(crate) fn per_dimension(what: &str, values: &[Expr], rank: usize) -> Result<
 }
 
 /// Start and end (exclusive) of adaptive window `at`: `floor(at * input / output)`, `ceil((at + 1) * input / output)`.
+/// Neighbouring windows overlap where the output does not divide the input: 7 elements in 3 windows
+/// are `0..3`, `2..5`, `4..7`.
 pub(crate) fn adaptive_bounds(exprs: &Exprs, at: Expr, input: Expr, output: Expr) -> (Expr, Expr) {
     let start = exprs.floordiv(exprs.mul(at, input), output);
     let next = exprs.mul(exprs.add(at, exprs.int(1)), input);
@@ -65,6 +69,8 @@ pub(crate) fn adaptive_bounds(exprs: &Exprs, at: Expr, input: Expr, output: Expr
 }
 
 /// The largest number of rows in an adaptive window.
+/// Windows of one pool differ in size; loops run over this number of taps and mask those beyond the
+/// window's end.
 pub(crate) fn adaptive_kernel(exprs: &Exprs, input: Expr, output: Expr) -> Expr {
     if let Some(k) = exprs.divide_exact(input, output) {
         return k;

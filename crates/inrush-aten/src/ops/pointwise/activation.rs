@@ -1,10 +1,15 @@
 //! Activation functions.
+//!
+//! Each function is written with the comparison that sends NaN and the kink where eager sends them;
+//! that is why some test `>` and others `<=`. Parameters come through `Pw::float` and `Pw::number`,
+//! which round them as eager's kernel for the operator does.
 
 use crate::ops::pointwise::row::pointwise;
 use crate::{Processor, Pw};
 use inrush_base::{DType, Error, ErrorKind, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
+/// Limits `x` to `lo..=hi`; NaN stays NaN.
 fn clamp(p: &mut Pw, x: StmtId, lo: f64, hi: f64) -> StmtId {
     let (lo, hi) = (p.c(lo), p.c(hi));
     let v = p.max(x, lo);
@@ -18,6 +23,7 @@ fn relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.opc(S::Maximum, x[0], 0.0))
 }
 
+/// Refuses bounds that the dtype cannot hold: negative ones of unsigned integers, any of bools.
 fn hardtanh(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (lo, hi) = (p.float("min_val")?, p.float("max_val")?);
     if p.dtype == DType::Bool || (p.dtype.is_unsigned() && (lo < 0.0 || hi < 0.0)) {
@@ -32,23 +38,27 @@ fn relu6_shifted(p: &mut Pw, x: StmtId) -> StmtId {
     clamp(p, v, 0.0, 6.0)
 }
 
+/// `x * clamp(x + 3, 0, 6) / 6`.
 fn hardswish(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let v = relu6_shifted(p, x[0]);
     let v = p.mul(x[0], v);
     Ok(p.opc(S::Mul, v, 1.0 / 6.0))
 }
 
+/// `clamp(x + 3, 0, 6) / 6`.
 fn hardsigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let v = relu6_shifted(p, x[0]);
     Ok(p.opc(S::Mul, v, 1.0 / 6.0))
 }
 
 /// `x > 0 ? a : b`.
+/// Zero and NaN take `b`.
 fn by_sign(p: &mut Pw, x: StmtId, a: StmtId, b: StmtId) -> StmtId {
     let positive = p.opc(S::Gt, x, 0.0);
     p.select(positive, a, b)
 }
 
+/// `x > 0 ? x : negative_slope * x`.
 fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let slope = p.number("negative_slope")?;
     let below = p.mul(x[0], slope);
@@ -69,6 +79,7 @@ fn exponential(p: &mut Pw, x: StmtId, alpha: f64, scale: f64, input_scale: f64) 
     p.select(negative, below, above)
 }
 
+/// The general form of the family: `celu` and `selu` are it with other scales.
 fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (alpha, scale, input) = (
         p.float("alpha")?,
@@ -78,6 +89,7 @@ fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(exponential(p, x[0], alpha, scale, input))
 }
 
+/// `x > 0 ? x : alpha * expm1(x / alpha)`.
 fn celu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     // Take the reciprocal before rounding, as eager does.
     let alpha = p.call.float("alpha")?;
@@ -90,12 +102,16 @@ fn celu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(exponential(p, x[0], alpha, 1.0, 1.0 / alpha))
 }
 
+/// The constants are those of Klambauer et al. ("Self-Normalizing Neural Networks", 2017), for
+/// which a mean of 0 and a variance of 1 are a fixed point.
 fn selu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (alpha, scale) = (1.673_263_242_354_377_2, 1.050_700_987_355_480_5);
     Ok(exponential(p, x[0], alpha, scale, 1.0))
 }
 
 /// `log(1 + exp(beta * x)) / beta`; linear above the threshold.
+/// Without the threshold `exp` would overflow, and the result with it. Both forms are evaluated;
+/// the infinite one is not selected.
 fn softplus_of(p: &mut Pw, x: StmtId, beta: f64, threshold: f64) -> StmtId {
     let t = p.opc(S::Mul, x, beta);
     let e = p.op1(S::Exp, t);
@@ -110,12 +126,14 @@ fn softplus(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(softplus_of(p, x[0], beta, threshold))
 }
 
+/// `x * tanh(softplus(x))`, with softplus's default threshold.
 fn mish(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let s = softplus_of(p, x[0], 1.0, 20.0);
     let t = p.op1(S::Tanh, s);
     Ok(p.mul(x[0], t))
 }
 
+/// `min(x, 0) - log1p(exp(-|x|))`: the exponential is at most 1, so nothing overflows.
 fn log_sigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let low = p.opc(S::Minimum, x[0], 0.0);
     let size = p.op1(S::Abs, x[0]);
@@ -124,6 +142,7 @@ fn log_sigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.sub(low, tail))
 }
 
+/// `x / (1 + exp(-x))`: one division, where `x * sigmoid(x)` has a reciprocal and a product.
 fn silu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let n = p.neg(x[0]);
     let e = p.op1(S::Exp, n);
@@ -131,6 +150,8 @@ fn silu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.div(x[0], d))
 }
 
+/// `x / 2 * (1 + erf(x / sqrt(2)))`, or with `tanh` the approximation of Hendrycks and Gimpel
+/// ("Gaussian Error Linear Units", 2016): `x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
 fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let x = x[0];
     let half = p.opc(S::Mul, x, 0.5);
@@ -153,6 +174,7 @@ fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.mul(half, one))
 }
 
+/// `x > threshold ? x : value`.
 fn threshold(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (limit, value) = (p.number("threshold")?, p.number("value")?);
     // A NaN is above every threshold.
@@ -160,6 +182,7 @@ fn threshold(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(below, value, x[0]))
 }
 
+/// `0` in `-lambd..=lambd`, `x` outside. NaN fails both tests and stays.
 fn hardshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let lambda = p.float("lambd")?;
     let (a, b) = (p.opc(S::Ge, x[0], -lambda), p.opc(S::Le, x[0], lambda));
@@ -168,8 +191,10 @@ fn hardshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(inside, zero, x[0]))
 }
 
+/// `x` moved towards zero by `lambd`, `0` where it would cross it.
 fn softshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let lambda = p.float("lambd")?;
+    // Not `lambda < 0`, so that NaN is refused too.
     if !(lambda >= 0.0) {
         return Err(Error::input("`lambd` below zero"));
     }
@@ -182,6 +207,7 @@ fn softshrink(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(is_over, over, v))
 }
 
+/// `x / (1 + |x|)`.
 fn softsign(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let size = p.op1(S::Abs, x[0]);
     let d = p.opc(S::Add, size, 1.0);

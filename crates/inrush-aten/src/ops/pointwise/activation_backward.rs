@@ -1,4 +1,11 @@
 //! Gradients of activation functions.
+//!
+//! Operand 0 is the gradient of the result. Operand 1 is the forward input `x`; for `tanh` and
+//! `sigmoid`, and for `elu` with `is_result`, it is the forward result `y`, from which the slope
+//! follows without another exponential.
+//!
+//! At a kink the slope is one-sided, and NaN takes one side as well: both follow eager, so that the
+//! tests below look alike but are not interchangeable.
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -6,6 +13,7 @@ use inrush_base::{Error, Result};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// `cond ? grad : 0`.
+/// NaN among the tested values gives 0, since the test is false.
 fn keep(p: &mut Pw, cond: StmtId, grad: StmtId) -> StmtId {
     let zero = p.c(0.0);
     p.select(cond, grad, zero)
@@ -19,6 +27,7 @@ fn inside(p: &mut Pw, x: StmtId, lo: f64, hi: f64, grad: StmtId) -> StmtId {
     p.select(outside, zero, grad)
 }
 
+/// 0 up to the threshold, `grad` above it and for NaN.
 fn threshold(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let limit = p.number("threshold")?;
     let below = p.op2(S::Le, x[1], limit);
@@ -50,6 +59,7 @@ fn silu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.mul(x[0], v))
 }
 
+/// `grad` times the derivative of the form that `approximate` names.
 fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
     let (grad, x) = (x[0], x[1]);
@@ -63,6 +73,7 @@ fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
             let t = p.mul(x, x);
             let t = p.opc(S::Mul, t, -0.5);
             let t = p.op1(S::Exp, t);
+            // The factor is `1 / sqrt(2 pi)`.
             let pdf = p.opc(S::Mul, t, 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
             let v = p.mul(x, pdf);
             p.add(cdf, v)
@@ -93,6 +104,8 @@ fn gelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.mul(grad, slope))
 }
 
+/// `grad * scale` above zero. Below, with `n = alpha * scale`, it is `grad * input_scale * n *
+/// exp(input_scale * x)`, which is `grad * input_scale * (y + n)` in terms of the result.
 fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let c = p.call;
     let (alpha, scale) = (p.float("alpha")?, p.float("scale")?);
@@ -100,6 +113,7 @@ fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (grad, x) = (x[0], x[1]);
     let negative = alpha * scale;
     let above = p.opc(S::Mul, grad, scale);
+    // With a negative slope the result's sign no longer tells which branch made it.
     if c.bool("is_result")? && negative < 0.0 {
         return Err(Error::input(
             "the gradient from a result needs a slope that is not negative",
@@ -119,6 +133,8 @@ fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(under, below, above))
 }
 
+/// The sign of a result is that of its input as long as the slope is positive, so `self_is_result`
+/// changes nothing.
 fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let slope = p.number("negative_slope")?;
     let below = p.mul(x[0], slope);
@@ -126,6 +142,7 @@ fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(above, x[0], below))
 }
 
+/// `grad` strictly between the bounds, 0 at them.
 fn hardtanh(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (lo, hi) = (p.float("min_val")?, p.float("max_val")?);
     Ok(inside(p, x[1], lo, hi, x[0]))
@@ -142,6 +159,7 @@ fn hardswish(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(low, zero, v))
 }
 
+/// `grad / 6` strictly between -3 and 3.
 fn hardsigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     // Eager's sixth is one of single precision, for doubles too.
     let g = p.opc(S::Mul, x[0], f64::from(1.0f32 / 6.0));
@@ -175,6 +193,8 @@ fn mish(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `grad * (1 - sigmoid(x))`, from `z = exp(-|x|)`, which does not overflow.
+/// The `buffer` of the forward operator is not read: on some devices it is empty, and recomputing
+/// it costs one exponential.
 fn log_sigmoid(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let size = p.op1(S::Abs, x[1]);
     let n = p.neg(size);
@@ -205,6 +225,7 @@ fn logit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
         false => (0.0, 1.0),
     };
     let rest = p.cop(S::Sub, 1.0, x[1]);
+    // Eager's kernel for CPUs stores each of these steps in the tensors' dtype.
     let rest = p.step(rest);
     let d = p.mul(x[1], rest);
     let d = p.step(d);
@@ -266,6 +287,7 @@ pointwise! {
         ["self", "weight"] Common prelu, "(f32[2,3,4], f32[1,3,1])";
 }
 
+/// The forward function, whose weight was reshaped to broadcast over the channels.
 fn prelu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let below = p.mul(x[1], x[0]);
     let above = p.opc(S::Gt, x[0], 0.0);

@@ -1,4 +1,8 @@
 //! Arithmetic on elements: sums, products, quotients, remainders, powers.
+//!
+//! Bools: a sum is their disjunction, a product their conjunction, a difference is refused.
+//! Integers wrap on overflow. Integer division by zero is an error at compile time for a constant
+//! divisor; for a tensor it is a check, which fails the call.
 
 use crate::ops::pointwise::row::pointwise;
 use crate::{Operand, Pw};
@@ -26,6 +30,7 @@ fn times(p: &mut Pw, a: StmtId, b: StmtId) -> StmtId {
 }
 
 /// `alpha * b`, where `alpha` is 1 nearly always.
+/// A bool is an `alpha` for bool tensors only, a float for float tensors only.
 fn scaled(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     let alpha = p.call.scalar("alpha")?;
     if matches!(alpha, Scalar::Bool(_)) && p.dtype != DType::Bool {
@@ -48,6 +53,7 @@ fn add(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(plus(p, x[0], b))
 }
 
+/// `a - alpha * b`. A bool operand is refused even where promotion would make it an integer.
 fn minus(p: &mut Pw, a: StmtId, b: StmtId) -> Result<StmtId> {
     let truth = |name| {
         matches!(
@@ -66,6 +72,7 @@ fn sub(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     minus(p, x[0], x[1])
 }
 
+/// `other - alpha * self`: the operands change places, `alpha` goes with the second.
 fn rsub(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     minus(p, x[1], x[0])
 }
@@ -78,6 +85,7 @@ fn div(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.div(x[0], x[1]))
 }
 
+/// Division under a `rounding_mode`; the row's promotion `Division` keeps integers only with one.
 fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.dtype == DType::Bool {
         return Err(Error::input("division of bools"));
@@ -121,6 +129,9 @@ fn divisor(p: &mut Pw, b: StmtId) -> Result<StmtId> {
 }
 
 /// Floor division. For floats the quotient comes from the remainder, so that it is exact where `floor(a / b)` rounds up.
+/// As Python does it: with `r = fmod(a, b)`, which is exact, `(a - r) / b` is an integer up to
+/// rounding. One less if `r` and `b` differ in sign, then to the nearest integer. A quotient of
+/// zero has the sign of `a / b`, and so have the infinity or NaN of a division by zero.
 fn floor_divide(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (a, b) = (x[0], x[1]);
     if !p.is_float() {
@@ -152,12 +163,14 @@ fn floor_divide(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(by_zero, quotient, result))
 }
 
+/// The remainder with the divisor's sign.
 fn remainder(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     refuse_bools(p)?;
     let b = divisor(p, x[1])?;
     Ok(p.op2(S::Remainder, x[0], b))
 }
 
+/// Eager has no remainders of bools.
 fn refuse_bools(p: &Pw) -> Result<()> {
     match p.dtype {
         DType::Bool => Err(Error::input("remainders of bools")),
@@ -165,13 +178,15 @@ fn refuse_bools(p: &Pw) -> Result<()> {
     }
 }
 
+/// The remainder with the dividend's sign.
 fn fmod(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     refuse_bools(p)?;
     let b = divisor(p, x[1])?;
     Ok(p.op2(S::Fmod, x[0], b))
 }
 
-/// Powers with a constant exponent that need no call of `pow`.
+/// Computes a power with a constant exponent. Float exponents that are a product, a root or a
+/// reciprocal need no call of `pow`; integer ones are unrolled into about `2 log2(e)` products.
 fn pow_scalar(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let e = p.float("exponent")?;
     let x0 = x[0];
@@ -213,6 +228,8 @@ fn pow_scalar(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(result)
 }
 
+/// A power with an exponent per element. Integer powers are square-and-multiply over all value bits
+/// of the exponent (63 for `i64`): there is no branch to stop early, so each bit selects.
 fn pow(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.is_float() {
         return Ok(p.op2(S::Pow, x[0], x[1]));
@@ -261,11 +278,13 @@ fn neg(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.neg(x[0]))
 }
 
+/// Unsigned integers and bools are their own size.
 fn abs(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let unsigned = p.dtype == DType::Bool || p.dtype.is_unsigned();
     Ok(if unsigned { x[0] } else { p.op1(S::Abs, x[0]) })
 }
 
+/// -1, 0 or 1 in the operand's dtype; a bool is its own sign.
 fn sign(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.dtype == DType::Bool {
         return Ok(x[0]);
@@ -278,6 +297,7 @@ fn square(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `self + value * tensor1 * tensor2`.
+/// The order of the two products is eager's: rounding depends on it.
 fn addcmul(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let value = p.number("value")?;
     let a = p.mul(value, x[1]);
@@ -285,6 +305,7 @@ fn addcmul(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.add(x[0], b))
 }
 
+/// `self + value * tensor1 / tensor2`, of floats only.
 fn addcdiv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if !p.is_float() {
         return Err(Error::input("addcdiv of integers"));

@@ -1,4 +1,12 @@
 //! Conversions between dtypes, and operators that only pass their input on.
+//!
+//! All spellings of a conversion decompose to `aten.to.dtype`, which is a load and a store:
+//! widening halves at the load and rounding at the store are what [`crate::BodyBuilder`] does for
+//! every buffer.
+//!
+//! In a functional graph a copy cannot be told from its source, so `clone`, `contiguous`, `detach`
+//! and `alias` are identity views and cost nothing. Which of them share memory in eager is said by
+//! their properties ([`Prop`]), for those who have to reproduce it.
 
 use crate::props::Prop;
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, View, meta};
@@ -6,6 +14,7 @@ use inrush_base::{DType, Error, Result};
 use inrush_graph::ValueId;
 
 /// `self` as the declared dtype.
+/// Returns the tensor itself if it has the dtype already.
 fn convert<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let to = call.out(0)?.dtype;
@@ -19,6 +28,8 @@ fn convert<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 /// Other spellings of a conversion: `dtype` is where each says it.
+/// An absent `dtype` keeps the input's. Devices, layouts and memory formats among the arguments
+/// have no effect here.
 fn to_dtype(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dtype = match args.dtype("dtype")? {
@@ -28,16 +39,20 @@ fn to_dtype(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(x, dtype)?])
 }
 
+/// The other tensor gives its dtype only.
 fn to_other(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = b.dtype(args.value("other")?)?;
     Ok(vec![b.cast(args.value("self")?, dtype)?])
 }
 
+/// The view that is its source.
 fn identity(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View::identity(c.exprs, &c.viewed()?.sizes)])
 }
 
 /// The bits of `self` read as another dtype of equal size.
+/// The stored dtype is named as the source: a load has widened a half, and its bits are not those
+/// in memory any more.
 fn bit_view<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let to = call.out(0)?.dtype;
@@ -51,6 +66,7 @@ fn bit_view<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, v, to, &t.sizes)])
 }
 
+/// A row whose parameter `dtype` names the result's dtype.
 const fn conversion(name: &'static str, schema: &'static str, example: &'static str) -> Row {
     Row {
         name,
@@ -62,6 +78,7 @@ const fn conversion(name: &'static str, schema: &'static str, example: &'static 
     }
 }
 
+/// A row whose result is its first argument.
 const fn same(name: &'static str, schema: &'static str, example: &'static str) -> Row {
     Row {
         name,
@@ -73,6 +90,7 @@ const fn same(name: &'static str, schema: &'static str, example: &'static str) -
     }
 }
 
+/// Refuses a view that would change the last dimension's size.
 fn same_size(from: DType, to: DType) -> Result<()> {
     if from.size() == to.size() {
         return Ok(());

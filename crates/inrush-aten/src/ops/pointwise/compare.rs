@@ -1,4 +1,8 @@
 //! Comparisons, logic, bits, and tests of single elements.
+//!
+//! Comparisons promote their operands together and give bools (`Promo::Compare`); with NaN all but
+//! `!=` are false. Logical operators make each operand a bool first (`Promo::Logical`). Bit
+//! operators stay in the common dtype, where those of bools are the logical ones.
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -11,6 +15,7 @@ macro_rules! binary {
     };
 }
 
+/// Applies a bit operation; floats have no bits to operate on.
 fn bits(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     if p.is_float() {
         return Err(Error::input(format!("bit operations on {}", p.dtype)));
@@ -18,6 +23,7 @@ fn bits(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.body.op(op, x))
 }
 
+/// Applies a shift; a right shift keeps the sign of signed integers.
 fn shift(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     if p.dtype == DType::Bool {
         return Err(Error::input("shifts of bools"));
@@ -34,6 +40,7 @@ fn float_test(p: &mut Pw, op: S, x: StmtId) -> StmtId {
     }
 }
 
+/// Every integer is finite.
 fn isfinite(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let nan = float_test(p, S::IsNan, x[0]);
     let inf = float_test(p, S::IsInf, x[0]);
@@ -41,6 +48,7 @@ fn isfinite(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.op1(S::Not, either))
 }
 
+/// Compares with an infinity of one sign.
 fn is_infinity(p: &mut Pw, x: StmtId, value: f64) -> Result<StmtId> {
     if p.is_float() {
         Ok(p.opc(S::Eq, x, value))
@@ -49,6 +57,7 @@ fn is_infinity(p: &mut Pw, x: StmtId, value: f64) -> Result<StmtId> {
     }
 }
 
+/// Of floats the sign bit itself, so that -0 and NaN with a sign count.
 fn signbit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(if p.is_float() {
         p.op1(S::Signbit, x[0])
@@ -60,6 +69,8 @@ fn signbit(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `|a - b| <= atol + rtol * |b|`, or equal (which infinities of one sign are).
+/// Integers are compared as `f64`. Both tolerances may be infinite, and so may the bound: a
+/// distance that is infinite is never near.
 fn isclose(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let equal = p.op2(S::Eq, x[0], x[1]);
     if p.call.float("rtol")? < 0.0 || p.call.float("atol")? < 0.0 {

@@ -1,4 +1,8 @@
 //! Operators on lists of tensors, as optimisers call them: the same operator for each, which the scheduler groups.
+//!
+//! A graph with `_foreach_add` of 100 parameters becomes 100 calls of `add`. Nothing is lost:
+//! horizontal fusion joins equal pointwise kernels into one launch, and each call fuses with what
+//! made its operand.
 
 use crate::ops::decomposed;
 use crate::{Args, Builder, Row};
@@ -6,6 +10,7 @@ use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
 
 /// Returns the argument for element `k` of a list: the same for all, or an entry per element.
+/// Fails if a list is shorter than `k + 1`.
 fn nth(arg: &Arg, k: usize) -> Result<Arg> {
     let short = || Error::input("lists of different lengths");
     Ok(match arg {
@@ -18,6 +23,8 @@ fn nth(arg: &Arg, k: usize) -> Result<Arg> {
 }
 
 /// The operator on tensors that `_foreach_<base>.<overload>` stands for.
+/// Lists against a number map to the overload that takes one: `maximum` has none, so a number
+/// becomes the bound of `clamp_min`.
 fn single(base: &str, overload: &str) -> String {
     let overload = match (base, overload) {
         ("maximum", "Scalar" | "ScalarList") => return "aten.clamp_min.default".into(),
@@ -37,6 +44,7 @@ fn single(base: &str, overload: &str) -> String {
 }
 
 /// Calls the operator once for each entry of the lists, which all have one length.
+/// The operator's name is taken from the row, so that one function serves all rows of the table.
 fn each(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let name = args.op.row.name;
     let (base, overload) = name

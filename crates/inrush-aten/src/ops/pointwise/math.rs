@@ -1,4 +1,8 @@
 //! Functions of one element or two: rounding, exponentials, trigonometry, extremes, choices.
+//!
+//! Most rows are one scalar operation, chained by the macros below. The functions exist for what
+//! eager defines by cases: NaN that loses (`fmax`), zeros times infinities (`xlogy`), infinities of
+//! equal sign (`logaddexp2`).
 
 use crate::ops::pointwise::row::pointwise;
 use crate::{Operand, Pw, numbers};
@@ -19,6 +23,9 @@ fn round(p: &mut Pw, op: S, x: StmtId) -> Result<StmtId> {
     Ok(if p.is_float() { p.op1(op, x) } else { x })
 }
 
+/// Rounds to a multiple of `10^-decimals`, ties to even. Negative `decimals` divide first: small
+/// powers of ten are exact, their reciprocals are not. From 10^309 on the scale is infinite, so a
+/// larger exponent says no more.
 fn round_decimals(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let decimals = p.call.const_int("decimals")?;
     if !p.is_float() {
@@ -35,6 +42,7 @@ fn round_decimals(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.opc(back, rounded, scale))
 }
 
+/// The greatest common divisor, which is not negative; `gcd(0, 0)` is 0.
 fn gcd(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.is_float() || p.dtype == DType::Bool {
         return Err(Error::input("common divisors are of integers"));
@@ -60,6 +68,7 @@ fn lcm(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// The larger (smaller) of two where a NaN loses.
+/// Of two NaNs the result is NaN.
 fn extreme_number(p: &mut Pw, op: S, x: &[StmtId]) -> Result<StmtId> {
     let both = p.op2(op, x[0], x[1]);
     if !p.is_float() {
@@ -94,6 +103,7 @@ fn clamp(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(v)
 }
 
+/// Eager has no bounds of bools.
 fn refuse_bools(p: &Pw) -> Result<()> {
     match p.dtype {
         DType::Bool => Err(Error::input("there are no bounds of bools")),
@@ -105,6 +115,8 @@ fn no_bound() -> Error {
     Error::input("clamp needs `min` or `max`")
 }
 
+/// Replaces NaN by 0 and infinities by the largest finite numbers of the tensor's own dtype, unless
+/// the call names other numbers.
 fn nan_to_num(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if !p.is_float() {
         return Ok(x[0]);
@@ -167,6 +179,8 @@ fn xlogy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `log2(2^a + 2^b)` without overflow; equal infinities stay what they are.
+/// With `m = max(a, b)` it is `m + log2(1 + 2^-|a - b|)`. For equal infinities the difference is
+/// NaN.
 fn logaddexp2(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let m = p.max(x[0], x[1]);
     let d = p.sub(x[0], x[1]);
@@ -181,6 +195,7 @@ fn logaddexp2(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(keep, x[0], sum))
 }
 
+/// 0 below zero, 1 above, the second operand at zero.
 fn heaviside(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (zero, one) = (p.c(0.0), p.c(1.0));
     let is_zero = p.op2(S::Eq, x[0], zero);
@@ -189,6 +204,7 @@ fn heaviside(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(is_zero, x[1], v))
 }
 
+/// `-x log(x)`, 0 at zero, `-inf` below.
 fn entr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let zero = p.c(0.0);
     let log = p.op1(S::Log, x[0]);
@@ -201,6 +217,7 @@ fn entr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(below, inf, v))
 }
 
+/// `sin(pi x) / (pi x)`, 1 at zero.
 fn sinc(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let t = p.opc(S::Mul, x[0], std::f64::consts::PI);
     let s = p.op1(S::Sin, t);
@@ -210,14 +227,18 @@ fn sinc(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(is_zero, one, q))
 }
 
+/// `condition ? self : other`.
 fn choose(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(x[0], x[1], x[2]))
 }
 
+/// `mask ? value : self`.
 fn masked_fill(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(x[1], x[2], x[0]))
 }
 
+/// The second operand in the dtype and sizes of the call: `fill` and `copy` read nothing of the
+/// first.
 fn second(_: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(x[1])
 }

@@ -1,4 +1,13 @@
 //! Numbers in classes: histograms of equal bins, and values rounded to the steps that a small integer type would have.
+//!
+//! Fake quantisation computes, with `s` the scale and `z` the zero point,
+//!
+//! ```text
+//! q = round(x * (1 / s)) + z        y = (clamp(q, min, max) - z) * s        mask = min <= q <= max
+//! ```
+//!
+//! It multiplies by the reciprocal, as eager does: a division rounds differently. The mask is what
+//! a straight-through gradient is multiplied by.
 
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
@@ -24,6 +33,8 @@ fn histc(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if !matches!(dtype, DType::F32 | DType::F64) {
         return Err(Error::unsupported(format!("a histogram of {dtype}")));
     }
+    // Bounds and width as eager has them: of the tensor's dtype before anything is computed from
+    // them.
     let (low, high) = match dtype {
         DType::F32 => (f64::from(min as f32), f64::from(max as f32)),
         _ => (min, max),
@@ -39,6 +50,7 @@ fn histc(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let flat = [b.exprs.product(b.sizes(x)?)];
     let x = b.view(x, &flat)?;
+    // NaN fails both tests.
     let above = b.by("aten.ge.Scalar", x, low)?;
     let below = b.by("aten.le.Scalar", x, high)?;
     let inside = both(b, above, below)?;
@@ -48,6 +60,7 @@ fn histc(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let place = b.by("aten.div.Scalar", place, width)?;
     let place = b.select_or(inside, place, 0.0)?;
     let place = b.cast(place, DType::I64)?;
+    // Elements equal to `max` would open a part of their own.
     let last = b.int(bins - 1);
     let place = b.call("aten.clamp_max.default", &[place.into(), last])?;
     let one = b.cast(inside, dtype)?;
@@ -100,6 +113,7 @@ fn stepped(
     Ok((b.mul(kept, scale)?, mask))
 }
 
+/// Scale and zero point are numbers, one for the whole tensor.
 fn by_tensor(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let scale = b.full(&[], args.float("scale")?, DType::F32)?;
     let zero = b.full(&[], args.const_int("zero_point")? as f64, DType::F32)?;
@@ -123,6 +137,8 @@ fn by_tensor_of_tensors(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.select(on, y, x)?, mask])
 }
 
+/// Scale and zero point are vectors along `axis`. An integer zero point outside of the bounds fails
+/// the call, as in eager.
 fn by_channel(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let rank = b.rank(args.value("self")?)?;
     let axis = args.dim("axis", rank)?;

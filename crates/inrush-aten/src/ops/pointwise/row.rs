@@ -1,4 +1,15 @@
 //! Parts shared by the pointwise families: the table macro, and aliases of operators.
+//!
+//! A row of `pointwise!` reads
+//!
+//! ```text
+//! "aten.add.Tensor" "(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
+//!     ["self", "other"] Common add, "(f32[2,3], f32[3], alpha=2)";
+//! ```
+//!
+//! The list names the operands, which promote together as [`crate::Promo`] says and reach the
+//! function in this order; one that is `None` in the call is left out, and one with a leading `?`
+//! is a condition. Other parameters (`alpha`) are asked for by the function itself.
 
 use crate::Pw;
 use inrush_base::Result;
@@ -22,6 +33,8 @@ macro_rules! pointwise {
 }
 pub(in crate::ops) use pointwise;
 
+/// Short forms for scalar functions. Values have the compute dtype (`f32` for halves), and no
+/// intermediate is rounded to the tensor's dtype unless the function says so with `step` or `cast`.
 impl Pw<'_, '_> {
     pub(in crate::ops) fn add(&mut self, a: StmtId, b: StmtId) -> StmtId {
         self.op2(ScalarOp::Add, a, b)
@@ -35,9 +48,11 @@ impl Pw<'_, '_> {
     pub(in crate::ops) fn div(&mut self, a: StmtId, b: StmtId) -> StmtId {
         self.op2(ScalarOp::Div, a, b)
     }
+    /// NaN wins, as in `torch.maximum`.
     pub(in crate::ops) fn max(&mut self, a: StmtId, b: StmtId) -> StmtId {
         self.op2(ScalarOp::Maximum, a, b)
     }
+    /// NaN wins, as in `torch.minimum`.
     pub(in crate::ops) fn min(&mut self, a: StmtId, b: StmtId) -> StmtId {
         self.op2(ScalarOp::Minimum, a, b)
     }
@@ -45,6 +60,7 @@ impl Pw<'_, '_> {
         self.op1(ScalarOp::Neg, a)
     }
     /// `a op c` for a constant.
+    /// In an integer dtype the constant is cut to an integer.
     pub(in crate::ops) fn opc(&mut self, op: ScalarOp, a: StmtId, c: f64) -> StmtId {
         let c = self.c(c);
         self.op2(op, a, c)
@@ -64,6 +80,7 @@ impl Pw<'_, '_> {
             .constant(inrush_base::Scalar::Bool(value), inrush_base::DType::Bool)
     }
     /// `1 / (1 + exp(-x))`.
+    /// Far below zero `exp` is infinite and its reciprocal 0, so that no branch is needed.
     pub(in crate::ops) fn sigmoid(&mut self, x: StmtId) -> StmtId {
         let n = self.neg(x);
         let e = self.op1(ScalarOp::Exp, n);
@@ -73,6 +90,7 @@ impl Pw<'_, '_> {
 }
 
 /// Operator names (without overload) that mean another.
+/// `sgn` differs from `sign` for complex numbers only, which no row takes.
 pub(in crate::ops) const ALIASES: &[(&str, &str)] = &[
     ("__and__", "bitwise_and"),
     ("__lshift__", "bitwise_left_shift"),
