@@ -5,8 +5,8 @@
 //!
 //!  - `pointwise!` (`pointwise/row.rs`): a scalar function; the stage does broadcast and promotion.
 //!  - `view` (`view/shape.rs`): the same elements at other coordinates; no loop is made.
-//!  - [`decomposed`]: calls of other operators, written with [`Builder`].
-//!  - [`lowered`]: loop bodies of its own, for what the others cannot say: reductions, windows,
+//!  - `decomposed`: calls of other operators, written with [`Builder`].
+//!  - `lowered`: loop bodies of its own, for what the others cannot say: reductions, windows,
 //!    gathers.
 //!
 //! Helpers that several families use stand in `calls.rs` (short forms of calls), `padding.rs`

@@ -1,4 +1,17 @@
 //! Scaled dot-product attention: two contractions around a softmax.
+//!
+//! ```text
+//! s = q k^T * scale, masked          [.., queries, keys]
+//! e = exp(s - max(s))                weights before they are normalised
+//! o = (e v) / sum(e)                 [.., queries, features of a value]
+//! ```
+//!
+//! The division comes after the second product: it then touches one number per query and feature
+//! rather than one per query and key. Scores and weights stay in `f32` for halves; only the result
+//! is rounded.
+//!
+//! Grouped queries (several heads of queries share one head of keys) expand keys and values as
+//! views, so nothing is copied. Dropout inside attention is refused.
 
 use crate::ops::B;
 use crate::ops::reduce::softmax::{Exponents, exponents, safe_exponents};
@@ -8,10 +21,14 @@ use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
-/// The result and, for each query, the logarithm of the sum of exponents.
+/// Values of one attention. `max` and `total` are what a backward pass needs to make the weights
+/// again without a reduction: `logsumexp = max + log(total)`.
 pub(in crate::ops) struct Attention {
+    /// `[.., queries, features]` in the dtype that the caller asked for.
     pub(in crate::ops) output: ValueId,
+    /// Subtracted maximum of each query's scores, `[.., queries, 1]`, in the compute dtype.
     max: ValueId,
+    /// Sum of each query's exponents, `[.., queries, 1]`, in the compute dtype.
     total: ValueId,
 }
 
@@ -22,6 +39,8 @@ fn copies(b: B, queries: Expr, keys: Expr) -> Result<Expr> {
 }
 
 /// Keys or values repeated for each query head, as a view.
+/// `[b, h, n, f]` becomes `[b, h, 1, n, f]`, is expanded to `[b, h, times, n, f]` and merged to
+/// `[b, h * times, n, f]`.
 fn repeat_heads(b: B, x: ValueId, queries: ValueId) -> Result<ValueId> {
     let (sizes, want) = (b.sizes(x)?, b.sizes(queries)?);
     let rank = sizes.len();
@@ -59,6 +78,8 @@ fn sum_heads(b: B, grad: ValueId, of: ValueId) -> Result<ValueId> {
 }
 
 /// `column <= row` over the last two dimensions of `scores`.
+/// Query `i` sees the keys up to `i`: the mask is aligned with the upper left corner, as in PyTorch
+/// also where there are more keys than queries.
 fn causal_mask(b: B, scores: ValueId) -> Result<ValueId> {
     let sizes = b.sizes(scores)?;
     let [.., rows, columns] = sizes.as_slice() else {
@@ -72,6 +93,7 @@ fn causal_mask(b: B, scores: ValueId) -> Result<ValueId> {
 }
 
 /// Scaled products of queries and keys, minus infinity where a mask forbids them; factors are of a compute dtype.
+/// A bool mask keeps where it is true, a float one is added.
 fn scores(b: B, args: &Args, q: ValueId, k: ValueId, features: Expr) -> Result<ValueId> {
     let kt = b.call("aten.transpose.int", &[k.into(), b.int(-2), b.int(-1)])?;
     let scores = b.call("aten.matmul.default", &[q.into(), kt.into()])?;
@@ -96,6 +118,8 @@ fn scores(b: B, args: &Args, q: ValueId, k: ValueId, features: Expr) -> Result<V
 }
 
 /// The factor of the scores: given, or one over the root of the number of features.
+/// The root is taken at compile time, so that a symbolic number of features needs an explicit
+/// scale.
 fn scale(b: B, args: &Args, features: Expr) -> Result<f64> {
     match (args.given("scale"), b.exprs.as_int(features)) {
         (true, _) => args.float("scale"),
@@ -106,6 +130,7 @@ fn scale(b: B, args: &Args, features: Expr) -> Result<f64> {
     }
 }
 
+/// A probability of 0 is what inference passes.
 fn no_dropout(args: &Args) -> Result<()> {
     if args.float("dropout_p")? != 0.0 {
         return Err(args.unsupported("dropout_p", "random numbers are not supported"));
@@ -113,12 +138,15 @@ fn no_dropout(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The common part of the forward operators.
 fn attention(b: B, args: &Args) -> Result<Attention> {
     let (query, key) = (args.value("query")?, args.value("key")?);
     let value = args.value("value")?;
     no_dropout(args)?;
     let dtype = b.dtype(query)?;
     // Kernels for one device that PyTorch chooses are given grouped heads as they are.
+    // The public operator repeats heads only when it is asked to; otherwise they must match, or
+    // broadcast in the product.
     let grouped = match args.op.schema().position("enable_gqa") {
         Some(_) => args.bool("enable_gqa")?,
         None => true,
@@ -143,6 +171,8 @@ fn attention(b: B, args: &Args) -> Result<Attention> {
 }
 
 /// Values weighed by the softmax of the scores, as `dtype`.
+/// `exponents` decides what a query without any allowed key gives: NaN, or zeros by
+/// [`safe_exponents`].
 pub(in crate::ops) fn attend(
     b: B,
     scores: ValueId,
@@ -163,10 +193,12 @@ pub(in crate::ops) fn attend(
     })
 }
 
+/// The public operator: the output alone.
 fn sdpa(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![attention(b, args)?.output])
 }
 
+/// Output and `logsumexp` of shape `[batch, heads, queries]`, which the gradient reads.
 fn flash_for_cpu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let a = attention(b, args)?;
     let log = b.call("aten.log.default", &[a.total.into()])?;
@@ -178,6 +210,8 @@ fn flash_for_cpu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// With `p = exp(scores - logsumexp)`: `dv = p^T do`, `ds = p (do v^T - sum(do o)) scale`, `dq = ds k`, `dk = ds^T q`.
+/// The backward pass of Dao et al. ("FlashAttention", 2022): the weights are recomputed from the
+/// saved `logsumexp`, and `sum(do o)` stands for `sum(p dp)`, which it equals.
 fn flash_for_cpu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     no_dropout(args)?;
     let (query, key) = (args.value("query")?, args.value("key")?);
@@ -207,6 +241,7 @@ fn flash_for_cpu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> 
     let dv = times(b, pt, grad)?;
     let vt = turn(b, v)?;
     let dp = times(b, grad, vt)?;
+    // Row sums of `p * dp`, without a pass over queries times keys.
     let both = b.mul(grad, out)?;
     let delta = b.sum(both, &[-1], true)?;
     let ds = b.sub(dp, delta)?;

@@ -18,6 +18,7 @@ fn prelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         w = b.call("aten.view.default", &[w.into(), sizes])?;
     }
     let zero = b.int(0);
+    // NaN takes the product, which is NaN.
     let above = b.call("aten.gt.Scalar", &[x.into(), zero])?;
     let below = b.mul(w, x)?;
     Ok(vec![b.call(
@@ -27,6 +28,7 @@ fn prelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// A quarter turn is a flip and a transpose.
+/// `k` counts quarter turns from the first dimension of `dims` towards the second; it wraps at 4.
 fn rot90(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dims = args.dims("dims", b.rank(x)?)?;
@@ -74,6 +76,7 @@ fn diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `dy/dx` is 1 or the weight, `dy/dweight` 0 or `x`.
+/// The weight's gradient has the input's sizes here; autograd sums it to the weight's.
 fn prelu_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (g, x, w) = (
         args.value("grad_output")?,
@@ -141,6 +144,7 @@ fn dropout_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.scale(kept, args.float("scale")?)?])
 }
 
+/// Sum of the diagonal of a matrix.
 fn trace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     if b.rank(x)? != 2 {
@@ -150,6 +154,7 @@ fn trace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.unary("aten.sum.default", d)?])
 }
 
+/// The `p`-norm of the difference.
 fn dist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let d = b.sub(args.value("self")?, args.value("other")?)?;
     let p = args.arg("p")?.clone();
@@ -157,6 +162,7 @@ fn dist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `x 2^n`.
+/// The power is a float, so that integers promote.
 fn ldexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, n) = (args.value("self")?, args.value("other")?);
     let two = b.call("aten.pow.Scalar", &[Arg::Float(2.0), n.into()])?;
@@ -164,6 +170,8 @@ fn ldexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The sum of products of three factors, each with dimensions of size 1 put in.
+/// The `expand` lists name dimensions of the expanded factor. They are inserted in ascending order,
+/// so that each name is right when its turn comes.
 fn trilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let mut product: Option<ValueId> = None;
     let mut dtype = DType::F32;
@@ -188,6 +196,7 @@ fn trilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `beta self + alpha vec1 vec2^T`.
+/// With `beta = 0` the input is not read, so its NaN do not count.
 fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, u, v) = (
         args.value("self")?,
@@ -248,6 +257,7 @@ fn linspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `steps` numbers from `start` to `end` in `wide`; ends are converted to the integers `whole` first.
+/// Counting from the nearer end makes both ends exact and the sequence symmetric.
 fn spaced(b: &mut Builder, args: &Args, whole: Option<DType>, wide: DType) -> Result<ValueId> {
     let steps = args.const_int("steps")?;
     let end = |b: &mut Builder, name: &str| match (args.arg(name)?, whole) {
@@ -267,11 +277,13 @@ fn spaced(b: &mut Builder, args: &Args, whole: Option<DType>, wide: DType) -> Re
     let (first, last) = (end(b, "start")?, end(b, "end")?);
     let here = b.call("aten.arange.default", &[b.int(steps), wide.into()])?;
     let half = b.by("aten.lt.Scalar", here, (steps / 2) as f64)?;
+    // A single number is `start`, but `0 < 1 / 2` is false with integers.
     let half = match steps {
         1 => b.unary("aten.logical_not.default", half)?,
         _ => half,
     };
     let span = b.sub(last, first)?;
+    // One step more than none keeps the divisor above zero; it is multiplied by 0 then.
     let step = b.by("aten.div.Scalar", span, (steps - 1).max(1) as f64)?;
     let up = b.mul(here, step)?;
     let up = b.add(first, up)?;
@@ -306,6 +318,7 @@ fn logspace(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The cross product along a dimension of three elements.
+/// Element `i` is `x[i+1] y[i+2] - x[i+2] y[i+1]`, indices modulo 3: rolls by -1 and -2.
 fn cross(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("self")?, args.value("other")?);
     let dim = args.dim("dim", b.rank(x)?)? as i64;
@@ -320,6 +333,7 @@ fn cross(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Matrices along a diagonal of zeros.
+/// Each block is padded to the full width, then rows of blocks are joined: one body per block.
 fn block_diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let list = args.list("tensors")?;
     let mut blocks = Vec::new();

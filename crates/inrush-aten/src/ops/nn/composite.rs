@@ -1,4 +1,8 @@
 //! Operators that PyTorch composes of others before a backend sees them, as exported programs without decompositions hold them.
+//!
+//! Each function follows PyTorch's composition, including its rules for arguments that are left
+//! out: a missing `dim` means the first dimension of size 3 to `cross`, and all of them to
+//! `fftshift`.
 
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
@@ -7,6 +11,7 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 /// Returns the sizes that all tensors broadcast to.
+/// A size of 1 gives way to any other; that sizes fit is left to the `expand` that follows.
 fn broadcast_sizes(b: &Builder, list: &[ValueId]) -> Result<Vec<Expr>> {
     let mut sizes: Vec<Expr> = Vec::new();
     for v in list {
@@ -35,6 +40,7 @@ fn broadcast_tensors(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Sums over leading dimensions and over those that `size` has once.
+/// The inverse of broadcasting, as gradients need it.
 fn sum_to_size(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let (own, size) = (b.sizes(x)?, args.ints("size")?.to_vec());
@@ -80,6 +86,8 @@ fn cross(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// All rows that take one element of each vector.
+/// The last vector varies fastest. A single vector is returned as it is, without a second
+/// dimension.
 fn cartesian_prod(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let list = args.list("tensors")?;
     if let [one] = list[..] {
@@ -125,6 +133,7 @@ fn diagflat(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Rolls dimensions, by default all, by half of their size, which is rounded down or up.
+/// `fftshift` rounds down and `ifftshift` up, so that each undoes the other for odd sizes too.
 fn shifted(b: &mut Builder, args: &Args, up: bool) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let sizes = b.sizes(x)?;
@@ -173,6 +182,7 @@ fn column_stack(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// A power of `float64`.
+/// Both operands are converted before the power: integers to a negative power are fine here.
 fn float_power(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let wide = |b: &mut Builder, name: &str| match args.arg(name)? {
         Arg::Value(v) if b.tensor(*v).is_ok() => Ok(b.cast(*v, DType::F64)?.into()),
@@ -195,6 +205,8 @@ fn neighbours(b: &mut Builder, x: ValueId, dim: usize) -> Result<(ValueId, Value
 }
 
 /// Of each two neighbours along `dim` twice the area of the trapezoid below them.
+/// Halving is left to the caller, who does it once after the sum. `x` gives the positions of the
+/// points, `dx` a constant distance.
 fn twice_trapezoids(b: &mut Builder, args: &Args, dim: usize) -> Result<ValueId> {
     let y = args.value("y")?;
     let rank = b.rank(y)?;
@@ -210,6 +222,8 @@ fn twice_trapezoids(b: &mut Builder, args: &Args, dim: usize) -> Result<ValueId>
     let own = b.sizes(x)?;
     if own.len() < rank {
         let mut sizes = vec![b.exprs.int(1); rank];
+        // A vector of positions is along `dim`; other shapes align with the last dimensions, as
+        // broadcasting does.
         match own[..] {
             [points] => sizes[dim] = points,
             _ => sizes[rank - own.len()..].copy_from_slice(&own),
@@ -221,6 +235,7 @@ fn twice_trapezoids(b: &mut Builder, args: &Args, dim: usize) -> Result<ValueId>
     b.mul(heights, widths)
 }
 
+/// The integral along `dim` by the trapezoidal rule.
 fn trapezoid(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dim = args.dim("dim", b.rank(args.value("y")?)?)?;
     let areas = twice_trapezoids(b, args, dim)?;
@@ -228,6 +243,7 @@ fn trapezoid(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.by("aten.div.Scalar", sum, 2.0)?])
 }
 
+/// Integrals up to each point but the first.
 fn cumulative_trapezoid(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dim = args.dim("dim", b.rank(args.value("y")?)?)?;
     let areas = twice_trapezoids(b, args, dim)?;
@@ -237,15 +253,18 @@ fn cumulative_trapezoid(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The parts of a norm of a matrix.
+/// Those that need singular values (nuclear, spectral) are not among them.
 enum MatrixNorm {
     Frobenius,
     /// The largest or the smallest sum of absolute values, of columns or of rows.
+    /// Order 1 sums columns and order `inf` rows; a negative order takes the smallest sum.
     Sums {
         of_columns: bool,
         largest: bool,
     },
 }
 
+/// Returns the norm that `ord` names; `None` is Frobenius'.
 fn matrix_norm_kind(args: &Args) -> Result<MatrixNorm> {
     let ord = match args.arg("ord")? {
         Arg::None => return Ok(MatrixNorm::Frobenius),
@@ -263,6 +282,7 @@ fn matrix_norm_kind(args: &Args) -> Result<MatrixNorm> {
 }
 
 /// A norm of matrices in the two dimensions `dims`.
+/// The dimensions are kept until the end, so that `dims` stay valid after the first reduction.
 fn matrix_norm(b: &mut Builder, args: &Args, x: ValueId, dims: [usize; 2]) -> Result<ValueId> {
     let keep = args.bool("keepdim")?;
     let x = match args.dtype("dtype")? {
@@ -304,6 +324,8 @@ fn matrix_norm(b: &mut Builder, args: &Args, x: ValueId, dims: [usize; 2]) -> Re
 }
 
 /// The norm of a vector, or of a matrix where two dimensions are meant.
+/// `ord` with two dimensions is a matrix norm and with one a vector norm. Without `ord` the 2-norm
+/// of all elements of `dim`, however many dimensions that are.
 fn linalg_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let rank = b.rank(x)?;
@@ -334,6 +356,7 @@ fn linalg_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.call("aten.linalg_vector_norm.default", &call)?])
 }
 
+/// Dimensions default to the last two.
 fn linalg_matrix_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dims = args.dims("dim", b.rank(x)?)?;

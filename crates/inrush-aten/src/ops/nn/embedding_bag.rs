@@ -1,4 +1,17 @@
 //! Bags of embeddings: rows of a table, summed, averaged or reduced to the greatest elements by bag; and the gradients.
+//!
+//! ```text
+//! indices   3  1  4 | 1  5 |  | 9        rows of the table, `count` of them
+//! offsets   0         3      5  5         starts of `bags` bags; the third one is empty
+//! bag_of    0  0  0   1  1      3         bag of each index, found by a binary search
+//! ```
+//!
+//! Sums and means are then a scatter-add of gathered rows, without a loop over bags whose length
+//! depends on data. Greatest elements take a second scatter to find the first index that has them,
+//! with the NaN of eager's loop: NaN is the result only as a bag's first row that counts.
+//!
+//! All four results exist for the gradient; on devices that do not need one of them the graph
+//! declares other sizes, and zeros of those sizes are given.
 
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};
@@ -6,10 +19,12 @@ use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
+/// Values of the argument `mode`.
 const SUM: i64 = 0;
 const MEAN: i64 = 1;
 const MAX: i64 = 2;
 
+/// Returns the mode; refuses numbers that are none.
 fn mode(args: &Args) -> Result<i64> {
     match args.const_int("mode")? {
         m @ SUM..=MAX => Ok(m),
@@ -18,6 +33,7 @@ fn mode(args: &Args) -> Result<i64> {
 }
 
 /// The bag of each index: of empty bags, which begin where the next one does, the last one at a place holds it.
+/// `offsets` ascend, so the bag of position `i` is the number of offsets up to `i`, less one.
 fn bag_of(b: &mut Builder, offsets: ValueId, count: Expr) -> Result<ValueId> {
     let places = b.call("aten.arange.default", &[count.into()])?;
     let after = b.call(
@@ -28,6 +44,7 @@ fn bag_of(b: &mut Builder, offsets: ValueId, count: Expr) -> Result<ValueId> {
 }
 
 /// The offsets; a call fails where one is less than the one before it, as eager's sums and means do on CPUs.
+/// The first offset has no predecessor: the roll brings it the last one, which is not compared.
 fn ascending(b: &mut Builder, offsets: ValueId, bags: Expr) -> Result<ValueId> {
     let before = b.call(
         "aten.roll.default",
@@ -57,6 +74,7 @@ fn rows_of(b: &mut Builder, x: ValueId, index: ValueId) -> Result<ValueId> {
 }
 
 /// Zeros of `sizes` with rows of `x` added where `index` says.
+/// Several rows for one index are summed: `index_add` accumulates.
 fn gathered(b: &mut Builder, sizes: &[Expr], index: ValueId, x: ValueId) -> Result<ValueId> {
     let (zeros, dim) = (b.full(sizes, 0.0, b.dtype(x)?)?, b.int(0));
     b.call(
@@ -94,6 +112,8 @@ fn without_nan(
     let last = b.exprs.sub(count, b.exprs.int(1));
     let places = b.call("aten.arange.default", &[count.into()])?;
     let end = |sizes: Vec<Expr>| [sizes.into(), last.into(), DType::I64.into()];
+    // Positions that lose against every candidate of `amin`; an index below `count` keeps the later
+    // gather in range.
     let far = b.call("aten.full.default", &end(Vec::new()))?;
     let none = b.call("aten.full.default", &end(vec![bags]))?;
     let candidates = match counted {
@@ -115,6 +135,7 @@ fn without_nan(
 }
 
 /// The greatest row of each bag, element by element, and which index it has; zeros of empty bags.
+/// Bags of padding alone are empty too: `sizes` does not count padding.
 fn greatest(
     b: &mut Builder,
     indices: ValueId,
@@ -146,6 +167,7 @@ fn greatest(
             ],
         )
     };
+    // The identity of `amax`; rows that are padding hold it as well.
     let start = b.full(&whole, f64::NEG_INFINITY, b.dtype(rows)?)?;
     let most = reduce(b, start, rows, "amax")?;
     // The first place that has it.
@@ -190,6 +212,7 @@ fn counts_nothing(b: &Builder, mode: i64) -> bool {
 }
 
 /// The bags, and what the gradient wants to know: each index' bag, the bags' sizes, the indices of greatest elements.
+/// Results: `[bags, features]`, bag of each index, sizes of bags, indices of greatest elements.
 fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (weight, indices) = (args.value("weight")?, args.value("indices")?);
     let mut offsets = args.value("offsets")?;
@@ -203,6 +226,7 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         offsets = b.narrow(offsets, 0, zero, bags)?;
     }
     let kind = b.dtype(offsets)?;
+    // Offsets are data: a bad one must fail the call instead of reading outside of the table.
     let mut offsets = b.between(offsets, b.int(0), count.into())?;
     if mode != MAX {
         offsets = ascending(b, offsets, bags)?;
@@ -240,6 +264,7 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         _ => (gathered(b, &[bags, features], bag_of, rows)?, sizes),
     };
     if mode == MEAN {
+        // An empty bag is zero, not zero by zero.
         let some = b.call("aten.clamp_min.default", &[sizes.into(), b.int(1)])?;
         let some = b.cast(some, compute)?;
         let some = column(b, some)?;
@@ -273,6 +298,8 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The table's gradient: each bag's goes to the rows it was made of.
+/// Sums give each row the gradient of its bag, means divide it by the bag's size, and greatest
+/// elements send it to the one row that was chosen.
 fn backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (grad, indices) = (args.value("grad")?, args.value("indices")?);
     let mode = mode(args)?;
@@ -324,6 +351,7 @@ fn backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     if args.bool("scale_grad_by_freq")? {
         let ones = b.full(&[count], 1.0, DType::I64)?;
+        // How often each row of the table is named in the whole batch.
         let often = gathered(b, &[rows], indices, ones)?;
         let often = rows_of(b, often, indices)?;
         let often = b.cast(often, compute)?;
@@ -353,9 +381,11 @@ fn weights_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(sum, dtype)?])
 }
 
+/// Schema that both forward operators share.
 const BAG: &str = "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)";
 
-/// A table whose rows are made shorter where they are named and longer than they may be.
+/// Returns the table with the named rows scaled down to a norm of `max_norm` where theirs is
+/// greater. Rows that are not named stay, whatever their norm.
 fn renorm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (table, indices) = (args.value("self")?, args.value("indices")?);
     let t = b.tensor(table)?;
@@ -383,6 +413,7 @@ fn renorm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let most = args.float("max_norm")?;
     let over = b.call("aten.gt.Scalar", &[norm.into(), Arg::Float(most)])?;
     let over = b.call("aten.logical_and.default", &[over.into(), named.into()])?;
+    // Eager's guard against a division by zero; part of the factor, so it is reproduced.
     let safe = b.call("aten.add.Scalar", &[norm.into(), Arg::Float(1e-7)])?;
     let factor = b.unary("aten.reciprocal.default", safe)?;
     let factor = b.scale(factor, most)?;

@@ -1,4 +1,7 @@
 //! Channels and pixels: rearrangements, gates, patches, similarities.
+//!
+//! Rearrangements are views and permutations only, which cost nothing until something reads them in
+//! an order of its own. A division that is not exact at compile time is an error of the input.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -11,12 +14,14 @@ fn view(b: B, x: ValueId, sizes: Vec<Expr>) -> Result<ValueId> {
     b.call("aten.view.default", &[x.into(), sizes.into()])
 }
 
+/// Returns `size / by`; fails if it is not proved to be an integer.
 fn exact(b: &Builder, what: &str, size: Expr, by: Expr) -> Result<Expr> {
     b.exprs
         .divide_exact(size, by)
         .ok_or_else(|| Error::input(format!("{what} is not a multiple of {}", b.exprs.show(by))))
 }
 
+/// Splits sizes into leading ones and channels, height and width.
 fn image_sizes(b: &Builder, x: ValueId) -> Result<(Vec<Expr>, [Expr; 3])> {
     let sizes = b.sizes(x)?;
     match sizes.as_slice() {
@@ -32,6 +37,8 @@ fn permute_tail(b: B, x: ValueId, lead: usize, order: &[usize]) -> Result<ValueI
     b.call("aten.permute.default", &[x.into(), b.ints(&dims)])
 }
 
+/// `[.., c * r * r, h, w] -> [.., c, h * r, w * r]`: pixel `(y, x)` of a block comes from channel
+/// `y * r + x`.
 fn pixel_shuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let r = args.int("upscale_factor")?;
@@ -44,6 +51,7 @@ fn pixel_shuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![view(b, x, [&lead[..], &[channels, h, w]].concat())?])
 }
 
+/// Inverse of `pixel_shuffle`: `[.., c, h * r, w * r] -> [.., c * r * r, h, w]`.
 fn pixel_unshuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let r = args.int("downscale_factor")?;
@@ -56,6 +64,7 @@ fn pixel_unshuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![view(b, x, [&lead[..], &[channels, h, w]].concat())?])
 }
 
+/// Transposes channels seen as `[groups, channels of a group]`.
 fn channel_shuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let groups = args.int("groups")?;
@@ -70,6 +79,7 @@ fn channel_shuffle(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The first half of a dimension times the sigmoid of the second.
+/// Computed in `f32` for halves and rounded once.
 fn glu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let t = b.tensor(x)?;
@@ -95,6 +105,7 @@ fn glu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Patches as columns: `[n, c * kernel, positions]`.
+/// Windows are `unfold` views of the padded image, one spatial dimension after the other.
 fn im2col(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let sizes = b.sizes(x)?;
@@ -152,6 +163,7 @@ fn dot(b: B, x: ValueId, y: ValueId, dim: &Arg) -> Result<ValueId> {
 }
 
 /// The dot product of both inputs, each divided by its norm, which counts as `eps` at least.
+/// The divisions come before the product: a product of two norms could overflow where neither does.
 fn cosine_similarity(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("x1")?, args.value("x2")?);
     let dtype = inrush_base::promote(b.dtype(x)?, b.dtype(y)?);
@@ -176,6 +188,7 @@ fn cosine_similarity(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The `p`-norm of `x1 - x2 + eps` along the last dimension.
+/// `eps` is added to the difference, not to the norm.
 fn pairwise_distance(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("x1")?, args.value("x2")?);
     let d = b.sub(x, y)?;
@@ -216,6 +229,7 @@ fn bilinear(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Every element of the first times all of the second.
+/// Dimensions of both alternate, `[a0, 1, a1, 1]` times `[1, c0, 1, c1]`, and pairs are merged.
 fn kron(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("self")?, args.value("other")?);
     let (mut a, mut c) = (b.sizes(x)?, b.sizes(y)?);
@@ -236,6 +250,8 @@ fn kron(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Distances between all rows of two matrices, by differences.
+/// `[.., r1, f]` and `[.., r2, f]` give `[.., r1, r2]`. Eager may use a matrix product for `p = 2`,
+/// which is faster and loses digits; `compute_mode` is not read.
 fn cdist(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("x1")?, args.value("x2")?);
     if b.dtype(x)? == DType::F16 {

@@ -1,4 +1,9 @@
 //! Whole blocks of transformers that PyTorch has as one operator, which its modules call in inference.
+//!
+//! ```text
+//! norm_first:  x = src + attention(norm_1(src))      y = x + ffn(norm_2(x))
+//! otherwise:   x = norm_1(src + attention(src))      y = norm_2(x + ffn(x))
+//! ```
 
 use crate::ops::decomposed as row;
 use crate::ops::nn::attention::attend;
@@ -8,6 +13,7 @@ use inrush_base::{Error, Result};
 use inrush_graph::{Arg, ValueId};
 
 /// `x` times the weight that the call has under this name, and its bias.
+/// For `layer = "ffn"` and `number = "_1"` the parameters are `ffn_weight_1` and `ffn_bias_1`.
 fn linear(b: &mut Builder, args: &Args, x: ValueId, layer: &str, number: &str) -> Result<ValueId> {
     let of = |what: &str| args.value(&format!("{layer}_{what}{number}"));
     let (weight, bias) = (of("weight")?, of("bias")?);
@@ -17,6 +23,7 @@ fn linear(b: &mut Builder, args: &Args, x: ValueId, layer: &str, number: &str) -
     )
 }
 
+/// Layer normalisation number 1 or 2 of the layer, over the features.
 fn norm(b: &mut Builder, args: &Args, x: ValueId, number: u32) -> Result<ValueId> {
     let (weight, bias) = (
         args.value(&format!("norm_weight_{number}"))?,
@@ -31,6 +38,8 @@ fn norm(b: &mut Builder, args: &Args, x: ValueId, number: u32) -> Result<ValueId
 }
 
 /// Which scores count, to be spread over `[batch, heads, queries, keys]`: a mask of any dtype forbids what it is not zero at.
+/// `mask_type` is PyTorch's: 0 for queries by keys, 1 for padding of keys, 2 for the full shape.
+/// The result is inverted: true keeps a score.
 fn allowed(b: &mut Builder, args: &Args) -> Result<Option<ValueId>> {
     let Some(mask) = args.opt_value("mask")? else {
         return Ok(None);
@@ -47,6 +56,8 @@ fn allowed(b: &mut Builder, args: &Args) -> Result<Option<ValueId>> {
     b.unary("aten.logical_not.default", mask).map(Some)
 }
 
+/// Queries, keys and values come from one product with `qkv_weight`; a permutation brings the three
+/// and the heads to the front: `[batch, length, 3 * features] -> [3, batch, heads, length, each]`.
 fn self_attention(b: &mut Builder, args: &Args, x: ValueId) -> Result<ValueId> {
     let t = b.tensor(x)?;
     let &[batch, length, features] = t.sizes.as_slice() else {
@@ -81,6 +92,7 @@ fn self_attention(b: &mut Builder, args: &Args, x: ValueId) -> Result<ValueId> {
     linear(b, args, out, "proj", "")
 }
 
+/// The layer of the header, with `relu` or `gelu` between the two products of `ffn`.
 fn encoder_layer(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let src = args.value("src")?;
     if !b.dtype(src)?.is_float() {

@@ -1,5 +1,16 @@
 //! Gradients of normalisations: with `h = (x - mean) / std` and `g` the gradient of `h`,
 //! `dx = (g - mean(g) - h mean(g h)) / std` over what was normalised together; halves in `f32` throughout.
+//!
+//! For `y = h w + c` the parts are
+//!
+//! ```text
+//! g  = dy w                        gradient of h
+//! dw = sum(dy h)   dc = sum(dy)    over the dimensions that the parameters were broadcast to
+//! ```
+//!
+//! Without centring (`rms`) the term `mean(g)` vanishes. With running statistics, which do not
+//! depend on `x`, both means vanish. `h` is recomputed from the input and saved statistics: it was
+//! never stored.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -10,6 +21,7 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 /// Which of the gradients a call asks for.
+/// Fails unless it has `n` flags.
 pub(in crate::ops) fn mask(args: &Args, n: usize) -> Result<Vec<bool>> {
     match args.arg("output_mask")? {
         Arg::Bools(m) if m.len() == n => Ok(m.clone()),
@@ -32,6 +44,8 @@ pub(in crate::ops) fn masked(b: B, outs: &[Option<ValueId>], any: ValueId) -> Re
 }
 
 /// `(g - mean(g) - h mean(g h)) rstd` over `dims`; without `centred` the mean of `g` stays.
+/// `dims` are those that were normalised together; `rstd` may have the weight in it where that is
+/// constant over them.
 fn input_gradient(
     b: B,
     g: ValueId,
@@ -71,6 +85,8 @@ fn parameter_dtype(b: B, args: &Args, name: &str, input: DType) -> Result<DType>
     }
 }
 
+/// Returns the first of the normalised dimensions, after a check that the sizes from there on are
+/// `normalized_shape`.
 fn first_normalized(args: &Args, sizes: &[Expr]) -> Result<usize> {
     let shape = args.ints("normalized_shape")?;
     match sizes.len().checked_sub(shape.len()) {
@@ -82,6 +98,7 @@ fn first_normalized(args: &Args, sizes: &[Expr]) -> Result<usize> {
     }
 }
 
+/// Gradients of input, weight and bias.
 fn layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;
@@ -121,6 +138,7 @@ fn parameter(b: B, v: ValueId, over: &[i64], shape: &[Expr], dtype: DType) -> Re
     b.cast(v, dtype)
 }
 
+/// Gradients of input and weight.
 fn rms_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;
@@ -146,6 +164,8 @@ fn rms_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     masked(b, &outs, g)
 }
 
+/// Serves both overloads. That with a `reserve` calls the flag `update` and the saved statistic
+/// `save_var`; the latter holds inverse deviations all the same.
 fn batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;
@@ -198,6 +218,8 @@ fn batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     masked(b, &outs, g)
 }
 
+/// The parameters' gradients need no division into groups: a channel's sum is over batch and
+/// pixels.
 fn group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, grad) = (args.value("input")?, args.value("grad_out")?);
     let t = b.tensor(input)?;

@@ -1,4 +1,23 @@
 //! Normalisation: statistics as reductions, the rest pointwise, halves in `f32` throughout.
+//!
+//! ```text
+//! y = (x - mean) * rstd * weight + bias        rstd = 1 / sqrt(variance + eps)
+//! ```
+//!
+//! | operator | mean and variance over | weight and bias per |
+//! |---|---|---|
+//! | layer | the last dimensions, `normalized_shape` | element of `normalized_shape` |
+//! | group | `[n, groups, c / groups, ..]`, from dimension 2 on | channel |
+//! | instance | as group, with one channel a group | channel |
+//! | batch | all dimensions but 1 | channel |
+//! | rms | as layer; no mean is subtracted | element of `normalized_shape` |
+//!
+//! Variances are biased (divided by the count). Each is written as the mean of squares of the
+//! centred input: two passes over a row, of which the scheduler makes one (online variance) where
+//! that pays.
+//!
+//! Batch normalisation in training updates its running statistics. Only the functional overloads
+//! return them; the others are refused with running statistics, since the update would be lost.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -8,11 +27,14 @@ use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
-/// Mean and centred input over `dims`, both keeping their dimensions, then `1 / sqrt(variance + eps)`.
+/// Statistics over the normalised dimensions, in the compute dtype. Reduced dimensions have size 1.
 struct Stats {
     mean: ValueId,
+    /// `x - mean`, of the sizes of `x`.
     centred: ValueId,
+    /// Biased.
     variance: ValueId,
+    /// `1 / sqrt(variance + eps)`.
     rstd: ValueId,
 }
 
@@ -31,6 +53,7 @@ fn stats(b: B, x: ValueId, dims: &[i64], eps: f64) -> Result<Stats> {
     })
 }
 
+/// `1 / sqrt(variance + eps)`.
 fn inverse_root(b: B, variance: ValueId, eps: f64) -> Result<ValueId> {
     let v = b.call("aten.add.Tensor", &[variance.into(), Arg::Float(eps)])?;
     b.call("aten.rsqrt.default", &[v.into()])
@@ -60,19 +83,22 @@ pub(in crate::ops) fn per_channel(b: B, v: ValueId, rank: usize) -> Result<Value
     b.call("aten.view.default", &[v.into(), shape.into()])
 }
 
+/// [`per_channel`] of a parameter that may be absent.
 fn opt_per_channel(b: B, v: Option<ValueId>, rank: usize) -> Result<Option<ValueId>> {
     v.map(|v| per_channel(b, v, rank)).transpose()
 }
 
-/// All of a shape but dimension 1, or the dimensions from `first` on.
+/// Dimensions `first..rank`, as arguments of reductions.
 pub(in crate::ops) fn dims_from(first: usize, rank: usize) -> Vec<i64> {
     (first..rank).map(|d| d as i64).collect()
 }
 
+/// All dimensions but 1, which holds the channels.
 pub(in crate::ops) fn channel_dims(rank: usize) -> Vec<i64> {
     (0..rank).filter(|d| *d != 1).map(|d| d as i64).collect()
 }
 
+/// Returns the result in the input's dtype, and statistics whose reduced dimensions have size 1.
 fn layer(b: B, args: &Args) -> Result<(ValueId, Stats)> {
     let x = args.value("input")?;
     let dtype = b.dtype(x)?;
@@ -105,6 +131,7 @@ fn saved_dtype(b: B, args: &Args) -> Result<inrush_base::DType> {
     }
 }
 
+/// Also returns mean and `rstd`, which the gradient reads.
 fn native_layer_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (y, s) = layer(b, args)?;
     let dtype = saved_dtype(b, args)?;
@@ -143,6 +170,7 @@ fn rms_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![rms(b, args)?.0])
 }
 
+/// Also returns `rstd` in the compute dtype.
 fn fused_rms_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (y, rstd) = rms(b, args)?;
     Ok(vec![y, rstd])
@@ -203,6 +231,8 @@ pub(in crate::ops) fn check_groups(args: &Args, sizes: &[Expr]) -> Result<()> {
     args.same(args.int("HxW")?, each, "the elements of a channel")
 }
 
+/// Also returns mean and `rstd` as `[n, groups]`. Sizes are arguments too, as in PyTorch, and are
+/// checked against the input's.
 fn native_group_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (input, groups) = (args.value("input")?, args.int("group")?);
     check_groups(args, &b.sizes(input)?)?;
@@ -279,6 +309,7 @@ fn batch(b: B, args: &Args, eps: f64) -> Result<(ValueId, Stats)> {
     Ok((b.cast(y, dtype)?, s))
 }
 
+/// Operators without the argument are inference only.
 fn training(args: &Args) -> Result<bool> {
     match args.op.schema().position("training") {
         Some(_) => args.bool("training"),
@@ -286,6 +317,7 @@ fn training(args: &Args) -> Result<bool> {
     }
 }
 
+/// Uses the batch's statistics in training and running ones otherwise.
 fn batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let eps = args.float("eps")?;
     if !training(args)? {
@@ -313,6 +345,7 @@ fn native_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![y, mean, rstd])
 }
 
+/// An empty vector, of the dtype that the graph declares for saved statistics.
 fn no_stats(b: B, args: &Args) -> Result<ValueId> {
     let dtype = match b.declared(1) {
         Some(t) => t.dtype,
@@ -356,11 +389,13 @@ fn functional_batch_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let fewer = b.exprs.sub(count, b.exprs.int(1));
     let (mean, variance) = (flat(b, s.mean)?, flat(b, s.variance)?);
     let sum = b.mul(variance, count)?;
+    // Eager normalises by the biased variance and records the unbiased one.
     let unbiased = b.div(sum, fewer)?;
     let (saved_mean, rstd) = saved(b, &s)?;
     let mut out = vec![y, saved_mean, rstd];
     for (old, new) in [(old_mean, mean), (old_var, unbiased)] {
         let dtype = b.dtype(old)?;
+        // `momentum` is the weight of the new value, unlike in optimisers.
         let kept = b.call("aten.mul.Tensor", &[old.into(), Arg::Float(1.0 - momentum)])?;
         let added = b.call("aten.mul.Tensor", &[new.into(), Arg::Float(momentum)])?;
         let sum = b.add(kept, added)?;
@@ -393,10 +428,12 @@ fn batch_norm_with_update(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> 
     as_declared(b, outs)
 }
 
+/// The workspace that cuDNN would fill: no bytes.
 fn reserve(b: B) -> Result<ValueId> {
     b.full(&[b.exprs.int(0)], 0.0, inrush_base::DType::U8)
 }
 
+/// Inference by running statistics, with empty saved ones.
 fn batch_norm_no_update(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let eps = args.float("eps")?;
     let y = running(b, args, eps)?;
