@@ -1,5 +1,18 @@
 //! Gradients of pooling. Each input element gathers from the windows that hold it, so that no two write the same place; on CPUs
 //! the gradients of greatest elements go to the places that the indices name instead, each of them once.
+//!
+//! ```text
+//! forward   y[o] reads x[o * stride - before + tap * dilation]
+//! backward  dx[i] sums dy[o] over the windows o that hold i
+//! ```
+//!
+//! The last window that can hold element `i` is `(i + before) / stride`; `span / stride` windows,
+//! rounded up, are candidates, counted down from it by a reduction axis. A mask drops those that
+//! are out of range or end before `i`. For greatest elements a candidate counts if its index names
+//! `i`.
+//!
+//! Where windows of averages overlap on a CPU, each window's share is divided once, then the shares
+//! are summed by phases of the stride, which turns strided reads into adjacent ones.
 
 use crate::ops::conv::depthwise::{Along, by_phases, fits};
 use crate::ops::index::scatter::{arrived, filled};
@@ -31,9 +44,11 @@ fn fixed_meta(call: &Call) -> Result<Vec<Type>> {
 
 /// The candidates among the windows of an input point: for each spatial dimension the window's number, and how many
 /// windows there are.
+/// Points of the gradient that one point of the input reads.
 struct Candidates {
     /// Index into the gradient.
     at: Vec<Expr>,
+    /// Positions and sizes that must be in range for the candidate to exist.
     checks: Vec<(Expr, Expr)>,
 }
 
@@ -65,6 +80,7 @@ fn position(body: &mut BodyBuilder, outer: &[Expr], sizes: &[Expr]) -> StmtId {
 }
 
 /// The gradient of the windows whose index names the point.
+/// Zero elsewhere. A masked candidate reads the index -1, which names no point.
 fn chosen(
     body: &mut BodyBuilder,
     grad: &Tensor,
@@ -86,6 +102,8 @@ fn chosen(
 }
 
 /// The gradient of each window, added where its index says; `lead` dimensions of `sizes` are not spatial.
+/// Sums in the compute dtype. The index is checked: it is an argument of the operator, not
+/// something computed here.
 fn scattered<'g>(
     lw: &mut Lower<'g>,
     grad: &Tensor,
@@ -109,6 +127,8 @@ fn scattered<'g>(
     arrived(lw, out, grad.dtype)
 }
 
+/// CPUs scatter: one write for each window instead of one comparison for each candidate. GPUs
+/// gather, which needs no atomic additions.
 fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (grad, indices) = (lw.arg(call, "grad_output")?, lw.arg(call, "indices")?);
     let sizes = call.tensor("self")?.sizes.clone();
@@ -139,6 +159,7 @@ fn counted(e: &Exprs, w: &Window, at: Expr, padding_counts: bool) -> Expr {
 }
 
 /// Where windows overlap: each window's share of the gradient first, with zeros around, then their sums by phases.
+/// Returns `None` for symbolic sizes and where too many taps or phases would stand in one body.
 fn overlapping<'g>(
     lw: &mut Lower<'g>,
     grad: &Tensor,
@@ -149,6 +170,8 @@ fn overlapping<'g>(
     let e = lw.exprs;
     let along: Vec<Along> = (pool.windows.iter().zip(&pool.output))
         .map(|(w, output)| {
+            // Window numbers are the coordinates of the summed tensor, so the "input" is the
+            // gradient.
             let numbers = Window {
                 input: *output,
                 ..*w
@@ -201,6 +224,7 @@ fn overlapping<'g>(
     ))
 }
 
+/// Windows that do not overlap need no sum: the plain form reads one candidate.
 fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_output")?;
     let sizes = call.tensor("self")?.sizes.clone();
@@ -257,6 +281,8 @@ fn share(body: &mut BodyBuilder, g: StmtId, count: Expr, mask: Option<StmtId>) -
 
 /// Returns the range of windows of an adaptive pool from `input` to `output` elements that hold
 /// element `at`.
+/// The general case is the adaptive window with input and output exchanged: window `o` holds `i` if
+/// and only if window `i` of the exchanged pool holds `o`.
 fn holders(e: &Exprs, input: Expr, output: Expr, at: Expr) -> (Expr, Expr) {
     match e.divide_exact(input, output) {
         // Windows side by side.
@@ -344,6 +370,7 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
         let (first, end) = holders(e, i, o, outer[lead + k]);
         let window = e.add(first, *tap);
         checks.push((*tap, e.sub(end, first)));
+        // Number of elements that the window's mean was taken of.
         let (start, stop) = match e.divide_exact(i, o) {
             Some(size) => (e.int(0), size),
             None => adaptive_bounds(e, window, i, o),

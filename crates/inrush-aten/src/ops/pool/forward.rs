@@ -1,4 +1,20 @@
 //! Pooling: reductions over windows.
+//!
+//! A pool is a reduction over the taps of a window: one parallel axis per dimension of the result,
+//! one reduction axis per spatial dimension of the window.
+//!
+//! ```text
+//! max_pool2d(x: f32[1,8,7,7], [3,3], [2,2], [1,1])
+//!   for i0 in 1, i1 in 8, i2 in 4, i3 in 4:
+//!     y = max over r0 in 3, r1 in 3 of x[i0, i1, 2 * i2 - 1 + r0, 2 * i3 - 1 + r1]   masked
+//! ```
+//!
+//! Padding is a mask with the reduction's identity as fill value; it is not stored. Where greatest
+//! elements need their positions, a window of few taps is unrolled: value and position are then
+//! found together by selects in vector lanes, and no argument-reduction of 64 bits is needed.
+//!
+//! Adaptive pools have windows whose bounds depend on the output index. Their loops run over the
+//! largest window, and taps beyond a window's end are masked.
 
 use crate::ops::conv::depthwise::choices;
 use crate::ops::lowered;
@@ -24,13 +40,18 @@ pub(in crate::ops) fn spatial(args: &Args) -> Result<usize> {
 
 /// The windows of a pool of fixed window size.
 pub(in crate::ops) struct Pool {
+    /// One for each spatial dimension.
     pub windows: Vec<Window>,
+    /// Sizes of the spatial dimensions of the result.
     pub output: Vec<Expr>,
     /// Dimensions before the spatial ones.
+    /// Batch and channels, or channels only: 1 or 2 dimensions.
     pub lead: usize,
 }
 
 impl Pool {
+    /// Reads `kernel_size`, `stride`, `padding`, `dilation` and `ceil_mode` of a call on an input
+    /// of sizes `x`. A missing stride is the kernel's size.
     pub fn new(args: &Args, x: &[Expr]) -> Result<Pool> {
         let exprs = args.exprs;
         let spatial = spatial(args)?;
@@ -82,10 +103,12 @@ impl Pool {
         })
     }
 
+    /// Returns the sizes of the result.
     pub fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
         [&x[..self.lead], &self.output].concat()
     }
 
+    /// Taps of a window in each dimension.
     fn kernel(&self) -> Vec<Expr> {
         self.windows.iter().map(|w| w.kernel).collect()
     }
@@ -129,6 +152,7 @@ fn winning_tap(body: &mut BodyBuilder, v: StmtId, kernel: &[Expr], taps: &[Expr]
     if !body.dtype(v).is_float() {
         return greatest;
     }
+    // Eager's loop replaces its maximum by every NaN that it meets, so the last one stays.
     let number = crate::View::ravel(body.exprs, taps, kernel);
     let number = body.index_value(number);
     let none = body.constant(Scalar::Int(-1), DType::I64);
@@ -165,6 +189,8 @@ fn flat_position(
     digits.reverse();
     let mut flat: Option<StmtId> = None;
     for (d, digit) in digits.into_iter().enumerate() {
+        // Taps in the padding are filled with the lowest value and lose, unless all elements are
+        // that value.
         let padded = body.exprs.range(start[d]).lo < 0;
         let first = body.exprs.modulo(start[d], step[d]);
         let step = body.index_value(step[d]);
@@ -190,10 +216,12 @@ fn flat_position(
 }
 
 /// Taps of a window that a body looks for the greatest in one after the other.
+/// Each tap costs a load, a test for NaN, a comparison and two selects.
 const MOST_TAPS: i64 = 32;
 
 /// The taps of a window of few, if lanes are to hold a position as narrow as a value: then the greatest element and its place
 /// are found together, tap by tap.
+/// Positions must fit into 32 bits. Other cases keep the reductions.
 fn few_taps(lw: &Lower, x: &Tensor, kernel: &[Expr], input: &[Expr]) -> Option<Vec<Vec<i64>>> {
     let known =
         |all: &[Expr]| -> Option<Vec<i64>> { all.iter().map(|n| lw.exprs.as_int(*n)).collect() };
@@ -209,6 +237,8 @@ fn few_taps(lw: &Lower, x: &Tensor, kernel: &[Expr], input: &[Expr]) -> Option<V
 
 /// The greatest of some elements, each with its position, and where it is: of equal ones the first, but of several NaNs the
 /// last. `first` is the position where all are minus infinity.
+/// The position is kept as `i32`, half the width of the result's, so that it fills as many lanes as
+/// a value of `f32`.
 fn greatest(body: &mut BodyBuilder, taps: &[(StmtId, Expr)], first: Expr) -> (StmtId, StmtId) {
     let short = |body: &mut BodyBuilder, e: Expr| {
         let v = body.index_value(e);
@@ -239,6 +269,8 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let exprs = lw.exprs;
     let input = &x.sizes[pool.lead..];
     let mut body = lw.body(&sizes);
+    // A caller that ignores positions (inference through the overload with indices) gets the plain
+    // form.
     if call.outs.get(1).is_some_and(|v| lw.is_read(*v))
         && let Some(taps) = few_taps(lw, &x, &pool.kernel(), input)
     {
@@ -297,6 +329,7 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 /// Stores values and their positions.
+/// One body stores both results, so that the window is read once.
 fn both<'g>(
     lw: &mut Lower<'g>,
     mut body: BodyBuilder<'g>,
@@ -313,6 +346,7 @@ fn both<'g>(
     vec![values, indices]
 }
 
+/// Types of pools with a window of fixed size.
 fn pool_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor("self")?;
     let sizes = Pool::new(call, &t.sizes)?.sizes(&t.sizes);
@@ -346,6 +380,7 @@ fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     };
     let padding_counts = call.bool("count_include_pad")?;
     let count = divisor.unwrap_or_else(|| {
+        // Windows that reach beyond the padding, as `ceil_mode` allows, count no element there.
         exprs.product(pool.windows.iter().zip(&outer[pool.lead..]).map(|(w, o)| {
             let start = w.position(exprs, *o, exprs.int(0));
             let end = exprs.add(start, w.kernel);
@@ -368,6 +403,7 @@ fn divide(body: &mut BodyBuilder, sum: StmtId, count: Expr) -> StmtId {
 
 /// `sum` over the product of `sizes`. Those that are not known are multiplied as values: a product of sums would be written out
 /// term by term.
+/// Integers divide towards zero, as eager's do.
 pub(in crate::ops) fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: &[Expr]) -> StmtId {
     let dtype = body.dtype(sum);
     let op = if dtype.is_float() {
@@ -392,12 +428,15 @@ pub(in crate::ops) fn divide_by_all(body: &mut BodyBuilder, sum: StmtId, sizes: 
 
 /// The windows of an adaptive pool, whose sizes differ by one at most.
 pub(in crate::ops) struct Adaptive {
+    /// Spatial sizes of the input.
     pub input: Vec<Expr>,
     pub output: Vec<Expr>,
+    /// Dimensions before the spatial ones.
     pub lead: usize,
 }
 
 impl Adaptive {
+    /// Reads `output_size` of a call on an input of sizes `x`.
     fn new(args: &Args, x: &[Expr]) -> Result<Adaptive> {
         let spatial = spatial(args)?;
         let lead = x
@@ -429,10 +468,12 @@ impl Adaptive {
         }
     }
 
+    /// Sizes of the result.
     fn sizes(&self, x: &[Expr]) -> Vec<Expr> {
         [&x[..self.lead], &self.output].concat()
     }
 
+    /// Taps of the largest window in each dimension.
     fn kernel(&self, exprs: &Exprs) -> Vec<Expr> {
         self.input
             .iter()
@@ -498,7 +539,7 @@ fn volumes<'g>(lw: &mut Lower<'g>, pool: &Adaptive, x: &Tensor) -> Tensor {
     sums(lw, &rows, &[2], true)
 }
 
-/// One adaptive pool: `reduce` makes the stored values from the window's elements, the window's extents and its taps.
+/// Lowers an adaptive pool: greatest elements with their positions if `max`, else means.
 fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, "self")?;
     let pool = Adaptive::new(call, &x.sizes)?;
@@ -570,6 +611,7 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     Ok(vec![values, indices])
 }
 
+/// Types of adaptive pools.
 fn adaptive_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor("self")?;
     let sizes = Adaptive::new(call, &t.sizes)?.sizes(&t.sizes);

@@ -1,4 +1,10 @@
 //! Order statistics: medians, modes.
+//!
+//! Rows are sorted whole, then one element is gathered at a position that is computed per row. A
+//! selection would do with `O(n)` steps, but a sort is an operator that exists on all devices, and
+//! it gives the index as well.
+//!
+//! Sorting puts NaN last: `numbers = n - count(NaN)` is the position of the first NaN of a row.
 
 use crate::ops::decomposed as row;
 use crate::props::{Prop, SortAxis};
@@ -7,12 +13,14 @@ use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, ValueId};
 
 /// A row's values in order and where they came from, the dimension last; `x` itself is moved the same way.
+/// All three have the same sizes.
 struct Sorted {
     x: ValueId,
     values: ValueId,
     indices: ValueId,
 }
 
+/// Moves `dim` to the end and sorts along it.
 fn sorted(b: &mut Builder, x: ValueId, dim: i64) -> Result<Sorted> {
     let (dim, last) = (b.int(dim), b.int(-1));
     let x = b.call("aten.movedim.int", &[x.into(), dim, last.clone()])?;
@@ -25,6 +33,8 @@ fn sorted(b: &mut Builder, x: ValueId, dim: i64) -> Result<Sorted> {
 }
 
 /// The lower of the middle two. A NaN is the median of its row, unless the operator passes over NaN.
+/// Of `n` elements it is number `(n - 1) / 2` in order. With `skip_nan` the number of those that
+/// are not NaN takes the place of `n`. Returns values and indices without the last dimension.
 fn medians(b: &mut Builder, s: &Sorted, skip_nan: bool) -> Result<Vec<ValueId>> {
     let t = b.tensor(s.x)?;
     let n = *t
@@ -53,6 +63,7 @@ fn medians(b: &mut Builder, s: &Sorted, skip_nan: bool) -> Result<Vec<ValueId>> 
             let numbers = b.add(minus, n)?;
             if skip_nan {
                 let less = b.call("aten.sub.Tensor", &[numbers.into(), b.int(1)])?;
+                // A row of nothing but NaN: its first element, a NaN.
                 let none = b.call("aten.clamp_min.default", &[less.into(), b.int(0)])?;
                 b.call(
                     "aten.div.Tensor_mode",
@@ -74,6 +85,7 @@ fn medians(b: &mut Builder, s: &Sorted, skip_nan: bool) -> Result<Vec<ValueId>> 
     Ok(out)
 }
 
+/// Without `dim` the median of all elements, and no index.
 fn median(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let skip = args.op.row.name.contains("nanmedian");
@@ -84,6 +96,7 @@ fn median(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         return Ok(vec![medians(b, &s, skip)?[0]]);
     }
     let dim = args.dim("dim", rank)? as i64;
+    // A number is its own median, at index 0.
     if rank == 0 {
         let zero = b.full(&[], 0.0, DType::I64)?;
         return Ok(vec![b.unary("aten.clone.default", x)?, zero]);
@@ -104,6 +117,13 @@ fn kept(b: &mut Builder, args: &Args, out: Vec<ValueId>, dim: i64) -> Result<Vec
 }
 
 /// The value that is there most often, the smallest of several, and where it stands last.
+/// ```text
+/// values   1 1 2 2 2 5        places   0 1 2 3 4 5
+/// starts   t f t f f t        begin    0 0 2 2 2 5       length = places - begin
+/// ```
+///
+/// The longest run has the greatest `length`, at its last place; `argmax` takes the first of
+/// several, which is the smallest value.
 fn mode(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let rank = b.rank(x)?;
@@ -134,6 +154,7 @@ fn mode(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     )?;
     let places = b.call("aten.arange.default", &[n.into()])?;
     let marked = b.select_or(starts, places, 0.0)?;
+    // Start of the run that each place belongs to.
     let begin = b.call_multi("aten.cummax.default", &[marked.into(), last.clone()])?[0];
     let length = b.sub(places, begin)?;
     let at = b.call(

@@ -25,6 +25,7 @@ fn dims_arg(b: &Builder, args: &Args, x: ValueId) -> Result<(Arg, Expr)> {
     Ok((b.ints(&dims), count))
 }
 
+/// False for overloads without the parameter.
 fn keepdim(args: &Args) -> Result<bool> {
     if args.given("keepdim") {
         args.bool("keepdim")
@@ -35,7 +36,9 @@ fn keepdim(args: &Args) -> Result<bool> {
 
 /// The mean over some dimensions, which it keeps, and the distances to it.
 pub(in crate::ops) struct Centred {
+    /// In the input's dtype, reduced dimensions of size 1.
     pub mean: ValueId,
+    /// `x - mean`, of the sizes of `x`.
     pub centred: ValueId,
 }
 
@@ -43,6 +46,11 @@ pub(in crate::ops) struct Centred {
 ///
 /// All is computed of distances to a pivot, the first element of each row. Sums are then as large as the deviation, whatever
 /// the mean is, so that rounding loses nothing to a large mean; rows of equal elements are exactly 0.
+/// ```text
+/// near    = x - x[first]           small, whatever the mean
+/// offset  = mean(near)
+/// centred = near - offset          mean = x[first] + offset
+/// ```
 pub(in crate::ops) fn centred(b: &mut Builder, x: ValueId, dims: &[i64]) -> Result<Centred> {
     let sizes = b.sizes(x)?;
     let list = b.ints(dims);
@@ -81,6 +89,8 @@ pub(in crate::ops) fn centred(b: &mut Builder, x: ValueId, dims: &[i64]) -> Resu
 }
 
 /// Variance and mean in the compute dtype.
+/// `sum((x - mean)^2) / max(count - correction, 0)`. `unbiased` of the older overloads is a
+/// correction of 1 or 0.
 fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
     let x = args.value("self")?;
     if !b.dtype(x)?.is_float() {
@@ -101,6 +111,7 @@ fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
         "aten.sum.dim_IntList",
         &[sq.into(), dims.clone(), keep.into()],
     )?;
+    // A divisor of 0 gives NaN or infinity, as in eager for rows of one element.
     let divisor = match (b.exprs.as_int(count), correction) {
         (Some(n), c) => Arg::Float((n as f64 - c.as_f64()).max(0.0)),
         (None, Scalar::Float(f)) if f.fract() != 0.0 => {
@@ -120,6 +131,7 @@ fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
     Ok((var, mean))
 }
 
+/// Rounds a statistic to the dtype of the input.
 fn finish(b: &mut Builder, args: &Args, v: ValueId) -> Result<ValueId> {
     let dtype = b.dtype(args.value("self")?)?;
     b.cast(v, dtype)
@@ -148,6 +160,8 @@ fn std_mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `(sum |x|^p)^(1/p)`, with the orders that are something simpler.
+/// Orders 2, 1, 0 and the infinities need no power. `x` is not scaled first, so that its squares
+/// may overflow.
 fn norm_of(b: &mut Builder, args: &Args, order: f64) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let asked = if args.given("dtype") {
@@ -202,6 +216,7 @@ fn norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The mean of what is not NaN.
+/// The count is a sum too: it depends on data.
 fn nanmean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let own = args.dtype("dtype")?.unwrap_or(b.dtype(x)?);

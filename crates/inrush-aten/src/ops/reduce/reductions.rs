@@ -1,4 +1,14 @@
 //! Reductions over dimensions.
+//!
+//! A reduction is one body: parallel axes over the dimensions that stay, reduction axes over the
+//! others.
+//!
+//! ```text
+//! sum(x: f32[4,6,8], dim=1)      for i0 in 4, i1 in 8:  y[i0,i1] = sum over r0 in 6 of x[i0,r0,i1]
+//! ```
+//!
+//! How it is split, ordered and vectorised is the scheduler's choice. Sums of halves accumulate in
+//! `f32`, because loads widen; sums of integers are `i64` unless the call says otherwise.
 
 use crate::call::{Args, Call};
 use crate::ops::{decomposed, lowered};
@@ -28,6 +38,7 @@ pub(in crate::ops) fn reduced_dims(args: &Args, rank: usize) -> Result<Vec<bool>
     Ok(reduced)
 }
 
+/// False for overloads without the parameter.
 fn keepdim(args: &Args) -> Result<bool> {
     if args.given("keepdim") {
         args.bool("keepdim")
@@ -64,10 +75,13 @@ pub(in crate::ops) fn reduce_meta(call: &Call, dtype: DType) -> Result<Vec<Type>
 
 /// A reduction in the making: a body whose outer axes are the dimensions that stay, and the indices of the source.
 pub(in crate::ops) struct Reduction<'g> {
+    /// Outer axes are the dimensions that stay, in order.
     pub body: crate::BodyBuilder<'g>,
     /// Index expression of every dimension of the source.
     pub at: Vec<Expr>,
+    /// Sizes of the dimensions that stay.
     pub outer_sizes: Vec<Expr>,
+    /// Per dimension of the source: true if it is reduced over.
     reduced: Vec<bool>,
     keepdim: bool,
 }
@@ -166,15 +180,18 @@ fn sum_dtype(call: &Call) -> Result<DType> {
     Ok(asked.unwrap_or(if own.is_float() { own } else { DType::I64 }))
 }
 
+/// Types of sums and products.
 fn sum_meta(call: &Call) -> Result<Vec<Type>> {
     reduce_meta(call, sum_dtype(call)?)
 }
 
+/// Type of a reduction that keeps the dtype.
 fn same_meta(call: &Call) -> Result<Vec<Type>> {
     reduce_meta(call, call.tensor("self")?.dtype)
 }
 
 /// `sum / count`, with the sum in the result's dtype's compute precision.
+/// An empty row gives `0 / 0`, NaN.
 fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let t = b.tensor(x)?;
@@ -209,6 +226,7 @@ fn mean(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Extremes of nothing have no value.
+/// A symbolic size passes: it is not known to be 0.
 fn refuse_empty(call: &Call) -> Result<()> {
     let sizes = &call.tensor("self")?.sizes;
     let reduced = reduced_dims(call, sizes.len())?;
@@ -219,17 +237,20 @@ fn refuse_empty(call: &Call) -> Result<()> {
     }
 }
 
+/// Type of `amax`, `max` and their kind.
 fn extreme_meta(call: &Call) -> Result<Vec<Type>> {
     refuse_empty(call)?;
     same_meta(call)
 }
 
+/// NaN wins, as in eager: [`ReduceOp::Max`] and `Min` are defined so.
 fn extreme<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     reduce(lw, call, op, t.dtype)
 }
 
 /// `max.dim`, `min.dim`: the extreme and the index of its first occurrence, in one body.
+/// Both reductions read the same load, so one pass over the row gives both.
 fn extreme_with_index<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,
@@ -260,6 +281,7 @@ fn index_meta(call: &Call) -> Result<Vec<Type>> {
     reduce_meta(call, DType::I64)
 }
 
+/// Values and `i64` indices, of the same sizes.
 fn extreme_with_index_meta(call: &Call) -> Result<Vec<Type>> {
     let mut types = extreme_meta(call)?;
     types.extend(reduce_meta(call, DType::I64)?);
@@ -284,11 +306,13 @@ fn truth_meta(call: &Call) -> Result<Vec<Type>> {
     reduce_meta(call, dtype)
 }
 
+/// Elements become bools first: NaN is true.
 fn truth<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     reduce(lw, call, op, DType::Bool)
 }
 
 /// Reduces what `map` makes of each element.
+/// Always a sum; the map decides what is summed, and must give a value of the compute dtype.
 fn reduce_mapped<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,
@@ -324,6 +348,7 @@ fn nansum<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     })
 }
 
+/// Two reductions of one input, which the scheduler may fuse.
 fn aminmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dims = match args.opt_int("dim")? {

@@ -1,10 +1,14 @@
 //! Running sums and products, and differences.
+//!
+//! A scan is a statement of its own (`Stmt::Scan`) over the body's last axis, which makes that axis
+//! sequential. All other dimensions are parallel axes, whatever their order in the tensor.
 
 use crate::{Args, BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ReduceOp, ScalarOp, StmtId};
 
+/// Integers and bools are summed as `i64`.
 fn scan_meta(c: &Call) -> Result<Vec<Type>> {
     let t = c.tensor("self")?;
     c.dim("dim", t.rank())?;
@@ -22,6 +26,7 @@ fn positive_zero(body: &mut BodyBuilder, v: StmtId) -> StmtId {
     body.op(ScalarOp::Add, &[v, zero])
 }
 
+/// Converts before it scans, so that the running value has the result's dtype.
 fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let dtype = call.out(0)?.dtype;
@@ -47,6 +52,7 @@ fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Ten
     };
     let v = match (op, dtype) {
         // As eager has it.
+        // Eager's running value is a double.
         (ReduceOp::LogSumExp, DType::F32) => {
             let wide = body.cast(v, DType::F64);
             let v = positive_zero(&mut body, wide);
@@ -65,6 +71,7 @@ fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Ten
     Ok(vec![out])
 }
 
+/// Floats only; there is no `dtype` parameter.
 fn logcumsumexp_meta(c: &Call) -> Result<Vec<Type>> {
     let t = c.tensor("self")?;
     c.dim("dim", t.rank())?;
@@ -101,11 +108,13 @@ fn diff(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         .collect();
         x = b.call("aten.cat.default", &[parts.into(), d.clone()])?;
     }
+    // Bools cannot be subtracted: neighbours differ or not.
     let op = if b.dtype(x)? == DType::Bool {
         "aten.logical_xor.default"
     } else {
         "aten.sub.Tensor"
     };
+    // Each round shortens the dimension by one; a dimension that is too short ends empty.
     for _ in 0..n {
         let later = b.call("aten.slice.Tensor", &[x.into(), d.clone(), b.int(1)])?;
         let earlier = b.call(

@@ -1,4 +1,14 @@
 //! Softmax and its relatives.
+//!
+//! Subtracting a row's maximum first keeps `exp` at most 1:
+//!
+//! ```text
+//! e = exp(x - max(x))       softmax = e / sum(e)       log_softmax = x - max(x) - log(sum(e))
+//! ```
+//!
+//! Written so, it is three passes over a row; the scheduler fuses them and may make the first two
+//! one (online softmax). Halves are computed in `f32` and rounded once. The three forms differ in a
+//! row of nothing but `-inf` only: `softmax` gives NaN, `_safe_softmax` zeros, `logsumexp` `-inf`.
 
 use crate::ops::B;
 use crate::ops::decomposed as row;
@@ -8,14 +18,20 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, ValueId};
 
 /// The input as it is computed, the dimension, and the dtype of the result.
+/// Common to the operators with one dimension.
 struct Setup {
+    /// In the compute dtype of `dtype`.
     x: ValueId,
+    /// A list of one dimension, for reductions.
     dim: Arg,
+    /// The one that the call asks for, else the input's.
     dtype: DType,
     /// The dimension has no elements, so that there is nothing to compute.
     empty: bool,
 }
 
+/// Fails for a result that is not a float. `half_to_float` of the internal operators takes the
+/// place of `dtype`: it asks for `f32`.
 fn setup(b: B, args: &Args) -> Result<Setup> {
     let x = args.value("self")?;
     let t = b.tensor(x)?;
@@ -39,6 +55,7 @@ fn setup(b: B, args: &Args) -> Result<Setup> {
     })
 }
 
+/// A sum that keeps its dimensions.
 fn sum(b: B, x: ValueId, dims: &Arg) -> Result<ValueId> {
     b.call(
         "aten.sum.dim_IntList",
@@ -52,6 +69,7 @@ fn shifted(b: B, x: ValueId, dims: &Arg) -> Result<ValueId> {
     b.sub(x, max)
 }
 
+/// Divides the exponents by their sum.
 fn normalized(b: B, e: Exponents, dtype: DType) -> Result<Vec<ValueId>> {
     // One division for each row rather than for each element.
     let scale = b.call("aten.reciprocal.default", &[e.total.into()])?;
@@ -68,6 +86,7 @@ fn softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     normalized(b, e, s.dtype)
 }
 
+/// The logarithm is never taken of a quotient, which may underflow to 0.
 fn log_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let s = setup(b, args)?;
     if s.empty {
@@ -81,11 +100,13 @@ fn log_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(y, s.dtype)?])
 }
 
-/// `exp(x - max)` and its sum, where a row of nothing but `-inf` gives zeros and a sum of one.
+/// Exponents of the distance to the maximum, over some dimensions, which sum and maximum keep.
 pub(in crate::ops) struct Exponents {
+    /// `exp(x - max)`, of the sizes of `x`.
     pub values: ValueId,
+    /// Sum of `values`; at least 1 for finite rows, since the maximum itself counts 1.
     pub total: ValueId,
-    /// The subtracted maximum.
+    /// The subtracted number.
     pub max: ValueId,
 }
 
@@ -98,6 +119,8 @@ pub(in crate::ops) fn exponents(b: B, x: ValueId, dims: &Arg) -> Result<Exponent
     Ok(Exponents { values, total, max })
 }
 
+/// [`Exponents`] where a row of nothing but `-inf` gives zeros and a sum of 1, so that dividing by
+/// the sum gives zeros instead of NaN.
 pub(in crate::ops) fn safe_exponents(b: B, x: ValueId, dims: &Arg) -> Result<Exponents> {
     let max = b.call("aten.amax.default", &[x.into(), dims.clone(), true.into()])?;
     let nothing = b.call(
@@ -128,6 +151,8 @@ pub(in crate::ops) fn where_scalar(
     )
 }
 
+/// Softmax in which a row of nothing but `-inf` gives zeros, as attention wants it of a query
+/// without keys.
 fn safe_softmax(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let s = setup(b, args)?;
     if s.empty {
@@ -166,6 +191,7 @@ fn logsumexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     } else {
         let max = b.call("aten.amax.default", &[x.into(), list.clone(), true.into()])?;
         let infinite = b.call("aten.isinf.default", &[max.into()])?;
+        // `inf - inf` would be NaN; without the shift the sum is infinite and its logarithm right.
         let max = where_scalar(b, infinite, 0.0, max)?;
         let d = b.sub(x, max)?;
         let e = b.call("aten.exp.default", &[d.into()])?;
