@@ -1,6 +1,17 @@
 //! Gradients of resampling. Each element of the input gathers, along one dimension after the other, from the few outputs that
 //! read it: a run of outputs, since sources of neighbouring outputs never change their order. Nothing is written twice, whatever
 //! the layout, and what the weights are is known from the sizes alone.
+//!
+//! ```text
+//! forward    y[o]  = sum over taps t of w(t, o) x[source(t, o)]
+//! backward   dx[i] = sum over k in 0..reach of W[k, i] dy[first(i) + k]
+//!            first(i) = floor((i * slope + shift) / divisor)
+//! ```
+//!
+//! `first` and `reach` come from the sizes when the graph is compiled ([`Run`]). `W` is a small
+//! tensor, computed once per call and dimension by the forward pass's own arithmetic, so that both
+//! passes agree about which element a rounding chose. Cost: one multiplication for each element and
+//! each output of its run, per dimension.
 
 use crate::ops::padding::{in_bounds, load_or_zero};
 use crate::ops::resample::upsample::{Axis, Kind, axes, axes_on, taps};
@@ -22,18 +33,25 @@ const LONGEST: i64 = 1 << 24;
 /// Tolerance between a source position computed here and the one that a kernel computes.
 const ROUNDING: f64 = 1e-3;
 
-/// Which outputs read an element of one dimension: those of `reach` outputs from `(at * slope + shift) / divisor` on, rounded
-/// down, that the dimension has.
+/// Outputs that read an element of one dimension: those of `reach` outputs from `(at * slope +
+/// shift) / divisor` on, rounded down, that the dimension has.
+///
+/// It covers every output that reads the element, and may cover some that do not.
 struct Run {
+    /// Outputs per `divisor` elements.
     slope: i64,
+    /// The greatest number for which no run begins too late.
     shift: i64,
     divisor: i64,
+    /// Length of the longest run.
     reach: i64,
     /// True if all of these outputs read the element.
     exact: bool,
 }
 
 impl Run {
+    /// Tries several slopes and keeps the one of the shortest runs. Linear in the sizes for each
+    /// slope.
     fn of(axis: &Axis, kind: Kind, dtype: DType) -> Result<Run> {
         let mut read: Vec<Option<(i64, i64)>> = vec![None; axis.input as usize];
         let mut certain = true;
@@ -47,6 +65,7 @@ impl Run {
         }
         let runs = || (read.iter().enumerate()).filter_map(|(i, r)| r.map(|r| (i as i64, r)));
         // The inverse of what takes outputs to sources: a quotient of the sizes, or near one.
+        // For given scale factors: 20 binary digits of the inverse of the step.
         let fixed = (f64::from(1 << 20) / axis.step(dtype).max(1e-6)).round() as i64;
         let slopes = [
             (axis.output, axis.input),
@@ -79,6 +98,7 @@ impl Run {
     }
 
     /// The first output for element `at`.
+    /// It may be negative or beyond the last output; the caller masks.
     fn first(&self, e: &Exprs, at: Expr) -> Expr {
         let scaled = e.add(e.mul(at, e.int(self.slope)), e.int(self.shift));
         e.floordiv(scaled, e.int(self.divisor))
@@ -148,6 +168,7 @@ fn weight(
 }
 
 /// The gradient of resampling along dimension `d` alone.
+/// The results of earlier dimensions stay in `dtype`; the last dimension stores as `into`.
 fn along<'g>(
     lw: &mut Lower<'g>,
     grad: &Tensor,
@@ -186,6 +207,7 @@ fn along<'g>(
     for k in places {
         let o = e.add(first, k);
         let w = table.as_ref().map(|t| body.load(t, &[k, outer[d]]));
+        // An inexact run with a table asks the weight: outputs that do not read have one above 2.
         let mask = match (run.exact, w) {
             (false, Some(w)) => {
                 let most = body.float(2.0, dtype);
@@ -209,6 +231,7 @@ fn along<'g>(
     Ok(lw.store_new(body, v, into, &sizes))
 }
 
+/// Sizes of dimensions beyond 2^24 are refused, since runs are looked for one by one.
 fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<Tensor>> {
     let grad = lw.arg(call, "grad_output")?;
     let axes = axes_on(lw.processor, call, call.ints("input_size")?, kind)?;
@@ -243,6 +266,7 @@ fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<T
     Ok(vec![out])
 }
 
+/// Types of all gradients of resampling.
 fn resample_meta(call: &Call) -> Result<Vec<Type>> {
     let (grad, sizes) = (call.tensor("grad_output")?, call.ints("input_size")?);
     let axes = axes(call, sizes)?;

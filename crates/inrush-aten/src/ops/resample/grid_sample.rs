@@ -2,6 +2,20 @@
 //!
 //! Along each dimension a point reads a few *taps* of the image, each with a weight; what it reads of the image are all
 //! combinations of taps. The gradient of a point has, along one dimension, the taps' slopes in place of their weights.
+//!
+//! ```text
+//! grid x in -1..1  ->  position p in the image      centres (align_corners) or edges are -1 and 1
+//! p  ->  p inside                                   zeros: nothing; border: clip; reflection: fold
+//! p  ->  taps                                       1 nearest, 2 linear, 4 cubic
+//! taps of all dimensions  ->  corners               up to 8 (linear volumes) or 16 (cubic images)
+//! ```
+//!
+//! Each step returns, next to the position, its derivative by the grid's coordinate (*growth*), so
+//! that slopes of taps follow from the chain rule. Positions depend on data, so taps are indirect
+//! indices; they need no check, because a tap outside the image is masked instead.
+//!
+//! Everything up to the taps is independent of the channel. Loop interchange in stage tile can run
+//! channels inside the vector loop, so that it is computed once a pixel.
 
 use crate::ops::index::scatter::filled;
 use crate::ops::norm::backward::mask;
@@ -12,13 +26,18 @@ use inrush_graph::Type;
 use inrush_loops::{ReduceOp, ScalarOp as S, StmtId, StoreMode};
 
 /// The value of a point outside the image.
+/// Values of `padding_mode`.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Outside {
+    /// Taps outside read 0.
     Zeros,
+    /// Positions are moved to the nearest pixel.
     Border,
+    /// Positions are mirrored at the ends until they are inside.
     Reflection,
 }
 
+/// Values of `interpolation_mode`. Cubic is for images only, as in eager.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Interpolation {
     Linear,
@@ -31,10 +50,12 @@ enum Interpolation {
 struct Mode {
     interpolation: Interpolation,
     outside: Outside,
+    /// True if -1 and 1 are the centres of the outermost pixels, false if their outer edges.
     align_corners: bool,
 }
 
 impl Mode {
+    /// Fails for numbers that are no mode, and for cubic interpolation of volumes.
     fn of(call: &Call, spatial: usize) -> Result<Mode> {
         Ok(Mode {
             outside: match call.const_int("padding_mode")? {
@@ -57,7 +78,9 @@ impl Mode {
 /// A place along one dimension that a point reads.
 #[derive(Copy, Clone)]
 struct Tap {
+    /// Indirect index into the dimension; may be read where `inside` is true only.
     index: Expr,
+    /// True if the tap is within the image.
     inside: StmtId,
     /// Nothing where it is 1.
     weight: Option<StmtId>,
@@ -68,11 +91,13 @@ struct Tap {
 /// Arithmetic on positions along one dimension of a grid.
 struct Line<'b, 'g> {
     body: &'b mut BodyBuilder<'g>,
+    /// Elements of the image along this dimension.
     size: Expr,
     mode: Mode,
 }
 
 impl<'g> Line<'_, 'g> {
+    /// A constant of the dtype of `like`.
     fn c(&mut self, like: StmtId, value: f64) -> StmtId {
         let dtype = self.body.dtype(like);
         self.body.float(value, dtype)
@@ -97,6 +122,7 @@ impl<'g> Line<'_, 'g> {
     }
 
     /// -1 to 1 as a position in the image, and how it grows.
+    /// `align_corners`: `(x + 1) / 2 * (size - 1)`; otherwise `((x + 1) * size - 1) / 2`.
     fn position(&mut self, x: StmtId) -> (StmtId, StmtId) {
         let moved = self.by(S::Add, x, 1.0);
         if self.mode.align_corners {
@@ -154,6 +180,7 @@ impl<'g> Line<'_, 'g> {
         (self.by(S::Add, folded, low), growth)
     }
 
+    /// Applies the policy for points outside the image.
     fn outside(&mut self, x: StmtId, growth: StmtId) -> (StmtId, StmtId) {
         match self.mode.outside {
             Outside::Zeros => (x, growth),
@@ -182,6 +209,7 @@ impl<'g> Line<'_, 'g> {
     }
 
     /// Returns the taps that the grid's coordinate `x` reads.
+    /// For the nearest mode a tie goes to the even pixel, as in eager.
     fn taps(&mut self, x: StmtId) -> Vec<Tap> {
         let (p, growth) = self.position(x);
         if self.mode.interpolation == Interpolation::Cubic {
@@ -198,6 +226,7 @@ impl<'g> Line<'_, 'g> {
         let w0 = self.op(S::Sub, one, w1);
         let high = self.by(S::Add, low, 1.0);
         let falling = self.body.op(S::Neg, &[growth]);
+        // The two weights sum to 1, so their slopes are opposite.
         vec![
             self.tap(low, Some(w0), Some(falling)),
             self.tap(high, Some(w1), Some(growth)),
@@ -290,6 +319,7 @@ fn times(body: &mut BodyBuilder, v: StmtId, factors: &[Option<StmtId>]) -> StmtI
 }
 
 /// Batch and spatial dimensions of the grid with the channels of the input.
+/// Fails unless the grid has as many dimensions as the input.
 fn grid_sizes(x: &[Expr], grid: &[Expr]) -> Result<Vec<Expr>> {
     match (x, grid) {
         ([n, c, _, _], [_, points @ .., _]) | ([n, c, _, _, _], [_, points @ .., _])
@@ -368,6 +398,7 @@ fn sample_backward<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor
     Ok(vec![to_input, to_grid])
 }
 
+/// Scatters: every corner adds `grad * weights` to the pixel that it read.
 fn gradient_of_input<'g>(
     lw: &mut Lower<'g>,
     x: &Tensor,
@@ -414,6 +445,8 @@ fn corners_of(mode: Mode, spatial: usize) -> usize {
     taps.pow(spatial as u32)
 }
 
+/// Gathers: for each component, sum over channels and corners of `grad * pixel * weights`, with the
+/// slope in place of the weight of that component.
 fn gradient_of_grid<'g>(
     lw: &mut Lower<'g>,
     x: &Tensor,
@@ -451,6 +484,7 @@ fn gradient_of_grid<'g>(
         let v = body.op(S::Mul, &[v, g]);
         let v = body.reduce(ReduceOp::Sum, v);
         let v = body.cast_for_store(v, grid.dtype);
+        // The grid's components name the last dimension first.
         let component = body.exprs.int((spatial.len() - 1 - d) as i64);
         body.store(out.buf, &[point.as_slice(), &[component]].concat(), v);
     }
@@ -458,6 +492,7 @@ fn gradient_of_grid<'g>(
     Ok(out)
 }
 
+/// The type of what a grid samples.
 fn sample_meta(call: &Call) -> Result<Vec<Type>> {
     meta::one(
         call.exprs,
@@ -466,6 +501,7 @@ fn sample_meta(call: &Call) -> Result<Vec<Type>> {
     )
 }
 
+/// Both gradients have the types of what they are gradients of; the mask changes no type.
 fn backward_meta(call: &Call) -> Result<Vec<Type>> {
     let grad = &call.tensor("grad_output")?.sizes;
     call.same_sizes(grad, &checked_sizes(call)?, "the gradient")?;

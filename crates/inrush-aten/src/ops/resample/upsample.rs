@@ -1,4 +1,21 @@
 //! Resampling of images: nearest, linear and cubic interpolation.
+//!
+//! Where output `o` of a dimension reads:
+//!
+//! ```text
+//! nearest                floor(o * step)
+//! nearest exact          floor((o + 0.5) * step)
+//! linear, cubic          (o + 0.5) * step - 0.5     step = input / output, or 1 / scale factor
+//!   with align_corners   o * step                   step = (input - 1) / (output - 1)
+//! ```
+//!
+//! Linear interpolation then blends 2 taps a dimension, cubic 4. Positions are computed in `f32`
+//! (`f64` for doubles) as eager does, because a rounding decides which element the nearest mode
+//! reads. Where integer division gives the same elements for all outputs, it is used instead: such
+//! an index is analysable, and the load needs no indirect access.
+//!
+//! Sizes must be known. Cubic interpolation of rows of adjacent elements is separated: first along
+//! rows, then across them, which turns 16 loads an output into 4 and 4.
 
 use crate::Prop;
 use crate::ops::pool::forward::spatial;
@@ -16,14 +33,19 @@ pub(in crate::ops) enum Kind {
     Nearest,
     /// `floor((i + 0.5) * scale)`.
     NearestExact,
+    /// 2 taps. A position before the first element reads that element.
     Linear,
+    /// 4 taps, each of them clamped to the image.
     Cubic,
 }
 
 /// One spatial dimension: sizes, and the step between neighbouring outputs in the input.
 pub(in crate::ops) struct Axis {
+    /// Elements of the input.
     pub input: i64,
+    /// Elements of the result.
     pub output: i64,
+    /// Step without `align_corners`.
     scale: f64,
     pub align_corners: bool,
     /// Take each output from the input of the same index, whatever scale is given.
@@ -31,6 +53,8 @@ pub(in crate::ops) struct Axis {
 }
 
 /// The spatial dimensions of a call. Sizes must be known: the scale is a constant of the kernel.
+/// Reads `output_size` and the scale factors, of which overloads have either a list or one
+/// parameter a dimension. A size wins over a factor for the result; a factor wins for the step.
 pub(in crate::ops) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
     let spatial = spatial(args)?;
     if x.len() != spatial + 2 {
@@ -69,6 +93,7 @@ pub(in crate::ops) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
             let input = exprs
                 .as_int(x[2 + d])
                 .ok_or_else(|| Error::unsupported("resampling of a dimension of symbolic size"))?;
+            // Eager rounds the result's size down.
             let output = match (sizes.get(d), factors[d]) {
                 (Some(n), _) => *n,
                 (None, Some(f)) => (input as f64 * f).floor() as i64,
@@ -120,6 +145,7 @@ impl Axis {
     }
 
     /// The nearest source of output `i` in the arithmetic of `dtype`.
+    /// Each operation is rounded on its own, as a kernel's would be.
     pub fn nearest(&self, i: i64, half: f64, dtype: DType) -> i64 {
         let round = |v: f64| Scalar::Float(v).convert(dtype).as_f64();
         let at = round(round(i as f64 + half) * self.step(dtype)).floor() as i64;
@@ -130,6 +156,7 @@ impl Axis {
     fn exact_nearest(&self, body: &BodyBuilder, i: Expr, half: bool, dtype: DType) -> Option<Expr> {
         let exprs = body.exprs;
         let (num, den) = (self.input, self.output);
+        // Every output is checked while the graph is compiled.
         if self.output > 1 << 16 {
             return None;
         }
@@ -214,6 +241,7 @@ pub(in crate::ops) fn taps(
             let source = body.op(S::Maximum, &[source, zero]);
             let low = body.op(S::Floor, &[source]);
             let last = body.float((axis.input - 1) as f64, dtype);
+            // A step that is rounded up may reach beyond the last element.
             let low = body.op(S::Minimum, &[low, last]);
             let high = add(body, low, 1.0);
             let w1 = body.op(S::Sub, &[source, low]);
@@ -242,6 +270,8 @@ pub(in crate::ops) fn taps(
 }
 
 /// Weights of the four points around position `t` between the middle two: Keys' cubic with `a = -0.75`.
+/// At distances `1 + t`, `t`, `1 - t` and `2 - t`; the far two have another polynomial than the
+/// near ones.
 fn cubic_weights(body: &mut BodyBuilder, t: StmtId) -> [StmtId; 4] {
     let dtype = body.dtype(t);
     let a = -0.75;
@@ -270,6 +300,8 @@ fn cubic_weights(body: &mut BodyBuilder, t: StmtId) -> [StmtId; 4] {
 }
 
 /// The weighted sum over the taps of all dimensions, first dimension outermost.
+/// Recursion over dimensions: `at` holds the coordinates chosen so far. A dimension's weight is
+/// applied to the blend of those after it, which is the order of eager's sums.
 fn blend(
     body: &mut BodyBuilder,
     x: &Tensor,
@@ -294,6 +326,7 @@ fn blend(
     sum.unwrap_or_else(|| body.float(0.0, dtype))
 }
 
+/// Overloads `vec` call their operand `input`.
 fn source_name(args: &Args) -> &'static str {
     match args.op.schema().position("self") {
         Some(_) => "self",
@@ -301,6 +334,7 @@ fn source_name(args: &Args) -> &'static str {
     }
 }
 
+/// One body, but for cubic interpolation of rows.
 fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<Tensor>> {
     let x = lw.arg(call, source_name(call))?;
     let axes = axes_on(lw.processor, call, &x.sizes, kind)?;
@@ -382,6 +416,7 @@ fn cubic_by_rows<'g>(
     rows
 }
 
+/// Types of all resampling operators.
 fn resample_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor(source_name(call))?;
     let axes = axes(call, &t.sizes)?;

@@ -1,5 +1,15 @@
 //! Gradients of views, paddings and lookups: the gradient laid where its elements came from, zeros elsewhere, sums where
 //! an element was read more than once.
+//!
+//! Where each element was read at most once, the gradient is written into a part of zeros by the
+//! scatter form of the view. Paddings fold what was mirrored or repeated back onto the middle part.
+//! Where windows overlap (`unfold`, `im2col`) each element gathers from all windows that hold it:
+//!
+//! ```text
+//! unfold_backward   dx[i] = sum over k of dy[i // step - k, i % step + k * step]     masked
+//! ```
+//!
+//! so that nothing is written twice. Only embeddings scatter: their indices are data.
 
 use crate::ops::B;
 use crate::ops::conv::depthwise::{Along, by_phases, fits};
@@ -24,15 +34,18 @@ fn into_zeros(b: B, args: &Args, op: &str, names: &[&str]) -> Result<Vec<ValueId
     Ok(vec![b.call(op, &call)?])
 }
 
+/// Gradient of `slice`: strided write into zeros.
 fn slice(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let names = ["dim", "start", "end", "step"];
     into_zeros(b, args, "aten.slice_scatter.default", &names)
 }
 
+/// Gradient of `select`.
 fn select(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     into_zeros(b, args, "aten.select_scatter.default", &["dim", "index"])
 }
 
+/// Gradient of `diagonal`.
 fn diagonal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let names = ["offset", "dim1", "dim2"];
     into_zeros(b, args, "aten.diagonal_scatter.default", &names)
@@ -40,6 +53,7 @@ fn diagonal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 
 /// Windows of one dimension: how an element finds those that hold it.
 struct Windows {
+    /// Distance of neighbouring windows' starts.
     step: Expr,
     /// Windows, and elements of each.
     count: Expr,
@@ -92,6 +106,7 @@ fn unfold<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![lw.store_new(body, sum, grad.dtype, &sizes)])
 }
 
+/// Checks the gradient's sizes against the windows of the input.
 fn unfold_meta(call: &Call) -> Result<Vec<Type>> {
     let grad = call.tensor("grad_in")?;
     let sizes = call.ints("input_sizes")?;
@@ -112,6 +127,7 @@ fn unfold_meta(call: &Call) -> Result<Vec<Type>> {
 }
 
 /// Two numbers for height and width; one stands for both.
+/// PyTorch's `int[2]`.
 fn two(call: &Call, name: &str) -> Result<[Expr; 2]> {
     match call.ints(name)? {
         [a] => Ok([*a, *a]),
@@ -121,6 +137,7 @@ fn two(call: &Call, name: &str) -> Result<[Expr; 2]> {
 }
 
 /// The windows of patches over an image of `size`.
+/// Fails unless kernel, dilation and stride are positive.
 fn windows(call: &Call, size: [Expr; 2]) -> Result<[Window; 2]> {
     let e = call.exprs;
     let (kernel, dilation) = (two(call, "kernel_size")?, two(call, "dilation")?);
@@ -141,6 +158,7 @@ fn windows(call: &Call, size: [Expr; 2]) -> Result<[Window; 2]> {
 }
 
 /// Sizes of the image that columns of patches add up to.
+/// Checks the number of columns against the number of patches.
 fn image_sizes(call: &Call, columns: &[Expr]) -> Result<Vec<Expr>> {
     let e = call.exprs;
     let size = two(call, "output_size")?;
@@ -160,7 +178,9 @@ fn image_sizes(call: &Call, columns: &[Expr]) -> Result<Vec<Expr>> {
 /// The element of columns of patches that one dimension of an image reads: the tap of the kernel
 /// and the position of the patch.
 struct Reach {
+    /// Number of the tap within the kernel's dimension.
     tap: Expr,
+    /// Number of the patch along the dimension.
     place: Expr,
     /// Coordinates that must be in `0..size`.
     checks: Vec<(Expr, Expr)>,
@@ -178,6 +198,8 @@ fn reaching(e: &Exprs, kernel: Expr, dilation: Expr, stride: Expr) -> Expr {
 }
 
 /// Tap number `k` of those that reach pixel `at`, in ascending order.
+/// Without dilation the taps that reach a pixel are `at % stride + k * stride`. With dilation every
+/// tap is tried, and `rest` must be zero.
 fn reach(e: &Exprs, w: &Window, count: Expr, at: Expr, k: Expr) -> Reach {
     let at = e.add(at, w.before);
     if !e.is_int(w.dilation, 1) {
@@ -206,6 +228,8 @@ fn reach(e: &Exprs, w: &Window, count: Expr, at: Expr, k: Expr) -> Reach {
 
 /// Sums overlapping patches by phases of the stride, so that a tap reads adjacent elements for
 /// adjacent patches.
+/// Returns `None` for a stride of 1, symbolic sizes, and where too many taps would stand in one
+/// body.
 fn overlapping<'g>(
     lw: &mut Lower<'g>,
     columns: &Tensor,
@@ -257,6 +281,7 @@ fn overlapping<'g>(
 }
 
 /// Patches as columns, added up where they overlap: each pixel is a sum over the taps that reach it.
+/// Inverse of `im2col` up to the sums: `[.., c * kh * kw, patches] -> [.., c, h, w]`.
 fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let columns = lw.arg(call, "self")?;
     let sizes = image_sizes(call, &columns.sizes)?;
@@ -315,6 +340,7 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 /// A dimension with the amounts before and after it.
+/// All three count elements.
 type Pad = (usize, Expr, Expr);
 
 /// The gradient with zeros where negative amounts cut something off; amounts before and after each padded dimension, which
@@ -353,6 +379,8 @@ fn zero_padded(b: B, x: ValueId, dim: usize, before: Expr, after: Expr) -> Resul
 }
 
 /// Mirrors the padding at either end back, one dimension after the other.
+/// Along each dimension: the middle part, plus the left padding flipped and placed from element 1
+/// on, plus the right padding flipped and placed up to the element before the last.
 fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.sizes(args.value("self")?)?;
     let one = b.exprs.int(1);
@@ -382,6 +410,7 @@ fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Adds the padding to the first or the last element.
+/// Along each dimension: the middle part, plus the sum of each padding at its end.
 fn replication_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.sizes(args.value("self")?)?;
     let (mut g, pads) = pads(b, args, sizes.len())?;
@@ -452,6 +481,7 @@ fn embedding(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Writes at positions of the flattened input.
+/// Indices count in row-major order, whatever the strides; `accumulate` adds instead.
 fn put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, index, source) = (
         args.value("self")?,

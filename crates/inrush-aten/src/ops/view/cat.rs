@@ -1,4 +1,11 @@
 //! Tensors joined along a dimension.
+//!
+//! ```text
+//! cat([a: f32[2,3], b: f32[2,1]], 1)     y[i0,i1] = i1 < 3 ? a[i0,i1] : b[i0, i1 - 3]
+//! ```
+//!
+//! Every load is masked by its part's range, so that a point reads one part. As a pointwise body
+//! the join fuses with producers and consumers like any other.
 
 use crate::ops::decomposed;
 use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
@@ -8,9 +15,11 @@ use inrush_graph::{Arg, TensorType, Type, ValueId};
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// Each point of the result tries every part in turn; more parts than this are joined in groups first.
+/// A body over `n` parts has `n` masked loads and `n - 1` selects for each point.
 const MAX_PARTS: usize = 8;
 
 /// The parts that count: an empty one-dimensional tensor joins anything.
+/// That an empty vector joins anything is a rule that PyTorch keeps for old programs.
 fn parts(c: &Call) -> Result<Vec<ValueId>> {
     let list = c.list("tensors")?;
     let mut kept = Vec::new();
@@ -29,6 +38,8 @@ fn parts(c: &Call) -> Result<Vec<ValueId>> {
     Ok(kept)
 }
 
+/// All parts promote together, also the empty ones. Sizes of other dimensions must be equal, which
+/// is proved or becomes a guard.
 fn cat_meta(c: &Call) -> Result<Vec<Type>> {
     let e = c.exprs;
     let all: Vec<&TensorType> = c
@@ -62,6 +73,8 @@ fn cat_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(e, dtype, sizes)
 }
 
+/// More than [`MAX_PARTS`] parts are joined in groups, the groups in groups and so on: a tree of
+/// `log8(n)` levels, whose order is that of the list.
 fn cat<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let dtype = call.out(0)?.dtype;
     let mut tensors: Vec<Tensor> = parts(call)?
@@ -82,6 +95,7 @@ fn cat<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
 }
 
 /// One body: a point reads the part that it falls into, each part under a mask of its range.
+/// The first part needs no test of its start and the last one none of its end.
 fn join(lw: &mut Lower, parts: &[Tensor], d: usize, dtype: DType) -> Tensor {
     let e = lw.exprs;
     let mut sizes = parts[0].sizes.clone();
@@ -119,6 +133,8 @@ fn join(lw: &mut Lower, parts: &[Tensor], d: usize, dtype: DType) -> Tensor {
         reads.push((before_end, v));
         start = end;
     }
+    // From the last part to the first: the condition `before_end` of a part is only asked where
+    // those of earlier parts have failed.
     let mut value = reads[reads.len() - 1].1;
     for (before_end, v) in reads.iter().rev() {
         if let Some(cond) = before_end {
@@ -138,6 +154,7 @@ fn stack(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     stack_along(b, &list, d).map(|v| vec![v])
 }
 
+/// Each tensor gets a dimension of size 1 at `d`, along which they are joined.
 fn stack_along(b: &mut Builder, list: &[ValueId], d: usize) -> Result<ValueId> {
     let d = b.int(d as i64);
     let parts: Vec<ValueId> = list
@@ -148,6 +165,7 @@ fn stack_along(b: &mut Builder, list: &[ValueId], d: usize) -> Result<ValueId> {
 }
 
 /// `hstack`, `vstack`, `dstack`: parts of at least `rank` dimensions joined along dimension `d`.
+/// `hstack` joins vectors along dimension 0 and everything else along dimension 1.
 fn stack_rank(b: &mut Builder, args: &Args, rank: usize, d: usize) -> Result<Vec<ValueId>> {
     let mut parts = Vec::new();
     for v in args.list("tensors")? {
@@ -175,6 +193,7 @@ fn stack_rank(b: &mut Builder, args: &Args, rank: usize, d: usize) -> Result<Vec
 }
 
 /// Each tensor spread over the grid of all.
+/// `by_row` is the indexing `ij`. For `xy` the first two tensors change places, before and after.
 fn meshgrid(b: &mut Builder, args: &Args, by_row: bool) -> Result<Vec<ValueId>> {
     let mut list = args.list("tensors")?;
     let swap = !by_row && list.len() > 1;
@@ -202,6 +221,7 @@ fn meshgrid(b: &mut Builder, args: &Args, by_row: bool) -> Result<Vec<ValueId>> 
     Ok(out)
 }
 
+/// Reads `indexing`.
 fn meshgrid_indexing(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     match args.str("indexing")? {
         "ij" => meshgrid(b, args, true),

@@ -1,4 +1,7 @@
 //! Views that are copied at once; reads and writes by index under a mask or a reduction; the parts of floats.
+//!
+//! `_copy` forms of views, whose results must not share memory, decompose to the view and a `clone`.
+//! The latter is an identity in a functional graph: no copy is made unless something needs one.
 
 use crate::ops::decomposed;
 use crate::{Args, Builder, Row};
@@ -16,6 +19,11 @@ fn copied(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Mantissa in `[0.5, 1)` and exponent, taken from the bits. Zeros, infinities and NaN are their own mantissa.
+/// `x = mantissa * 2^exponent`. Works on the bits as integers:
+///
+/// ```text
+/// f32:  sign 1 | exponent 8 | mantissa 23       exponent field 126 is [0.5, 1)
+/// ```
 fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let x = args.value("self")?;
     let dtype = b.dtype(x)?;
@@ -26,6 +34,8 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         DType::F64 => (DType::I64, 52, 0x7ff, 1022, 54),
         d => return Err(Error::input(format!("frexp of {d}"))),
     };
+    // Twice the smallest normal number: lifting normal numbers too is harmless, since the power
+    // that was added is taken off again.
     let smallest = 2f64.powi(1 - half as i32);
     let size = b.unary("aten.abs.default", wide)?;
     let small = b.by("aten.lt.Scalar", size, smallest)?;
@@ -49,6 +59,7 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let fraction = b.call("aten.view.dtype", &[set.into(), wide_dtype.into()])?;
     let finite = b.unary("aten.isfinite.default", wide)?;
     let nonzero = b.by("aten.ne.Scalar", wide, 0.0)?;
+    // Zeros, infinities and NaN have no exponent to speak of; theirs is 0.
     let plain = b.call("aten.logical_and.default", &[finite.into(), nonzero.into()])?;
     let fraction = b.select(plain, fraction, wide)?;
     let power = b.mul(power, plain)?;
@@ -56,6 +67,7 @@ fn frexp(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Tests each element for equality with a number.
+/// `invert` asks for inequality.
 fn isin_number(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let op = match args.bool("invert")? {
         true => "aten.ne.Scalar",
@@ -111,6 +123,7 @@ fn clamped(b: &mut Builder, args: &Args, sizes: &[inrush_expr::Expr]) -> Result<
     Ok(Arg::Values(out))
 }
 
+/// `mask ? self[indices] : fill`. Reads are evaluated everywhere, so indices are clamped.
 fn masked_index(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, mask) = (args.value("self")?, args.value("mask")?);
     let sizes = b.sizes(x)?;
@@ -120,6 +133,7 @@ fn masked_index(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.select(mask, read, fill)?])
 }
 
+/// Adds values where the mask is true; elsewhere it adds 0 at some valid place.
 fn masked_index_put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, mask, values) = (
         args.value("self")?,
@@ -139,6 +153,7 @@ fn masked_index_put(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     )?])
 }
 
+/// A row of a view's copying form.
 const fn copy(name: &'static str, schema: &'static str, example: &'static str) -> Row {
     decomposed(name, schema, copied, example)
 }

@@ -1,5 +1,15 @@
 //! The same elements in another arrangement, which eager PyTorch copies for: flips, rolls, repetitions, padding by
 //! neighbours. Here they are coordinate maps as any view.
+//!
+//! ```text
+//! flip      y[i] = x[n - 1 - i]                 roll     y[i] = x[(i - shift) % n]
+//! repeat    y[i] = x[i % n]                     repeat_interleave   y[i] = x[i // repeats]
+//! reflect   y[i] = x[|i - before|] ...          replicate           y[i] = x[clamp(i - before)]
+//! ```
+//!
+//! None of these has strides that PyTorch could return, so eager copies; a consumer here reads the
+//! source through the map. Constant padding is the exception: it has elements that are no element
+//! of the source, so it is a masked load in a body of its own.
 
 use crate::ops::view::shape::view;
 use crate::view::{index, indices};
@@ -9,6 +19,7 @@ use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ScalarOp as S, StmtId};
 
+/// Reverses `dims`. Those beyond the rank are ignored: a number has nothing to flip.
 fn flip_dims(c: &Call, dims: &[usize]) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let mut map = indices(e, &t.sizes);
@@ -21,12 +32,14 @@ fn flip_dims(c: &Call, dims: &[usize]) -> Result<Vec<View>> {
     }])
 }
 
+/// Reverses the dimensions that the call names.
 fn flip(c: &Call) -> Result<Vec<View>> {
     let dims = c.dims("dims", c.viewed()?.rank())?;
     flip_dims(c, &dims)
 }
 
 /// `i - shift` around a dimension of this size.
+/// The shift is made non-negative first, so that the remainder's operand is.
 fn rolled(e: &Exprs, i: Expr, shift: Expr, size: Expr) -> Expr {
     if e.is_int(size, 0) || e.is_int(size, 1) {
         return i;
@@ -35,6 +48,7 @@ fn rolled(e: &Exprs, i: Expr, shift: Expr, size: Expr) -> Expr {
     e.modulo(e.add(i, back), size)
 }
 
+/// Without dimensions the flattened tensor is rolled.
 fn roll(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let (shifts, dims) = (c.ints("shifts")?, c.const_ints("dims")?);
@@ -62,6 +76,7 @@ fn roll(c: &Call) -> Result<Vec<View>> {
 }
 
 /// `repeat` and `tile`: copies along each dimension; new dimensions come in front.
+/// `repeats` has one number for each dimension of the result.
 fn repeat_with(c: &Call, repeats: &[Expr]) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let lead = repeats
@@ -89,6 +104,7 @@ fn repeat_with(c: &Call, repeats: &[Expr]) -> Result<Vec<View>> {
     Ok(vec![View { sizes, map }])
 }
 
+/// As `repeat`, but missing numbers are 1.
 fn tile(c: &Call) -> Result<Vec<View>> {
     let dims = c.ints("dims")?;
     let missing = c.viewed()?.rank().saturating_sub(dims.len());
@@ -97,6 +113,7 @@ fn tile(c: &Call) -> Result<Vec<View>> {
     repeat_with(c, &repeats)
 }
 
+/// Without `dim` the flattened tensor is repeated.
 fn repeat_interleave(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let repeats = c.int("repeats")?;
@@ -119,8 +136,11 @@ fn repeat_interleave(c: &Call) -> Result<Vec<View>> {
 /// How a coordinate outside the tensor is brought inside.
 #[derive(Copy, Clone, PartialEq)]
 enum Pad {
+    /// Mirrored at the outermost element, which is not repeated.
     Reflect,
+    /// The outermost element.
     Replicate,
+    /// The element at the other end.
     Circular,
 }
 
@@ -138,6 +158,7 @@ fn pad_amounts(c: &Call, rank: usize) -> Result<Vec<(Expr, Expr)>> {
     Ok(out)
 }
 
+/// Negative amounts cut.
 fn padded_sizes(e: &Exprs, sizes: &[Expr], amounts: &[(Expr, Expr)]) -> Vec<Expr> {
     sizes
         .iter()
@@ -146,6 +167,8 @@ fn padded_sizes(e: &Exprs, sizes: &[Expr], amounts: &[(Expr, Expr)]) -> Vec<Expr
         .collect()
 }
 
+/// Amounts must be proved at most what one fold or one round brings inside: `size - 1` for a
+/// reflection, `size` for a circle.
 fn pad_by(c: &Call, mode: Pad) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let amounts = pad_amounts(c, t.rank())?;
@@ -161,6 +184,7 @@ fn pad_by(c: &Call, mode: Pad) -> Result<Vec<View>> {
         let largest = match mode {
             Pad::Reflect => last,
             Pad::Circular => size,
+            // No bound, and small enough for sums not to overflow.
             Pad::Replicate => e.int(i64::MAX / 4),
         };
         if !e.prove_le(*before, largest) || !e.prove_le(*after, largest) || e.is_int(size, 0) {
@@ -174,6 +198,7 @@ fn pad_by(c: &Call, mode: Pad) -> Result<Vec<View>> {
         let abs = |x: Expr| e.max(x, e.neg(x));
         map[d] = match mode {
             Pad::Reflect => {
+                // Mirrors at 0 first, then at the last element; each only where there is padding.
                 let left = if e.is_int(*before, 0) { i } else { abs(i) };
                 if e.is_int(*after, 0) {
                     left
@@ -189,6 +214,7 @@ fn pad_by(c: &Call, mode: Pad) -> Result<Vec<View>> {
     Ok(vec![View { sizes, map }])
 }
 
+/// Amounts may cut a dimension down to 0, not below.
 fn constant_pad_meta(c: &Call) -> Result<Vec<Type>> {
     let t = c.tensor("self")?;
     let sizes = padded_sizes(c.exprs, &t.sizes, &pad_amounts(c, t.rank())?);
@@ -201,6 +227,7 @@ fn constant_pad_meta(c: &Call) -> Result<Vec<Type>> {
 }
 
 /// Reads under a mask that is true inside the tensor.
+/// Tests that ranges prove, as on a side without padding, are left out of the mask.
 fn constant_pad<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = lw.arg(call, "self")?;
     let amounts = pad_amounts(call, t.sizes.len())?;
@@ -234,6 +261,7 @@ fn constant_pad<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> 
     Ok(vec![lw.store_new(body, v, t.dtype, &sizes)])
 }
 
+/// `torch.nn.functional.pad`: dispatches on mode and number of dimensions.
 fn pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, pad) = (args.value("self")?, args.ints("pad")?.to_vec());
     let dims = pad.len() / 2;

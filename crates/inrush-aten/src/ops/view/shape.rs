@@ -1,4 +1,15 @@
 //! Views that reorder, split, merge and broadcast dimensions.
+//!
+//! All are [`View`]s, so that none makes a loop. Reshapes are the only ones whose maps need
+//! division:
+//!
+//! ```text
+//! x: f32[2,6].view(3, 4)     y[i0,i1] reads x[(4 * i0 + i1) // 6, (4 * i0 + i1) % 6]
+//! ```
+//!
+//! A reshape that splits or merges whole dimensions simplifies to an affine map. Properties say
+//! which results share memory in eager (`Alias`) and which only may (`MayAlias`); the maps are the
+//! same.
 
 use crate::props::Prop;
 use crate::view::{index, indices};
@@ -6,6 +17,7 @@ use crate::{Call, Meta, Route, Row, View};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
 
+/// A row that is a view; its types follow from the views' sizes.
 pub(in crate::ops) const fn view(
     name: &'static str,
     schema: &'static str,
@@ -23,6 +35,7 @@ pub(in crate::ops) const fn view(
 }
 
 /// `sizes` with a `-1` replaced by what makes the number of elements equal that of `from`.
+/// Fails unless the products are proved equal: a reshape has no guard to fall back on.
 pub(in crate::ops) fn infer_sizes(
     exprs: &Exprs,
     from: &[Expr],
@@ -52,12 +65,14 @@ pub(in crate::ops) fn infer_sizes(
     Ok(out)
 }
 
+/// Reshapes the first argument; `sizes` may have one -1.
 fn reshape_to(c: &Call, sizes: &[Expr]) -> Result<Vec<View>> {
     let from = &c.viewed()?.sizes;
     let to = infer_sizes(c.exprs, from, sizes)?;
     Ok(vec![View::reshape(c.exprs, from, &to)])
 }
 
+/// Merges dimensions `start_dim..=end_dim`; a number becomes a vector of one.
 fn flatten(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let (first, last) = (c.dim("start_dim", t.rank())?, c.dim("end_dim", t.rank())?);
@@ -73,6 +88,7 @@ fn flatten(c: &Call) -> Result<Vec<View>> {
     reshape_to(c, &sizes)
 }
 
+/// Splits one dimension; one of the sizes may be -1.
 fn unflatten(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = c.dim("dim", t.rank())?;
@@ -83,6 +99,7 @@ fn unflatten(c: &Call) -> Result<Vec<View>> {
     reshape_to(c, &sizes)
 }
 
+/// Result dimension `k` is source dimension `dims[k]`.
 fn permute(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let order = c.dims("dims", t.rank())?;
@@ -104,6 +121,7 @@ fn swap(c: &Call, a: &str, b: &str) -> Result<Vec<View>> {
 }
 
 /// The last two dimensions exchanged; `t` allows fewer than two.
+/// Serves `mH` and `adjoint` too: real numbers are their own conjugates.
 fn transpose_last(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let mut order: Vec<usize> = (0..t.rank()).collect();
@@ -113,6 +131,7 @@ fn transpose_last(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View::permute(c.exprs, &t.sizes, &order)])
 }
 
+/// Dimensions that are not named keep their order in the places that are left.
 fn movedim(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let list = |name: &str| -> Result<Vec<usize>> {
@@ -160,12 +179,14 @@ fn expand(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View::expand(c.exprs, &t.sizes, &sizes)?])
 }
 
+/// Only the sizes of `other` are read.
 fn expand_as(c: &Call) -> Result<Vec<View>> {
     let to = &c.tensor("other")?.sizes;
     Ok(vec![View::expand(c.exprs, &c.viewed()?.sizes, to)?])
 }
 
 /// Drops the dimensions of `which` that have size 1.
+/// A symbolic size stays, even if it is 1 at a call.
 fn squeeze(c: &Call, which: impl Fn(usize) -> bool) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let gone = |d: usize| which(d) && c.exprs.is_int(t.sizes[d], 1);
@@ -188,6 +209,7 @@ fn squeeze_dims(c: &Call) -> Result<Vec<View>> {
     squeeze(c, |k| dims.contains(&k))
 }
 
+/// Dimensions count to the rank of the result, so -1 is a new last one.
 fn unsqueeze(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = c.dim("dim", t.rank() + 1)?;
@@ -199,6 +221,7 @@ fn unsqueeze(c: &Call) -> Result<Vec<View>> {
 }
 
 /// Gathers the elements at strided positions of a row-major source; stage `normalize` makes the source row-major.
+/// The furthest element must be proved to be inside the source.
 fn as_strided(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let (sizes, strides) = (c.ints("size")?, c.ints("stride")?);

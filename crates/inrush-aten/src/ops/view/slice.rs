@@ -1,4 +1,17 @@
 //! Views of parts: slices, selections, splits, windows, diagonals; and the writes that undo them.
+//!
+//! Slices are affine maps and cost nothing:
+//!
+//! ```text
+//! x[:, 1:7:2] of x: f32[3,8]       y[i0,i1] reads x[i0, 2 * i1 + 1],  sizes [3, 3]
+//! ```
+//!
+//! `slice_scatter` and its kind are what functionalisation makes of a write to a view: the whole
+//! tensor with one part replaced. They are pointwise bodies with two complementary masked loads, so
+//! a point reads either the source or the old tensor.
+//!
+//! Bounds follow Python. An index or length that may be symbolic must be proved in range here,
+//! since a view has no place for a check.
 
 use crate::ops::view::shape::view;
 use crate::props::Prop;
@@ -10,6 +23,7 @@ use inrush_graph::TensorType;
 use inrush_loops::{ScalarOp as S, StmtId};
 
 /// A slice bound: negative ones count from the end, all are clamped to `0..=size`.
+/// A symbolic bound that may have either sign counts from the start.
 fn bound(exprs: &Exprs, at: Expr, size: Expr) -> Expr {
     // "To the end" is the largest integer.
     if exprs.as_int(at).is_some_and(|v| v > i64::MAX / 2) {
@@ -25,6 +39,7 @@ fn bound(exprs: &Exprs, at: Expr, size: Expr) -> Expr {
 }
 
 /// Start, length and step of a slice of a dimension of this size.
+/// An end before the start gives length 0. The step is a constant: it becomes a coefficient.
 fn slice_range(c: &Call, size: Expr) -> Result<(Expr, Expr, Expr)> {
     let e = c.exprs;
     let step = c.const_int("step")?;
@@ -37,6 +52,7 @@ fn slice_range(c: &Call, size: Expr) -> Result<(Expr, Expr, Expr)> {
     Ok((start, e.ceildiv(span, e.int(step)), e.int(step)))
 }
 
+/// `self[start:end:step]` along `dim`.
 fn slice(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = dimension(c, "dim", t.rank())?;
@@ -72,6 +88,7 @@ fn position(exprs: &Exprs, at: Expr, size: Expr) -> Result<Expr> {
     }
 }
 
+/// Drops `dim` at a fixed index.
 fn select(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = dimension(c, "dim", t.rank())?;
@@ -79,6 +96,7 @@ fn select(c: &Call) -> Result<Vec<View>> {
     Ok(vec![View::select(c.exprs, &t.sizes, d, at)])
 }
 
+/// Elements `start..start + length` of `dim`; refused unless they are proved to exist.
 fn narrow(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = dimension(c, "dim", t.rank())?;
@@ -102,6 +120,7 @@ fn narrow(c: &Call) -> Result<Vec<View>> {
 }
 
 /// Consecutive pieces of dimension `d`.
+/// Their lengths must sum to the size, which is proved or becomes a guard.
 fn pieces(c: &Call, d: usize, lens: &[Expr]) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let total = e.sum(lens.iter().copied());
@@ -118,6 +137,7 @@ fn pieces(c: &Call, d: usize, lens: &[Expr]) -> Result<Vec<View>> {
 }
 
 /// Number of pieces that one call may make.
+/// A bound for hostile inputs: each piece is a value of the graph.
 const MAX_PIECES: i64 = 1 << 16;
 
 /// Pieces of `size` each, the last one smaller. The number of results is fixed, so it must be known.
@@ -147,6 +167,7 @@ fn split_every(c: &Call, d: usize, size: i64) -> Result<Vec<View>> {
     pieces(c, d, &lens)
 }
 
+/// `split` of a symbolic size works if the number of pieces is known.
 fn split(c: &Call) -> Result<Vec<View>> {
     let d = dimension(c, "dim", c.viewed()?.rank())?;
     let size = c.int("split_size")?;
@@ -166,11 +187,14 @@ fn split(c: &Call) -> Result<Vec<View>> {
     }
 }
 
+/// Pieces whose lengths the call lists under `name`.
 fn split_sizes(c: &Call, name: &str) -> Result<Vec<View>> {
     let d = dimension(c, "dim", c.viewed()?.rank())?;
     pieces(c, d, c.ints(name)?)
 }
 
+/// At most `chunks` pieces of equal length, the last one shorter. An empty dimension gives all of
+/// them empty, as in eager.
 fn chunk(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let d = dimension(c, "dim", t.rank())?;
@@ -188,6 +212,7 @@ fn chunk(c: &Call) -> Result<Vec<View>> {
     }
 }
 
+/// Always `sections` pieces, unlike `chunk`.
 fn tensor_split(c: &Call) -> Result<Vec<View>> {
     let d = dimension(c, "dim", c.viewed()?.rank())?;
     nearly_equal(c, d)
@@ -270,6 +295,7 @@ fn fixed_at_indices(c: &Call, d: usize) -> Result<Vec<View>> {
     at_indices(c, fixed_dimension(c, d)?)
 }
 
+/// One view for each index of `dim`.
 fn unbind(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let d = dimension(c, "dim", t.rank())?;
@@ -284,6 +310,7 @@ fn unbind(c: &Call) -> Result<Vec<View>> {
 }
 
 /// Windows of `size` every `step` along a dimension; their contents are the new last dimension.
+/// Windows may overlap: elements are then seen several times, without a copy.
 fn unfold(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let (size, step) = (c.int("size")?, c.const_int("step")?);
@@ -309,6 +336,7 @@ fn unfold(c: &Call) -> Result<Vec<View>> {
 }
 
 /// Start of a diagonal in its two dimensions, and its length.
+/// A positive offset moves the start along `d2`, a negative one along `d1`.
 fn diagonal_range(c: &Call, sizes: &[Expr], d1: usize, d2: usize) -> Result<(i64, i64, Expr)> {
     let e = c.exprs;
     let offset = c.const_int("offset")?;
@@ -317,6 +345,7 @@ fn diagonal_range(c: &Call, sizes: &[Expr], d1: usize, d2: usize) -> Result<(i64
     Ok((r, k, e.max(len, e.int(0))))
 }
 
+/// The two dimensions, which must differ.
 fn diagonal_dims(c: &Call, rank: usize) -> Result<(usize, usize)> {
     let (d1, d2) = (dimension(c, "dim1", rank)?, dimension(c, "dim2", rank)?);
     if d1 == d2 {
@@ -325,6 +354,7 @@ fn diagonal_dims(c: &Call, rank: usize) -> Result<(usize, usize)> {
     Ok((d1, d2))
 }
 
+/// The diagonal becomes the last dimension.
 fn diagonal(c: &Call) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
     let (d1, d2) = diagonal_dims(c, t.rank())?;
@@ -377,6 +407,7 @@ fn replace_part<'g>(
     Ok(vec![lw.store_new(body, value, t.dtype, &t.sizes)])
 }
 
+/// Converts to the dtype of the tensor that is written to.
 fn convert(b: &mut crate::BodyBuilder, v: StmtId, from: DType, to: DType) -> StmtId {
     if from == to { v } else { b.cast(v, to) }
 }
@@ -389,11 +420,14 @@ fn both(b: &mut crate::BodyBuilder, x: Option<StmtId>, y: StmtId) -> Option<Stmt
     })
 }
 
+/// Compares two index expressions.
 fn compare(b: &mut crate::BodyBuilder, op: S, x: Expr, y: Expr) -> StmtId {
     let (x, y) = (b.index_value(x), b.index_value(y));
     b.op(op, &[x, y])
 }
 
+/// A point is in the part if it is in the range and a multiple of `step` from `start`. Tests that
+/// ranges prove are left out.
 fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.tensor("self")?;
     let d = dimension(call, "dim", t.rank())?;
@@ -421,6 +455,7 @@ fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>>
     })
 }
 
+/// A point is in the part if its coordinate along `dim` is `index`.
 fn select_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.tensor("self")?;
     let d = dimension(call, "dim", t.rank())?;
@@ -433,6 +468,7 @@ fn select_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     })
 }
 
+/// A point is in the part if its coordinates minus the diagonal's start are equal and in range.
 fn diagonal_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.tensor("self")?;
     let (d1, d2) = diagonal_dims(call, t.rank())?;
@@ -466,6 +502,7 @@ fn part_meta(
     meta::one(c.exprs, t.dtype, t.sizes.clone())
 }
 
+/// Sizes of the part that `slice_scatter` replaces.
 fn sliced(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
     let d = dimension(c, "dim", t.rank())?;
     let (_, len, _) = slice_range(c, t.sizes[d])?;
@@ -474,12 +511,14 @@ fn sliced(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
     Ok(sizes)
 }
 
+/// Sizes of the part that `select_scatter` replaces.
 fn selected(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
     let mut sizes = t.sizes.clone();
     sizes.remove(dimension(c, "dim", t.rank())?);
     Ok(sizes)
 }
 
+/// Sizes of the part that `diagonal_scatter` replaces.
 fn diagonal_of(c: &Call, t: &TensorType) -> Result<Vec<Expr>> {
     let (d1, d2) = diagonal_dims(c, t.rank())?;
     let (_, _, len) = diagonal_range(c, &t.sizes, d1, d2)?;
