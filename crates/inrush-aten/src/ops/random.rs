@@ -1,4 +1,17 @@
 //! Random numbers: what an element is, given its random bits. Where seeds and streams come from says [`crate::random`].
+//!
+//! Two rows make loops: `inrush.uniform` and `inrush.random_integers`. All distributions are
+//! decompositions over them:
+//!
+//! ```text
+//! word     = Philox4x32-10(key = seed, counter = position, word number = stream + k)
+//! uniform  = (top bits of a word) * 2^-digits                    in [0, 1)
+//! normal   = sqrt(-2 log(1 - u)) cos(2 pi v)                     Box and Muller
+//! ```
+//!
+//! A word is a pure function of seed, position and stream, so a draw is a pointwise operation: it
+//! fuses with what uses it, and may be computed twice. Numbers differ from eager's for the same
+//! seed; their distribution does not. A row without a seed refuses ([`crate::random`]).
 
 use crate::ops::decomposed;
 use crate::props::{Prop, SortAxis};
@@ -10,12 +23,16 @@ use inrush_loops::{ScalarOp as S, StmtId};
 
 /// The random words of one element of a body over the result's sizes.
 struct Words {
+    /// Lower and upper half of the seed, `i32`.
     key: [StmtId; 2],
+    /// Lower and upper half of the row-major position in the result, `i32`.
     counter: [StmtId; 2],
+    /// First word number of the call.
     stream: i64,
 }
 
 impl Words {
+    /// The position is one of the logical result, not of memory, so that layouts change no number.
     fn new<'g>(lw: &Lower<'g>, body: &mut BodyBuilder<'g>, call: &Call<'g>) -> Result<Words> {
         let seed = lw.arg(call, "seed")?;
         let e = body.exprs;
@@ -27,6 +44,7 @@ impl Words {
         let sizes = &call.out(0)?.sizes;
         let strides = e.contiguous_strides(sizes);
         let at = e.sum(outer.iter().zip(&strides).map(|(i, s)| e.mul(*i, *s)));
+        // The upper half of a position is the constant 0 for most tensors.
         let few = e.prove_le(e.product(sizes.iter().copied()), e.int(1 << 32));
         let beyond = match few {
             true => body.constant(Scalar::Int(0), DType::I32),
@@ -42,6 +60,7 @@ impl Words {
     }
 
     /// Word number `k`, as an `i32`.
+    /// Words `4 n` to `4 n + 3` come of one block of the generator.
     fn word(&self, body: &mut BodyBuilder, k: i64) -> StmtId {
         let stream = body.constant(Scalar::Int(self.stream + k), DType::I32);
         let ([a, b], [c, d]) = (self.key, self.counter);
@@ -49,8 +68,10 @@ impl Words {
     }
 
     /// The first `bits` bits of word `k` as an integer of dtype `to` that is not negative.
+    /// The top bits are taken; the shift is arithmetic, so the sign is masked off.
     fn bits(&self, body: &mut BodyBuilder, k: i64, bits: u32, to: DType) -> StmtId {
         let word = self.word(body, k);
+        // An `i32` word has a sign; as `i64` it has room for all bits without one.
         if bits == 32 {
             let wide = body.cast(word, DType::I64);
             let mask = body.constant(Scalar::Int(u32::MAX as i64), DType::I64);
@@ -64,7 +85,8 @@ impl Words {
     }
 }
 
-/// Multiples of `2^-digits` from 0 on, below 1.
+/// Writes multiples of `2^-digits` in `[0, 1)`, all equally likely. Up to 24 digits are exact in
+/// `f32`; 53 digits of `f64` take 27 bits of one word and 26 of the next.
 fn uniform_lowering<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
     let mut body = lw.body(&t.sizes);
@@ -92,6 +114,7 @@ fn uniform_lowering<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tenso
     Ok(vec![lw.store_new(body, value, t.dtype, &t.sizes)])
 }
 
+/// `f32` unless the call asks for another dtype.
 fn uniform_meta(c: &Call) -> Result<Vec<Type>> {
     let dtype = c.dtype("dtype")?.unwrap_or(DType::F32);
     meta::one(c.exprs, dtype, c.ints("size")?.to_vec())
@@ -99,6 +122,7 @@ fn uniform_meta(c: &Call) -> Result<Vec<Type>> {
 
 /// Integers from `low` on, below `high`. A range below 2^31 takes the upper half of the product with 32 bits, a larger one
 /// the remainder of 63 bits: as even as 32 bits can be, which is what eager gives too.
+/// Of `n` numbers made from `b` random bits some are likelier than others by about `n / 2^b`.
 fn integers_lowering<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let t = call.out(0)?;
     let (low, high) = (call.int("low")?, call.int("high")?);
@@ -126,16 +150,21 @@ fn integers_lowering<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tens
     Ok(vec![lw.store_new(body, value, DType::I64, &t.sizes)])
 }
 
+/// Always `i64`; callers convert.
 fn integers_meta(c: &Call) -> Result<Vec<Type>> {
     meta::one(c.exprs, DType::I64, c.ints("size")?.to_vec())
 }
 
-/// Draws for one operator, each from a stream of its own.
+/// Draws for one operator. Every draw takes its own words of the operator's stream.
 struct Draw {
+    /// A tensor of one `i64`.
     seed: ValueId,
+    /// The next unused word number.
     stream: i64,
 }
 
+/// Streams of operators are eight words apart ([`crate::random`]), so at most four draws may be
+/// made.
 impl Draw {
     fn new(args: &Args) -> Result<Draw> {
         if args.op.schema().position("generator").is_some() && args.given("generator") {
@@ -150,6 +179,7 @@ impl Draw {
     }
 
     /// Uniform numbers from 0 on, below 1 even when they are rounded to `dtype`; of its compute dtype.
+    /// The digits are those of `dtype`: with more, the greatest numbers would round up to 1.
     fn uniform(&mut self, b: &mut Builder, sizes: &[Expr], dtype: DType) -> Result<ValueId> {
         let digits = match dtype {
             DType::F64 => 53,
@@ -172,12 +202,15 @@ impl Draw {
     }
 
     /// Uniform numbers of full precision above 0, up to 1.
+    /// One minus a uniform number: its logarithm is finite.
     fn above_zero(&mut self, b: &mut Builder, sizes: &[Expr], dtype: DType) -> Result<ValueId> {
         let u = self.uniform(b, sizes, dtype.compute())?;
         b.call("aten.rsub.Scalar", &[u.into(), Arg::Float(1.0)])
     }
 
     /// Numbers of mean 0 and variance 1, by Box and Muller; of the compute dtype.
+    /// The method gives a second normal number, by the sine. It is not used: elements would have to
+    /// share their draws.
     fn normal(&mut self, b: &mut Builder, sizes: &[Expr], dtype: DType) -> Result<ValueId> {
         let u = self.above_zero(b, sizes, dtype)?;
         let log = b.unary("aten.log.default", u)?;
@@ -189,6 +222,7 @@ impl Draw {
         b.mul(radius, cos)
     }
 
+    /// `i64` numbers from `low` on, below `high`.
     fn integers(
         &mut self,
         b: &mut Builder,
@@ -232,6 +266,7 @@ fn wanted(b: &Builder, args: &Args, default: Option<DType>) -> Result<(Vec<Expr>
     Ok((t.sizes, asked.unwrap_or(t.dtype)))
 }
 
+/// Refuses dtypes that are no floats.
 fn floats(dtype: DType) -> Result<()> {
     match dtype.is_float() {
         true => Ok(()),
@@ -244,6 +279,7 @@ fn done(b: &mut Builder, v: ValueId, dtype: DType) -> Result<Vec<ValueId>> {
     Ok(vec![b.cast(v, dtype)?])
 }
 
+/// Uniform numbers in `[0, 1)`.
 fn rand(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     floats(dtype)?;
@@ -251,6 +287,7 @@ fn rand(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     done(b, u, dtype)
 }
 
+/// Normal numbers of mean 0 and variance 1.
 fn randn(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     floats(dtype)?;
@@ -258,6 +295,7 @@ fn randn(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     done(b, n, dtype)
 }
 
+/// Computed as `i64` and converted; the range must not be known to be empty.
 fn randint(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, Some(DType::I64))?;
     let low = match args.op.schema().position("low") {
@@ -273,6 +311,7 @@ fn randint(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// The order of random keys.
+/// Keys have 63 bits, so that equal ones are unlikely for any `n` that fits into memory.
 fn randperm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (n, zero) = (args.int("n")?, b.exprs.int(0));
     let most = b.exprs.int(i64::MAX);
@@ -303,11 +342,13 @@ fn bernoulli(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     floats(dtype)?;
     let u = Draw::new(args)?.uniform(b, &t.sizes, dtype.compute())?;
     let p = b.widen(p)?;
+    // Probabilities are data: a bad one fails the call.
     let p = b.between(p, Arg::Float(0.0), Arg::Float(1.0))?;
     let hit = b.call("aten.lt.Tensor", &[u.into(), p.into()])?;
     done(b, hit, t.dtype)
 }
 
+/// Argument `p`, checked at compile time.
 fn probability(args: &Args) -> Result<f64> {
     match args.float("p")? {
         p if (0.0..=1.0).contains(&p) => Ok(p),
@@ -316,6 +357,7 @@ fn probability(args: &Args) -> Result<f64> {
 }
 
 /// `x` with elements put to zero where the mask of sizes `drawn` says so, the others scaled to keep the mean; and the mask.
+/// `drawn` broadcasts to the sizes of `x`: with ones in it, whole features share one draw.
 fn drop(
     b: &mut Builder,
     draw: &mut Draw,
@@ -334,6 +376,7 @@ fn drop(
     Ok((b.cast(y, dtype)?, keep))
 }
 
+/// The input itself outside of training and for `p = 0`.
 fn dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, p) = (args.value("input")?, probability(args)?);
     if !args.bool("train")? || p == 0.0 {
@@ -353,6 +396,7 @@ fn feature_dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![drop(b, &mut Draw::new(args)?, x, &sizes, p)?.0])
 }
 
+/// Batch and channel sizes, followed by ones.
 fn features(b: &Builder, x: ValueId) -> Result<Vec<Expr>> {
     let mut sizes = b.sizes(x)?;
     if sizes.len() < 2 {
@@ -363,7 +407,10 @@ fn features(b: &Builder, x: ValueId) -> Result<Vec<Expr>> {
 }
 
 /// Dropped elements take the value that `selu` saturates at, then all are shifted and scaled to keep mean and variance.
+/// With `s` the saturation the factor is `a = ((s^2 p + 1) (1 - p))^-1/2` and the shift `s a p`
+/// (Klambauer et al., "Self-Normalizing Neural Networks", 2017).
 fn alpha(b: &mut Builder, args: &Args, by_feature: bool) -> Result<Vec<ValueId>> {
+    // `scale * alpha` of `selu`, without its sign.
     const SATURATION: f64 = 1.758_099_340_847_376_6;
     let (x, p) = (args.value("input")?, probability(args)?);
     if !args.bool("train")? || p == 0.0 {
@@ -390,6 +437,7 @@ fn alpha(b: &mut Builder, args: &Args, by_feature: bool) -> Result<Vec<ValueId>>
 }
 
 /// The result and the mask; without training nothing is dropped.
+/// A missing `train` means training.
 fn native_dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, p) = (args.value("input")?, probability(args)?);
     let sizes = b.sizes(x)?;
@@ -402,6 +450,7 @@ fn native_dropout(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// From `from` up to `to`.
+/// Rounding may give `to` itself.
 fn uniform(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     floats(dtype)?;
@@ -462,6 +511,7 @@ fn normal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     done(b, v, dtype)
 }
 
+/// The exponential of a normal number.
 fn log_normal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let dtype = wanted(b, args, None)?.1;
     let n = normal(b, args)?[0];
@@ -471,6 +521,7 @@ fn log_normal(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `-log(u) / lambda`.
+/// Inverse transform sampling.
 fn exponential(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     floats(dtype)?;
@@ -485,6 +536,7 @@ fn exponential(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// How many trials of probability `p` it takes: `ceil(log(u) / log(1 - p))`, at least one.
+/// Inverse transform sampling.
 fn geometric(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     let p = args.float("p")?;
@@ -500,6 +552,7 @@ fn geometric(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// `median + sigma tan(pi (u - 1/2))`.
+/// Inverse transform sampling: the quantile function of a uniform number.
 fn cauchy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (sizes, dtype) = wanted(b, args, None)?;
     floats(dtype)?;
@@ -513,6 +566,7 @@ fn cauchy(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// Categories in proportion to weights. Without replacement: the largest of weights over exponential numbers.
+/// With replacement: a binary search for `u * total` in the running sums of the weights.
 fn multinomial(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let weights = args.value("self")?;
     let t = b.tensor(weights)?;
@@ -525,14 +579,18 @@ fn multinomial(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let Some((categories, rows)) = t.sizes.split_last() else {
         return Err(Error::input("weights need one dimension or two"));
     };
+    // Infinite weights are refused, as in eager; NaN is in no range.
     let most = match dtype {
         DType::F64 => f64::MAX,
         _ => f32::MAX as f64,
     };
     let weights = b.between(weights, Arg::Float(0.0), Arg::Float(most))?;
     let whole = b.sum(weights, &[-1], true)?;
+    // A row of zeros has no category to draw.
     let some = b.by("aten.gt.Scalar", whole, 0.0)?;
     let weights = b.assured(weights, some)?;
+    // The exponential race: the first arrivals of processes with these rates are a sample without
+    // replacement.
     if !args.bool("replacement")? {
         if b.exprs.prove_lt(*categories, count) {
             return Err(Error::input("more samples than categories"));
@@ -563,6 +621,7 @@ fn multinomial(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 /// A leaky slope between `lower` and `upper` for each negative element, and the slopes (1 for the others).
+/// Outside of training the slope is the middle of the range, and the noise is returned unchanged.
 fn rrelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, noise) = (args.value("self")?, args.value("noise")?);
     let (lower, upper) = (

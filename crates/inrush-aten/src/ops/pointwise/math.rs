@@ -42,7 +42,7 @@ fn round_decimals(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.opc(back, rounded, scale))
 }
 
-/// The greatest common divisor, which is not negative; `gcd(0, 0)` is 0.
+/// `gcd(0, 0)` is 0. The dtype's least integer may be the result; all others are not negative.
 fn gcd(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.is_float() || p.dtype == DType::Bool {
         return Err(Error::input("common divisors are of integers"));

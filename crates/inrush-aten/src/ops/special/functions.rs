@@ -3,6 +3,11 @@
 //! Where a function has pieces, all are evaluated and one is selected: vectors have no branches. The approximations are the
 //! classical ones (coefficients in `special_tables.rs`); what is written here is their evaluation. Values are computed in the
 //! operands' compute dtype.
+//!
+//! Three evaluation schemes recur: polynomials by Horner's rule, quotients of two polynomials, and
+//! Chebyshev series by Clenshaw's rule. Symmetries (`f(-x)` from `f(x)`) and recurrences move an
+//! argument to where an approximation holds. Arguments outside of a piece may overflow there; what
+//! they give is not selected.
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -22,6 +27,7 @@ impl Pw<'_, '_> {
         sum
     }
 
+    /// A quotient of two polynomials in `x`.
     fn quotient(&mut self, x: StmtId, p: &[f64], q: &[f64]) -> StmtId {
         let (p, q) = (self.polynomial(x, p), self.polynomial(x, q));
         self.div(p, q)
@@ -45,6 +51,7 @@ impl Pw<'_, '_> {
         self.opc(S::Mul, twice, 0.5)
     }
 
+    /// `x^2`.
     fn square(&mut self, x: StmtId) -> StmtId {
         self.mul(x, x)
     }
@@ -68,6 +75,8 @@ impl Pw<'_, '_> {
     }
 
     /// `x` less the nearest integer.
+    /// In `-0.5..=0.5`; a multiple of pi in this range keeps the digits that a large angle would
+    /// lose.
     pub(in crate::ops) fn fraction(&mut self, x: StmtId) -> StmtId {
         let n = self.op1(S::Round, x);
         self.sub(x, n)
@@ -155,6 +164,11 @@ fn erfinv(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// The asymptotic series from 10 on; below by recurrence, for negative arguments by reflection.
+/// ```text
+/// psi(x) = psi(x + 1) - 1 / x                               until x >= 10, in 10 steps
+/// psi(y) = log y - 1 / (2 y) - sum of B(2k) / (2k y^2k)     for y >= 10
+/// psi(x) = psi(1 - x) - pi / tan(pi x)                      for x < 0
+/// ```
 pub(in crate::ops) fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     // B(2k) / (2k), from k = 7 down.
     const SERIES: &[f64] = &[
@@ -206,6 +220,9 @@ pub(in crate::ops) fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(zero, inf, v))
 }
 
+/// The derivative of [`digamma`], in the same three steps with 6 terms of the recurrence. Series:
+/// `(1 + 1 / 2y + 1 / 6y^2 - 1 / 30y^4 + 1 / 42y^6) / y`. Reflection: `pi^2 / sin^2(pi x) - psi'(1
+/// - x)`, below 1/2.
 pub(in crate::ops) fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
     let low = p.opc(S::Lt, x, 0.5);
     let mirrored = p.cop(S::Sub, 1.0, x);
@@ -235,7 +252,7 @@ pub(in crate::ops) fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
     p.select(low, reflected, v)
 }
 
-/// `sum(lgamma(x - k / 2))` for `k` from 0 to `p - 1`, and the constant.
+/// The sum of `lgamma(x - k / 2)` for `k` from 0 to `p - 1`, plus `p (p - 1) / 4 * log(pi)`.
 fn mvlgamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let count = p.call.const_int("p")?;
     if !(1..=64).contains(&count) {
@@ -251,6 +268,8 @@ fn mvlgamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `exp(-|x|) I(x)` of order 0, and of order 1 for positive arguments.
+/// Chebyshev series of `|x| / 2 - 2` up to 8, and beyond of `32 / |x| - 2`, over `sqrt(|x|)`. The
+/// scale keeps both pieces in range for any argument.
 fn scaled_i(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     let (a, b) = [(I0_A, I0_B), (I1_A, I1_B)][order];
     let size = p.op1(S::Abs, x);
@@ -272,6 +291,7 @@ fn scaled_i(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     }
 }
 
+/// The modified Bessel function of the first kind, of order 0 or 1.
 fn bessel_i(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     let scaled = scaled_i(p, x, order);
     let size = p.op1(S::Abs, x);
@@ -280,6 +300,8 @@ fn bessel_i(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
 }
 
 /// `K(x)`, or `exp(x) K(x)` when `scaled`.
+/// The modified Bessel function of the second kind: up to 2 a series of `x^2` and `log(x / 2)
+/// I(x)`, beyond a series of `8 / x`. Infinite at 0, NaN below.
 fn bessel_k(p: &mut Pw, x: StmtId, order: usize, scaled: bool) -> StmtId {
     let (a, b) = [(K0_A, K0_B), (K1_A, K1_B)][order];
     let square = p.square(x);
@@ -301,6 +323,7 @@ fn bessel_k(p: &mut Pw, x: StmtId, order: usize, scaled: bool) -> StmtId {
     let far = p.chebyshev(z, b);
     let root = p.op1(S::Sqrt, x);
     let mut far = p.div(far, root);
+    // Each piece has or lacks the factor `exp(-x)` by nature; the other case multiplies.
     if scaled {
         let e = p.op1(S::Exp, x);
         near = p.mul(near, e);
@@ -340,6 +363,8 @@ fn asymptotic(p: &mut Pw, x: StmtId, order: usize, second: bool) -> StmtId {
 }
 
 /// Near zero the two smallest roots are factors.
+/// The factors are `x^2` less the squares of the roots: next to a root the result is then as
+/// precise as elsewhere. Order 1 is odd.
 fn bessel_j(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     let (rp, rq, first, second) = match order {
         0 => (J0_RP, J0_RQ, 5.783_185_962_946_785, 30.471_262_343_662_087),
@@ -364,6 +389,8 @@ fn bessel_j(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     p.select(negative, minus, v)
 }
 
+/// Near zero it is a quotient of polynomials plus `2 / pi * log(x) J(x)`, for order 1 less `2 / (pi
+/// x)`. `-inf` at 0, NaN below.
 fn bessel_y(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     let z = p.square(x);
     let log = p.op1(S::Log, x);
@@ -390,6 +417,7 @@ fn bessel_y(p: &mut Pw, x: StmtId, order: usize) -> StmtId {
     p.below(x, 0.0, f64::NAN, v)
 }
 
+/// `sin(x) / x`, near zero by its power series, 0 at infinities.
 fn spherical_j0(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let x = x[0];
     let z = p.square(x);
@@ -415,6 +443,8 @@ fn spherical_j0(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// `exp(x^2) erfc(x)`: a series in `(x - k) / (x + k)` for positive arguments, by symmetry for the others.
+/// The series approximates `(1 + 2 |x|) erfcx(|x|)`, which stays between bounds. For negative
+/// arguments `2 exp(x^2) - erfcx(-x)`.
 fn scaled_erfc(p: &mut Pw, x: StmtId) -> StmtId {
     const K: f64 = 3.75;
     let size = p.op1(S::Abs, x);
@@ -434,6 +464,7 @@ fn scaled_erfc(p: &mut Pw, x: StmtId) -> StmtId {
     p.select(negative, mirrored, positive)
 }
 
+/// The distribution function of the normal distribution: `erfc(-x / sqrt(2)) / 2`.
 fn ndtr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let t = p.opc(S::Mul, x[0], -FRAC_1_SQRT_2);
     let c = p.op1(S::Erfc, t);
@@ -441,6 +472,10 @@ fn ndtr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// Far below zero from the scaled function, whose logarithm does not underflow.
+/// ```text
+/// x < -1      log erfcx(-t) - t^2 - log 2      t = x / sqrt(2)
+/// otherwise   log1p(-erfc(t) / 2)
+/// ```
 fn log_ndtr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let t = p.opc(S::Mul, x[0], FRAC_1_SQRT_2);
     let minus = p.neg(t);
@@ -457,6 +492,9 @@ fn log_ndtr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// The quantile of the normal distribution, in three pieces of the smaller tail's logarithm.
+/// Probabilities above `1 - exp(-2)` are mirrored. The centre is a quotient in the distance from
+/// 1/2; tails are `r - log(r) / r` less a quotient in `1 / r`, with `r = sqrt(-2 log y)`. Infinite
+/// at 0 and 1, NaN outside.
 fn ndtri(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let tail = (-2.0f64).exp();
     let x = x[0];

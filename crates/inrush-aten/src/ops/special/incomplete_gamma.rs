@@ -3,6 +3,19 @@
 //! Everything is computed in `f64`, as precise as eager or more. Where the two arguments are large and near each other it is Temme's
 //! expansion ("The asymptotic expansion of the incomplete gamma functions", 1979), with coefficients computed for this file from
 //! the recursion that he gives; for small ones and below the first argument series, beyond it a continued fraction.
+//!
+//! ```text
+//!                           lower share P(a, x)                    upper share Q(a, x)
+//! a > 200, |x - a| < a/4    Temme's expansion                      Temme's expansion
+//! a < 1, x < 1.1            x^a / Gamma(a+1) * M(a, a+1, -x)       by `expm1`, see `small`
+//! x < a + 1                 density / a * M(1, a+1, x)             1 - P
+//! otherwise                 1 - Q                                  density * continued fraction
+//! ```
+//!
+//! with `density = x^a exp(-x) / Gamma(a)` and Kummer's function `M`. Each region computes the
+//! share that is small there, so that its complement loses little. All regions are evaluated; loops
+//! (`Kummer`, `GammaFraction`) get arguments that end them at once in lanes that need another
+//! region.
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -112,6 +125,7 @@ const TEMME: [&[f64]; 7] = [
 const STEPS: i32 = 10;
 
 /// `log(gamma(a) / (sqrt(2 pi / a) (a / e)^a))` as a series of `1 / a^2`, times `a`, highest power first.
+/// Seven terms have the digits of `f64` from 10 on.
 const STIRLING: [f64; 7] = [
     1.0 / 156.0,
     -691.0 / 360_360.0,
@@ -147,20 +161,24 @@ const LOG_GAMMA: [f64; 20] = [
 ];
 
 /// The shares below and above.
+/// They sum to 1; both are kept because a difference from 1 would lose the smaller one's digits.
 struct Shares {
     lower: StmtId,
     upper: StmtId,
 }
 
 impl Shares {
+    /// The upper share as a complement.
     fn of_lower(p: &mut Pw, lower: StmtId) -> Shares {
         let upper = p.cop(S::Sub, 1.0, lower);
         Shares { lower, upper }
     }
+    /// The lower share as a complement.
     fn of_upper(p: &mut Pw, upper: StmtId) -> Shares {
         let lower = p.cop(S::Sub, 1.0, upper);
         Shares { lower, upper }
     }
+    /// `test ? a : b`, of both shares.
     fn select(p: &mut Pw, test: StmtId, a: &Shares, b: &Shares) -> Shares {
         Shares {
             lower: p.select(test, a.lower, b.lower),
@@ -170,6 +188,10 @@ impl Shares {
 }
 
 /// Half of the normal distribution's complement at a distance that says how far `x` is from `a`, and a correction.
+/// ```text
+/// eta^2 / 2 = mu - log(1 + mu),  mu = x / a - 1,  eta has the sign of mu
+/// Q = erfc(eta sqrt(a / 2)) / 2 + exp(-a eta^2 / 2) / sqrt(2 pi a) * sum of C[k](eta) / a^k
+/// ```
 fn near(p: &mut Pw, a: StmtId, mu: StmtId, log: StmtId) -> Shares {
     let half_square = p.sub(mu, log);
     let twice = p.add(half_square, half_square);
@@ -201,6 +223,9 @@ fn near(p: &mut Pw, a: StmtId, mu: StmtId, log: StmtId) -> Shares {
 }
 
 /// `x^a exp(-x) / gamma(a)`.
+/// Large `a` take Stirling's series directly: with `mu = x / a - 1` the exponent is `a (log(1 + mu)
+/// - mu)`, whose terms are small where `x` is near `a`. Smaller `a` are moved up by [`STEPS`]
+/// first.
 fn density(p: &mut Pw, a: StmtId, x: StmtId, mu: StmtId, log: StmtId, log_x: StmtId) -> StmtId {
     let is_large = p.opc(S::Ge, a, f64::from(STEPS));
     // `gamma(a) = gamma(a + n) / (a (a + 1) ... (a + n - 1))`, and of such arguments it has few terms.
@@ -237,6 +262,8 @@ fn density(p: &mut Pw, a: StmtId, x: StmtId, mu: StmtId, log: StmtId, log_x: Stm
 }
 
 /// The first argument below 1, the second below [`SMALL`].
+/// `tail` is Kummer's series without its first term. With `w = x^a / Gamma(a + 1)` the lower share
+/// is `w + w tail`, and the upper one `-(expm1(log w) + w tail)`.
 fn small(p: &mut Pw, a: StmtId, log_x: StmtId, tail: StmtId) -> Shares {
     let at = p.opc(S::Sub, a, 0.5);
     let gamma = p.polynomial(at, &LOG_GAMMA);
@@ -252,6 +279,7 @@ fn small(p: &mut Pw, a: StmtId, log_x: StmtId, tail: StmtId) -> Shares {
     }
 }
 
+/// Expects positive finite arguments. `close` is the relative tolerance of series and fractions.
 fn shares(p: &mut Pw, a: StmtId, x: StmtId, close: f64) -> Shares {
     let (one, zero, close) = (p.c(1.0), p.c(0.0), p.c(close));
     let away = p.sub(x, a);

@@ -3,6 +3,15 @@
 //!
 //! Those of Chebyshev have closed forms, which high degrees within the interval take, as in eager. Degrees below zero give zero,
 //! fractions are cut off.
+//!
+//! ```text
+//! Chebyshev   p[k+1] = 2 x p[k] - p[k-1]                     T, U, V, W differ in p[1]
+//! Hermite     p[k+1] = f x p[k] - f k p[k-1]                 f = 2 (physicists), 1 (probabilists)
+//! Laguerre    (k+1) p[k+1] = (2 k + 1 - x) p[k] - k p[k-1]
+//! Legendre    (k+1) p[k+1] = (2 k + 1) x p[k] - k p[k-1]
+//! ```
+//!
+//! All begin with `p[0] = 1` and fit one [`Rule`].
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -12,6 +21,9 @@ use inrush_loops::{ScalarOp as S, StmtId};
 /// Degrees of Chebyshev's polynomials up to this one come from the recurrence.
 const NEAR: f64 = 8.0;
 
+/// Chebyshev polynomials of the first to the fourth kind. With `x = cos a`: `T = cos(n a)`, `U =
+/// sin((n + 1) a) / sin(a)`, `V = cos((n + 1/2) a) / cos(a / 2)`, `W = sin((n + 1/2) a) / sin(a /
+/// 2)`.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     T,
@@ -22,6 +34,7 @@ enum Kind {
 
 /// How a degree follows from the two before it: `((a + k s) p[k] - (c + k r) p[k-1]) / (1 + k q)`.
 struct Rule {
+    /// Degree 1.
     first: StmtId,
     a: StmtId,
     s: StmtId,
@@ -30,6 +43,7 @@ struct Rule {
     q: f64,
 }
 
+/// Degree `n`, by the scalar operation that loops.
 fn recur(p: &mut Pw, n: StmtId, rule: Rule) -> StmtId {
     let (c, r, q) = (p.c(rule.c), p.c(rule.r), p.c(rule.q));
     (p.body).op(S::Recurrence, &[n, rule.first, rule.a, rule.s, c, r, q])
@@ -60,6 +74,7 @@ fn argument(p: &mut Pw, x: StmtId, shifted: bool) -> StmtId {
 }
 
 /// Degree 1.
+/// The one thing in which the recurrences of the four kinds differ.
 fn first(p: &mut Pw, y: StmtId, kind: Kind) -> StmtId {
     let twice = p.add(y, y);
     match kind {
@@ -109,6 +124,8 @@ fn at_ends(p: &mut Pw, y: StmtId, n: StmtId, kind: Kind) -> StmtId {
     p.select(flipped, minus, end)
 }
 
+/// The value is 0 for degrees that are not counted to, the closed form inside the interval beyond
+/// degree [`NEAR`], a known number at its ends, and the recurrence elsewhere.
 fn chebyshev(p: &mut Pw, x: &[StmtId], kind: Kind, shifted: bool) -> Result<StmtId> {
     let y = argument(p, x[0], shifted);
     let (n, there) = degree(p, x[1]);
@@ -119,6 +136,7 @@ fn chebyshev(p: &mut Pw, x: &[StmtId], kind: Kind, shifted: bool) -> Result<Stmt
     let known = p.op2(S::Or, is_closed, is_end);
     let zero = p.c(0.0);
     let steps = p.select(there, n, zero);
+    // The loop runs until the slowest lane is done: lanes that do not need it take no steps.
     let steps = p.select(known, zero, steps);
     let twice = p.add(y, y);
     let rule = Rule {
@@ -152,6 +170,7 @@ fn counted(p: &mut Pw, steps: StmtId, there: StmtId, rule: Rule) -> StmtId {
 }
 
 /// Sums that overflow become NaN soon, as in eager, which has no numbers beyond a degree of its choice.
+/// `factor` is 2 for the physicists' and 1 for the probabilists' polynomials.
 fn hermite(p: &mut Pw, x: &[StmtId], factor: f64) -> Result<StmtId> {
     let (n, there) = degree(p, x[1]);
     let slope = p.opc(S::Mul, x[0], factor);
@@ -179,6 +198,7 @@ fn divided(first: StmtId, s: StmtId) -> Rule {
     }
 }
 
+/// By `divided(1 - x, 2)`.
 fn laguerre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (n, there) = degree(p, x[1]);
     // One at zero, whatever the degree.
@@ -189,6 +209,7 @@ fn laguerre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(counted(p, steps, there, divided(one, two)))
 }
 
+/// By `divided(x, 2 x)`.
 fn legendre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (n, there) = degree(p, x[1]);
     // At the ends of the interval only the parity counts.
@@ -201,6 +222,11 @@ fn legendre(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 }
 
 /// Airy's function of the first kind: a power series around zero, rational functions of the phase beyond (`AIRY_*`).
+/// ```text
+/// |x| < 2.09   Ai(0) f(x^3) + Ai'(0) x g(x^3)
+/// x >= 2.09    quotient(1 / zeta) exp(-zeta) / (2 sqrt(pi) x^1/4)          zeta = 2/3 |x|^3/2
+/// x < -2.09    (sin(t) even - cos(t) odd) / (sqrt(pi) |x|^1/4)             t = zeta + pi / 4
+/// ```
 fn airy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     use crate::ops::special::tables::*;
     const NEXT: f64 = 2.09;
@@ -266,6 +292,7 @@ fn airy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (beyond, before) = (p.opc(S::Ge, x, NEXT), p.opc(S::Lt, x, -NEXT));
     let v = p.select(beyond, right, near);
     let v = p.select(before, left, v);
+    // There the function is below the least `f64`.
     let (gone, zero) = (p.opc(S::Gt, x, 103.892), p.c(0.0));
     let v = p.select(gone, zero, v);
     // As eager has it, on either side.

@@ -2,7 +2,14 @@
 //!
 //! Those of Airy's function, the Bessel functions and the normal quantile are Moshier's (Cephes Math Library, 1984 to 2000), quotients of
 //! polynomials and Chebyshev series; that of `erfcx` is a fit made for this file.
+//!
+//! Names say function, order, piece and part: `J0_PP` is numerator `P` of factor `P` of `J0`,
+//! `I0_A` the series near zero and `I0_B` that beyond. Series are in Clenshaw's order, highest
+//! first, and are cut for `f32` where a term no longer counts. Moshier's denominators `RQ`, `QQ`
+//! and `YQ` of the Bessel functions have a leading coefficient of 1 besides. Eager leaves it out,
+//! and so do these tables: the results are eager's.
 
+/// Factor `P` of `J0` and `Y0` beyond 5, by `25 / x^2`: numerator, then denominator.
 pub const J0_PP: &[f64] = &[
     0.0007969367292973471,
     0.08283523921074408,
@@ -21,6 +28,7 @@ pub const J0_PQ: &[f64] = &[
     5.306052882353947,
     1.0,
 ];
+/// Factor `Q` of `J0` and `Y0` beyond 5, over `5 / x`: numerator, then denominator.
 pub const J0_QP: &[f64] = &[
     -0.011366383889846916,
     -1.2825271867050931,
@@ -40,6 +48,7 @@ pub const J0_QQ: &[f64] = &[
     2062.0933166032783,
     242.0057402402914,
 ];
+/// `J0` up to 5 without the factors of its first two roots, by `x^2`: numerator, then denominator.
 pub const J0_RP: &[f64] = &[
     -4794432209.782018,
     1956174919465.5657,
@@ -56,6 +65,7 @@ pub const J0_RQ: &[f64] = &[
     3.1812195594320496e+16,
     1.7108629408104315e+18,
 ];
+/// Factor `P` of `J1` and `Y1` beyond 5, by `25 / x^2`: numerator, then denominator.
 pub const J1_PP: &[f64] = &[
     0.0007621256162081731,
     0.07313970569409176,
@@ -74,6 +84,7 @@ pub const J1_PQ: &[f64] = &[
     5.209828486823619,
     1.0,
 ];
+/// Factor `Q` of `J1` and `Y1` beyond 5, over `5 / x`: numerator, then denominator.
 pub const J1_QP: &[f64] = &[
     0.05108625947501766,
     4.982138729512334,
@@ -93,6 +104,7 @@ pub const J1_QQ: &[f64] = &[
     2826.1927851763908,
     336.0936078106983,
 ];
+/// `J1 / x` up to 5 without the factors of its first two roots: numerator, then denominator.
 pub const J1_RP: &[f64] = &[
     -899971225.7055594,
     452228297998.19403,
@@ -109,6 +121,7 @@ pub const J1_RQ: &[f64] = &[
     8.952223361846274e+16,
     5.322786203326801e+18,
 ];
+/// `Y0 - 2 / pi * log(x) J0` up to 5, by `x^2`: numerator, then denominator.
 pub const Y0_YP: &[f64] = &[
     15592.436785523574,
     -14663929.59039716,
@@ -128,6 +141,7 @@ pub const Y0_YQ: &[f64] = &[
     3171577528429750.5,
     2.5059625617265306e+17,
 ];
+/// `Y1 - 2 / pi * (log(x) J1 - 1 / x)` up to 5, over `x`, by `x^2`: numerator, then denominator.
 pub const Y1_YP: &[f64] = &[
     1263204747.9017804,
     -647355876379.1603,
@@ -146,6 +160,7 @@ pub const Y1_YQ: &[f64] = &[
     6.871410873553005e+16,
     3.9727060811656064e+18,
 ];
+/// `exp(-x) I0(x)` from 0 to 8, by `x / 2 - 2`.
 pub const I0_A: &[f64] = &[
     -4.4153416464793395e-18,
     3.3307945188222384e-17,
@@ -178,6 +193,7 @@ pub const I0_A: &[f64] = &[
     -0.3046826723431984,
     0.6767952744094761,
 ];
+/// `exp(-x) sqrt(x) I0(x)` beyond 8, by `32 / x - 2`.
 pub const I0_B: &[f64] = &[
     -7.233180487874754e-18,
     -4.830504485944182e-18,
@@ -205,6 +221,7 @@ pub const I0_B: &[f64] = &[
     0.0033691164782556943,
     0.8044904110141088,
 ];
+/// `exp(-x) I1(x) / x` from 0 to 8, by `x / 2 - 2`.
 pub const I1_A: &[f64] = &[
     2.7779141127610464e-18,
     -2.111421214358166e-17,
@@ -236,6 +253,7 @@ pub const I1_A: &[f64] = &[
     -0.17641651835783406,
     0.25258718644363365,
 ];
+/// `exp(-x) sqrt(x) I1(x)` beyond 8, by `32 / x - 2`.
 pub const I1_B: &[f64] = &[
     7.517296310842105e-18,
     4.414348323071708e-18,
@@ -263,6 +281,7 @@ pub const I1_B: &[f64] = &[
     -0.009761097491361469,
     0.7785762350182801,
 ];
+/// `K0(x) + log(x / 2) I0(x)` from 0 to 2, by `x^2 - 2`.
 pub const K0_A: &[f64] = &[
     1.374465435613523e-16,
     4.25981614279661e-14,
@@ -275,6 +294,7 @@ pub const K0_A: &[f64] = &[
     0.3442898999246285,
     -0.5353273932339028,
 ];
+/// `exp(x) sqrt(x) K0(x)` beyond 2, by `8 / x - 2`.
 pub const K0_B: &[f64] = &[
     5.300433772686263e-18,
     -1.6475804301524212e-17,
@@ -302,6 +322,7 @@ pub const K0_B: &[f64] = &[
     -0.0314481013119645,
     2.4403030820659555,
 ];
+/// `x (K1(x) - log(x / 2) I1(x))` from 0 to 2, by `x^2 - 2`.
 pub const K1_A: &[f64] = &[
     -7.023863479386288e-18,
     -2.427449850519366e-15,
@@ -315,6 +336,7 @@ pub const K1_A: &[f64] = &[
     -0.3531559607765449,
     1.5253002273389478,
 ];
+/// `exp(x) sqrt(x) K1(x)` beyond 2, by `8 / x - 2`.
 pub const K1_B: &[f64] = &[
     -5.756744483665017e-18,
     1.7940508731475592e-17,
@@ -342,6 +364,7 @@ pub const K1_B: &[f64] = &[
     0.10392373657681724,
     2.7206261904844427,
 ];
+/// Normal quantile between the tails, by the square of `y - 1/2`: numerator, then denominator.
 pub const NDTRI_P0: &[f64] = &[
     -59.96335010141079,
     98.00107541859997,
@@ -360,6 +383,7 @@ pub const NDTRI_Q0: &[f64] = &[
     15.90562251262117,
     -1.1833162112133,
 ];
+/// Normal quantile in the tails with `r < 8`, by `1 / r`: numerator, then denominator.
 pub const NDTRI_P1: &[f64] = &[
     4.0554489230596245,
     31.525109459989388,
@@ -382,6 +406,7 @@ pub const NDTRI_Q1: &[f64] = &[
     -0.03808064076915783,
     -0.0009332594808954574,
 ];
+/// Normal quantile in the far tails, by `1 / r`: numerator, then denominator.
 pub const NDTRI_P2: &[f64] = &[
     3.2377489177694603,
     6.915228890689842,
@@ -404,6 +429,7 @@ pub const NDTRI_Q2: &[f64] = &[
     2.8924786474538068e-06,
     6.790194080099813e-09,
 ];
+/// `(1 + 2 x) erfcx(x)` for `x >= 0`, by `2 (x - 3.75) / (x + 3.75)`.
 pub const ERFCX: &[f64] = &[
     9.61681630943813e-17,
     1.885337585153878e-16,

@@ -2,6 +2,12 @@
 //!
 //! Both come from the sum of Euler and Maclaurin: the first terms one by one, then an integral and its corrections. That is
 //! for positive arguments; negative ones are reflected.
+//!
+//! ```text
+//! zeta(s, q) = sum of (q + k)^-s, k < N
+//!            + y^(1-s) / (s - 1) + y^-s / 2                                y = q + N
+//!            + sum of B(2j) / (2j)! * s (s+1) .. (s+2j-2) * y^(-s-2j+1)
+//! ```
 
 use crate::Pw;
 use crate::ops::pointwise::row::pointwise;
@@ -11,6 +17,7 @@ use inrush_loops::{ScalarOp as S, StmtId};
 use std::f64::consts::PI;
 
 /// `B(2j) / (2j)!` from `j = 1` on.
+/// Coefficients of the corrections to the integral.
 const CORRECTIONS: [f64; 8] = [
     1.0 / 12.0,
     -1.0 / 720.0,
@@ -23,11 +30,13 @@ const CORRECTIONS: [f64; 8] = [
 ];
 
 /// Terms that are added one by one.
+/// Fewer of them do for `f32`, which has fewer digits to bring right.
 fn terms(dtype: DType) -> usize {
     if dtype == DType::F64 { 10 } else { 7 }
 }
 
 /// `x` to a constant power.
+/// Square and multiply, unrolled; cheaper and more precise than `pow` for small integers.
 fn power(p: &mut Pw, x: StmtId, e: i64) -> StmtId {
     let (mut result, mut base, mut rest) = (None, x, e);
     while rest > 0 {
@@ -77,6 +86,7 @@ fn zeta_of_order(p: &mut Pw, s: i64, q: StmtId) -> StmtId {
 }
 
 /// The same for any `s` above 1.
+/// Costs one `pow` for each term, where [`zeta_of_order`] has products.
 fn zeta_of(p: &mut Pw, s: StmtId, q: StmtId) -> StmtId {
     let minus = p.neg(s);
     let mut sum = p.c(0.0);
@@ -112,12 +122,15 @@ fn zeta_of(p: &mut Pw, s: StmtId, q: StmtId) -> StmtId {
 }
 
 /// `zeta(s, q)`. Below zero only whole powers exist: there the terms before zero are a difference of two sums.
+/// Infinite at `s = 1` and at poles `q = 0, -1, ..`; NaN for `s < 1` and for negative `q` with a
+/// fractional `s`.
 fn zeta(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (s, q) = (x[0], x[1]);
     let floor = p.op1(S::Floor, q);
     let fraction = p.sub(q, floor);
     let positive = p.opc(S::Gt, q, 0.0);
     let from = p.select(positive, q, fraction);
+    // Terms `q + k` that are positive: they start at the fraction of `q`.
     let ahead = zeta_of(p, s, from);
     let rest = p.cop(S::Sub, 1.0, fraction);
     let (near, beyond) = (zeta_of(p, s, rest), p.cop(S::Sub, 1.0, q));
@@ -147,6 +160,7 @@ fn zeta(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
 /// Derivatives of the cotangent as polynomials of it, lowest power first: each is minus the derivative of the one before
 /// times `1 + c^2`.
+/// Derivatives by the angle: `c' = -(1 + c^2)`.
 fn cotangent(order: i64) -> Vec<f64> {
     let mut now = vec![0.0, 1.0];
     for _ in 0..order {
@@ -190,6 +204,7 @@ fn derivative(p: &mut Pw, n: i64, x: StmtId) -> StmtId {
     p.select(pole, end, v)
 }
 
+/// The `n`th derivative of digamma. Orders above 20 are refused.
 fn polygamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     match p.call.const_int("n")? {
         0 => digamma(p, x),
