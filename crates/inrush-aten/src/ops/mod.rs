@@ -3,11 +3,11 @@
 //! A family file holds the functions that its rows name and ends with a table `ROWS`. There are
 //! four ways to write a row, in the order in which they should be tried:
 //!
-//!  - `pointwise!` (`pointwise/row.rs`): a scalar function; the stage does broadcast and promotion.
-//!  - `view` (`view/shape.rs`): the same elements at other coordinates; no loop is made.
-//!  - `decomposed`: calls of other operators, written with [`Builder`].
-//!  - `lowered`: loop bodies of its own, for what the others cannot say: reductions, windows,
-//!    gathers.
+//! - `pointwise!` (`pointwise/row.rs`): a scalar function; the stage does broadcast and promotion.
+//! - `view` (`view/shape.rs`): the same elements at other coordinates; no loop is made.
+//! - `decomposed`: calls of other operators, written with [`Builder`].
+//! - `lowered`: loop bodies of its own, for what the others cannot say: reductions, windows,
+//!   gathers.
 //!
 //! Helpers that several families use stand in `calls.rs` (short forms of calls), `padding.rs`
 //! (reads under a mask) and `window.rs` (sliding windows).

@@ -131,6 +131,7 @@ fn integers_lowering<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tens
     let e = body.exprs;
     let range = e.sub(high, low);
     let count = body.index_value(range);
+    // Ends may be symbolic: they are values, not constants.
     let base = body.index_value(low);
     let first = words.bits(&mut body, 0, 32, DType::I64);
     let value = if e.prove_lt(range, e.int(1 << 31)) {
@@ -369,6 +370,7 @@ fn drop(
     let dtype = b.dtype(x)?;
     // With everything dropped there is nothing to scale.
     let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+    // A product rather than a selection: a dropped NaN or infinity is NaN, as in eager.
     let kept = b.cast(keep, dtype.compute())?;
     let factor = b.scale(kept, scale)?;
     let wide = b.widen(x)?;
@@ -638,6 +640,7 @@ fn rrelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let scaled = b.scale(u, upper - lower)?;
     let slope = b.by("aten.add.Scalar", scaled, lower)?;
     let slope = b.cast(slope, t.dtype)?;
+    // Zero counts as negative; its slope multiplies nothing but is part of the noise.
     let negative = b.by("aten.le.Scalar", x, 0.0)?;
     let slope = b.select_or(negative, slope, 1.0)?;
     Ok(vec![b.mul(x, slope)?, slope])

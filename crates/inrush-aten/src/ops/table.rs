@@ -69,8 +69,8 @@ static TABLE: [u16; PLACES] = {
 };
 
 /// The place where the search for a name begins.
-/// FNV-1a without its offset basis. Names differ at their ends most, so the upper bits are folded
-/// into the lower ones, which alone choose the place.
+/// FNV-1a without its offset basis. The upper bits are folded into the lower ones, which alone
+/// choose the place.
 const fn hash(name: &str) -> usize {
     let bytes = name.as_bytes();
     let (mut hash, mut k) = (0u32, 0);

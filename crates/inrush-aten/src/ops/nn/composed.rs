@@ -11,6 +11,7 @@ fn prelu(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let rank = b.rank(x)?;
     if b.rank(w)? == 1 && rank != 1 {
         let mut sizes = vec![1i64; rank];
+        // All sizes but that of the channels are 1, so that the weights broadcast.
         if rank > 1 {
             sizes[1] = -1;
         }
@@ -216,6 +217,7 @@ fn addr(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         .all(|v| b.dtype(*v).is_ok_and(|d| d == DType::Bool))
     {
         // A number is a bool as well here.
+        // Products of bools are conjunctions, sums disjunctions.
         let both = |b: &mut Builder, x: ValueId, number: Scalar| {
             b.call(
                 "aten.logical_and.default",
@@ -351,6 +353,7 @@ fn block_diag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let mut left = b.exprs.int(0);
     let mut rows = Vec::new();
     for (v, _, width) in blocks {
+        // Zeros on either side of the block.
         let right = b.exprs.sub(total, b.exprs.add(left, width));
         let pad = Arg::Ints(vec![left, right]);
         let v = b.call("aten.constant_pad_nd.default", &[v.into(), pad])?;

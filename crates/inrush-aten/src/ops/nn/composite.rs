@@ -23,6 +23,7 @@ fn broadcast_sizes(b: &Builder, list: &[ValueId]) -> Result<Vec<Expr>> {
         }
         let lead = sizes.len() - own.len();
         for (size, n) in sizes[lead..].iter_mut().zip(own) {
+            // A symbolic size is not known to be 1, so it is never replaced.
             if b.exprs.is_int(*size, 1) {
                 *size = n;
             }
@@ -141,10 +142,12 @@ fn shifted(b: &mut Builder, args: &Args, up: bool) -> Result<Vec<ValueId>> {
         true => args.dims("dim", sizes.len())?,
         false => (0..sizes.len()).collect(),
     };
+    // `roll` without dimensions would roll the flattened tensor.
     if dims.is_empty() {
         return Ok(vec![b.unary("aten.clone.default", x)?]);
     }
     let e = b.exprs;
+    // Sizes may be symbolic: shifts are expressions.
     let half = |d: &usize| e.floordiv(e.add(sizes[*d], e.int(i64::from(up))), e.int(2));
     let shifts: Vec<Expr> = dims.iter().map(half).collect();
     let dims = b.ints(&dims.iter().map(|d| *d as i64).collect::<Vec<_>>());
@@ -302,6 +305,7 @@ fn matrix_norm(b: &mut Builder, args: &Args, x: ValueId, dims: [usize; 2]) -> Re
         } => (of_columns, largest),
     };
     let [rows, columns] = dims;
+    // A column's sum runs over the rows.
     let (summed, compared) = match of_columns {
         true => (rows, columns),
         false => (columns, rows),
@@ -334,6 +338,7 @@ fn linalg_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         true => args.dims("dim", rank)?,
         false => (0..rank).collect(),
     };
+    // Names are of matrix norms.
     let named = matches!(args.arg("ord")?, Arg::Str(_));
     if has_ord && dims.len() == 2 {
         return Ok(vec![matrix_norm(b, args, x, [dims[0], dims[1]])?]);

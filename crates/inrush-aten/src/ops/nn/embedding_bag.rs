@@ -10,8 +10,8 @@
 //! depends on data. Greatest elements take a second scatter to find the first index that has them,
 //! with the NaN of eager's loop: NaN is the result only as a bag's first row that counts.
 //!
-//! All four results exist for the gradient; on devices that do not need one of them the graph
-//! declares other sizes, and zeros of those sizes are given.
+//! The three lists that are returned next to the bags exist for the gradient. Where a device leaves
+//! one of them empty, the graph declares its sizes, and zeros of those sizes are returned.
 
 use crate::ops::decomposed as row;
 use crate::{Args, Builder, Row};

@@ -172,6 +172,7 @@ fn cosine_similarity(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let eps = args.float("eps")?;
     let mut unit = Vec::new();
     for v in [x, y] {
+        // Norms of halves are taken in `f32`.
         let v = b.cast(v, dtype.compute())?;
         let v = b.call("aten.expand.default", &[v.into(), sizes.clone().into()])?;
         let square = b.mul(v, v)?;
@@ -235,6 +236,7 @@ fn kron(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (mut a, mut c) = (b.sizes(x)?, b.sizes(y)?);
     let one = b.exprs.int(1);
     let rank = a.len().max(c.len());
+    // Missing dimensions are leading ones of size 1.
     a.splice(0..0, vec![one; rank - a.len()]);
     c.splice(0..0, vec![one; rank - c.len()]);
     let apart = |s: &[Expr], first: bool| -> Vec<Expr> {

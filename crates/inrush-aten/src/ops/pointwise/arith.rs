@@ -36,6 +36,7 @@ fn scaled(p: &mut Pw, b: StmtId) -> Result<StmtId> {
     if matches!(alpha, Scalar::Bool(_)) && p.dtype != DType::Bool {
         return Err(Error::input("`alpha` must be a number"));
     }
+    // Nearly every call: no product is emitted.
     if alpha.as_f64() == 1.0 {
         return Ok(b);
     }
@@ -104,6 +105,7 @@ fn div_mode(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
             Ok(p.op1(S::Trunc, q))
         }
         Some("trunc") => {
+            // Integers round towards zero by themselves.
             let b = divisor(p, x[1])?;
             Ok(p.op2(S::TruncDiv, x[0], b))
         }
@@ -243,6 +245,7 @@ fn pow(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let (one, zero) = (p.c(1.0), p.c(0.0));
     let mut result = one;
     let mut base = x[0];
+    // The sign bit of the exponent is no value bit; negative exponents are selected below.
     let bits = 8 * dtype.size() - !dtype.is_unsigned() as usize;
     for k in 0..bits {
         let shift = p.c(k as f64);

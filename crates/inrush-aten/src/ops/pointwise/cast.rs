@@ -21,6 +21,7 @@ fn convert<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     if t.dtype == to {
         return Ok(vec![t]);
     }
+    // The load widens and the store converts: the body between them is a plain value.
     let mut body = lw.body(&t.sizes);
     let at = body.outer();
     let v = body.load(&t, &at);

@@ -84,12 +84,14 @@ fn isclose(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let d = p.cast(d, dtype);
     let d = p.op1(S::Abs, d);
     let size = p.op1(S::Abs, b);
+    // Constants of the dtype compared in, which for integers is not the operands' own.
     let (rtol, atol) = (p.body.float(rtol, dtype), p.body.float(atol, dtype));
     let rel = p.op2(S::Mul, rtol, size);
     let rel = p.cast(rel, dtype);
     let bound = p.op2(S::Add, atol, rel);
     let bound = p.cast(bound, dtype);
     let near = p.op2(S::Le, d, bound);
+    // `inf <= inf` holds, but only equal infinities are close.
     let infinite = p.op1(S::IsInf, d);
     let finite = p.op1(S::Not, infinite);
     let near = p.op2(S::And, near, finite);

@@ -1,8 +1,8 @@
 //! Operators on lists of tensors, as optimisers call them: the same operator for each, which the scheduler groups.
 //!
 //! A graph with `_foreach_add` of 100 parameters becomes 100 calls of `add`. Nothing is lost:
-//! horizontal fusion joins equal pointwise kernels into one launch, and each call fuses with what
-//! made its operand.
+//! horizontal fusion joins independent kernels into one launch, and each call fuses with what made
+//! its operand.
 
 use crate::ops::decomposed;
 use crate::{Args, Builder, Row};

@@ -90,6 +90,7 @@ fn clamp(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     if p.call.given("min") != p.call.given("max") && (is_nan("min") || is_nan("max")) {
         return Ok(x[0]);
     }
+    // Bounds that are `None` are not among the operands, so positions depend on what is given.
     let mut rest = x[1..].iter();
     let mut v = x[0];
     if p.call.given("min") {
@@ -212,6 +213,7 @@ fn entr(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let v = p.neg(product);
     let is_zero = p.op2(S::Eq, x[0], zero);
     let v = p.select(is_zero, zero, v);
+    // NaN fails the test and stays.
     let below = p.op2(S::Lt, x[0], zero);
     let inf = p.c(f64::NEG_INFINITY);
     Ok(p.select(below, inf, v))

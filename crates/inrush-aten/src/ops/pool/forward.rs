@@ -58,6 +58,7 @@ impl Pool {
         let lead = x
             .len()
             .checked_sub(spatial)
+            // A batch of images or one image; the channels are always there.
             .filter(|l| *l > 0 && *l < 3)
             .ok_or_else(|| Error::input(format!("input of rank {} to a pool", x.len())))?;
         let list = |name: &str| per_dimension(name, args.ints(name)?, spatial);
@@ -286,6 +287,7 @@ fn max_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         let first: Vec<Expr> = (pool.windows.iter().zip(&outer[pool.lead..]))
             .map(|(w, o)| {
                 let start = w.position(exprs, *o, exprs.int(0));
+                // Taps before the image, as a number that is not positive.
                 let before = exprs.min(exprs.floordiv(start, w.dilation), exprs.int(0));
                 exprs.sub(start, exprs.mul(before, w.dilation))
             })
@@ -581,6 +583,7 @@ fn adaptive<'g>(lw: &mut Lower<'g>, call: &Call<'g>, max: bool) -> Result<Vec<Te
     }
     let taps = body.reduce_axes(&kernel);
     let outer = body.outer();
+    // The window's true extent bounds the taps; the loop has those of the largest window.
     let extents = pool.extents(exprs, &outer);
     let mut at = outer[..pool.lead].to_vec();
     let mut checks = Vec::new();

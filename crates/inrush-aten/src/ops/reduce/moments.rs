@@ -75,6 +75,7 @@ pub(in crate::ops) fn centred(b: &mut Builder, x: ValueId, dims: &[i64]) -> Resu
         }
         pivot = Some(first);
     }
+    // Without a pivot the distances are to zero: the plain two-pass form.
     let near = match pivot {
         Some(p) => b.sub(x, p)?,
         None => x,
@@ -123,6 +124,7 @@ fn variance(b: &mut Builder, args: &Args) -> Result<(ValueId, ValueId)> {
         }
     };
     let var = b.call("aten.div.Tensor", &[sum.into(), divisor])?;
+    // The statistics keep their dimensions until here, because the centred input needs them.
     let mean = if keep {
         mean
     } else {
@@ -183,6 +185,7 @@ fn norm_of(b: &mut Builder, args: &Args, order: f64) -> Result<Vec<ValueId>> {
         b.call("aten.sqrt.default", &[sum.into()])?
     } else if order == 0.0 {
         let nonzero = b.call("aten.ne.Scalar", &[x.into(), Arg::Float(0.0)])?;
+        // Counting in a float dtype gives the result's dtype at once.
         let ones = b.cast(nonzero, own.compute())?;
         b.call("aten.sum.dim_IntList", &[ones.into(), dims, keep])?
     } else {

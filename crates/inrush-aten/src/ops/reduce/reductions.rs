@@ -100,6 +100,8 @@ impl<'g> Reduction<'g> {
         };
         let outer_sizes = pick(false);
         let mut body = lw.body(&outer_sizes);
+        // Axes are parallel ones first; indices of the source are dealt out in the order of its
+        // dimensions.
         let mut outer = body.outer().into_iter();
         let mut inner = body.reduce_axes(&pick(true)).into_iter();
         let at = reduced
@@ -133,6 +135,7 @@ pub(in crate::ops) fn keep_dims(
         return t;
     }
     let mut sizes = Vec::with_capacity(reduced.len());
+    // The result has sizes of the dimensions that stay only; those of size 1 are put between them.
     let mut kept = t.sizes.iter();
     for r in reduced {
         sizes.push(match r {
@@ -323,6 +326,7 @@ fn reduce_mapped<'g>(
     let mut r = Reduction::start(lw, call, &t.sizes)?;
     let v = r.body.load(&t, &r.at);
     let v = map(&mut r.body, v, dtype);
+    // Accumulates in the dtype that the map gives.
     let v = r.body.reduce(ReduceOp::Sum, v);
     Ok(vec![r.finish(lw, v, dtype)])
 }

@@ -32,6 +32,7 @@ fn scan<'g>(lw: &mut Lower<'g>, call: &Call<'g>, op: ReduceOp) -> Result<Vec<Ten
     let dtype = call.out(0)?.dtype;
     let d = call.dim("dim", t.sizes.len())?;
     // The axis of the scan comes last; a zero-dimensional tensor has one of size 1.
+    // Coordinates keep the source's order; only the axis numbers change.
     let mut outer = t.sizes.clone();
     let along = if outer.is_empty() {
         lw.exprs.int(1)
@@ -97,6 +98,7 @@ fn diff(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }
     let dim = args.dim("dim", rank)?;
     let d = b.int(dim as i64);
+    // They are joined once, ahead of the first round.
     if n > 0 && (args.given("prepend") || args.given("append")) {
         let parts: Vec<ValueId> = [
             args.opt_value("prepend")?,

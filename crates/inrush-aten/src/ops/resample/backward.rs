@@ -9,8 +9,8 @@
 //! ```
 //!
 //! `first` and `reach` come from the sizes when the graph is compiled ([`Run`]). `W` is a small
-//! tensor, computed once per call and dimension by the forward pass's own arithmetic, so that both
-//! passes agree about which element a rounding chose. Cost: one multiplication for each element and
+//! tensor, made for each dimension by the forward pass's own arithmetic, so that both passes agree
+//! about which element a rounding chose. Cost: one multiplication for each element and
 //! each output of its run, per dimension.
 
 use crate::ops::padding::{in_bounds, load_or_zero};

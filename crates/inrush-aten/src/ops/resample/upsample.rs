@@ -83,6 +83,7 @@ pub(in crate::ops) fn axes(args: &Args, x: &[Expr]) -> Result<Vec<Axis>> {
             .collect::<Result<_>>()?
     };
     let align_corners = has("align_corners") && args.bool("align_corners")?;
+    // An absent `output_size` is an empty list.
     let sizes = args.const_ints("output_size")?;
     if !sizes.is_empty() && sizes.len() != spatial {
         return Err(args.unsupported("output_size", "needs a size for each dimension"));

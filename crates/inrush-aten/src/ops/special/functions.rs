@@ -220,9 +220,13 @@ pub(in crate::ops) fn digamma(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     Ok(p.select(zero, inf, v))
 }
 
-/// The derivative of [`digamma`], in the same three steps with 6 terms of the recurrence. Series:
-/// `(1 + 1 / 2y + 1 / 6y^2 - 1 / 30y^4 + 1 / 42y^6) / y`. Reflection: `pi^2 / sin^2(pi x) - psi'(1
-/// - x)`, below 1/2.
+/// The derivative of [`digamma`], in the same three steps:
+///
+/// ```text
+/// psi'(x) = psi'(x + 1) + 1 / x^2                                          6 times
+/// psi'(y) = (1 + 1 / 2y + 1 / 6y^2 - 1 / 30y^4 + 1 / 42y^6) / y
+/// psi'(x) = pi^2 / sin^2(pi x) - psi'(1 - x)                               for x < 1/2
+/// ```
 pub(in crate::ops) fn trigamma(p: &mut Pw, x: StmtId) -> StmtId {
     let low = p.opc(S::Lt, x, 0.5);
     let mirrored = p.cop(S::Sub, 1.0, x);

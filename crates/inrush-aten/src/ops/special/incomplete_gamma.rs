@@ -223,9 +223,9 @@ fn near(p: &mut Pw, a: StmtId, mu: StmtId, log: StmtId) -> Shares {
 }
 
 /// `x^a exp(-x) / gamma(a)`.
-/// Large `a` take Stirling's series directly: with `mu = x / a - 1` the exponent is `a (log(1 + mu)
-/// - mu)`, whose terms are small where `x` is near `a`. Smaller `a` are moved up by [`STEPS`]
-/// first.
+/// Large `a` take Stirling's series directly. With `mu = x / a - 1` the exponent is then
+/// `a (log(1 + mu) - mu)`, whose terms are small where `x` is near `a`. Smaller `a` are moved up by
+/// [`STEPS`] first.
 fn density(p: &mut Pw, a: StmtId, x: StmtId, mu: StmtId, log: StmtId, log_x: StmtId) -> StmtId {
     let is_large = p.opc(S::Ge, a, f64::from(STEPS));
     // `gamma(a) = gamma(a + n) / (a (a + 1) ... (a + n - 1))`, and of such arguments it has few terms.

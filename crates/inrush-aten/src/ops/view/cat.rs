@@ -29,6 +29,7 @@ fn parts(c: &Call) -> Result<Vec<ValueId>> {
             kept.push(*v);
         }
     }
+    // Nothing but empty vectors: the first one gives rank and size.
     if kept.is_empty() {
         kept.extend(list.first());
     }
@@ -65,6 +66,7 @@ fn cat_meta(c: &Call) -> Result<Vec<Type>> {
                 e.show_list(&t.sizes)
             )));
         }
+        // Only `dim` may differ between parts.
         for k in (0..sizes.len()).filter(|k| *k != d) {
             c.same(sizes[k], t.sizes[k], "another dimension")?;
         }
@@ -115,6 +117,7 @@ fn join(lw: &mut Lower, parts: &[Tensor], d: usize, dtype: DType) -> Tensor {
             let start = body.index_value(start);
             body.op(S::Ge, &[here, start])
         });
+        // A single part has no mask at all.
         let mask = match (after_start, before_end) {
             (Some(a), Some(b)) => Some(body.op(S::And, &[a, b])),
             (a, b) => a.or(b),
@@ -183,6 +186,7 @@ fn stack_rank(b: &mut Builder, args: &Args, rank: usize, d: usize) -> Result<Vec
     let first = parts
         .first()
         .ok_or_else(|| Error::input("stack of no tensors"))?;
+    // `hstack` of matrices joins columns.
     let d = if rank == 1 && b.rank(*first)? > 1 {
         1
     } else {
@@ -202,6 +206,7 @@ fn meshgrid(b: &mut Builder, args: &Args, by_row: bool) -> Result<Vec<ValueId>> 
     }
     let mut sizes = Vec::new();
     for v in &list {
+        // Numbers count as vectors of one.
         sizes.push(b.exprs.product(b.sizes(*v)?));
     }
     let mut out = Vec::new();
@@ -257,6 +262,7 @@ fn chunk_cat(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let (e, n) = (b.exprs, b.exprs.int(chunks));
         let up = e.add(sizes[dim], e.int(chunks - 1));
         let each = e.floordiv(up, n);
+        // Zeros that fill the last chunks up to the length of the others.
         let missing = e.sub(e.mul(each, n), sizes[dim]);
         let mut pad = vec![e.int(0); 2 * (sizes.len() - dim)];
         if let Some(last) = pad.last_mut() {

@@ -1,7 +1,8 @@
 //! Views that are copied at once; reads and writes by index under a mask or a reduction; the parts of floats.
 //!
-//! `_copy` forms of views, whose results must not share memory, decompose to the view and a `clone`.
-//! The latter is an identity in a functional graph: no copy is made unless something needs one.
+//! `_copy` forms of views, whose results must not share memory, decompose to the view and a
+//! `clone`. The latter is an identity in a functional graph: no copy is made unless something needs
+//! one.
 
 use crate::ops::decomposed;
 use crate::{Args, Builder, Row};
@@ -10,6 +11,7 @@ use inrush_graph::{Arg, ValueId};
 
 /// `aten.<view>_copy.<overload>`: each result of the view as a tensor of its own.
 fn copied(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    // The name of the view's own row.
     let view = args.op.row.name.replacen("_copy.", ".", 1);
     let views = b.call_multi(&view, args.args)?;
     views
@@ -91,6 +93,7 @@ fn index_reduce(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         *l = -1;
     }
     let index = b.call("aten.view.default", &[index.into(), b.ints(&line)])?;
+    // One index for each element of the source, as `scatter_reduce` takes them.
     let index = b.call("aten.expand.default", &[index.into(), sizes.into()])?;
     let index = b.cast(index, DType::I64)?;
     let (reduce, own) = (args.arg("reduce")?.clone(), args.bool("include_self")?);
@@ -114,6 +117,7 @@ fn clamped(b: &mut Builder, args: &Args, sizes: &[inrush_expr::Expr]) -> Result<
         out.push(match index {
             None => None,
             Some(i) => {
+                // Negative indices that count from the end stay as they are.
                 let low = b.exprs.mul(*size, b.exprs.int(-1));
                 let high = b.exprs.sub(*size, b.exprs.int(1));
                 Some(b.call("aten.clamp.default", &[i.into(), low.into(), high.into()])?)

@@ -57,6 +57,7 @@ fn roll(c: &Call) -> Result<Vec<View>> {
         let [shift] = shifts else {
             return Err(Error::input("roll without dimensions takes one shift"));
         };
+        // Elements move across rows: the whole tensor is one row.
         let linear = rolled(e, View::ravel(e, &map, &t.sizes), *shift, t.numel(e));
         map = View::unravel(e, linear, &t.sizes);
     } else if shifts.len() != dims.len() {
@@ -94,6 +95,7 @@ fn repeat_with(c: &Call, repeats: &[Expr]) -> Result<Vec<View>> {
     let map = (0..t.rank())
         .map(|k| {
             let (d, size) = (lead + k, t.sizes[k]);
+            // A remainder by 0 would mean nothing; no point exists that could read.
             if e.is_int(size, 0) {
                 e.int(0)
             } else {
@@ -126,6 +128,7 @@ fn repeat_interleave(c: &Call) -> Result<Vec<View>> {
         return Ok(vec![View { sizes, map }]);
     }
     let sizes = vec![e.mul(t.numel(e), repeats)];
+    // Without `dim` the result has one dimension, and positions are row-major.
     let linear = e.floordiv(index(e, 0, sizes[0]), repeats);
     Ok(vec![View {
         map: View::unravel(e, linear, &t.sizes),
@@ -177,6 +180,7 @@ fn pad_by(c: &Call, mode: Pad) -> Result<Vec<View>> {
     let mut map = indices(e, &sizes);
     for (d, (before, after)) in amounts.iter().enumerate() {
         let (size, last) = (t.sizes[d], e.sub(t.sizes[d], one));
+        // Leaves the coordinate a plain index, which later passes analyse best.
         if e.is_int(*before, 0) && e.is_int(*after, 0) {
             continue;
         }
@@ -238,6 +242,7 @@ fn constant_pad<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> 
     let mut at = body.outer();
     let mut inside: Option<StmtId> = None;
     for (d, (before, _)) in amounts.iter().enumerate() {
+        // Negative amounts move the start into the tensor.
         at[d] = e.sub(at[d], *before);
         let mut require = |body: &mut crate::BodyBuilder, op: S, bound: Expr| {
             let (x, y) = (body.index_value(at[d]), body.index_value(bound));

@@ -76,6 +76,7 @@ fn reshape_to(c: &Call, sizes: &[Expr]) -> Result<Vec<View>> {
 fn flatten(c: &Call) -> Result<Vec<View>> {
     let t = c.viewed()?;
     let (first, last) = (c.dim("start_dim", t.rank())?, c.dim("end_dim", t.rank())?);
+    // Dimension 0 of a number is accepted by `dim`, but there is nothing to merge.
     if t.rank() == 0 {
         return reshape_to(c, &[c.exprs.int(1)]);
     }
@@ -148,6 +149,7 @@ fn movedim(c: &Call) -> Result<Vec<View>> {
     }
     let mut order = vec![usize::MAX; t.rank()];
     for (f, d) in from.iter().zip(&to) {
+        // A number accepts dimension 0, which it does not have.
         if let Some(slot) = order.get_mut(*d) {
             *slot = *f;
         }
@@ -170,6 +172,8 @@ fn expand(c: &Call) -> Result<Vec<View>> {
     let lead = sizes.len().saturating_sub(t.rank());
     for (d, s) in sizes.iter_mut().enumerate() {
         if c.exprs.is_int(*s, -1) {
+            // `d - lead` wraps to a huge number for new dimensions, which have no source size to
+            // keep.
             *s = *t
                 .sizes
                 .get(d.wrapping_sub(lead))
@@ -189,6 +193,7 @@ fn expand_as(c: &Call) -> Result<Vec<View>> {
 /// A symbolic size stays, even if it is 1 at a call.
 fn squeeze(c: &Call, which: impl Fn(usize) -> bool) -> Result<Vec<View>> {
     let t = c.viewed()?;
+    // Dimensions that are dropped are read at their only index, 0.
     let gone = |d: usize| which(d) && c.exprs.is_int(t.sizes[d], 1);
     let kept: Vec<usize> = (0..t.rank()).filter(|d| !gone(*d)).collect();
     let sizes: Vec<Expr> = kept.iter().map(|d| t.sizes[*d]).collect();
@@ -231,6 +236,7 @@ fn as_strided(c: &Call) -> Result<Vec<View>> {
         ));
     }
     let offset = c.opt_int("storage_offset")?.unwrap_or(e.int(0));
+    // Row-major position of the point that is read, and of the furthest one.
     let (mut linear, mut last) = (offset, offset);
     for (d, (size, stride)) in sizes.iter().zip(strides).enumerate() {
         linear = e.add(linear, e.mul(index(e, d, *size), *stride));

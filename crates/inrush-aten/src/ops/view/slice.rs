@@ -143,6 +143,7 @@ const MAX_PIECES: i64 = 1 << 16;
 /// Pieces of `size` each, the last one smaller. The number of results is fixed, so it must be known.
 fn split_every(c: &Call, d: usize, size: i64) -> Result<Vec<View>> {
     let (e, t) = (c.exprs, c.viewed()?);
+    // The number of results is a property of the graph, so it cannot depend on a symbol.
     let Some(total) = e.as_int(t.sizes[d]) else {
         // A symbolic dimension in one piece.
         let one_piece = e.prove_le(t.sizes[d], e.int(size));
@@ -161,6 +162,7 @@ fn split_every(c: &Call, d: usize, size: i64) -> Result<Vec<View>> {
     if total / size > MAX_PIECES {
         return Err(Error::input("a split into too many pieces"));
     }
+    // The last piece has what is left.
     let lens: Vec<Expr> = (0..(total + size - 1) / size)
         .map(|k| e.int(size.min(total - k * size)))
         .collect();
@@ -252,6 +254,7 @@ fn at_indices(c: &Call, d: usize) -> Result<Vec<View>> {
             index
         };
         let end = from_start.clamp(0, total);
+        // Eager slices each range by itself, so that pieces of indices that do not ascend overlap.
         if end < start {
             return Err(c.unsupported("indices", "pieces that overlap"));
         }
@@ -330,6 +333,7 @@ fn unfold(c: &Call) -> Result<Vec<View>> {
     sizes[d] = e.add(e.floordiv(room, e.int(step)), e.int(1));
     sizes.push(size);
     let mut map = indices(e, &sizes);
+    // The new dimension counts within the window, the old one windows.
     let within = map.pop().unwrap_or(e.int(0));
     map[d] = e.add(e.mul(map[d], e.int(step)), within);
     Ok(vec![View { sizes, map }])
@@ -399,6 +403,8 @@ fn replace_part<'g>(
         Some(mask) => {
             let new = body.load_masked(&src, &there, mask, Scalar::Int(0));
             let new = convert(&mut body, new, src.dtype, t.dtype);
+            // The old value is read where it is kept only: with a mask on both loads, each point
+            // reads one.
             let outside = body.op(S::Not, &[mask]);
             let old = body.load_masked(&t, &at, outside, Scalar::Int(0));
             body.select(mask, new, old)
@@ -434,6 +440,8 @@ fn slice_scatter<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>>
     let (start, len, step) = slice_range(call, t.sizes[d])?;
     replace_part(lw, call, |b, at| {
         let e = b.exprs;
+        // Outside of the part this coordinate may be out of range; the mask keeps it from being
+        // read.
         let from_start = e.sub(at[d], start);
         let mut there = at.to_vec();
         there[d] = e.floordiv(from_start, step);
