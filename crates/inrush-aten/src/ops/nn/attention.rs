@@ -163,6 +163,7 @@ fn attention(b: B, args: &Args) -> Result<Attention> {
     let (q, k, v) = (b.widen(query)?, b.widen(key)?, b.widen(value)?);
     let scores = scores(b, args, q, k, features)?;
     // Only a mask can leave a query without keys.
+    // A causal mask always leaves the first key.
     let kind = match args.opt_value("attn_mask")? {
         Some(_) => safe_exponents,
         None => exponents,

@@ -207,6 +207,7 @@ fn greatest(
 /// Returns whether the sizes of bags are zeros: those of sums on CPUs, whose gradient does not read them. GPUs count them, and
 /// are known by the list of greatest elements, which has no places there.
 fn counts_nothing(b: &Builder, mode: i64) -> bool {
+    // Result 3, the list of greatest elements.
     let places = b.declared(3).and_then(|t| t.sizes.first().copied());
     mode == SUM && !places.is_some_and(|n| b.exprs.is_int(n, 0))
 }
@@ -275,6 +276,7 @@ fn embedding_bag(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let sizes = b.cast(sizes, kind)?;
     // On GPUs the list of sizes has a place for the end of the last bag too.
     let places = b.declared(2).and_then(|t| t.sizes.first().copied());
+    // Zeros after the sizes of the bags; a symbolic difference is left alone.
     let more = places.and_then(|n| b.exprs.as_int(b.exprs.sub(n, bags)));
     let sizes = match more {
         Some(more) if more > 0 => {

@@ -194,6 +194,7 @@ fn grouped(
         .divide_exact(c, groups)
         .ok_or_else(|| Error::input("groups do not divide the channels"))?;
     let x = b.widen(input)?;
+    // Statistics are then over all dimensions from 2 on, whatever the rank.
     let split: Vec<Expr> = [&[n, groups, each], rest].concat();
     let split_rank = split.len();
     let x = b.call("aten.view.default", &[x.into(), split.into()])?;

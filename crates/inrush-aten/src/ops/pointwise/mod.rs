@@ -1,4 +1,9 @@
 //! Elementwise operators: arithmetic, comparisons, conversions, activations.
+//!
+//! `row` has the macro that makes rows and the short forms that scalar functions are written in. A
+//! function returns the value of one element; broadcasting, promotion and the store are the stage's
+//! work (`lower/pointwise.rs`). `cast`, `foreach` and `quantize` stand here for what they mean:
+//! their rows are bodies and decompositions.
 
 pub(super) mod activation;
 pub(super) mod activation_backward;

@@ -230,6 +230,7 @@ fn avg_pool<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let sizes = call.tensor("self")?.sizes.clone();
     let pool = Pool::new(call, &sizes)?;
     let e = lw.exprs;
+    // Every element is in one window at most.
     let apart = overlaps(lw, &pool).iter().all(|n| e.is_int(*n, 1));
     if lw.processor == Processor::Cpu && grad.dtype.is_float() && !apart {
         let divisor = call.opt_int("divisor_override")?;
@@ -330,6 +331,7 @@ fn adaptive_shares<'g>(
             sum = Some(body.add_to(sum, v));
         }
         let sum = sum.unwrap_or_else(|| body.constant(Scalar::Int(0), dtype));
+        // Only the last pass rounds.
         let into = if k == 0 { grad.dtype } else { dtype };
         sums = lw.store_new(body, sum, into, &sizes);
     }

@@ -176,6 +176,7 @@ fn flat_position(
     start: &[Expr],
     step: &[Expr],
 ) -> StmtId {
+    // Mixed-radix digits of the tap's number, last dimension first.
     let mut rest = tap;
     let mut digits = Vec::with_capacity(kernel.len());
     for (d, k) in kernel.iter().enumerate().rev() {
@@ -536,6 +537,7 @@ fn volumes<'g>(lw: &mut Lower<'g>, pool: &Adaptive, x: &Tensor) -> Tensor {
         let value = divide_by_all(&mut body, sum, &counts);
         lw.store_new(body, value, x.dtype, &sizes)
     };
+    // Only the last sum divides, by the product of all three extents.
     let slices = sums(lw, x, &[0], false);
     let rows = sums(lw, &slices, &[1], false);
     sums(lw, &rows, &[2], true)

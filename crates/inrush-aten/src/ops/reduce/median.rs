@@ -141,6 +141,7 @@ fn mode(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let last = b.int(-1);
     // Where each run of equal values begins: at the first place, and where a value differs from the one before.
     let (one, zero) = (b.exprs.int(1), b.exprs.int(0));
+    // Number of pairs of neighbours.
     let rest = b.exprs.sub(n, one);
     let before = b.narrow(s.values, rank - 1, zero, rest)?;
     let after = b.narrow(s.values, rank - 1, one, rest)?;

@@ -1,4 +1,8 @@
 //! Reductions, scans and what is made of them.
+//!
+//! `reductions` and `scan` have loops of their own. `moments` and `softmax` decompose into several
+//! reductions, written so that the scheduler can merge their passes; `median` decomposes into a
+//! sort and a gather.
 
 pub(super) mod median;
 pub(super) mod moments;

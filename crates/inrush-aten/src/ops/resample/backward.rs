@@ -53,6 +53,7 @@ impl Run {
     /// Tries several slopes and keeps the one of the shortest runs. Linear in the sizes for each
     /// slope.
     fn of(axis: &Axis, kind: Kind, dtype: DType) -> Result<Run> {
+        // First and last output that read each element; outputs ascend, so the last one overwrites.
         let mut read: Vec<Option<(i64, i64)>> = vec![None; axis.input as usize];
         let mut certain = true;
         for o in 0..axis.output {
@@ -78,6 +79,7 @@ impl Run {
             let first = |i: i64| (i * slope + shift).div_euclid(divisor);
             let reach = runs().map(|(i, (_, last))| last - first(i) + 1).max()?;
             let whole = |i: i64| {
+                // The run as it is cut off at the ends of the dimension.
                 let within = (first(i).max(0), (first(i) + reach - 1).min(axis.output - 1));
                 match read[i as usize] {
                     Some(run) => run == within,
@@ -126,6 +128,8 @@ impl Axis {
                     Kind::Linear => (clamp(s.max(0.0).floor()), clamp(s.max(0.0).floor() + 1.0)),
                     _ => (clamp(s.floor() - 1.0), clamp(s.floor() + 2.0)),
                 };
+                // A position near an integer may fall to either side in the kernel's arithmetic:
+                // both are covered.
                 let (a, b) = (reads(source - ROUNDING), reads(source + ROUNDING));
                 (a.0, b.1, a == b)
             }

@@ -162,6 +162,7 @@ impl<'g> Line<'_, 'g> {
         let one = self.c(x, 1.0);
         let period = self.body.select(some, span, one);
         let quotient = self.op(S::Div, from, period);
+        // Number of folds: an even one leaves the direction as it is.
         let flips = self.body.op(S::Floor, &[quotient]);
         let whole = self.op(S::Mul, flips, period);
         let rest = self.op(S::Sub, from, whole);
@@ -177,6 +178,7 @@ impl<'g> Line<'_, 'g> {
         let other = self.body.op(S::Neg, &[growth]);
         let growth = self.body.select(along, growth, other);
         let growth = self.body.select(some, growth, zero);
+        // Between edges it may still be half a pixel outside of the centres, so the caller clips.
         (self.by(S::Add, folded, low), growth)
     }
 

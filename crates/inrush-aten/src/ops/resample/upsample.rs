@@ -166,6 +166,8 @@ impl Axis {
             false => i * num / den,
             true => (2 * i + 1) * num / (2 * den),
         };
+        // Rounding may move a position across an integer; then floats decide, and the index is
+        // indirect.
         let agrees = (0..den).all(|i| self.nearest(i, half_f, dtype) == quotient(i));
         agrees.then(|| {
             let (i, num, den) = match half {
@@ -374,6 +376,7 @@ fn resample<'g>(lw: &mut Lower<'g>, call: &Call<'g>, kind: Kind) -> Result<Vec<T
     let v = if interpolates {
         blend(&mut body, &x, &mut at, &taps, dtype)
     } else {
+        // The nearest modes copy elements, of any dtype, without arithmetic.
         at.extend(taps.iter().map(|t| t[0].0));
         body.load(&x, &at)
     };
@@ -391,6 +394,7 @@ fn cubic_by_rows<'g>(
 ) -> Tensor {
     let mut sizes = x.sizes.clone();
     let (row, column) = (sizes.len() - 2, sizes.len() - 1);
+    // The intermediate has all rows of the input, each of the result's width, and stays in `dtype`.
     let mut rows = x.clone();
     for (d, axis, into) in [(column, along, dtype), (row, down, x.dtype)] {
         sizes[d] = lw.exprs.int(axis.output);

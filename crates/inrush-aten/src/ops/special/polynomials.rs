@@ -266,6 +266,8 @@ fn airy(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 
     // Ai(x) = Ai(0) f(x^3) + Ai'(0) x g(x^3).
     let terms = if p.dtype == DType::F64 { 16 } else { 10 };
+    // Coefficients follow from `y'' = x y`: each is the one before over `3k (3k - 1)`, or over `(3k
+    // + 1) 3k`.
     let series = |offset: f64| {
         let mut all = vec![1.0];
         for k in 1..terms {

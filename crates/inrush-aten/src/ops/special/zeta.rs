@@ -190,6 +190,7 @@ fn derivative(p: &mut Pw, n: i64, x: StmtId) -> StmtId {
     let cot = p.op1(S::Reciprocal, tan);
     let scale = PI.powi(n as i32 + 1);
     let powers: Vec<f64> = cotangent(n).iter().rev().map(|c| -c * scale).collect();
+    // `psi_n(1 - x) - (-1)^n psi_n(x)` is `(-1)^n pi` times the `n`th derivative of `cot(pi x)`.
     let reflected = p.polynomial(cot, &powers);
     let left = p.sub(reflected, size);
     let v = p.select(low, left, right);

@@ -293,6 +293,7 @@ fn col2im<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         .each_ref()
         .map(|w| reaching(e, w.kernel, w.dilation, w.stride));
     // Where patches do not overlap there is nothing to add.
+    // A stride of at least the kernel's size: each pixel is in one patch at most.
     let single = reached.iter().all(|n| e.is_int(*n, 1));
     if lw.processor == Processor::Cpu
         && !single
@@ -397,6 +398,7 @@ fn reflection_pad(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
             let part = b.narrow(g, d, start, len)?;
             let dims = b.ints(&[d as i64]);
             let part = b.call("aten.flip.default", &[part.into(), dims])?;
+            // Zeros that place the folded part within the `n` elements of the middle.
             let rest = room(b, len);
             let part = match at_start {
                 true => zero_padded(b, part, d, one, rest)?,
