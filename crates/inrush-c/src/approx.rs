@@ -10,7 +10,7 @@
 //! the C library's `f64` functions): `log` 0.9 (0.8 for AVX-512, of all `f32`) and `log1p` 1 ulp, denormals too (every 97th `f32`); `exp` 0.9 and `exp2` 0.95 ulp (every third) with exact overflow and underflow; `erf` 6 ulp and `tanh` 5.7
 //! ulp, neither ever beyond 1. NaN gives NaN.
 //!
-//! Two sums have functions of their own (see [`crate::fused`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
+//! Two sums have functions of their own (see [`crate::peephole`]): `1 + tanh(x)` within 4.3 ulp of the sum's true value down to
 //! -13 and 10.3 down to -40, by way of the exponential; `1 + erf(x / sqrt(2))` within 8e-7 of itself
 //! down to -2 and 3e-8 of 1 below, closer than the sum of 1 and a rounded function, and exactly 0 below -8.2.
 
@@ -72,8 +72,11 @@ const NORMAL: &[f32] = &[
 
 /// An odd function that saturates at 1, as a quotient of polynomials in the square.
 struct Odd {
+    /// Square root of the largest square that is looked at.
     end: f32,
+    /// Coefficients of the numerator, the constant first; the function is `x * p(x^2) / q(x^2)`.
     p: &'static [f32],
+    /// Those of the denominator.
     q: &'static [f32],
 }
 

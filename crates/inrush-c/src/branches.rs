@@ -35,6 +35,7 @@ pub(crate) struct Uses(pub Vec<u32>);
 
 /// A branch: what it computes, in order, the last value being its result.
 struct Branch {
+    /// In the order of the kernel, the result last.
     values: Vec<ValId>,
     condition: ValId,
     /// Taken where the condition does not hold.
@@ -44,17 +45,21 @@ struct Branch {
 /// Branches by the selection that they stand before, and all their values.
 #[derive(Default)]
 pub(crate) struct Plan {
+    /// Branches to write ahead of each selection.
     before: FxHashMap<ValId, Vec<Branch>>,
+    /// Values that are written inside a branch and nowhere else.
     later: FxHashSet<ValId>,
 }
 
 impl Plan {
+    /// Returns true if a value is left to a branch.
     pub(crate) fn waits(&self, v: ValId) -> bool {
         self.later.contains(&v)
     }
 }
 
 impl Uses {
+    /// Counts the uses of each value as operand, as update, and as stored value or mask.
     pub(crate) fn of(kernel: &Kernel) -> Uses {
         fn count(kernel: &Kernel, items: &[Item], seen: &mut [bool], uses: &mut [u32]) {
             for item in items {
@@ -89,6 +94,8 @@ impl Uses {
         if !items.iter().any(chooses) {
             return Plan::default();
         }
+        // A branch takes values of this list alone: one from an outer loop is evaluated there, less
+        // often.
         let lets: Vec<ValId> = (items.iter())
             .filter_map(|i| match i {
                 Item::Let(v) => Some(*v),
@@ -100,6 +107,7 @@ impl Uses {
         let mut plan = Plan::default();
         for at in (0..lets.len()).rev() {
             let v = lets[at];
+            // It stands in the arm of a later selection. That arm's own plan finds it.
             if plan.waits(v) {
                 continue;
             }
@@ -147,12 +155,15 @@ impl Uses {
             let v = lets[at];
             let def = &kernel.value(v).def;
             let waits = matches!(def, Def::Op { .. } | Def::Cast { .. } | Def::Bitcast { .. });
+            // A value outside of the arm uses it too, or it is a load or an index, which is
+            // cheap.
             if !waits || inside.get(&at) != Some(&self.0[v.index()]) {
                 continue;
             }
             out.push(v);
             for at in def.operands().into_iter().filter_map(|x| place.get(&x)) {
                 let uses = inside.entry(*at).or_default();
+                // Each place is queued once, whatever the number of its uses.
                 if *uses == 0 {
                     open.push(*at);
                 }
@@ -164,11 +175,13 @@ impl Uses {
     }
 }
 
+/// Returns true for `where(condition, a, b)`.
 fn is_selection(kernel: &Kernel, v: ValId) -> bool {
     let def = &kernel.value(v).def;
     matches!(def, Def::Op { op, .. } if *op == ScalarOp::Where)
 }
 
+/// Estimates what a value costs, in operations of a vector.
 fn work(kernel: &Kernel, v: ValId) -> u32 {
     match &kernel.value(v).def {
         Def::Op { op, .. } if op.class() == OpClass::Math => FUNCTION,
@@ -201,6 +214,8 @@ impl Emitter<'_> {
         let (mask, varies) = self.var(b.condition)?;
         reached(Way::LazyBranch);
         self.state.open_branches += 1;
+        // The arm runs if any lane takes it: `any(mask)`, or `!all(mask)` for the arm of lanes that
+        // do not.
         let test = if varies {
             let (int, w) = (self.mask_elem(), self.width());
             let which = if b.otherwise { "all" } else { "any" };
@@ -212,6 +227,7 @@ impl Emitter<'_> {
         let elem = self.elem(self.dtype(*root));
         let ty = self.helpers.vector(elem, self.width());
         let name = self.lanes_name('y', *root);
+        // Zeros where the branch is not taken: the selection reads none of them.
         self.line(format_args!("{ty} {name} = {{0}};"));
         let not = if b.otherwise { "!" } else { "" };
         self.open(format_args!("if ({not}({test}))"));
@@ -220,6 +236,7 @@ impl Emitter<'_> {
         self.line(format_args!("{name} = {value};"));
         self.close();
         self.state.open_branches -= 1;
+        // The arm's own variables end with its block; this one is what the selection sees.
         self.vars[root.index()] = Some(Var::Lanes('y'));
         Ok(())
     }

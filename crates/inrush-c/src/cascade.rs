@@ -7,6 +7,19 @@
 //!
 //! Running sums and products have to show every step, so that they stay in an `f64`, as eager's do: one step waits for the other
 //! either way.
+//!
+//! ```text
+//! f32 a = 0; f64 w = 0; i64 turns = 0;
+//! for (..) {
+//!   a = a + x;
+//!   if (++turns == 32) { turns = 0; w = w + (f64)a; a = 0; }
+//! }
+//! result = (f32)(w + (f64)a);
+//! ```
+//!
+//! An accumulator in several vectors has an `f64` vector for each. Accumulators that one loop body
+//! feeds share the counter of the first of them. Chains of [`TURNS`] terms or fewer need none of
+//! it.
 
 use crate::helpers::Name;
 use crate::kernel::Emitter;
@@ -33,6 +46,8 @@ pub(crate) struct Cascade {
 }
 
 impl Cascade {
+    /// Decides for each accumulator of a kernel. The maps stay empty if none is long, which most
+    /// kernels' are.
     pub(crate) fn find(exprs: &Exprs, kernel: &Kernel) -> Self {
         let mut long: Vec<bool> = (kernel.accs.iter())
             .map(|a| matches!(a.op, ReduceOp::Sum | ReduceOp::Prod) && a.dtype == DType::F32)
@@ -40,6 +55,7 @@ impl Cascade {
         let mut scans = vec![false; long.len()];
         for v in &kernel.values {
             if let Def::Running { acc, value } = v.def {
+                // A scan has no plain form: it is wide, or stays in `f32`.
                 let wide = std::mem::take(&mut long[acc.index()]);
                 // What halves show of it are their own few digits.
                 let halves = match kernel.value(value).def {
@@ -75,14 +91,17 @@ impl Cascade {
         found
     }
 
+    /// Returns true if an `f32` is flushed into an `f64`.
     pub(crate) fn is_long(&self, a: AccId) -> bool {
         self.long.get(a.index()) == Some(&true)
     }
 
+    /// Returns true if it is an `f64` alone.
     pub(crate) fn is_scan(&self, a: AccId) -> bool {
         self.scans.get(a.index()) == Some(&true)
     }
 
+    /// Returns true if the counter of a loop has this accumulator's number.
     pub(crate) fn counts(&self, a: AccId) -> bool {
         self.counts.get(a.index()) == Some(&true)
     }
@@ -101,6 +120,7 @@ impl Cascade {
         fed
     }
 
+    /// Gives each loop that feeds long accumulators directly a counter: that of the first of them.
     fn find_counters(&mut self, items: &[Item]) {
         for item in items {
             if let Item::Loop(l) = item {
@@ -121,7 +141,9 @@ struct Walk<'a> {
     lanes: Option<(Sym, usize)>,
     /// How many loops were open at the start.
     started: Vec<Option<usize>>,
+    /// Most turns of each open loop, outermost first.
     open: Vec<i64>,
+    /// Most terms of each accumulator, sums over all its updates; saturates.
     turns: Vec<i64>,
 }
 

@@ -44,9 +44,13 @@ const STRIP_BYTES: i64 = 8192;
 /// A vector loop in three parts: start of the accumulators, the row loop, the finish.
 pub(crate) struct ColumnReduction<'k> {
     lanes: &'k Loop,
+    /// Starts of accumulators, and values that every sweep evaluates anew.
     before: &'k [Item],
+    /// The reduction: updates of `accs` and what these need.
     rows: &'k Loop,
+    /// Values of the results, and their stores.
     after: &'k [Item],
+    /// The accumulators, all of which start in `before` and have no index.
     accs: Vec<AccId>,
     /// C name of the vector loop's index.
     name: Name,
@@ -65,6 +69,7 @@ impl Emitter<'_> {
         ) {
             return None;
         }
+        // The first loop of the body has to be the only one: `after` takes none.
         let at = l.body.iter().position(|i| matches!(i, Item::Loop(_)))?;
         let Item::Loop(rows) = &l.body[at] else {
             return None;
@@ -81,6 +86,7 @@ impl Emitter<'_> {
                 _ => return None,
             }
         }
+        // Accumulators that one number holds: no index of an extreme, no masks.
         let plain = |a: &AccId| {
             let acc = &self.kernel.accs[a.index()];
             !acc.op.is_arg() && acc.dtype != DType::Bool
@@ -93,6 +99,7 @@ impl Emitter<'_> {
         if !fits {
             return None;
         }
+        // One load that walks down columns is enough to pay for the strips.
         let mut apart = false;
         for item in &rows.body {
             match item {
@@ -131,6 +138,7 @@ impl Emitter<'_> {
         reached(Way::Strips);
         let sizes = s.accs.iter().map(|a| self.kernel.accs[a.index()].dtype);
         let bytes: i64 = sizes.map(|d| d.size() as i64).sum();
+        // Columns of a strip: whole vectors of every width, which are at most 64 lanes.
         let strip = (STRIP_BYTES / bytes / 64).max(1) * 64;
         let count = paren(&self.expr(extent, false)?);
         self.open(format_args!(
@@ -162,6 +170,7 @@ impl Emitter<'_> {
         self.sweep(s, width, Some(ROWS.to_string()))?;
         self.flush_strips(s, width);
         self.close();
+        // Fewer than `ROWS` rows are left: they stay in the `f32` strip, which the finish adds.
         let rest = self.exprs.modulo(extent, self.exprs.int(ROWS));
         if !self.exprs.is_int(rest, 0) {
             self.open(format_args!("if (row < {count})"));
@@ -184,6 +193,8 @@ impl Emitter<'_> {
             self.helpers.vector(CType::F32, width),
             self.helpers.vector(CType::F64, width),
         );
+        // `row` is a multiple of `ROWS`: its bits below `TURNS` are all set in the last sweep of a
+        // chain.
         let last = TURNS - ROWS;
         self.open(format_args!("if ((row & {last}) == {last})"));
         self.open(format_args!("for (i64 k = 0; k < to - from; k += {width})"));
@@ -208,6 +219,7 @@ impl Emitter<'_> {
     /// Writes one sweep over the strip: reduces so many rows, or finishes if there are none.
     fn sweep(&mut self, s: &ColumnReduction, width: u32, rows: Option<String>) -> Result<()> {
         let name = &s.name;
+        // No partial vector if the axis is a multiple of the width: blocks and strips are as well.
         let whole = match s.lanes.range {
             Range::Block { extent, .. } => {
                 let rest = self.exprs.modulo(extent, self.exprs.int(width as i64));
@@ -271,11 +283,13 @@ impl Emitter<'_> {
             }
             places.push(format!("{place} = {a}_0;"));
         }
+        // The accumulators' starts are left out, since the strips hold what came before.
         for item in s.before {
             if let Item::Let(_) = item {
                 self.items(std::slice::from_ref(item))?;
             }
         }
+        // The finish reads the strip and writes results; nothing goes back.
         let Some(rows) = rows else {
             return self.items(s.after);
         };
@@ -287,6 +301,7 @@ impl Emitter<'_> {
         ));
         self.items(&s.rows.body)?;
         self.close();
+        // Back to the strip, after all rows of the sweep.
         places.iter().for_each(|p| self.line(p.as_str()));
         Ok(())
     }

@@ -16,6 +16,7 @@ impl Helpers {
         caps: &Caps,
     ) -> String {
         let v = self.vector(to, w);
+        // AVX2 has no instruction for it, AVX-512 has.
         if to == CType::I64 && from.is_float() && w.is_multiple_of(4) && caps.isa == Isa::Avx2 {
             let f = self.whole(from, w, caps);
             return format!("{f}({x})");
@@ -273,12 +274,18 @@ impl Helpers {
     }
 }
 
+/// `f32` of the bits `x` of an `f16`: the exponent moves by 127 - 15 = 112. Denormals are whole
+/// multiples of 2^-24. Infinities and NaNs keep their digits.
 const F16_LOAD: &str = "u32 s = (u32)(x & 0x8000) << 16, e = x >> 10 & 31, m = x & 0x3ff, u; \
      if (e == 31) u = s | 0x7f800000 | m << 13; \
      else if (e) u = s | (e + 112) << 23 | m << 13; \
      else { f32 t = (f32)m * 0x1p-24f; __builtin_memcpy(&u, &t, 4); u |= s; } \
      f32 r; __builtin_memcpy(&r, &u, 4); return r;";
 
+/// Bits of the nearest `f16`, ties to even. NaN becomes quiet. From 65520 on (0x477ff000) it is
+/// infinite, as that is halfway to 2^16. Below 2^-14 (0x38800000) adding 0.5 rounds: the last place
+/// of the sum is 2^-24, that of denormals. Else the exponent moves by 112, and 0xfff plus the last
+/// kept bit rounds.
 const F16_STORE: &str = "u32 u; __builtin_memcpy(&u, &x, 4); u32 s = u >> 16 & 0x8000, a = u & 0x7fffffff; \
      if (a > 0x7f800000) return (u16)(s | 0x7e00 | (a >> 13 & 0x3ff)); \
      if (a >= 0x477ff000) return (u16)(s | 0x7c00); \

@@ -1,4 +1,9 @@
 //! Remainders of divisions, and integer operations with their edge cases.
+//!
+//! `fmod` is exact: `x - trunc(x / y) * y` without any rounding of the result. The library's
+//! function takes one lane at a time. Where the quotient is small, one division and a correction
+//! give the same bits. A vector with any other lane goes the next slower way: `f32` with fused
+//! multiply-add, then `f64`, then the library.
 
 use crate::helpers::{Helpers, Name};
 use crate::types::CType;
@@ -92,6 +97,8 @@ impl Helpers {
     pub(crate) fn guarded(&mut self, which: &'static str, elem: CType) -> Name {
         self.once(("guarded", which, elem, 1), |h| {
             let name = format!("{which}_{elem}");
+            // On x86 a division by zero traps, and so does the least integer by -1: neither is
+            // evaluated.
             let signed = !elem.is_unsigned();
             let bits = elem.bytes() * 8;
             let body = match which {
@@ -99,6 +106,7 @@ impl Helpers {
                 "truncdiv" | "floordiv" if !signed => "return b == 0 ? 0 : a / b;".into(),
                 "fmod" if signed => "return b == 0 || b == -1 ? 0 : a % b;".into(),
                 "fmod" | "remainder" if !signed => "return b == 0 ? 0 : a % b;".into(),
+                // Floors: one less than C's quotient where signs differ and something is left over.
                 "floordiv" => format!(
                     "if (b == 0) return 0; if (b == -1) return -a; \
                      {elem} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;"
@@ -113,6 +121,8 @@ impl Helpers {
                     "if (b == 0 || b == -1) return 0; \
                      {elem} r = a % b; return r != 0 && (b < 0) != (r < 0) ? r + b : r;"
                 ),
+                // C leaves shifts by the width or more open. All bits are gone then; a right shift
+                // keeps the sign.
                 "shl" => format!("return (u64)b >= {bits} ? 0 : ({elem})((u64)a << b);"),
                 _ => {
                     let out = if signed { "a < 0 ? -1 : 0" } else { "0" };

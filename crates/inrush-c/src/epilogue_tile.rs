@@ -1,4 +1,13 @@
 //! The tile of sums that an epilogue gets: read along its columns, or transposed first if the result is contiguous along rows.
+//!
+//! ```text
+//! lanes along n     acc[(m - m0)*ld + (n - n0)]      contiguous in the tile, read as it is
+//! lanes along m     x[(n - lo)*128 + (row - p0)]     panels of 128 rows, 16 columns at a time,
+//!                                                    transposed into arrays on the stack
+//! ```
+//!
+//! Rows come in pieces where consecutive rows of the product are one run of memory of the result,
+//! as the pixels of an image are in a convolution that stores NCHW.
 
 use crate::kernel::Emitter;
 use crate::text::parens;

@@ -1,4 +1,13 @@
 //! Index expressions as C text in 64-bit integers.
+//!
+//! ```text
+//! s0*4 + i0 // 3         4*s0+((i64)((u32)i0/(u32)3))       operands that fit 32 bits
+//! (i0 - 3) mod s0        ixmod((i0-3ll), s0)                a dividend that may be negative
+//! min(i0, s0)            (i0<s0?i0:s0)
+//! ```
+//!
+//! Index arithmetic floors, while C truncates towards zero. The ranges of symbols tell where both
+//! agree, which is almost everywhere.
 
 use crate::kernel::Emitter;
 use crate::text::Text;
@@ -33,6 +42,7 @@ impl Emitter<'_> {
                 if level > 0 {
                     out.push('(');
                 }
+                // A coefficient of one is left out, and a minus takes the place of the plus.
                 for (at, (c, t)) in terms.into_iter().enumerate() {
                     if at > 0 || c < 0 {
                         out.push(if c < 0 { '-' } else { '+' });
@@ -78,6 +88,7 @@ impl Emitter<'_> {
                 (e, exprs.int(0))
             };
         };
+        // Gathers and scatters add the first to the pointer, and take the others as 32-bit offsets.
         let (varying, same): (Vec<_>, Vec<_>) =
             (terms.into_iter()).partition(|(_, t)| self.expr_varies(*t));
         let sum = |terms: Vec<(i64, Expr)>, base: i64| {
@@ -90,6 +101,7 @@ impl Emitter<'_> {
     /// `e` as a vector of `i32`; `None` where it may need more bits, or holds a symbol that lanes have as 64 bits only.
     pub(crate) fn short_expr(&mut self, e: Expr) -> Result<Option<String>> {
         let exprs = self.exprs;
+        // The whole has to fit; parts may wrap, which cancels.
         let fits = |e: Expr| {
             let r = exprs.range(e);
             r.lo >= i32::MIN.into() && r.hi <= i32::MAX.into()
@@ -169,6 +181,8 @@ impl Emitter<'_> {
     /// A dividend, as all bits of it, made one that is not negative by so many times the divisor.
     fn dividend(&mut self, a: Expr, n: i64) -> Result<Option<(String, i64)>> {
         let exprs = self.exprs;
+        // Quotients do not survive wrapping: the dividend itself has to fit, and be nonnegative,
+        // where truncation floors.
         let range = exprs.range(a);
         if exprs.prove_nonneg(a) {
             return Ok(self.short_expr(a)?.map(|a| (a, 0)));
@@ -188,6 +202,8 @@ impl Emitter<'_> {
         Ok(out)
     }
 
+    /// Writes a quotient or remainder: an operator of C where the dividend is known to be
+    /// nonnegative and the divisor positive, else a helper that floors.
     fn divide(
         &mut self,
         out: &mut String,
@@ -214,18 +230,22 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Writes a minimum or maximum. Both operands stand twice in the text, which is short for most.
     fn pick(&mut self, out: &mut String, op: &str, a: Expr, b: Expr, each: bool) -> Result<()> {
         let (a, b) = (self.factor(a, each)?, self.factor(b, each)?);
         _ = write!(out, "({a}{op}{b}?{a}:{b})");
         Ok(())
     }
 
+    /// The text of a symbol; an error if it has no value in the open loops.
     pub(crate) fn sym(&mut self, s: Sym, each: bool) -> Result<String> {
         let mut out = String::new();
         self.sym_at(&mut out, s, each)?;
         Ok(out)
     }
 
+    /// Adds the text of a symbol. The open loop's own is its name plus the lane; one from data is
+    /// an element of a vector. Without `each` a symbol that varies has no text.
     fn sym_at(&mut self, out: &mut String, s: Sym, each: bool) -> Result<()> {
         let Some((name, varies)) = self.names.get(&s) else {
             return Err(self.no_symbol(s));

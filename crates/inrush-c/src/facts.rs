@@ -1,4 +1,8 @@
 //! Analysis: facts about a kernel that its text depends on, found once ahead of writing.
+//!
+//! The writer goes over the tree once and cannot look ahead. Facts that need the whole tree are
+//! found here: an accumulator is declared before the loop that decides in how many vectors it is
+//! kept, and a branch needs the number of uses of a value.
 
 use crate::branches::Uses;
 use crate::cascade::Cascade;
@@ -10,6 +14,8 @@ use inrush_kernel::{Item, Kernel, Kind, Loop, Role};
 /// Facts about a kernel.
 pub(crate) struct Analysis<'a> {
     /// For each load that several vector loops repeat: the last of these loops.
+    /// A kernel with passes over one row (softmax: maximum, sum, quotients) loads it in each.
+    /// Prefetching pays in the last pass only, while the others compute from the cache.
     pub last_of_several: Vec<Option<&'a Loop>>,
     /// The grid axis along which consecutive units step by one.
     pub inner_grid_axis: Option<Sym>,
@@ -17,8 +23,11 @@ pub(crate) struct Analysis<'a> {
     pub acc_vectors: Vec<Option<(u32, u32)>>,
     /// Per accumulator: width of the vector loop in which it was declared.
     pub started: Vec<Option<u32>>,
+    /// Sums that are replaced by functions of their own.
     pub peephole: Peephole,
+    /// Accumulators that are kept in `f64`.
     pub cascade: Cascade,
+    /// Number of uses of each value, for [`crate::branches`].
     pub uses: Uses,
     /// True if some value has eight bytes: half-width vectors are then full registers of these, otherwise half registers.
     pub has_64bit: bool,
@@ -67,6 +76,7 @@ fn find_repeated<'k>(
             }
             Item::Let(v) => match (open, first[v.index()]) {
                 (Some(l), None) => first[v.index()] = Some(l),
+                // The tree is walked in the order in which it runs: the last write wins.
                 (Some(l), Some(f)) if !std::ptr::eq(l, f) => last[v.index()] = Some(l),
                 _ => {}
             },
@@ -86,6 +96,7 @@ fn find_acc_vectors(exprs: &Exprs, items: &[Item], lanes: Option<(u32, u32)>, ou
                 };
                 find_acc_vectors(exprs, &l.body, inner, out);
             }
+            // The start stands ahead of all updates, so that it decides between the two tables.
             Item::Acc(a) => out.started[a.index()] = lanes.map(|l| l.0),
             Item::Update { acc, .. } if out.started[acc.index()].is_none() => {
                 // Parts of a row that is split at bends feed one accumulator, with as many vectors as the widest part has room for.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 /// One of them: a type, a macro, a declaration or a function.
 #[derive(Debug)]
 pub struct Helper {
+    /// Its C name, which holds all that its text depends on: operation, element type and lanes.
     pub name: String,
     pub text: String,
 }
@@ -37,12 +38,15 @@ type Marks = SmallVec<[u32; 6]>;
 /// Makes helpers for any number of kernels, each once, and notes which of them the kernel at hand uses.
 #[derive(Default)]
 pub(crate) struct Helpers {
+    /// All helpers so far, in the order in which they were first asked for.
     made: Vec<Made>,
+    /// Position in `made` of each.
     by_name: FxHashMap<String, u32>,
     /// Memo: the result of each request and the helpers that it asked for.
     known: FxHashMap<Request, (Name, Marks)>,
     /// Helpers that this kernel uses, each after those that it needs.
     used: Vec<u32>,
+    /// By position: true if it is in `used`.
     is_used: Vec<bool>,
     /// For each open request, innermost last: the helpers that it has asked for so far.
     open: Vec<Marks>,
@@ -122,6 +126,7 @@ impl Helpers {
         self.mark_used(at);
     }
 
+    /// Puts the helpers that it needs first: C wants declarations ahead of their uses.
     fn mark_used(&mut self, at: u32) {
         if self.is_used[at as usize] {
             return;
@@ -338,6 +343,8 @@ impl Helpers {
         caps: &Caps,
     ) -> Name {
         self.once(("extreme", which, elem, w), |h| {
+            // `a > b` alone would drop a NaN in `a` and keep one in `b`: the test of `a` makes
+            // either win.
             let op = if which == "max" { ">" } else { "<" };
             if w == 1 {
                 let name = format!("{which}_{elem}");
@@ -525,6 +532,7 @@ impl Helpers {
             let name = format!("h{what}{b}_{v}");
             h.function(&name, format_args!("{elem} {name}({v} x)"), |_| {
                 let mut body = format!("{v} y;");
+                // A butterfly: after log2(w) exchanges all lanes hold the result.
                 let mut half = w / 2;
                 while half > 0 {
                     let lanes: Vec<String> = (0..w).map(|i| (i ^ half).to_string()).collect();
@@ -560,6 +568,8 @@ impl Helpers {
             let params = format!("{v} x, {elem} *last");
             h.function(&register, format_args!("{v} {register}({params})"), |_| {
                 let mut body = format!("{v} y;");
+                // An inclusive scan in log2(part) steps (Hillis and Steele): each lane takes the
+                // one `by` before it.
                 let mut by = 1;
                 while by < part {
                     // Lanes without one so far before them take themselves: that changes no extreme.
@@ -620,6 +630,8 @@ fn packed(which: &'static str, elem: CType, w: u32, caps: &Caps) -> Option<Call>
     }
     let p = if elem == CType::F32 { "ps" } else { "pd" };
     let v = format!("{elem}x{w}");
+    // Rounding modes of the instruction: 0 nearest even, 1 down, 2 up, 3 to zero; 8 raises no
+    // exception.
     let round = match which {
         "floor" => Some(9),
         "ceil" => Some(10),

@@ -1,4 +1,21 @@
 //! Writes one kernel as one C function: its frame, and what stands in a list of items.
+//!
+//! ```text
+//! i32 k0123(char *const *bufs, const i64 *sizes, i64 begin, i64 end) {
+//!  const i64 s0 = sizes[0];                       integer arguments
+//!  const f32 *const b0 = (const f32 *)bufs[0];    buffers
+//!  f32 b2[64] __attribute__((aligned(64)));       locals, or slices of the thread's scratch
+//!  if (begin >= end) return 0;
+//!  ..                                             head: evaluated once a call
+//!  for (i64 u = begin; u < end; u++) {            g1, g0: digits of u, the last one fastest
+//!   ..                                            body: once a unit
+//!  }
+//!  return 0;
+//! }
+//! ```
+//!
+//! A grid of one blocked axis has no loop over units: consecutive blocks are one range `lo..hi`,
+//! and the loop over the block inside of the body runs over all of it.
 
 use crate::branches::{DEPTH, Plan};
 use crate::facts::Analysis;
@@ -42,11 +59,13 @@ pub(crate) struct Emitter<'a> {
 pub(crate) struct Writer {
     pub out: String,
     /// Number of open braces.
+    /// Also the number of blanks that a line begins with.
     depth: usize,
 }
 
 impl Writer {
     pub(crate) fn indent(&mut self) {
+        // Most depths are a slice of one text; deeper ones are written blank by blank.
         const BLANKS: &str = "                                ";
         match BLANKS.get(..self.depth) {
             Some(blanks) => self.out.push_str(blanks),
@@ -248,10 +267,13 @@ impl Emitter<'_> {
             };
             let id = KBufId::from_index(i);
             let ty = types::memory(b.dtype);
+            // A local of a group that runs inside lanes holds a vector where the kernel counts one
+            // element.
             let lanes = if per_lane { self.group_lanes() } else { 1 };
             let len = self.expr(len, false)?;
             if k.scratch_bytes.is_some() {
                 self.line(format_args!("{ty} *const {id} = ({ty} *)scratch;"));
+                // Each local begins at a cache line, as arrays on the stack do.
                 let size = b.dtype.size() as u32 * lanes;
                 self.line(format_args!(
                     "scratch += (({len}) * {size} + 63) / 64 * 64;"
@@ -298,6 +320,8 @@ impl Emitter<'_> {
                     let mut copy = 0;
                     while copy < copies {
                         self.set_copy(copy);
+                        // Several copies of an expensive function are one call, which interleaves
+                        // them.
                         let n = (copies - copy).min(4);
                         copy += if self.together(*v, n)? {
                             n
@@ -358,12 +382,16 @@ impl Emitter<'_> {
             return 1;
         };
         let def = &self.kernel.value(v).def;
+        // Operands were written before: what they are tells what this one is.
         let varies = |v: ValId| matches!(self.vars[v.index()], Some(Var::Lanes(_)));
+        // Values of which each copy has its own, whatever their operands are.
         let own = match def {
             Def::Load { buf, .. } => matches!(
                 self.kernel.buffer(*buf).role,
                 BufRole::Local { per_lane: true, .. }
             ),
+            // An accumulator from inside the vector loop has a sum for each lane; one from outside
+            // was reduced to a number.
             Def::Final(a) => self.facts.started[a.index()].is_some(),
             Def::Running { .. } | Def::Sum => true,
             _ => false,

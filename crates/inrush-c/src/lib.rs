@@ -10,6 +10,23 @@
 //! rows of `ld` elements.
 //!
 //! Does not know: the scheduler.
+//!
+//! How the text of a kernel comes about:
+//!
+//! 1. `facts.rs` finds what is true of the kernel as a whole: where accumulators live, which sums
+//!    are long, which values one arm of a selection needs.
+//! 2. `kernel.rs` walks the tree of items once and writes as it goes. `loops.rs` keeps what is true
+//!    inside the open loops.
+//! 3. Each value becomes one variable (`values.rs`), or one for each vector that a turn of its loop
+//!    handles.
+//! 4. Operations without an operator of C are calls of inline functions. `helpers.rs` makes these
+//!    on demand, once a unit.
+//!
+//! Letters of names: `s` sizes, `b` buffers, `g` grid indices, `i` loop indices, `v` values, `a`
+//! accumulators, `w` their `f64`, `p` their partial sums, `t` and `n` indices from data in 64 and
+//! 32 bits, `x` transposed tiles, `q` comparisons and pointers to a column of taps, `y` results of
+//! branches, `m` vectors that are loaded lane by lane. A suffix `_1` is the copy: the second
+//! vector, or the second jammed row.
 
 #![forbid(unsafe_code)]
 
@@ -59,6 +76,7 @@ pub use helpers::Helper;
 pub struct Function {
     /// Its symbol: `k` and the digest of its text.
     pub name: String,
+    /// The definition with its final name. What it calls is in `helpers`, not here.
     pub text: String,
     /// Helpers that it uses, each after those that it needs.
     pub helpers: Vec<Arc<Helper>>,
@@ -91,6 +109,8 @@ impl<'a> Writer<'a> {
         let done = kernel::emit(exprs, kernel, self.caps, &mut self.helpers, out);
         let helpers = self.helpers.take();
         self.text = done?;
+        // The digest is taken with the placeholder in the text, so that it does not depend on
+        // itself.
         let digest = blake3::hash(self.text.as_bytes()).to_hex();
         let name = format!("k{}", &digest[..16]);
         let text = self.text.replacen(kernel::NAME, &name, 1);
@@ -116,6 +136,7 @@ pub fn unit<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
         if !known.insert(&f.name) {
             continue;
         }
+        // Helpers of equal names have equal texts: a name holds all that its text depends on.
         for h in &f.helpers {
             if known.insert(&h.name) {
                 text.push_str(&h.text);

@@ -1,4 +1,8 @@
 //! Functions of the C library and of its vector library, and ways to apply what is made for fewer lanes.
+//!
+//! libmvec's names follow the vector ABI of x86: `_ZGV`, a letter for the registers (`b` SSE, `d`
+//! AVX2, `e` AVX-512), `N` for no mask, lanes, a `v` for each vector operand, and the scalar
+//! function: `_ZGVdN8v_sinf`.
 
 use crate::helpers::{Helpers, Name};
 use crate::types::{CType, each_lane};
@@ -60,6 +64,7 @@ impl Helpers {
             let scalar = h.libm(f, elem, arity);
             let total = elem.bytes() * w;
             let best = if caps.isa == Isa::Avx512 { 64 } else { 32 };
+            // `vector_math` tells that the machine has the library.
             let known = MVEC.contains(&f)
                 && caps.vector_math
                 && matches!(caps.isa, Isa::Avx2 | Isa::Avx512)
@@ -155,7 +160,8 @@ impl Helpers {
     }
 }
 
-/// libmvec's functions (glibc 2.35).
+/// libmvec's functions (glibc 2.35). Later releases have more, but a symbol that the machine's
+/// library lacks would not load.
 const MVEC: &[&str] = &[
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",
     "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot",

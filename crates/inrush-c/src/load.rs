@@ -2,6 +2,23 @@
 //!
 //! A load is one expression where a target has one for it: a vector in memory, a helper for strides, gathers or masks. Else
 //! it is a loop over lanes.
+//!
+//! The forms, in the order in which they are tried:
+//!
+//! | form | when | example |
+//! |---|---|---|
+//! | one element | offset, mask and buffer are uniform | `b0[s0]` |
+//! | whole vector | contiguous, all lanes live | `*(const f32x16u *)(b0 + i0)` |
+//! | part of a vector | contiguous, `c` live lanes | `ldp_f32x16(b0 + i0, c)` |
+//! | permuted vector | indices that are mostly neighbours | `ldn_f32x8(b0, 0, n5)` |
+//! | second elements | strided by two | `ld2_f32x8(b0 + 2*i0)` |
+//! | strided | any other step | `lds_f32x8(b0 + i0*s0, s0)` |
+//! | masked | a mask that differs between lanes | `ldm_f32x8(b0 + i0, v3)` |
+//! | gathered | 32-bit indices, AVX-512 | `ldg_f32x16(b0, n5)` |
+//! | loop over lanes | anything else | `for (k..) m4[k] = b0[..]` |
+//!
+//! A lane that a mask excludes is not read, since its offset may be outside of the buffer. It takes
+//! the fill.
 
 use crate::helpers::Name;
 use crate::kernel::Emitter;
@@ -19,8 +36,10 @@ const PREFETCHED_ROW: i64 = 2048;
 struct VectorLoad {
     v: ValId,
     buf: KBufId,
+    /// In elements of the buffer.
     offset: Expr,
     d: DType,
+    /// How the offset moves from lane to lane.
     kind: Access,
     /// It reads a local that holds whole vectors.
     own: bool,
@@ -113,6 +132,7 @@ impl Emitter<'_> {
             second: matches!(kind, Access::Strided(step) if self.exprs.is_int(step, 2))
                 && matches!(elem, CType::F32 | CType::F64 | CType::I32 | CType::I64),
         };
+        // The text below is wrong where a conversion follows the load, or a tile holds it.
         let stored = d.is_narrow_float() || d == DType::Bool || self.state.tiles.contains_key(&v);
         if !stored && !own && kind == Access::Contiguous && l.mask.is_none() && l.count.is_none() {
             self.prefetch(v, buf, offset)?;
@@ -156,6 +176,8 @@ impl Emitter<'_> {
         }
         // Lanes that are not loaded are zeros already, but for those of an element that is broadcast.
         let zeroed = under_mask.is_some() && l.kind != Access::Uniform && is_zero(&l.fill);
+        // A uniform mask is applied after the load, which is in bounds only where it holds: the
+        // text is `m ? load : fill`.
         let selects = !zeroed && (!l.mask_varies() || under_mask.is_some());
         match whole.or(under_mask) {
             Some(raw) => {
@@ -276,6 +298,7 @@ impl Emitter<'_> {
         } else {
             at
         };
+        // A uniform mask guards every lane; one that varies is asked for each.
         let guard = match &l.mask {
             Some((m, true)) => format!("if ({m}[k]) "),
             Some((m, false)) => format!("if ({m}) "),
@@ -284,6 +307,7 @@ impl Emitter<'_> {
         let name = self.lanes_name('m', l.v);
         let each = format!("{guard}{name}[k] = {buf}[{at}];");
         let plain = !l.own && l.mask.is_none() && l.count.is_none();
+        // The offsets of the first and last lane tell at run time whether one load does for all.
         let text = if plain && self.mostly_contiguous(l.offset) {
             format!(
                 "{ty} {name} = {{0}}; {{ i64 p, q; {{ const i32 k = 0; p = {at}; }} {{ const i32 k = {w} - 1; q = {at}; }} \
@@ -446,6 +470,7 @@ impl Emitter<'_> {
         let bytes = self.kernel.buffer(buf).dtype.size() as i64;
         // Once for each cache line.
         let along = self.state.lane.as_ref().filter(|l| l.rows.is_none());
+        // Bytes from the first lane of the turn to this copy.
         let at = along.map_or(0, |l| i64::from(l.copy * l.width) * bytes);
         if at % 64 != 0 {
             return Ok(());

@@ -21,14 +21,17 @@ use rustc_hash::FxHashMap;
 /// How a vector loop is split into unrolled full vectors and a remainder.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct VectorSplit {
+    /// Vectors that a turn of the main loop handles; at least 1.
     pub unroll: u32,
     /// True if there is a main loop of `unroll` full vectors a turn.
     pub main: bool,
+    /// The points after the last whole turn of the main loop.
     pub rest: Rest,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Rest {
+    /// The extent is a multiple of what the main loop takes.
     None,
     /// At most one partial vector; its number of lanes if known.
     Part(Option<i64>),
@@ -39,7 +42,9 @@ pub(crate) enum Rest {
 /// The open lanes loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
+    /// The index of the loop, whose value in lane `k` is that in lane 0 plus `k`.
     pub sym: Sym,
+    /// Lanes of a vector.
     pub width: u32,
     /// Number of live lanes where it may be less than the width: a C expression.
     pub count: Option<String>,
@@ -108,6 +113,7 @@ pub(crate) fn split_vector(exprs: &Exprs, l: &Loop) -> VectorSplit {
         _ => None,
     };
     match known {
+        // Less than a vector: one partial vector, without a loop.
         Some(n) if n < w => VectorSplit {
             unroll: 1,
             main: false,
@@ -121,6 +127,7 @@ pub(crate) fn split_vector(exprs: &Exprs, l: &Loop) -> VectorSplit {
             let full = n / w;
             let mut u = (unroll as i64).min(full);
             if n % w == 0 {
+                // The greatest factor that leaves no vector over.
                 while full % u != 0 {
                     u -= 1;
                 }
@@ -255,11 +262,14 @@ impl Emitter<'_> {
             name,
             "++)",
         ]);
+        // Transposed tiles are indexed by the innermost serial loop, which is the loop over the
+        // tile.
         self.state.tile_index = name.clone();
         let panels = matches!(l.range, Range::Pieces(_));
         if panels {
             self.open_panels(name)?;
         }
+        // Jammed rows skip the loop over taps that ends the body, where it adds nothing.
         let (first, then) = l.body.split_at(self.guarded(&l.body));
         self.items(first)?;
         self.guard(then, first)?;
@@ -268,6 +278,7 @@ impl Emitter<'_> {
             self.fold(&l.body);
         }
         self.close();
+        // The partial sums of one run of this loop are one term of the cascade.
         if partial_sums {
             self.add_partial_sums();
             self.fold(&l.body);
@@ -353,6 +364,7 @@ impl Emitter<'_> {
                 self.close();
             }
         }
+        // Without a main loop the remainder is the only turn, and counts as one.
         if !cut.main {
             self.fold(&l.body);
         }
@@ -399,6 +411,7 @@ impl Emitter<'_> {
         {
             *again = last.is_some_and(|x| std::ptr::eq(x, l));
         }
+        // Copies are the jammed rows, of which each has one vector.
         let rows = self.state.jam;
         self.state.lane = Some(Lane {
             sym: l.sym,

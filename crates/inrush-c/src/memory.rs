@@ -74,6 +74,8 @@ impl Emitter<'_> {
             let Access::Strided(stride) = self.access(offset) else {
                 continue;
             };
+            // Contiguous along the tile's loop and strided over the lanes: rows of memory, read as
+            // columns.
             let along = access(self.exprs, offset, l.sym, |_| false);
             let b = self.kernel.buffer(buf);
             if along != Access::Contiguous || b.role != BufRole::In {

@@ -11,6 +11,8 @@ use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
 
 /// A vector, or what makes one of a scalar, and the scalar.
+/// The name of the broadcast is kept apart, so that the text is written once, straight into the
+/// line.
 struct Operand(Option<Name>, Name);
 
 impl Text for Operand {
@@ -116,6 +118,7 @@ impl Emitter<'_> {
             return Ok(false);
         }
         let w = self.width();
+        // All copies are declared first: the call returns them through pointers.
         let Some(f) = approx::together(self.helpers, name, w, n, self.caps) else {
             return Ok(false);
         };
@@ -142,6 +145,7 @@ impl Emitter<'_> {
         };
         if !self.varies(arg)? {
             let (x, _) = self.var(arg)?;
+            // A uniform operand: the library's scalar function, and the sum as it was written.
             let text = match name {
                 approx::ONE_PLUS_ERF => {
                     let f = self.helpers.libm("erf", CType::F32, 1);
@@ -185,6 +189,7 @@ impl Emitter<'_> {
         }
         let int = elem.int_like();
         match self.masks.sources.get(m) {
+            // The mask came of a comparison of this size: no conversion there and back.
             Some((raw, of)) if *of == int => raw.clone(),
             _ => {
                 let elem = self.mask_elem();

@@ -2,6 +2,14 @@
 //!
 //! A loop over lanes, once the compiler has written it out, costs it more than all other code of a kernel: each lane is a
 //! load that alias analysis compares with every store (a depthwise convolution of bfloat16 took three times as long).
+//!
+//! ```text
+//! f32x16 ldp_f32x16(const f32 *p, i64 c)         AVX-512: one masked load, mask (1 << c) - 1
+//! u16x8 ldp_u16x8(const u16 *p, i64 c)           AVX2 masks 4 and 8 bytes only: if `c` is a
+//!                                                constant, two words of 64 bits, the last one cut
+//! ```
+//!
+//! Nothing past lane `c - 1` is read or written: the page after a buffer may not be mapped.
 
 use crate::helpers::{Helpers, Name, gcc_only};
 use crate::types::CType;
@@ -13,6 +21,7 @@ struct Masked {
     /// Elements and lanes of a chunk, as the builtins take them.
     elem: CType,
     lanes: u32,
+    /// Names of the builtins.
     load: String,
     store: String,
     /// Masks are bits of an integer, not lanes of a vector.
@@ -28,12 +37,15 @@ fn masked(elem: CType, w: u32, caps: &Caps) -> Option<Masked> {
         Isa::Scalar | Isa::Neon => return None,
     };
     let chunk = register.min(size * w);
+    // The smallest register has 16 bytes.
     if chunk < 16 {
         return None;
     }
     let as_int = elem.int_like();
     let lanes = chunk / size;
     if caps.isa == Isa::Avx512 {
+        // The builtin's types: floats, or vectors of 1, 2, 4 and 8 bytes, which gcc calls qi, hi,
+        // si, di.
         let (elem, what) = match (elem, size) {
             (CType::F32, _) => (CType::F32, "ups"),
             (CType::F64, _) => (CType::F64, "upd"),
@@ -52,6 +64,7 @@ fn masked(elem: CType, w: u32, caps: &Caps) -> Option<Masked> {
             bits: true,
         });
     }
+    // AVX2 masks elements of 4 and 8 bytes. As floats, whose builtins both compilers have.
     let (elem, suffix) = match size {
         4 => (CType::F32, "ps"),
         8 => (CType::F64, "pd"),
@@ -117,6 +130,8 @@ impl Helpers {
                             )
                         }
                     });
+                    // A wider vector is filled a register at a time, through memory that the
+                    // compiler removes.
                     let native = match calls.as_slice() {
                         [call] => format!("{declared}return ({v}){call};"),
                         calls => {

@@ -1,4 +1,13 @@
 //! Peephole pass: `1 + erf(x * sqrt(1/2))` and `1 + tanh(x)`, as gelu has them, become one vector function each.
+//!
+//! ```text
+//! v1 = v0 * 0.70710678
+//! v2 = erf(v1)                 ->      v3 = one_plus_erf(v0)
+//! v3 = v2 + 1                          v1 and v2 only if others use them
+//! ```
+//!
+//! The sum has its own function because it cancels: near -1 few digits of `erf` are left in `1 +
+//! erf`.
 
 use crate::approx::{ONE_PLUS_ERF, ONE_PLUS_TANH};
 use crate::branches::Uses;
@@ -32,11 +41,13 @@ impl Peephole {
         }
         let mut uses = uses.0.clone();
         let mut sums: Vec<ValId> = out.sums.keys().copied().collect();
+        // The order of the map is that of hashes.
         sums.sort();
         for v in sums {
             let Some((function, _)) = operand(kernel, v) else {
                 continue;
             };
+            // A value goes with its last use: first the function, then what only it reads.
             out.let_go(function, &mut uses);
             if out.unused(function)
                 && out.sums[&v].0 == ONE_PLUS_ERF
@@ -56,6 +67,7 @@ impl Peephole {
         }
     }
 
+    /// Collects the sums of `f32` values inside vector loops.
     fn visit(&mut self, kernel: &Kernel, items: &[Item], lanes: bool, seen: &mut [bool]) {
         for item in items {
             match item {
@@ -80,6 +92,7 @@ impl Peephole {
         self.sums.get(&v).copied()
     }
 
+    /// Returns true if some sum is replaced.
     pub(crate) fn any(&self) -> bool {
         !self.sums.is_empty()
     }
@@ -90,6 +103,7 @@ impl Peephole {
     }
 }
 
+/// Returns a constant's value.
 fn number(kernel: &Kernel, v: ValId) -> Option<f64> {
     match kernel.value(v).def {
         Def::Const(c) => Some(c.as_f64()),
@@ -121,6 +135,8 @@ fn operand(kernel: &Kernel, v: ValId) -> Option<(ValId, ValId)> {
     }
 }
 
+/// Returns the function that replaces `v`, and its operand. A tanh needs no factor, an erf that of
+/// gelu, as it is in `f32`.
 fn sum(kernel: &Kernel, v: ValId) -> Option<(&'static str, ValId)> {
     let (function, x) = operand(kernel, v)?;
     let Def::Op { op, .. } = &kernel.value(function).def else {

@@ -2,6 +2,10 @@
 //!
 //! A round is two products of 32 bits with both halves kept. x86 has the instruction for every second lane; elsewhere the
 //! lanes are widened.
+//!
+//! Counter-based generators (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
+//! need no state: the word at a place depends on the key and the place alone, so that any split
+//! among threads gives the same numbers.
 
 use crate::helpers::{Helpers, Name, gcc_only};
 use crate::types::CType;
@@ -27,6 +31,7 @@ impl Helpers {
                 "{word} k = ({word})k0, l = ({word})k1, a = ({word})c0, b = ({word})c1, c = ({word})c2 >> 2, d = a ^ a; "
             );
             for round in 0..10 {
+                // The key moves on between rounds, by the Weyl sequence.
                 if round > 0 {
                     _ = write!(body, "k += {}; l += {}; ", WEYL[0], WEYL[1]);
                 }

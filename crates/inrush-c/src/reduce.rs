@@ -1,4 +1,18 @@
 //! Accumulators: started, updated, finished; kept in several vectors where a lanes loop feeds them.
+//!
+//! An accumulator is declared in one of three forms, by the vector loop that it starts in and the
+//! one that feeds it:
+//!
+//! ```text
+//! start    update    form                                  result
+//! scalar   scalar    f32 a0                                a0
+//! vector   vector    f32x16 a0_0, a0_1: one a copy         varies: each lane has a sum of its own
+//! scalar   vector    f32x16 a0_0, a0_1: partial sums       a number: copies, then lanes in a tree
+//! ```
+//!
+//! In the third form dead lanes of a partial vector take the neutral element; in the second they
+//! are never stored. Long sums and products have an `f64` in addition, and running ones an `f64`
+//! alone (see [`crate::cascade`]).
 
 use crate::helpers::Helpers;
 use crate::kernel::Emitter;
@@ -18,6 +32,7 @@ impl Helpers {
         (a, b): (&str, &str),
         caps: &Caps,
     ) -> String {
+        // 0 and 1, or masks of 0 and -1: bit operations are right for both.
         if d == DType::Bool {
             return match op {
                 ReduceOp::Any | ReduceOp::Max | ReduceOp::Sum => format!("({a} | {b})"),
@@ -49,6 +64,8 @@ impl Helpers {
 
 impl Emitter<'_> {
     /// The neutral element as C text.
+    /// Of an arg reduction it is the worst value: where nothing is better, index 0 stays, which is
+    /// the first point.
     pub(crate) fn neutral(&self, op: ReduceOp, d: DType) -> String {
         let extreme = |low: bool| match d.int_range() {
             Some((lo, hi)) => {
@@ -129,6 +146,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Returns the C type of an accumulator's lanes: bools are masks of the integer type that loops
+    /// of `w` lanes use.
     fn acc_elem(&self, d: DType, w: u32) -> CType {
         if d != DType::Bool {
             return types::scalar(d);
@@ -182,6 +201,8 @@ impl Emitter<'_> {
     }
 
     /// Takes the value and its index where it is a new extreme: greater, or the first NaN.
+    /// The comparison is strict, so that of equals the first one stays, as eager's. The first NaN
+    /// stays, because no later value is greater and `a == a` fails then.
     fn update_arg(
         &mut self,
         a: AccId,
@@ -226,6 +247,7 @@ impl Emitter<'_> {
         let sel = self.helpers.select(elem, w, self.caps);
         let sel_index = self.helpers.select(CType::I64, w, self.caps);
         let bc = self.helpers.broadcast(CType::I64, w);
+        // Indices are lanes of 64 bits, whatever the size of the values.
         let mask = if elem.bytes() == 8 {
             "t".to_string()
         } else {
@@ -272,6 +294,7 @@ impl Emitter<'_> {
             return Ok(());
         };
         if long {
+            // Copies and lanes are combined in `f64`, and rounded once.
             let mut total = self.emptied(a, Some(0));
             for copy in 1..copies {
                 let next = self.emptied(a, Some(copy));
@@ -315,6 +338,8 @@ impl Emitter<'_> {
     }
 
     /// A running extreme along the lanes, a vector register at a time. What comes before is a scalar.
+    /// Extremes alone: their result does not depend on the order, while a sum's would round in
+    /// another way than eager's.
     fn running_lanes(&mut self, v: ValId, a: AccId, value: ValId) -> Result<()> {
         let acc = &self.kernel.accs[a.index()];
         let (op, d) = (acc.op, acc.dtype);
@@ -333,6 +358,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Returns the copy of the open vector loop that is being written; 0 without one.
     pub(crate) fn copy(&self) -> u32 {
         self.state.lane.as_ref().map_or(0, |l| l.copy)
     }

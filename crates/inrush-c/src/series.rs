@@ -1,4 +1,15 @@
 //! Operations that are loops: as many steps as their operands ask for.
+//!
+//! ```text
+//! recurrence       v(n) of v(0) = 1, v(1) = first,
+//!                  v(i+1) = ((a + i*s) * v(i) - (c + i*r) * v(i-1)) / (1 + i*q)
+//! kummer           sum over n >= 1 of (b)_n / (c)_n * x^n / n!, which is 1F1(b; c; x) - 1
+//! gamma fraction   1/(x+1-a - 1*(1-a)/(x+3-a - 2*(2-a)/(x+5-a - ..))), by Steed's algorithm
+//! ```
+//!
+//! Orthogonal polynomials are recurrences; the incomplete gamma functions are a series where it
+//! converges fast and the fraction elsewhere. Vectors go on while any lane wants a step. Lanes that
+//! are done keep their value (recurrence), or add terms that are too small to change it.
 
 use crate::helpers::Helpers;
 use crate::types::CType;
@@ -9,6 +20,7 @@ impl Helpers {
     /// Greatest common divisor of integers, by lanes.
     pub(crate) fn gcd(&mut self, elem: CType, w: u32) -> String {
         let name = format!("gcd_{elem}");
+        // Magnitudes. The least integer is negated in unsigned arithmetic, which wraps.
         let size = if elem.is_unsigned() {
             ""
         } else {
@@ -35,6 +47,7 @@ impl Helpers {
         let names = ["n", "first", "a", "s", "c", "r", "q"];
         if w == 1 {
             let name = format!("recurrence_{elem}");
+            // `v == v` ends the loop at a NaN, which no further step changes.
             let params = names.map(|x| format!("{elem} {x}")).join(", ");
             self.function(&name, format_args!("{elem} {name}({params})"), |_| {
                 format!(
@@ -88,10 +101,12 @@ impl Helpers {
             None => format!("{test} ? {a} : {b}"),
             Some(f) => format!("{f}({test}, {a}, {b})"),
         };
+        // Clears the sign bit.
         let absolute = |x: &str| match w {
             1 => format!("{size}({x})"),
             _ => format!("({ty})(({m}){x} & ~({m}){number}(-0.0))"),
         };
+        // A denominator that is nearly zero is replaced, as its reciprocal would be infinite.
         let kept = |x: &str| {
             let small = format!("({} < {number}({least}))", absolute(x));
             format!(

@@ -1,4 +1,9 @@
 //! Stores: contiguous, scattered, masked, partial, streamed past the caches, combining with what is in memory.
+//!
+//! Stores of mode `Set` take the form of the load at the same offset: an element, a vector, part of
+//! one, or lane by lane. Halves and bools are narrowed first. Other modes read, combine and write
+//! back; lanes that may meet in one element do so one after the other, so that none is lost. Units
+//! of different threads that could meet are kept apart by the grid.
 
 use crate::helpers::Name;
 use crate::kernel::Emitter;
@@ -32,6 +37,7 @@ impl Emitter<'_> {
             return self.combine(buf, offset, &text, varies, mode, mask);
         }
         let whole = self.state.lane.as_ref().is_some_and(|l| l.count.is_none());
+        // Most stores: no conversion, no mask. Written without the cases below.
         let as_it_is = !d.is_narrow_float() && d != DType::Bool && mask.is_none();
         if as_it_is
             && whole
@@ -134,6 +140,7 @@ impl Emitter<'_> {
 
     /// Returns true if vectors of so many bytes are written to this buffer by non-temporal stores.
     fn streams(&self, buf: KBufId, bytes: u32) -> bool {
+        // There are no such stores for other targets.
         let widest = match self.caps.isa {
             Isa::Avx2 => 32,
             Isa::Avx512 => 64,
@@ -156,6 +163,7 @@ impl Emitter<'_> {
     ) -> Result<()> {
         let d = self.kernel.buffer(buf).dtype;
         let own = self.per_lane(buf);
+        // No two lanes meet: whole vectors are read, combined and written.
         let contiguous = !own
             && self.access(offset) == Access::Contiguous
             && self.state.lane.as_ref().is_some_and(|l| l.count.is_none())
@@ -207,6 +215,7 @@ impl Emitter<'_> {
                 text.to_string()
             }
         };
+        // A lane of a mask is -1, a bool in memory 1.
         let new = match (d, varies) {
             (DType::Bool, true) => format!("-{value}[k]"),
             _ => pick(value, varies),

@@ -10,6 +10,7 @@ pub(crate) use joined;
 
 /// A piece of a line.
 pub(crate) trait Text {
+    /// Appends the text. Takes `self`, because a piece is written once.
     fn put(self, out: &mut String);
 }
 
@@ -25,6 +26,7 @@ impl<const N: usize> Text for [&str; N] {
     }
 }
 
+/// Three pieces of different kinds: the operands of an operator around its sign.
 impl<A: Text, B: Text, C: Text> Text for (A, B, C) {
     fn put(self, out: &mut String) {
         self.0.put(out);
@@ -46,6 +48,7 @@ pub(crate) fn paren(text: &str) -> String {
 }
 
 /// The same of a text that is there.
+/// Saves the copy where the caller owns the text.
 pub(crate) fn parens(text: String) -> String {
     if text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
         text

@@ -1,4 +1,9 @@
 //! C types: scalars by dtype, vectors by dtype and lanes.
+//!
+//! A dtype has two C types. In *memory* ([`memory`]) halves are `u16` bits and bools bytes. As a
+//! *value* ([`scalar`]) halves are `f32`, a uniform bool is an `i32` of 0 or 1, and a bool that
+//! varies over lanes is a mask: a vector of integers, -1 where it is true, as the comparisons of
+//! vector extensions give it.
 
 use crate::text::joined;
 use inrush_base::{DType, Scalar, digits};
@@ -26,6 +31,7 @@ pub(crate) enum CType {
 }
 
 impl CType {
+    /// Returns its name in [`PRELUDE`].
     pub(crate) fn name(self) -> &'static str {
         match self {
             CType::I8 => "i8",
@@ -41,6 +47,7 @@ impl CType {
         }
     }
 
+    /// Returns its size, which is the same on all targets.
     pub(crate) fn bytes(self) -> u32 {
         match self {
             CType::I8 | CType::U8 => 1,
@@ -128,6 +135,8 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
         DType::F32 | DType::F64 => {
             let v = value.as_f64();
             let suffix = if d == DType::F32 { "f" } else { "" };
+            // Small whole numbers, which most constants are, without the slower printing of floats.
+            // -0.0 is none of them.
             if v.is_sign_positive() && v < 1e6 && v.trunc() == v {
                 joined!(digits(v as u32), ".0", suffix)
             } else if v.is_nan() {
@@ -136,6 +145,7 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
                 let sign = if v < 0.0 { "-" } else { "" };
                 joined!("(", sign, "__builtin_inf", suffix, "())")
             } else if d == DType::F32 {
+                // The shortest digits that read back to the same number.
                 wrap(format!("{:?}f", v as f32))
             } else {
                 wrap(format!("{v:?}"))
@@ -146,6 +156,8 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
     }
 }
 
+/// C has no negative literals: `-2147483648` negates a number that does not fit an `int`. The least
+/// numbers are spelled as sums.
 fn integer(v: i64, d: DType) -> String {
     match d {
         DType::U64 => format!("{}ull", v as u64),
@@ -157,6 +169,7 @@ fn integer(v: i64, d: DType) -> String {
     }
 }
 
+/// Parenthesises a negative number, so that `a -(-1)` never becomes `a--1`.
 fn wrap(text: String) -> String {
     if text.starts_with('-') {
         format!("({text})")

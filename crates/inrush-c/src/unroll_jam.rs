@@ -57,6 +57,7 @@ pub(crate) fn unroll_count(exprs: &Exprs, kernel: &Kernel, l: &Loop, lane: Sym) 
         return None;
     };
     let n = exprs.as_int(extent)?;
+    // An access at a window's element: pixel plus tap.
     let along = |v: ValId| {
         let (mut lanes, mut taps) = (false, false);
         if let Def::Index(at) | Def::Load { offset: at, .. } = kernel.value(v).def {
@@ -163,8 +164,11 @@ impl Emitter<'_> {
         if !fits {
             return None;
         }
+        // Rows take the place of the copies of a vector loop.
         let one = Role::Vector { width, unroll: 1 };
         let places = (rows.sym, lanes.sym);
+        // Channels in lanes: what is jammed are pixels of a row, which may test where they are in
+        // the image.
         if let Some(tap) = self.slides_along(lanes, rows.sym)
             && self.differ_in_places(&lanes.body, places, true)
         {
@@ -173,6 +177,7 @@ impl Emitter<'_> {
             let down = Some((tap, rows.sym));
             return Some(JammedRows { lanes, down });
         }
+        // Pixels in lanes: what is jammed are rows of the image.
         let Range::Full(pixels) = lanes.range else {
             return None;
         };
@@ -225,6 +230,7 @@ impl Emitter<'_> {
     /// Returns the innermost loop of a perfect nest inside the vector loop, if its taps slide along `row`: lanes are channels, and
     /// the load of one pixel for a tap is that of another pixel for another tap.
     fn slides_along(&self, lanes: &Loop, row: Sym) -> Option<Sym> {
+        // Goes down a nest that has one loop at each level.
         let mut taps: Option<&Loop> = None;
         let mut body = lanes.body.as_slice();
         loop {
@@ -251,6 +257,8 @@ impl Emitter<'_> {
             let step = |s| (self.exprs.coefficient(offset, s)).and_then(|c| self.exprs.as_int(c));
             match (step(row), step(taps.sym)) {
                 (Some(r), Some(t)) if r != 0 && t != 0 => {
+                    // One stride is a multiple of the other: some tap of one pixel is a tap of its
+                    // neighbour.
                     let times = |a: i64, b: i64| (a.checked_rem(b) == Some(0)).then(|| a / b);
                     times(r, t).is_some_and(|k| k < n) || times(t, r).is_some_and(|k| k < TAPS)
                 }
@@ -274,6 +282,7 @@ impl Emitter<'_> {
         let [Item::Loop(taps)] = rest else {
             return Ok(());
         };
+        // The nearest condition first: the loads of the tap loop are masked by it.
         let condition = before.iter().rev().find_map(|i| match i {
             Item::Let(v) if self.kernel.value(*v).dtype == DType::Bool => {
                 let alike = matches!(self.vars[v.index()], Some(Var::Uniform(_)));
@@ -354,6 +363,8 @@ impl Emitter<'_> {
         let [Item::Loop(along)] = down.body.as_mut_slice() else {
             return None;
         };
+        // The same test as in `slides_along`, on the outer loop: at stride 1 a row is the next
+        // row's tap.
         let others = taps(along)?;
         let again = along.body.iter().any(|i| {
             let Item::Let(v) = i else { return false };
@@ -363,10 +374,14 @@ impl Emitter<'_> {
             let step = |s| (self.exprs.coefficient(offset, s)).and_then(|c| self.exprs.as_int(c));
             matches!((step(row), step(down.sym)), (Some(r), Some(t)) if t != 0 && r != 0 && r % t == 0)
         });
+        // A loop too short for partial sums may be innermost only if all taps fit one chain of the
+        // cascade.
         let long_enough = n >= FEW_TURNS || n * others <= TURNS;
         if !again || n > TAPS || !long_enough || along.role != Role::Serial {
             return None;
         }
+        // Both loops have constant extents that do not depend on each other, so that symbols and
+        // ranges trade places.
         std::mem::swap(&mut down.sym, &mut along.sym);
         std::mem::swap(&mut down.range, &mut along.range);
         let sym = along.sym;
@@ -391,6 +406,8 @@ impl Emitter<'_> {
             let (Some(by_tap), Some(by_row @ 1..)) = (int(steps[0]), int(steps[1])) else {
                 continue;
             };
+            // The pointer is written once for all rows: the first copy's, whose row is the loop's
+            // own index.
             let name = self.helpers.variable('q', v.0, None);
             let first = self
                 .exprs
@@ -428,6 +445,8 @@ impl Emitter<'_> {
             (self.state.columns.get(&v), self.state.tap_column)
             && let Some((tap, _)) = self.names.get(&tap)
         {
+            // A constant after unrolling: the C compiler finds equal addresses of different rows by
+            // it.
             let ahead = by_row * i64::from(self.copy());
             return Ok((name.clone(), format!("({by_tap}*{tap}+{ahead})")));
         }

@@ -1,4 +1,12 @@
 //! Values of a kernel as variables in C: what they are called, whether they differ between lanes, what they are declared as.
+//!
+//! | value | variable | example |
+//! |---|---|---|
+//! | constant | none: its text stands wherever it is used | `1.0f` |
+//! | uniform | one scalar | `const f32 v3 = ..;` |
+//! | uniform, differs by jammed row | one scalar a row | `v3_0`, `v3_1` |
+//! | varies over lanes | one vector a copy | `v3_0`, `v3_1`, or `v3` of a lone copy |
+//! | varies, but not by copy | one vector, which all copies read | `v3_0` |
 
 use crate::helpers::Name;
 use crate::kernel::Emitter;
@@ -77,6 +85,8 @@ impl Emitter<'_> {
 
     /// The integer type of masks of `w` lanes.
     pub(crate) fn mask_elem_of(&self, w: u32) -> CType {
+        // Bytes that a lane has in a register: masks fill as many registers as most values of the
+        // loop.
         match self.caps.vector_bytes as u32 / w {
             0 | 1 => CType::I8,
             2 => CType::I16,
@@ -146,6 +156,7 @@ impl Emitter<'_> {
             return;
         }
         match &mut self.vars[v.index()] {
+            // The first copy starts the list anew: several loops may evaluate a value.
             Some(Var::Rows(names)) if copy != Some(0) => names.push(name),
             other => *other = Some(Var::Rows(vec![name])),
         }
@@ -197,6 +208,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes an index expression as a value: a scalar, a ramp over the lanes, or lane by lane.
     fn index(&mut self, v: ValId, e: Expr) -> Result<()> {
         let d = self.dtype(v);
         if !self.expr_varies(e) {
@@ -211,6 +223,7 @@ impl Emitter<'_> {
         let lane = self.state.lane.clone().expect("it varies");
         let elem = self.elem(d);
         let ty = self.helpers.vector(elem, lane.width);
+        // `first + step * (0, 1, 2, ..)`, where the rest and the step are uniform.
         let affine = self.exprs.affine(e, &[lane.sym]).filter(|(c, rest)| {
             d != DType::Bool && !self.expr_varies(*rest) && !self.expr_varies(c[0])
         });
@@ -253,6 +266,12 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Writes an index that is read from data: makes it an `i64` symbol for offsets. Wraps negative
+    /// ones by the size, takes 0 where the mask excludes it, and checks the range; a failing check
+    /// returns from the function.
+    ///
+    /// If it varies and is known to be in range, it is kept as an `i32` vector too. Offsets of 32
+    /// bits gather twice as many lanes in an instruction.
     fn indirect(&mut self, v: ValId) -> Result<()> {
         let Def::Indirect {
             value,
@@ -267,6 +286,7 @@ impl Emitter<'_> {
         };
         let (index, index_varies) = self.var(value)?;
         let mask = mask.map(|m| self.var(m)).transpose()?;
+        // A uniform index under a mask that varies is another one (0) in masked lanes.
         let varies = index_varies || mask.as_ref().is_some_and(|m| m.1);
         let name = format!("t{}", v.0);
         let from = match &self.kernel.value(value).def {
@@ -355,6 +375,7 @@ impl Emitter<'_> {
     }
 }
 
+/// Reports a use ahead of the definition, which the kernel's verifier excludes.
 fn no_value(v: ValId) -> Error {
     Error::internal(format!("{v} has no value here"))
 }

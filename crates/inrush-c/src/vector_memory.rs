@@ -1,4 +1,18 @@
 //! How vectors come from memory and go there: whole, in part, masked, strided, transposed.
+//!
+//! | helper | name | loads or stores |
+//! |---|---|---|
+//! | `load_where` | `ldm` | contiguous lanes under a mask |
+//! | `load_gathered` | `ldg`, `ldgm` | lanes at 32-bit indices |
+//! | `load_strided` | `lds` | lanes `s` elements apart, one by one |
+//! | `load_second` | `ld2`, `ld2p`, `ld2m` | every second element: two vectors and a permutation |
+//! | `load_near` | `ldn` | indices that are mostly neighbours |
+//! | `tile` | `tile` | a rectangle, transposed |
+//! | `add_lanes` | `addm` | adds to memory at indices |
+//! | `stream` | `stream` | stores past the caches |
+//!
+//! Helpers that need an instruction return `None` without it. The caller then writes a loop over
+//! lanes.
 
 use crate::helpers::{Helpers, Name, gcc_only};
 use crate::types::{CType, each_lane};
@@ -9,6 +23,7 @@ impl Helpers {
     /// Load of the lanes whose mask is set, zeros elsewhere; nothing is read there.
     pub(crate) fn load_where(&mut self, elem: CType, w: u32, caps: &Caps) -> Option<String> {
         let size = elem.bytes();
+        // Registers of AVX2, except that whole registers of AVX-512 have masks of their own.
         let chunk = (32 / size).min(w);
         let native = matches!(caps.isa, Isa::Avx2 | Isa::Avx512) && matches!(size, 4 | 8);
         if !native || !matches!(chunk * size, 16 | 32) || !w.is_multiple_of(chunk) {
@@ -27,6 +42,8 @@ impl Helpers {
             if size == 4 { "ps" } else { "pd" },
             if chunk * size == 32 { "256" } else { "" }
         );
+        // The sign bits of the lanes as the bits of an integer, which AVX-512 instructions take as
+        // mask.
         let bits = match (caps.isa, elem, w) {
             (Isa::Avx512, CType::F32, 16) => Some(("ps", "cvtd2mask512")),
             (Isa::Avx512, CType::F64, 8) => Some(("pd", "cvtq2mask512")),
@@ -133,6 +150,7 @@ impl Helpers {
                 format_args!("void {name}({elem} *p, {i} n, {v} x, {m} m)"),
                 |_| {
                     let mask = if float { format!("({v})m") } else { "m".into() };
+                    // Equal indices in one vector add twice, since lanes go one after the other.
                     let all = (1u32 << w) - 1;
                     let add = "p[at[k]] += by[k];";
                     let each = each_lane(&w.to_string());
@@ -155,6 +173,8 @@ impl Helpers {
             let v = h.vector(elem, w);
             let total = elem.bytes() * w;
             let name = format!("stream_{v}");
+            // The instruction traps on a place that is not aligned to the vector, as rows of odd
+            // lengths are.
             let (suffix, lanes) = match total {
                 16 => ("", 4),
                 32 => ("256", 8),
@@ -254,6 +274,7 @@ impl Helpers {
                 &format!("return __builtin_shuffle(a, b, ({m}){{{places}}});"),
                 &format!("return __builtin_shufflevector(a, b, {places});"),
             );
+            // The last lane's element is the last that is read: `2c - 1` elements, not `2c`.
             let head = if part {
                 let f = h.load_part(elem, w, caps);
                 format!(
@@ -282,6 +303,8 @@ impl Helpers {
         self.once(("load_near", "", CType::F32, w), |h| {
             let (v, i) = (h.vector(CType::F32, w), h.vector(CType::I32, w));
             let bc = h.broadcast(CType::I32, w);
+            // `far` holds the bits of distances beyond the vector: none of them set means that all
+            // lanes are inside.
             let (none_far, permuted) = match w {
                 16 => (
                     "!__builtin_ia32_ptestmd512(far, far, (u16)-1)".to_string(),
@@ -302,6 +325,8 @@ impl Helpers {
                 &name,
                 format_args!("{v} {name}(const f32 *p, i64 at, {i} n)"),
                 |_| {
+                    // The vector ends with the last lane's element, which is in bounds: so is all
+                    // of it if it begins at 0 or later.
                     let near = format!(
                         "const i32 first = n[{most}] - {most}; const {i} d = n - {bc}(first), far = d & {bc}(~{most}); \
                          if (at + first >= 0 && {none_far}) \
@@ -369,6 +394,7 @@ impl Helpers {
         step("t", "u", &[(0, 2), (1, 3), (4, 6), (5, 7)], lo, hi);
         let (lo, hi) = ("0,1,2,3,8,9,10,11", "4,5,6,7,12,13,14,15");
         step("u", "o", &[(0, 4), (1, 5), (2, 6), (3, 7)], lo, hi);
+        // The order in which the three steps leave the columns.
         for (i, o) in [0, 2, 4, 6, 1, 3, 5, 7].iter().enumerate() {
             _ = writeln!(body, "*({v}u *)(t + {i} * d) = o{o};");
         }
@@ -386,6 +412,8 @@ impl Helpers {
     }
 
     /// All bits in the first `c` lanes.
+    /// The comparison is made in the integer type of the elements: `c` is at most the width, which
+    /// fits a byte.
     pub(crate) fn lane_mask(&mut self, int: CType, w: u32) -> Name {
         self.once(("lane_mask", "", int, w), |h| {
             let v = h.vector(int, w);

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 struct Operands<'x> {
     op: ScalarOp,
     args: &'x [ValId],
+    /// Their vectors; a uniform operand is broadcast already.
     x: &'x [Name],
     /// dtype and C type of the last operand, and number of lanes.
     d: DType,
@@ -87,6 +88,7 @@ impl Emitter<'_> {
     fn vector_arithmetic(&mut self, o: &Operands) -> Option<String> {
         let (x, ty, int_ty) = (o.x, &o.ty, &o.int_ty);
         Some(match o.op {
+            // Compilers contract it to one instruction where the target has one.
             ScalarOp::Fma => format!("{} * {} + {}", x[0], x[1], x[2]),
             ScalarOp::Neg => format!("-{}", x[0]),
             ScalarOp::Abs if o.is_float() => {
@@ -94,6 +96,7 @@ impl Emitter<'_> {
                 format!("({ty})(({int_ty}){} & ~{m})", x[0])
             }
             ScalarOp::Abs if o.d.is_unsigned() => x[0].to_string(),
+            // The mask of negative lanes is -1: `(x ^ m) - m` negates these.
             ScalarOp::Abs => format!("({0} ^ ({0} < 0)) - ({0} < 0)", x[0]),
             // Every lane by the same number of bits, which is in range.
             ScalarOp::Shl if self.is_count(o.args[1], o.d) => o.infix("<<"),
@@ -157,6 +160,7 @@ impl Emitter<'_> {
     fn vector_test(&mut self, o: &Operands) -> Result<Option<String>> {
         let (x, elem) = (o.x, o.elem);
         if let Some(sign) = comparison(o.op) {
+            // Indices of 64 bits that are known to fit compare as 32 bits.
             let short = match o.d {
                 DType::I64 => (self.short_index(o.args[0])?).zip(self.short_index(o.args[1])?),
                 _ => None,
@@ -201,6 +205,7 @@ impl Emitter<'_> {
             ScalarOp::Gcd => self.helpers.gcd(elem, w).into(),
             ScalarOp::Recurrence => {
                 let q = o.args.last().map(|q| &self.kernel.value(*q).def);
+                // A `q` of constant zero needs no division in each step.
                 let divides = !matches!(q, Some(Def::Const(c)) if c.as_f64() == 0.0);
                 self.helpers.recurrence(elem, w, divides, caps).into()
             }
@@ -222,6 +227,7 @@ impl Emitter<'_> {
                 let f = self.helpers.guarded("fmod", elem);
                 self.helpers.by_lane(&f, elem, w, 2).into()
             }
+            // `rint` rounds ties to even, as PyTorch does.
             ScalarOp::Round => self.helpers.rounding("rint", elem, w, caps),
             ScalarOp::Sqrt | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc => {
                 self.helpers.rounding(op.text(), elem, w, caps)
