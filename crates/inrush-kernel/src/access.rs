@@ -1,4 +1,10 @@
 //! How an access moves from lane to lane.
+//!
+//! ```text
+//! over i:    a[4*j]      uniform        a[i + 4*j]  contiguous
+//!            a[2*i]      strided by 2   a[i // 2]   gather, as it is not linear in i
+//!            a[s0*i]     strided by s0  a[j0 + i]   gather, if the index j0 differs between lanes
+//! ```
 
 use inrush_expr::{Expr, Exprs, Sym};
 

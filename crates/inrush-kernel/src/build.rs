@@ -1,5 +1,21 @@
 //! From flat bodies to numbered values and nests: equal values are one, what a body writes and a later one reads at the same
 //! point is handed over in a register, and bodies over equal axes share their loops where no dependency forbids it.
+//!
+//! Three things happen in one walk over the bodies:
+//!
+//! - *Value numbering.* Equal definitions become one value. Loads count as equal only if nothing
+//!   was stored to the storage in between, which a version for each storage tells.
+//! - *Store-to-load forwarding.* A load at the offset of an earlier store takes the stored value,
+//!   rounded to the buffer's dtype ([`Reuse`] says when that is right). A local that nothing else
+//!   loads is dead then, and `live.rs` drops its stores.
+//! - *Loop fusion.* A body joins the latest nest over equal axes that it does not depend on other
+//!   than point by point.
+//!
+//! ```text
+//! body 0: t[i, r] = exp(x[i, r])               v0 = load x[..]     v1 = exp v0
+//! body 1: s[i] = sum over r of t[i, r]    ->   nest 0 over r: store t, v1; update a0, v1
+//! body 2: y[i, r] = t[i, r] / s[i]             nest 1 over r: v2 = load t; store y, v2 / final a0
+//! ```
 
 use crate::flatten::Flat;
 use crate::fold::{Folded, fold, scaled};
@@ -63,9 +79,12 @@ pub(crate) struct Builder<'a> {
     pub bits: FxHashMap<Sym, u64>,
     /// Which value defines an indirect symbol.
     pub indirect: FxHashMap<Sym, ValId>,
+    /// Number of the group's axes, which have the lowest bits.
     shared: usize,
     next_bit: u32,
+    /// Buffers of the group's own, which live within one of its points.
     locals: FxHashSet<BufId>,
+    /// Storages that some body writes: loads of these are not hoisted.
     stored: FxHashSet<BufId>,
     /// How often a storage has been written so far: loads of different versions differ.
     versions: FxHashMap<BufId, u32>,
@@ -73,15 +92,20 @@ pub(crate) struct Builder<'a> {
     lookup: Lookup,
     /// Storages that have been read so far.
     loaded: FxHashSet<BufId>,
+    /// Values that plain stores left, by place, as far as they are still there.
     written: FxHashMap<(KBufId, Expr), Written>,
+    /// Numbers of buffers, by the plan's.
     by_buf: FxHashMap<BufId, KBufId>,
 }
 
 impl<'a> Builder<'a> {
+    /// Builds the values and nests of loops for a CPU.
     pub fn new(flat: &Flat<'a>, locals: &[BufId]) -> Result<Builder<'a>> {
         Builder::with(flat, locals, Reuse::Nest)
     }
 
+    /// Builds values and nests for a way of reuse. `locals` are the buffers that live within a
+    /// point.
     pub fn with(flat: &Flat<'a>, locals: &[BufId], reuse: Reuse) -> Result<Builder<'a>> {
         let tables = flat.tables;
         let stmts = flat.bodies.iter().map(|b| b.stmts.len()).sum();
@@ -125,6 +149,7 @@ impl<'a> Builder<'a> {
         self.tables.exprs
     }
 
+    /// Gives an axis the next bit. Sets of axes are words of 64 bits, which bounds their number.
     fn axis_bit(&mut self, axis: &Axis) -> Result<()> {
         if self.bits.contains_key(&axis.sym) {
             return Ok(());
@@ -137,6 +162,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// Returns the number of a buffer, and widens its role by this access.
     fn buffer(&mut self, buf: BufId, writes: bool) -> KBufId {
         let local = self.locals.contains(&buf);
         let id = *self.by_buf.entry(buf).or_insert_with(|| {
@@ -166,6 +192,7 @@ impl<'a> Builder<'a> {
         id
     }
 
+    /// Returns the buffer whose memory this one is a view of.
     pub fn storage_of(&self, buf: KBufId) -> BufId {
         self.tables.storage(self.buffers[buf.index()].buf)
     }
@@ -210,6 +237,7 @@ impl<'a> Builder<'a> {
         let exprs = self.exprs();
         let storage = |b: BufId| self.tables.storage(b);
         let scan = |s: &Stmt| matches!(s, Stmt::Scan { .. });
+        // From the latest nest back, as far as the body commutes with what it passes.
         for at in (0..self.nests.len()).rev() {
             let nest = &self.nests[at];
             let mut rename = SymMap::default();
@@ -343,6 +371,7 @@ impl<'a> Builder<'a> {
         &self.needs[start as usize..self.needs_end[v.index()] as usize]
     }
 
+    /// Returns the axes that an expression depends on, those of indices read from memory included.
     pub fn expr_bits(&self, e: Expr) -> u64 {
         let mut bits = 0;
         let mut add = |s| bits |= self.bits.get(&s).copied().unwrap_or(0);
@@ -398,6 +427,7 @@ impl<'a> Builder<'a> {
             info.pinned |= of.pinned;
             info.after = of.after.or(info.after);
         }
+        // A pinned load is evaluated in order with the stores of its point.
         if let Def::Load { buf, .. } = &value.def {
             let storage = self.storage_of(*buf);
             info.pinned |= self.stored.contains(&storage);
@@ -446,6 +476,7 @@ impl<'a> Builder<'a> {
         *args = new;
     }
 
+    /// Returns the value of a constant, converted to the dtype.
     pub fn constant(&mut self, value: Scalar, dtype: DType) -> ValId {
         self.value(Value {
             def: Def::Const(value.convert(dtype)),
@@ -470,6 +501,7 @@ struct Lowering<'b, 'a> {
 }
 
 impl Lowering<'_, '_> {
+    /// Returns the value of a statement, which an earlier one has to be.
     fn val(&self, s: StmtId) -> Result<ValId> {
         self.vals[s.index()]
             .ok_or_else(|| Error::internal(format!("statement {s} is used but has no value")))
@@ -490,6 +522,7 @@ impl Lowering<'_, '_> {
         })
     }
 
+    /// Builds the body's statements in order; each has its value before it is used.
     fn run(mut self) -> Result<()> {
         for at in 0..self.body.stmts.len() {
             let stmt = &self.body.stmts[at];
@@ -572,6 +605,8 @@ impl Lowering<'_, '_> {
             || sizes.any(|s| exprs.is_int(*s, 0)) && (self.hollow || !indirect(self.expr(offset)))
     }
 
+    /// Returns the value of a load: the stored one where it can be forwarded, the fill where
+    /// nothing is read, else an access.
     fn load(
         &mut self,
         buf: BufId,
@@ -588,6 +623,7 @@ impl Lowering<'_, '_> {
         let kbuf = self.b.buffer(buf, false);
         if let Some(w) = self.b.written.get(&(kbuf, offset)) {
             let info = self.b.infos[w.value.index()];
+            // Known at every point of the group, or made in this very point: no memory in between.
             let own = !((1u64 << self.b.shared) - 1);
             let everywhere = info.bits & own == 0 && info.after.is_none_or(|(_, depth)| depth == 0);
             let here = w.nest == self.nest && w.at_points;
@@ -638,6 +674,8 @@ impl Lowering<'_, '_> {
         })
     }
 
+    /// Makes an index that is read from memory known as a symbol. An equal one that exists already
+    /// lends its symbol.
     fn indirect(&mut self, stmt: &Stmt) -> Result<Option<ValId>> {
         let Stmt::Indirect {
             value,
@@ -658,6 +696,8 @@ impl Lowering<'_, '_> {
                 return Ok(None);
             }
         };
+        // Checks name the operator that indexes; lowering knows it, or the body's last operator has
+        // to do.
         let origin = check.origin().or(self.body.origins.last().copied());
         let check = match check {
             loops::Check::None => None,
@@ -753,6 +793,7 @@ impl Lowering<'_, '_> {
         Ok(None)
     }
 
+    /// Adds a reduction or scan to the nest, and returns the value of its result.
     fn accumulate(
         &mut self,
         op: inrush_loops::ReduceOp,
@@ -763,6 +804,7 @@ impl Lowering<'_, '_> {
         let value = self.val(value)?;
         let axes = self.b.nests[self.nest].axes.clone();
         let exprs = self.b.exprs();
+        // The row-major position among the reduced axes, as eager counts.
         let index = op.is_arg().then(|| {
             axes[self.outer..].iter().fold(exprs.int(0), |acc, a| {
                 exprs.add(exprs.mul(acc, a.size), exprs.sym_expr(a.sym))
@@ -881,6 +923,7 @@ impl Lowering<'_, '_> {
         }))
     }
 
+    /// Adds a store to the nest, and remembers what it leaves for later loads.
     fn store(&mut self, stmt: &Stmt) -> Result<()> {
         let Stmt::Store {
             buf,

@@ -109,6 +109,7 @@ pub(crate) fn can_run_in_lanes(b: &Builder, nest: &Nest, axis: Sym) -> bool {
         }
         // Offsets into other views of the storage may count in other units.
         let all = (0..b.buffers.len()).map(KBufId::from_index);
+        // A store through another view may hit the same element at another offset.
         let views = all.filter(|v| b.storage_of(*v) == storage).count();
         let places = stored.map(|s| s.1).chain(read.map(|r| r.1));
         let all: Vec<_> = places.map(|at| (buf, at, mode)).collect();
@@ -197,6 +198,7 @@ fn digits_of(exprs: &Exprs, offset: Expr) -> Option<(Vec<Digit>, Vec<Sym>, Expr)
         };
         digits.push((digit, *s));
     }
+    // From the smallest factor on, each has to exceed what the digits below reach together.
     digits.sort_unstable_by_key(|(d, s)| (d.factor.unsigned_abs(), *s));
     let mut reach = 0i128;
     for (d, _) in &digits {

@@ -1,4 +1,8 @@
 //! Walks over a finished kernel: renumbering, its expressions, what one unit costs.
+//!
+//! Renumbering makes equal kernels equal values, whatever order their group was built in: numbers
+//! follow the first appearance in the items. The cost of a unit is an expression in the sizes,
+//! since executors share units out at a call.
 
 use crate::{AccId, BufRole, Def, Item, KBufId, Kernel, Kind, Range, ValId, Value};
 use inrush_expr::{Expr, Exprs};
@@ -62,6 +66,7 @@ struct Names {
     bufs: Vec<Option<KBufId>>,
     accs: Vec<Option<AccId>>,
     checks: Vec<Option<u32>>,
+    /// Old numbers of values, buffers, accumulators and checks, in the new order.
     order: (Vec<ValId>, Vec<KBufId>, Vec<AccId>, Vec<u32>),
 }
 
@@ -233,6 +238,8 @@ fn items_cost(exprs: &Exprs, kernel: &Kernel, items: &[Item]) -> Expr {
             Item::Let(v) => {
                 here += match &kernel.value(*v).def {
                     Def::Load { buf, .. } => kernel.buffer(*buf).dtype.size() as i64,
+                    // A function takes about as long as eight simple operations; a byte of memory
+                    // counts as one.
                     Def::Op { op, .. } if op.class() == OpClass::Math => 8,
                     Def::Op { .. } | Def::Cast { .. } => 1,
                     _ => 0,

@@ -1,4 +1,13 @@
 //! The epilogue of a contraction as a kernel over tiles of its result.
+//!
+//! A contraction hands over a tile of sums, `m0..m1` by `n0..n1`. The epilogue has one linear index
+//! for each kind of axis:
+//!
+//! ```text
+//! batch = b, m = (y, x), n = c; stores y[b, c, y, x] (NCHW)
+//! lanes over columns     for m, for n by lanes                  a plane of the image for each lane
+//! lanes over rows        for piece y, for n, for x by lanes     x is contiguous in the result
+//! ```
 
 use crate::build::Builder;
 use crate::finish::{Choices, finish, origins};
@@ -26,6 +35,8 @@ pub fn tile_epilogue(tables: Tables, contraction: &Contraction, caps: &Caps) -> 
     let mut rows = join(&mut flat, &c.m);
     let columns = join(&mut flat, &c.n);
     let row = stores_along(&flat, &rows, &columns)
+        // The axis with contiguous stores stays apart: it gets the lanes, and other rows count
+        // pieces.
         .then(|| rows.pop())
         .flatten();
     let m = linearize(&mut flat, &rows);

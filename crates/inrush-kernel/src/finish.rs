@@ -102,6 +102,7 @@ fn stream_large_results(tables: Tables, kernel: &mut Kernel) {
         let total = (sizes.iter()).fold(buf.dtype.size() as i64, |p, s| {
             p.saturating_mul(tables.exprs.hint(*s))
         });
+        // At the hints: a kernel streams or does not, whatever sizes a call has.
         if total >= STREAM_BYTES {
             buf.role = BufRole::Stream;
         }
@@ -115,12 +116,14 @@ fn set_locals(exprs: &Exprs, kernel: &mut Kernel, lane_width: Option<u32>) {
     for buf in &mut kernel.buffers {
         let size = buf.dtype.size() as i64;
         if let BufRole::Local { len, per_lane } = &mut buf.role {
+            // Each lane runs its own point of the group, with a local of its own.
             *per_lane = lane_width.is_some();
             let each = exprs.mul(*len, exprs.int(size * lanes));
             let align = exprs.int(ALIGNMENT);
             bytes = exprs.add(bytes, exprs.mul(exprs.ceildiv(each, align), align));
         }
     }
+    // One size that is not known moves all locals to scratch.
     if exprs.as_int(bytes).is_none_or(|b| b > STACK_BYTES) {
         kernel.scratch_bytes = Some(bytes);
     }

@@ -1,5 +1,16 @@
 //! Bodies over flat memory: every access gets one coordinate, its element offset, and axes that walk memory in one stride
 //! become one axis.
+//!
+//! ```text
+//! axes n: 8, c: 32, h: 100                        axes i: 25600
+//! load x[n, c, h]  strides 3200, 100, 1     ->    load x[i]
+//! store y[n, c, h] strides 3200, 100, 1           store y[i]
+//! ```
+//!
+//! Two axes join if every expression of the group depends on `a` and `b` through `a * extent(b) +
+//! b` only. One long axis is cheaper than two: no index arithmetic, no partial vector at the end of
+//! each row, and equal kernels for tensors of different ranks. Coordinates end here; later files
+//! know offsets only.
 
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Position, SymMap};
@@ -13,8 +24,11 @@ pub(crate) const LENGTH: Position = Position::Fresh(0);
 /// A group in flat form: the first `shared` axes of every body are the group's.
 pub(crate) struct Flat<'a> {
     pub tables: Tables<'a>,
+    /// The group's axes, which lead the axes of every body.
     pub shared: Vec<Axis>,
+    /// Every load and store has one coordinate: the offset in elements.
     pub bodies: Vec<Body>,
+    /// Number of index symbols made so far.
     next: u32,
 }
 
@@ -101,6 +115,7 @@ impl<'a> Flat<'a> {
 
     /// Joins pairs of axes that every access walks in one stride.
     pub fn join_axes(&mut self) {
+        // Joining one pair may make another one joinable.
         while let Some((a, b)) = self.shared_pair() {
             let joined = self.join(a, b, |_| true);
             replace(&mut self.shared, a, b, joined);
@@ -150,6 +165,8 @@ impl<'a> Flat<'a> {
         let exprs = self.exprs();
         let mut all = body.stmts.iter().flat_map(|s| s.exprs());
         all.all(|e| match exprs.coefficients(*e, &[a.sym, b.sym]) {
+            // Equal expressions have equal ids. Both coefficients are zero where an expression
+            // depends on neither axis.
             Some(c) => c[0] == exprs.mul(c[1], b.size),
             None => false,
         })
@@ -159,6 +176,7 @@ impl<'a> Flat<'a> {
     pub fn join(&mut self, a: Axis, b: Axis, which: impl Fn(usize) -> bool) -> Axis {
         let exprs = self.exprs();
         let joined = self.fresh(exprs.mul(a.size, b.size));
+        // `a * b.size + b` becomes the joined index: with `a` at zero, what is left is `b`.
         let map = SymMap::from_iter([(a.sym, exprs.int(0)), (b.sym, exprs.sym_expr(joined.sym))]);
         self.substitute(&map, which);
         joined

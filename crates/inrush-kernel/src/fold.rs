@@ -6,9 +6,11 @@ use inrush_expr::Exprs;
 use inrush_loops::ScalarOp;
 use inrush_loops::simplify::{self, Known, Simple, Values};
 
+/// The outcome of the rewrite rules for one definition.
 pub(crate) enum Folded {
     /// The value is an earlier one.
     Is(ValId),
+    /// Another definition, which is to be numbered as any other.
     To(Value),
     /// The product of an earlier value and a constant of its dtype.
     Scaled(ValId, Scalar),
@@ -48,6 +50,7 @@ pub(crate) fn fold(exprs: &Exprs, values: &[Value], value: &Value) -> Folded {
     let before = Before { exprs, values };
     let simple = match &value.def {
         Def::Op { op, args } => {
+            // The condition of a selection comes first: the dtype is that of what it selects.
             let operand = args[usize::from(*op == ScalarOp::Where)];
             simplify::op(&before, *op, args, before.dtype(operand))
         }

@@ -157,6 +157,7 @@ impl Partition<'_, '_, '_> {
     /// Puts the lanes loop around those there are: over the whole axis, or over a block of it.
     fn lanes(&mut self, lanes: &SharedLanes, point: i64) {
         let axis = lanes.axis;
+        // Points that may combine into one element have to be in one unit.
         let stays = |s: Sym| self.g.conflicts.stays(s);
         let hint = |a: &Axis| self.exprs.hint(a.size).max(1);
         let total = hint(&axis).saturating_mul(point);
@@ -209,6 +210,7 @@ impl Partition<'_, '_, '_> {
         let hint = |a: &Axis| exprs.hint(a.size).max(1);
         let g = self.g;
         let stays = |a: &Axis| g.conflicts.stays(a.sym);
+        // Axes with conflicts first, wherever they stand, then from the last on.
         while let Some(at) =
             (self.outer.iter().rposition(stays)).or(self.outer.len().checked_sub(1))
         {
@@ -273,6 +275,7 @@ impl Partition<'_, '_, '_> {
         }
         reached(Way::FlatLength);
         let sym = exprs.sym_at(LENGTH, exprs.int(i64::MAX));
+        // The number of units keeps the real extent, which the caller evaluates.
         let extent = exprs.sym_expr(sym);
         for g in axes {
             g.extent = extent;

@@ -70,7 +70,9 @@ pub struct Kernel {
     pub buffers: Vec<KernelBuf>,
     /// Integer arguments, evaluated by the caller before each launch.
     pub sizes: Vec<Param>,
+    /// Numbered by first appearance among the items, which may evaluate one in several loops.
     pub values: Vec<Value>,
+    /// Accumulators, which an [`Item::Acc`] starts each.
     pub accs: Vec<Acc>,
     /// Items that are evaluated once per call of the function.
     pub head: Vec<Item>,
@@ -93,6 +95,7 @@ pub struct Param {
     pub value: Expr,
 }
 
+/// How the points of a kernel come about, and who calls it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Kind {
     /// Units are the row-major points of the grid.
@@ -131,6 +134,7 @@ pub struct KernelBuf {
     pub role: BufRole,
 }
 
+/// The part that a buffer plays: read, written, both, or of the kernel's own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BufRole {
     In,
@@ -154,9 +158,13 @@ pub struct Value {
 }
 
 /// The definition of a value. Offsets count elements.
+///
+/// A load whose mask does not hold reads nothing, and its value is `fill`, a number of the compute
+/// dtype.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Def {
     Const(Scalar),
+    /// An integer expression over indices and sizes, as a number of the value's dtype.
     Index(Expr),
     Load {
         buf: KBufId,
@@ -164,14 +172,19 @@ pub enum Def {
         mask: Option<ValId>,
         fill: Scalar,
     },
+    /// An operation on values of one compute dtype; the result's may differ, as that of comparisons
+    /// does.
     Op {
         op: ScalarOp,
         args: SmallVec<[ValId; 3]>,
     },
+    /// A conversion. The value has the compute dtype of `to`: a cast to a half rounds and stays in
+    /// `f32`.
     Cast {
         arg: ValId,
         to: DType,
     },
+    /// The bits of `arg` as stored in `from`, read as `to`: types of one size.
     Bitcast {
         arg: ValId,
         from: DType,
@@ -208,7 +221,8 @@ pub struct Acc {
     pub index: Option<Expr>,
 }
 
-/// A node of the tree.
+/// A node of the tree. An update takes a value into an accumulator that an enclosing list has
+/// started. A store writes an element, or combines with it, where its mask holds.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
     /// Boxed, since most items are single values.
@@ -230,6 +244,7 @@ pub enum Item {
     },
 }
 
+/// A loop: its index takes the points of `range` in order, or several at once.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Loop {
     pub sym: Sym,
@@ -262,6 +277,7 @@ pub enum Range {
     Columns,
 }
 
+/// How the points of a loop run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Role {
     Serial,

@@ -1,4 +1,8 @@
 //! Liveness: which values and effects of a group reach memory, or may fail.
+//!
+//! Marking from the roots: stores to memory and checks. Store-to-load forwarding leaves most locals
+//! without a load, and the stores into these without a purpose. Liveness walks operands once, so
+//! that it is linear in the values.
 
 use crate::build::Builder;
 use crate::nest::EffectKind;
@@ -6,6 +10,7 @@ use crate::{BufRole, Def, KBufId, ValId};
 
 /// Live values, and live effects by nest and position.
 pub(crate) struct Live {
+    /// By value: something live needs it.
     pub values: Vec<bool>,
     pub effects: Vec<Vec<bool>>,
 }
@@ -47,6 +52,7 @@ pub(crate) fn liveness(b: &Builder) -> Live {
         }
         todo.extend_from_slice(b.uses(v));
         match &b.values[v.index()].def {
+            // Any store into a local may be the one that this load reads.
             Def::Load { buf, .. } if local(*buf) => wake(
                 b,
                 &mut live,

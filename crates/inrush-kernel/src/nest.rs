@@ -1,4 +1,13 @@
 //! Nests: bodies that share one set of loops inside a point of the group's axes.
+//!
+//! A nest is what `place.rs` turns into a loop nest: axes, and the effects at their points. Values
+//! are not part of it; each effect pulls in those that it needs. For `y = x - mean(x)` over `i` and
+//! own axis `r` there are two:
+//!
+//! ```text
+//! nest 0: axes [r], splits [0]      update a0, x[i, r]                     depth 1
+//! nest 1: axes [r], splits []       store y[i, r], x[i, r] - a0 / n        depth 1
+//! ```
 
 use crate::{AccId, KBufId, Range, Role, ValId};
 use inrush_expr::Expr;
@@ -15,18 +24,23 @@ pub(crate) struct GroupLoop {
 /// Loops over `axes` with what happens at their points.
 #[derive(Default, Debug)]
 pub(crate) struct Nest {
+    /// Axes besides the group's, outermost first; empty where everything happens at a point of the
+    /// group.
     pub axes: Vec<Axis>,
+    /// In the order of the bodies. Effects of one point run in this order.
     pub effects: Vec<Effect>,
     /// Numbers of leading axes after which a reduction of some body begins; loops move only between them.
     pub splits: Vec<usize>,
     /// Reductions or scans whose result depends on the order of the axes.
     pub ordered: bool,
+    /// Some effect is a running reduction, along the last axis.
     pub scans: bool,
 }
 
 /// Something that a nest does, inside its first `depth` axes.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
+    /// Number of the nest's leading axes that are open where it happens.
     pub depth: usize,
     /// How many values existed when the effect was placed: a load among them sees memory as it was before the effect.
     pub at: usize,
@@ -59,6 +73,8 @@ impl Nest {
         let Some(lane) = lane else {
             return (order, None);
         };
+        // The lanes stop at the edge of the reduction that they are in: parallel axes stay outside
+        // of reduced ones.
         let end = (self.splits.iter().copied())
             .filter(|s| *s > lane)
             .min()

@@ -141,6 +141,7 @@ fn find(exprs: &Exprs, kernel: &Kernel) -> Option<Variance> {
         let Some(total) = total.filter(|_| fits) else {
             continue;
         };
+        // A pivot that differs from point to point is none.
         let made = |v: ValId| lets.contains(&Item::Let(v));
         let near = operands(kernel, x, ScalarOp::Sub)
             .filter(|(of, pivot)| lets.last() == Some(&Item::Let(x)) && made(*of) && !made(*pivot));
@@ -242,6 +243,7 @@ fn apply(exprs: &Exprs, kernel: &mut Kernel, v: &Variance) {
                 }
                 let mut all = l;
                 all.body.pop();
+                // The subtraction of the pivot is part of the new one.
                 if pivoted.is_some() {
                     all.body.pop();
                 }

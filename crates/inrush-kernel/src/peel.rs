@@ -80,6 +80,7 @@ fn ends(
     if (lo, hi) == (0, extent) || extent <= most {
         return None;
     }
+    // Some jam factor leaves no pixel over.
     let even = |n: i64| n == 0 || fitting.iter().any(|f| n % f == 0);
     // As few parts as there may be, and none left over.
     let (before, behind) = (lo.min(extent), extent.saturating_sub(hi).max(0));
@@ -109,6 +110,7 @@ fn parts(
     (bounds.into_iter())
         .filter(|(from, to)| from < to)
         .map(|(from, to)| {
+            // Each part counts from zero, as the loop did, by an index symbol of its own extent.
             let index = exprs.sym_at(position, exprs.int(to - from));
             let place = exprs.add(exprs.sym_expr(index), exprs.int(from));
             let mut copy = Copy {
@@ -118,6 +120,7 @@ fn parts(
                 accs: FxHashMap::default(),
             };
             let mut body = copy.items(kernel, &l.body);
+            // Tests that became constants leave their operands without a use.
             prune(kernel, &mut body);
             Item::Loop(Box::new(Loop {
                 sym: index,
@@ -176,6 +179,7 @@ fn inside(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<(Position, i64, i6
     let (mut lo, mut hi) = (0, extent);
     for (first, end) in found.tests {
         let (first, end) = (first.max(0), end.min(extent));
+        // Tests that hold for less than half of the points say nothing about windows at an edge.
         if 2 * (end - first) >= extent {
             (lo, hi) = (lo.max(first), hi.min(end));
         }
@@ -224,6 +228,7 @@ impl Found {
                 self.accs.insert(*a);
                 true
             }
+            // An accumulator from outside of the loop would be fed by several copies of it.
             Item::Update { acc, .. } => self.accs.contains(acc),
             Item::Store { .. } => true,
             Item::Let(v) => match &kernel.value(*v).def {
@@ -271,6 +276,7 @@ fn holds(exprs: &Exprs, e: Expr, sym: Sym, op: ScalarOp) -> Option<(i64, i64)> {
     if !(-i64::from(i32::MAX)..=i64::from(i32::MAX)).contains(&rest) {
         return None;
     }
+    // Rising: `i >= ceil(-rest / size)`. Falling: `i <= floor(rest / size)`.
     let size = step.checked_abs()?;
     Some(match step > 0 {
         true => (

@@ -38,7 +38,9 @@ pub(crate) struct Placer<'p, 'a> {
     own: Option<&'p [Option<OwnAxis>]>,
     /// Axes known at each level outside of the nests: none, those of the grid, one more for each group loop.
     level_bits: Vec<u64>,
+    /// Items of each level so far: the head, the grid's points, then inside each group loop.
     lists: Vec<Vec<Item>>,
+    /// By value: it is in some list, where all later nests see it.
     defined: Vec<bool>,
     /// By value, while a nest is placed: [`LATE`], [`SCAN`] and [`SEEN`].
     marks: Vec<u8>,
@@ -154,6 +156,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             last
         } else {
             (self.level_bits.iter())
+                // The outermost level at which no axis of the value is unknown.
                 .position(|bits| info.bits & !bits == 0)
                 .unwrap_or(last)
         };
@@ -193,6 +196,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let mut items = self.loops(&ordered);
         let last: SmallVec<[Item; 4]> = ordered.stores(0).collect();
         self.innermost().append(&mut items);
+        // After the loops of the reduction, in the innermost list of the group.
         for v in late {
             self.hoist(v);
         }
@@ -244,6 +248,8 @@ impl<'p, 'a> Placer<'p, 'a> {
                     .map(|axis| position[axis] + 1)
                     .max()
                     .unwrap_or(0);
+                // The result of a reduction exists after its loop, at the depth of the axes outside
+                // of it.
                 match reduction {
                     Some((_, d)) if depth <= d => put(d, true),
                     Some(_) => {
@@ -344,6 +350,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             wanted.push(v);
             todo.extend_from_slice(b.uses(v));
         }
+        // Operands have lower numbers than what uses them.
         wanted.sort_unstable();
         wanted
     }

@@ -103,6 +103,7 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
     let (position, _) = exprs.index_of(l.sym)?;
     let mut out = Vec::new();
     cut(exprs, &bent, position, l.sym, (0, extent), &mut out)?;
+    // Short parts at the edges are allowed to stay as they are; they only have to be few points.
     let straight = |p: &Part| {
         p.len >= least && (bent.iter()).all(|e| p.is_straight(exprs, exprs.subst(*e, &p.map)))
     };
@@ -148,6 +149,7 @@ fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
         let (c, rest) = exprs.affine(e, &[index])?;
         Some((exprs.as_int(c[0])?, exprs.as_int(rest)?))
     };
+    // Inner expressions first: between their bends they are linear, and `line` applies to this one.
     let of = |e: Expr| match exprs.contains_sym(e, index) {
         true => bend(exprs, e, index, len),
         false => None,
@@ -157,6 +159,7 @@ fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
         Node::Sum { terms, .. } => terms.iter().find_map(|(_, t)| of(*t)),
         Node::Product(f) => f.iter().find_map(|t| of(*t)),
         Node::Max(a, b) | Node::Min(a, b) => {
+            // `a - b = step * i + start` changes its sign near `-start / step`.
             let crossing = || {
                 let (zero, step) = match line(exprs.sub(a, b))? {
                     (step, start) if step > 0 => (start.checked_neg()?, step),
@@ -175,6 +178,8 @@ fn bend(exprs: &Exprs, e: Expr, index: Sym, len: i64) -> Option<i64> {
             of(a).or_else(|| of(b)).or_else(crossing)
         }
         Node::FloorDiv(a, n) | Node::Mod(a, n) => {
+            // A quotient steps, and a remainder wraps, at the first multiple of `n` that the
+            // dividend reaches.
             let wrap = || {
                 let n = exprs.as_int(n).filter(|n| *n > 0)?;
                 match line(a)? {

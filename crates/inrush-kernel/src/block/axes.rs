@@ -1,4 +1,16 @@
 //! Which axes of a group become which axes of the tile.
+//!
+//! A tile has one or two shared axes and at most one own axis, while a group may have any number.
+//! Axes that lose their place are *linearized*: one index counts their points in row-major order,
+//! and accesses take quotients and remainders of it where neighbours do not join:
+//!
+//! ```text
+//! n: 8, c: 32, h: 100 as x: 25600      c = x // 100 % 32, h = x % 100
+//! offset 3200*n + 100*c + h            x: neighbours join, so that nothing is divided
+//! ```
+//!
+//! Consecutive threads take consecutive points of `x`, so that `x` is the axis along which most
+//! bytes are contiguous.
 
 use crate::flatten::Flat;
 use inrush_base::{Error, Result};
@@ -21,6 +33,7 @@ impl Strides {
                     continue;
                 }
                 let syms = ex.free_syms(offset);
+                // An axis that the access does not depend on repeats it: the caches take these.
                 let used: Vec<&Axis> = body.axes.iter().filter(|a| syms.contains(&a.sym)).collect();
                 let points: f64 = used.iter().map(|a| ex.hint(a.size).max(1) as f64).product();
                 let size = flat.tables.buffers[buf.index()].dtype.size() as f64;

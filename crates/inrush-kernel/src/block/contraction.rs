@@ -1,5 +1,11 @@
 //! A contraction as one block program: tiles of products summed over `k`, with the epilogue on the finished tile. A convolution
 //! is an implicit product (im2col without the copy): several axes in one index.
+//!
+//! ```text
+//! conv2d      m = (i, y, x) over images and pixels, n = c, k = (ci, ky, kx)
+//! a[m, k]     offset of in[i, ci, y + ky, x + kx], quotients and remainders of m and k
+//! b[k, n]     offset of weight[c, ci, ky, kx]
+//! ```
 
 use super::axes::{linearize, set_shared};
 use super::plan::{exact, finish, refuse_locals, set_arguments};

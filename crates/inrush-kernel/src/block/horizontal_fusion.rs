@@ -3,6 +3,9 @@
 //! A launch costs the host and the device some time of its own, however little it does. Steps that do not depend on each other
 //! share one where all of them are short, or where all do the same to tensors of different lengths, as the steps of an
 //! optimiser do.
+//!
+//! Greedy list scheduling ([`group_of`]): each launch joins the first group that takes it after all
+//! groups that it depends on. Groups in order keep every dependency; within one there are none.
 
 use super::{Block, DimRole};
 use crate::group::group_of;

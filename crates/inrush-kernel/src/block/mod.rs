@@ -47,6 +47,7 @@ pub struct Block {
     pub dims: Vec<Dim>,
     /// Programs of the grid.
     pub programs: Expr,
+    /// Pointer arguments, in order.
     pub buffers: Vec<KernelBuf>,
     /// Integer arguments.
     pub sizes: Vec<Param>,
@@ -55,6 +56,7 @@ pub struct Block {
     pub shapes: Vec<u32>,
     pub accs: Vec<Acc>,
     pub checks: Vec<Check>,
+    /// In the order in which every program runs them. There are no branches.
     pub items: Vec<BlockItem>,
     /// A matrix product whose sum the items use.
     pub product: Option<Product>,
@@ -108,6 +110,7 @@ impl Pointers {
         Pointers::Map,
     ];
 
+    /// Returns the word by which options and text forms call it.
     pub fn name(self) -> &'static str {
         match self {
             Pointers::Plain => "plain",
@@ -134,6 +137,9 @@ impl std::str::FromStr for Tile {
     type Err = Error;
 
     /// Reads a tile as it prints: `x64y1r512w4`.
+    /// `s` instead of `r` tells that the reduction axis is walked in steps. Then follow, as far as
+    /// they are not the default, the depth of the pipeline (`k3`), `e` for a preload, and the
+    /// pointers: `b`lock, `d`escriptor or `m`ap.
     fn from_str(text: &str) -> Result<Tile> {
         let read = (|| {
             let (_, x, rest) = lettered(text, &['x'])?;
@@ -204,11 +210,13 @@ impl Tile {
                 && (1..=32).contains(&t.warps)
                 && (1..=plan::STAGES).contains(&t.stages)
                 && elements >= 32
+                // A thread holds its elements in registers.
                 && elements / (32 * t.warps as i64) <= 128;
             if fine && t != *self && !out.contains(&t) {
                 out.push(t);
             }
         };
+        // Blocks and descriptors are for tiles of several sides.
         let several = [self.x, self.y, self.r].iter().filter(|n| **n > 1).count() > 1;
         for pointers in Pointers::ALL.into_iter().filter(|_| several) {
             add(Tile { pointers, ..*self });
@@ -272,6 +280,7 @@ pub struct Dim {
     pub exact: bool,
 }
 
+/// How an axis is covered.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum DimRole {
     /// Shared out over the grid.
@@ -341,6 +350,7 @@ pub enum BlockItem {
     Barrier,
 }
 
+/// A store of a tile, or an atomic combination with memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockStore {
     pub buf: KBufId,
@@ -367,6 +377,7 @@ pub struct Product {
     pub group: i64,
 }
 
+/// One side of a product: its elements at an offset in the symbols of the tile and of `k`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operand {
     pub buf: KBufId,

@@ -4,6 +4,13 @@
 //! lane keeps the maximum of what it has seen and the sum of exponentials of distances to that, which is scaled anew when the
 //! maximum grows; at the end the lanes' sums are brought to what the program subtracts. That need not be the maximum itself:
 //! `logsumexp` subtracts zero where that is infinite.
+//!
+//! With `m` and `s` of a lane and a new element `v`, where `m' = max(m, v)`:
+//!
+//! ```text
+//! s' = s * exp(m - m') + exp(v - m')           one of the two exponentials is 1
+//! total = sum over lanes of s * exp(m - shift)
+//! ```
 
 use super::{Block, BlockItem};
 use crate::{AccId, Def, ValId};
@@ -16,6 +23,7 @@ pub(crate) fn rewrite(block: &mut Block) {
     }
 }
 
+/// Two walks that become one, and the values of the second.
 struct Found {
     /// Positions among the items.
     first: usize,
@@ -39,6 +47,7 @@ fn find(block: &Block) -> Option<Found> {
             };
             let first = (block.items[..second].iter())
                 .position(|i| updates(block, i, ReduceOp::Max).any(|u| u == (max, value)));
+            // Both accumulators meet in one expression.
             let same = block.accs[max.index()].dtype == block.accs[sum.index()].dtype;
             if let Some(first) = first.filter(|_| same) {
                 return Some(Found {

@@ -3,6 +3,13 @@
 //! A sum of squares of distances to a mean needs the mean first, so a program that walks its rows would walk them twice. Here
 //! each lane keeps the mean and the squares of what it has seen and updates both with every step; at the end the lanes' means
 //! and squares combine exactly. Cancellation is no worse than with two passes.
+//!
+//! With `n` elements seen by a lane, its mean `m` and squares `q`, and a new element `v`:
+//!
+//! ```text
+//! d = v - m;  m' = m + d / n;  q' = q + d * (v - m')
+//! total = sum of n * m;  squares = sum of q + n * (m - total / count)^2      over the lanes
+//! ```
 
 use super::{Block, BlockItem, Walk};
 use crate::{AccId, Def, ValId};
@@ -17,6 +24,7 @@ pub(crate) fn rewrite(ex: &Exprs, block: &mut Block) {
     }
 }
 
+/// Two walks that become one.
 struct Found {
     /// Positions among the items.
     first: usize,

@@ -1,5 +1,15 @@
 //! The order of a block program: values before their uses, loads before the stores that follow them, barriers where threads
 //! of a program hand data over through memory.
+//!
+//! All threads of a program run the items together, each on its own elements of the tile, and which
+//! thread has which element is the compiler's affair: it may differ between two accesses. So an
+//! element that one access stores may be loaded by another thread. A barrier stands between a store
+//! and a load of the same storage (read after write) and between a load and a store (write after
+//! read), unless both are over the whole tile at one offset.
+//!
+//! A looped program has two levels: the program (`outer`) and the open walk (`inner`). An item
+//! belongs to the walk if it spans the looped axis. A value that does is evaluated anew in each
+//! walk that needs it, since a tile cannot be kept.
 
 use super::{BlockItem, BlockStore, Context, Walk};
 use crate::build::Builder;
@@ -23,11 +33,15 @@ pub(crate) struct Placer<'p, 'a> {
     pub own: u32,
     /// All dimensions without the own one.
     pub grid: u32,
+    /// By value: the dimensions of the tile that it spans.
     shapes: Vec<u32>,
+    /// By value: it is defined in the program, ahead of whatever is placed next.
     known: Vec<bool>,
     /// Values known within the open loop.
     inside: Option<Vec<bool>>,
+    /// Items of the program so far.
     outer: Vec<BlockItem>,
+    /// Items of the open walk so far.
     inner: Vec<BlockItem>,
     /// Storages stored since the last barrier, and the number of values at the store.
     stored: FxHashMap<BufId, usize>,
@@ -135,6 +149,8 @@ impl<'p, 'a> Placer<'p, 'a> {
             self.outer.push(BlockItem::Acc(*acc));
         }
         self.inside = Some(vec![false; self.b.values.len()]);
+        // Effects at the points of the own axis are the walk; those at the group's points wait for
+        // its end.
         let (points, after): (Vec<&Effect>, Vec<&Effect>) =
             effects.iter().partition(|e| e.depth > 0);
         for e in &points {
@@ -249,6 +265,7 @@ impl<'p, 'a> Placer<'p, 'a> {
     fn before_store(&mut self, buf: KBufId, offset: Expr, shape: u32, at: usize) -> Result<()> {
         let storage = self.storage(buf);
         let full = self.grid | self.own;
+        // Harmless: each element is loaded and stored at one offset over the whole tile.
         let hazard = (self.loaded.get(&storage)).is_some_and(|loads| {
             loads
                 .iter()
@@ -256,6 +273,8 @@ impl<'p, 'a> Placer<'p, 'a> {
         });
         if hazard {
             if self.inside.is_some() && shape & self.looped != 0 {
+                // A later step would read what an earlier one has overwritten, and no barrier ahead
+                // of the loop helps.
                 let elsewhere = (self.loaded[&storage].iter())
                     .any(|(o, s)| *o != offset && s & self.looped != 0);
                 if elsewhere {

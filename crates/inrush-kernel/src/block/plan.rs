@@ -1,4 +1,14 @@
 //! From a group to a block program: axes, sizes of the tile, values, order, and what is rewritten afterwards.
+//!
+//! | step | result | file |
+//! |---|---|---|
+//! | flatten | bodies with one offset an access | `../flatten.rs` |
+//! | axes | `y`, `x` and the own axis `r` of all bodies | `axes.rs` |
+//! | sizes | points of a tile, warps | `sizes.rs` |
+//! | build | values and nests, by the tile's way of reuse | `../build.rs` |
+//! | place | items in order, with barriers | `place.rs` |
+//! | rewrite | one-pass forms, directions of walks, preloads | `online_*.rs`, here |
+//! | renumber | values by first appearance | `renumber.rs` |
 
 use super::axes::{self, Strides};
 use super::online_softmax;
@@ -141,6 +151,7 @@ fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
 /// Has every second loop run backwards, where order does not matter: the end of what it reads again is still in the caches.
 fn alternate_directions(block: &mut Block) {
     let mut items = std::mem::take(&mut block.items);
+    // The first walk runs forwards; each later one turns round what its predecessor did.
     let mut last = true;
     for item in &mut items {
         if let BlockItem::Loop(w) = item {
@@ -255,6 +266,8 @@ pub(crate) fn set_arguments(ex: &Exprs, block: &mut Block) {
     if let Some(p) = &block.product {
         exprs.extend([p.a.offset, p.b.offset, p.extent]);
     }
+    // A tile reaches beyond the end of its axis: masked lanes compute offsets too, which must not
+    // overflow.
     let limit = i32::MAX as i64 - (1 << 20);
     block.wide = (exprs.iter().map(|e| ex.range(*e))).any(|r| r.hi > limit || r.lo < -limit);
     let mut syms: Vec<Sym> = Vec::new();

@@ -74,6 +74,7 @@ pub(super) fn choose(ex: &Exprs, axes: &TileAxes, work: &Work, units: i64) -> Ti
         };
     };
     let row = Row::new(ex, own);
+    // Each load of a whole row takes registers until the reduction is done.
     let limit = match work.loads {
         0..=2 => WHOLE,
         3..=4 => WHOLE / 2,

@@ -105,6 +105,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// Checks the axes: blocks, roles, and masks that a block makes necessary.
     fn dims(&mut self) -> Result<()> {
         let (ex, dims) = (self.exprs, &self.block.dims);
         for (i, d) in dims.iter().enumerate() {
@@ -134,6 +135,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// Checks the number of programs, warps and stages.
     fn launch(&mut self) -> Result<()> {
         self.at = Place::Launch;
         let (ex, b) = (self.exprs, self.block);
@@ -199,6 +201,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// Checks the operands of a product: each depends on its own side of the tile and on `k`.
     fn product(&mut self) -> Result<()> {
         self.at = Place::Product;
         let (ex, b) = (self.exprs, self.block);
@@ -295,6 +298,8 @@ impl Verifier<'_> {
         }
     }
 
+    /// Checks a walk. Values from inside are not known after it, since they are those of its last
+    /// step.
     fn walk(&mut self, w: &Walk) -> Result<()> {
         if !self.block.dims.iter().any(|d| d.role == DimRole::Looped) {
             return broken("a loop over an axis that is held whole");

@@ -209,6 +209,7 @@ pub(crate) fn width(caps: &Caps, kinds: &[(u64, DType)], bits: u64) -> u32 {
             other = other.max(d.size());
         }
     }
+    // Integers and masks that serve floats follow their width.
     let bytes = if float > 0 { float } else { other };
     caps.lanes(bytes) as u32
 }
@@ -260,6 +261,7 @@ fn is_random(def: &Def) -> bool {
 fn efficiency(exprs: &Exprs, extent: Expr, width: u32) -> f64 {
     let n = exprs.hint(extent).max(1) as f64;
     let w = width as f64;
+    // At least half of the vector would be dead lanes.
     if n * 2.0 <= w {
         return 0.0;
     }

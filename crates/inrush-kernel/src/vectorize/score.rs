@@ -98,6 +98,7 @@ impl<'s, 'g, 'a> Score<'s, 'g, 'a> {
                 todo.extend_from_slice(b.uses(v));
             }
         }
+        // Where lanes are taken one by one anyway, a broadcast saves nothing.
         if scalar || broadcast == 0.0 {
             total
         } else {

@@ -56,6 +56,7 @@ fn is_wide(isa: Isa) -> bool {
 pub(super) fn narrowed(g: &Group, at: usize, axis: &Axis, full: u32) -> u32 {
     let b = g.b;
     let exprs = b.tables.exprs;
+    // Rows of 4 to 8 pixels fit one such vector.
     let fits = match exprs.as_int(axis.size) {
         Some(4) => 4,
         Some(5..=8) => 8,

@@ -35,15 +35,18 @@ impl<'a> Hazards<'a> {
         self.storage.get(buf.index()).copied().unwrap_or(buf)
     }
 
+    /// Threads have waited for each other: what comes after conflicts with nothing before it.
     pub fn barrier(&mut self) {
         self.loaded.clear();
         self.stored.clear();
     }
 
+    /// Begins a walk.
     pub fn open(&mut self) {
         self.in_loop = true;
     }
 
+    /// Ends a walk. Its accesses are no longer of the same step as what follows.
     pub fn close(&mut self) {
         self.in_loop = false;
         let all = self.loaded.iter_mut().chain(&mut self.stored);
