@@ -32,6 +32,7 @@ fn divisor(e: &Emitter, of: Expr, most: i64) -> i64 {
 pub(crate) fn neighbours(e: &Emitter) -> Option<i64> {
     let at = (e.block.reduced()).filter(|_| e.tile_dims().len() == 1)?;
     let d = e.block.dims[at];
+    // Neighbours up to the mask's change: a vector must not cross the end of the row.
     let masked = match d.exact {
         true => 16,
         false => divisor(e, d.extent, 16),
@@ -49,11 +50,13 @@ pub(crate) fn neighbours(e: &Emitter) -> Option<i64> {
         let along = ex.coefficients(offset, &[d.sym]);
         if along.is_some_and(|c| ex.is_int(c[0], 1)) {
             let lanes = 16 / bytes.clamp(1, 16);
+            // Rows begin where `r` is zero.
             let begin = ex.sub(offset, ex.sym_expr(d.sym));
             found.push((grid(offset), lanes, divisor(e, begin, lanes)));
         }
     }
     let rows: Vec<_> = found.iter().filter(|f| f.0).collect();
+    // Some row moves as whole vectors: Triton's own choice is right.
     if rows.iter().any(|(_, lanes, n)| n.min(&masked) == lanes) {
         return None;
     }
@@ -63,6 +66,7 @@ pub(crate) fn neighbours(e: &Emitter) -> Option<i64> {
 }
 
 /// Offsets of loads and stores, with the sizes of elements.
+/// Appends the accesses of walks too.
 fn collect(e: &Emitter, items: &[BlockItem], out: &mut Vec<(Expr, i64)>) {
     let bytes = |b: inrush_kernel::KBufId| e.block.buffers[b.index()].dtype.size() as i64;
     for item in items {

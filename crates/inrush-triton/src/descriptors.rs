@@ -3,6 +3,15 @@
 //! A descriptor names base, sizes and strides of a tensor. It is made once: by the program ahead of its first use, or by the
 //! executor (a tensor map). On Hopper and later the copy engine (TMA) uses it, and bypasses the caches of the program's own
 //! accesses. So a kernel loads by descriptors only what nothing in it writes, and stores by them only what nothing in it reads.
+//!
+//! | pointers | when | text |
+//! |---|---|---|
+//! | block | any strided tile of two dimensions or more | `tl.load(tl.make_block_ptr(..))` |
+//! | descriptor | strides and base are multiples of 16 bytes | `desc0.load([..])`, made ahead |
+//! | map | as descriptors, and known to the launch | `desc0.load([..])`, a parameter |
+//!
+//! A descriptor has its dimensions from the slowest to the fastest in memory. The tile has them in
+//! the order of the axes, so that what is loaded or stored may have to be permuted.
 
 use crate::function::{Emitter, Role};
 use crate::{Argument, ArgumentSource, types};
@@ -21,6 +30,7 @@ const BYTES: i64 = 16;
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Strided {
     buf: KBufId,
+    /// Offset of the tensor's first element. It depends on no axis of the tile.
     base: Expr,
     /// By dimension of the tile.
     strides: Vec<Expr>,
@@ -52,11 +62,13 @@ impl Emitter<'_> {
         let (coefs, base) = ex.affine(offset, &syms)?;
         // What the rest depends on is known before anything is loaded.
         let known = |e: Expr| self.expr_shape(e) == 0 && !self.looks_up(e);
+        // A dimension of stride zero is no dimension of a tensor.
         let fine = |c: &Expr| ex.range(*c).lo > 0 && known(*c);
         if !known(base) || !coefs.iter().all(fine) {
             return None;
         }
         let mut order: Vec<usize> = (0..dims.len()).collect();
+        // At the hints: the order decides about speed, not about what is accessed.
         order.sort_by_key(|i| std::cmp::Reverse(ex.hint(coefs[*i])));
         Some(Strided {
             buf,
@@ -192,6 +204,8 @@ impl Emitter<'_> {
 
     /// The tile that a store is, if it is one.
     fn stored(&self, s: &BlockStore) -> Option<Strided> {
+        // A buffer that the kernel reads too is accessed by pointers alone: the engine bypasses the
+        // caches.
         let own = self.block.buffers[s.buf.index()].role == BufRole::Out;
         let plain = s.mode == StoreMode::Set && s.mask.is_none();
         match own && plain {
@@ -200,6 +214,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Spells the address of a tensor's first element.
     fn first(&mut self, s: &Strided) -> Result<String> {
         let pointer = self.buffer(s.buf);
         Ok(match self.exprs.is_int(s.base, 0) {
@@ -219,6 +234,7 @@ impl Emitter<'_> {
             .collect()
     }
 
+    /// Spells a block pointer to this program's tile.
     fn block_pointer(&mut self, s: &Strided) -> Result<String> {
         let dims = self.tile_dims();
         let mut lists = [Vec::new(), Vec::new(), Vec::new()];

@@ -1,4 +1,13 @@
 //! The loop of a matrix product: tiles of both operands, summed along `k` by `tl.dot`.
+//!
+//! ```text
+//! acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)
+//! for koffset in range(0, 4096, KBLOCK):
+//!     k = (koffset + tl.arange(0, KBLOCK))
+//!     lhs = tl.load(in_ptr0 + ..)      [YBLOCK, KBLOCK], with k[None, :]
+//!     rhs = tl.load(in_ptr1 + ..)      [KBLOCK, XBLOCK], with k[:, None]
+//!     acc = tl.dot(lhs, rhs, acc)
+//! ```
 
 use crate::function::Emitter;
 use inrush_base::{DType, Result};

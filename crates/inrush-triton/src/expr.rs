@@ -1,4 +1,8 @@
 //! Index expressions.
+//!
+//! Offsets have 32 bits unless some offset of the block needs more (`Block::wide`). A value of 64
+//! bits whose parts all fit 32 is computed in these and widened at the end; otherwise each symbol
+//! is widened first.
 
 use crate::function::Emitter;
 use inrush_base::{Error, Result};
@@ -96,12 +100,14 @@ impl Emitter<'_> {
         self.call(helper, a, b, widen)
     }
 
+    /// Spells a call with two operands.
     fn call(&self, f: &str, a: Expr, b: Expr, widen: bool) -> Result<String> {
         let a = self.expr_at(a, Level::Sum, widen)?;
         let b = self.expr_at(b, Level::Sum, widen)?;
         Ok(format!("{f}({a}, {b})"))
     }
 
+    /// Returns the name of a symbol; an error if nothing has defined it yet.
     fn sym(&self, s: Sym, widen: bool) -> Result<String> {
         let Some(name) = self.names.symbols.get(&s) else {
             let info = self.exprs.sym_info(s);

@@ -1,4 +1,18 @@
 //! The function of a block program.
+//!
+//! 1. Facts that need the whole block are found: loads that several loops share, rows, vector
+//!    widths ([`Facts`]).
+//! 2. The header names the points of each axis: `x`, `y`, `z` of the grid, `r` of the reduction,
+//!    with a mask for each axis that its block does not divide.
+//! 3. Items become lines in order. Each value is a line `tN = ..`; constants stand where they are
+//!    used.
+//!
+//! A value spans some dimensions of the tile (its shape). It has one point along the others, and
+//! the language broadcasts. Where that is not enough, as for addresses, it is spread explicitly.
+//!
+//! Masks keep accesses from being vectors. Where only the last program, or the last step of a walk,
+//! needs one, the items are written twice ([`Emitter::twice`], [`Emitter::walk`]): without masks
+//! for all others, and with them.
 
 use crate::Argument;
 use crate::fused::Fused;
@@ -20,7 +34,9 @@ pub(crate) struct Emitted {
     pub function: String,
     /// Names of the block's buffers; `None` for those that no code uses.
     pub buffers: Vec<Option<String>>,
+    /// Names of the block's integer arguments, in order.
     pub sizes: Vec<String>,
+    /// Sizes of the tile by parameter: `XBLOCK`, `RBLOCK`.
     pub constants: Vec<(&'static str, i64)>,
     /// Tensor maps: parameters after the sizes.
     pub maps: Vec<Argument>,
@@ -57,11 +73,13 @@ pub(crate) struct Facts {
 /// Names in the text.
 #[derive(Default)]
 pub(crate) struct Names {
+    /// Axes, sizes, and indices that were read from memory.
     pub symbols: FxHashMap<Sym, String>,
     /// Constants have none.
     pub values: FxHashMap<ValId, String>,
     /// Accumulators, and the positions of those that seek one.
     pub accs: FxHashMap<AccId, String>,
+    /// By position among the block's: `in_ptr0`, `out_ptr1`, `in_out_ptr2`.
     pub buffers: Vec<String>,
     /// Positions of the buffers that the text uses.
     used: FxHashSet<usize>,
@@ -84,7 +102,9 @@ pub(crate) struct State {
 
 /// The text so far.
 struct Writer {
+    /// Lines of the body, without the signature.
     lines: Vec<String>,
+    /// Levels of four blanks.
     indent: usize,
     /// Number of temporary names so far.
     next: usize,
@@ -148,6 +168,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     let mut sizes = Vec::new();
     for p in &block.sizes {
         let name = e.exprs.sym_info(p.sym).name;
+        // Names of sizes may have characters that Python does not take.
         let name = match name.chars().all(|c| c.is_ascii_alphanumeric()) {
             true => name,
             false => format!("ks{}", sizes.len()),
@@ -285,6 +306,7 @@ impl Emitter<'_> {
             .collect()
     }
 
+    /// Returns the name of an axis; see [`Block::letter`].
     pub(crate) fn letter(&self, at: usize) -> &'static str {
         let dims = &self.block.dims;
         if dims[at].role != DimRole::Grid {
@@ -294,6 +316,7 @@ impl Emitter<'_> {
         LETTERS[after.count().min(2)]
     }
 
+    /// Returns the constant parameter that holds the points of an axis.
     pub(crate) fn block_name(&self, at: usize) -> &'static str {
         match self.letter(at) {
             "x" => "XBLOCK",
@@ -303,6 +326,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Lists the constant parameters: blocks of the tile's dimensions, then of a product's `k`.
     fn constants(&self) -> Vec<(&'static str, i64)> {
         let mut out: Vec<(&'static str, i64)> = (self.tile_dims().into_iter())
             .map(|i| (self.block_name(i), self.block.dims[i].block))
@@ -336,6 +360,7 @@ impl Emitter<'_> {
         format!("[{}]", parts.join(", "))
     }
 
+    /// Makes 64 bits of an index where offsets need them.
     fn widened(&self, text: String) -> String {
         match self.block.wide {
             true => format!("{text}.to(tl.int64)"),
@@ -403,6 +428,8 @@ impl Emitter<'_> {
             // Tiles of neighbouring rows run side by side and share columns.
             let (ny, nx) = (&counts[counts.len() - 2], &counts[counts.len() - 1]);
             let (ly, lx) = (self.letter(*y), self.letter(*x));
+            // Programs that run at the same time cover `group` rows of tiles: their operands are
+            // shared in the cache.
             let group = p.group;
             let lines = [
                 format!("ny = {ny}"),
@@ -442,6 +469,8 @@ impl Emitter<'_> {
         }
     }
 
+    /// Returns the length of an axis: a number, an expression of sizes, or what the caller hands
+    /// over.
     pub(crate) fn extent(&self, d: &Dim) -> Result<String> {
         match self.role {
             Role::Foreach => Ok(LENGTH.into()),
@@ -449,6 +478,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Declares the mask of an axis, unless its blocks are exact.
     fn mask_line(&mut self, at: usize, d: &Dim) -> Result<()> {
         if d.is_tile() && !d.exact {
             let letter = self.letter(at);
@@ -485,6 +515,7 @@ impl Emitter<'_> {
         let lanes = 16 / sizes.min().unwrap_or(16).clamp(1, 16) as i64;
         let ex = self.exprs;
         // Those that share code do so whatever their length.
+        // A lone program that its axis does not fill has no full tile to write twice for.
         let lone = self.role != Role::Foreach && ex.range(d.extent).hi < d.block;
         let narrow = !lone && !ex.is_int(ex.modulo(d.extent, ex.int(lanes)), 0);
         let flat = |item: &BlockItem| {
@@ -509,6 +540,7 @@ impl Emitter<'_> {
         known(self);
         self.indented(|e| e.items(items))?;
         (self.state.unmasked, self.state.tail_mask) = (false, None);
+        // Values of the first branch are not known in the second.
         self.names.values.clear();
         self.state.loads_left = loads;
         self.line("else:");
@@ -528,6 +560,7 @@ impl Emitter<'_> {
         }
     }
 
+    /// Finds loads of rows ahead of the first reduction, if other rows are loaded after it.
     fn find_first_rows(&mut self) {
         let rows = |item: &BlockItem| match item {
             BlockItem::Let(v) if self.is_row(*v) => Some(*v),
@@ -635,6 +668,7 @@ impl Emitter<'_> {
         match (walk.back, apart) {
             (false, _) => {}
             (true, true) => self.line(format!("roffset = {inside} - RBLOCK - rback")),
+            // The last step may be partial: steps go back from the one that holds the last element.
             (true, false) => self.line(format!(
                 "roffset = ({extent} - 1) // RBLOCK * RBLOCK - rback"
             )),
@@ -656,6 +690,7 @@ impl Emitter<'_> {
         self.step(walk)
     }
 
+    /// Writes the positions of one step and its items.
     fn step(&mut self, walk: &Walk) -> Result<()> {
         let at = (self.block.reduced())
             .ok_or_else(|| Error::internal("a loop without an axis to walk"))?;
@@ -676,10 +711,12 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Returns the dtype that a value is computed in.
     pub(crate) fn dtype(&self, v: ValId) -> DType {
         self.block.value(v).dtype
     }
 
+    /// Returns the number that a value is, if it is one.
     pub(crate) fn constant(&self, v: ValId) -> Option<Scalar> {
         match self.block.value(v).def {
             Def::Const(c) => Some(c),
@@ -709,6 +746,8 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes the line of a value. Some need none: constants, functions that their sum computes,
+    /// masks known to hold.
     fn define(&mut self, v: ValId) -> Result<()> {
         let value = self.block.value(v).clone();
         if self.state.tail_mask.is_some_and(|s| s.needs_no_line(v)) {

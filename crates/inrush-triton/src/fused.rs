@@ -19,6 +19,7 @@ impl Fused {
     /// Finds the sums, and the functions that nothing else uses.
     pub fn find(block: &Block) -> Fused {
         let mut out = Fused::default();
+        // A function that some other value uses keeps its line.
         let mut whole: FxHashSet<ValId> = FxHashSet::default();
         let mut parts: FxHashSet<ValId> = FxHashSet::default();
         visit(&block.items, &mut |item| {
@@ -83,6 +84,7 @@ fn sum(block: &Block, v: ValId) -> Option<(&'static str, ValId, ValId)> {
     if value.dtype != DType::F32 {
         return None;
     }
+    // The addition is commutative, and both orders occur.
     let one = |v: ValId| matches!(block.value(v).def, Def::Const(c) if c.as_f64() == 1.0);
     let function = match (one(args[0]), one(args[1])) {
         (true, false) => args[1],

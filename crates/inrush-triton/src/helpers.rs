@@ -1,4 +1,7 @@
 //! Functions that a kernel's source brings along, each once and only if it is used.
+//!
+//! The text of a kernel is searched for the names, so that a helper has to be called, or passed to
+//! a reduction, by its own name.
 
 /// A helper: its name and its text.
 pub(crate) struct Helper {
@@ -6,6 +9,7 @@ pub(crate) struct Helper {
     text: &'static str,
 }
 
+/// All helpers. Their comments are part of the source that a user may read.
 pub(crate) const ALL: &[Helper] = &[
     Helper {
         name: "floor_div",

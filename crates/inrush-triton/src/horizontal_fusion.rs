@@ -3,6 +3,16 @@
 //!
 //! Parts with the same code but for their buffers and the length of their axis share it. A program then picks these by halving
 //! steps and runs the one copy, so that a list of a hundred tensors is built as fast as one.
+//!
+//! ```text
+//! pid = tl.program_id(0)
+//! if pid < 96:                            class 0: three tensors of one list
+//!     if pid < 32:  first_0 = 0;  in_ptr0_0 = part0_in_ptr0;  numel_0 = 30000
+//!     else: ..                            a binary search over the members
+//!     .._part0(pid - first_0, in_ptr0_0, numel_0, 1024)
+//! elif pid < 104:                         class 1: another function
+//!     .._part1(pid - 96, part3_in_ptr0, 64)
+//! ```
 
 use crate::function::{self, Role};
 use crate::{Argument, ArgumentSource, TritonKernel, arguments, named};
@@ -44,6 +54,7 @@ pub fn emit_concurrent(
     for piece in pieces {
         launch.add(Part::of(loops, piece.block, aligned)?, piece)?;
     }
+    // The number of a program has 32 bits.
     if launch.programs > i32::MAX as i64 {
         return Err(Error::unsupported("that many programs in one launch"));
     }
@@ -58,6 +69,7 @@ pub fn emit_concurrent(
         arguments: launch.arguments,
         constants: Vec::new(),
         programs: loops.exprs.int(launch.programs),
+        // One launch has one number of warps, enough for the part that needs most.
         warps: pieces.iter().map(|p| p.block.warps).max().unwrap_or(1),
         stages: pieces.iter().map(|p| p.block.stages).max().unwrap_or(1),
         asserts: launch.asserts,
@@ -72,6 +84,7 @@ struct Launch {
     comments: String,
     asserts: bool,
     programs: i64,
+    /// Number of parts so far, for the names of their pointers.
     parts: usize,
 }
 

@@ -4,6 +4,24 @@
 //! code depends on the block program only, and so does the kernel's name, which is its digest.
 //!
 //! Does not know: the scheduler, other languages.
+//!
+//! ```text
+//! @triton.jit
+//! def sum_1f2e3d4c(in_ptr0, out_ptr1, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
+//!     pid = tl.program_id(0)
+//!     xpid = pid
+//!     x = xpid * XBLOCK + tl.arange(0, XBLOCK)[:, None]    points of this program
+//!     xmask = x < 1000                                     none where the block divides the extent
+//!     r = tl.arange(0, RBLOCK)[None, :]
+//!     t0 = tl.load(in_ptr0 + (512 * x + r), xmask, ..)     values
+//!     a0 = t0
+//!     a0 = tl.sum(a0, 1)[:, None]                          the reduced dimension keeps one point
+//!     t1 = a0
+//!     tl.store(out_ptr1 + (x), t1, xmask)
+//! ```
+//!
+//! [`Block`] says all of this: which axes are dimensions, which masks they need, and the order of
+//! the items.
 
 #![forbid(unsafe_code)]
 
@@ -121,10 +139,12 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
     })
 }
 
+/// Returns true if a kernel may write a buffer.
 fn writes(b: &inrush_kernel::KernelBuf) -> bool {
     b.role != inrush_kernel::BufRole::In
 }
 
+/// Lists the parameters of a function: buffers that its text uses, then sizes.
 fn arguments(
     loops: &Loops,
     block: &Block,
@@ -167,6 +187,7 @@ fn named(
     let mut hasher = blake3::Hasher::new();
     hasher.update(head.as_bytes());
     hasher.update(function.as_bytes());
+    // Types are no part of the text, and a binary is built for them.
     for a in arguments {
         hasher.update(a.ty.as_bytes());
     }
@@ -177,6 +198,7 @@ fn named(
     (name, source)
 }
 
+/// Returns true if a number is a multiple of 16 for every size: Triton specialises code for that.
 fn divisible(ex: &Exprs, e: Expr) -> bool {
     ex.is_int(ex.modulo(e, ex.int(16)), 0)
 }

@@ -17,6 +17,7 @@ impl Emitter<'_> {
         if shape & !have == 0 {
             return Ok(format!("{pointer} + ({text})"));
         }
+        // A constant offset has no dimensions, and a tensor of addresses needs them.
         let ty = if self.block.wide { "int64" } else { "int32" };
         let spread = match self.exprs.as_int(offset) {
             Some(v) => format!("tl.full({}, {v}, tl.{ty})", self.shape(shape)),
@@ -134,11 +135,13 @@ impl Emitter<'_> {
             | (StoreMode::Add, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_add",
             (StoreMode::Max, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_max",
             (StoreMode::Min, DType::I32 | DType::U32 | DType::I64 | DType::U64) => "atomic_min",
+            // Floats have an atomic sum only; their extremes have to keep NaN.
             _ => return self.exchange(s, &value),
         };
         let have = self.block.shapes[s.value.index()];
         let typed = format!("{value}.to(tl.{})", types::name(stored)?);
         let value = self.spread(typed, have, s.shape);
+        // Atomics take masks by name.
         let mask = match mask.as_str() {
             "" => String::new(),
             m => format!(", mask={}", &m[2..]),

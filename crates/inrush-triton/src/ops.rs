@@ -66,6 +66,7 @@ pub(crate) fn spell(op: ScalarOp, a: &[String], d: DType) -> Result<String> {
         Maximum => call("tl.maximum"),
         Minimum => call("tl.minimum"),
         Reciprocal => format!("1.0 / {x}"),
+        // Rounded to the nearest, as eager's; the plain one is approximate.
         Sqrt if d == DType::F32 => call("tl.sqrt_rn"),
         Sqrt => call("tl.sqrt"),
         Rsqrt if d == DType::F32 => call("rsqrt"),
@@ -183,6 +184,7 @@ pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
             }
         }
         _ if from == to => x.into(),
+        // By way of 32 bits: what does not fit wraps.
         _ if from.is_float() && to.is_int() && to.size() < 4 => {
             format!("{x}.to(tl.int32).to(tl.{ty})")
         }

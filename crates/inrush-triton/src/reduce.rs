@@ -1,4 +1,13 @@
 //! Reductions over the tile's last dimension, in one go or step by step, and running reductions.
+//!
+//! | form | lines |
+//! |---|---|
+//! | persistent | `a0 = tile`, then `a0 = tl.sum(a0, axis)` |
+//! | looped | `a0 = tl.full(..)`, in the loop `a0 += tile`, then `a0 = tl.sum(a0, axis)` |
+//! | running | `tl.associative_scan(tile, axis, f)`; in a loop combined with a carry |
+//!
+//! In a loop each lane of the tile accumulates on its own: the lanes are combined once, after the
+//! last step. Elements past the end count as the neutral element.
 
 use crate::function::Emitter;
 use crate::types;
@@ -8,6 +17,7 @@ use inrush_loops::ReduceOp;
 use inrush_loops::eval::neutral;
 
 /// The helper that combines two values.
+/// Floats have helpers where NaN must win.
 fn combiner(op: ReduceOp, d: DType) -> &'static str {
     let float = d.is_float();
     match op {
@@ -39,6 +49,7 @@ fn kept(d: DType) -> DType {
 const NOWHERE: i64 = i64::MAX;
 
 impl Emitter<'_> {
+    /// Returns the reduced axis: its position, and its bit in shapes.
     fn axis(&self) -> Result<(usize, u32)> {
         let at =
             (self.block.reduced()).ok_or_else(|| Error::internal("a reduction without an axis"))?;
@@ -58,6 +69,7 @@ impl Emitter<'_> {
         self.tile_dims().iter().fold(0, |m, i| m | 1 << i)
     }
 
+    /// Returns the neutral element as a literal. An arg reduction starts at that of its extreme.
     fn neutral(&self, acc: AccId) -> String {
         let a = &self.block.accs[acc.index()];
         let (op, d) = match a.op {
@@ -201,6 +213,7 @@ impl Emitter<'_> {
         self.line(format!("{v} = {tile}"));
         self.line(format!("{d} = {v} - {mean}"));
         self.line(format!("{step} = {mean} + {d} {share}"));
+        // Lanes past the end of the row keep what they have: they have seen one element less.
         let next = format!("{square} + {d} * ({v} - {step})");
         let (_, bit) = self.axis()?;
         match self.mask(bit) {
@@ -265,6 +278,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Spells the combination of all lanes along an axis. `tl.max` drops NaN, so that floats go by
+    /// a helper.
     fn reduced(&self, op: ReduceOp, d: DType, tile: &str, axis: usize) -> String {
         let integer = !d.is_float();
         match op {
@@ -288,6 +303,7 @@ impl Emitter<'_> {
         Ok(format!("[{}]", parts.join(", ")))
     }
 
+    /// Spells the result of a finished accumulator: a position, or the value in its own dtype.
     pub(crate) fn final_value(&mut self, acc: AccId, dtype: DType) -> Result<String> {
         let a = &self.block.accs[acc.index()];
         let name = (self.names.accs.get(&acc))

@@ -92,11 +92,13 @@ pub(crate) fn find(e: &Emitter) -> Option<TailMask> {
         if !known || rises.is_none_or(|c| c < 1) || !masks(v) {
             continue;
         }
+        // Positions rise along the tile: if the last one is inside, all are.
         let to = [(r.sym, ex.int(extent - 1))].into_iter().collect();
         let asks = items.iter().flat_map(|i| match i {
             BlockItem::Let(v) => block.value(*v).def.operands().to_vec(),
             item => effects(item),
         });
+        // Positions that nothing but the comparison asks for need no line either.
         let only = asks.filter(|a| *a == args[0]).count() == 1;
         return Some(TailMask {
             holds: v,
@@ -109,6 +111,7 @@ pub(crate) fn find(e: &Emitter) -> Option<TailMask> {
 }
 
 /// A value that is a known integer.
+/// Constants and index expressions both occur as the end of a row.
 fn number(e: &Emitter, v: ValId) -> Option<i64> {
     match e.block.value(v).def {
         Def::Index(i) => e.exprs.as_int(i),

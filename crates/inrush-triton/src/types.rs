@@ -1,4 +1,7 @@
 //! Names of element types and constants.
+//!
+//! `name` is for code (`tl.float32`), `signature` for the types of parameters (`*fp32`), which a
+//! build is asked for by.
 
 use inrush_base::{DType, Error, Result, Scalar};
 
@@ -69,6 +72,7 @@ pub(crate) fn literal(value: Scalar, d: DType) -> String {
             format!("(tl.full([], 0.0, tl.{ty}) * -1.0)")
         }
         Scalar::Float(v) => {
+            // The shorter of the texts that read back to the same `f32`.
             let short = format!("{:?}", v as f32);
             match short.parse::<f64>() {
                 Ok(s) if d == DType::F32 && s as f32 as f64 == v => short,
