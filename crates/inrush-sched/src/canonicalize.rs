@@ -16,6 +16,7 @@ pub(crate) fn mutations(loops: &mut Loops) -> Result<()> {
         let Output::Mutation { input, buffer } = loops.outputs[k] else {
             continue;
         };
+        // The copy is there already.
         if input == buffer {
             continue;
         }
@@ -48,6 +49,7 @@ pub(crate) fn mutations(loops: &mut Loops) -> Result<()> {
         let coords: inrush_loops::Coords =
             axes.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();
         let fill = Scalar::Int(0).convert(dtype.compute());
+        // The copy belongs to the operator that made the new contents.
         let origins = loops
             .nodes
             .iter()
@@ -93,6 +95,7 @@ pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
         .axes
         .iter()
         .enumerate()
+        // A scan runs along its last axis even if that has one point.
         .map(|(k, a)| !ex.is_int(a.size, 1) || (scans && k >= body.outer))
         .collect();
     if keep.iter().all(|k| *k) {

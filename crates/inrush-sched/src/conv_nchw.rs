@@ -127,6 +127,7 @@ fn pays(loops: &Loops, nodes: &[Node], deps: &Deps, c: &Contraction) -> Option<S
     Some(Swap { first, copy })
 }
 
+/// Returns true for a weight, which is packed once when it is loaded.
 fn is_weight(loops: &Loops, buf: BufId) -> bool {
     matches!(loops.buffer(buf).kind, BufferKind::Weight { .. })
 }

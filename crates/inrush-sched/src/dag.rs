@@ -24,6 +24,7 @@ pub(crate) struct Dag {
     at: Vec<u32>,
     /// By unit: the last search that saw it.
     seen: Vec<u32>,
+    /// Number of searches, which saves clearing `seen`.
     search: u32,
 }
 
@@ -111,6 +112,7 @@ impl Dag {
         }
         self.search += 1;
         let mark = self.search;
+        // Everything between the two that depends on `low`.
         let mut stack = vec![low];
         self.seen[low] = mark;
         while let Some(u) = stack.pop() {

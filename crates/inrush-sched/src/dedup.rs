@@ -1,4 +1,8 @@
 //! Nodes that differ in nothing but their buffers are of one class: what holds for all of them is found out once.
+//!
+//! Models repeat their layers, so that a program of thousands of nodes has some dozens of classes.
+//! Axes, coordinates and statements are equal within a class, and buffers correspond by place;
+//! dtypes and layouts of these may differ.
 
 use inrush_loops::{BufId, Node};
 use rustc_hash::FxHashMap;
@@ -16,6 +20,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
+    /// Groups the nodes by their fingerprints.
     pub(crate) fn new(nodes: &[Node]) -> Classes {
         let mut out = Classes {
             of: Vec::with_capacity(nodes.len()),

@@ -23,6 +23,8 @@ pub(crate) fn delinearize(ex: &Exprs, node: &mut Node) -> Result<()> {
     Ok(())
 }
 
+/// Returns the first split that removes a quotient or remainder. The last axis of a scan stays
+/// whole.
 fn find(ex: &Exprs, node: &Node) -> Option<Split> {
     let body = node.body();
     let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));

@@ -1,4 +1,8 @@
 //! Who reads and writes which storage.
+//!
+//! A *buffer* has coordinates; a *storage* has bytes, which views share. Reads and writes are
+//! listed for both: fusion compares coordinates of one buffer, while the order of nodes depends on
+//! storages.
 
 use inrush_loops::{BufId, BufferKind, Bufs, Loops, Node, Output};
 use smallvec::SmallVec;
@@ -21,17 +25,20 @@ pub(crate) struct Deps {
     pub fixed: Vec<bool>,
     /// By buffer: nodes that write its storage.
     storage_writers: Vec<SmallVec<[u32; 1]>>,
+    /// By buffer: nodes that read its storage.
     storage_readers: Vec<SmallVec<[u32; 2]>>,
 }
 
 /// By node: buffers that it reads, and that it writes, each once.
 pub(crate) type Uses = Vec<(Bufs, Bufs)>;
 
+/// Lists the buffers of each node.
 pub(crate) fn uses(nodes: &[Node]) -> Uses {
     nodes.iter().map(Node::uses).collect()
 }
 
 impl Deps {
+    /// Finds the users of all buffers.
     pub(crate) fn new(loops: &Loops, nodes: &[Node]) -> Deps {
         Deps::of(loops, uses(nodes))
     }
@@ -137,6 +144,7 @@ pub(crate) fn lists<A: smallvec::Array>(n: usize) -> Vec<SmallVec<A>> {
     out
 }
 
+/// Adds a node unless it is the last one already: nodes come in order.
 fn push_last<A: smallvec::Array<Item = u32>>(list: &mut SmallVec<A>, k: u32) {
     if list.last() != Some(&k) {
         list.push(k);

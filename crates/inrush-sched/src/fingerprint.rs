@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 
 /// The words so far, and the buffers that occur in them.
 pub struct Fingerprint {
+    /// Expressions and symbols stand in them by number: words are comparable within one arena only.
     pub words: Vec<u64>,
     /// In order of appearance.
     pub buffers: Vec<BufId>,
@@ -27,6 +28,7 @@ impl Fingerprint {
         self.buffers.clear();
     }
 
+    /// Writes down a value by what it hashes.
     pub fn add(&mut self, what: impl Hash) {
         what.hash(&mut Words(&mut self.words));
     }

@@ -1,4 +1,7 @@
 //! Constant folding at load: nodes that depend on weights alone run once, when the weights are loaded.
+//!
+//! Nodes are visited in order, so that what a folded node writes counts as fixed for those after
+//! it.
 
 use inrush_loops::{BufferKind, Loops, Node};
 

@@ -4,6 +4,26 @@
 //! then each node tries to join the kernels of its producers, then kernels that read the same data. What joins must run over
 //! the same outer points: axes are matched through the coordinates by which the two touch the same buffers, and split where
 //! one side counts them as one and the other as several.
+//!
+//! A *unit* is a kernel in the making: members, and the sizes of the axes that all of them share.
+//! `a` and `b` join if
+//!
+//! 1. no limit is broken ([`Fuser::misfit`]), and no third unit has to run between them
+//!    ([`Dag::merge`]);
+//! 2. whatever one reads of the other's results it reads at the point of the shared axes where it
+//!    was written. Pairs of accesses to one buffer (edges) tell which axes mean the same
+//!    ([`Fuser::align`], [`Fuser::partners`]);
+//! 3. enough shared points are left for the threads, and each of them is a contiguous run of memory
+//!    ([`Fuser::decide`]).
+//!
+//! ```text
+//! member 0: t[64*i + j] = exp(x[i, j])        shared i, j
+//! member 1: s[i] = sum over j of x[i, j]      shared i; member 0 keeps j as an axis of its own
+//! member 2: y[k] = t[k] * 2                   k is split into i and j, then joins at i
+//! ```
+//!
+//! Work is near linear: each node looks at its producers and at [`SIBLINGS`] readers of each
+//! buffer.
 
 mod epilogue;
 
@@ -33,9 +53,13 @@ pub(crate) type Syms = SmallVec<[Sym; 6]>;
 /// A fused kernel in the making.
 #[derive(Default)]
 pub(crate) struct Unit {
+    /// Extents of the shared axes, outermost first.
     pub sizes: SmallVec<[Expr; 6]>,
+    /// It is led by a contraction; other members are part of its epilogue.
     pub contraction: bool,
+    /// Its members depend on weights alone.
     at_load: bool,
+    /// Statements of all members, for the limit.
     stmts: usize,
     /// Ascending.
     buffers: Bufs,
@@ -51,6 +75,7 @@ pub(crate) struct Fused {
     pub units: Vec<Unit>,
     /// By node: its symbols of the axes that its unit shares. Empty for contractions.
     pub shared: Vec<Syms>,
+    /// Order of units that merging keeps valid.
     pub dag: Dag,
     /// Of the nodes as they were: what a contraction has absorbed is a member of its unit.
     pub deps: Deps,
@@ -78,8 +103,10 @@ type SymPairs = SmallVec<[(Sym, Sym); 6]>;
 
 /// A pair of accesses to one buffer.
 struct Edge {
+    /// Members of the first and of the second unit.
     a: usize,
     b: usize,
+    /// Coordinates of the two accesses.
     at_a: Coords,
     at_b: Coords,
     /// One of the two writes.
@@ -107,11 +134,15 @@ impl Aligned {
 /// How a shared axis of one unit appears in another.
 #[derive(Copy, Clone, PartialEq)]
 enum Partner {
+    /// No edge has said anything yet.
     Unknown,
     None,
+    /// It means the same as the shared axis at this position.
     Axis(usize),
 }
 
+/// Groups the nodes into units, each of which becomes a kernel. `refusals` gets the reasons why
+/// not, one after another.
 pub(crate) fn fuse(
     loops: &Loops,
     nodes: Vec<Node>,
@@ -160,6 +191,7 @@ fn outer(n: &Node) -> &[Axis] {
     }
 }
 
+/// Makes the unit of a node that is alone.
 fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
     let body = n.body();
     Unit {
@@ -178,6 +210,7 @@ fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
     }
 }
 
+/// Multiplies extents at the hints.
 fn product<'x>(ex: &Exprs, axes: impl Iterator<Item = &'x Axis>) -> i64 {
     axes.fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)))
 }
@@ -191,6 +224,7 @@ impl Fuser<'_> {
         self.f.nodes[node].body()
     }
 
+    /// Notes a refusal, with the operators of both sides.
     fn refuse(&mut self, producer: usize, consumer: usize, reason: Reason) {
         let origin = |n: usize| self.body(n).origins.first().copied();
         // The last operator of a producer is the one whose result would have stayed out of memory.
@@ -204,6 +238,8 @@ impl Fuser<'_> {
         }
     }
 
+    /// Tries everything for node `k`: epilogues of contractions that it reads, kernels of its other
+    /// producers, constants, readers of the same data.
     fn visit(&mut self, k: usize) -> Result<()> {
         if matches!(self.f.nodes[k], Node::Contraction(_)) {
             for p in self.producers(k) {
@@ -313,6 +349,7 @@ impl Fuser<'_> {
         for &n in mb {
             let n_body = self.body(n as usize);
             for (b_buf, at_b, b_writes) in accesses(n_body) {
+                // Two views of one storage: coordinates of different buffers cannot be compared.
                 if self.f.deps.aliased[b_buf.index()] && self.shares_storage(a, b_buf) {
                     return None;
                 }
@@ -403,6 +440,7 @@ impl Fuser<'_> {
                     d += 1;
                     continue;
                 }
+                // Each split leaves shorter axes. The bound ends the search for certain.
                 Digits::SplitFirst(s) if may_split && splits < 8 => (e.a, s),
                 Digits::SplitSecond(s) if may_split && splits < 8 => (e.b, s),
                 _ => {
@@ -443,6 +481,7 @@ impl Fuser<'_> {
         };
         for (n, sym) in &targets {
             match &self.f.nodes[*n] {
+                // Columns are the lanes of the epilogue, one axis in memory.
                 Node::Contraction(c) if c.n.iter().any(|a| a.sym == *sym) => return Ok(false),
                 Node::Body(b)
                     if b.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }))
@@ -528,6 +567,7 @@ impl Fuser<'_> {
         let count = self.f.units[a].sizes.len();
         let mut partner: SmallVec<[Partner; 6]> = SmallVec::from_elem(Partner::Unknown, count);
         for (e, same) in edges.iter().zip(aligned) {
+            // Some dimension is read at other coordinates than it is written at.
             if e.data && !same.whole {
                 return None;
             }
@@ -596,6 +636,7 @@ impl Fuser<'_> {
         if siblings && !(all && self.same_inner(edges)) {
             return Verdict::Kept(Reason::NotSameDomain);
         }
+        // Points that the joined kernel has to share out.
         let points = pairs
             .iter()
             .fold(1i64, |p, (i, _)| p.saturating_mul(ex.hint(ua.sizes[*i])));
@@ -683,6 +724,7 @@ impl Fuser<'_> {
             return Verdict::Kept(Reason::WouldCycle);
         };
         let keeps_all = |keep: &[usize], count: usize| keep.iter().copied().eq(0..count);
+        // Axes that are not kept become the members' own.
         let gone = std::mem::take(&mut self.f.units[b]);
         if !keeps_all(keep_b, gone.sizes.len()) {
             for m in &of_b {

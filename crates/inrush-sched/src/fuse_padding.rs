@@ -1,5 +1,11 @@
 //! Padding without copies: the producer of what is padded writes into the middle of the padded buffer, and a small kernel
 //! fills the border. Every other reader reads the middle too, so the unpadded buffer is gone.
+//!
+//! ```text
+//! t[i] = f(x[i])                               border: p[0] = 0, p[65] = 0
+//! p[j] = t[j - 1] if 1 <= j < 65 else 0   ->   p[i + 1] = f(x[i])
+//! y = conv(p); z = g(t)                        y = conv(p); z = g of p[i + 1]
+//! ```
 
 use inrush_base::Scalar;
 use inrush_expr::{Expr, Exprs};
@@ -211,6 +217,7 @@ fn writes_all(loops: &Loops, node: Option<&Node>, buf: BufId) -> bool {
         && invertible(&loops.exprs, coords, axes).is_some_and(|d| covers(&loops.exprs, &d, sizes))
 }
 
+/// Returns true if a reduction's body stores at the points that it reduces, too.
 fn stores_each_point(loops: &Loops, body: &Body, coords: &[Expr]) -> bool {
     let inner = body.reduction_axes();
     coords.iter().any(|c| {

@@ -1,5 +1,16 @@
 //! From the members of a fused kernel to its bodies: loops over the same axes become one body, values that a later body
 //! would load are forwarded, results without other readers become locals or vanish.
+//!
+//! ```text
+//! members over i, j                       one body, after append
+//!   t[i, j] = exp(x[i, j])                  v0 = exp(x[i, j])
+//!   y[i, j] = t[i, j] * 2          ->       t[i, j] = v0              dead if nothing else reads t
+//!                                           y[i, j] = v0 * 2          forwarded
+//! ```
+//!
+//! Bodies with axes of their own merge if the axes pair up and no statement needs the result of a
+//! reduction inside of it ([`one_pass`]). What is left between two bodies of a kernel is a *local*:
+//! a buffer that spans one outer point, a value or a row of scratch.
 
 use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{
@@ -321,6 +332,7 @@ fn pointwise(ex: &Exprs, buffers: &[Buffer], bodies: &[Body], axes: &[Axis]) -> 
 struct Merged {
     body: Body,
     appended: bool,
+    /// Of `body`, kept since pairs of bodies are compared often.
     reads: Bufs,
     writes: Bufs,
     /// Buffers that get what its reductions give, or what follows from that; see [`Merged::late`].
@@ -398,6 +410,7 @@ fn merge_into(
     next: &Merged,
     shared: usize,
 ) -> bool {
+    // From the last body back, past those that the new one is independent of.
     for k in (0..bodies.len()).rev() {
         if let Some(merged) = merge_two(ex, buffers, &bodies[k], next, shared) {
             bodies[k] = Merged::new(merged, true);
@@ -441,11 +454,14 @@ fn merge_two(
         }
         return append(ex, buffers, first(a.outer), b, &SymMap::default(), none);
     }
+    // Loops merge one to one.
     if inner_a.len() != inner_b.len() {
         return None;
     }
     // A reduction's axes may run along with the parallel axes of a body that is parallel throughout.
     let classes = (a.outer - shared, b.outer - shared, inner_a.len());
+    // Axes of a body without a reduction may become reduced ones of the pair: it runs at each of
+    // their points.
     let all_parallel = |outer: usize| outer == inner_a.len();
     let (outer, mixed) = match classes {
         (x, y, _) if x == y => (x, false),
@@ -533,6 +549,7 @@ fn inner_pairs(ex: &Exprs, a: &Body, b: &Body, shared: usize) -> Option<Vec<(Sym
 pub(crate) fn dead_stores(ex: &Exprs, bodies: &mut [Body], outside: &dyn Fn(BufId) -> bool) {
     let mut read: Vec<BufId> = Vec::new();
     loop {
+        // Removing a store may leave loads without a use, and their stores dead in turn.
         read.clear();
         for s in bodies.iter().flat_map(|b| &b.stmts) {
             if let Stmt::Load { buf, .. } = s
@@ -651,6 +668,8 @@ fn localise(
     let mut keep: SmallVec<[bool; 8]> = SmallVec::from_elem(true, rank);
     for (d, keep) in keep.iter_mut().enumerate() {
         let first = coords(&places[0])[d];
+        // The dimension is an outer index in all accesses, or an own one in all; a mixture has no
+        // place in one point.
         let (has_outer, has_inner) = of(&first);
         if !has_inner && places.iter().all(|p| coords(p)[d] == first) {
             *keep = false;
@@ -663,6 +682,7 @@ fn localise(
         .filter(|d| keep[*d])
         .map(|d| buffer.sizes[d])
         .collect();
+    // By the upper bounds of sizes, so that one point fits at every call.
     let elements = sizes
         .iter()
         .try_fold(1i64, |p, s| p.checked_mul(ex.range(*s).hi.max(0)))?;

@@ -2,6 +2,21 @@
 //!
 //! First every producer is judged, in order, by numbers alone; then each body that stays is built once, pulling in what was
 //! chosen. So the work is linear in the program, whatever the lengths of chains.
+//!
+//! ```text
+//! t[i, j] = exp(x[i, j])
+//! y[k] = t[k // 64, k % 64] + 1    ->    y[k] = exp(x[k // 64, k % 64]) + 1
+//! ```
+//!
+//! A producer is inlined into all of its readers, or not at all: a result that one of them still
+//! loads has to be written anyway. It must be pointwise, with one plain store that covers its
+//! buffer and can be inverted ([`invertible`]), so that the element at any coordinates can be
+//! computed where it is read.
+//!
+//! The policy compares costs in operations. Inlined, the producer's work is done once for each
+//! evaluation of a load of it. Apart, it is done once for each element, which is also stored and
+//! loaded again. Nodes that a contraction or reduction which they read could take along
+//! ([`Info::anchored`]) wait for fusion.
 
 use inrush_base::both;
 use inrush_expr::Expr;
@@ -40,6 +55,7 @@ struct Kind {
     exact: Expr,
     ops: i64,
     stmts: usize,
+    /// It is no contraction and reduces nothing.
     pointwise: bool,
     /// It reads elements by computed indices.
     indirect: bool,
@@ -63,6 +79,7 @@ struct Info {
     /// Iterations, at the hints, and exactly.
     points: i64,
     exact: Expr,
+    /// As in [`Kind`], with those of all that was inlined so far.
     ops: i64,
     loads: i64,
     /// Loads that change along the innermost axes. Of the others, those of a channel's mean, say, there are few.
@@ -159,6 +176,7 @@ pub(crate) fn inline(
     loops.nodes = out;
 }
 
+/// Multiplies the extents of axes, at the hints.
 fn points(loops: &Loops, axes: &[Axis]) -> i64 {
     axes.iter()
         .map(|a| loops.exprs.hint(a.size).max(0))
@@ -244,6 +262,7 @@ fn single(loops: &Loops, node: &Node) -> Result<(BufId, Option<Radices>), Option
     Ok((buf, invertible(&loops.exprs, coords, &body.axes)))
 }
 
+/// Returns the facts of a node: those of its class, and what depends on its buffers.
 fn info(
     loops: &Loops,
     k: usize,
@@ -309,9 +328,12 @@ struct Judge<'a> {
     loops: &'a Loops,
     nodes: &'a [Node],
     deps: &'a Deps,
+    /// By buffer: loads of it, in the order of nodes.
     uses: &'a [SmallVec<[Use; 2]>],
+    /// By buffer: a contraction reads it as an operand, from memory.
     operand_of: &'a [bool],
     options: &'a Options,
+    /// Programs of a GPU that run at a time; `None` on CPUs.
     tiles: Option<i64>,
 }
 
@@ -364,6 +386,7 @@ impl Judge<'_> {
         for u in &self.uses[buf.index()] {
             let to = &mut infos[u.node];
             to.ops += ops;
+            // The load itself is gone, and the producer's are there instead.
             to.loads += loads - 1;
             if u.evals.saturating_mul(FEW) > to.points {
                 to.wide += wide - 1;
@@ -579,6 +602,7 @@ impl Judge<'_> {
                     .fold(1i64, |a, b| a.saturating_mul(b))
             })
             .fold(0i64, |a, b| a.saturating_add(b));
+        // Made of nothing: only work that is worth remembering, and not too much memory.
         if sources == 0 {
             return p.ops >= MATH_OPS && p.points <= (1 << 20);
         }

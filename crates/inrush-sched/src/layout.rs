@@ -3,6 +3,11 @@
 //! Contractions say what they like: operands with the innermost summed axis contiguous, results with the columns contiguous
 //! (channels last, for convolutions). Kernels in between follow what they read, as does what only long sums with few results
 //! read on CPUs: gradients of filters read images along their channels. Outputs, inputs and weights are as given.
+//!
+//! A *wish* is an order of dimensions, outermost first. The first wish of a buffer stands: results
+//! of contractions, then their operands. A buffer without a wish follows the largest operand of the
+//! body that writes it, so that an order spreads along chains of pointwise bodies; without one it
+//! is row-major.
 
 use inrush_base::{Caps, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -64,6 +69,8 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node], caps: &Caps) {
                 let order = follow(loops, body, coords)?;
                 along_rows(loops, c, *order.last()?).then_some(order)
             };
+            // Long sums with few results first: the engine takes such an operand as its producer
+            // would store it.
             let order = (long.get(&buf).and_then(along))
                 .or(wished)
                 .or_else(|| follow(loops, body, coords));

@@ -4,6 +4,20 @@
 //! Every fusion that was considered and refused is a [`Refusal`].
 //!
 //! Does not know: languages; devices other than by `Caps`.
+//!
+//! | step | what it does | file |
+//! |---|---|---|
+//! | canonicalise | mutations become copies at the end, axes of one point go | `canonicalize.rs` |
+//! | inline | pointwise producers into their readers | `inline.rs` |
+//! | pad | producers write into the middle of padded buffers | `fuse_padding.rs` |
+//! | split | long reductions with few results | `split.rs` |
+//! | delinearise | `i // 64`, `i % 64` become two axes | `delinearize.rs` |
+//! | swap | operands of convolutions over planes | `conv_nchw.rs` |
+//! | layout | strides of temporaries | `layout.rs` |
+//! | fuse | nodes into units | `fuse.rs` |
+//! | form, order | units into kernels, then the order of these | `group.rs`, `order.rs` |
+//! | arrange | order and number of loops, copies of small tensors | `loop_order.rs`, `prepack.rs` |
+//! | memory | places of buffers | `memory.rs` |
 
 #![forbid(unsafe_code)]
 

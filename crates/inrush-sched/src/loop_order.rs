@@ -1,4 +1,9 @@
 //! Order and number of the loops of a kernel: contiguous access innermost, neighbours merged where memory allows.
+//!
+//! The *main* access is the largest store, or else the largest load: its strides order the loops,
+//! so that memory is walked in one direction. The axis that makes most accesses contiguous goes
+//! innermost, for vectors. Then neighbours `x, y` that every access walks as one (`stride(x) =
+//! stride(y) * extent(y)`) become one axis.
 
 use inrush_expr::{Expr, Exprs, Position, Sym};
 use inrush_loops::{Axis, Body, Buffer, Stmt};
@@ -14,6 +19,7 @@ use inrush_loops::builder::ordered_reduction;
 /// The strides of one access, or of one index expression, along the loops.
 struct Use {
     position: Expr,
+    /// Bytes of the buffer, at the hints.
     weight: i64,
     store: bool,
     /// An index expression: no memory, but merging must keep its value.
@@ -47,6 +53,7 @@ pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group) -> Group
     group
 }
 
+/// Lists the accesses and index expressions of a body.
 fn uses(ex: &Exprs, buffers: &[Buffer], body: &Body) -> Vec<Use> {
     body.stmts
         .iter()

@@ -34,9 +34,13 @@ pub(crate) const ALIGN: i64 = 64;
 
 /// A buffer, or several that update each other in place, and its live interval in steps.
 struct Block {
+    /// In the order in which they take the bytes over from each other.
     bufs: Vec<BufId>,
+    /// Of each of them, a multiple of [`ALIGN`].
     bytes: Expr,
+    /// `bytes` at the hints, by which blocks are sorted.
     size: i64,
+    /// First and last step that uses any of them.
     from: usize,
     to: usize,
 }
@@ -115,6 +119,7 @@ pub fn memory(plan: &Plan) -> Result<Memory> {
 fn bytes(loops: &Loops, b: BufId) -> Expr {
     let ex = &loops.exprs;
     let buffer = loops.buffer(b);
+    // Most sizes are numbers: no expression is built on the way.
     let known = (buffer.sizes.iter()).try_fold(buffer.dtype.size() as i64, |p, s| {
         ex.as_int(*s).and_then(|s| p.checked_mul(s))
     });
@@ -137,6 +142,8 @@ fn round_up(ex: &Exprs, e: Expr) -> Expr {
         E::Sum { base, terms } => (base, terms),
         _ => (0, smallvec::SmallVec::from_slice(&[(1, e)])),
     };
+    // Rounding up each coefficient adds less than `ALIGN` for each unit of a term, and keeps the
+    // sum comparable.
     let simple = base >= 0 && terms.iter().all(|(c, t)| *c > 0 && ex.range(*t).lo >= 0);
     let rounded = || -> Option<Expr> {
         let mut out = ex.int(up(base)?);
@@ -352,13 +359,17 @@ struct Placed {
 }
 
 impl Placed {
+    /// Steps of a stretch.
     const STEPS: usize = 16;
+    /// Stretches from which on a block is kept in the list of long ones.
     const MANY: usize = 64;
 
+    /// Returns the stretches that a block's life touches.
     fn stretches_of(block: &Block) -> std::ops::RangeInclusive<usize> {
         block.from / Self::STEPS..=block.to / Self::STEPS
     }
 
+    /// Adds a block to the stretches of its life.
     fn insert(&mut self, k: usize, block: &Block) {
         let range = Self::stretches_of(block);
         if range.end() - range.start() > Self::MANY {
@@ -400,6 +411,8 @@ fn pack(ex: &Exprs, blocks: &[Block]) -> Vec<Expr> {
             .filter_map(|(b, o)| Some((o?, ex.add(o?, b.bytes))))
             .collect();
         placed.insert(k, block);
+        // Disjoint from each range for every value of the symbols; what cannot be proved counts as
+        // an overlap.
         let free = |at: Expr| {
             let end = ex.add(at, block.bytes);
             taken
@@ -407,6 +420,7 @@ fn pack(ex: &Exprs, blocks: &[Block]) -> Vec<Expr> {
                 .all(|(lo, hi)| le(ex, end, *lo) || le(ex, *hi, at))
         };
         let mut candidates: Vec<Expr> = vec![ex.int(0)];
+        // The lowest free place is at the start or at the end of some range.
         candidates.extend(taken.iter().map(|t| t.1));
         candidates.sort_by_key(|c| ex.hint(*c));
         candidates.dedup();

@@ -1,4 +1,13 @@
 //! Accesses as mixed-radix numbers of axes: when they can be inverted, matched, and which axes to split so that they match.
+//!
+//! ```text
+//! coordinate            digits, slowest first     inverse of writing t[i*56 + j]
+//! 56*i + j, j < 56      [i, j]                    i = at // 56, j = at % 56
+//! 56*i + j, j < 60      none: places overlap
+//! i                     [i]                       i = at
+//!
+//! i < 3136 against 56*j + k: i is split into 56 x 56, and its digits then mean j and k
+//! ```
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node as E, Sym};
@@ -66,6 +75,7 @@ pub(crate) fn radix(ex: &Exprs, coord: Expr, axes: &[Axis]) -> Option<Radix> {
             }
             let mut stride = ex.int(1);
             while !rest.is_empty() {
+                // The next digit's stride has to be the number of values of those before.
                 let at = rest.iter().position(|(s, _)| *s == stride)?;
                 let (_, a) = rest.remove(at);
                 stride = ex.mul(stride, a.size);
@@ -166,6 +176,7 @@ pub(crate) fn compare(ex: &Exprs, a: &Radix, b: &Radix) -> Digits {
                         sizes: SmallVec::from_slice(&[high, low]),
                     })
                 };
+                // The lower digit of one side has to divide the extent of the other's.
                 return match (split(i, j.size), split(j, i.size)) {
                     (Some(s), _) => Digits::SplitFirst(s),
                     (_, Some(s)) => Digits::SplitSecond(s),

@@ -1,4 +1,8 @@
 //! Stage order: kernels in an order that keeps little alive.
+//!
+//! List scheduling: a step is ready once all that it waits for has run. The greedy order takes the
+//! ready step that adds least to the bytes alive. It can be worse than the written order, since it
+//! does not look ahead; both are measured.
 
 use inrush_expr::Exprs;
 use inrush_loops::{BufferKind, Bufs, Loops};
@@ -21,6 +25,7 @@ pub(crate) fn order(loops: &Loops, fused: &Fused) -> Vec<usize> {
 
 /// Uses of temporaries by unit.
 struct Life {
+    /// By buffer, at the hints; 0 for buffers that live outside of the arena.
     bytes: Vec<i64>,
     /// By unit: temporaries that it reads or writes, each once.
     uses: Vec<Bufs>,
@@ -155,6 +160,7 @@ impl Life {
     }
 }
 
+/// Returns the bytes of a buffer, at the hints.
 fn bytes(ex: &Exprs, b: &inrush_loops::Buffer) -> i64 {
     b.sizes.iter().fold(b.dtype.size() as i64, |p, s| {
         p.saturating_mul(ex.hint(*s).max(0))

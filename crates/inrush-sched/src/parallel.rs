@@ -31,6 +31,7 @@ pub(crate) fn par_map_with<T: Send, R: Refers + Send, A>(
 ) -> (Vec<R>, A) {
     let mut weights: Vec<usize> = items.iter().map(statements).collect();
     if let Some(first) = weights.first_mut() {
+        // This thread takes the first run, and does `other` as well.
         *first += weight;
     }
     let runs = shares(&weights, threads, LEAST);

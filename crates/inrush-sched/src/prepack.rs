@@ -19,6 +19,7 @@ const READS_OF_INPUT: i64 = 32;
 pub(crate) fn small(loops: &mut Loops, steps: &mut Vec<Step>, load_steps: &mut Vec<Step>) {
     let mut copies: FxHashMap<(BufId, usize), BufId> = FxHashMap::default();
     let mut first = Vec::new();
+    // A copy of a buffer that a step writes would go stale.
     let mutated: Vec<BufId> = steps.iter().flat_map(|s| s.writes()).collect();
     let mutated: FxHashSet<BufId> = mutated.into_iter().collect();
     for step in steps.iter_mut() {
@@ -81,6 +82,7 @@ fn gathered(
         .axes
         .iter()
         .fold(1i64, |p, a| p.saturating_mul(ex.hint(a.size).max(0)));
+    // Each element has to be read often enough to pay for its copy.
     if elements > LARGEST || times / reads < elements {
         return None;
     }

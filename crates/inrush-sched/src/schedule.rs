@@ -1,4 +1,9 @@
 //! The scheduler's stages, in order.
+//!
+//! The order matters. Inlining comes first, because it leaves fewer nodes and longer bodies to all
+//! other steps. Splitting reductions comes after it, since what was inlined into a reduction is
+//! part of each chunk. Layouts come before fusion, which asks for contiguous runs of memory. Memory
+//! comes last: it needs the order of the steps.
 
 use inrush_base::{Caps, Result};
 use inrush_loops::{Body, BufId, Loops, Node};
@@ -37,6 +42,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
     let uses = deps::drop_dead(&loops, &mut nodes);
     loops.nodes = nodes;
     if options.fuse {
+        // The number of programs that run at a time stands for threads.
         let tiles = caps.gpu.is_some().then_some(caps.threads as i64);
         inline::inline(&mut loops, uses, options, tiles, &mut refusals);
         crate::fuse_padding::fuse_pads(&mut loops);
@@ -137,6 +143,7 @@ fn steps(
                 Step::Kernel(formed.group)
             }
         };
+        // Units mix no nodes of both kinds: fusion refuses these.
         if at_load[first] {
             load_steps.push(step)
         } else {

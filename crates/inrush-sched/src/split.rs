@@ -106,6 +106,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
         .stmts
         .iter()
         .any(|s| matches!(s, Stmt::Reduce { op, .. } if op.is_arg()));
+    // The leading axis already has a good number of points: it becomes the chunks as it is.
     if size >= target && size <= 16 * target && body.reduction_axes().len() > 1 {
         return Ok(Some(1));
     }
@@ -123,6 +124,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     let Some(n) = ex.as_int(first.size) else {
         return Ok(None);
     };
+    // The fewest chunks that keep the threads busy and divide the axis.
     let counts = || (target..=(16 * target).min(n / 2)).filter(|c| n % c == 0);
     let Some(high) = counts().next() else {
         return Ok(None);
@@ -178,11 +180,14 @@ fn late(body: &Body, ex: &Exprs) -> Vec<bool> {
     late
 }
 
+/// Stands where a statement belongs to the other half only, so that the numbers of statements stay.
+/// Sweeping removes it.
 const NOTHING: Stmt = Stmt::Const {
     value: Scalar::Int(0),
     dtype: DType::I64,
 };
 
+/// Adds a temporary for partial results.
 fn temp(loops: &mut Loops, dtype: DType, sizes: Vec<Expr>) -> BufId {
     let b = BufId::from_index(loops.buffers.len());
     loops.buffers.push(Buffer {
@@ -218,6 +223,7 @@ fn split(
                 let apart = spread.as_ref().filter(|s| s.reduce == this);
                 halves.value(this, *op, *dtype, apart)
             }
+            // Points of the reduction exist in the first body only.
             _ if levels[k] == Level::Point => halves.push(NOTHING),
             stmt => {
                 let mut stmt = stmt.clone();
@@ -333,6 +339,7 @@ impl<'a> Halves<'a> {
         let values = self.store(best, of);
         let places = self.store(this, dtype);
         let value = self.load(values, self.coords.clone(), of);
+        // Of equal extremes the first chunk wins, as the first place within each chunk did.
         let chunk = self.push(Stmt::Reduce { op, value, dtype });
         let outer = self.body.outer;
         let size = self.sizes[outer];
@@ -404,6 +411,7 @@ impl<'a> Halves<'a> {
     }
 }
 
+/// Returns true if a statement defines this index symbol.
 fn defines(stmts: &[Stmt], sym: inrush_expr::Sym) -> bool {
     stmts
         .iter()

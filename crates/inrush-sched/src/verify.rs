@@ -32,6 +32,7 @@ struct Problem {
 
 type Checked = std::result::Result<(), Problem>;
 
+/// Checks kernels, then locals, places, and memory once it is planned.
 fn rules(plan: &Plan) -> Checked {
     for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
         if let Step::Kernel(g) = step {
@@ -46,6 +47,7 @@ fn rules(plan: &Plan) -> Checked {
     }
 }
 
+/// Makes a problem of a line.
 fn broken(line: Line, what: impl Into<String>) -> Problem {
     Problem {
         line,
@@ -53,6 +55,8 @@ fn broken(line: Line, what: impl Into<String>) -> Problem {
     }
 }
 
+/// Checks one kernel: its bodies begin with its axes, and meet in memory at the same point of these
+/// only.
 fn kernel(plan: &Plan, at: usize, g: &Group) -> Checked {
     let ex = &plan.loops.exprs;
     let outer: Vec<Sym> = g.axes.iter().map(|a| a.sym).collect();

@@ -1,4 +1,8 @@
 //! Fuses pointwise nodes into the epilogues of contractions.
+//!
+//! The node's axes have to be the contraction's, each paired with one, so that a result can be
+//! computed from its sum alone. All accesses move by at most one element from column to column,
+//! because columns are vector lanes.
 
 use super::{Aligned, Edge, Fuser, SymPairs, Syms, Verdict, accesses, add};
 use crate::Reason;

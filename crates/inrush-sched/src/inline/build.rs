@@ -1,4 +1,9 @@
 //! Builds the bodies that stay, each with what was chosen to be inlined into it.
+//!
+//! A body is built by splicing: its statements are copied through the builder, and a load of an
+//! inlined result becomes the producer's statements at the coordinates of the load, recursively.
+//! Models repeat their layers, so that most bodies are equal but for buffers: these are built once
+//! and copied ([`Recipe`], [`Like`]).
 
 use inrush_expr::Exprs;
 use inrush_loops::{Body, BufId, Buffer, Coords, Node, Origins, Stmt, StmtId};
@@ -24,6 +29,7 @@ struct Inliner<'a> {
 impl LoadHook for Inliner<'_> {
     fn load(&mut self, b: &mut Builder, load: &Load) -> Option<StmtId> {
         let (w, dims) = self.inlining.writer(load.buf)?;
+        // The same element under the same mask is computed once in a body.
         let key = (load.buf, Coords::from_slice(load.coords), load.mask);
         let value = match self.known.iter().find(|(k, _)| *k == key) {
             Some((_, v)) => *v,
@@ -35,6 +41,7 @@ impl LoadHook for Inliner<'_> {
                         _ => None,
                     })
                     .expect("an inlined body stores");
+                // The producer's axes as functions of the coordinates that are read.
                 let map = inverse(b.ex, dims, &body.axes, load.coords);
                 let ids = b.splice(body, Some(value), &map, load.mask, self);
                 let v = b.through_memory(ids[value.index()], b.buffers[load.buf.index()].dtype);
@@ -59,6 +66,7 @@ pub(super) struct Inlining<'a> {
 /// node after another.
 #[derive(Default)]
 struct Recipe {
+    /// Classes of nodes, and buffers by number.
     words: Vec<u32>,
     buffers: Vec<BufId>,
     /// Where the buffers of this node begin.

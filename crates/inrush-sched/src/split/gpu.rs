@@ -1,5 +1,13 @@
 //! Split reductions for GPUs: enough programs to fill the device, chunks of any length. The last chunk may be shorter;
 //! elements beyond the end are neutral.
+//!
+//! ```text
+//! n = 10000 in chunks of 4096             c in 0..3, k in 0..4096
+//!   sum of x[i]                    ->       sum of (x[4096*c + k] if 4096*c + k < 10000 else 0)
+//! ```
+//!
+//! A program is a chunk of a row, or of [`COLUMNS`] neighbouring columns. A device wants [`WAVES`]
+//! of them for each multiprocessor, and each wants enough elements to be worth its launch.
 
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -133,6 +141,7 @@ pub(super) fn chunks(
     let length = if body.reduction_axes().len() == 1 && in_lines(loops, body, axis.sym) {
         whole_tiles(n, most)
     } else {
+        // A number of chunks that divides the axis needs no masks.
         let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
         steps(n, exact.unwrap_or(wanted))
     };
@@ -187,6 +196,7 @@ fn whole_tiles(n: i64, most: i64) -> i64 {
     }
 }
 
+/// Divides, rounding up.
 fn steps(n: i64, each: i64) -> i64 {
     (n + each - 1) / each
 }
@@ -352,6 +362,7 @@ fn guard(
             dtype: DType::I64,
         },
     );
+    // Statements of results stay unmasked: they run after the reduction.
     for (k, mut s) in old.into_iter().enumerate() {
         s.map_operands(|o| map[o.index()]);
         let point = levels[k] == inrush_loops::Level::Point;

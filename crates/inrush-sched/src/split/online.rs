@@ -31,6 +31,7 @@ pub(super) struct Spread {
     pub reduce: StmtId,
     /// The center: a value of the outer points.
     pub center: StmtId,
+    /// The elements `e`.
     value: StmtId,
     /// True for elements inside of a ragged chunk, and what others count.
     guard: Option<(StmtId, StmtId)>,
@@ -42,10 +43,12 @@ pub(super) struct Spread {
 }
 
 impl Known {
+    /// Remembers a reduction that was split.
     pub(super) fn add(&mut self, body: Body, sums: Vec<(StmtId, BufId)>) {
         self.bodies.push((body, sums));
     }
 
+    /// Returns true if nothing is remembered.
     pub(super) fn is_empty(&self) -> bool {
         self.bodies.is_empty()
     }
@@ -148,6 +151,7 @@ fn same(
     (b, y): (&Body, StmtId),
     depth: usize,
 ) -> bool {
+    // Terms are compared without a memo: a bound keeps shared subterms from being walked too often.
     if depth > 16 {
         return false;
     }
@@ -201,6 +205,7 @@ fn unguarded(body: &Body, value: StmtId) -> (StmtId, Option<(StmtId, StmtId)>) {
     }
 }
 
+/// Returns the operands of a binary operation of the wanted kind.
 fn args(body: &Body, of: StmtId, wanted: ScalarOp) -> Option<[StmtId; 2]> {
     match body.stmt(of) {
         Stmt::Op { op, args, .. } if *op == wanted => Some([args[0], args[1]]),
